@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 
 from torch.fx import GraphModule
 
-from .autograd.joint import trace_joint
 from .autograd.partial import backward_without
 from .autograd.partition import partition
 from .autograd.result import Joint, Partition, output_specs
 from .autograd.shell import SizedShell
+from .autograd.sized import trace_sized_joint
 from .autograd.verify import verify_joint
 from .errors import CompileFailed
 from .graph.concrete import Filled, graph_at, results_of
@@ -192,7 +192,7 @@ class SizedJoint:
         self, gm: GraphModule, specs: Sequence[TensorSpec], slots: Any, record: Recording
     ) -> _Part:
         with record.stage("joint") as stage:
-            joint = stage.keep(trace_joint(gm, specs, is_sized=True))
+            joint = stage.keep(trace_sized_joint(gm, specs))
             _check_results(gm, joint)
         with record.stage("partition") as stage:
             parts = partition(joint)

@@ -213,11 +213,14 @@ class Templates:
         self, gm: GraphModule, name: str, values: Vector, target: Target, record: Recording
     ) -> Executable | None:
         hints = dict(zip(self._symbols, values, strict=True))
+        # Sizes that are like no others before them are not like the next ones either.
+        supposes = self.compiled <= self._limit // 2
         symbolic: list[GraphModule] = []
 
         def make() -> Template:
             symbolic.append(self._generalised(gm, hints))
-            return compile_template(symbolic[0], name, hints, target, self._options, record)
+            given = symbolic[0], name, hints, target, self._options, record
+            return compile_template(*given, supposes=supposes)
 
         template = for_all_sizes(f"{name}: for all sizes", values, make, record)
         if template is None:

@@ -12,8 +12,8 @@ original exception) for whatever cannot be expressed.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,9 +47,10 @@ from .traced import AliasCall, Counter, Traced
 from .transformed import transformed
 from .views import may_overlap
 
-__all__ = ["trace_joint"]
+__all__ = ["BACKWARD", "trace_joint"]
 
 aten = torch.ops.aten
+BACKWARD = object()  # among targets: the formulas of autograd
 
 
 def trace_joint(
@@ -58,13 +59,14 @@ def trace_joint(
     *,
     grad_enabled: bool | None = None,
     is_sized: bool = False,
+    by_python: Collection[Any] = (),
 ) -> Joint:
-    """Trace `gm` over inputs like `inputs`; grad_enabled defaults to the mode of the caller.
-    `is_sized`: some of its sizes are Sizes.
+    """Trace `gm` over inputs like `inputs`; grad_enabled defaults to the mode of the caller. Some
+    of its sizes are Sizes where `is_sized`; `by_python`: targets for torch's Python dispatcher.
     """
     if grad_enabled is None:
         grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    recorder = Recorder(TABLE, is_sized)
+    recorder = Recorder(TABLE, is_sized, by_python)
     mode = Functionalizer(recorder)
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     if len(names) != len(inputs):
@@ -82,8 +84,13 @@ def trace_joint(
         with mode:  # the history of a view whose base was written since is made when asked for
             finished = Outputs.of(traced, outputs)
         _check_leaves(gm, traced, finished.results)
-        gradients = _differentiate(mode, traced, finished.results, saved)
+        with _dispatched(BACKWARD in by_python):
+            gradients = _differentiate(mode, traced, finished.results, saved)
     return _finish(recorder, traced, inputs, finished, gradients)
+
+
+def _dispatched(by_python: bool) -> AbstractContextManager[Any]:
+    return torch._C._EnablePythonDispatcher() if by_python else nullcontext()
 
 
 @contextmanager
@@ -121,7 +128,8 @@ def _run(
             elif node.op == "output":
                 return [_left(part, env[part]) for part in node.args[0]]
             elif node.op != "get_attr":
-                env[node] = _call(node, env, mode, saved)
+                with _dispatched(node.target in mode.recorder.by_python):
+                    env[node] = _call(node, env, mode, saved)
     raise CompileFailed("the graph has no output")
 
 

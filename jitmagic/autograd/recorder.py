@@ -9,7 +9,7 @@ deterministic operations are recorded once (the earlier node is handed out again
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -87,9 +87,15 @@ def _frozen(value: Any) -> Any:
 class Recorder:
     """The graph under construction. `lines` is what new nodes are attributed to."""
 
-    def __init__(self, table: Mapping[Any, Decomposition], is_sized: bool = False) -> None:
+    def __init__(
+        self,
+        table: Mapping[Any, Decomposition],
+        is_sized: bool = False,
+        by_python: Collection[Any] = (),
+    ) -> None:
         self.graph = Graph()
         self.is_sized = is_sized  # whether sizes may be Sizes
+        self.by_python = by_python  # what torch's Python dispatcher takes apart, see sized.py
         self.table = table
         self.lines: tuple[UserLine, ...] = ()
         self.behind: tuple[int, ...] = ()  # see custom.py

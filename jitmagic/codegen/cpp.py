@@ -20,7 +20,6 @@ from ..loops.ir import Buffer, Nest
 from ..schedule.score import PARALLEL_WORK, extent_product, value_cost
 from ..target import Target
 from .config import CppConfig
-from .cpp_cases import own_names
 from .cpp_kernel import KernelWriter
 from .cpp_passes import PassWriter
 from .cpp_product import products_in
@@ -87,7 +86,8 @@ def _function(
     overrides = config if isinstance(config, CppConfig) else CppConfig()
     if overrides.threads == "one":
         target = replace(target, threads=1)
-    names = argument_names(kernel.arguments, own_names(kernel))
+    own = {"count", "some", *(s.name for s in kernel.symbols)} if kernel.symbols else set()
+    names = argument_names(kernel.arguments, own)
     body = Body(kernel, names, buffers)
     lanes = choose_lanes(kernel, target, overrides.registers)
     passes = PassWriter(kernel, lanes, body)

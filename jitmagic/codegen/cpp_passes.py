@@ -20,7 +20,6 @@ from ..loops.ir import Reduction, Value
 from ..schedule.score import extent_product, points
 from ..symbols.size import Size
 from .cpp_blocks import BlockLevel, Span, block_level, spans_of, whole_span
-from .cpp_cases import Cases
 from .cpp_reduce import Accumulator
 from .cpp_text import CTYPES, blocks_text, count_text
 from .cpp_values import Body
@@ -46,7 +45,6 @@ class PassWriter:
     kernel: Structure
     lanes: Lanes
     body: Body
-    cases: Cases | None = None
 
     def write(self, passes: Sequence[Pass], split: bool = False) -> None:
         """All passes, in order."""
@@ -116,6 +114,9 @@ class PassWriter:
             self._loops(pass_, spans, rows, totals)
             return
         outside, inside = spans[: level.depth], spans[level.depth :]
+        if _is_one_at_times(level, spans):
+            self._varying_blocks(pass_, level, spans, rows, totals)
+            return
         self.serial([span.axis for span in outside])
         if level.size:
             inside = (self._blocks(level, inside[0]), *inside[1:])
@@ -131,18 +132,34 @@ class PassWriter:
     def _blocks(self, level: BlockLevel, span: Span) -> Span:
         """Open a loop over the blocks of the span; the span of one of them."""
         start, size = self.body.name("block"), level.size
-        end = f"{start}_end"
-        # A length that varies is most often one block: the call asks once, and adds as a short sum
-        # does (row sums of 64 columns took twice as long through the compensated total).
-        single = self._single_block(level, span)
-        if single:
-            header = f"jm::in_parts<{size}>({single}, {span.stop}, "
-            self.body.open(f"{header}[&](int64_t {start}, int64_t {end}) JM_BODY {{", footer="});")
-            return replace(span, start=start, stop=end)
         declared, stop = _until(start, span)
         self.body.open(f"for (int64_t {declared}; {start} < {stop}; {start} += {size}) {{")
         end = f"{start} + {size}" if level.even else f"jm::least_of({stop}, {start} + {size})"
         return replace(span, start=start, stop=end)
+
+    def _varying_blocks(
+        self,
+        pass_: Pass,
+        level: BlockLevel,
+        spans: Sequence[Span],
+        rows: Rows,
+        totals: Sequence[Accumulator],
+    ) -> None:
+        """The blocks of a length that varies, which is most often one: its sum is the result, as a
+        short sum's is (row sums of 64 columns took twice as long through the compensated total).
+        """
+        body, span = self.body, spans[0]
+        start, sums = body.name("block"), [a.name for a in totals if a.total]
+        header = f"jm::in_parts<{level.size}>({span.stop}, "
+        following = " ".join(f"{name}.next();" for name in sums)
+        body.open(
+            f"{header}[&](int64_t {start}, int64_t {start}_end) JM_BODY {{",
+            footer=f"}}, [&]() JM_BODY {{ {following} }});",
+        )
+        inside = (replace(span, start=start, stop=f"{start}_end"), *spans[1:])
+        blocks = [replace(a, name=f"{a.name}.block", total=False) if a.total else a for a in totals]
+        self._loops(pass_, inside, rows, blocks)
+        body.close()
 
     def _loops(
         self, pass_: Pass, spans: Sequence[Span], rows: Rows, accumulators: Sequence[Accumulator]
@@ -218,23 +235,14 @@ class PassWriter:
         self.write(passes[1:])
         self._close_lanes()
 
-    def _single_block(self, level: BlockLevel, span: Span) -> str:
-        """Where sizes vary: text for whether the span, the outermost one, is one block in this
-        call. Else "".
-        """
-        if level.depth or span.start != "0" or not isinstance(span.extent, Size):
-            return ""
-        if self.cases is None:
-            return f"{span.stop} <= {level.size}"
-        return self.cases.single_block(span.extent, level.size)
-
     def _named(self, node: Reduction, width: int, spans: Sequence[Span]) -> Accumulator:
         """An accumulator for all points of the spans."""
         level, total = block_level(spans), self._total(node, width)
         if level is None or not total.total:
             return Accumulator(node, total.name, width)
-        single = self._single_block(level, spans[level.depth]) if level.size else ""
-        return replace(total, single=single)
+        if not _is_one_at_times(level, spans):
+            return total
+        return replace(total, single=f"{spans[0].stop} <= {level.size}")
 
     def _total(self, node: Reduction, width: int) -> Accumulator:
         total = Accumulator(node, self.body.name("acc"), width)
@@ -397,6 +405,12 @@ class PassWriter:
             else:
                 count = "n" if body.lane in axes else "jm::Full{}"
                 body.define(value, f"jm::load<{body.count}>({address}, {count})", vector=True)
+
+
+def _is_one_at_times(level: BlockLevel, spans: Sequence[Span]) -> bool:
+    """Whether it depends on the call how many blocks the outermost span is."""
+    span = spans[0]
+    return not level.depth and span.start == "0" and isinstance(span.extent, Size)
 
 
 def _blocks_of(span: Span) -> str:

@@ -2,8 +2,8 @@
 
 In: a Reduction and whether it runs over lanes. Out: the declaration, the update statement, the
 final expression. Sums of halves are made in the dtype the Reduction names; max and min keep NaN.
-A `total` is the jm::Total that a long sum of floats puts its blocks into; `single`, where it says
-so at run time, that there is one block.
+A `total` is the jm::Total that a long sum of floats puts its blocks into; `single` is text for
+whether there is but one, where that is known at run time: then it is a jm::Blocks.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Accumulator:
             return f"{self.scalar_type} {self.name};"
         kind = f"V{self.width}<{self.scalar_type}>" if self.width > 1 else self.scalar_type
         if self.total and self.single:
-            return f"jm::TotalOfSome<{kind}> {self.name}({self.single});"
+            return f"jm::Blocks<{kind}> {self.name};"
         if self.total:
             return f"jm::Total<{kind}> {self.name};"
         if self.width > 1:
@@ -107,7 +107,7 @@ class Accumulator:
     @property
     def combined(self) -> str:
         """What was taken in, lane by lane."""
-        return f"{self.name}.result()" if self.total else self.name
+        return f"{self.name}.result({self.single})" if self.total else self.name
 
     def across_lanes(self) -> str:
         """All lanes combined into one."""

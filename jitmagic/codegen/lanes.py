@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+import torch
+
 from ..loops.expr import Axis, Expr
 from ..loops.ir import IndexValue, Load, Reduction, Store, Value, walk
 from ..schedule.deps import run_time_values
@@ -182,7 +184,8 @@ def _outer_width(kernel: Structure, lane: Axis, base: int, target: Target) -> in
     width = 4 * base if _body_cost(roots)[1] < EXPENSIVE else base
     others = extent_product(axis for axis in kernel.outer if axis != lane)
     if isinstance(lane.extent, Size) and _points_at_hints(kernel) < FEW:
-        return width
+        doubles = any(node.dtype == torch.float64 for node in kernel.free)
+        return width // 2 if doubles and width > base else width
     while width > base and others * hint_of(lane.extent) < 2 * width * max(target.threads, 1):
         width //= 2
     return width

@@ -266,6 +266,43 @@ def _likelihood(
     return fresh_meta(shape, x.dtype), fresh_meta((), x.dtype)
 
 
+def _sampled(spatial: int) -> Callable[..., Tensor | None]:
+    def rule(x: Tensor, grid: Tensor, mode: int, padding: int, aligned: bool) -> Tensor | None:
+        if not _can_sample(spatial, x, grid):
+            return None
+        return fresh_meta((*x.shape[:2], *grid.shape[1:-1]), x.dtype)
+
+    return rule
+
+
+def _sampled_gradients(spatial: int) -> Callable[..., tuple[Tensor | None, Tensor | None] | None]:
+    def rule(
+        gradient: Tensor,
+        x: Tensor,
+        grid: Tensor,
+        mode: int,
+        padding: int,
+        aligned: bool,
+        wanted: Sequence[bool],
+    ) -> tuple[Tensor | None, Tensor | None] | None:
+        if not _can_sample(spatial, x, grid) or not _usual(gradient, x):
+            return None
+        if not same_shape(gradient.shape, (*x.shape[:2], *grid.shape[1:-1])):
+            return None
+        return _like(x) if wanted[0] else None, _like(grid)
+
+    return rule
+
+
+def _can_sample(spatial: int, x: Tensor, grid: Tensor) -> bool:
+    """Of other images torch's own meta function tells; it is a decomposition that views the grid
+    by sizes, which C++ takes as ints.
+    """
+    if not _usual(x, grid) or not has_elements(x) or not x.dim() == grid.dim() == spatial + 2:
+        return False
+    return same_shape((grid.shape[0], grid.shape[-1]), (x.shape[0], spatial))
+
+
 NETWORK_RULES: Mapping[Any, Callable[..., Any]] = {
     aten.native_batch_norm.default: _batch_norm,
     aten.native_group_norm.default: _group_norm,
@@ -281,6 +318,10 @@ NETWORK_RULES: Mapping[Any, Callable[..., Any]] = {
     aten.upsample_nearest2d.default: _nearest,
     aten.upsample_nearest2d_backward.default: _nearest_gradient,
     aten.upsample_bilinear2d.default: _bilinear,
+    aten.grid_sampler_2d.default: _sampled(2),
+    aten.grid_sampler_3d.default: _sampled(3),
+    aten.grid_sampler_2d_backward.default: _sampled_gradients(2),
+    aten.grid_sampler_3d_backward.default: _sampled_gradients(3),
     aten.masked_fill.Scalar: _masked,
     aten.stack.default: _stacked,
     aten.glu.default: _gated,

@@ -115,6 +115,16 @@ def cross_entropy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(x @ y, torch.arange(x.shape[0]))
 
 
+def sampled(x: torch.Tensor) -> torch.Tensor:
+    grid = x.mean(1)[:, :5, :4].tanh().unsqueeze(-1).repeat(1, 1, 1, 2)
+    return F.grid_sample(x, grid, align_corners=False) / 16
+
+
+def windows(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    parts = torch.stft(x.repeat(1, 8), 8, 4, window=x.new_ones(8), return_complex=True)
+    return parts.abs().mean() + y
+
+
 PROGRAMS: dict[str, tuple[Program, Make]] = {
     "pointwise": (lambda x, y: (x * y + y.sin()).relu() / 3, pair),
     "broadcast": (lambda x, y: x * y + x.sum(1, keepdim=True), rows),
@@ -136,6 +146,10 @@ PROGRAMS: dict[str, tuple[Program, Make]] = {
     "branches": (branches, pair),
     "views": (views, pair),
     "einsum": (lambda x, y: torch.einsum("ij,jk->ki", x, y).tril(), matrices),
+    "resized": (lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"), images),
+    "sampled": (sampled, images),
+    "spectra": (lambda x, y: torch.fft.rfft(x).abs() + torch.fft.fft(y).abs().mean(), pair),
+    "windows": (windows, pair),
     "block": (Block(), sequences),
     "images": (Images(), images),
     "images, channels last": (Images(), channels_last),

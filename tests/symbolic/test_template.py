@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.fx import Graph, GraphModule
 
+from jitmagic import template as templates_module
 from jitmagic.options import Options
 from jitmagic.records import Journal, Recording
+from jitmagic.symbols.interval import INT64, Interval
+from jitmagic.symbols.predicates import Predicates
+from jitmagic.symbols.scalar import Symbol
 from jitmagic.target import find_target
-from jitmagic.template import compile_template
+from jitmagic.template import Template, Templates, compile_template
 
 from .sized import symbolic_graph
 from .test_lower import PROGRAMS, VALUES
@@ -35,3 +40,23 @@ def test_one_set_of_kernels_is_right_for_every_size(name, hints):
         inputs = make(*values)
         (made,) = template.instantiate(values)(*inputs)
         torch.testing.assert_close(made, fn(*inputs), rtol=1e-5, atol=1e-5)
+
+
+def test_after_half_of_the_limit_templates_suppose_nothing(monkeypatch):
+    """Else sizes that are always unlike the last ones would end op by op."""
+    asked = []
+
+    def compiled_for(*args, supposes):
+        asked.append(supposes)
+        return Template(None, Predicates({Symbol("s0", int, Interval(2, 2), "one"): 2}))
+
+    monkeypatch.setattr(templates_module, "compile_template", compiled_for)
+    monkeypatch.setattr(Templates, "_generalised", lambda self, gm, hints: gm)
+    options = Options(recompile_limit=4)
+    templates = Templates(
+        [Symbol("n", int, INT64, "n")], (), (101,), [GraphModule({}, Graph())], options
+    )
+    for n in range(3, 13):
+        record = Recording("f", Journal())
+        assert templates.executable(GraphModule({}, Graph()), "f", (n,), None, record) is None
+    assert asked == [True] * 4 + [False] * 4  # two graphs, four compiles of each

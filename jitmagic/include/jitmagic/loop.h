@@ -9,6 +9,7 @@
 #include "reduce.h"
 
 #define JM_BODY __attribute__((always_inline))
+#define JM_APART __attribute__((noinline))
 
 namespace jm {
 
@@ -39,16 +40,18 @@ template <int N, class Body> JM_INLINE void whole_blocks(int64_t begin, int64_t 
 
 JM_INLINE int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// A number that its type says, so that a thread which is handed it by reference knows it too.
-template <int64_t Value> struct Fixed {
-    constexpr operator int64_t() const { return Value; }
-};
+// [0, end) in parts of `Size`: body(begin, end), with next() between two of them. Most often there is one.
+template <int64_t Size, class Body, class Next> JM_INLINE void in_parts(int64_t end, Body&& body, Next&& next) {
+    for (int64_t at = 0, stop = least_of(Size, end);; at = stop, stop = least_of(at + Size, end)) {
+        body(at, stop);
+        if (__builtin_expect(stop >= end, 1)) break;
+        next();
+    }
+}
 
-// [0, end) in parts of `Size`, or as a `single` one: body(begin, end).
-template <int64_t Size, class Body> JM_INLINE void in_parts(bool single, int64_t end, Body&& body) {
-    if (single) body(int64_t(0), end);
-    else
-        for (int64_t at = 0; at < end; at += Size) body(at, least_of(at + Size, end));
+// [0, end) in blocks of N: body(at, n) with an int64_t n, which is N for all but the last one.
+template <int N, class Body> JM_INLINE void steps(int64_t end, Body&& body) {
+    for (int64_t at = 0; at < end; at += N) body(at, least_of(end - at, N));
 }
 
 // --- memory ---------------------------------------------------------------------------------------------------------
@@ -149,12 +152,10 @@ JM_INLINE void load_tile(Vec<T, N> (&tile)[N], const T* p, int64_t stride, Rows 
         for (int64_t r = 0; r < N && r < lanes_in<N>(rows); ++r) tile[r] = load_strided<N>(p + r, stride, n);
 }
 
-// body(count) for a tile of N rows, `count` of which count: Full where it is one of whole lanes too, the case worth unrolling.
-template <int N, class Count, class Body> JM_INLINE void tile_of(int64_t rows, Count, Body&& body) {
-    if constexpr (same<Count, Full>) {
-        if (rows == N) return body(Full{});
-    }
-    body(rows);
+// body(count, n) for a tile of which `rows` rows and `lanes` lanes count: two Full where all do, the case worth unrolling.
+template <int N, class Body> JM_INLINE void tile_of(int64_t rows, int64_t lanes, Body&& body) {
+    if (rows == N && lanes == N) body(Full{}, Full{});
+    else body(rows, lanes);
 }
 
 // body(row) for the rows of a tile of N; those of a whole tile stay in registers.

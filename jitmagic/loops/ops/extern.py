@@ -42,8 +42,10 @@ def fallback_to_aten(
 
 def _row_major(spec: TensorSpec) -> TensorSpec:
     """What a variant that copies makes of a view, whatever the strides of the view."""
-    stride = torch.empty(spec.shape, device="meta").stride()
-    return replace(spec, stride=stride, storage_offset=0)
+    stride = [1] * len(spec.shape)
+    for dim in reversed(range(1, len(stride))):
+        stride[dim - 1] = stride[dim] * max(spec.shape[dim], 1)
+    return replace(spec, stride=tuple(stride), storage_offset=0)
 
 
 @lru_cache(maxsize=1024)

@@ -1,6 +1,8 @@
-"""Copies of a kernel's body for sizes of the first call: taken for these alone, right for all."""
+"""Bodies of symbolic kernels: one for all sizes, right for all."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 import torch
@@ -20,6 +22,8 @@ ROWS = {
     "argmin": lambda x: x.argmin(1),
     "amax": lambda x: x.amax(1),
     "columns": lambda x: (x * 2).sum(0),
+    "column deviations": lambda x: (x.double() - x.double().mean(0)).sum(0).cos(),
+    "turned": lambda x: x.t().contiguous() * 2,
 }
 
 
@@ -29,14 +33,16 @@ def _text(fn, hints):
     return render_template(fused, TARGET, found.symbols)[1].text
 
 
-def test_short_rows_have_a_copy_of_their_own_and_long_ones_do_not():
-    assert "if (s1 == 64) body(jm::Fixed<64>{}, jm::Fixed<1>{});" in _text(
-        lambda x: x.softmax(1), (6, 64)
-    )
+def test_each_pass_is_written_once_however_many_blocks_a_sum_takes():
     text = _text(lambda x: x.softmax(1), (6, 64))
-    assert text.count("body(") == 2  # one for all other sizes, however many blocks a sum takes
-    assert "jm::Fixed<9000>" not in _text(lambda x: x.softmax(1), (6, 9000))
-    assert "body" not in _text(lambda x: x * 2, (6, 64))
+    assert text.count("jm::exp") == text.count("jm::in_parts") == 1
+    assert re.search(r"acc\d+\.result\(s1 <= 512\)", text)
+
+
+def test_whole_tiles_are_told_from_the_others_at_run_time():
+    text = _text(lambda x: x.t().contiguous() * 2, (6, 64))
+    assert text.count("jm::load_tile") == 1
+    assert re.search(r"jm::tile_of<\d+>\(rows, some, ", text)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -54,8 +60,8 @@ def test_rows_of_any_length(name, values):
 
 
 def test_arguments_are_called_as_the_variables_of_a_kernel():
-    def f(body, single, size0, count):
-        return (body * single).softmax(-1) + (size0 * count).sum(-1, keepdim=True)
+    def f(some, rows, first, count):
+        return (some * rows).softmax(-1) + (first * count).sum(-1, keepdim=True)
 
     run = jitmagic.jit(f, dynamic=True, options={"on_error": "raise"})
     for shape in [(5, 33), (4, 70), (3, 2000)]:

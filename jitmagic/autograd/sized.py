@@ -1,0 +1,50 @@
+"""trace_sized_joint: the joint graph of a torch-level graph for all values of its Sizes.
+
+In: a GraphModule and specs with Sizes. Out: a Joint. What torch's C++ reads as an int is refused
+(SymInts: interpolate, stft, fft; `numel()` of a recurrent layer); torch has much of that in Python,
+too, where it computes with SymInts. Such operations are dispatched to it, and the graph is traced
+again. The C++ goes first: its numbers are eager's to the last bit. Raises what `trace_joint` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch.fx import GraphModule
+
+from ..errors import CompileFailed, OperationFailed
+from ..spec import TensorSpec
+from ..symbols.scalar import symbols_of
+from ..symbols.size import Dimension, Size
+from .joint import BACKWARD, trace_joint
+from .result import Joint
+
+__all__ = ["trace_sized_joint"]
+
+
+def trace_sized_joint(gm: GraphModule, inputs: Sequence[TensorSpec]) -> Joint:
+    """Trace `gm` over inputs like `inputs`, in the grad mode of the caller."""
+    by_python: set[Any] = set()
+    while True:
+        try:
+            joint = trace_joint(gm, inputs, is_sized=True, by_python=by_python)
+        except OperationFailed as error:
+            more = {error.node.target} if error.node.target not in by_python else {BACKWARD}
+            if more <= by_python:
+                raise
+            by_python |= more
+            continue
+        if by_python and _is_for_one_size(inputs):
+            raise CompileFailed("torch takes an operation apart by its size")
+        return joint
+
+
+def _is_for_one_size(inputs: Sequence[TensorSpec]) -> bool:
+    """Whether one of the Sizes was found to be a constant: the steps of an LSTM, one by one, each
+    number of which would be seconds of compile.
+    """
+    extents: list[Dimension] = [extent for spec in inputs for extent in spec.shape]
+    sizes = (extent for extent in extents if isinstance(extent, Size))
+    ranges = (size.context.range_of(one) for size in sizes for one in symbols_of(size.expr))
+    return any(limits is not None and limits.low == limits.high for limits in ranges)
