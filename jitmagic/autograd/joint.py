@@ -134,12 +134,8 @@ def _run(
 
 
 def _left(node: Node, value: Any) -> Any:
-    """What the graph gives for an output; one that is spent has no history (runtime/native.py), nor
-    have its views a base with one.
-    """
-    if not node.meta.get("spent"):
-        return value
-    return value.detach() if value._is_view() else value.detach_()
+    """What the graph gives for an output; one that is spent has no history (runtime/native.py)."""
+    return value.detach() if node.meta.get("spent") else value
 
 
 def _written_since() -> Exception:

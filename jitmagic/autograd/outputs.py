@@ -73,7 +73,10 @@ def _without_history(result: Traced) -> Traced:
     """Of memory that only views without a history show: a backward of it would be nobody's, or has
     run in the graph and freed it (the loss that is logged and returned).
     """
-    return result.detach() if result.requires_grad else result
+    if not result.requires_grad:
+        return result
+    detached: Traced = result.detach()  # type: ignore[assignment]
+    return detached
 
 
 def _bases(inputs: Sequence[Traced], values: Sequence[Traced]) -> list[Traced]:
