@@ -18,13 +18,14 @@ from ..api import handle_of, tagged_copy, tagged_handle
 from ..frame.handle import Handle
 from ..frame.ledger import Later
 from ..frame.skip import is_of_library_module
+from ..graph.node_meta import lines_of
 from ..guards.check import show_guard
 from ..guards.guard import ClassFacts, Guard, IdentityIs, NamespaceFacts
-from ..loops.ir import Extern
+from ..loops.ir import Extern, Nest
 from ..records import Compiled, CompileRecord
 from ..trace.result import Break, Trace
-from .cost import costs_of
-from .findings import BreakReport, Findings, KernelReport, TrialReport
+from .cost import builds_of, costs_of, nodes_of, partitions_of
+from .findings import BreakReport, ComparisonReport, Findings, KernelReport, TrialReport
 from .html import html_report
 from .pictures import Picture, picture_of
 from .report import rich_report, text_report
@@ -191,10 +192,9 @@ def _is_settled(guard: Guard) -> bool:
     return False
 
 
-def _compared(handle: Handle) -> tuple[str, ...]:
+def _compared(handle: Handle) -> tuple[ComparisonReport, ...]:
     return tuple(
-        f"{record.name}: compiled code took {record.measured}: "
-        + ("it is kept" if isinstance(record.outcome, Compiled) else "plain Python is kept")
+        ComparisonReport(record.name, str(record.measured), isinstance(record.outcome, Compiled))
         for record in handle.journal
         if record.measured is not None
     )
@@ -226,19 +226,23 @@ def _stages(record: CompileRecord, suffix: str) -> list[tuple[str, Any]]:
 
 
 def _kernels(record: CompileRecord) -> list[KernelReport]:
+    """Of the code that was loaded, in the order of the graphs."""
     made = []
-    origins = {
-        step.name: step.origins
-        for _, schedule in _stages(record, "schedule")
-        for step in schedule.program.steps
-        if hasattr(step, "origins")
-    }
-    for graph, (_, source) in _stages(record, "render"):
-        if source is None:
+    parts = partitions_of(record)
+    for build in builds_of(record):
+        if build.source is None:
             continue
-        for name in source.symbols:
-            text = source.text
-            made.append(KernelReport(name, graph, source.language, origins.get(name, ()), text))
+        steps = build.schedule.program.steps
+        origins = {step.name: step.origins for step in steps if isinstance(step, Nest)}
+        nodes = nodes_of(build, parts)
+        language, text = build.source.language, build.source.text
+        for name in build.source.symbols:
+            computes = origins.get(name, ())
+            owned = [nodes[origin] for origin in computes if origin in nodes]
+            lines = tuple(dict.fromkeys(line for node in owned for line in lines_of(node)[:1]))
+            made.append(
+                KernelReport(name, build.name, language, computes, text, lines, record.number)
+            )
     return made
 
 

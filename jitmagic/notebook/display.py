@@ -85,7 +85,7 @@ class CellPart:
         else:
             told.append(count(made.kernels, "kernel"))
         if made.ratio is not None:
-            told.append(f"{made.ratio:.3g}x of eager's speed")
+            told.append(f"{made.ratio:.3g}x as fast as eager")
         return f"compiled {name} in {duration(made.seconds)}: {', '.join(told)}"
 
 

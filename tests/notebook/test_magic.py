@@ -181,8 +181,10 @@ def test_a_tagged_function_shows_its_card_and_others_are_as_ever(loaded, monkeyp
 
     assert html("f") is None and html("torch.nn.Linear(2, 2)") is None
     assert html("Own()") == "<b>"
-    assert "g: not called yet" not in html("g") and "f: not called yet" in html("g")
-    assert "Linear(in_features=2" in html("m") and "Linear.forward: not called yet" in html("m")
+    assert "<b>f</b>: not called yet" in html("g")
+    assert "Linear(in_features=2" in html("m") and "<b>Linear.forward</b>: not called yet" in html(
+        "m"
+    )
     loaded.run_line_magic("unload_ext", "jitmagic")
     assert html("g") is None and html("m") is None
 
