@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..api import handle_of, tagged_copy, tagged_handle
+from ..autograd.result import Partition
 from ..frame.handle import Handle
 from ..frame.ledger import Later
 from ..frame.skip import is_of_library_module
@@ -24,7 +25,7 @@ from ..guards.guard import ClassFacts, Guard, IdentityIs, NamespaceFacts
 from ..loops.ir import Extern, Nest
 from ..records import Compiled, CompileRecord
 from ..trace.result import Break, Trace
-from .cost import builds_of, costs_of, nodes_of, partitions_of
+from .cost import Build, builds_of, costs_of, nodes_of, partitions_of
 from .findings import BreakReport, ComparisonReport, Findings, KernelReport, TrialReport
 from .html import html_report
 from .pictures import Picture, picture_of
@@ -151,7 +152,7 @@ def described(handle: Handle, name: str = "") -> Explanation:
         guards=(*own, *settled),
         settled=len(settled),
         compile_times=_times(records),
-        kernels=tuple(kernel for record in used for kernel in _kernels(record)),
+        kernels=_kernels(used),
         externs=tuple(extern for record in used for extern in _externs(record)),
         decisions=tuple(line for record in used for line in _decisions(record)),
         cache_hits=sum(record.cache_hits for record in records),
@@ -225,24 +226,34 @@ def _stages(record: CompileRecord, suffix: str) -> list[tuple[str, Any]]:
     return [(name[0], result) for name, result in found if name[2] == suffix and result is not None]
 
 
-def _kernels(record: CompileRecord) -> list[KernelReport]:
+def _kernels(records: Sequence[CompileRecord]) -> tuple[KernelReport, ...]:
     """Of the code that was loaded, in the order of the graphs."""
+    parts: dict[tuple[int, int], list[Partition]] = {}
+    for record in records:  # a backward is compiled later than its graph was split off
+        parts.setdefault((record.frame, record.number), []).extend(partitions_of(record))
+    return tuple(
+        kernel
+        for record in records
+        for build in builds_of(record)
+        for kernel in _kernels_of(build, parts[record.frame, record.number], record.number)
+    )
+
+
+def _kernels_of(build: Build, parts: Sequence[Partition], variant: int) -> list[KernelReport]:
+    source = build.source
+    if source is None:
+        return []
+    steps = build.schedule.program.steps
+    origins = {step.name: step.origins for step in steps if isinstance(step, Nest)}
+    nodes = nodes_of(build, parts)
     made = []
-    parts = partitions_of(record)
-    for build in builds_of(record):
-        if build.source is None:
-            continue
-        steps = build.schedule.program.steps
-        origins = {step.name: step.origins for step in steps if isinstance(step, Nest)}
-        nodes = nodes_of(build, parts)
-        language, text = build.source.language, build.source.text
-        for name in build.source.symbols:
-            computes = origins.get(name, ())
-            owned = [nodes[origin] for origin in computes if origin in nodes]
-            lines = tuple(dict.fromkeys(line for node in owned for line in lines_of(node)[:1]))
-            made.append(
-                KernelReport(name, build.name, language, computes, text, lines, record.number)
-            )
+    for name in source.symbols:
+        computes = origins.get(name, ())
+        owned = [nodes[origin] for origin in computes if origin in nodes]
+        lines = tuple(dict.fromkeys(line for node in owned for line in lines_of(node)[:1]))
+        made.append(
+            KernelReport(name, build.name, source.language, computes, source.text, lines, variant)
+        )
     return made
 
 

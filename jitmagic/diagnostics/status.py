@@ -39,7 +39,15 @@ __all__ = [
 ]
 
 
-COLUMNS = ("", "state", "variants", "calls", "compiled in", "saved per call", "paid back after")
+COLUMNS = (
+    "tagged",
+    "state",
+    "variants",
+    "calls",
+    "compiled in",
+    "saved per call",
+    "paid back after",
+)
 _LOOK = "font-size:13px;line-height:1.45"
 
 

@@ -63,7 +63,9 @@ class Readable:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Long lines wrap, indented further than where they began."""
+        """Long lines wrap, indented further than where they began; lines are indented also where
+        styles are taken out.
+        """
         return "".join(_html_line(line, style) for line, style in self.told())
 
 
@@ -71,9 +73,9 @@ _LINE = "font:12px/1.5 monospace;white-space:pre-wrap;overflow-wrap:anywhere;max
 
 
 def _html_line(line: str, style: str) -> str:
-    depth = len(line) - len(line.lstrip()) + 4
-    place = f"{_LINE};padding-left:{depth}ch;text-indent:-4ch"
-    text = escape(line.lstrip())
+    depth = len(line) - len(line.lstrip())
+    place = f"{_LINE};padding-left:{depth + 4}ch;text-indent:-{depth + 4}ch"
+    text = "&nbsp;" * depth + escape(line.lstrip())
     return f"<div style='{place}'><span style='{style}'>{text}</span></div>"
 
 

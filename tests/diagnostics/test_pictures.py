@@ -181,4 +181,5 @@ def test_what_a_backward_reads_of_the_forward_is_drawn_and_told_where_it_is_comp
     forward = [kernel for kernel in found.kernels if kernel.graph == "forward"]
     lines = {line.lineno - first for kernel in forward for line in kernel.lines}
     assert lines == {1, 2, 3}
+    assert all(kernel.lines for kernel in found.kernels)
     assert f"{first + 1}, {first + 2}, {first + 3}" in str(found)
