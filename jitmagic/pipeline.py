@@ -61,7 +61,7 @@ from .sized_joint import Builders
 from .sizes import Build, Compiled, Sized, sized
 from .spec import TensorSpec
 from .target import Target, find_target, weaker_target
-from .titles import titles_of
+from .titles import call_places, titles_of
 from .trace.concrete import places_of
 from .trace.emit import CannotRestore, FrameScope, emit
 from .trace.restarts import Stop
@@ -479,7 +479,8 @@ def build_native(
     with record.stage(f"{name}: render") as stage:
         plan, source = render(scheduled, target, configs)
         titles = titles_of(scheduled.program, gm, record.title)
-        rendered = stage.keep((replace(plan, titles=titles), source))
+        places = call_places(scheduled.program, gm)
+        rendered = stage.keep((replace(plan, titles=titles, places=places), source))
     if record.wanted is not None and (missing := still_missing(rendered[1], target, options)):
         record.wanted.append(missing)
         return _no_graph

@@ -107,7 +107,8 @@ class Progress:
         record, stage = self._open[-1]
         detail = f" {stage.detail}" if stage.detail else ""
         seconds = self._clock() - self._since
-        self._write(f"jitmagic: compiling {record.name}: {stage.stage}{detail} ({seconds:.1f} s)")
+        name = "this cell" if record.name == "<cell>" else record.name
+        self._write(f"jitmagic: compiling {name}: {stage.stage}{detail} ({seconds:.1f} s)")
 
     def _write(self, text: str) -> None:
         stream = self._stream()
@@ -129,40 +130,48 @@ class _Display:
     """The line in a notebook: one display per cell. What is written to stderr would stay in the
     notebook, with every change of it. No message removes one display: all outputs of the cell are
     cleared where ours is the only one, as the count of the kernel's messages tells; else it is
-    emptied.
+    emptied. Kernels that are built in the background outlive their cell: the line goes on there
+    until the next one begins.
     """
 
     def __init__(self) -> None:
-        self._cell: object = None
+        self._cell: object = None  # whose display it is
+        self._is_shown = False  # with a text
         self._sent: int | None = None  # messages so far, while the cell shows nothing but the line
 
     def begin_cell(self) -> None:
-        """A cell begins, and has no output."""
+        """A cell begins, and has no output; the line leaves the one before."""
         shell = notebook_shell()
+        if shell is not None and self._is_shown:
+            self._publish(shell, "", update=True)
+        self._is_shown, self._cell = False, None
         self._sent = None if shell is None else _messages(shell)
 
     def show(self, text: str) -> int:
         """Show the text in the cell that runs; the number of characters shown."""
         shell = notebook_shell()
-        if shell is None:
+        if shell is None or (not text and not self._is_shown):
             return 0
-        begins = self._cell != shell.execution_count
-        if begins and not text:
-            return 0  # the cell that showed it has ended
+        begins = not self._is_shown and self._cell != shell.execution_count
+        if begins:
+            self._cell = shell.execution_count
         alone = self._sent is not None and _messages(shell) == self._sent
-        self._cell = shell.execution_count
         if alone and not text:
             shell.display_pub.clear_output()
             self._cell = None
         else:
-            shell.display_pub.publish(
-                data={"text/plain": text} if text else {},
-                metadata={},
-                transient={"display_id": f"jitmagic-progress-{shell.execution_count}"},
-                update=not begins,
-            )
+            self._publish(shell, text, update=not begins)
+        self._is_shown = bool(text)
         self._sent = _messages(shell) if alone else None
         return len(text)
+
+    def _publish(self, shell: Any, text: str, *, update: bool) -> None:
+        shell.display_pub.publish(
+            data={"text/plain": text} if text else {},
+            metadata={},
+            transient={"display_id": f"jitmagic-progress-{self._cell}"},
+            update=update,
+        )
 
 
 def _messages(shell: Any) -> int | None:

@@ -54,8 +54,11 @@ class Measured:
     calls: int
 
     def __str__(self) -> str:
-        ratio = self.compiled / self.eager if self.eager else float("inf")
-        return f"{ratio:.2f}x of eager over {self.calls} calls"
+        over = f"over {self.calls} calls"
+        if self.compiled > self.eager > 0:
+            return f"{self.compiled / self.eager:.3g} times eager's time {over}"
+        speed = self.eager / self.compiled if self.compiled else float("inf")
+        return f"{speed:.3g}x as fast as eager {over}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from .symbols.reading import Readings
 from .symbols.scalar import Symbol
 from .symbols.size import Dimension, Size
 from .target import Target
-from .titles import titles_of
+from .titles import call_places, titles_of
 
 __all__ = ["Template", "Templates", "compile_template", "for_all_sizes"]
 
@@ -140,7 +140,8 @@ def _template(
     with record.stage(f"{name}: render") as stage:
         plans, source = render_template(fused, target, predicates.symbols)
         stage.keep((plans.plan(tuple(hints.values())), source))
-    plan = replace(plans.sized, titles=titles_of(fused.program, gm, record.title))
+    titles = titles_of(fused.program, gm, record.title)
+    plan = replace(plans.sized, titles=titles, places=call_places(fused.program, gm))
     with record.stage(f"{name}: load") as stage:
         loaded = load_template(plan, source, predicates.symbols, target, options, stage.say)
         if source is not None:

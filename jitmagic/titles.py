@@ -1,4 +1,4 @@
-"""titles: what profilers call a compiled graph and its kernels.
+"""titles: what profilers call a compiled graph and its kernels, and where its calls stand.
 
 Comes in: the scheduled program, the ATen graph it was made of, the title of the user's function.
 Goes out: `Plan.titles`: the graph's, then one for each kernel launched, in order: "forward of step
@@ -14,10 +14,10 @@ from torch.fx import GraphModule
 
 from .errors import UserLine, plain_title
 from .graph.node_meta import lines_of
-from .loops.ir import LoopProgram, Nest
+from .loops.ir import Extern, LoopProgram, Nest
 from .schedule import operations_in
 
-__all__ = ["titles_of"]
+__all__ = ["call_places", "titles_of"]
 
 _MOST = 6  # operations, and places in the source, that a title names
 
@@ -34,6 +34,17 @@ def titles_of(program: LoopProgram, gm: GraphModule, owner: str) -> tuple[str, .
         where = _places(line for origin in nest.origins for line in lines.get(origin, ()))
         titles.append(f"{part}kernel {number} of {name}: {computes}{where}")
     return tuple(map(plain_title, titles))
+
+
+def call_places(program: LoopProgram, gm: GraphModule) -> tuple[tuple[str, int], ...]:
+    """`Plan.places`: eager's warnings name the line that calls the operation; in a backward, that
+    of backward(), where the caller stands.
+    """
+    if program.name == "backward":
+        return ()
+    lines = {node.name: lines_of(node)[:1] for node in gm.graph.nodes}
+    calls = [lines.get(step.name, ()) for step in program.steps if isinstance(step, Extern)]
+    return tuple((line[0].filename, line[0].lineno) if line else ("", 0) for line in calls)
 
 
 def _places(lines: Iterable[UserLine]) -> str:

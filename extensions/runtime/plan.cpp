@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -18,6 +19,7 @@
 #include "callable.h"
 #include "plan.h"
 #include "profiled.h"
+#include "warned.h"
 
 namespace jitmagic {
 namespace {
@@ -45,6 +47,7 @@ struct Frame {
   c10::SmallVector<Slot, 16> slots;
   c10::Storage pool;  // one allocation for a call's temporaries: they are offsets into it
   const std::vector<std::string>* titles = nullptr;  // of the program, where somebody profiles
+  Warned warned;
 };
 
 // The result as the plan counts on it: copied where ATen chose other strides than the meta kernel said.
@@ -108,7 +111,11 @@ void run_call(const Call& call, Frame& frame) {
     }
   }
   const auto taken = call.foreign ? memory_given(call, frame) : std::vector<const void*>();
-  call.op.callBoxed(stack);  // ~1.5 us for an addmm: what is small is better a kernel of ours
+  {
+    std::optional<Listener> listener;
+    if (call.line) listener.emplace(frame.warned, call);
+    call.op.callBoxed(stack);  // ~1.5 us for an addmm: what is small is better a kernel of ours
+  }
   if (call.out) return;      // written into a slot that the plan has allocated
   std::vector<at::Tensor> made;
   for (c10::IValue& value : stack) {
@@ -297,6 +304,7 @@ PyObject* executable_call(PyObject* self, PyObject* const* args, size_t nargsf, 
   } else {
     run_program(program, frame);
   }
+  if (frame.warned && !tell_of(frame.warned)) [[unlikely]] return nullptr;
   return wrap_outputs(program, frame);
   END_HANDLE_TH_ERRORS
 }

@@ -37,6 +37,8 @@ struct Call {
   bool out = false;
   std::vector<Expected> expected;  // of the results; empty: whatever comes is right
   bool foreign = false;  // an operator from outside of torch: what it gives is looked at
+  std::string file;  // where it stands in the user's source
+  int line = 0;      // 0: nobody knows
 };
 
 struct Step {

@@ -107,7 +107,7 @@ Expected read_expected(PyObject* entry, const Place& place) {
   return expected;
 }
 
-// ("call", name, overload, arguments, results, out, layouts, foreign)
+// ("call", name, overload, arguments, results, out, layouts, foreign, file, line)
 std::shared_ptr<Call> read_call(PyObject* step, int limit, const Place& place) {
   const char* name = text(item(step, 1));
   const char* overload = text(item(step, 2));
@@ -125,6 +125,8 @@ std::shared_ptr<Call> read_call(PyObject* step, int limit, const Place& place) {
     call.expected.push_back(read_expected(layout, {place.sizing, place.step, result++}));
   }
   call.foreign = truth(item(step, 7));
+  call.file = text(item(step, 8));
+  call.line = int(integer(item(step, 9)));
   return std::make_shared<Call>(std::move(call));
 }
 

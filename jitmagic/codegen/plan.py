@@ -159,6 +159,8 @@ class Plan:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     mutated: tuple[int, ...] = ()  # inputs whose memory the plan writes to
     titles: tuple[str, ...] = ()  # what profilers call the graph, then its launches in order
+    # (file, line) of its calls in order, which their warnings name; (): where the caller stands
+    places: tuple[tuple[str, int], ...] = ()
 
     @property
     def allocated_bytes(self) -> int:

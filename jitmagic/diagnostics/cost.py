@@ -43,8 +43,8 @@ __all__ = [
     "builds_of",
     "costs_of",
     "graphs_of",
-    "lines_by_node",
     "newest_variants",
+    "nodes_of",
     "partitions_of",
 ]
 
@@ -246,9 +246,9 @@ class _Costs:
         specs = [entry.spec for entry in traced.inputs]
         eager = laps_of_graph(traced.graph, specs, frame.has_backward)
         compiled = _laps_of(builds, parts[0], self.options)  # of all, or nothing is added
-        lines = lines_by_node(parts)
         weights = self._add_eager(traced.graph, eager)
         for build, laps in zip(builds, compiled, strict=True):
+            lines = {name: lines_of(node) for name, node in nodes_of(build, parts).items()}
             self._add_compiled(build, laps, lines, weights)
 
     def _add_eager(self, gm: torch.fx.GraphModule, laps: Laps) -> dict[Lines, float]:
@@ -351,10 +351,14 @@ def partitions_of(record: CompileRecord) -> list[Partition]:
     return [stage.result for stage in record.stages if isinstance(stage.result, Partition)]
 
 
-def lines_by_node(parts: list[Partition]) -> dict[str, Lines]:
-    """Of the ATen nodes that kernels name as their origins."""
-    graphs = [gm for part in parts for gm in graphs_of(part)]
-    return {node.name: lines_of(node) for gm in graphs for node in gm.graph.nodes}
+def nodes_of(build: Build, parts: Iterable[Partition]) -> dict[str, torch.fx.Node]:
+    """The ATen nodes that its kernels name as their origins. Each direction has its own: what the
+    backward reads of the forward is an input of the same name there.
+    """
+    is_backward = build.name == "backward"
+    graphs = [part.backward if is_backward else part.forward for part in parts]
+    nodes = [node for gm in graphs if gm is not None for node in gm.graph.nodes]
+    return {node.name: node for node in nodes if node.op not in ("placeholder", "output")}
 
 
 def _texts(build: Build) -> dict[str, str]:

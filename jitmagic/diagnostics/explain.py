@@ -15,16 +15,18 @@ from typing import Any
 import torch
 
 from ..api import handle_of, tagged_copy, tagged_handle
+from ..autograd.result import Partition
 from ..frame.handle import Handle
 from ..frame.ledger import Later
 from ..frame.skip import is_of_library_module
+from ..graph.node_meta import lines_of
 from ..guards.check import show_guard
 from ..guards.guard import ClassFacts, Guard, IdentityIs, NamespaceFacts
-from ..loops.ir import Extern
+from ..loops.ir import Extern, Nest
 from ..records import Compiled, CompileRecord
 from ..trace.result import Break, Trace
-from .cost import costs_of
-from .findings import BreakReport, Findings, KernelReport, TrialReport
+from .cost import Build, builds_of, costs_of, nodes_of, partitions_of
+from .findings import BreakReport, ComparisonReport, Findings, KernelReport, TrialReport
 from .html import html_report
 from .pictures import Picture, picture_of
 from .report import rich_report, text_report
@@ -150,7 +152,7 @@ def described(handle: Handle, name: str = "") -> Explanation:
         guards=(*own, *settled),
         settled=len(settled),
         compile_times=_times(records),
-        kernels=tuple(kernel for record in used for kernel in _kernels(record)),
+        kernels=_kernels(used),
         externs=tuple(extern for record in used for extern in _externs(record)),
         decisions=tuple(line for record in used for line in _decisions(record)),
         cache_hits=sum(record.cache_hits for record in records),
@@ -191,10 +193,9 @@ def _is_settled(guard: Guard) -> bool:
     return False
 
 
-def _compared(handle: Handle) -> tuple[str, ...]:
+def _compared(handle: Handle) -> tuple[ComparisonReport, ...]:
     return tuple(
-        f"{record.name}: compiled code took {record.measured}: "
-        + ("it is kept" if isinstance(record.outcome, Compiled) else "plain Python is kept")
+        ComparisonReport(record.name, str(record.measured), isinstance(record.outcome, Compiled))
         for record in handle.journal
         if record.measured is not None
     )
@@ -225,20 +226,34 @@ def _stages(record: CompileRecord, suffix: str) -> list[tuple[str, Any]]:
     return [(name[0], result) for name, result in found if name[2] == suffix and result is not None]
 
 
-def _kernels(record: CompileRecord) -> list[KernelReport]:
+def _kernels(records: Sequence[CompileRecord]) -> tuple[KernelReport, ...]:
+    """Of the code that was loaded, in the order of the graphs."""
+    parts: dict[tuple[int, int], list[Partition]] = {}
+    for record in records:  # a backward is compiled later than its graph was split off
+        parts.setdefault((record.frame, record.number), []).extend(partitions_of(record))
+    return tuple(
+        kernel
+        for record in records
+        for build in builds_of(record)
+        for kernel in _kernels_of(build, parts[record.frame, record.number], record.number)
+    )
+
+
+def _kernels_of(build: Build, parts: Sequence[Partition], variant: int) -> list[KernelReport]:
+    source = build.source
+    if source is None:
+        return []
+    steps = build.schedule.program.steps
+    origins = {step.name: step.origins for step in steps if isinstance(step, Nest)}
+    nodes = nodes_of(build, parts)
     made = []
-    origins = {
-        step.name: step.origins
-        for _, schedule in _stages(record, "schedule")
-        for step in schedule.program.steps
-        if hasattr(step, "origins")
-    }
-    for graph, (_, source) in _stages(record, "render"):
-        if source is None:
-            continue
-        for name in source.symbols:
-            text = source.text
-            made.append(KernelReport(name, graph, source.language, origins.get(name, ()), text))
+    for name in source.symbols:
+        computes = origins.get(name, ())
+        owned = [nodes[origin] for origin in computes if origin in nodes]
+        lines = tuple(dict.fromkeys(line for node in owned for line in lines_of(node)[:1]))
+        made.append(
+            KernelReport(name, build.name, source.language, computes, source.text, lines, variant)
+        )
     return made
 
 

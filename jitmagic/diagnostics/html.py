@@ -16,11 +16,14 @@ from .report import (
     COMPILED,
     EAGER,
     GUARDS,
+    KERNEL_COLUMNS,
     LEDGER,
     TRIAL_COLUMNS,
     cost_lines,
     elsewhere,
+    good_news,
     headline,
+    kernel_rows,
     notes,
     outcome_lines,
     trial_rows,
@@ -46,11 +49,14 @@ font:12px monospace}
 .jitmagic .line{white-space:pre;width:max-content;min-width:100%}
 .jitmagic summary.line{font-weight:400;list-style:none}
 .jitmagic .source .n{opacity:.75}
+.jitmagic .dear :is(.n,.no,.hint){opacity:1}
 .jitmagic .kernel{margin-left:8em}
 </style>"""
 
 
 _GUTTER = len(EAGER) + len(COMPILED) + 2
+# How yellow the dearest line is: light text on a dark page has a contrast of 4.5 on it (WCAG AA).
+_DEAREST = 0.3
 
 
 def html_report(findings: Findings) -> str:
@@ -67,6 +73,7 @@ def html_body(findings: Findings) -> str:
         _source(findings),
         *(f"<pre class='break'>{escape(str(b))}</pre>" for b in elsewhere(findings)),
         *(f"<div class='why'>{escape(note)}</div>" for note in notes(findings)),
+        *(f"<div class='hint'>{escape(note)}</div>" for note in good_news(findings)),
         _details(LEDGER, findings.ledger),
         _details(GUARDS, findings.guards),
         _details("numbers that change from call to call", findings.numbers),
@@ -111,9 +118,10 @@ def _row(row: Row, findings: Findings, texts: set[str]) -> str:
         kernel = f" <span class='hint'>{escape(row.owner)}</span>" if row.owner else ""
         shares = _column(EAGER, _percent(row.eager)) + _column(COMPILED, _percent(row.compiled))
         text = f"{shares}{text}{kernel}"
-    yellow = f" style='background:rgba(255,208,0,{min(0.75, row.compiled):.2f})'"
-    style = yellow if row.compiled >= 0.005 else ""
-    kind = "line break" if row.breaks else "line"
+    dear = row.compiled >= 0.005
+    shade = _DEAREST * min(1.0, row.compiled) ** 0.5
+    style = f" style='background:rgba(255,208,0,{shade:.2f})'" if dear else ""
+    kind = "line" + " break" * bool(row.breaks) + " dear" * dear
     gutter = _GUTTER if findings.costs else 0
     indent = " " * (gutter + 6 + len(row.text) - len(row.text.lstrip()))
     below = "".join(
@@ -163,13 +171,12 @@ def _kernels(findings: Findings) -> str:
     if not findings.kernels:
         return ""
     rows = "".join(
-        f"<tr><td>{escape(k.name)}</td><td>{escape(k.graph)}</td><td>{escape(k.language)}</td>"
-        f"<td>{escape(', '.join(k.computes))}</td></tr>"
-        for k in findings.kernels
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in kernel_rows(findings)
     )
     texts = dict.fromkeys(k.text for k in findings.kernels)
     sources = "".join(f"<pre>{escape(text)}</pre>" for text in texts)
-    head = "<tr><th>kernel</th><th>graph</th><th>language</th><th>computes</th></tr>"
+    head = "<tr>" + "".join(f"<th>{column}</th>" for column in KERNEL_COLUMNS) + "</tr>"
     return (
         f"<details open><summary>kernels ({len(findings.kernels)})</summary>"
         f"<div class='wide'><table>{head}{rows}</table></div>"

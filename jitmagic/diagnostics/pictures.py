@@ -22,7 +22,7 @@ from torch.fx import Node
 from ..errors import UserLine
 from ..loops.ir import Extern, Nest
 from ..records import CompileRecord
-from .cost import Build, builds_in_use, graphs_of, newest_variants, partitions_of
+from .cost import Build, builds_in_use, newest_variants, nodes_of, partitions_of
 from .footprint import Footprint, footprint_of
 from .svg import COLOURS, Drawing, letters_in, width_of
 from .words import duration, here, size
@@ -95,11 +95,10 @@ class _Row:
 def _draw_graphs(drawing: Drawing, records: Sequence[CompileRecord]) -> None:
     drawn = False
     for frame in newest_variants(records):
-        graphs = [gm for parts in partitions_of(frame[0]) for gm in graphs_of(parts)]
-        nodes = {node.name: node for gm in graphs for node in gm.graph.nodes}
+        parts = partitions_of(frame[0])
         for build in builds_in_use(frame):
             drawing.text(8, drawing.height + 22, f"{frame[0].name}: {build.name}")
-            _draw_rows(drawing, _rows_of(build, nodes))
+            _draw_rows(drawing, _rows_of(build, nodes_of(build, parts)))
             drawn = True
     if not drawn:
         drawing.text(8, drawing.height + 22, "nothing of it has a plan of ours", dim=True)

@@ -15,17 +15,20 @@ from rich.text import Text
 
 from .findings import BreakReport, Findings
 from .gutter import Row, listings
-from .words import count, duration
+from .words import count, duration, line_numbers
 
 __all__ = [
     "COMPILED",
     "EAGER",
     "GUARDS",
+    "KERNEL_COLUMNS",
     "LEDGER",
     "TRIAL_COLUMNS",
     "cost_lines",
     "elsewhere",
+    "good_news",
     "headline",
+    "kernel_rows",
     "notes",
     "outcome_lines",
     "rich_report",
@@ -39,6 +42,7 @@ EAGER, COMPILED = "eager", "compiled"  # the columns of the gutter
 DEAR = 0.1  # of compiled time: a line that is marked
 SHOWN_GUARDS = 40  # in text, where nothing folds: an optimizer's step has hundreds
 SETTLED = "about code of installed packages"
+KERNEL_COLUMNS = ("kernel", "graph", "lines", "language", "computes")
 TRIAL_COLUMNS = ("graph", "what", "how", "time", "outcome")
 
 
@@ -58,12 +62,33 @@ def headline(findings: Findings) -> str:
 
 def notes(findings: Findings) -> list[str]:
     """What a reader of the kernels and times has to know: what is not among them."""
-    told = [*findings.compared, *findings.untuned]
+    told = [str(each) for each in findings.compared if not each.is_kept]
+    told += findings.untuned
     if findings.waiting:
         told.append(
             f"{count(findings.waiting, 'backward')} not compiled yet: that happens at the first use"
         )
     return told
+
+
+def good_news(findings: Findings) -> list[str]:
+    """Variants that won against eager."""
+    return [str(each) for each in findings.compared if each.is_kept]
+
+
+def kernel_rows(findings: Findings) -> list[tuple[str, str, str, str, str]]:
+    """(kernel, graph, lines, language, computes); the variant is named where there are several."""
+    several = len({kernel.variant for kernel in findings.kernels}) > 1
+    return [
+        (
+            kernel.name,
+            f"variant {kernel.variant}: {kernel.graph}" if several else kernel.graph,
+            line_numbers(kernel.lines, findings.source[0]),
+            kernel.language,
+            ", ".join(kernel.computes),
+        )
+        for kernel in findings.kernels
+    ]
 
 
 def outcome_lines(findings: Findings) -> list[str]:
@@ -117,6 +142,7 @@ def rich_report(findings: Findings) -> RenderableType:
     parts.extend(Text(line, style="dim") for line in cost_lines(findings))
     parts.extend(Text(str(b), style="yellow") for b in elsewhere(findings))
     parts.extend(Text(note, style="yellow") for note in notes(findings))
+    parts.extend(Text(note, style="dim") for note in good_news(findings))
     if findings.ledger:
         parts.append(Text(f"\n{LEDGER}", style="bold"))
         parts.extend(Text(f"  {line}") for line in findings.ledger)
@@ -172,10 +198,10 @@ def _percent(share: float) -> str:
 
 def _kernel_table(findings: Findings) -> Table:
     table = Table(title="kernels", title_justify="left", box=None)
-    for column in ("kernel", "graph", "language", "computes"):
+    for column in KERNEL_COLUMNS:
         table.add_column(column)
-    for kernel in findings.kernels:
-        table.add_row(kernel.name, kernel.graph, kernel.language, ", ".join(kernel.computes))
+    for row in kernel_rows(findings):
+        table.add_row(*map(Text, row))  # names are no markup
     return table
 
 

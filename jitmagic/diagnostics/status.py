@@ -8,7 +8,7 @@ comparison with eager measured over the first calls of a variant (frame/comparis
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
@@ -22,6 +22,7 @@ from ..guards.words import one_value
 from ..records import Compiled, CompileRecord, Difference, Measured, Missed, Outcome
 from ..runtime.precompiled import refusals
 from ..trace.result import Trace
+from .html import STYLE
 from .symbols import changing
 from .words import count, duration, here
 
@@ -37,6 +38,18 @@ __all__ = [
     "status",
     "variants_of",
 ]
+
+
+COLUMNS = (
+    "tagged",
+    "state",
+    "variants",
+    "calls",
+    "compiled in",
+    "saved per call",
+    "paid back after",
+)
+_LOOK = "font-size:13px;line-height:1.45"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,23 +126,51 @@ class Card:
         if not self.variants:
             return []
         told = [f"{duration(self.seconds)} compiled"]
-        saved = [(v.saved, v.hits or 0) for v in self.variants if v.saved is not None]
-        if not saved:
+        saved = self.saved
+        if saved is None:
             return told
-        weight = sum(hits for _, hits in saved) or len(saved)
-        mean = sum(s * (hits or (weight == len(saved))) for s, hits in saved) / weight
-        if mean <= 0:
+        if saved <= 0:
             return [*told, "no faster than eager"]
-        return [
-            f"{duration(mean)} saved per call",
-            *told,
-            f"paid back after {count(int(self.seconds / mean) + 1, 'call')}",
-        ]
+        paid = f"paid back after {count(self.paid_after or 1, 'call')}"
+        return [f"{duration(saved)} saved per call", *told, paid]
+
+    @property
+    def saved(self) -> float | None:
+        """Seconds that a call takes less than eager's, on average; None: not measured."""
+        known = [(v.saved, v.hits or 0) for v in self.variants if v.saved is not None]
+        if not known:
+            return None
+        weight = sum(hits for _, hits in known) or len(known)
+        return sum(saved * (hits or (weight == len(known))) for saved, hits in known) / weight
+
+    @property
+    def paid_after(self) -> int | None:
+        """Calls that save what compiling took; None: not measured, or none do."""
+        saved = self.saved
+        return int(self.seconds / saved) + 1 if saved and saved > 0 else None
+
+    def cells(self) -> tuple[str, ...]:
+        """Its row of a table with COLUMNS."""
+        saved, paid = self.saved, self.paid_after
+        return (
+            self.name,
+            self.state,
+            f"{len(self.variants):,}",
+            f"{self.calls:,}",
+            duration(self.seconds) if self.variants else "",
+            "" if saved is None else duration(saved) if saved > 0 else "none",
+            "" if paid is None else count(paid, "call"),
+        )
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<div>{escape(line)}</div>" for line in ledger_lines(self.variants))
-        fold = f"<details><summary>variants</summary>{rows}</details>" if rows else ""
-        return f"<div style='font-size:13px'><code>{escape(str(self))}</code>{fold}</div>"
+        told = str(self).removeprefix(self.name)
+        name = f"<b>{escape(self.name)}</b>{escape(told)}"
+        return f"<div style='{_LOOK}'>{name}{self.fold('variants')}</div>"
+
+    def fold(self, title: str) -> str:
+        """The ledger as HTML; empty where nothing was compiled."""
+        rows = "".join(_ledger_row(line) for line in ledger_lines(self.variants))
+        return f"<details><summary>{escape(title)}</summary>{rows}</details>" if rows else ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -146,8 +187,25 @@ class Status:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        cards = [card._repr_html_() for card in self.cards] or ["<div>nothing is tagged</div>"]
-        return "".join((*cards, *(f"<div>{escape(note)}</div>" for note in self.notes)))
+        notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
+        if not self.cards:
+            return f"<div>nothing is tagged</div>{notes}"
+        head = "".join(f"<th>{column}</th>" for column in COLUMNS)
+        rows = "".join(_table_row(card.cells()) for card in self.cards)
+        table = f"<div class='wide'><table><tr>{head}</tr>{rows}</table></div>"
+        folds = "".join(card.fold(f"variants of {card.name}") for card in self.cards)
+        return f"{STYLE}<div class='jitmagic'>{table}{folds}{notes}</div>"
+
+
+def _table_row(cells: Sequence[str]) -> str:
+    """Figures stand on the right."""
+    first, second, *figures = map(escape, cells)
+    right = "".join(f"<td class='n'>{figure}</td>" for figure in figures)
+    return f"<tr><td>{first}</td><td>{second}</td>{right}</tr>"
+
+
+def _ledger_row(line: str) -> str:
+    return f"<div style='white-space:pre-wrap'>{escape(line)}</div>"
 
 
 def status(*targets: Any) -> Status:

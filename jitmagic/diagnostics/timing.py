@@ -79,11 +79,14 @@ class Timing(Readable):
 
     def told(self) -> list[tuple[str, str]]:
         lines = [(str(side), "") for side in self.sides]
-        calls = ", ".join(count(n, "call") for n in self.calls)
         lines += [(f"{self.sides[0].name} is {v}", "font-weight:600") for v in self.verdicts]
-        how = f"{self.blocks} interleaved blocks each, of {calls}"
+        parts = [
+            f"{side.name} {count(calls, 'call')}"
+            for side, calls in zip(self.sides, self.calls, strict=True)
+        ]
+        how = f"{self.blocks} rounds in turns, each: {', '.join(parts)}"
         if self.compiling:
-            how += f"; compiling, done before: {duration(self.compiling)}"
+            how += f"; compiled before that, in {duration(self.compiling)}"
         return [*lines, (f"({how})", HINT)]
 
 

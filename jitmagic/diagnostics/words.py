@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Generic, TypeVar
@@ -17,6 +17,7 @@ __all__ = [
     "count",
     "duration",
     "here",
+    "line_numbers",
     "refuse_arguments",
     "size",
 ]
@@ -62,7 +63,9 @@ class Readable:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Long lines wrap, indented further than where they began."""
+        """Long lines wrap, indented further than where they began; lines are indented also where
+        styles are taken out.
+        """
         return "".join(_html_line(line, style) for line, style in self.told())
 
 
@@ -70,9 +73,9 @@ _LINE = "font:12px/1.5 monospace;white-space:pre-wrap;overflow-wrap:anywhere;max
 
 
 def _html_line(line: str, style: str) -> str:
-    depth = len(line) - len(line.lstrip()) + 4
-    place = f"{_LINE};padding-left:{depth}ch;text-indent:-4ch"
-    text = escape(line.lstrip())
+    depth = len(line) - len(line.lstrip())
+    place = f"{_LINE};padding-left:{depth + 4}ch;text-indent:-{depth + 4}ch"
+    text = "&nbsp;" * depth + escape(line.lstrip())
     return f"<div style='{place}'><span style='{style}'>{text}</span></div>"
 
 
@@ -100,6 +103,13 @@ def refuse_arguments(word: str, arguments: tuple[Any, ...]) -> None:
     """Of `why(f, x)`."""
     if arguments:
         raise TypeError(f"{word}(f, x) is written {word}(f)(x): what it returns is called")
+
+
+def line_numbers(lines: Iterable[UserLine], home: str, most: int = 8) -> str:
+    """`3, 4, layers.py:12`: lines of the file `home` are told by their numbers alone."""
+    places = sorted({(line.filename != home, line.file, line.lineno) for line in lines})
+    texts = [f"{file}:{number}" if away else str(number) for away, file, number in places]
+    return ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
 
 
 def here(where: UserLine) -> str:

@@ -24,7 +24,7 @@ _HINT = (
 
 def tell_of_locals(display: Callable[[Any], Any], cell: str) -> None:
     """What is called before a cell runs, with its source and IPython's `display`."""
-    if not cell.lstrip().startswith("%debug"):
+    if not any(line.lstrip().startswith("%debug") for line in cell.splitlines()):
         return
     entry = getattr(sys, "last_traceback", None)
     while entry is not None:

@@ -6,7 +6,7 @@ form, and the formatters by which IPython shows a tagged function or module as i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from types import FunctionType
@@ -71,11 +71,20 @@ class CellPart:
     backend: str
     is_building: bool
 
+    @property
+    def title(self) -> str:
+        """What a reader calls it."""
+        return "this cell" if self.name == RUN_NAME else self.name
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing of it is compiled yet."""
+        return self.is_building and not self.made.graphs
+
     def __str__(self) -> str:
-        name = "this cell" if self.name == RUN_NAME else self.name
-        made = self.made
+        name, made = self.title, self.made
         if not made.graphs:
-            return f"{name} runs as eager while its kernels are built" if self.is_building else ""
+            return ""
         if self.inlined:
             name = f"{', '.join(self.inlined)} as part of {name}"
         told = [count(made.variants, "variant")] if made.variants > 1 else []
@@ -85,14 +94,18 @@ class CellPart:
         else:
             told.append(count(made.kernels, "kernel"))
         if made.ratio is not None:
-            told.append(f"{made.ratio:.3g}x of eager's speed")
+            told.append(f"{made.ratio:.3g}x as fast as eager")
         return f"compiled {name} in {duration(made.seconds)}: {', '.join(told)}"
 
 
-def cell_line(parts: Iterable[CellPart]) -> DimLine | None:
+def cell_line(parts: Sequence[CellPart]) -> DimLine | None:
     """What a cell compiled; None: nothing."""
-    text = "; ".join(filter(None, map(str, parts)))
-    return DimLine(text) if text else None
+    told = list(filter(None, map(str, parts)))
+    waiting = [part.title for part in parts if part.is_waiting]
+    if waiting:
+        how = "runs as eager while its" if len(waiting) == 1 else "run as eager while their"
+        told.append(f"{' and '.join(waiting)} {how} kernels are built")
+    return DimLine("; ".join(told)) if told else None
 
 
 def parts_of(targets: Iterable[Any]) -> tuple[CellPart, ...]:

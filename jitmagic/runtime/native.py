@@ -8,7 +8,7 @@ so that the C++ side only converts constants once and fills slots per call.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -243,7 +243,8 @@ def by_sizes(
 def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...]:
     """(inputs, slots, pool_bytes, device, heavy, steps, outputs, titles), see plan.cpp."""
     as_tensor = _slots_needing_tensors(plan)
-    steps = tuple(_lower_step(step, kernels, as_tensor, plan.device) for step in plan.steps)
+    places = _places(plan)
+    steps = tuple(_lower_step(step, kernels, as_tensor, plan.device, places) for step in plan.steps)
     outputs = tuple(-1 if slot is None else slot for slot in plan.outputs)
     return (
         plan.inputs,
@@ -255,6 +256,12 @@ def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...
         outputs,
         plan.titles,
     )
+
+
+def _places(plan: Plan) -> Iterator[tuple[str, int]]:
+    """Of each Call in order."""
+    calls = sum(isinstance(step, Call) for step in plan.steps)
+    return iter(plan.places if len(plan.places) == calls else [("", 0)] * calls)
 
 
 def slot_count(plan: Plan) -> int:
@@ -308,6 +315,7 @@ def _lower_step(
     kernels: Mapping[str, KernelEntry],
     as_tensor: frozenset[int],
     device: torch.device,
+    places: Iterator[tuple[str, int]],
 ) -> tuple[Any, ...]:
     match step:
         case Alloc():
@@ -325,7 +333,7 @@ def _lower_step(
         case Free():
             return ("free", step.slot)
         case Call():
-            return _lower_call(step)
+            return (*_lower_call(step), *next(places))
     raise TypeError(f"not a plan step: {step!r}")
 
 

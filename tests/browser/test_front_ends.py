@@ -108,7 +108,7 @@ def test_an_output_is_readable_without_styles(
         assert lines[0].startswith("        x = torch.relu(x * y + 2)")  # as it is indented
         assert re.search(r"^ +eager compiled", text, re.MULTILINE)
     if name == "why":
-        assert re.search(r"variant \d: .*\n", text)
+        assert re.search(r"\n\s\svariant \d: .*\n\s{4}needed by", text)
 
 
 @pytest.mark.parametrize("name", NAMES)

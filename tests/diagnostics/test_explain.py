@@ -473,9 +473,11 @@ def test_what_was_kept_beside_eager_is_said(keep: bool, monkeypatch: pytest.Monk
         tagged(x, y)
     found = jitmagic.explain(tagged)(x, y)
     (line,) = found.compared
-    assert line.startswith("whole: compiled code took ") and "x of eager over 2 calls" in line
-    assert line.endswith("it is kept" if keep else "plain Python is kept")
-    assert "whole: compiled code took " in str(found) and found.graph_count == 1
+    assert line.is_kept is keep and line.measured.endswith("over 2 calls")
+    assert str(line).endswith("it is kept" if keep else "plain Python is kept")
+    assert "whole: compiled code: " in str(found) and found.graph_count == 1
+    is_warned = "class='why'>whole: compiled code" in found._repr_html_()
+    assert is_warned is not keep
     now = explanation_of(tagged)
     assert now.compared == (line,) and now.graph_count == keep
     assert [name for name, _ in now.outcomes] == ([] if keep else ["whole"])

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import jitmagic
-from jitmagic.diagnostics.cost import newest_variants
+from jitmagic.diagnostics.cost import builds_in_use, newest_variants, nodes_of, partitions_of
 from jitmagic.diagnostics.footprint import footprint_of
 from jitmagic.diagnostics.pictures import PICTURES
+from jitmagic.loops.ir import Nest
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROWS = 1 << 18  # of float32: 1 MiB
@@ -157,3 +158,28 @@ def test_drawing_changes_nothing() -> None:
     for kind in PICTURES:
         found.picture(kind)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def saves(x: Tensor) -> Tensor:
+    y = x.exp()
+    z = y.sigmoid() + y
+    return z.tanh().sum()
+
+
+def test_what_a_backward_reads_of_the_forward_is_drawn_and_told_where_it_is_computed() -> None:
+    """An input of the backward has the name of the forward's node."""
+    found = jitmagic.explain(saves)(torch.randn(4, requires_grad=True))
+    (frame,) = newest_variants(found.records)
+    parts = partitions_of(frame[0])
+    for build in builds_in_use(frame):
+        nodes = nodes_of(build, parts)
+        made = [n for step in build.schedule.program.steps if isinstance(step, Nest)
+                for n in step.origins]  # fmt: skip
+        assert made
+        assert all(nodes[name].op == "call_function" for name in made)
+    first = saves.__code__.co_firstlineno
+    forward = [kernel for kernel in found.kernels if kernel.graph == "forward"]
+    lines = {line.lineno - first for kernel in forward for line in kernel.lines}
+    assert lines == {1, 2, 3}
+    assert all(kernel.lines for kernel in found.kernels)
+    assert f"{first + 1}, {first + 2}, {first + 3}" in str(found)

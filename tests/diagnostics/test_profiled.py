@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -213,3 +214,30 @@ def test_deep_recursion_is_profiled_too() -> None:
     results: list[Tensor] = []
     names(lambda: results.append(down(torch.zeros(2), 120)))
     assert torch.equal(results[0], torch.full((2,), 121.0))
+
+
+def test_a_warning_of_an_extern_call_names_the_users_line() -> None:
+    """The frame around a graph that is the whole function stands at its first line."""
+
+    def looks(x: Tensor) -> Tensor:
+        y = x + 1
+        return torch.searchsorted(y.t(), x.t())  # warns that neither is contiguous
+
+    tagged, x = jitmagic.jit(looks, options={"keep": "compiled"}), torch.arange(12.0).view(3, 4)
+    tagged(x)
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            looks(x)
+            tagged(x)
+        with warnings.catch_warnings(), pytest.raises(UserWarning, match="searchsorted"):
+            warnings.simplefilter("error")
+            tagged(x)
+    finally:
+        torch.set_warn_always(False)
+    eager, compiled = told[: len(told) // 2], told[len(told) // 2 :]
+    assert [(str(w.message), w.filename, w.lineno, w.category) for w in compiled] == [
+        (str(w.message), w.filename, w.lineno, w.category) for w in eager
+    ]
+    assert len(eager) == 2

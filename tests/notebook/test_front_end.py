@@ -173,7 +173,7 @@ def test_a_notebook_as_html_is_readable(tmp_path: Path) -> None:
     page, _ = exporters.HTMLExporter(embed_images=True).from_notebook_node(notebook)
     body = page[page.index("<body") :].replace('"', "'")
     heads = "> eager</span><span class='n'> compiled</span>"
-    for text in ("compiled step in", "graph break", heads, "step: compiled", "capsule",
+    for text in ("compiled step in", "graph break", heads, "<b>step</b>: compiled", "capsule",
                  "index.html", "data:image/svg+xml"):  # fmt: skip
         assert text in body, text
     assert "output_error" not in body

@@ -64,6 +64,22 @@ def test_a_display_is_emptied_and_shown_again_in_the_same_cell(monkeypatch) -> N
     assert [display.show(text) for text in ("abc", "", "de", "")] == [3, 0, 2, 0]
     shell.execution_count = 4
     assert [display.show(text) for text in ("", "f", "")] == [0, 1, 0]
+    display.show("built meanwhile")
+    shell.execution_count = 5  # the cell has ended
+    display.show("built")
+    display.begin_cell()
+    shell.execution_count = 6
+    display.show("g")
+    shell.execution_count = 7
+    display.show("")
+    assert sent[6:] == [
+        ("jitmagic-progress-4", True, {"text/plain": "built meanwhile"}),
+        ("jitmagic-progress-4", True, {"text/plain": "built"}),
+        ("jitmagic-progress-4", True, {}),
+        ("jitmagic-progress-6", False, {"text/plain": "g"}),
+        ("jitmagic-progress-6", True, {}),
+    ]
+    del sent[6:]
     assert sent == [
         ("jitmagic-progress-3", False, {"text/plain": "abc"}),
         ("jitmagic-progress-3", True, {}),
