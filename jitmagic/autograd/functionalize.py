@@ -102,6 +102,7 @@ class Functionalizer(DispatchMode):
             self.recorder.lines = () if self.origin is None else self.origin.meta.get("lines", ())
             self.recorder.behind = self._behind(node, func)
             _check_numbers(func, args, kwargs or {})
+            func, args = _as_of_plain_tensors(node, func, args)
         return _handler(func)(self, func, args, kwargs or {})
 
     def _behind(self, node: Any, func: Any) -> tuple[int, ...]:
@@ -159,6 +160,23 @@ def _check_numbers(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     device = next((v.device for v in operands if isinstance(v, torch.Tensor)), None)
     if device is not None:
         check_dtypes(func, func._opname, args, dict(kwargs), device)
+
+
+# Nodes of a whole tensor's maximum and such, of which several elements may be the one.
+_SPREADING = ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
+
+
+def _as_of_plain_tensors(node: Any, func: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+    """The call that the formula makes of tensors of no class of their own: on the CPU a gradient is
+    filled in where the maximum is, while for others it is multiplied by a mask, where an infinite
+    one makes nan of zeros.
+    """
+    if func is not aten.mul.Tensor or node is None or node.name() not in _SPREADING:
+        return func, args
+    mask, spread = args
+    if mask.dtype is not torch.bool or mask.device.type != "cpu":
+        return func, args
+    return aten.where.self, (mask, spread, torch.zeros((), dtype=spread.dtype))
 
 
 Handler = Callable[[Functionalizer, Any, tuple[Any, ...], Mapping[str, Any]], Any]
