@@ -117,6 +117,8 @@ def _as_strided(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping
     sym = source.cell.value
     if source.dtype is not sym.dtype or source.is_conj():
         raise CompileFailed("as_strided of a graph input that is seen as other numbers")
+    if sym.strides != source.cell.first.strides:
+        raise CompileFailed("as_strided of a graph input whose value after a write lies otherwise")
     steps = _within(sym, size, stride, int(start))
     for step in steps:
         sym = step.apply(sym)

@@ -257,6 +257,39 @@ def test_as_strided_of_an_input_seen_as_another_dtype_is_eagers(seen: torch.dtyp
     assert torch.equal(tagged(x), program(x))
 
 
+def _written_then_filled(x: Tensor) -> Tensor:
+    x.select(0, 0).add_(x.select(0, -1))
+    return x.fill_diagonal_(0) + 1
+
+
+def _written_then_restrided(x: Tensor) -> Tensor:
+    x.mul_(2)
+    x.as_strided((2, 2), (2, 1)).add_(1)
+    return x * 2
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager"])
+@pytest.mark.parametrize("program", [_written_then_filled, _written_then_restrided])
+def test_strides_of_an_input_that_was_written_to_are_its_own(program: Views, backend: str) -> None:
+    """What is written is a dense value, the memory of the input may have gaps."""
+    memory = torch.arange(60.0)
+    layouts: list[Views] = [
+        lambda m: m[:20].view(4, 5),
+        lambda m: m[:24].view(4, 6)[:, :3],
+        lambda m: m[:28].view(7, 4)[:, 1:3],
+        lambda m: m[:20].view(5, 4).mT,
+        lambda m: m[:32].view(8, 4)[::2],
+        lambda m: m[30:36].view(3, 2),
+    ]
+    tagged = jitmagic.jit(program, backend=backend)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", jitmagic.FallbackWarning)
+        for lie in layouts:
+            ours, eager = memory.clone(), memory.clone()
+            assert torch.equal(tagged(lie(ours)), program(lie(eager)))
+            assert torch.equal(ours, eager)
+
+
 def test_as_strided_beyond_an_input_is_eagers() -> None:
     """What lies before or behind a view, or in its gaps, is memory that no graph knows of."""
     program = lambda x: x.as_strided((2, 2), (6, 1)) * 2  # noqa: E731

@@ -202,8 +202,9 @@ class _Judges:
             return False
         if wanted.is_complex() and judge.is_complex():
             wanted, have, judge = map(torch.view_as_real, (wanted, have, judge))
-        if judge.dtype != torch.float64:
-            return False
+        if judge.dtype != torch.float64:  # the place of a maximum, whether a number is zero
+            whole = not wanted.is_floating_point() and judge.dtype == wanted.dtype
+            return whole and bool(((have == wanted) | (have == judge)).all())
         # oneDNN's gelu of infinity is nan, beside numbers that are 1e-4 off: an element that is not
         # finite must be what float64 or eager makes of it, and says nothing of the others
         exact = _close(wanted, have) | _close(judge.to(have.dtype), have)
