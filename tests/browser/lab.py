@@ -111,7 +111,7 @@ def running(folder: Path) -> Iterator[str]:
         )
         try:
             address = f"http://127.0.0.1:{port}"
-            _await(f"{address}/api/status", server, folder / "server.log")
+            await_server(f"{address}/api/status", server, folder / "server.log")
             yield address
         finally:
             server.terminate()
@@ -130,7 +130,8 @@ def _write(folder: Path) -> None:
         path.write_text(json.dumps(settings))
 
 
-def _await(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
+def await_server(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    """Return once it answers; RuntimeError with the end of its log where it does not."""
     end = time.monotonic() + _PATIENCE / 1000
     while time.monotonic() < end and server.poll() is None:
         try:
@@ -138,7 +139,7 @@ def _await(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
             return
         except OSError:
             time.sleep(0.2)
-    raise RuntimeError(f"no JupyterLab:\n{log.read_text()[-3000:]}")
+    raise RuntimeError(f"nothing at {address}:\n{log.read_text()[-3000:]}")
 
 
 @contextmanager

@@ -13,7 +13,6 @@ import shutil
 import socket
 import subprocess
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.processes import child_environment
+
+from .lab import await_server
 
 __all__ = ["Workbench", "executed", "opened_in_code", "serving"]
 
@@ -84,22 +85,11 @@ def serving(command: str, folder: Path, theme: str) -> Iterator[str]:
             env=child_environment(HOME=str(user)),
         )
         try:
-            _await(f"http://127.0.0.1:{port}/healthz", server, user / "server.log")
+            await_server(f"http://127.0.0.1:{port}/healthz", server, user / "server.log")
             yield f"http://127.0.0.1:{port}/?folder={folder}"
         finally:
             server.terminate()
             server.wait(30)
-
-
-def _await(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + _PATIENCE / 1000
-    while time.monotonic() < end and server.poll() is None:
-        try:
-            urllib.request.urlopen(address, timeout=5).close()
-            return
-        except OSError:
-            time.sleep(0.2)
-    raise RuntimeError(f"no code-server:\n{log.read_text()[-3000:]}")
 
 
 @contextmanager
