@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.processes import child_environment
 
-__all__ = ["CELLS", "Lab", "opened", "running"]
+__all__ = ["CELLS", "Lab", "await_server", "opened", "running"]
 
 # Each cell by what it shows; their outputs are what the tests look at.
 CELLS = {
