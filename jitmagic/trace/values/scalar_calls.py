@@ -36,7 +36,7 @@ from .asserted_numbers import is_nonzero, within
 from .base import Machine
 from .scalars import ScalarValue
 
-__all__ = ["call_with_scalars"]
+__all__ = ["call_with_scalars", "takes_number"]
 
 _CPU = torch.device("cpu")
 _NARROW = (torch.float16, torch.bfloat16)
@@ -67,6 +67,11 @@ def call_with_scalars(
     call = _Call(machine, name, devices.pop(), in_place, isinstance(target, str))
     made = None if form is None or devices else form(call, list(args), dict(kwargs))
     return _with_sizes(machine, target, args, kwargs) if made is None else made
+
+
+def takes_number(target: Target, number: ScalarValue) -> bool:
+    """Whether a call may have a form that takes it: floats have none by default, ints are sizes."""
+    return number.kind is int or _name(target)[0] in FORMS
 
 
 def _with_sizes(

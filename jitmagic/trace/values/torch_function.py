@@ -31,6 +31,8 @@ from .callables import BuiltinValue, makes_builtins, name_of
 from .class_facts import attribute_of_class, guard_attribute
 from .default_device import on_default_device
 from .originals import TENSOR, is_library_made
+from .scalar_calls import takes_number
+from .scalars import ScalarValue
 from .tensor import TensorMethodValue, TensorValue, record
 
 _TENSOR_BASE = torch.Tensor.__mro__[1]
@@ -86,9 +88,12 @@ def _record_or_inline(
     machine: Machine, function: types.FunctionType, args: Args, kwargs: Kwargs
 ) -> Value:
     """One node; inlined where an argument is no node's (a callable, an object), where its code
-    looks at data, which may be for a check alone, and where the node would raise.
+    looks at data, which may be for a check alone, where the node would raise, and where a number
+    varies for which a node has no form: the operations beneath may have (a temperature).
     """
     given = [arg.realize(machine) for arg in (*args, *kwargs.values())]
+    if any(isinstance(one, ScalarValue) and not takes_number(function, one) for one in given):
+        return _INLINERS[0](machine, function, args, kwargs)
     metas = [value.meta for value in given if isinstance(value, TensorValue)]
     versions = [meta._version for meta in metas]
     try:

@@ -261,3 +261,25 @@ def test_a_place_to_write_to_may_vary(name: str, backend: str) -> None:
             with pytest.raises(IndexError):
                 run(ours, 6, y)
     assert torch.equal(ours, eager)
+
+
+FOLLOWED: dict[str, Form] = {
+    "gumbel_softmax": lambda x, s: torch.nn.functional.gumbel_softmax(x, tau=s),
+    "hard gumbel_softmax": lambda x, s: torch.nn.functional.gumbel_softmax(x, s, hard=True),
+    "normalize": lambda x, s: torch.nn.functional.normalize(x, eps=s),
+}
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager"])
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_torchs_python_functions_are_followed_for_a_number(name: str, backend: str) -> None:
+    """One node has no place for it, the operations beneath have (a temperature that falls)."""
+    compiled, x = jitmagic.jit(FOLLOWED[name], backend=backend), torch.randn(4, 6)
+    for step in range(12):
+        temperature = math.exp(-0.1 * step)
+        torch.manual_seed(step)
+        wanted = FOLLOWED[name](x, temperature)
+        torch.manual_seed(step)
+        torch.testing.assert_close(compiled(x, temperature), wanted)
+    graphs = [r for r in handle_of(compiled).journal if isinstance(r.result("trace"), Trace)]
+    assert len(graphs) == 2
