@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from types import CodeType
 
 from ..bytecode.snapshot import FrameSnapshot
 from ..errors import UserLine
@@ -43,7 +44,7 @@ from .library_files import is_library
 from .opcodes.registry import Returned, Signal, Yielded, handler_for
 from .restarts import Reached, Restart, Stop, earlier, release_tracebacks
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
-from .state import Frame, GuardBook, kind_only, program_of
+from .state import Frame, GuardBook, Program, kind_only, program_of
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_undecided, with_constants
 from .undo import can_assert
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
@@ -77,9 +78,10 @@ def trace(
     not None, what counts in a tensor is known to be a natural number. `dynamic`: so may these
     dimensions be symbols.
     """
+    programs: dict[CodeType, Program] = {}
     constants, first = Constants(), stop
     while True:
-        machine = Machine(snapshot, options, stop, varying, constants, dynamic)
+        machine = Machine(snapshot, options, stop, programs, varying, constants, dynamic)
         try:
             return machine.run()
         except Specialize as special:
@@ -106,6 +108,7 @@ class Machine:
         snapshot: FrameSnapshot,
         options: Options,
         stop: Stop | None,
+        programs: dict[CodeType, Program],
         varying: frozenset[Source] | None = None,
         constants: Constants | None = None,
         dynamic: DynamicDims | None = None,
@@ -123,6 +126,7 @@ class Machine:
         self.autocast: AutocastRest | None = None
         self.frames: list[Frame] = []
         self.stop = stop
+        self._programs = programs
         self._guards = GuardBook()
         # By id. The objects are held with their values: an id is unique only among living ones.
         self._memo: dict[int, tuple[object, Value]] = {}
@@ -275,7 +279,7 @@ class Machine:
 
     def _root_frame(self) -> Frame:
         snapshot = self.snapshot
-        program = program_of(snapshot.code)
+        program = program_of(snapshot.code, self._programs)
         body = program.body
         values = (*snapshot.args, *snapshot.cells)
         names = (*body.parameters, *body.freevars)
@@ -463,7 +467,7 @@ class Machine:
         return frame.names
 
     def _callee(self, function: FunctionValue, args: Args, kwargs: Kwargs) -> Frame:
-        program = program_of(function.code)
+        program = program_of(function.code, self._programs)
         slots = bind_arguments(self, function, args, kwargs)
         for name, cell in zip(program.body.freevars, function.closure, strict=True):
             slots[name] = cell.realize(self)

@@ -33,6 +33,7 @@ from ..guards.guard import (
     ValueEquals,
 )
 from ..guards.source import FunctionPart, Source
+from .library_files import is_library
 from .values.base import Machine, Value
 
 __all__ = ["Frame", "GuardBook", "Program", "kind_only", "program_of"]
@@ -211,14 +212,23 @@ class _Identity:
         return isinstance(other, _Identity) and self.code is other.code
 
 
-def program_of(code: CodeType) -> Program:
-    """A code object, decoded for interpretation: for all traces, so nobody changes it."""
-    return _decoded(_Identity(code))
+def program_of(code: CodeType, users: dict[CodeType, Program]) -> Program:
+    """A code object, decoded for interpretation; nobody changes it. A library's serves all traces.
+    `users`: what is decoded for one: functions that are defined anew are dropped, as their code is.
+    """
+    if is_library(code.co_filename):
+        return _of_library(_Identity(code))
+    if code not in users:
+        users[code] = _decoded(code)
+    return users[code]
 
 
 @lru_cache(maxsize=512)  # torch's modules are inlined again and again; 5 MB where it is full
-def _decoded(key: _Identity) -> Program:
-    code = key.code
+def _of_library(key: _Identity) -> Program:
+    return _decoded(key.code)
+
+
+def _decoded(code: CodeType) -> Program:
     body = decode(code)
     index = {instruction: number for number, instruction in enumerate(body.instructions)}
     handlers = [

@@ -7,6 +7,7 @@ of data; `variants` says which of them there are.
 from __future__ import annotations
 
 import enum
+import math
 import operator
 import warnings
 from collections.abc import Callable, Iterable
@@ -195,6 +196,8 @@ PYTHON: dict[str, Callable[[Tensor, int], Any]] = {
     "branch": lambda x, i: x * i if i > 0 and i != 0 and i >= 1 else x,
     "none": lambda x, i: x if i is None or i == "a" else x * i,
     "kind": lambda x, i: x * i if isinstance(i, int) and not isinstance(i, bool) else x,
+    "square": lambda x, i: x * (i * 0.1) ** 2,
+    "wave": lambda x, i: x * (1 + math.cos(math.pi * i / 10)),
 }
 
 
@@ -227,9 +230,7 @@ CONSTANT: dict[str, Callable[[Tensor, int], Any]] = {
     "complex": lambda x, i: x if i == 2 + 0j else -x,
     "format": lambda x, i: (x, "{}".format(i)),  # noqa: UP032
     "key": lambda x, i: {i: x},
-    "set": lambda x, i: x if i in {1, 2} else -x,
     "dim": lambda x, i: x.view(1, 1, 1, 1, 1, 1, 12).sum(i),
-    "square": lambda x, i: x * (i * 0.1) ** 2,
     "big": lambda x, i: x * (i << 60),
     "power": lambda x, i: x * float(2**i),
     "bits": lambda x, i: x * i.bit_length(),
