@@ -40,7 +40,7 @@ NEVER = (
 
 def steps_of(fn: Callable[..., Any], args: tuple) -> list[int]:
     """Steps of the root frame, evenly spread, at which a break makes sense."""
-    machine = Machine(FrameSnapshot.of_call(fn, args), Options(), None)
+    machine = Machine(FrameSnapshot.of_call(fn, args), Options(), None, {})
     machine.run()
     return list(range(2, machine.step + 1))
 
