@@ -34,7 +34,7 @@ from .base import Args, Builder, Kwargs, Machine, Value
 from .class_facts import attribute_of_class, guard_attribute
 from .identity import IdentityValue
 from .opaque import WithoutOperators
-from .scalars import ScalarValue
+from .scalars import ScalarValue, scalar_input
 from .tensor import TensorValue, record
 
 __all__ = ["PLAIN", "GeneratorObjectValue", "constant_argument", "drawn_tensor"]
@@ -214,10 +214,12 @@ class _AsArray:
 
 
 def _limits(generator: Any, name: str, given: list[Any], named: dict[str, Any]) -> Interval | None:
-    """Of the ints that a draw gives, by the ways in which bounds are written without keywords."""
-    if named or not given:
+    """Of the ints that a draw gives, where no more than its bounds are written, without keywords: a
+    third argument may be a negative step.
+    """
+    if named or not 0 < len(given) <= 2:
         return None
-    low, high = (given[0], given[1]) if given[1:] and given[1] is not None else (0, given[0])
+    low, high = given if given[1:] and given[1] is not None else (0, given[0])
     if name == "randint" and isinstance(generator, random.Random):
         return Interval(low, high)
     if name == "choice":
@@ -236,10 +238,7 @@ def _allow_as_size(machine: Machine, number: ScalarValue) -> None:
 
 
 def _number(machine: Machine, source: Drawn, kind: type, limits: Interval | None) -> ScalarValue:
-    graph: GraphBuilder = machine.graph
-    spec = TensorSpec((), (), _DTYPES[kind], _CPU)
-    node = graph.placeholder(source.name, spec)
-    graph.inputs[node] = GraphInput(node.name, source, spec, InputKind.SCALAR)
+    node = scalar_input(machine, source.name, source, kind)
     limits = limits or (INT64 if kind is int else ANY_FLOAT)
     symbol = Symbol(f"{source.name}()", kind, limits, DrawnNumber(source.index))
     machine.symbols.add(symbol, None)

@@ -44,7 +44,7 @@ from .read_sizes import size_in_data
 from .undecided import UndecidedValue
 from .validation import asserted
 
-__all__ = ["ScalarValue", "SymbolicNumber", "extreme", "number_node", "scalar_of"]
+__all__ = ["ScalarValue", "SymbolicNumber", "extreme", "number_node", "scalar_input", "scalar_of"]
 
 _DTYPES = {int: torch.int64, float: torch.float64}
 _CPU = torch.device("cpu")
@@ -245,6 +245,15 @@ def number_node(machine: Machine, kind: type, number: Any) -> Any:
     return made
 
 
+def scalar_input(machine: Machine, name: str, source: Source, kind: type) -> Node:
+    """The node of a number that the graph is given."""
+    graph: GraphBuilder = machine.graph.root
+    spec = TensorSpec((), (), _DTYPES[kind], _CPU)
+    node = graph.placeholder(name, spec)
+    graph.inputs[node] = GraphInput(node.name, source, spec, InputKind.SCALAR)
+    return node
+
+
 def scalar_of(machine: Machine, value: Value) -> ScalarValue | None:
     """A number as a scalar, constant or not; None: no number, or one of a class of its own."""
     if isinstance(value, SymbolicNumber):
@@ -327,20 +336,15 @@ def _of_sizes(machine: Machine, op: str, operands: tuple[ScalarValue, ...]) -> S
     count calls as often as not, at each call.
     """
     expr = apply(op, float, *(operand.expr for operand in operands))
-    symbols = list(dict.fromkeys(symbols_of(expr)))
+    symbols = symbols_of(expr)
+    machine.symbols.require(expr, ANY_FLOAT, op)
     if all(isinstance(symbol.origin, SizeOf) for symbol in symbols):
-        machine.symbols.require(expr, ANY_FLOAT, op)
         made = SizeFloat(expr, machine.symbols)
         return ScalarValue(float, expr, number_node(machine, float, made))
-    machine.symbols.require(expr, ANY_FLOAT, op)
     source = computed_early(machine, op, expr)
     if source is None:
         raise Specialize(symbols, f"{op} with another rounding")
-    graph: GraphBuilder = machine.graph.root
-    spec = TensorSpec((), (), torch.float64, _CPU)
-    node = graph.placeholder(op, spec)
-    graph.inputs[node] = GraphInput(node.name, source, spec, InputKind.SCALAR)
-    return ScalarValue(float, expr, node, source)
+    return ScalarValue(float, expr, scalar_input(machine, op, source, float), source)
 
 
 def _of_floats(machine: Machine, op: str, left: ScalarValue, right: ScalarValue) -> ScalarValue:
@@ -399,13 +403,10 @@ def _wrap_varying(machine: Machine, obj: float, source: Source) -> Value | None:
     machine.guard(TypeIs(source, kind))
     if kind is int:
         machine.guard(InRange(source, *limits[:2]))
-    graph: GraphBuilder = machine.graph.root
-    spec = TensorSpec((), (), _DTYPES[kind], _CPU)
-    node = graph.placeholder(describe(source), spec)
-    graph.inputs[node] = GraphInput(node.name, source, spec, InputKind.SCALAR)
+    node = scalar_input(machine, describe(source), source, kind)
     symbol = Symbol(describe(source), kind, limits, source)
     symbols.add(symbol, obj)
     if kind is int:
-        graph.sizes.add_number(node, symbol)
+        machine.graph.root.sizes.add_number(node, symbol)
     made = symbols.values[source] = ScalarValue(kind, symbol, node, source)
     return made

@@ -180,6 +180,39 @@ def test_an_index_out_of_range_is_eagers_error() -> None:
     assert counts_of(tagged).breaks == 0
 
 
+INTS: dict[str, Callable[[], Any]] = {
+    "randint": lambda: random.randint(3, 6),
+    "randrange": lambda: random.randrange(4),
+    "randrange between": lambda: PYTHON.randrange(-2, 3),
+    "steps": lambda: random.randrange(0, 9, 4),
+    "steps down": lambda: random.randrange(10, 0, -1),
+    "choice": lambda: random.choice([7, -3, 2]),
+    "numpy's randint": lambda: np.random.randint(4),
+    "numpy's randint between": lambda: OLD.randint(2, 5),
+    "numpy's choice": lambda: np.random.choice(3),
+    "integers": lambda: RNG.integers(-1, 3),
+    "integers with the end": lambda: RNG.integers(0, 3, None, np.int64, True),
+    "integers with the end, named": lambda: RNG.integers(0, 3, endpoint=True),
+}
+
+
+@pytest.mark.filterwarnings("ignore::jitmagic.RecompileWarning")  # where they do not tell
+@pytest.mark.parametrize("name", INTS)
+def test_what_a_drawn_int_is_known_to_be_holds(name: str) -> None:
+    """A branch on it is answered by the bounds of the draw where they tell."""
+    draw = INTS[name]
+
+    def branches(x: Tensor) -> list[Tensor]:
+        n = draw()
+        return [x * 2 if n < bound else x * 3 for bound in range(-4, 12)]
+
+    def run(function: Callable[..., Any]) -> list[object]:
+        _seed()
+        return [*(function(torch.ones(2)) for _ in range(24)), _states()]
+
+    _agree(run(branches), run(jitmagic.jit(branches, backend="aot_eager")))
+
+
 def test_another_generator_and_another_class() -> None:
     class Loud(random.Random):
         def random(self) -> float:
