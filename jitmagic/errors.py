@@ -37,6 +37,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "ASSERTION",
+    "RUN_NAME",
     "BytecodeError",
     "CompileFailed",
     "DoubleBackward",
@@ -89,6 +90,9 @@ class UserLine:
         if self.function:
             where += f", in {self.function}"
         return f"{where}\n    {self.text}" if self.text else where
+
+
+RUN_NAME = "<cell>"  # what runs of a cell under %%compile, to records
 
 
 def notebook_shell() -> Any:

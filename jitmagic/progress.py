@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from .errors import notebook_shell
+from .errors import RUN_NAME, notebook_shell
 from .records import Recording, RunningStage, watchers
 
 __all__ = ["AFTER", "Progress", "install", "new_wait", "uninstall"]
@@ -107,7 +107,7 @@ class Progress:
         record, stage = self._open[-1]
         detail = f" {stage.detail}" if stage.detail else ""
         seconds = self._clock() - self._since
-        name = "this cell" if record.name == "<cell>" else record.name
+        name = "this cell" if record.name == RUN_NAME else record.name
         self._write(f"jitmagic: compiling {name}: {stage.stage}{detail} ({seconds:.1f} s)")
 
     def _write(self, text: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["TensorSpec", "spec_of"]
+__all__ = ["TensorSpec", "contiguous_strides", "spec_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +51,11 @@ def spec_of(tensor: torch.Tensor) -> TensorSpec:
         type(tensor),
         int(tensor.storage_offset()),
     )
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides in elements (an extent of 0 counts as 1, as torch does)."""
+    strides = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * max(shape[i + 1], 1)
+    return tuple(strides)

@@ -18,7 +18,7 @@ std::string text_of(const c10::Warning& warning) {
          std::to_string(source.line) + ".)";
 }
 
-// Where Python notes which warnings it has shown; null: nobody's frame is there, and each is shown.
+// Where Python notes which warnings it has shown; null: no Python frame is there, and each is shown.
 PyObject* registry_in(PyObject* globals) {
   if (!globals) return nullptr;
   PyObject* known = PyDict_GetItemString(globals, "__warningregistry__");

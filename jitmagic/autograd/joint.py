@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from torch.fx import GraphModule, Node
 from ..errors import CompileFailed, OperationFailed, UserLine
 from ..graph.attribution import Silence, call_from
 from ..graph.autocast import OFF, autocast_kept, read_autocast
+from ..graph.dispatch_mode import by_python_dispatcher
 from ..graph.gradients import gradients
 from ..graph.node_meta import tensors_in
 from ..graph.propagate import target_name
@@ -31,7 +32,7 @@ from ..graph.regions import FunctionCall
 from ..graph.sym_node import as_dimensions, as_torch
 from ..graph.symbolic_index import INDEXING, selected
 from ..graph.transforms import is_transform
-from ..spec import TensorSpec
+from ..spec import TensorSpec, contiguous_strides
 from .checked import spelled_out
 from .custom import check_gradients, custom_nodes
 from .decompose import TABLE
@@ -42,7 +43,6 @@ from .outputs import Outputs
 from .recorder import Recorder, Sym
 from .result import Joint
 from .saving import SavedTensors
-from .strides import contiguous_strides
 from .traced import AliasCall, Counter, Traced
 from .transformed import transformed
 from .views import may_overlap
@@ -66,7 +66,7 @@ def trace_joint(
     """
     if grad_enabled is None:
         grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    recorder = Recorder(TABLE, is_sized, by_python)
+    recorder = Recorder(TABLE, is_sized)
     mode = Functionalizer(recorder)
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     if len(names) != len(inputs):
@@ -79,18 +79,14 @@ def trace_joint(
         ]
         saved = SavedTensors(_written_since)
         with saved_tensors_hooks(saved.keep, saved.fetch):
-            outputs = _run(gm, mode, traced, saved)
+            outputs = _run(gm, mode, traced, saved, by_python)
         _check_inputs(traced, inputs)
         with mode:  # the history of a view whose base was written since is made when asked for
             finished = Outputs.of(traced, outputs)
         _check_leaves(gm, traced, finished.results)
-        with _dispatched(BACKWARD in by_python):
+        with by_python_dispatcher(BACKWARD in by_python):
             gradients = _differentiate(mode, traced, finished.results, saved)
     return _finish(recorder, traced, inputs, finished, gradients)
-
-
-def _dispatched(by_python: bool) -> AbstractContextManager[Any]:
-    return torch._C._EnablePythonDispatcher() if by_python else nullcontext()
 
 
 @contextmanager
@@ -110,7 +106,11 @@ def _as_if_running(grad_enabled: bool) -> Iterator[None]:
 
 
 def _run(
-    gm: GraphModule, mode: Functionalizer, inputs: Sequence[Traced], saved: SavedTensors
+    gm: GraphModule,
+    mode: Functionalizer,
+    inputs: Sequence[Traced],
+    saved: SavedTensors,
+    by_python: Collection[Any],
 ) -> list[Any]:
     """Execute gm on traced tensors; the flat list of its outputs."""
     env: dict[Node, Any] = {
@@ -128,7 +128,7 @@ def _run(
             elif node.op == "output":
                 return [_left(part, env[part]) for part in node.args[0]]
             elif node.op != "get_attr":
-                with _dispatched(node.target in mode.recorder.by_python):
+                with by_python_dispatcher(node.target in by_python):
                     env[node] = _call(node, env, mode, saved)
     raise CompileFailed("the graph has no output")
 

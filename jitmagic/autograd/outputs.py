@@ -70,8 +70,8 @@ class Outputs:
 
 
 def _without_history(result: Traced) -> Traced:
-    """Of memory that only views without a history show: a backward of it would be nobody's, or has
-    run in the graph and freed it (the loss that is logged and returned).
+    """Of memory that only views without a history show: nothing can run a backward of it, or one
+    has run in the graph and freed it (the loss that is logged and returned).
     """
     if not result.requires_grad:
         return result

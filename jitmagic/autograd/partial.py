@@ -18,10 +18,9 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ..errors import CompileFailed
-from ..spec import TensorSpec
+from ..spec import TensorSpec, contiguous_strides
 from .nodes import erase_dead, module_of, runs_once
 from .result import Partition
-from .strides import contiguous_strides
 
 __all__ = ["backward_without", "spent_parts", "tangent_nodes"]
 

@@ -9,7 +9,7 @@ deterministic operations are recorded once (the earlier node is handed out again
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..graph.small_runs import told_by_kernel
 from ..graph.sym_node import as_dimension, as_dimensions, sizes_in
 from ..spec import TensorSpec
 from ..symbols.size import Size, expr_of
-from .nodes import alias_root, is_view, is_view_op
+from .nodes import alias_root, is_view_op
 from .strides import memory_order
 from .sym import Sym, to_meta
 
@@ -87,15 +87,9 @@ def _frozen(value: Any) -> Any:
 class Recorder:
     """The graph under construction. `lines` is what new nodes are attributed to."""
 
-    def __init__(
-        self,
-        table: Mapping[Any, Decomposition],
-        is_sized: bool = False,
-        by_python: Collection[Any] = (),
-    ) -> None:
+    def __init__(self, table: Mapping[Any, Decomposition], is_sized: bool = False) -> None:
         self.graph = Graph()
         self.is_sized = is_sized  # whether sizes may be Sizes
-        self.by_python = by_python  # what torch's Python dispatcher takes apart, see sized.py
         self.table = table
         self.lines: tuple[UserLine, ...] = ()
         self.behind: tuple[int, ...] = ()  # see custom.py
@@ -160,24 +154,18 @@ class Recorder:
         """A copy of its own: asked for twice, there are two. A view of what the graph computes is
         the same view of a copy of that, so that it lies in memory as eager's does.
         """
-        views, root = [], sym
-        while is_view(root.node):
-            views.append(root.node)
-            root = self._source(root.node)
-        if root.node.op in ("placeholder", "get_attr"):
-            views, root = [], sym
+        node = alias_root(sym.node)
+        root = sym if node.op in ("placeholder", "get_attr") else self._sym_of(node)
+        views, view = [], sym.node
+        while view is not root.node:
+            views.append(view)
+            view = view.args[0]  # type: ignore[assignment]
         op = aten.clone.default
         outcome = self._outcome(op, (root,), {}, root.device)
         copy: Sym = self._record(op, (root,), {}, outcome, root.device)
         for view in reversed(views):
             copy = self.call(view.target, copy, *view.args[1:], **view.kwargs)
         return copy
-
-    def _source(self, view: Node) -> Sym:
-        """What the node is a view of."""
-        node = view.args[0]
-        assert isinstance(node, Node)
-        return self._sym_of(node)
 
     def _sym_of(self, node: Node) -> Sym:
         spec: TensorSpec = node.meta["spec"]

@@ -184,6 +184,7 @@ def _outer_width(kernel: Structure, lane: Axis, base: int, target: Target) -> in
     width = 4 * base if _body_cost(roots)[1] < EXPENSIVE else base
     others = extent_product(axis for axis in kernel.outer if axis != lane)
     if isinstance(lane.extent, Size) and _points_at_hints(kernel) < FEW:
+        # Doubles fill twice as many registers, which is twice as much to compile.
         doubles = any(node.dtype == torch.float64 for node in kernel.free)
         return width // 2 if doubles and width > base else width
     while width > base and others * hint_of(lane.extent) < 2 * width * max(target.threads, 1):

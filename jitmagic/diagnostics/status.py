@@ -14,7 +14,7 @@ from html import escape
 from typing import Any
 
 from ..api import handles, tagged_handle
-from ..errors import UserLine
+from ..errors import RUN_NAME, UserLine
 from ..frame.handle import Handle
 from ..frame.native import Entry
 from ..guards.source import Source, describe
@@ -243,7 +243,7 @@ def _state(handle: Handle) -> str:
         return "plain Python, while its kernels are being built"
     if not handle.dispatcher.entries:
         # Compiled code that calls it has it inlined: such calls are the caller's.
-        whole = ", ".join("a cell" if name == "<cell>" else name for name in handle.ledger.part_of)
+        whole = ", ".join("a cell" if name == RUN_NAME else name for name in handle.ledger.part_of)
         return f"compiled as part of {whole}" if whole else "not called yet"
     if not handle.ledger.is_compiled:
         outcome = handle.dispatcher.entries[0].notes.outcome

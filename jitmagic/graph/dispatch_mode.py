@@ -7,14 +7,22 @@ imports torch._dynamo (1.8 s) unless the class says that there is no need.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["DispatchMode", "dataless"]
+__all__ = ["DispatchMode", "by_python_dispatcher", "dataless"]
 
 T = TypeVar("T", bound=torch.Tensor)
+
+
+def by_python_dispatcher(chosen: bool) -> AbstractContextManager[Any]:
+    """In here torch takes operations apart in Python, if chosen: what its C++ reads as an int may
+    be a SymInt.
+    """
+    return torch._C._EnablePythonDispatcher() if chosen else nullcontext()
 
 
 def dataless(

@@ -87,7 +87,7 @@ def check_as_kernels_do(
     kept = tensors[0].is_contiguous() or dense(tensors[0].shape, tensors[0].stride())
     if name in _STRIDES_KEPT and not kept:
         _reject("the layout of its result follows the gaps and overlaps of its input")
-    if name in _FULL_REDUCTIONS and not isinstance(_argument(args, kwargs, 1, "dim"), torch.Tensor):
+    if name in _FULL_REDUCTIONS:
         _check_elements(tensors[0], _argument(args, kwargs, 1, "dim"))
     _check_draws(name, args, kwargs, tensors)
 
@@ -179,6 +179,8 @@ def _check_dim(first: torch.Tensor, dim: Any) -> None:
 
 
 def _check_elements(first: torch.Tensor, dim: Any) -> None:
+    if isinstance(dim, torch.Tensor):  # the larger of two tensors
+        return
     try:
         refuse_nothing(first.shape, dim)
     except IndexError as error:

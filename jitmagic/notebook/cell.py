@@ -16,9 +16,10 @@ import inspect
 from dataclasses import dataclass
 from types import CodeType
 
-__all__ = ["RUN_NAME", "Definition", "Part", "Plain", "Run", "future_flags", "split_cell"]
+from ..errors import RUN_NAME
 
-RUN_NAME = "<cell>"
+__all__ = ["Definition", "Part", "Plain", "Run", "future_flags", "split_cell"]
+
 _MODULE = "<module>"
 
 

@@ -16,9 +16,9 @@ import torch
 
 from ..api import handle_of
 from ..diagnostics.words import count, duration
+from ..errors import RUN_NAME
 from ..late import load
 from ..notice import dim
-from .cell import RUN_NAME
 
 if TYPE_CHECKING:
     from ..diagnostics.status import Card, Made

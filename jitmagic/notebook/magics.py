@@ -31,11 +31,11 @@ from IPython.display import display
 
 from ..api import handle_of, jit, prepare, untag
 from ..diagnostics.timing import Timing
-from ..errors import JitmagicError
+from ..errors import RUN_NAME, JitmagicError
 from ..late import load as load_module
 from ..options import ALIASES, BACKENDS, MODES
 from ..progress import new_wait
-from .cell import RUN_NAME, Definition, Part, Plain, Run, future_flags, split_cell
+from .cell import Definition, Part, Plain, Run, future_flags, split_cell
 from .completion import install_completion, remove_completion
 from .debugging import tell_of_locals
 from .display import (

@@ -162,6 +162,16 @@ def compare(eager: Any, ours: Any, exact: Any, bitwise: bool, where: str) -> Non
         assert (ours_error <= bound).all(), f"{where}: {ours_error.max()} > {bound}"
 
 
+def assert_alike(ours: Sequence[Any], eager: Sequence[Any]) -> None:
+    """Two lists of what was seen: tensors within rounding, all else equal."""
+    assert len(ours) == len(eager)
+    for mine, other in zip(ours, eager, strict=True):
+        if isinstance(other, Tensor):
+            torch.testing.assert_close(mine, other)
+        else:
+            assert mine == other
+
+
 def check(program: Program) -> None:
     """The program behaves as eager does, and compiles to what it says."""
     jitmagic.reset()

@@ -17,7 +17,7 @@ import torch
 from ...errors import VerifyError
 from ...graph.foreign import acts, is_foreign
 from ...graph.raising import call_may_raise
-from ...spec import TensorSpec
+from ...spec import TensorSpec, contiguous_strides
 from ..builder import Builder, Out
 from ..tensor_view import TensorView
 
@@ -42,10 +42,7 @@ def fallback_to_aten(
 
 def _row_major(spec: TensorSpec) -> TensorSpec:
     """What a variant that copies makes of a view, whatever the strides of the view."""
-    stride = [1] * len(spec.shape)
-    for dim in reversed(range(1, len(stride))):
-        stride[dim - 1] = stride[dim] * max(spec.shape[dim], 1)
-    return replace(spec, stride=tuple(stride), storage_offset=0)
+    return replace(spec, stride=contiguous_strides(spec.shape), storage_offset=0)
 
 
 @lru_cache(maxsize=1024)

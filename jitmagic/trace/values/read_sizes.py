@@ -50,9 +50,7 @@ def _size_of_number(machine: Machine, symbol: Symbol) -> Size | None:
     low, high = max(symbol.range.low, 0), min(symbol.range.high, LARGEST_SIZE)
     size: Size | None = graph.fresh_size(int(low), int(high))
     if size is not None:
-        if (
-            node.op == "placeholder"
-        ):  # a draw: pieces of the graph begin with a call (data_split.py)
+        if node.op == "placeholder":  # a draw: pieces begin with a call (graph/data_split.py)
             node = graph.call("clone", (node,), {}, machine.lines())
         symbols.read_sizes[symbol] = size
         graph.sizes.add_number(node, size.expr)

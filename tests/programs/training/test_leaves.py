@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import jitmagic
 
 from ..counts import counts_of
+from ..harness import assert_alike
 
 torch.manual_seed(0)
 LINEAR = nn.Linear(4, 4)
@@ -146,13 +147,7 @@ def test_as_eager(program: Any) -> None:
     want = seen(program)
     tagged = jitmagic.jit(program)
     for _ in range(2):
-        got = seen(tagged)
-        assert len(got) == len(want)
-        for ours, theirs in zip(got, want, strict=True):
-            if isinstance(theirs, Tensor):
-                torch.testing.assert_close(ours, theirs)
-            else:
-                assert ours == theirs
+        assert_alike(seen(tagged), want)
     assert (counts_of(tagged).breaks == 0) == (program in WHOLE)
 
 

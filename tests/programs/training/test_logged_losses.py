@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import jitmagic
 
 from ..counts import counts_of
+from ..harness import assert_alike
 
 Logged = Callable[[Tensor, Tensor, dict[str, list[Tensor]]], Any]
 
@@ -56,9 +57,5 @@ def test_it_is_eagers_in_one_graph(name: str, backend: str) -> None:
             facts += [(p.requires_grad, p._is_view(), p._version, p.stride()) for p in parts]
             facts += [p.detach().clone() for p in parts]
         seen.append(facts)
-    for ours, eager in zip(seen[1], seen[0], strict=True):
-        if isinstance(eager, Tensor):
-            torch.testing.assert_close(ours, eager)
-        else:
-            assert ours == eager
+    assert_alike(seen[1], seen[0])
     assert counts_of(step).breaks == 0

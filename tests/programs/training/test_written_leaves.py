@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import jitmagic
 
 from ..counts import counts_of
+from ..harness import assert_alike
 
 TIERS: list[dict[str, Any]] = [
     {"backend": "native"},
@@ -124,19 +125,10 @@ def seen(use: Use, calls: int = 3, **how: Any) -> list[Any]:
     return shown
 
 
-def same(ours: list[Any], eager: list[Any]) -> None:
-    assert len(ours) == len(eager)
-    for mine, other in zip(ours, eager, strict=True):
-        if isinstance(other, Tensor):
-            torch.testing.assert_close(mine, other)
-        else:
-            assert mine == other
-
-
 @pytest.mark.parametrize("how", TIERS, ids=["cpp", "aten", "aot", "eager"])
 @pytest.mark.parametrize("use", USES)
 def test_what_is_written_before_is_what_is_used(use: Use, how: dict[str, Any]) -> None:
-    same(seen(use, **how), seen(use))
+    assert_alike(seen(use, **how), seen(use))
 
 
 def meddled(run: Use, meddle: Callable[[nn.Linear], object]) -> object:
@@ -207,7 +199,7 @@ def test_a_gradient_of_gradients_reaches_the_parameter(use: Use) -> None:
 
     with pytest.warns(jitmagic.FallbackWarning, match="differentiated twice"):
         found = penalty(jitmagic.jit(use, fullgraph=True))
-    same(found, penalty(use))
+    assert_alike(found, penalty(use))
 
 
 def saved_then_written(m: nn.Linear, x: Tensor) -> Tensor:
