@@ -184,7 +184,8 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTe
         elif node.target in INDEXING and (found := selected(args)) is not None:
             value = found[0]
         elif callable(node.target):
-            value = call_from(Silence(), spelled_out(node.target), args, kwargs)
+            function = spelled_out(node.target, mode.recorder.is_sized)
+            value = call_from(Silence(), function, args, kwargs)
         elif node.op == "call_method":
             method = getattr(type(args[0]), node.target)
             value = call_from(Silence(), spelled_out(method), args, kwargs)

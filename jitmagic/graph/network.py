@@ -160,21 +160,30 @@ def _padded(x: Tensor, pads: Sequence[int], value: Any = 0) -> Tensor | None:
     return fresh_meta(shape, x.dtype)
 
 
-def _nearest(x: Tensor, size: Sequence[int], *scales: Any) -> Tensor | None:
-    if x.dim() != 4 or not _usual(x) or not has_elements(x) or len(size) != 2 or min(size) < 1:
+def _resized(x: Tensor, size: Sequence[int], *how: Any) -> Tensor | None:
+    if x.dim() != len(size) + 2 or not _usual(x) or not has_elements(x) or min(size) < 1:
         return None
     return fresh_meta((*x.shape[:2], *size), x.dtype)
 
 
-def _nearest_gradient(
-    grad: Tensor, size: Sequence[int], given: Sequence[int], *scales: Any
+def _resized_gradient(
+    grad: Tensor, size: Sequence[int], given: Sequence[int], *how: Any
 ) -> Tensor | None:
     fits = same_shape(grad.shape, (*given[:2], *size))
     return fresh_meta(given, grad.dtype) if fits and _usual(grad) else None
 
 
-def _bilinear(x: Tensor, size: Sequence[int], corners: bool, *scales: Any) -> Tensor | None:
-    return _nearest(x, size)
+def _resizing() -> Mapping[Any, Callable[..., Tensor | None]]:
+    """Of each way to resize and its gradient, whose names end alike."""
+    ways = ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d")
+    near = (f"{kind}{n}d" for kind in ("nearest", "nearest_exact") for n in (1, 2, 3))
+    smooth = ("bilinear2d_aa", "bicubic2d_aa")
+    rules: dict[Any, Callable[..., Tensor | None]] = {}
+    for way in (*ways, *near, *smooth):
+        name = f"{'_' * (way in smooth or 'exact' in way)}upsample_{way}"
+        rules[getattr(aten, name).default] = _resized
+        rules[getattr(aten, f"{name}_backward").default] = _resized_gradient
+    return rules
 
 
 def _masked(x: Tensor, mask: Tensor, value: Any) -> Tensor | None:
@@ -315,9 +324,7 @@ NETWORK_RULES: Mapping[Any, Callable[..., Any]] = {
     aten.adaptive_max_pool2d.default: _adaptive_maximum,
     aten.adaptive_max_pool2d_backward.default: _adaptive_maximum_gradient,
     aten.constant_pad_nd.default: _padded,
-    aten.upsample_nearest2d.default: _nearest,
-    aten.upsample_nearest2d_backward.default: _nearest_gradient,
-    aten.upsample_bilinear2d.default: _bilinear,
+    **_resizing(),
     aten.grid_sampler_2d.default: _sampled(2),
     aten.grid_sampler_3d.default: _sampled(3),
     aten.grid_sampler_2d_backward.default: _sampled_gradients(2),

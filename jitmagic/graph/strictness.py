@@ -19,6 +19,7 @@ from .node_meta import tensors_in
 from .overlap import why_order_matters
 from .propagate import EagerRaises
 from .shapes import dense
+from .symbolic_views import view_of_sizes
 
 __all__ = ["check_as_kernels_do", "check_for_meta", "check_out"]
 
@@ -204,7 +205,9 @@ def _check_slice(
 ) -> None:
     whole = torch.empty(input.shape, device="meta")
     _check_dim(whole, dim)
-    if torch.ops.aten.slice.Tensor(whole, dim, start, end, step).shape != src.shape:
+    call = torch.ops.aten.slice.Tensor, (whole, dim, start, end, step)
+    part = view_of_sizes(*call, {})
+    if (part if part is not None else call[0](*call[1])).shape != src.shape:
         _reject("what is scattered is no slice")
 
 

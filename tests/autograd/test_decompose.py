@@ -52,6 +52,9 @@ UNARY_BACKWARD = [
     (aten.tanh_backward.default, {}),
     (aten.sigmoid_backward.default, {}),
 ]
+# So small that an epsilon tells: one not given is that of the dtype it is computed in.
+KINDS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+SMALL = [(v, kind) for v in (x, x * 1e-2, x * 1e-4) for kind in KINDS]
 CASES = [
     *[(op, (g, x), kwargs) for op, kwargs in UNARY_BACKWARD],
     *[(op, (torch.ones(10), corner), kwargs) for op, kwargs in UNARY_BACKWARD],
@@ -112,6 +115,7 @@ CASES = [
     (aten.slice_backward.default, (data(3, 2), [3, 4], 1, 0, 4, 2), {}),
     (aten.diagonal_backward.default, (data(3), [3, 4], 1, 0, 1), {}),
     (aten.native_dropout_backward.default, (g, x > 0, 2.0), {}),
+    *[(aten._fused_rms_norm.default, (v.to(kind), [4], None, None), {}) for v, kind in SMALL],
     (aten.max.default, (x,), {}),
 ]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -48,6 +50,20 @@ def test_doubles_are_those_of_eagers_kernel(name):
     results = [(y := fn(x), *torch.autograd.grad(y.sum(), x)) for fn in (tagged, plain)]
     for got, want in zip(*results, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("scale", [1.0, 1e-1, 1e-3])
+def test_the_epsilon_of_rms_norm(scale, dtype):
+    """Where none is given: of what eager computes in, which shows in small numbers."""
+    plain = lambda x: F.rms_norm(x, x.shape[-1:])
+    x = (randn(8, 64, dtype=dtype) * scale).requires_grad_()
+    results = [(y := fn(x), *torch.autograd.grad(y[:, 0].sum(), x)) for fn in _both(plain)]
+    torch.testing.assert_close(*results)
+
+
+def _both(fn: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    return jitmagic.jit(fn), fn
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -85,7 +85,7 @@ DATA_SIZES = (
     "$v = torch.arange($n).repeat_interleave(($c).reshape($n, -1).sum(-1))",
     "$v = torch.bincount(($c).reshape(-1).long(), minlength=$n)",
     "$v = torch.bincount(($c).reshape($n, -1).sum(-1)) * $m",
-    "$v_k = int(($c).sum())\n$v = torch.zeros($v_k + 1, $m) + $v_k",
+    "$v_k = int(($c).sum())\n$v = torch.zeros($v_k + 1, 3) + $v_k",
     "$v = $x.reshape(-1)[: ($c).sum().item()] * 2",
     "$v = $x.reshape(-1)[($c).sum().item() :].sum()",
     "$v = torch.arange(($c).sum().item()).float()",

@@ -94,7 +94,7 @@ def _rms_norm(
         return None
     wide = up(x)
     dims = list(range(len(x.shape) - len(shape), len(x.shape)))
-    epsilon = torch.finfo(x.dtype).eps if eps is None else eps
+    epsilon = torch.finfo(wide.dtype).eps if eps is None else eps
     rstd = ((wide * wide).mean(dims, True) + epsilon).rsqrt()
     return [_affine(wide * rstd, weight, None).to(x.dtype), rstd]
 
