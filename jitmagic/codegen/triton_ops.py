@@ -113,6 +113,13 @@ _INTEGER: Mapping[str, str] = {
     "remainder": "remainder_integer({0}, {1})",
     "fma": "{0} * {1} + {2}",
 }
+# ptxas before CUDA 13 takes the least int16, negated, for 32768 where it is compared or converted;
+# in floats nobody narrows the sum to 16 bits again.
+_NARROW = "({0}).to(tl.int32).to(tl.int16)"
+_SHORT: Mapping[str, str] = {
+    "neg": _NARROW.format("{0}.to(tl.float32) * -1.0"),
+    "abs": _NARROW.format("tl.abs({0}.to(tl.float32))"),
+}
 
 _MORE = """\
     quotient = libdevice.floor(whole)
@@ -264,6 +271,8 @@ def compute_text(op: str, args: list[str], dtype: torch.dtype, operand: torch.dt
 
 
 def _template(op: str, operand: torch.dtype) -> str:
+    if operand == torch.int16 and op in _SHORT:
+        return _SHORT[op]
     if not operand.is_floating_point:
         return _INTEGER[op]
     special = _SINGLE if operand == torch.float32 else _DOUBLE

@@ -161,6 +161,23 @@ def test_every_op_on_integers(dtype):
     against_eager(op_program(INTEGER, dtype, 80, 2, x.device), [x, y])
 
 
+_AT_THE_EDGE = {
+    "compared": lambda x: (x.abs() > 0.5, -x > 0.5, x.abs() < 5, -x > 0, x.abs() == x, 5 - x > 0),
+    "wider": lambda x: (x.abs().long() + 1, (-x).float() * 2, (-x).long(), (x - 1).long()),
+    "computed": lambda x: (-x // 3, (-x).sign(), torch.maximum(x.abs(), x - 1), x * 3 > 0),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("name", _AT_THE_EDGE)
+def test_integers_wrap_at_their_least(name, dtype):
+    low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    x = torch.tensor([low, low + 1, -2, -1, 0, 1, 2, high - 1, high], dtype=dtype, device="cuda")
+    plain = _AT_THE_EDGE[name]
+    for got, want in zip(jitmagic.jit(plain)(x), plain(x), strict=True):
+        assert torch.equal(got, want)
+
+
 def against_eager(program, inputs) -> None:
     """The reference interpreter runs eager's own CUDA kernels."""
     got, expected = executable(program).run(*inputs), run(program, inputs)
