@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import _frame
 from ..bytecode import FrameSnapshot
-from ..errors import RecompileWarning, Unsupported, UserLine, warn
+from ..errors import RecompileWarning, SizesDiffer, Unsupported, UserLine, warn
 from ..notice import tell
 from ..options import Options
 from ..records import AT_LIMIT, Begun, Eager, Failed, Journal, Missed, Outcome, Recording
@@ -343,9 +343,11 @@ class Handle:
 
     def _failed(self, entry: Entry, values: tuple[Any, ...], error: Exception) -> Any:
         """A graph raised. Eager says what the user should see, unless inputs may have changed or
-        what raised are hooks on saved tensors (checkpointing ends a second run so).
+        what raised are hooks on saved tensors (checkpointing ends a second run so). Of SizesDiffer
+        nothing has run.
         """
-        if entry.mutates or getattr(error, "__jitmagic_from_hook__", False):
+        may_have_written = entry.mutates and not isinstance(error, SizesDiffer)
+        if may_have_written or getattr(error, "__jitmagic_from_hook__", False):
             raise error
         result = self.original.run(values)
         if (why := self.ledger.why_given_up(entry, error)) is None:

@@ -9,6 +9,7 @@ a conjecture all the same: `graph/concrete.py` compares each spec at each vector
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -123,7 +124,36 @@ def _told(run: Run, arguments: Any, context: Context, symbols: Sequence[Symbol])
     for few in (0, 1) if of_data else ():
         if not _holds_for(made, run, arguments, {**vectors[0], **dict.fromkeys(of_data, few)}):
             return None
+    if not of_data and not _holds_in_any_order(made, run, arguments, context, vectors[0]):
+        return None
     return _with_history(made, list(tensors_in(arguments)), results[0])
+
+
+def _holds_in_any_order(
+    made: Any, run: Run, arguments: Any, context: Context, hints: Known
+) -> bool:
+    """Whether it holds where sizes are smaller, or in another order, too. Where it does not, it may
+    be the lesser of two sizes (`diag`): which one that is, is guarded.
+    """
+    if _holds_where_turned(made, run, arguments, context, hints):
+        return True
+    sizes = {n for t in tensors_in(arguments) for n in as_dimensions(t.shape)}
+    ordered = sorted(map(expr_of, sizes), key=lambda expr: evaluate(expr, dict(hints)))
+    for left, right in itertools.pairwise(ordered):
+        if not isinstance(left, Integer) or not isinstance(right, Integer):
+            context.decide("<=", left, right)
+    return _holds_where_turned(made, run, arguments, context, hints)
+
+
+def _holds_where_turned(
+    made: Any, run: Run, arguments: Any, context: Context, hints: Known
+) -> bool:
+    count = len(hints)
+    large = max(hints.values()) + count * _APART
+    turned = [range(2, count + 2), range(count + 1, 1, -1), range(large, 0, -_APART)]
+    vectors = [dict(zip(hints, values, strict=False)) for values in turned]
+    allowed = [known for known in vectors if context.allows(known)]
+    return all(_holds_for(made, run, arguments, known) for known in allowed)
 
 
 def _outcomes(run: Run, given: list[Any], vectors: list[Known]) -> list[tuple[Any, Any]]:
