@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.processes import run_python
+from tests.processes import run_forked, run_python
 
 HEAVY = (
     "torch._dynamo",
@@ -83,5 +83,5 @@ def test_a_module_that_waits_is_loaded_by_what_reads_it(how: str) -> None:
         "imported before": "from torch.onnx import is_in_onnx_export as q",
         "replaced": "import torch.onnx; torch.onnx.is_in_onnx_export = asked",
     }.get(how, "")
-    child = run_python(READ.format(reader=READERS[how], setup=setup, loaded=bool(setup)))
+    child = run_forked(READ.format(reader=READERS[how], setup=setup, loaded=bool(setup)))
     assert child.returncode == 0, child.stderr
