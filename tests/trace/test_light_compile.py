@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.processes import run_forked, run_python
+from tests.processes import run_forked
 
 HEAVY = (
     "torch._dynamo",
@@ -42,7 +42,7 @@ print([name for name in new if any((name + ".").startswith(heavy + ".") for heav
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_a_first_compile_imports_nothing_heavy(grad: bool) -> None:
-    child = run_python(FIRST.format(grad=grad, heavy=HEAVY))
+    child = run_forked(FIRST.format(grad=grad, heavy=HEAVY), imported="torch")
     assert (child.returncode, child.stdout.strip()) == (0, "[]"), child.stderr
 
 
