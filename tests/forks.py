@@ -1,13 +1,15 @@
-"""A process that has imported torch and jitmagic, and runs each script in a fork of itself.
+"""A process that has imported a module, and runs each script in a fork of itself.
 
-In: requests, a line of JSON each (code, arguments, variables, folder, files for the output). Out: a
-line with the exit status. A fork has compiled nothing and started no thread; its interpreter ends
-as any does, since it returns from here. What a test wants to see imported, or set before that,
-needs a process of its own: `processes.run_python`. `processes.run_forked` is the other end.
+In: the module's name, and requests, a line of JSON each (code, arguments, variables, folder, files
+for the output). Out: a line with the exit status. A fork has compiled nothing and started no
+thread; its interpreter ends as any does, since it returns from here. What a test wants to see
+imported besides, or set before that, needs a process of its own: `processes.run_python`.
+`processes.run_forked` is the other end.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -30,8 +32,7 @@ def become(request: dict[str, Any]) -> None:
 
 
 def serve() -> None:
-    import jitmagic.pipeline  # noqa: F401, PLC0415 - with all that most scripts import
-
+    importlib.import_module(sys.argv[1])
     for line in sys.stdin:
         request = json.loads(line)
         child = os.fork()

@@ -36,9 +36,9 @@ def run_python(code: str, *args: str, **environment: str) -> subprocess.Complete
 
 
 @cache
-def _forks() -> subprocess.Popen[str]:
+def _forks(imported: str) -> subprocess.Popen[str]:
     """It ends with this process at the latest: its input does."""
-    command = [sys.executable, "-m", "tests.forks"]
+    command = [sys.executable, "-m", "tests.forks", imported]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     server = subprocess.Popen(command, env=child_environment(), cwd=ROOT, text=True, **pipes)
     atexit.register(server.communicate)
@@ -46,12 +46,16 @@ def _forks() -> subprocess.Popen[str]:
 
 
 def run_forked(
-    code: str, *args: str, folder: Path = ROOT, **environment: str
+    code: str,
+    *args: str,
+    folder: Path = ROOT,
+    imported: str = "jitmagic.pipeline",
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """As `run_python`, in a fork of a process that has imported torch and jitmagic, and compiled
-    nothing: two seconds of processor time less. For what is not about imports or the start.
+    """As `run_python`, in a fork of a process that has imported that module and compiled nothing:
+    two seconds of processor time less. `torch` where it is about what jitmagic imports.
     """
-    server = _forks()
+    server = _forks(imported)
     assert server.stdin is not None
     assert server.stdout is not None
     with tempfile.TemporaryDirectory() as outputs:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from .processes import ROOT, run_python
+from .processes import ROOT, run_forked
 
 PACKAGE = ROOT / "jitmagic"
 BASE = {"errors", "options", "target", "spec", "extension", "symbols"}
@@ -247,7 +247,7 @@ def test_import_is_light() -> None:
         " 'jitmagic.schedule', 'jitmagic.codegen', 'jitmagic.runtime');"
         "print([m for m in new if m.split('.')[0] in heavy or '.'.join(m.split('.')[:2]) in heavy])"
     )
-    out = run_python(script)
+    out = run_forked(script, imported="torch")
     assert out.stdout.strip() == "[]", out.stderr
 
 

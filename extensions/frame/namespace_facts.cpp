@@ -27,7 +27,7 @@ int tick(PyDict_WatchEvent, PyObject* dict, PyObject*, PyObject*) {
 
 #endif
 
-bool refuse(PyObject* fact) {
+bool refuse_read(PyObject* fact) {
   if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "%R is no fact about a namespace", fact);
   return false;
 }
@@ -77,7 +77,7 @@ bool NamespaceFacts::add(PyObject* fact) {
   const Py_ssize_t length = PyTuple_Check(fact) ? PyTuple_GET_SIZE(fact) : 0;
   const bool is = length == 3 && is_named(PyTuple_GET_ITEM(fact, 0), "IS");
   const bool absent = length == 2 && is_named(PyTuple_GET_ITEM(fact, 0), "ABSENT");
-  if ((!is && !absent) || !is_name(PyTuple_GET_ITEM(fact, 1))) return refuse(fact);
+  if ((!is && !absent) || !is_name(PyTuple_GET_ITEM(fact, 1))) return refuse_read(fact);
   facts_.push_back({Held(PyTuple_GET_ITEM(fact, 1)), Held(is ? PyTuple_GET_ITEM(fact, 2) : nullptr), absent});
   return true;
 }

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 __all__ = ["LOCAL_TWIN", "Body", "ExceptionRegion", "Instruction", "Position"]
 
@@ -22,8 +23,7 @@ LOCAL_TWIN = "@local"
 """Ending of a local that has a free variable's name; see Body. No compiler makes such a name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """Where in the source an instruction comes from (PEP 657); columns are in utf-8 bytes."""
 
     lineno: int

@@ -10,7 +10,7 @@ raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -22,16 +22,22 @@ __all__ = ["build_functions"]
 
 def build_functions(source: KernelSource) -> dict[str, Any]:
     """Kernel name -> compiled callback with `.address`; keep it alive while the address is used."""
+    return dict(_built(source.text, tuple(source.symbols)))
+
+
+@lru_cache(maxsize=64)
+def _built(text: str, symbols: Sequence[str]) -> Mapping[str, Any]:
+    """Of a process: numba has no cache on disk for functions that no file defines."""
     try:
         names = dict(_names())
     except Exception as error:  # installed for another numpy, it raises more than ImportError
         hint = "  hint: python -m pip install numba"
         raise ToolchainError("numba", "import numba", f"{error}\n{hint}") from error
     try:
-        exec(compile(source.text, "<jitmagic numba kernels>", "exec"), names)
+        exec(compile(text, "<jitmagic numba kernels>", "exec"), names)
     except Exception as error:  # numba and LLVM raise errors of many unrelated classes
-        raise ToolchainError("numba", ", ".join(source.symbols), str(error)) from error
-    return {name: names[name] for name in source.symbols}
+        raise ToolchainError("numba", ", ".join(symbols), str(error)) from error
+    return {name: names[name] for name in symbols}
 
 
 @lru_cache(maxsize=1)

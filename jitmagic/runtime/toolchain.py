@@ -4,7 +4,6 @@ A library is cached under the hash of the text, the headers, the flags, the comp
 the machine's instruction set, so a second process loads what the first one built. What was cached
 and cannot be loaded is built anew; what is built is cached once it was loaded and has its symbols.
 A text with matrix products is linked with what multiplies, an object that is cached likewise.
-Few kernels call anything: libraries are linked only to those that do.
 A refused text, and a compiler that hangs, raise ToolchainError with the compiler's own words;
 Ctrl-C stops the compiler with all its children and leaves the cache clean.
 """
@@ -25,6 +24,7 @@ from ..target import Target, distrust_compiler
 from . import precompiled
 from .compilers import run
 from .image import ImageError, load_image
+from .linking import LINKED_AS, link_commands
 from .store import Store, content_key, temporary_folder
 
 __all__ = [
@@ -48,10 +48,6 @@ _FLAGS = (
     "-fPIC",
     "-w",
 )
-# The system's libraries are searched for symbols only where a text has some that are undefined: of
-# 87 without matrix products 65 have none, and a link takes 6 ms instead of 24 (g++ 12).
-_ALONE = ("-nostdlib", "-Wl,-z,defs")
-_WITH_LIBRARIES = ("-fopenmp",)
 _LONG = 20_000  # characters; a unit of several kernels has about 10 000 (codegen/cpp.py)
 _PRODUCTS = re.compile(r"^#include <jitmagic/(?:gemm|chain)\.h>$", re.MULTILINE)
 SECONDS = 600.0  # of one compiler: a hundred times what the largest kernels take
@@ -159,7 +155,7 @@ def _key(text: str, target: Target) -> str:
     return content_key(
         text,
         _headers_key(),
-        " ".join((*flags(text), *_ALONE, *_WITH_LIBRARIES)),
+        " ".join((*flags(text), LINKED_AS)),
         _compiler_key(target.cxx),
         _machine_key(),
         target.isa,
@@ -280,11 +276,11 @@ def _compile_in(folder: Path, job: _Compile, header: precompiled.Header | None =
     _compile_object(source, compiled, job, header)
     if job.objects is None:
         return compiled.read_bytes()
-    objects = [compiled, *(folder / f"{number}.o" for number in range(len(job.objects)))]
-    for path, data in zip(objects[1:], job.objects, strict=True):
-        path.write_bytes(data)
-    for libraries in (_WITH_LIBRARIES,) if job.objects else (_ALONE, _WITH_LIBRARIES):
-        command = [job.cxx, "-shared", *libraries, *map(str, objects), "-o", str(out)]
+    objects = {compiled: compiled.read_bytes()}
+    for number, data in enumerate(job.objects):
+        objects[folder / f"{number}.o"] = data
+        (folder / f"{number}.o").write_bytes(data)
+    for command in link_commands(job.cxx, objects, out):
         if not (why := _failure(command, out, job)):
             return out.read_bytes()
     raise _refusal(command, why, folder)

@@ -14,7 +14,7 @@ from jitmagic.autograd.mincut import FlowNetwork
 from jitmagic.autograd.partition import partition
 from jitmagic.errors import UserLine
 from jitmagic.spec import spec_of
-from tests.processes import run_python
+from tests.processes import run_forked
 
 from .lifting import check, compile_like, lift
 from .test_functions import Attention, t
@@ -164,7 +164,7 @@ def test_tracing_imports_neither_dynamo_nor_sympy():
         partition(trace_joint(gm, [spec_of(x) for x in inputs]))
         assert not [m for m in ("torch._dynamo", "torch._inductor", "sympy") if m in sys.modules]
     """
-    done = run_python(script)
+    done = run_forked(script)
     assert done.returncode == 0, done.stderr
 
 

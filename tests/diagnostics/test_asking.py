@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import jitmagic
-from tests.processes import run_python
+from tests.processes import run_forked
 
 
 def step(x: torch.Tensor) -> torch.Tensor:
@@ -43,5 +43,5 @@ def test_only_tensors_are_marked(mark: Callable[..., None]) -> None:
 
 
 def test_python_suggests_the_nearest_name() -> None:
-    done = run_python("import jitmagic\njitmagic.explian")
+    done = run_forked("import jitmagic\njitmagic.explian")
     assert "Did you mean: 'explain'?" in done.stderr

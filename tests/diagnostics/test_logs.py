@@ -16,7 +16,7 @@ import torch
 import jitmagic
 from jitmagic.diagnostics.logs import NAMES, logs_of_environment
 from jitmagic.records import watchers
-from tests.processes import run_python
+from tests.processes import run_forked
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +132,7 @@ SHOWN = ["dynamo_start", "dynamo_output_graph", "aot_forward_graph", "aot_backwa
 
 def test_the_environment_asks_for_a_trace(tmp_path: Path) -> None:
     script = "import torch, jitmagic\njitmagic.jit(lambda x: x + 1)(torch.ones(3))"
-    assert run_python(script, JITMAGIC_TRACE=str(tmp_path)).returncode == 0
+    assert run_forked(script, imported="torch", JITMAGIC_TRACE=str(tmp_path)).returncode == 0
     assert [path.suffix for path in tmp_path.iterdir()] == [".log"]
 
 
@@ -158,6 +158,6 @@ def test_a_script_hears_them_without_setting_logging_up() -> None:
         "def f(x):\n    x = x + 1\n    print('seen')\n    return x * 2\n"
         "f(torch.ones(3))"
     )
-    done = run_python(script)
+    done = run_forked(script, imported="torch")
     assert done.stdout == "seen\n"
     assert "[jitmagic.graph_breaks] <string>:6: f:" in done.stderr

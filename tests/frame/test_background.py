@@ -17,7 +17,7 @@ import jitmagic
 from jitmagic.api import handle_of, tagged_handle
 from jitmagic.errors import OptionError
 from jitmagic.runtime import ahead, toolchain, units
-from tests.processes import run_python
+from tests.processes import run_forked
 
 _numbers = random.Random(os.urandom(8))
 
@@ -247,7 +247,7 @@ time.sleep(0.3)
 
 
 def test_a_process_that_exits_meanwhile_ends_cleanly() -> None:
-    done = run_python(_EXITS)
+    done = run_forked(_EXITS)
     assert done.returncode == 0
     assert not done.stderr
     assert "32, 32" in done.stdout

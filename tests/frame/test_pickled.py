@@ -17,7 +17,7 @@ from torch import Tensor
 import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.frame.native import Dispatcher
-from tests.processes import child_environment
+from tests.processes import child_environment, run_forked
 
 BY_VALUE = """
 import cloudpickle, sys, torch, jitmagic
@@ -61,10 +61,7 @@ def test_by_value_it_is_tagged_anew_in_another_process(tmp_path: Path) -> None:
     pytest.importorskip("cloudpickle")
     path = str(tmp_path / "pickled")
     for code in (BY_VALUE, THERE):
-        done = subprocess.run(
-            [sys.executable, "-c", code, path],
-            env=child_environment(), capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        done = run_forked(code, path)
         assert done.returncode == 0, done.stderr
     assert "step: compiled: 2 variants" in done.stdout
     assert "[8.0, 8.0, 8.0]" in done.stdout
@@ -100,7 +97,7 @@ from torch.utils.data import DataLoader
 from tests.frame.test_pickled import named
 if __name__ == "__main__":
     xs = [torch.full((3,), float(i)) for i in range(4)]
-    with multiprocessing.get_context({method!r}).Pool(2) as pool:
+    with multiprocessing.get_context({method!r}).Pool(1) as pool:
         assert [y.tolist() for y in pool.map(named, xs)] == [(x * 2).tolist() for x in xs]
     how = {{"collate_fn": collate, "multiprocessing_context": {method!r}}}
     loader = DataLoader(xs, 2, num_workers=1, **how)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import torch
 
 from jitmagic.graph.factories import FACTORY_RULES
 from jitmagic.graph.shapes import infer
 
-from ..processes import child_environment
+from ..processes import run_forked
 
 aten = torch.ops.aten
 flat = torch.rand(3, 4)
@@ -197,8 +193,6 @@ print("light", len(PROGRAMS))
 
 
 def test_common_programs_import_neither_sympy_nor_dynamo():
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAMS]
-    env = {**os.environ, **child_environment(JITMAGIC_VERIFY="0")}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    done = run_forked(PROGRAMS, JITMAGIC_VERIFY="0")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("light")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.processes import run_python
+from tests.processes import run_forked
 
 
 def test_no_family_of_operations_imports_sympy() -> None:
-    child = run_python("from tests.graph.families import main; main()")
+    child = run_forked("from tests.graph.families import main; main()")
     assert (child.returncode, child.stdout) == (0, ""), child.stderr

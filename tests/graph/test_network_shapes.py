@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from jitmagic.graph.shapes import infer
-from tests.processes import run_python
+from tests.processes import run_forked
 
 aten = torch.ops.aten
 IMAGE = torch.randn(4, 6, 8, 10)
@@ -145,5 +145,5 @@ print([m for m in ("torch._dynamo", "torch._inductor", "sympy") if m in sys.modu
 
 
 def test_a_convolutional_network_needs_neither_dynamo_nor_sympy() -> None:
-    out = run_python(SCRIPT)
+    out = run_forked(SCRIPT)
     assert out.stdout.strip() == "[]", out.stderr

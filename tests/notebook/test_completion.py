@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 
 import pytest
 
@@ -30,12 +31,23 @@ CASES = {
 }
 
 
+@contextmanager
+def without_jedi(shell):
+    """Where the magics offer nothing it reads all of torch for a second; one test is with it."""
+    shell.Completer.use_jedi, before = False, shell.Completer.use_jedi
+    try:
+        yield
+    finally:
+        shell.Completer.use_jedi = before
+
+
 @pytest.fixture
 def named(loaded):
     loaded.user_ns["plain"] = lambda x: x
     loaded.user_ns["tagged"] = jitmagic.jit(lambda x: x)
     loaded.user_ns["number"] = 3
-    return loaded
+    with without_jedi(loaded):
+        yield loaded
 
 
 @pytest.mark.parametrize("line", CASES)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes import run_python
+from tests.processes import run_forked
 
 STAGES = (
     "autograd codegen diagnostics graph loops pipeline runtime schedule sizes trace tracing tuning"
@@ -39,7 +39,7 @@ assert "compile" in shell.magics_manager.magics["cell"]
 
 
 def told(script: str) -> Any:
-    done = run_python(script + TOLD)
+    done = run_forked(script + TOLD, imported="torch")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.processes import run_python
+from tests.processes import run_forked
 
 SCRIPT = """
 import torch, jitmagic
@@ -27,7 +27,7 @@ NO_IPYTHON = "import sys\nsys.modules['IPython'] = None\n"  # any import of it r
 
 def test_a_script_needs_no_ipython(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(NO_IPYTHON + SCRIPT)
-    done = run_python(
+    done = run_forked(
         f"import runpy\nrunpy.run_path({str(tmp_path / 'script.py')!r}, {{}}, '__main__')"
     )
     assert done.returncode == 0, done.stderr
@@ -61,7 +61,7 @@ def test_pytest_needs_no_ipython(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(NO_IPYTHON)
     (tmp_path / "test_it.py").write_text(TESTS)
     code = f"import pytest, sys\nsys.exit(pytest.main(['-q', '-W', 'error', {str(tmp_path)!r}]))"
-    done = run_python(code, PYTEST_ADDOPTS="-p no:cacheprovider")
+    done = run_forked(code, PYTEST_ADDOPTS="-p no:cacheprovider")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "5 passed" in done.stdout
 

@@ -25,7 +25,7 @@ from jitmagic import target
 from jitmagic.api import handle_of
 from jitmagic.options import make_options
 from jitmagic.runtime.store import open_store
-from tests.processes import child_environment, run_python
+from tests.processes import child_environment, run_forked
 
 from .damage import KINDS, Place, as_options
 
@@ -122,7 +122,7 @@ def test_the_next_process_is_healthy(good: Path, mended: list[tuple[str, str]]) 
     """One process for all folders that were harmed; the good one among them."""
     source = "def chain(x): return torch.relu(x * 3 + 2).sum(-1)"
     folders = json.dumps([("good", str(good)), *mended])
-    done = run_python(NEXT_PROCESS.replace("{source}", source), folders)
+    done = run_forked(NEXT_PROCESS.replace("{source}", source), folders)
     assert done.returncode == 0, done.stderr
     facts = [json.loads(line) for line in done.stdout.splitlines()]
     assert [name for name, *_ in facts] == ["good", *(name for name, _ in mended)]

@@ -13,7 +13,7 @@ from jitmagic.runtime import precompiled, toolchain
 from jitmagic.runtime.private import write_private
 from jitmagic.runtime.store import Store, content_key
 from jitmagic.runtime.toolchain import build_library
-from tests.processes import run_python
+from tests.processes import run_forked
 
 GOLDENS = Path(__file__).resolve().parent.parent / "goldens"
 KERNEL = """#include <jitmagic/loop.h>
@@ -166,7 +166,7 @@ def test_a_child_leaves_its_parents_compiler_alone(target, tmp_path):
 
 
 def test_a_process_that_ends_leaves_no_compiler_and_no_folder(target, tmp_path):
-    done = run_python(
+    done = run_forked(
         """
         import sys, torch, pathlib
         from jitmagic.options import make_options

@@ -24,7 +24,7 @@ from jitmagic.runtime.triton_kernels import build_cubins
 from jitmagic.schedule import schedule
 from jitmagic.target import Target
 from tests.loops.recording import record
-from tests.processes import run_python
+from tests.processes import run_forked
 from tests.schedule.programs import PROGRAMS, made_inputs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "loops"))  # as its conftest does
@@ -102,7 +102,7 @@ def test_a_second_process_does_not_import_triton(tmp_path):
     plan, source = made("softmax_parts")
     request = (source, aligned_arguments(plan, True), H200)
     (tmp_path / "request").write_bytes(pickle.dumps(request))
-    first, second = (run_python(script, str(tmp_path)).stdout.split() for _ in range(2))
+    first, second = (run_forked(script, str(tmp_path)).stdout.split() for _ in range(2))
     assert (first[:2], second[:2]) == (["False", "True"], ["True", "False"])
     assert first[2:] == second[2:]
 

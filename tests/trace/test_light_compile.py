@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.processes import run_python
+from tests.processes import run_forked
 
 HEAVY = (
     "torch._dynamo",
@@ -42,7 +42,7 @@ print([name for name in new if any((name + ".").startswith(heavy + ".") for heav
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_a_first_compile_imports_nothing_heavy(grad: bool) -> None:
-    child = run_python(FIRST.format(grad=grad, heavy=HEAVY))
+    child = run_forked(FIRST.format(grad=grad, heavy=HEAVY), imported="torch")
     assert (child.returncode, child.stdout.strip()) == (0, "[]"), child.stderr
 
 
@@ -83,5 +83,5 @@ def test_a_module_that_waits_is_loaded_by_what_reads_it(how: str) -> None:
         "imported before": "from torch.onnx import is_in_onnx_export as q",
         "replaced": "import torch.onnx; torch.onnx.is_in_onnx_export = asked",
     }.get(how, "")
-    child = run_python(READ.format(reader=READERS[how], setup=setup, loaded=bool(setup)))
+    child = run_forked(READ.format(reader=READERS[how], setup=setup, loaded=bool(setup)))
     assert child.returncode == 0, child.stderr

@@ -86,8 +86,17 @@ class VersionTable:
     opcodes: Mapping[str, int] = field(default_factory=dict)
     """Name -> number for the running interpreter; empty for the others."""
 
+    _kinds: dict[str, Kind] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Those that were asked for: a compile asks ten times for each instruction."""
+
     def kind(self, op: str) -> Kind:
         """What the argument of `op` (real or portable name) means."""
+        known = self._kinds.get(op)
+        if known is None:
+            known = self._kinds[op] = self._find_kind(op)
+        return known
+
+    def _find_kind(self, op: str) -> Kind:
         if op in self.directions:
             return Kind.JUMP
         if op in self.consts:

@@ -1184,7 +1184,8 @@ _made(
 _made(
     "very_long_jump",
     "def very_long_jump(x):\n    if x:\n"
-    + _indented([f"x = x + {i % 7}" for i in range(14000)], 2)
+    # Of few instructions: an attribute takes five code units or more.
+    + _indented([f"x = x{'.real' * 20} + {i % 7}" for i in range(650)], 2)
     + "\n    else:\n        x = 'skipped'\n    return x\n",
     (0,),
     (1,),

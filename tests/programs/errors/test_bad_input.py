@@ -18,7 +18,7 @@ from jitmagic import pipeline, tracing
 from jitmagic.api import handle_of
 from jitmagic.records import COMPILED, Failed
 from jitmagic.runtime.store import open_store
-from tests.processes import ROOT, run_python
+from tests.processes import ROOT, run_forked
 
 from ..chain import chain, check_chain
 
@@ -310,7 +310,7 @@ except ImportError as error:
 
 @pytest.mark.parametrize(("code", "words"), [(MISSING, "_frame"), (OTHER_TORCH, "9.9.9")])
 def test_native_part_missing_or_of_another_torch(code: str, words: str) -> None:
-    done = run_python(code)
+    done = run_forked(code, imported="torch")
     assert done.stdout.startswith("NativeMissing"), done.stderr
     assert words in done.stdout
     assert f"pip install --force-reinstall --no-deps --editable {ROOT}" in done.stdout
@@ -327,7 +327,7 @@ for _ in range(2):
 
 
 def test_native_runtime_missing_is_said() -> None:
-    done = run_python(NO_RUNTIME)
+    done = run_forked(NO_RUNTIME, imported="torch")
     assert "FallbackWarning" in done.stderr
     assert "pip install --force-reinstall" in done.stderr
     assert done.stdout == "3.0\n3.0\n"

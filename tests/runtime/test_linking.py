@@ -1,0 +1,105 @@
+"""Objects become libraries by the cheapest command that will do."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jitmagic.runtime import toolchain
+from jitmagic.runtime.linking import link_commands
+from jitmagic.runtime.store import Store
+from jitmagic.runtime.toolchain import build_library
+
+CALLS_NOTHING = "return n + 1;"
+TEXTS = {
+    "nothing": ("", CALLS_NOTHING, True),
+    "math": ("#include <math.h>\n", "return int(cosf(n * 1e-9f) + 0.5f) + n;", False),
+    "memory": ("#include <string.h>\n", "char c[99]; memset(c, 1, n); return c[n - 1] + n;", False),
+    "threads": (
+        "",
+        "int sum = 0;\n#pragma omp parallel for reduction(+ : sum)\n"
+        "for (int i = 0; i <= n; ++i) sum += i == n ? n + 1 : 0;\nreturn sum;",
+        False,
+    ),
+    "threads and the compiler's own": (
+        "extern bool told;\nbool told = __builtin_popcountll((unsigned long long)&told) > 0;\n",
+        "int sum = 0;\n#pragma omp parallel for reduction(+ : sum)\n"
+        "for (int i = 0; i <= n; ++i) sum += told && i == n ? n + 1 : 0;\nreturn sum;",
+        False,
+    ),
+    "the C++ library": (
+        "",
+        "int* volatile p = new int(n + 1); int r = *p; delete p; return r;",
+        False,
+    ),
+}
+
+
+def _kernel(what: str) -> str:
+    before, body, _ = TEXTS[what]
+    return f'{before}extern "C" int kernel(int n) {{ {body} }}'
+
+
+@pytest.fixture
+def links(monkeypatch):
+    """The links that were tried."""
+    commands = []
+
+    def noted(command, *args):
+        if "-shared" in command:
+            commands.append(command)
+        return run(command, *args)
+
+    run = toolchain.run
+    monkeypatch.setattr(toolchain, "run", noted)
+    return commands
+
+
+def test_products_are_linked_at_the_first_try(target, tmp_path, links):
+    text = (
+        "#include <jitmagic/loop.h>\n#include <jitmagic/gemm.h>\n"
+        'extern "C" int kernel(int n) { return n; }'
+    )
+    build_library(text, target, Store(tmp_path), ("kernel",))
+    assert len(links) == 1
+
+
+@pytest.mark.parametrize("what", TEXTS)
+def test_what_is_called_is_linked(what, target, tmp_path, links):
+    library = build_library(_kernel(what), target, Store(tmp_path), ("kernel",))
+    function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(library.address("kernel"))
+    assert [function(n) for n in (3, 41)] == [4, 42]
+    assert len(links) == 1
+    is_alone = TEXTS[what][2]
+    assert (os.path.basename(links[0][0]) == "ld") == is_alone
+
+
+def test_a_compiler_without_a_linker_beside_it_links_itself(target, tmp_path, links):
+    wrapper = tmp_path / "cxx"
+    wrapper.write_text(f'#!/bin/sh\nexec {target.cxx} "$@"\n')
+    wrapper.chmod(0o755)
+    build_library(_kernel("nothing"), replace(target, cxx=str(wrapper)), Store(tmp_path))
+    assert [link[0] for link in links] == [str(wrapper)]
+
+
+def test_a_linker_that_refuses_is_not_asked_last(target, tmp_path, links):
+    for name, lines in {"cxx": f'exec {target.cxx} "$@"', "ld": "exit 1"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{lines}\n")
+        (tmp_path / name).chmod(0o755)
+    cxx = str(tmp_path / "cxx")
+    build_library(_kernel("nothing"), replace(target, cxx=cxx), Store(tmp_path / "store"))
+    assert [link[0] for link in links] == [str(tmp_path / "ld"), cxx]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x7fELF\x02\x01", b"\x7fELF\x02\x01" + bytes(100), b"!<arch>\n"]
+)
+def test_what_cannot_be_read_is_left_to_the_compiler(data):
+    commands = list(link_commands("g++", {Path("a.o"): data}, Path("a.so")))
+    assert commands[-1] == ["g++", "-shared", "-fopenmp", "a.o", "-o", "a.so"]
+    if not data.endswith(bytes(10)):  # no sections, so no symbols
+        assert len(commands) == 1
