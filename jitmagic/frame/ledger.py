@@ -21,7 +21,16 @@ import torch
 from ..bytecode import FrameSnapshot
 from ..errors import ASSERTION, UserLine
 from ..guards.check import advice, check, holds, is_other_number, why
-from ..guards.guard import Guard, IdentityIs, InRange, SizesRelate, TensorMatch, TypeIs, ValueEquals
+from ..guards.guard import (
+    Guard,
+    IdentityIs,
+    InRange,
+    NumbersRelate,
+    SizesRelate,
+    TensorMatch,
+    TypeIs,
+    ValueEquals,
+)
 from ..guards.read import UNREADABLE, read_source
 from ..guards.source import Argument, Source, describe
 from ..guards.words import one_value
@@ -357,7 +366,7 @@ def _differs_in_sizes(guards: Guards, snapshot: FrameSnapshot) -> bool:
     """Whether sizes, and numbers, are all that keeps a variant from fitting the frame."""
     for guard in guards:
         match guard:
-            case SizesRelate():
+            case SizesRelate() | NumbersRelate():
                 continue
             case TensorMatch() if _differing(guard, snapshot):
                 continue

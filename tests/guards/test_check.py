@@ -23,8 +23,8 @@ from jitmagic.guards.read import read_source
 from jitmagic.guards.state import read_autocast_rest, read_state
 from jitmagic.spec import spec_of
 from jitmagic.symbols.expr import Integer, mod, mul
-from jitmagic.symbols.interval import INT64, Interval
-from jitmagic.symbols.scalar import Symbol
+from jitmagic.symbols.interval import ANY_FLOAT, INT64, Interval
+from jitmagic.symbols.scalar import Apply, Number, Symbol
 from jitmagic.symbols.size import OffsetOf, SizeOf, StrideOf
 
 from .leaf_hooks import HOOKS
@@ -89,6 +89,8 @@ def guards_about(source: s.Source, value: Any) -> list[g.Guard]:
     return made
 
 
+RATE = Symbol("rate", float, ANY_FLOAT, entry("rate"))
+COUNT = Symbol("n", int, INT64, entry("n"))
 ROWS = Symbol("rows", int, Interval(2, 64), SizeOf(X, 0))
 
 
@@ -125,6 +127,10 @@ def all_guards(world: World) -> list[g.Guard]:
         g.SizesRelate("==", Symbol("offset", int, INT64, OffsetOf(s.Item(REST, 1))), Integer(4)),
         g.SizesRelate("<=", ROWS, Symbol("n", int, INT64, entry("n"))),
         g.SizesRelate("!=", mod(Symbol("n", int, INT64, entry("n")), 2), Integer(0)),
+        g.NumbersRelate("<", RATE, Number(0.75)),
+        g.NumbersRelate("<=", Apply("-", (RATE, Apply("float", (COUNT,)))), Number(-2.5)),
+        g.NumbersRelate(">", Apply("/", (Number(1.0), RATE)), Apply("abs", (RATE,))),
+        g.NumbersRelate("==", Apply("floor", (Apply("*", (RATE, Number(4.5))),)), COUNT),
         g.Unhooked(entry("leaf")),
         g.Unhooked(X),
         g.CellEmpty(CELL),
