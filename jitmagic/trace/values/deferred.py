@@ -93,7 +93,8 @@ class DeferredValue(Value):
         return self.args
 
     def describe(self) -> str:
-        return f"a {self.kind.__name__} made of numbers that vary"
+        of = next((arg.describe() for arg in self.args if arg.varies), "numbers that vary")
+        return f"a {self.kind.__name__} made of {of}"
 
 
 @folds_late
