@@ -382,6 +382,8 @@ def _example(entry: GraphInput, snapshot: FrameSnapshot) -> torch.Tensor:
     if entry.is_drawn:
         return examples((entry.spec,))[0]
     value = read_source(entry.source, snapshot)
+    if entry.spec.requires_grad and not value.requires_grad:  # the frame makes it a leaf
+        return value.detach().requires_grad_()
     return torch.tensor(value, dtype=entry.spec.dtype) if entry.is_scalar else value
 
 
