@@ -34,7 +34,7 @@ struct NumbersRelation final : SizesCheck {
     int overflows = 0;
     const long long value = PyLong_AsLongLongAndOverflow(object, &overflows);
     number = static_cast<double>(value);
-    return !overflows && std::fabs(number) <= kExact;
+    return !overflows && std::fabs(number) < kExact;
   }
 
   static bool change(Kind kind, double& a) {

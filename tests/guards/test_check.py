@@ -6,6 +6,7 @@ import abc
 import collections
 import itertools
 import math
+import random
 import types
 from dataclasses import replace
 from typing import Any
@@ -430,3 +431,38 @@ def test_guards_are_lowered_with_shared_registers_and_cheap_ones_first() -> None
     assert names.count("ARGUMENT") == 2 and names[1] == "TYPE_IS"
     assert sum(step[0] == "ITEM" and step[3] == "layers" for step in steps) == 1
     assert len(set(registers)) == 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_comparisons_of_numbers_are_python_s(seed: int) -> None:
+    draw = random.Random(seed)
+    a, b = (Symbol(name, float, ANY_FLOAT, s.Argument(i, name)) for i, name in enumerate("ab"))
+    n = Symbol("n", int, INT64, s.Argument(2, "n"))
+    odd = (0.0, -0.0, 0.5, 1.5, -2.5, 1e-310, 1e300, -1e300, math.inf, -math.inf, math.nan)
+
+    def expression(depth: int) -> Any:
+        if not depth or draw.random() < 0.2:
+            return draw.choice([a, b, Apply("float", (n,)), Number(draw.choice(odd))])
+        if draw.random() < 0.4:
+            op = draw.choice(["neg", "abs", "sqrt", "float"])
+            return Apply(op, (expression(depth - 1),))
+        op = draw.choice(["+", "-", "*", "/", "min", "max"])
+        return Apply(op, (expression(depth - 1), expression(depth - 1)))
+
+    def whole(depth: int) -> Any:
+        return Apply(draw.choice(["floor", "ceil", "trunc", "round"]), (expression(depth),))
+
+    for _ in range(60):
+        op = draw.choice(["<", "<=", ">", ">=", "==", "!="])
+        left = (whole if draw.random() < 0.2 else expression)(3)
+        guard = g.NumbersRelate(op, left, expression(2))
+        if not guard.symbols:
+            continue
+        steps, _ = lower_guards((guard,), (), {}, {})
+        for _ in range(10):
+            values = draw.choice(odd), draw.choice(odd), draw.choice([0, 3, -7, 2**53, 2**60])
+            frame = FrameSnapshot.of_call(_numbers, values)
+            assert GuardProgram(steps).check(values) == holds(guard, frame), (guard, values)
+
+
+def _numbers(a: float, b: float, n: int) -> None: ...

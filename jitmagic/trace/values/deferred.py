@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from ...symbols.context import Specialize
 from ...symbols.scalar import Symbol, symbols_of
+from ..breaks import GraphBreak
 from ..result import Recipe
 from .base import Builder, Machine, Value
 from .constants import fold, folds_late
@@ -122,7 +123,9 @@ def _kind(
     for turn in range(max(map(len, examples.values()))):
         try:
             made = function(*(_example(machine, arg, examples, turn) for arg in args))
-        except (ArithmeticError, LookupError, TypeError, ValueError):
+        except GraphBreak:
+            raise
+        except Exception:  # whatever a pure function of constants raises is the program's own
             return None
         kinds.add(type(made))
     return kinds.pop() if len(kinds) == 1 else None
