@@ -51,7 +51,7 @@ def _sizes(
     x: Tensor, window: Tensor | None, given: Mapping[str, Any]
 ) -> tuple[int, int, int, int, int] | None:
     """n_fft, hop, window's length, begin and end of the result; None: eager refuses or warns."""
-    n_fft = given.get("n_fft")
+    n_fft: Any = given.get("n_fft")
     known = all(type(size) is int for size in (n_fft, *x.shape))
     if not known or not x.is_complex() or x.dim() not in (2, 3) or not x.numel():
         return None
@@ -95,5 +95,5 @@ def _inverse(
     envelope = torch.ops.aten.unfold_backward(squared, [1, total], 1, n_fft, hop)
     summed, envelope = summed[:, begin:end], envelope[:, begin:end]
     torch._assert_async(envelope.abs().min() >= _LEAST)
-    result = summed / envelope
+    result: Tensor = summed / envelope
     return result.squeeze(0) if x.dim() == 2 else result
