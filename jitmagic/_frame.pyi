@@ -62,8 +62,8 @@ class Dispatcher:
 
     miss(args): no entry matched; its result is the call's
     error(entry, args, exception): a graph entry raised; finds out what eager raises
-    give_up(function, count): calls without an entry go to function(*first count arguments),
-    natively; (None, 0) takes it back
+    give_up(function, count, calls=-1): so many calls without an entry (< 0: all) go to
+    function(*first count arguments), natively, those after them to miss; (None, 0) takes it back
     title: what profilers call it
     owner: the Handle       family: whose options callees are compiled with
     stub: weak reference to the function whose code calls this. Deep in a recursion that function
@@ -89,7 +89,9 @@ class Dispatcher:
     def add(self, entry: Entry, /) -> None: ...
     def remove(self, entry: Entry, /) -> None: ...
     def clear(self) -> None: ...
-    def give_up(self, function: Callable[..., Any] | None, count: int, /) -> None: ...
+    def give_up(
+        self, function: Callable[..., Any] | None, count: int, calls: int = -1, /
+    ) -> None: ...
 
 class Continue:
     """As a residual's result: the dispatcher goes on with the one named, in a loop."""

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -381,8 +381,12 @@ def _compile_split(
 def _example(entry: GraphInput, snapshot: FrameSnapshot) -> torch.Tensor:
     if entry.is_drawn:
         return examples((entry.spec,))[0]
-    value = read_source(entry.source, snapshot)
-    return torch.tensor(value, dtype=entry.spec.dtype) if entry.is_scalar else value
+    value: Any = read_source(entry.source, snapshot)
+    if entry.spec.requires_grad and not value.requires_grad:  # the frame makes it a leaf
+        value = value.detach().requires_grad_()
+    elif entry.is_scalar:
+        value = torch.tensor(value, dtype=entry.spec.dtype)
+    return cast("torch.Tensor", value)
 
 
 def _as_tuple(run: Callable[..., Any]) -> Graph:

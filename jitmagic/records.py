@@ -130,7 +130,9 @@ Outcome = Compiled | Eager | Failed
 COMPILED = Compiled()
 BUILDING = "load"  # the stage in which kernels are built in the background
 USERS_BACKEND = "backend"  # the stage in which a callable given as backend= runs
-AT_LIMIT = Eager("its recompile limit is reached")
+AT_LIMIT = Eager(
+    "its recompile limit is reached (one more variant is tried whenever such calls have doubled)"
+)
 
 
 @dataclass(frozen=True, slots=True)

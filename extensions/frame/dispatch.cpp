@@ -34,6 +34,7 @@ struct Dispatcher {
   PyObject* family;        // whose options callees are compiled with
   PyObject* plain;         // function that runs when no entry does (the handle gave up), or NULL
   Py_ssize_t plain_count;  // leading arguments it takes
+  Py_ssize_t plain_left;   // such calls until `miss` is asked again; < 0: for ever
   Py_ssize_t arity;
   long long calls;
   PyObject* stub;          // weak reference to the function whose code calls this, or NULL
@@ -49,8 +50,7 @@ struct Continue {
   PyObject* args;
 };
 
-extern PyTypeObject DispatcherType;
-extern PyTypeObject ContinueType;
+extern PyTypeObject DispatcherType, ContinueType;
 
 PyObject* pack(PyObject* const* args, Py_ssize_t count) {
   PyObject* tuple = PyTuple_New(count);
@@ -70,7 +70,8 @@ PyObject* run_hooked(PyObject* callee, PyObject* family, PyObject* const* args, 
 }
 
 PyObject* missed_here(Dispatcher* self, PyObject* const* args) {
-  if (self->plain && !jm_this_thread()->disabled) {  // given up: to the original without Python of ours
+  if (self->plain && self->plain_left && !jm_this_thread()->disabled) {  // given up: without Python of ours
+    self->plain_left -= self->plain_left > 0;
     PyObject* plain = Py_NewRef(self->plain);
     const jm_nest saved = jm_begin_nest(false);
     PyObject* result = run_hooked(plain, self->family, args, self->plain_count);
@@ -191,9 +192,9 @@ PyObject* run_unhooked(Dispatcher* self, Entry* entry, PyObject* const* args, Re
 }
 
 PyObject* run_entry(Dispatcher* self, Entry* entry, PyObject* const* args, Registers& registers) {
+  PyObject* result;
   Py_INCREF(entry);  // what it runs may take it out of the dispatcher
   entry->hits++;
-  PyObject* result;
   if (jm_installs == 0 || entry->hook) {  // the hook is out of place, or meant for what this entry runs
     result = run_unhooked(self, entry, args, registers);
   } else {  // somebody's extent, maybe this thread's: it ends at a graph
@@ -360,21 +361,20 @@ PyObject* dispatcher_drop_all(PyObject* object, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// give_up(function, count): calls without an entry go to function(*first count arguments); (None, 0)
-// takes it back.
+// give_up(function, count, calls=-1): calls without an entry go to function(*first count arguments), all
+// or that many; (None, 0) takes it back.
 PyObject* dispatcher_give_up(PyObject* object, PyObject* args) {
   auto* self = reinterpret_cast<Dispatcher*>(object);
   PyObject* function;
-  Py_ssize_t count;
-  if (!PyArg_ParseTuple(args, "On:give_up", &function, &count)) return nullptr;
+  Py_ssize_t count, calls = -1;
+  if (!PyArg_ParseTuple(args, "On|n:give_up", &function, &count, &calls)) return nullptr;
   if (count < 0 || count > self->arity) {
     PyErr_SetString(PyExc_ValueError, "more arguments than the dispatcher has");
     return nullptr;
   }
-  PyObject* old = self->plain;
-  self->plain = function == Py_None ? nullptr : Py_NewRef(function);
   self->plain_count = count;
-  Py_XDECREF(old);
+  self->plain_left = calls;
+  Py_XSETREF(self->plain, function == Py_None ? nullptr : Py_NewRef(function));
   Py_RETURN_NONE;
 }
 
@@ -385,8 +385,8 @@ PyObject* dispatcher_entries(PyObject* object, void*) {
 
 PyObject* dispatcher_repr(PyObject* object) {
   auto* self = reinterpret_cast<Dispatcher*>(object);
-  return PyUnicode_FromFormat("<dispatcher of %U: %zd entries>", self->name,
-                              (Py_ssize_t)self->entries->size());
+  const Py_ssize_t count = self->entries->size();
+  return PyUnicode_FromFormat("<dispatcher of %U: %zd entries>", self->name, count);
 }
 
 PyMethodDef dispatcher_methods[] = {

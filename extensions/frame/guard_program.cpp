@@ -68,6 +68,7 @@ constexpr OpName kOps[] = {
     {"DIFFERENT", Op::Different, 3},            // sources, others
     {"NO_OVERLAP", Op::NoOverlap, 2},           // sources
     {"SIZES", Op::Sizes, 3},                    // sources, program
+    {"NUMBERS", Op::Numbers, 3},                // sources, program
     {"STATE", Op::State, 10},                   // the fields of StateFacts
     {"AUTOCAST", Op::Autocast, 5},              // the fields of AutocastRest
 };
@@ -213,6 +214,11 @@ class StepReader {
     return true;
   }
 
+  bool relation(PyObject* code, Step& step) const {
+    const auto make = step.op == Op::Sizes ? make_sizes_check : make_numbers_check;
+    return (step.sizes = make(code, step.registers->size())) != nullptr;
+  }
+
   bool operands(Step& step, int next) const {
     switch (step.op) {
       case Op::Argument:
@@ -227,10 +233,9 @@ class StepReader {
         if (!many(next, *step.registers)) return false;
         step.number = static_cast<Py_ssize_t>(step.registers->size());
         return many(next + 1, *step.registers);
-      case Op::Sizes:
+      case Op::Sizes: case Op::Numbers:
         step.registers = std::make_unique<std::vector<int>>();
-        return many(next, *step.registers) &&
-               (step.sizes = make_sizes_check(at(next + 1), step.registers->size())) != nullptr;
+        return many(next, *step.registers) && relation(at(next + 1), step);
       case Op::Class:
         return (step.facts = ClassFacts::make(at(next), at(next + 1), at(next + 2))) != nullptr;
       case Op::Namespace: return (step.names = NamespaceFacts::make(at(next), at(next + 1))) != nullptr;

@@ -321,7 +321,7 @@ bool passes(const Step& step, Registers& registers) {
     case Op::Same: return value == registers[step.other];
     case Op::Different: return all_different(step, registers);
     case Op::NoOverlap: return no_overlap(step, registers);
-    case Op::Sizes: return sizes_relate(step, registers);
+    case Op::Sizes: case Op::Numbers: return sizes_relate(step, registers);
     case Op::State: case Op::Autocast: return step.torch->passes(nullptr);
     default: return false;
   }

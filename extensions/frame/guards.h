@@ -33,6 +33,7 @@ struct SizesCheck {
   virtual bool passes(PyObject* const* tensors, size_t count) const = 0;
 };
 std::unique_ptr<SizesCheck> make_sizes_check(PyObject* code, size_t count);  // raises: nullptr
+std::unique_ptr<SizesCheck> make_numbers_check(PyObject* code, size_t count);  // of floats and ints
 // Whether it is a tensor for which nothing but autograd runs when its gradient is accumulated.
 bool is_unhooked(PyObject* object);
 bool register_tensor_guards(PyObject* module);
@@ -44,7 +45,7 @@ enum class Op : unsigned char {
   // checks: (name, ...)
   TypeIs, Is, IsWeak, Equals, Length, DictKeys, SetHas, KeyAbsent, EntriesEmpty, InstanceAbsent,
   NamespaceAbsent, Class, Namespace, StateRead,
-  CellEmpty, Tensor, Unhooked, InRange, Same, Different, NoOverlap, Sizes, State, Autocast,
+  CellEmpty, Tensor, Unhooked, InRange, Same, Different, NoOverlap, Sizes, Numbers, State, Autocast,
 };
 
 // What Op::FunctionPart reads, in Step::number.
@@ -63,8 +64,8 @@ struct Step {
   std::unique_ptr<EmptyTables> tables;          // EntriesEmpty
   std::unique_ptr<ClassFacts> facts;            // Class
   std::unique_ptr<NamespaceFacts> names;        // Namespace
-  std::unique_ptr<SizesCheck> sizes;            // Sizes
-  std::unique_ptr<std::vector<int>> registers;  // NoOverlap, Different, Sizes
+  std::unique_ptr<SizesCheck> sizes;            // Sizes, Numbers
+  std::unique_ptr<std::vector<int>> registers;  // NoOverlap, Different, Sizes, Numbers
 };
 
 struct Program {

@@ -29,8 +29,10 @@ from .ledger import Growing, Later, Ledger, why_not
 from .library import LibraryFunction, library_function
 from .native import Dispatcher, Entry, continue_with
 from .original import Original
+from .retries import FOREVER, Retries
 from .skip import is_of_library, users_line
 from .stance import OnMiss, on_miss, tell_of_stance
+from .warned import growth_warning, limit_warning
 
 __all__ = ["Handle", "all_handles"]
 
@@ -66,6 +68,7 @@ class Handle:
         self._declared = Eager(plain) if plain else None
         # why calls without an entry run as eager
         self._given_up: Eager | Failed | None = self._declared
+        self._retries: Retries | None = None  # where given up is not for good
         # for whom its callees are hooked when it runs as eager
         self._hooked = None if plain else family
         self._compiling_thread: int | None = None
@@ -226,7 +229,8 @@ class Handle:
             raise self._refused_by_stance(values)
         if asked is not OnMiss.COMPILE:
             return self.original.run(values)
-        if self._given_up is None and self.compile_for(values):
+        is_open = self._given_up is None or (self._retries is not None and self._retries.count())
+        if is_open and self.compile_for(values):
             return continue_with(self.dispatcher, *values)
         waits = self._given_up is None  # a later call may be compiled, callees and all
         return self.original.run(values, None if waits else self._hooked)
@@ -245,19 +249,32 @@ class Handle:
         with self._lock:
             if any(entry.check(values) for entry in self.dispatcher.entries):
                 return True  # another thread was here first
-            if self._given_up is not None:
+            retries = self._retries
+            if self._given_up is not None and (retries is None or not retries.is_due):
                 return False
             begun = self.building
             if begun is not None and not begun.wait(0):
                 return False
             self.building = None
             self.ledger.sweep()
+            if retries is not None:
+                return self._try_again(retries, values, begun)
             if self.ledger.is_full(values, self._limit):
                 self._reach_limit(values)
                 return False
             if self._grows(values):
                 return False
             return self._compile(values, begun)
+
+    def _try_again(self, retries: Retries, values: tuple[Any, ...], begun: Begun | None) -> bool:
+        """One more variant though they are full, in the place of the one used least."""
+        is_taken = begun is not None or retries.takes(self.why_missed(values))
+        is_made = is_taken and self._compile(values, begun)
+        if self._retries is retries and self.building is None:  # not given up for good
+            retries.end()
+            self.ledger.make_room(values, self._limit)
+            self._run_plainly()
+        return is_made
 
     def _compile(self, values: tuple[Any, ...], begun: Begun | None = None) -> bool:
         """`begun`: the compile whose kernels are built by now."""
@@ -389,29 +406,16 @@ class Handle:
                 "varies an argument that is a tensor",
                 self.goes_on,
             )
-        self._give_up(AT_LIMIT)
+        self._give_up(AT_LIMIT, Retries())
         if self._is_below_limit:
             return  # that calls run as eager has been said
         self.family.limit_reached |= not self.original.is_weak
-        where = self.goes_on
-        part = self._named_for_user()
-        misses = "the call fits none of the variants; calls like it run"
+        where, limit = self.goes_on, self.options.recompile_limit
+        lineno = None if where is None else where.lineno
         edit = missed[0][1].edit if missed else ""
-        hint = edit or "make what varies an argument that is a tensor"
-        if where is not None:  # called by no user: most often a loop with a graph break in it
-            part = f"{part} from line {where.lineno} on, after a graph break,"
-            misses = "now fits none of the variants; what fits none runs"
-            hint = (
-                "remove the break (jitmagic.explain shows it), tag what a loop calls, not the loop"
-            )
-        warn(
-            f"{part} was compiled {self.ledger.count} times and {misses} as eager from now on\n"
-            f"  first difference: {difference}\n"
-            f"  hint: {hint}, or give jit "
-            f'options={{"recompile_limit": {2 * self.options.recompile_limit}}}',
-            RecompileWarning,
-            where or users_line(),
-        )
+        part, count = self._named_for_user(), self.ledger.count
+        text = limit_warning(part, lineno, count, limit, difference, edit)
+        warn(text, RecompileWarning, where or users_line())
 
     def _grows(self, values: tuple[Any, ...]) -> bool:
         """Whether this call is one of a row in which something grows, each a variant of its own."""
@@ -428,17 +432,11 @@ class Handle:
     def _stop_growing(self, grows: str) -> None:
         """A cache, a counter, a list that grows: each variant would be for one call."""
         self.family.sizes_grow = True
-        self._give_up(Eager(f"sizes grow with every call: {grows}"))
+        self._give_up(Eager(f"sizes grow with every call: {grows}"), Retries(settles=True))
         if not self._is_below_limit:
             self.family.limit_reached = True
-            warn(
-                f"{self._named_for_user()}: {grows} and grows by one with every call, so that no "
-                "variant serves twice; calls of new sizes run as eager from now on\n"
-                "  hint: allocate the final size once and write into it, or compile the part that "
-                "does not see it",
-                RecompileWarning,
-                users_line(),
-            )
+            text = growth_warning(self._named_for_user(), grows)
+            warn(text, RecompileWarning, users_line())
 
     def _named_for_user(self) -> str:
         """A function of a library together with the user's that calls it."""
@@ -451,15 +449,21 @@ class Handle:
         """For each entry, most recently used first, what keeps it from fitting these values."""
         return self.ledger.why_missed(self.original.snapshot(values))
 
-    def _give_up(self, outcome: Eager | Failed) -> None:
-        """Calls without an entry run the original from now on, on the fast path."""
-        self._given_up = outcome
+    def _give_up(self, outcome: Eager | Failed, retries: Retries | None = None) -> None:
+        """Calls without an entry run the original from now on; None: for ever."""
+        self._given_up, self._retries = outcome, retries
+        self.ledger.count_uses()
+        self._run_plainly()
+
+    def _run_plainly(self) -> None:
+        """On the fast path, until the next retry."""
         original = self.original
         if original.is_weak:
             if not self.dispatcher.entries:
                 _frame.skip(original.code, self.family)
         elif original.takes_positionals_only:
-            self.dispatcher.give_up(original.plain, original.code.co_argcount)
+            left = FOREVER if self._retries is None else self._retries.handed_over()
+            self.dispatcher.give_up(original.plain, original.code.co_argcount, left)
 
     # ---------------------------------------------------------------------------------------- reset
 
@@ -475,7 +479,7 @@ class Handle:
                 self.journal.records.clear()
             self.drop()
             self.ledger.forget()
-            self._given_up, self.building = self._declared, None
+            self._given_up, self.building, self._retries = self._declared, None, None
             self._flat = None if self._root else self._flat
 
     def drop(self) -> None:

@@ -21,7 +21,16 @@ import torch
 from ..bytecode import FrameSnapshot
 from ..errors import ASSERTION, UserLine
 from ..guards.check import advice, check, holds, is_other_number, why
-from ..guards.guard import Guard, IdentityIs, InRange, SizesRelate, TensorMatch, TypeIs, ValueEquals
+from ..guards.guard import (
+    Guard,
+    IdentityIs,
+    InRange,
+    NumbersRelate,
+    SizesRelate,
+    TensorMatch,
+    TypeIs,
+    ValueEquals,
+)
 from ..guards.read import UNREADABLE, read_source
 from ..guards.source import Argument, Source, describe
 from ..guards.words import one_value
@@ -100,6 +109,7 @@ class Variant:
     constants: Mapping[Hashable, UserLine | None] = field(default_factory=dict)
     instance: int | None = None  # id of what has a budget of its own, see Ledger.instance_of
     number: int = 0  # in the order of compiling, from 1 on
+    used: int = 0  # calls until the frame's limit was reached, or its last retry
     surprises: int = 0  # calls in which a branch went another way than its graph goes
     inlined: tuple[str, ...] = ()  # tagged functions and modules that are part of it
 
@@ -207,6 +217,22 @@ class Ledger:
         entries = self._dispatcher.entries
         wasted = self.wasted >= _WASTED_LIMIT * limit
         return len(self._alike(values)) >= limit or wasted or len(entries) >= _TOTAL_LIMIT * limit
+
+    def count_uses(self) -> None:
+        """From now on it is counted anew how much each variant is used."""
+        for entry in self._dispatcher.entries:
+            entry.notes.used = entry.hits
+
+    def make_room(self, values: tuple[Any, ...], limit: int) -> None:
+        """Take out what was used least since the uses were counted, but for the newest, where there
+        are more than `limit` variants for calls like this one. The one used last is the last to go.
+        """
+        alike = self._alike(values)
+        for entry in sorted(reversed(alike[1:]), key=lambda e: e.hits - e.notes.used):
+            if len(alike) > limit:
+                alike.remove(entry)
+                self._dispatcher.remove(entry)
+        self.count_uses()
 
     def instance_of(self, values: tuple[Any, ...]) -> int | None:
         """Each module instance has its own budget of variants: layers share their class's code.
@@ -340,7 +366,7 @@ def _differs_in_sizes(guards: Guards, snapshot: FrameSnapshot) -> bool:
     """Whether sizes, and numbers, are all that keeps a variant from fitting the frame."""
     for guard in guards:
         match guard:
-            case SizesRelate():
+            case SizesRelate() | NumbersRelate():
                 continue
             case TensorMatch() if _differing(guard, snapshot):
                 continue

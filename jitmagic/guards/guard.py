@@ -16,6 +16,7 @@ one sentence what it wants.
                                                  tensor
           | SizesRelate(op, left, right)         sizes and strides that TensorMatch leaves free:
                                                  `x.shape[0] >= 2`, `x.shape[0] == y.shape[1]`
+          | NumbersRelate(op, left, right)       floats and ints: `loss < best - 1e-3`
           | LengthIs(source, length)             len() of an exact list, tuple or dict
           | DictKeysAre(source, keys)            same keys in the same order; ANY_KEY: whichever key
           | SetHas(source, item, there)          set or frozenset that has the item, or has not
@@ -75,6 +76,7 @@ __all__ = [
     "NameFact",
     "NamespaceFacts",
     "NoOverlap",
+    "NumbersRelate",
     "SameObject",
     "SetHas",
     "SizesRelate",
@@ -248,6 +250,26 @@ class SizesRelate(Guard):
         origins: list[Any] = [symbol.origin for symbol in self.symbols]
         found = (one if isinstance(one, Source) else one.source for one in origins)
         return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True)
+class NumbersRelate(Guard):
+    """`left op right` of floats and ints, as Python computes them: `symbols.floats` says which
+    expressions; the origins of their symbols are Sources.
+    """
+
+    op: str
+    left: Expr
+    right: Expr
+
+    @property
+    def symbols(self) -> list[Symbol]:
+        return list(dict.fromkeys((*symbols_of(self.left), *symbols_of(self.right))))
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        origins: list[Any] = [symbol.origin for symbol in self.symbols]
+        return tuple(dict.fromkeys(origins))
 
 
 @dataclass(frozen=True, slots=True)

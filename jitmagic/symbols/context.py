@@ -39,6 +39,7 @@ _FLOAT_LADDER = (
     Interval(-1e150, -1e-150), Interval(1e-30, 1e6), Interval(-1e6, -1e-30),
     Interval(1e-30, 1 - 1e-6), Interval(1 - 1e-6, 1e6), Interval(0.0, 0.0),
 )  # fmt: skip
+_ORDERINGS = ("<", "<=", ">", ">=")
 SWAPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 _OPPOSITE = {"<": ">=", ">": "<=", "<=": ">", ">=": "<", "==": "!=", "!=": "=="}
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -56,7 +57,7 @@ def is_true_of(op: str, left: Expr, right: Expr, values: dict[Expr, Any]) -> boo
     """As `holds_for`, of values that come later: no relation holds where it cannot be computed."""
     try:
         return holds_for(op, left, right, values)
-    except ArithmeticError:  # a division by a size of zero
+    except (ArithmeticError, ValueError):  # a division by a size of zero, a root of -1
         return False
 
 
@@ -227,17 +228,23 @@ class Context:
         values = dict(self._hints)
         answer = holds_for(op, left, right, values)
         holds = op if answer else _OPPOSITE[op]
-        if holds == "!=" and self._can_relate(left, right):  # a range would leave out a whole side
+        can_relate = self._can_relate(left, right)
+        if holds == "!=" and can_relate:  # a range would leave out a whole side
             return self._related_as(holds, op, left, right)
-        for ranges in (*self._sides(holds, left, right), *self._rungs(symbols)):
+        sides, rungs = self._sides(holds, left, right), self._rungs(symbols)
+        if not can_relate and self._can_compute(left, right):
+            can_relate = holds_for(holds, left, right, dict(self._hints))  # nan has no opposite
+            if op in _ORDERINGS:  # ranges that tell of two numbers would be left soon
+                rungs = iter(())
+        for ranges in (*sides, *rungs):
             if self._compared(op, left, right, self._trial(ranges)) is answer:
                 self._narrow(ranges)
                 return answer
-        if not self._can_relate(left, right):
-            if self._narrow_by_steps(symbols, op, left, right, answer):
-                return answer
-            raise Specialize(symbols[-1:], f"comparison {op}")
-        return self._related_as(holds, op, left, right)
+        if can_relate:
+            return self._related_as(holds, op, left, right)
+        if self._narrow_by_steps(symbols, op, left, right, answer):
+            return answer
+        raise Specialize(symbols[-1:], f"comparison {op}")
 
     def refine(self, expr: Expr, limits: Interval) -> None:
         """Who asks has seen to it that the expression keeps to these."""
@@ -259,15 +266,29 @@ class Context:
         """Whether a relation between these can be guarded."""
         return self._relate is not None
 
+    def _can_compute(self, left: Expr, right: Expr) -> bool:
+        """Whether one between floats can be."""
+        return False
+
     def _related_as(self, holds: str, op: str, left: Expr, right: Expr) -> bool:
         assert self._relate is not None
         self._relate(holds, left, right)
         self._related[op, left, right] = holds == op
+        self._refine_side(holds, left, right)
         return holds == op
 
     def specialize(self, symbols: Iterable[Symbol], why: str) -> NoReturn:
         """Have these symbols be constants: the trace starts again."""
         raise Specialize(symbols, why)
+
+    def _refine_side(self, op: str, left: Expr, right: Expr) -> None:
+        """What a relation of floats says of the range of one side, where the other is a number."""
+        if isinstance(left, Integer | Number):
+            left, right, op = right, left, SWAPPED[op]
+        before = self._known.get(left)
+        if isinstance(right, Number) and before is not None and op != "!=":
+            [side] = _intervals(op, right.value, is_int=False)
+            self._refined[left] = self._known[left] = before.narrowed(side)
 
     # -- answers ---------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from .builtins import process_state as _process_state
 from .builtins import recurrent as _recurrent
 from .builtins import set_methods as _set_methods
 from .builtins import signatures as _signatures
+from .builtins import spectral as _spectral
 from .builtins import statistics as _statistics
 from .builtins import texts as _texts
 from .builtins import torch_calls as _torch_calls
@@ -62,6 +63,7 @@ from .values import cached as _cached
 from .values import class_statements as _class_statements
 from .values import context_vars as _context_vars
 from .values import contexts as _contexts
+from .values import deferred as _deferred
 from .values import deques as _deques
 from .values import dict_objects as _dict_objects
 from .values import enums as _enums
@@ -102,5 +104,5 @@ MODULES: tuple[ModuleType, ...] = (
     _nn_module, _scalars, _tensor_hooks, _tensor_inputs, _torch_function, _gradients, _recurrent,
     _weak_references, _class_bodies, _class_statements, _attention, _optimizers, _threads,
     _torch_generators, _profiled, _random_streams, _scripted, _inference, _library_flags,
-    _hook_handles, _exit_stacks,
+    _hook_handles, _exit_stacks, _deferred, _spectral,
 )  # fmt: skip

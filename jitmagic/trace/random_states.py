@@ -1,7 +1,8 @@
 """The states of random number generators of Python, numpy and torch: read, and put back.
 
-Comes in: generators that a frame draws from before its graph runs. Goes out: what puts them back
-where they were, for an eager run of the frame from its start.
+Comes in: generators that a frame draws from before its graph runs, and leaves that it makes of its
+arguments. Goes out: what puts them back where they were, for an eager run of the frame from its
+start.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ def _setter(generator: Any) -> Callable[[], object]:
         return partial(generator.setstate, generator.getstate())
     if isinstance(generator, torch.Generator):
         return partial(generator.set_state, generator.get_state())
+    if isinstance(generator, torch.Tensor):
+        return partial(generator.requires_grad_, generator.requires_grad)
     if hasattr(generator, "set_state"):  # numpy.random.RandomState
         return partial(generator.set_state, generator.get_state(legacy=False))
     if not hasattr(generator, "bit_generator"):  # a cached function: it answers alike once more

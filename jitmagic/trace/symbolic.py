@@ -16,11 +16,12 @@ import torch
 from torch.fx import Node
 
 from ..errors import UserLine
-from ..guards.guard import Guard, InRange, SizesRelate
+from ..guards.guard import Guard, InRange, NumbersRelate, SizesRelate
 from ..guards.sizes import size_name
-from ..guards.source import Source
+from ..guards.source import Drawn, Source
 from ..symbols.context import Context, Specialize
 from ..symbols.expr import Expr
+from ..symbols.floats import is_computable
 from ..symbols.interval import Interval, Unbacked
 from ..symbols.polynomial import is_integral
 from ..symbols.scalar import Symbol, symbols_of
@@ -80,7 +81,7 @@ class Symbols(Context):
         guard: Callable[[Guard], None],
         dynamic: DynamicDims | None = None,
     ) -> None:
-        super().__init__(self._guard_range, lambda op, a, b: guard(SizesRelate(op, a, b)))
+        super().__init__(self._guard_range, self._guard_relation)
         self.dynamic = dynamic
         self.owners: dict[Expr, tuple[Any, int]] = {}  # of a size: a TensorValue, its dimension
         self.results: Mapping[Expr, tuple[Node, int]] = {}  # where data's sizes are read off
@@ -106,6 +107,10 @@ class Symbols(Context):
         assert isinstance(source, Source), "a symbol without a hint is never narrowed"
         self._guard(InRange(source, range.low, range.high))
 
+    def _guard_relation(self, op: str, left: Expr, right: Expr) -> None:
+        relate = SizesRelate if self._can_relate(left, right) else NumbersRelate
+        self._guard(relate(op, left, right))
+
     def forget(self) -> None:
         """No more questions: sizes outlive the trace, what the call was given does not."""
         self.owners, self.values, self.dynamic = {}, {}, None
@@ -116,6 +121,14 @@ class Symbols(Context):
         """Native guards compute with 64-bit ints: no floats, no roundings of them."""
         symbols = (*symbols_of(left), *symbols_of(right))
         return self.are_sizes(symbols) and is_integral(left) and is_integral(right)
+
+    def _can_compute(self, left: Expr, right: Expr) -> bool:
+        """Nor numbers that are there only when the guards have passed."""
+
+        def is_given(symbol: Symbol) -> bool:
+            return isinstance(symbol.origin, Source) and not isinstance(symbol.origin, Drawn)
+
+        return all(is_computable(side, is_given, self.range_of) for side in (left, right))
 
     @staticmethod
     def are_sizes(symbols: Iterable[Symbol]) -> bool:

@@ -6,6 +6,7 @@ import abc
 import collections
 import itertools
 import math
+import random
 import types
 from dataclasses import replace
 from typing import Any
@@ -23,8 +24,8 @@ from jitmagic.guards.read import read_source
 from jitmagic.guards.state import read_autocast_rest, read_state
 from jitmagic.spec import spec_of
 from jitmagic.symbols.expr import Integer, mod, mul
-from jitmagic.symbols.interval import INT64, Interval
-from jitmagic.symbols.scalar import Symbol
+from jitmagic.symbols.interval import ANY_FLOAT, INT64, Interval
+from jitmagic.symbols.scalar import Apply, Number, Symbol
 from jitmagic.symbols.size import OffsetOf, SizeOf, StrideOf
 
 from .leaf_hooks import HOOKS
@@ -89,6 +90,8 @@ def guards_about(source: s.Source, value: Any) -> list[g.Guard]:
     return made
 
 
+RATE = Symbol("rate", float, ANY_FLOAT, entry("rate"))
+COUNT = Symbol("n", int, INT64, entry("n"))
 ROWS = Symbol("rows", int, Interval(2, 64), SizeOf(X, 0))
 
 
@@ -125,6 +128,10 @@ def all_guards(world: World) -> list[g.Guard]:
         g.SizesRelate("==", Symbol("offset", int, INT64, OffsetOf(s.Item(REST, 1))), Integer(4)),
         g.SizesRelate("<=", ROWS, Symbol("n", int, INT64, entry("n"))),
         g.SizesRelate("!=", mod(Symbol("n", int, INT64, entry("n")), 2), Integer(0)),
+        g.NumbersRelate("<", RATE, Number(0.75)),
+        g.NumbersRelate("<=", Apply("-", (RATE, Apply("float", (COUNT,)))), Number(-2.5)),
+        g.NumbersRelate(">", Apply("/", (Number(1.0), RATE)), Apply("abs", (RATE,))),
+        g.NumbersRelate("==", Apply("floor", (Apply("*", (RATE, Number(4.5))),)), COUNT),
         g.Unhooked(entry("leaf")),
         g.Unhooked(X),
         g.CellEmpty(CELL),
@@ -424,3 +431,38 @@ def test_guards_are_lowered_with_shared_registers_and_cheap_ones_first() -> None
     assert names.count("ARGUMENT") == 2 and names[1] == "TYPE_IS"
     assert sum(step[0] == "ITEM" and step[3] == "layers" for step in steps) == 1
     assert len(set(registers)) == 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_comparisons_of_numbers_are_python_s(seed: int) -> None:
+    draw = random.Random(seed)
+    a, b = (Symbol(name, float, ANY_FLOAT, s.Argument(i, name)) for i, name in enumerate("ab"))
+    n = Symbol("n", int, INT64, s.Argument(2, "n"))
+    odd = (0.0, -0.0, 0.5, 1.5, -2.5, 1e-310, 1e300, -1e300, math.inf, -math.inf, math.nan)
+
+    def expression(depth: int) -> Any:
+        if not depth or draw.random() < 0.2:
+            return draw.choice([a, b, Apply("float", (n,)), Number(draw.choice(odd))])
+        if draw.random() < 0.4:
+            op = draw.choice(["neg", "abs", "sqrt", "float"])
+            return Apply(op, (expression(depth - 1),))
+        op = draw.choice(["+", "-", "*", "/", "min", "max"])
+        return Apply(op, (expression(depth - 1), expression(depth - 1)))
+
+    def whole(depth: int) -> Any:
+        return Apply(draw.choice(["floor", "ceil", "trunc", "round"]), (expression(depth),))
+
+    for _ in range(60):
+        op = draw.choice(["<", "<=", ">", ">=", "==", "!="])
+        left = (whole if draw.random() < 0.2 else expression)(3)
+        guard = g.NumbersRelate(op, left, expression(2))
+        if not guard.symbols:
+            continue
+        steps, _ = lower_guards((guard,), (), {}, {})
+        for _ in range(10):
+            values = draw.choice(odd), draw.choice(odd), draw.choice([0, 3, -7, 2**53, 2**60])
+            frame = FrameSnapshot.of_call(_numbers, values)
+            assert GuardProgram(steps).check(values) == holds(guard, frame), (guard, values)
+
+
+def _numbers(a: float, b: float, n: int) -> None: ...

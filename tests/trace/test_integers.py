@@ -225,10 +225,10 @@ CONSTANT: dict[str, Callable[[Tensor, int], Any]] = {
     "range": lambda x, i: sum((x * k for k in range(i)), x),
     "list": lambda x, i: x * [1.0, 2.0, 3.0, 4.0, 5.0, 6.0][i],
     "repetition": lambda x, i: x * len([0] * i),
-    "text": lambda x, i: (x, f"{i}"),
+    "text": lambda x, i: (x, {f"{i}": 1}),
     "enum": lambda x, i: x if i == Level.LOW else -x,
     "complex": lambda x, i: x if i == 2 + 0j else -x,
-    "format": lambda x, i: (x, "{}".format(i)),  # noqa: UP032
+    "format": lambda x, i: (x, len("{}".format(i))),  # noqa: UP032
     "key": lambda x, i: {i: x},
     "dim": lambda x, i: x.view(1, 1, 1, 1, 1, 1, 12).sum(i),
     "big": lambda x, i: x * (i << 60),

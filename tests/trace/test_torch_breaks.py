@@ -63,7 +63,7 @@ def as_int(x):
 
 def as_float(x):
     y = x.sum()
-    return str(float(y))  # here
+    return {str(float(y)): x}  # here
 
 
 def show(x):

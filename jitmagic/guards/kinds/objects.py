@@ -9,7 +9,11 @@ from typing import Any
 import torch
 
 from ...bytecode import FrameSnapshot
-from ...symbols.interval import INT64
+from ...symbols.context import is_true_of
+from ...symbols.expr import Expr
+from ...symbols.floats import postfix
+from ...symbols.interval import EXACT, INT64
+from ...symbols.polynomial import written
 from ..constants import is_constant, same_constant
 from ..guard import (
     READ_BY_GUARDS,
@@ -17,6 +21,7 @@ from ..guard import (
     DifferentObjects,
     IdentityIs,
     InRange,
+    NumbersRelate,
     SameObject,
     TypeIs,
     ValueEquals,
@@ -126,6 +131,41 @@ class _InRange(OfSource[InRange]):
 
     def keep(self, guard: InRange, name: str, value: Any) -> str:
         return _keep_number(name, value)
+
+
+@row(NumbersRelate, rank=3)
+class _NumbersRelate(Kind[NumbersRelate]):
+    def sources(self, guard: NumbersRelate) -> tuple[Source, ...]:
+        return guard.sources
+
+    def lower(self, guard: NumbersRelate, registers: Registers) -> tuple[Step, ...]:
+        places = {source: place for place, source in enumerate(guard.sources)}
+        sides = (*postfix(guard.left, places), *postfix(guard.right, places), (guard.op, 0.0))
+        return (("NUMBERS", registers.registers(guard.sources), sides),)
+
+    def differs(self, guard: NumbersRelate, frame: FrameSnapshot) -> str | None:
+        known: dict[Expr, Any] = {}
+        for symbol in guard.symbols:
+            source: Any = symbol.origin
+            try:
+                number = read_source(source, frame)
+            except UNREADABLE:
+                return missing(source)
+            is_exact = not isinstance(number, int) or EXACT.has(number)
+            if type(number) is not symbol.kind or not is_exact:
+                return f"{describe(source)} is {short(number)}, was a number"
+            known[symbol] = number
+        if is_true_of(guard.op, guard.left, guard.right, dict(known)):
+            return None
+        now = ", ".join(f"{describe(s.origin)} is {n}" for s, n in known.items())  # type: ignore[attr-defined,arg-type]
+        return f"{now}, was such that {self.show(guard)}"
+
+    def show(self, guard: NumbersRelate) -> str:
+        return f"{_named(guard.left)} {guard.op} {_named(guard.right)}"
+
+
+def _named(expr: Expr) -> str:
+    return written(expr, lambda symbol: describe(symbol.origin))  # type: ignore[arg-type]
 
 
 @row(CellEmpty, rank=2)

@@ -23,7 +23,8 @@ __all__ = ["fold_call", "members"]
 
 _MATH = [
     one for module in (math, cmath) for one in vars(module).values()
-    if callable(one) and not isinstance(one, type) and one is not math.prod
+    if callable(one) and not isinstance(one, type)
+    and one not in (math.prod, math.isfinite, math.isinf, math.isnan)
 ]  # fmt: skip
 _PURE = [*_MATH, bin, oct, hex, complex]
 _OF_SCALARS = {
@@ -68,10 +69,36 @@ def _register_protocol(function: Callable[..., Any], method: str) -> None:
 
     @handles(function)
     def asking(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        is_scalar = len(args) > 0 and isinstance(args[0], ScalarValue | DimensionValue)
+        is_scalar = len(args) == 1 and isinstance(args[0], ScalarValue | DimensionValue)
         if not args or (args[0].is_constant(machine) and not is_scalar):
             return fold_call(machine, function, args, kwargs)
         return args[0].call_method(machine, method, args[1:], kwargs)
+
+
+@handles(math.isfinite)
+def _isfinite(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return _classified(machine, math.isfinite, args, "<", of_abs=True)
+
+
+@handles(math.isinf)
+def _isinf(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return _classified(machine, math.isinf, args, "==", of_abs=True)
+
+
+@handles(math.isnan)
+def _isnan(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return _classified(machine, math.isnan, args, "!=", of_abs=False)
+
+
+def _classified(
+    machine: Machine, function: Callable[..., Any], args: Args, op: str, *, of_abs: bool
+) -> Value:
+    """As a comparison: of |x| with infinity, or of x with itself."""
+    if len(args) != 1 or not isinstance(args[0], ScalarValue) or args[0].kind is int:
+        return fold_call(machine, function, args, {})
+    if not of_abs:
+        return compare(machine, op, args[0], args[0])
+    return compare(machine, op, args[0].apply(machine, "abs"), machine.constant(math.inf))
 
 
 for _function in _PURE:

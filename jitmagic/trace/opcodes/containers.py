@@ -11,6 +11,7 @@ from ...bytecode.instruction import Instruction
 from ..builtins.set_methods import operand_of
 from ..builtins.texts import formatted
 from ..state import Frame
+from ..values.constants import fold
 from ..values.dict_objects import mapping_pairs
 from ..values.mappings import DictValue
 from ..values.operators import unpack
@@ -64,8 +65,11 @@ def build_slice(machine: Any, frame: Frame, instruction: Instruction) -> None:
 @opcode("BUILD_STRING")
 def build_string(machine: Any, frame: Frame, instruction: Instruction) -> None:
     pieces = frame.pop_many(_count(instruction))
-    text = "".join(str(piece.realize(machine).as_constant(machine)) for piece in pieces)
-    frame.push(machine.constant(text))
+    frame.push(fold(machine, _joined, *(piece.realize(machine) for piece in pieces)))
+
+
+def _joined(*pieces: str) -> str:
+    return "".join(pieces)
 
 
 @opcode("LIST_APPEND")

@@ -381,6 +381,10 @@ class Value:
         """`self(*args, **kwargs)`."""
         self.refuse(machine, "a call")
 
+    def written_as(self, machine: Machine) -> Value:
+        """What a replacement field of an f-string formats in its place."""
+        return self
+
     def call_method(self, machine: Machine, name: str, args: Args, kwargs: Kwargs) -> Value:
         """`self.name(*args, **kwargs)` without making the bound method."""
         return self.get_attr(machine, name).realize(machine).call(machine, args, kwargs)

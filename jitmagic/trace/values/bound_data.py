@@ -39,7 +39,7 @@ def bind_data(machine: Machine, owner: Any, value: Any) -> None:
         machine.effects.set_attr(owner, "data", bound)
         machine.at_exit(lambda builder: _count_writes(owner, made.meta["val"], builder))
     if wants_grad:
-        graph.switched.append((owner, machine.step))
+        graph.switched.append((owner, machine.step, False))
         made = graph.require_grad(made, lines)
     graph.owners[made] = owner
     owner.node = made

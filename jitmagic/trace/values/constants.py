@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,16 @@ from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
 from .iterators import IteratorValue, RangeIterator, StepIterator
 
-__all__ = ["ATOMS", "BINARY", "COMPARE", "UNARY", "ConstantMethodValue", "ConstantValue", "fold"]
+__all__ = [
+    "ATOMS",
+    "BINARY",
+    "COMPARE",
+    "UNARY",
+    "ConstantMethodValue",
+    "ConstantValue",
+    "fold",
+    "folds_late",
+]
 
 ATOMS: tuple[type, ...] = (
     int, float, complex, str, bytes, bool, type(None), type(Ellipsis), type(NotImplemented),
@@ -129,7 +138,8 @@ class ConstantValue(Value):
                 self.refuse(machine, "% formatting")
             return None
         left, right = (other, self) if reflected else (self, other)
-        _check_size(op, left.as_constant(machine), right.as_constant(machine))
+        if not _varies(right):
+            _check_size(op, left.as_constant(machine), right.as_constant(machine))
         return fold(machine, BINARY[op], left, right)
 
     def compare(
@@ -169,18 +179,23 @@ class ConstantMethodValue(Value):
         return types.BuiltinMethodType
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        values = [_taken_in(machine, arg.realize(machine)) for arg in args]
+        if self.name == "join" and len(args) == 1 and not kwargs:
+            items = _items_of(machine, args[0].realize(machine))
+            if items is not None:
+                return fold(machine, _joined, self.owner, *items)
+        values = [arg.realize(machine) for arg in args]
         keywords = {name: arg.realize(machine) for name, arg in kwargs.items()}
         if not all(value.is_constant(machine) for value in (*values, *keywords.values())):
             what = "arguments that are no constants"
             name = f"{self.owner.describe()}.{self.name}"
             raise GraphBreak(UnsupportedArguments.of(name=name, what=what))
-        constants = {name: value.as_constant(machine) for name, value in keywords.items()}
+        names, count = tuple(keywords), len(values)
 
         def method(owner: Any, *given: Any) -> Any:
-            return getattr(owner, self.name)(*given, **constants)
+            named = dict(zip(names, given[count:], strict=True))
+            return getattr(owner, self.name)(*given[:count], **named)
 
-        return fold(machine, method, self.owner, *values)
+        return fold(machine, method, self.owner, *values, *keywords.values())
 
     def truth(self, machine: Machine) -> bool:
         return True
@@ -194,18 +209,31 @@ class ConstantMethodValue(Value):
         return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
 
 
-def _taken_in(machine: Machine, value: Value) -> Value:
-    """An iterator's items as a constant (`"".join(...)`), other values as they are."""
-    if not isinstance(value, IteratorValue):
-        return value
-    items = []
-    while (item := value.next(machine)) is not None:
-        items.append(item.realize(machine).as_constant(machine))
-    return machine.constant(items)
+def _items_of(machine: Machine, value: Value) -> list[Value] | None:
+    """What `"".join(value)` joins, if it is an iterator or has an item that varies."""
+    if isinstance(value, IteratorValue):
+        items = []
+        while (item := value.next(machine)) is not None:
+            items.append(item.realize(machine))
+        return items
+    is_plain = value.python_type(machine) in (list, tuple)
+    return (
+        [item.realize(machine) for item in value.parts()] if is_plain and _varies(value) else None
+    )
+
+
+def _joined(separator: Any, *items: Any) -> Any:
+    return separator.join(items)
 
 
 def fold(machine: Machine, function: Callable[..., Any], *values: Value) -> Value:
-    """`function` of constants, computed now; what it raises, the traced program raises."""
+    """`function` of constants, computed now; what it raises, the traced program raises. Of numbers
+    that vary it is computed later, where that is possible (deferred.py).
+    """
+    if any(_varies(value) for value in values):
+        for fold_late in _LATE:
+            if (later := fold_late(machine, function, values)) is not None:
+                return later
     constants = [value.as_constant(machine) for value in values]
     if any(type(one) in ARRAY_SCALARS for one in constants):
         function = _without_warnings(function)
@@ -216,6 +244,20 @@ def fold(machine: Machine, function: Callable[..., Any], *values: Value) -> Valu
     except Exception as error:  # whatever a pure function of constants raises is the program's own
         raise machine.error(type(error), *error.args, exact=True) from None
     return machine.constant(result)
+
+
+FoldLate = Callable[[Machine, Callable[..., Any], Sequence[Value]], Value | None]
+_LATE: list[FoldLate] = []
+
+
+def folds_late(function: FoldLate) -> FoldLate:
+    """Register what is asked for `function(*values)` where some of them vary."""
+    _LATE.append(function)
+    return function
+
+
+def _varies(value: Value) -> bool:
+    return value.varies or (not value.source and any(map(_varies, value.parts())))
 
 
 def _without_warnings(function: Callable[..., Any]) -> Callable[..., Any]:

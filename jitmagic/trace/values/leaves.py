@@ -1,13 +1,15 @@
 """`requires_grad_()` of a tensor: a leaf of the autograd graph, or none any more.
 
 Comes in: the tensor's value, and the flag asked for. Goes out: the node that the tensor has from
-there on, for autograd's later questions. A tensor from outside keeps its memory: its node is then
-one of `detach()`, and an effect sets the flag at the exit. Break where a later backward would have
-to lead to such a leaf.
+there on, for autograd's later questions. A tensor from outside that nothing was computed of yet is
+given the flag before the graph runs, which then has an input that requires grad. Later on it keeps
+its memory: its node is one of `detach()`, and an effect sets the flag at the exit; break where a
+later backward would have to lead to such a leaf.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -51,13 +53,40 @@ def _of_an_input(machine: Machine, owner: Any, wanted: bool) -> Node:
         raise GraphBreak(_REASON)
     if wanted and any(_is_view_of(owner.meta, node) for node in graph.owners):
         raise GraphBreak(_REASON)  # they have a history from then on, in eager
-    graph.switched.append((owner, machine.step))
+    if wanted and _is_untouched(graph, owner):
+        return _flagged_early(machine, owner)
+    graph.switched.append((owner, machine.step, False))
     machine.effects.set_attr(owner, "requires_grad", machine.constant(wanted))
     before = next((n for n in graph.inputs if graph.owners.get(n) is owner), None)
     if before is not None and before.meta["val"].requires_grad is wanted:
         return before  # as it came
     detached: Node = graph.call("detach", (owner.node,), {}, machine.lines())
     return graph.require_grad(detached, machine.lines()) if wanted else detached
+
+
+def _is_untouched(graph: GraphBuilder, owner: Any) -> bool:
+    """Whether the graph so far is the same for a leaf that requires grad."""
+    node: Node = owner.node
+    if graph.inputs.get(node) is None or node.users or graph.is_output(node):
+        return False
+    lives = [getattr(graph.owners.get(one), "live", None) for one in graph.inputs]
+    views = [live for live in lives if live is not None and live._is_view()]
+    return not owner.live._is_view() and all(view._base is not owner.live for view in views)
+
+
+def _flagged_early(machine: Machine, owner: Any) -> Node:
+    graph: GraphBuilder = machine.graph
+    node: Node = owner.node
+    graph.switched.append((owner, machine.step, True))
+    machine.effects.draw(owner, _require_grad, "requires_grad_")
+    node.meta["val"].requires_grad_()
+    spec = node.meta["spec"] = replace(node.meta["spec"], requires_grad=True)
+    graph.inputs[node] = replace(graph.inputs[node], spec=spec)
+    return node
+
+
+def _require_grad(tensor: torch.Tensor) -> None:
+    tensor.requires_grad_()
 
 
 def _is_view_of(meta: torch.Tensor, node: Node) -> bool:
@@ -80,7 +109,7 @@ def check_leaves(graph: GraphBuilder) -> None:
     handed_out = [node for node in graph.owners if graph.is_output(node)]
     lives = [getattr(graph.owners.get(node), "live", None) for node in graph.inputs]
     bases = [live._base for live in lives if live is not None and live._is_view()]
-    for owner, born in graph.switched:
-        views = any(_is_view_of(owner.meta, node) for node in handed_out)
+    for owner, born, is_early in graph.switched:
+        views = not is_early and any(_is_view_of(owner.meta, node) for node in handed_out)
         if owner in became or views or any(base is owner.live for base in bases):
             raise Unrestorable("a tensor that became a leaf", born, _REASON)

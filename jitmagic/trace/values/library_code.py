@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import TorchFunctionMode
 
 from ..breaks import GraphBreak, RefusedTorchCall
@@ -19,7 +20,7 @@ from .base import Machine, ObservedError, Value
 from .operators import binary, compare
 from .sequences import ListValue, SequenceValue, SliceValue, TupleValue
 from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS
-from .tensor import TensorMethodValue, TensorValue
+from .tensor import TensorMethodValue, TensorValue, record
 from .torch_function import torch_function
 
 __all__ = ["Recorder"]
@@ -62,6 +63,8 @@ class Recorder(TorchFunctionMode):
         machine, name = self._machine, func.__name__
         if name == "__get__":
             return args[0].get_attr(machine, func.__self__.__name__)
+        if isinstance(func, OpOverload | OpOverloadPacket):
+            return record(machine, func, args, kwargs)
         if getattr(torch.Tensor, name, None) is not func:
             function = torch_function(func)
             return self._refuse(name) if function is None else function.call(machine, args, kwargs)

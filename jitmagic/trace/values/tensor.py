@@ -302,6 +302,11 @@ class TensorValue(Value):
         method = self.get_attr(machine, name).realize(machine)
         return method.call(machine, args, kwargs)
 
+    def written_as(self, machine: Machine) -> Value:
+        """See Tensor.__format__."""
+        is_number = self.meta.dim() == 0 and self.python_type(machine) is torch.Tensor
+        return self.call_method(machine, "item", [], {}) if is_number else self
+
     # -- exits -----------------------------------------------------------------------------------
 
     def recipe(self, builder: Builder) -> Recipe:

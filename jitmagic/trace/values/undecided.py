@@ -17,6 +17,7 @@ from ...symbols.expr import Expr
 from ...symbols.scalar import symbols_of
 from ..result import Recipe
 from .base import Builder, Machine, Value
+from .validation import asserted
 
 __all__ = ["UndecidedValue"]
 
@@ -51,7 +52,13 @@ class UndecidedValue(Value):
         return self.truth(machine)
 
     def truth(self, machine: Machine) -> bool:
-        decided: bool = machine.symbols.decide(self.op, *self.exprs)
+        """Where one of the ways that a branch goes on only raises, the other is taken."""
+        symbols = machine.symbols
+        if not symbols.has_hints(self.exprs) and symbols.known(self.op, *self.exprs) is None:
+            answer = asserted(machine, self.node())
+            if answer is not None:
+                return answer
+        decided: bool = symbols.decide(self.op, *self.exprs)
         return decided
 
     def hash_key(self, machine: Machine) -> object:

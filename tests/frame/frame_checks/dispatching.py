@@ -321,6 +321,17 @@ def giving_up_calls_the_function_natively():
 
 
 @check
+def giving_up_may_be_for_so_many_calls():
+    made = dispatcher(1)
+    made.give_up(lambda a: ("plain", a), 1, 2)
+    made.add(Entry(only(5), lambda a: "entry"))
+    assert [made(n) for n in (5, 6, 5, 7)] == ["entry", ("plain", 6), "entry", ("plain", 7)]
+    assert made(8) == ("missed", (8,)) and made(5) == "entry"
+    made.give_up(lambda a: ("again", a), 1, 1)
+    assert [made(n) for n in (8, 9)] == [("again", 8), ("missed", (9,))]
+
+
+@check
 def suspended_dispatchers_only_miss():
     made = dispatcher()
     made.add(Entry(ANY, lambda value: "entry"))

@@ -201,7 +201,7 @@ def test_generated_code(tier: str) -> None:
 def test_a_constant_says_what_asked_for_it_and_where() -> None:
     def program(x: Tensor, i: int, r: float) -> Any:
         y = x * r
-        return y, f"{i}"
+        return y, {f"{i}": 1}
 
     compiled = run(program, X, [(1, 0.5), (2, 0.25), (3, 0.125)], backend="eager")
     (special,) = traces(compiled)[-1].specialized

@@ -147,14 +147,6 @@ def to_what_it_is(x: Tensor) -> Any:
     return loss_of(x)
 
 
-WHOLE = [
-    saliency, adversarial, adversarial_by_grad, a_derivative_in_the_loss, on_and_off,
-    a_step_of_the_input, written_before, without_grad_mode, frozen_for_a_while,
-    a_critic_and_a_generator, frozen_for_good, frozen_after_its_use, thawed_for_a_while,
-    thawed_for_good, an_optimizer_of_some, to_what_it_is,
-]  # fmt: skip
-
-
 def differentiated_later(x: Tensor) -> Any:
     x.requires_grad_(True)
     return loss_of(x)
@@ -168,6 +160,15 @@ def a_view_is_handed_out(x: Tensor) -> Any:
 def thawed_and_differentiated_later(x: Tensor) -> Any:
     FROZEN.requires_grad_(True)
     return loss_of(FROZEN(x))
+
+
+WHOLE = [
+    saliency, adversarial, adversarial_by_grad, a_derivative_in_the_loss, on_and_off,
+    a_step_of_the_input, written_before, without_grad_mode, frozen_for_a_while,
+    a_critic_and_a_generator, frozen_for_good, frozen_after_its_use, thawed_for_a_while,
+    thawed_for_good, an_optimizer_of_some, to_what_it_is, differentiated_later,
+    a_view_is_handed_out, thawed_and_differentiated_later,
+]  # fmt: skip
 
 
 def frozen_before_its_backward(x: Tensor) -> Any:
@@ -207,7 +208,6 @@ def no_leaf(x: Tensor) -> Any:
 
 
 BROKEN = [
-    differentiated_later, a_view_is_handed_out, thawed_and_differentiated_later,
     frozen_before_its_backward, a_leaf_is_written_to, a_view_from_before, a_view_made_while_frozen,
     a_view_from_outside, no_leaf,
 ]  # fmt: skip
@@ -284,3 +284,68 @@ def test_one_graph_where_no_later_backward_leads_to_the_leaf(program):
     tagged = jitmagic.jit(program, backend="eager")
     seen(tagged, INPUTS["plain"], calls=1)
     assert (counts_of(tagged).breaks == 0) == (program in WHOLE)
+
+
+def physics_loss(x: Tensor) -> Tensor:
+    x.requires_grad_(True)
+    u = HEAD(BODY(x).tanh()).sum(1, keepdim=True)
+    (du,) = torch.autograd.grad(u.sum(), x, create_graph=True)
+    (d2u,) = torch.autograd.grad(du.sum(), x, create_graph=True)
+    return (d2u + u).square().mean()
+
+
+def penalised(x: Tensor) -> Tensor:
+    x.requires_grad = True
+    out = HEAD(BODY(x).tanh())
+    (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    return nn.functional.softplus(-out).mean() + grad.pow(2).sum(1).mean()
+
+
+def used_before(x: Tensor) -> Tensor:
+    y = x * 2
+    x.requires_grad_()
+    return (BODY(x) * BODY(y)).sum()
+
+
+def returned_too(x: Tensor) -> Any:
+    assert not x.requires_grad
+    x.requires_grad_()
+    return BODY(x).sum(), x, x.requires_grad
+
+
+LOSSES = {fn.__name__: fn for fn in (physics_loss, penalised, used_before, returned_too)}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_that_leaves_leads_to_the_input(name: str, backend: str) -> None:
+    def gradients(run: Any) -> list[Any]:
+        found = []
+        for seed in range(3):
+            torch.manual_seed(seed)
+            x = torch.randn((5, 9, 3)[seed], 4)
+            result = run(x)
+            loss = result if isinstance(result, Tensor) else result[0]
+            for parameter in PARAMETERS:
+                parameter.grad = None
+            loss.backward()
+            found += [loss.detach(), x.grad, x.requires_grad, x.is_leaf, result is x]
+            found += [None if one.grad is None else one.grad.clone() for one in PARAMETERS]
+        return found
+
+    fn = LOSSES[name]
+    run = jitmagic.jit(fn, backend=backend)
+    torch.testing.assert_close(gradients(run), gradients(fn))
+    assert (counts_of(run).breaks == 0) == (name != "used_before")
+
+
+def test_the_flag_is_as_it_was_when_the_graph_raises() -> None:
+    def looked_up(x: Tensor, at: Tensor) -> Tensor:
+        x.requires_grad_()
+        return x[at].sum()
+
+    run, x = jitmagic.jit(looked_up), torch.randn(4)
+    run(torch.randn(4), torch.tensor([0, 3]))
+    with pytest.raises(IndexError):
+        run(x, torch.tensor([9]))
+    assert x.requires_grad  # as in eager, which gets as far as that

@@ -56,9 +56,14 @@ def switched_to_what_it_is(x: Tensor) -> Any:
     return LINEAR(x).requires_grad_()
 
 
+def an_input(x: Tensor) -> Any:
+    x.requires_grad = True
+    return LINEAR(x) * x
+
+
 WHOLE = [
     a_view_of_an_input, by_the_method, some_results_from_it_alone, its_base_is_written,
-    written_without_grad, switched_to_what_it_is,
+    written_without_grad, switched_to_what_it_is, an_input,
 ]  # fmt: skip
 
 
@@ -86,11 +91,6 @@ def handed_out_in_an_object(x: Tensor) -> Any:
     return held, LINEAR(held.h)
 
 
-def an_input(x: Tensor) -> Any:
-    x.requires_grad = True
-    return LINEAR(x) * x
-
-
 def no_leaf(x: Tensor) -> Any:
     h = LINEAR(x)
     h.requires_grad = True
@@ -116,7 +116,7 @@ def no_bool(x: Tensor) -> Any:
 
 
 BROKEN = [
-    no_input_requires_grad, handed_out, a_view_is_handed_out, handed_out_in_an_object, an_input,
+    no_input_requires_grad, handed_out, a_view_is_handed_out, handed_out_in_an_object,
     no_leaf, of_integers, written_in_place, no_bool,
 ]  # fmt: skip
 

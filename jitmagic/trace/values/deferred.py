@@ -1,0 +1,150 @@
+"""Texts and rounded numbers of numbers that vary: made by Python when the graph has run.
+
+Comes in: a pure function (format, %, str.join, round) and its arguments, of which some are numbers
+that vary, or made of such. Goes out: a value that is stored, returned, printed or logged as it is,
+so that a line in a log costs neither a break nor a variant for each number. Whoever wants to know
+it (a key, a name, a comparison) specialises, as with the numbers themselves (scalars.py).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from ...symbols.context import Specialize
+from ...symbols.scalar import Symbol, symbols_of
+from ..breaks import GraphBreak
+from ..result import Recipe
+from .base import Builder, Machine, Value
+from .constants import fold, folds_late
+from .scalars import ScalarValue
+
+__all__ = ["DeferredValue"]
+
+Examples = Mapping[type, tuple[Any, ...]]
+_LARGEST = 1e300
+# Numbers that are as hard to write as any.
+_FINITE: Examples = {float: (0.5, -_LARGEST), int: (1, -(2**40)), str: ("text",)}
+_ANY: Examples = {**_FINITE, float: (*_FINITE[float], math.inf, math.nan)}
+
+
+class DeferredValue(Value):
+    """`function(*args)`, which raises for no values of the numbers among the arguments."""
+
+    __slots__ = ("args", "function", "kind")
+    varies = True
+
+    def __init__(self, kind: type, function: Callable[..., Any], args: Sequence[Value]) -> None:
+        super().__init__()
+        self.kind, self.function, self.args = kind, function, tuple(args)
+
+    def python_type(self, machine: Machine) -> type:
+        return self.kind
+
+    def is_constant(self, machine: Machine) -> bool:
+        """At a price."""
+        return True
+
+    def as_constant(self, machine: Machine) -> NoReturn:
+        self.refuse(machine, "its value")
+
+    def hash_key(self, machine: Machine) -> object:
+        self.refuse(machine, "hash()")
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        self.refuse(machine, f".{name}")
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if op == "+" and self.kind is other.python_type(machine) is str:
+            return fold(machine, operator.add, *((other, self) if reflected else (self, other)))
+        self.refuse(machine, op)
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        self.refuse(machine, f"comparison {op}")
+
+    def unary(self, machine: Machine, op: str) -> Value:
+        self.refuse(machine, f"unary {op}")
+
+    def truth(self, machine: Machine) -> bool:
+        self.refuse(machine, "bool()")
+
+    def refuse(self, machine: Machine, what: str) -> NoReturn:
+        raise Specialize(self.symbols(machine), f"{what} of {self.describe()}")
+
+    def symbols(self, machine: Machine) -> list[Symbol]:
+        """Of all its numbers."""
+        found: dict[Symbol, None] = {}
+        for part in _leaves(machine, self.args):
+            if isinstance(part, DeferredValue):
+                found.update(dict.fromkeys(part.symbols(machine)))
+            elif isinstance(part, ScalarValue):
+                found.update(dict.fromkeys(symbols_of(part.expr)))
+        return list(found)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(self.function, tuple(builder(arg) for arg in self.args))
+
+    def parts(self) -> Iterable[Value]:
+        return self.args
+
+    def describe(self) -> str:
+        of = next((arg.describe() for arg in self.args if arg.varies), "numbers that vary")
+        return f"a {self.kind.__name__} made of {of}"
+
+
+@folds_late
+def _deferred(
+    machine: Machine, function: Callable[..., Any], args: Sequence[Value]
+) -> DeferredValue | None:
+    """None: it might raise, has to be known at once, or varies in more than numbers."""
+    leaves = list(_leaves(machine, args))
+    varying = [leaf for leaf in leaves if leaf.varies]
+    numbers = [leaf for leaf in varying if isinstance(leaf, ScalarValue)]
+    if not all(isinstance(leaf, ScalarValue | DeferredValue) for leaf in varying):
+        return None
+    kind = _kind(machine, function, args, _ANY)
+    if kind is None and (kind := _kind(machine, function, args, _FINITE)) is not None:
+        for number in numbers:  # "%d" raises for nan
+            number.keep_within(machine, -_LARGEST, _LARGEST, "its text")
+    return DeferredValue(kind, function, args) if kind in (str, float) else None
+
+
+def _kind(
+    machine: Machine, function: Callable[..., Any], args: Sequence[Value], examples: Examples
+) -> type | None:
+    """Of what it gives; None: it raises for some of the examples, or the kind differs."""
+    kinds = set()
+    for turn in range(max(map(len, examples.values()))):
+        try:
+            made = function(*(_example(machine, arg, examples, turn) for arg in args))
+        except GraphBreak:
+            raise
+        except Exception:  # whatever a pure function of constants raises is the program's own
+            return None
+        kinds.add(type(made))
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _leaves(machine: Machine, args: Iterable[Value]) -> Iterator[Value]:
+    for arg in args:
+        value = arg.realize(machine)
+        if value.python_type(machine) is tuple and not isinstance(value, DeferredValue):
+            yield from _leaves(machine, value.parts())
+        else:
+            yield value
+
+
+def _example(machine: Machine, value: Value, examples: Examples, turn: int) -> Any:
+    value = value.realize(machine)
+    if isinstance(value, ScalarValue | DeferredValue):
+        found = examples[value.kind]
+        return found[turn % len(found)]
+    if value.python_type(machine) is tuple and any(v.varies for v in _leaves(machine, [value])):
+        return tuple(_example(machine, item, examples, turn) for item in value.parts())
+    return value.as_constant(machine)
