@@ -113,7 +113,10 @@ def load_template(
         return LoadedTemplate(executable_template(plan, {}, symbols), cached=True, kernels=0)
     if source.language == "triton":
         return _triton_template(plan, source, symbols, target, options, tell)
-    kernels = _cpp_kernels(source, target, options, tell)
+    if source.language == "numba":
+        kernels = _numba_kernels(source, tell)
+    else:
+        kernels = _cpp_kernels(source, target, options, tell)
     made = executable_template(plan, kernels.entries, symbols)
     return LoadedTemplate(made, kernels.cached, len(kernels.entries))
 
@@ -139,13 +142,18 @@ def _cpp_kernels(source: KernelSource, target: Target, options: Options, tell: T
 def _load_numba(
     plan: Plan, source: KernelSource, target: Target, options: Options, tell: Tell, others: Others
 ) -> Loaded:
+    kernels = _numba_kernels(source, tell)
+    run = make_executable(plan, {**kernels.entries, **others})
+    return Loaded(run, kernels.cached, len(kernels.entries))
+
+
+def _numba_kernels(source: KernelSource, tell: Tell) -> _Kernels:
     tell("numba")
+    functions = build_functions(source)
     entries: dict[str, KernelEntry] = {
-        name: CpuEntry(function.address, function)
-        for name, function in build_functions(source).items()
+        name: CpuEntry(function.address, function) for name, function in functions.items()
     }
-    run = make_executable(plan, {**entries, **others})
-    return Loaded(run, cached=False, kernels=len(entries))
+    return _Kernels(entries, cached=False)
 
 
 def _load_triton(
