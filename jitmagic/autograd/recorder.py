@@ -97,8 +97,9 @@ def _frozen(value: Any) -> Any:
         return value.node
     if isinstance(value, (bool, int, float, complex)):
         return type(value), repr(value)
-    if isinstance(value, (torch.SymInt, Size)):  # compared by identity: asks and guards nothing
-        return expr_of(as_dimension(value) if isinstance(value, torch.SymInt) else value)
+    value = as_dimension(value)
+    if isinstance(value, Size):  # compared by identity: asks and guards nothing
+        return expr_of(value)
     if isinstance(value, (list, tuple)):
         return (list, *map(_frozen, value))
     return value
@@ -344,7 +345,7 @@ def _to_node(value: Any) -> Any:
         return tuple(_to_node(item) for item in value)
     if isinstance(value, list):
         return [_to_node(item) for item in value]
-    return as_dimension(value) if isinstance(value, torch.SymInt) else value
+    return as_dimension(value)
 
 
 def _device_of(op: Any, args: Any, kwargs: Mapping[str, Any]) -> torch.device:

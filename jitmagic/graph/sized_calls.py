@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-from torch.nn.functional import interpolate
+from torch.nn.functional import interpolate, max_pool1d, max_pool2d
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from ..symbols.context import Specialize
@@ -31,6 +31,8 @@ def call_of_sizes(
     """`function(*args, **kwargs)`."""
     if function is interpolate:
         return _interpolate(*args, **kwargs)
+    if function is max_pool1d:
+        return _max_pool1d(*args, **kwargs)
     try:
         return function(*args, **kwargs)
     except Specialize:  # the parser of Python arguments asks for ints: torch.linspace(a, b, n)
@@ -83,6 +85,23 @@ def _interpolate(
     scales = [None] * dims if size is not None or recompute_scale_factor else factors
     made: torch.Tensor = operator.default(x, wanted, *corners, *scales)
     return made
+
+
+def _max_pool1d(x: torch.Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
+    """By max_pool2d over rows of one (ATen/native/Pooling.cpp), which asks for no size."""
+    names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if len(args) > len(names) or next(sizes_in(x), None) is None:
+        return max_pool1d(x, *args, return_indices=return_indices, **kwargs)
+    neutral = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1}
+    for name, beside in neutral.items():
+        value = given.get(name)
+        (along,) = value if isinstance(value, list | tuple) and value else (value,)
+        given[name] = None if along in (None, ()) else (beside, along)
+    wide = {name: value for name, value in given.items() if value is not None}
+    pool: Any = max_pool2d
+    made = pool(x.unsqueeze(-2), return_indices=return_indices, **wide)
+    return tuple(one.squeeze(-2) for one in made) if return_indices else made.squeeze(-2)
 
 
 def _is_exact(factor: Any) -> bool:

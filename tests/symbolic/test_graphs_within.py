@@ -130,6 +130,13 @@ CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
     "antialiased": lambda x: F.interpolate(x[None, None], (4, 9), mode="bilinear", antialias=True),
     "exact": lambda x: F.interpolate(x[None], size=7, mode="nearest-exact"),
 }
+DIFFERENTIATED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "var": lambda x: (x.var(0), x.var(), torch.std_mean(x, 1)[0]),
+    "smoothed": lambda x: F.cross_entropy(x, torch.arange(x.shape[0]) % 4, label_smoothing=0.1),
+    "attention": lambda x: F.scaled_dot_product_attention(*[x.mT[None].contiguous()] * 3),
+    "pooled": lambda x: F.max_pool1d(x.mT, 2, padding=1) * 2,
+    "pooled once": lambda x: F.max_pool1d(x.mT[None], (3,), 1, ceil_mode=True),
+}
 
 
 def _leaves(value: Any) -> list[torch.Tensor]:
@@ -170,6 +177,23 @@ def test_sizes_are_symbols_in_it(name: str) -> None:
     journal = _as_eager({**GRAPHS, **CALLS}[name])
     assert sum(record.result("trace") is not None for record in journal) == 1
     assert not [kept for kept in _kept(journal, "joint for all sizes") if kept.startswith("only")]
+
+
+@pytest.mark.parametrize("name", DIFFERENTIATED)
+def test_formulas_of_autograd_compute_with_sizes(name: str) -> None:
+    program = DIFFERENTIATED[name]
+    compiled = jitmagic.jit(program, dynamic=True)
+    for size in SIZES:
+        x = torch.randn(size, 4, requires_grad=True)
+        totals = [sum(part.sum() for part in _leaves(f(x))) for f in (compiled, program)]
+        torch.testing.assert_close(*totals, rtol=1e-4, atol=1e-4)
+        ours, eager = (torch.autograd.grad(total, x)[0] for total in totals)
+        torch.testing.assert_close(ours, eager, rtol=1e-3, atol=1e-4)
+    handle = handle_of(compiled)
+    assert handle is not None
+    assert sum(record.result("trace") is not None for record in handle.journal) == 1
+    joints = _kept(handle.journal, "joint for all sizes")
+    assert not [kept for kept in joints if kept.startswith("only")]
 
 
 def test_an_assertion_fails_at_another_size() -> None:
