@@ -92,7 +92,8 @@ def _max_pool1d(x: torch.Tensor, *args: Any, return_indices: bool = False, **kwa
     names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     if len(args) > len(names) or next(sizes_in(x), None) is None:
-        return max_pool1d(x, *args, return_indices=return_indices, **kwargs)
+        usual: Any = max_pool1d
+        return usual(x, *args, return_indices=return_indices, **kwargs)
     neutral = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1}
     for name, beside in neutral.items():
         value = given.get(name)
