@@ -15,14 +15,14 @@ from types import MappingProxyType
 from typing import Any
 
 from ..codegen.plan import KernelSource, Plan
-from ..errors import CompileFailed, ToolchainError
+from ..errors import ToolchainError
 from ..options import Options
 from ..symbols.scalar import Symbol
 from ..target import Target
 from .ahead import was_built_ahead
 from .alignment import aligned_arguments, inputs_of_kernels
 from .cuda_driver import load_function
-from .cudagraph import replayed
+from .cudagraph import can_replay, replayed
 from .native import (
     AtSizes,
     CpuEntry,
@@ -33,6 +33,7 @@ from .native import (
 )
 from .numba_kernels import build_functions
 from .precompiled import refusals
+from .shelf import Shelf
 from .store import open_store
 from .triton_kernels import Cubin, build_cubins
 from .units import build_units
@@ -59,6 +60,7 @@ class LoadedTemplate:
     plan: AtSizes
     cached: bool
     kernels: int
+    shelf: Shelf | None = None  # where what runs at some sizes goes behind CUDA graphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +106,20 @@ def load_template(
     options: Options,
     tell: Tell = _nobody,
 ) -> LoadedTemplate:
-    """As `load`, of a plan with Sizes. `symbols`: in the order of their values. Raises
-    CompileFailed where executables are made for one size.
-    """
-    if options.cuda_graphs and plan.device.type == "cuda":
-        raise CompileFailed("CUDA graphs are recorded for one size")
+    """As `load`, of a plan with Sizes. `symbols`: in the order of their values."""
+    loaded = _loaded_template(plan, source, symbols, target, options, tell)
+    shelf = Shelf() if options.cuda_graphs and can_replay(plan) else None
+    return replace(loaded, shelf=shelf)
+
+
+def _loaded_template(
+    plan: Plan,
+    source: KernelSource | None,
+    symbols: Sequence[Symbol],
+    target: Target,
+    options: Options,
+    tell: Tell,
+) -> LoadedTemplate:
     if source is None or not source.symbols:
         return LoadedTemplate(executable_template(plan, {}, symbols), cached=True, kernels=0)
     if source.language == "triton":
