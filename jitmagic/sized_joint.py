@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import RLock
 from types import MappingProxyType
@@ -141,6 +141,7 @@ class _Part:
     shell: SizedShell
     forward: _Kernels
     slots: tuple[tuple[int, ...], int, tuple[int, ...]]  # inputs, how many outputs, dead
+    backwards: dict[Missing, BySizes] = field(default_factory=dict)
 
 
 class SizedJoint:
@@ -235,14 +236,15 @@ class SizedJoint:
         """
         templates = [part.forward.template(values, record) for part in self._parts]
         forwards = [
-            self._alone(part, values, record) if template is None else template.plan
+            self._alone(part, values, record) if template is None else _forward(template, values)
             for part, template in zip(self._parts, templates, strict=True)
         ]
         whole = self._assembled(forwards, inputs)
         run: Executable = whole.at(values) if hasattr(whole, "at") else whole
         there = [template for template in templates if template is not None]
         predicates = (self.predicates, *(template.predicates for template in there))
-        return Made(run, whole if len(there) == len(templates) else None, predicates)
+        is_native = len(there) == len(templates) and all(one.is_native for one in there)
+        return Made(run, whole if is_native else None, predicates)
 
     def _alone(self, part: _Part, values: Vector, record: Recording) -> Executable:
         """The forward of one vector, for which there can be no template."""
@@ -273,6 +275,12 @@ class SizedJoint:
 
     def _backward(self, part: _Part, missing: Missing) -> BySizes:
         """What has the backward without these tangents, for each vector."""
+        with self._lock:
+            if missing not in part.backwards:
+                part.backwards[missing] = self._new_backward(part, missing)
+            return part.backwards[missing]
+
+    def _new_backward(self, part: _Part, missing: Missing) -> BySizes:
         gm = backward_without(part.parts, missing)
         kernels = self._kernels(gm, "backward")
 
@@ -280,8 +288,9 @@ class SizedJoint:
             template = kernels.template(values, record)
             if template is None:
                 return self._builders.graph(concrete(values), "backward", record)
-            known.add_template(checks((template.predicates,)), template.plan, None)
-            return template.plan.at(values)
+            if template.is_native:
+                known.add_template(checks((template.predicates,)), template.plan, None)
+            return template.instantiate(values)
 
         def concrete(values: Vector) -> GraphModule:
             return graph_at(gm, self._known(values))
@@ -302,6 +311,10 @@ class SizedJoint:
 
     def _known(self, values: Vector) -> dict[Expr, int]:
         return dict(zip(self.symbols, values, strict=True))
+
+
+def _forward(template: Template, values: Vector) -> AtSizes | Executable:
+    return template.plan if template.is_native else template.instantiate(values)
 
 
 def _check_results(gm: GraphModule, joint: Joint) -> None:

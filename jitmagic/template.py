@@ -29,6 +29,7 @@ from .loops.lower import lower
 from .loops.verify import verify
 from .options import Options
 from .records import Recording
+from .runtime.cudagraph import replayed
 from .runtime.load import Loaded, load_template
 from .runtime.native import AtSizes
 from .schedule import schedule
@@ -78,10 +79,13 @@ def for_all_sizes(
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Kernels that are loaded, and the plan that launches them."""
+    """Kernels that are loaded, and the plan that launches them. `replays`: puts what runs at some
+    sizes behind CUDA graphs, which are recorded for those alone.
+    """
 
     plan: AtSizes
     predicates: Predicates
+    replays: Callable[[Executable, Vector], Executable] | None = None
 
     def holds(self, values: tuple[int, ...]) -> bool:
         """Whether it was made for these values too, in the order of its symbols."""
@@ -89,7 +93,13 @@ class Template:
 
     def instantiate(self, values: tuple[int, ...]) -> Executable:
         """The executable for inputs of these sizes, of which `holds` is true."""
-        return self.plan.at(values)
+        run: Executable = self.plan.at(values)
+        return run if self.replays is None else self.replays(run, values)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether executables for other sizes are made of `plan` alone."""
+        return self.replays is None
 
 
 def compile_template(
@@ -148,7 +158,12 @@ def _template(
             stage.keep(Loaded(tuple, loaded.cached, loaded.kernels))
     record.kernels += loaded.kernels
     record.cache_hits += loaded.kernels if loaded.cached else 0
-    return Template(loaded.plan, predicates)
+    shelf = loaded.shelf
+
+    def replays(run: Executable, values: Vector) -> Executable:
+        return replayed(run, plans.plan(values), shelf)
+
+    return Template(loaded.plan, predicates, None if shelf is None else replays)
 
 
 def _predicates(

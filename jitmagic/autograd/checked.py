@@ -19,15 +19,12 @@ import torch
 
 from ..graph.node_meta import tensors_in
 from ..graph.recurrent import RECURRENT
-from .resized import for_sizes
 
 __all__ = ["spelled_out"]
 
 
-def spelled_out(function: Callable[..., Any], is_sized: bool = False) -> Callable[..., Any]:
-    """What to call in place of `function` while a graph is recorded, one of all sizes or not."""
-    if is_sized:
-        function = for_sizes(function)
+def spelled_out(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What to call in place of `function` while a graph is recorded."""
     if function in RECURRENT:
         return partial(_recurrent, function)
     return _SPELLED.get(function, function)

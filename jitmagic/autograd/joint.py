@@ -33,13 +33,13 @@ from ..graph.sym_node import as_dimensions, as_torch
 from ..graph.symbolic_index import INDEXING, selected
 from ..graph.transforms import is_transform
 from ..spec import TensorSpec, contiguous_strides
-from .checked import spelled_out
 from .custom import check_gradients, custom_nodes
 from .decompose import TABLE
 from .functionalize import Functionalizer
 from .nodes import alias_root, erase_dead, module_of
 from .origins import mark_origin, origin_of
 from .outputs import Outputs
+from .recorded_call import recorded_call
 from .recorder import Recorder, Sym
 from .result import Joint
 from .saving import SavedTensors
@@ -183,12 +183,11 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTe
             value = transformed(node.target, args, saved)  # type: ignore[arg-type]
         elif node.target in INDEXING and (found := selected(args)) is not None:
             value = found[0]
-        elif callable(node.target):
-            function = spelled_out(node.target, mode.recorder.is_sized)
-            value = call_from(Silence(), function, args, kwargs)
-        elif node.op == "call_method":
-            method = getattr(type(args[0]), node.target)
-            value = call_from(Silence(), spelled_out(method), args, kwargs)
+        elif callable(node.target) or node.op == "call_method":
+            is_method = isinstance(node.target, str)
+            function = getattr(type(args[0]), str(node.target)) if is_method else node.target
+            given = function, args, kwargs, mode.recorder.is_sized
+            value = call_from(Silence(), recorded_call, given, {})
         else:
             raise CompileFailed(f"{node.op} is no part of a traced graph")
     except Exception as error:  # whatever torch raises: the frame runs as eager and raises it there
@@ -252,7 +251,7 @@ def _gradients(node: Node, args: Any, mode: Functionalizer) -> Any:
 
 
 def _is_item(node: Node, args: Sequence[Any]) -> bool:
-    """Whether it takes one of n results, which are known: no need to look at all of them."""
+    """Whether it takes one of n results, which are known."""
     return node.target is operator.getitem and isinstance(args[0], (tuple, list))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.fx import Graph, Node
 
 from ..errors import CompileFailed, UserLine
 from ..graph.at_hints import told_of_sizes
+from ..graph.at_vectors import told_at_vectors
 from ..graph.device_layouts import laid_out_on
 from ..graph.foreign import acts, is_foreign, without_data
 from ..graph.shapes import infer
@@ -61,6 +62,25 @@ def spec_from_meta(meta: torch.Tensor, device: torch.device) -> TensorSpec:
     )
 
 
+def _told_by_torch(op: Any, args: Any, kwargs: dict[str, Any], has_sizes: bool) -> Any:
+    """As torch's meta function says: of sizes that it wants to be ints, at several. Where a call
+    gives something else, the plan says so (plan.cpp).
+    """
+    try:
+        return op(*args, **kwargs)
+    except Exception:  # whatever it raises: of ints it is eager's
+        told = told_at_vectors(partial(_told_of_ints, op), (args, kwargs)) if has_sizes else None
+        if told is None:
+            raise
+        return told
+
+
+def _told_of_ints(op: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, ...]]:
+    args, kwargs = arguments
+    made = infer(op, args, kwargs)
+    return op(*args, **kwargs) if made is None else made, ()
+
+
 def _layout(sym: Sym) -> tuple[Any, ...]:
     """Identifies a view: the memory it shows, and in which order."""
     return _layout_key(alias_root(sym.node), sym.meta)
@@ -77,8 +97,9 @@ def _frozen(value: Any) -> Any:
         return value.node
     if isinstance(value, (bool, int, float, complex)):
         return type(value), repr(value)
-    if isinstance(value, (torch.SymInt, Size)):  # compared by identity: asks and guards nothing
-        return expr_of(as_dimension(value) if isinstance(value, torch.SymInt) else value)
+    value = as_dimension(value)
+    if isinstance(value, Size):  # compared by identity: asks and guards nothing
+        return expr_of(value)
     if isinstance(value, (list, tuple)):
         return (list, *map(_frozen, value))
     return value
@@ -187,7 +208,8 @@ class Recorder:
             outcome = told_by_kernel(op, metas, meta_kwargs)
         if outcome is not None:
             return laid_out_on(device, op, metas, outcome)
-        by_torch = laid_out_on(device, op, metas, op(*metas, **meta_kwargs))
+        made = _told_by_torch(op, metas, meta_kwargs, has_sizes)
+        by_torch = laid_out_on(device, op, metas, made)
         alone = next(_syms(args, kwargs.values()), None) is None
         return without_data(by_torch, device) if alone or is_foreign(op) else by_torch
 
@@ -323,7 +345,7 @@ def _to_node(value: Any) -> Any:
         return tuple(_to_node(item) for item in value)
     if isinstance(value, list):
         return [_to_node(item) for item in value]
-    return as_dimension(value) if isinstance(value, torch.SymInt) else value
+    return as_dimension(value)
 
 
 def _device_of(op: Any, args: Any, kwargs: Mapping[str, Any]) -> torch.device:

@@ -62,7 +62,7 @@ RENDERERS: Mapping[str, type[Renderer]] = {
 
 # How the kernels of a tier take their sizes: in one array, or each by itself.
 SIZED: Mapping[str, Callable[[tuple[Symbol, ...]], tuple[SizeVector, ...]]] = {
-    "cpp": lambda symbols: (SizeVector(symbols),),
+    **dict.fromkeys(("cpp", "numba"), lambda symbols: (SizeVector(symbols),)),
     "triton": lambda symbols: tuple(SizeVector((symbol,)) for symbol in symbols),
 }
 

@@ -4,21 +4,24 @@ In: the nests of a schedule, the buffers. Out: KernelSource of language "numba";
 the ABI of the C++ tier, `int (void* const* args)`, and returns 1 when a run-time index was out of
 range. The text runs among the names that runtime/numba_kernels.py gives. Vectorising is left to
 LLVM; sums and products of float32 are made in float64, and sums of float64 keep what each addition
-rounds away (TwoSum), so that their error stays that of a short sum.
+rounds away (TwoSum), so that their error stays that of a short sum. Sizes that differ from call to
+call are one more argument, an array of them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 
 import torch
 
 from ..errors import ToolchainError
-from ..loops.expr import AxisVar, Expr, Integer, add, mul
+from ..loops.expr import AxisVar, Expr, Integer, add
 from ..loops.ir import Buffer, Nest, Reduction
 from ..loops.values import identity
+from ..symbols.polynomial import product
+from ..symbols.size import expr_of
 from ..target import Target
 from .numba_ops import HALVES, HELPERS, TYPES, compute_text, helpers_of, literal
 from .numba_values import Body
@@ -63,7 +66,8 @@ class NumbaRenderer:
         for nest in nests:
             kernel = structure(nest, buffers)
             functions.append("\n".join(_Kernel(kernel, buffers).function()))
-            symbols[kernel.name] = tuple(buffers[name].dtype for name in kernel.arguments)
+            dtypes = tuple(buffers[name].dtype for name in kernel.arguments)
+            symbols[kernel.name] = (*dtypes, torch.int64) if kernel.symbols else dtypes
         kernels = "\n\n\n".join(functions)
         body = "\n\n\n".join([*helpers_of(kernels), kernels])
         names = sorted({name for name in TYPES.values() if re.search(rf"\b{name}\b", body)})
@@ -76,7 +80,7 @@ class _Kernel:
 
     def __init__(self, kernel: Structure, buffers: Mapping[str, Buffer]) -> None:
         self.kernel, self.buffers = kernel, buffers
-        self.names = _argument_names(kernel.arguments)
+        self.names = _argument_names(kernel.arguments, {s.name for s in kernel.symbols})
         self.body = Body(kernel, self.names, buffers)
 
     def function(self) -> list[str]:
@@ -86,6 +90,9 @@ class _Kernel:
         for number, name in enumerate(self.kernel.arguments):
             memory = _memory_type(self.buffers[name].dtype, self.kernel.name)
             body.line(f"{self.names[name]} = pointer(args[{number}], {memory})")
+        for number, symbol in enumerate(self.kernel.symbols):
+            sizes = f"pointer(args[{len(self.kernel.arguments)}], int64)"
+            body.line(f"{symbol.name} = {sizes}[{number}]")
         body.line("bad = 0")
         body.loops(self.kernel.outer)
         for pass_ in self.kernel.passes:
@@ -119,7 +126,7 @@ class _Kernel:
             return ""
         position: Expr = Integer(0)
         for axis in total.node.axes:
-            position = add(mul(position, axis.extent), AxisVar(axis))
+            position = add(product(position, expr_of(axis.extent)), AxisVar(axis))
         return self.body.index(position)
 
 
@@ -192,7 +199,7 @@ def _memory_type(dtype: torch.dtype, kernel: str) -> str:
     return "uint8" if dtype == torch.bool else TYPES[dtype]
 
 
-def _argument_names(buffers: Sequence[str]) -> dict[str, str]:
+def _argument_names(buffers: Sequence[str], others: Set[str]) -> dict[str, str]:
     """A variable for every buffer: its own name where no other variable has it."""
     names: dict[str, str] = {}
     for buffer in buffers:
@@ -200,7 +207,7 @@ def _argument_names(buffers: Sequence[str]) -> dict[str, str]:
         taken = name in HELPERS or name in TYPES.values() or name in ("uint16", "uint32")
         if _LOCAL.fullmatch(name) or taken or not name[0].isalpha():
             name = f"p_{name}"
-        while name in names.values():
+        while name in names.values() or name in others:
             name += "_"
         names[buffer] = name
     return names

@@ -13,7 +13,19 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..loops.expr import Add, Axis, AxisVar, Expr, FloorDiv, Integer, Mod, ValueIndex, linear
+from ..loops.expr import (
+    Add,
+    Apply,
+    Axis,
+    AxisVar,
+    Expr,
+    FloorDiv,
+    Integer,
+    Mod,
+    Symbol,
+    ValueIndex,
+    linear,
+)
 from ..loops.ir import (
     Buffer,
     Cast,
@@ -25,6 +37,7 @@ from ..loops.ir import (
     Store,
     Value,
 )
+from ..symbols.size import Size, expr_of
 from .numba_ops import HALVES, cast_text, compute_text, literal
 from .structure import Structure
 
@@ -68,7 +81,8 @@ class Body:
     def loops(self, axes: tuple[Axis, ...]) -> None:
         """Open one loop per axis."""
         for axis in axes:
-            self.open(f"for {_variable(axis)} in range({axis.extent}):", (axis,))
+            extent = self._index(expr_of(axis.extent), 0)
+            self.open(f"for {_variable(axis)} in range({extent}):", (axis,))
 
     def close(self, count: int = 1) -> None:
         """Close that many blocks."""
@@ -211,6 +225,13 @@ class Body:
                 return f"(({self._index(a, depth, mask)}) % {b})"
             case Integer() | Add():
                 return f"({self._index(expr, depth, mask)})"
+            case Symbol(name):
+                return name
+            case Apply(op, args):
+                texts = [self._index(part, depth, mask) for part in args]
+                if op in ("min", "max"):
+                    return f"{op}({', '.join(texts)})"
+                return "(" + f" {op} ".join(f"({text})" for text in texts) + ")"
         raise TypeError(f"not an index expression: {expr!r}")
 
     def _checked(self, index: ValueIndex, depth: int, mask: str) -> str:
@@ -219,9 +240,11 @@ class Body:
             if (index, mask) in scope.checked:
                 return scope.checked[index, mask]
         value, at = self._text(index.value), self.name("at")
+        extent = self._index(expr_of(index.extent), 0)
+        extent = f"({extent})" if isinstance(index.extent, Size) else extent
         self.scopes[depth].lines += [
-            f"{at} = int64({value} + {index.extent} if {value} < 0 else {value})",
-            f"if {at} < 0 or {at} >= {index.extent}:",
+            f"{at} = int64({value} + {extent} if {value} < 0 else {value})",
+            f"if {at} < 0 or {at} >= {extent}:",
             f"    {at} = 0",
             f"    bad = 1 if {mask} else bad" if mask else "    bad = 1",
         ]

@@ -102,7 +102,7 @@ def _that_may_be_equal(arguments: Any) -> list[tuple[Expr, Expr]]:
 def _told(run: Run, arguments: Any, context: Context, symbols: Sequence[Symbol]) -> Any:
     sizes = list(dict.fromkeys(sizes_in(arguments)))
     of_data = [one for one in symbols if context.of_data(one)]
-    vectors = list(_vectors(context, symbols))
+    vectors = _vectors(context, symbols)
     if len(vectors) < _FEWEST:
         return None
     given = [_at(arguments, known, {}) for known in vectors]
@@ -198,20 +198,30 @@ def _near(symbols: Sequence[Symbol]) -> Iterator[Expr]:
             yield from (moved, *(floordiv(moved, part) for part in _PARTS))
 
 
-def _vectors(context: Context, symbols: Sequence[Symbol]) -> Iterator[Known]:
+def _vectors(context: Context, symbols: Sequence[Symbol]) -> list[Known]:
     """Values of the symbols that pass the guards, those of this call first."""
     ranges = {symbol: context.range_of(symbol) for symbol in symbols}
     free = [s for s, limits in ranges.items() if limits is None or limits.low != limits.high]
     hints: Known = {symbol: context.hint_of(symbol) for symbol in symbols}
-    for step in (*_STEPS, *_SMALL_STEPS) if any(map(context.of_data, symbols)) else _STEPS:
-        known = dict(hints)
-        if step:
-            known.update((s, _moved(hints[s], step, n, ranges[s])) for n, s in enumerate(free))
-        agreeing = context.agreeing(known) if context.expected else known
-        if agreeing is None or not all(value < _MOST for value in agreeing.values()):
-            continue
-        if context.allows(agreeing):
-            yield agreeing
+    steps = (*_STEPS, *_SMALL_STEPS) if any(map(context.of_data, symbols)) else _STEPS
+
+    def vectors(moving: Sequence[Symbol]) -> Iterator[Known]:
+        for step in steps if moving else ():
+            known = dict(hints)
+            if step:
+                known.update(
+                    (s, _moved(hints[s], step, n, ranges[s])) for n, s in enumerate(moving)
+                )
+            agreeing = context.agreeing(known) if context.expected else known
+            if agreeing is None or not all(value < _MOST for value in agreeing.values()):
+                continue
+            if context.allows(agreeing):
+                yield agreeing
+
+    found = list(vectors(free))
+    if len(found) < _FEWEST:  # comparisons may leave but few values of one, and many of another
+        found = list(vectors([s for s in free if len(list(vectors([s]))) >= _FEWEST])) or found
+    return found
 
 
 def _moved(hint: int, step: int, n: int, limits: Interval | None) -> int:

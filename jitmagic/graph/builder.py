@@ -46,7 +46,7 @@ from .propagate import (
     target_name,
 )
 from .regions import FunctionCall
-from .size_nodes import SizeNodes, expected_in, refuse_sizes
+from .size_nodes import SizeNodes, expected_in, run_on_history
 from .strictness import check_as_kernels_do, check_for_meta, check_out
 from .sym_node import as_torch, with_hints
 from .target_traits import draws, statistics_written
@@ -172,7 +172,7 @@ class GraphBuilder:
         tensors. Raises DataDependent, EagerRaises, MixedDevices.
         """
         args, kwargs = (*args,), dict(kwargs or {})
-        if self.sizes.inputs:
+        if self.sizes.are_used:
             self._emit_modes((self.grad_enabled, self.autocast), lines)
             given_args, kwargs = self.sizes.in_call(target, (args, kwargs), lines, self.step())
             args = tuple(given_args)
@@ -210,7 +210,7 @@ class GraphBuilder:
             alone = run_on_meta(run, placement.args, others, self.grad_enabled)
             check_out(name, targets, alone, changed)
         if cast is None:  # the probe runs without autocast, on the dtypes before the casts
-            hinted = with_hints if self.sizes.inputs else lambda value: value
+            hinted = with_hints if self.sizes.are_used else lambda value: value
             asked = hinted(placement.args), hinted(placement.kwargs)
             check_dtypes(run, name, *asked, placement.device)
         written += statistics_written(target, args, kwargs, written)
@@ -241,9 +241,8 @@ class GraphBuilder:
         that captures. What was made has a new node from here on.
         """
         values = map_nodes(args, _value)
-        refuse_sizes(*values)
         held: list[torch.Tensor] = []
-        outcome = run_on_meta(call, (*values, held), {}, self.grad_enabled)
+        outcome = run_on_history(call, (*values, held), self.grad_enabled, self.sizes)
         captured = follow()
         held += map(_value, captured)
         self._emit_modes((self.grad_enabled, self.autocast), lines)
@@ -265,8 +264,7 @@ class GraphBuilder:
     ) -> tuple[Node | None, ...]:
         """Record a call of `gradients`; a node for each gradient, None for those that are None."""
         values = map_nodes(args, _value)
-        refuse_sizes(*values)
-        outcome = run_on_meta(gradients, values, {}, self.grad_enabled)
+        outcome = run_on_history(gradients, values, self.grad_enabled, self.sizes)
         refuse_sparse(outcome)
         self._emit_modes((self.grad_enabled, self.autocast), lines)
         node = self.graph.call_function(gradients, args)
@@ -288,8 +286,7 @@ class GraphBuilder:
         node for each thing in it. It writes to none of its arguments.
         """
         values = map_nodes(args, _value)
-        refuse_sizes(*values)
-        outcome = run_on_meta(target, values, {}, self.grad_enabled)
+        outcome = run_on_history(target, values, self.grad_enabled, self.sizes)
         self._emit_modes((self.grad_enabled, self.autocast), lines)
         node = self.graph.call_function(target, args)
         self._describe(node, outcome, tuple(spec_on(one, device) for one in outcome), lines)
@@ -363,7 +360,6 @@ class GraphBuilder:
         `_linalg_check_errors` raises where its integers are not zero, on every device and before
         anything else happens; `_assert_async` would end the process's use of a GPU.
         """
-        refuse_sizes(_value(wrong), *map(_value, self.inputs))
         info = self.call("to", (wrong, torch.int32), {}, lines)
         check = aten._linalg_check_errors.default
         node = self.graph.call_function(check, (info, ASSERTION), {"is_matrix": True})
@@ -398,7 +394,7 @@ class GraphBuilder:
         node.meta["step"] = self.step()
         if self.grad_enabled and any(tensor.requires_grad for tensor in tensors_in(value)):
             self.differentiates = True
-        expected = expected_in(map_nodes((args, kwargs), _value)) if self.sizes.inputs else 0
+        expected = expected_in(map_nodes((args, kwargs), _value)) if self.sizes.are_used else 0
         expects, self._expected = expected > self._expected, max(expected, self._expected)
         marks = {"by_data": self._sizes_made, "expects": expects, "random": random}
         node.meta.update((name, True) for name, holds in marks.items() if holds)

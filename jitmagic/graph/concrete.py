@@ -22,9 +22,12 @@ from ..spec import TensorSpec
 from ..symbols.expr import Expr
 from ..symbols.size import Size, SizeFloat, value_of
 from .builder import GraphBuilder, map_nodes
+from .gradients import gradients
 from .lazy_module import LazyModule
 from .node_meta import device_of, mutated_by, spec_on
 from .node_meta import value_of as meta_of
+from .regions import FunctionCall
+from .transforms import is_transform
 
 __all__ = ["Filled", "Values", "concrete_graph", "graph_at", "results_of", "sized_graph", "spec_at"]
 
@@ -229,6 +232,14 @@ class _Replay:
             return args[0][args[1]]
         if node.target == "requires_grad_":
             return self.builder.require_grad(args[0], lines)
+        if isinstance(node.target, FunctionCall):
+            *groups, captured = args
+            return self.builder.call_function(node.target, tuple(groups), lines, lambda: captured)
+        if node.target is gradients:
+            return self.builder.differentiate(args, lines)
+        if is_transform(node.target):
+            device = next(spec.device for spec in node.meta["spec"])
+            return self.builder.call_transform(node.target, args, device, lines)
         made = self.builder.call(node.target, args, kwargs, lines)
         if isinstance(node.meta["spec"], TensorSpec):
             self._check(node, made)

@@ -22,7 +22,6 @@ aten = torch.ops.aten
 META = torch.device("meta")
 _EXACT = 1 << 24  # integers below it are exact in float32
 _INTS = (int, torch.SymInt)
-_ROWS = 1 << 14  # of tril_indices: they are counted one by one
 Tensor = torch.Tensor
 
 
@@ -92,13 +91,28 @@ def _window(length: int, *args: Any, **options: Any) -> Tensor | None:
 
 def _triangle_indices(upper: bool) -> Callable[..., Tensor | None]:
     def rule(rows: int, columns: int, offset: int = 0, **options: Any) -> Tensor | None:
-        if not 0 <= rows <= _ROWS or columns < 0:
+        if rows < 0 or columns < 0:
             return None
-        below = sum(min(max(i + offset + (not upper), 0), columns) for i in range(rows))
+        below = _below(rows, columns, offset - upper)
         count = rows * columns - below if upper else below
         return _made((2, count), _is_index, torch.int64, options)
 
     return rule
+
+
+def _below(rows: int, columns: int, offset: int) -> int:
+    """How many elements of a matrix are on or below the diagonal that is `offset` to the right."""
+    first = max(-offset, 0)  # the first row with any
+    some = rows - first
+    if some <= 0 or columns == 0:
+        return 0
+    least = max(offset, 0) + 1  # in that row, were it long enough; one more in each that follows
+    if least >= columns:
+        return some * columns
+    growing = columns - least + 1  # rows until they are whole
+    if some <= growing:
+        return some * least + some * (some - 1) // 2
+    return growing * least + growing * (growing - 1) // 2 + (some - growing) * columns
 
 
 # -- from tensors ----------------------------------------------------------------------------------

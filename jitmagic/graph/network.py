@@ -122,7 +122,7 @@ def _vector_norm(
 
 
 def _adaptive_average(x: Tensor, size: Sequence[int]) -> Tensor | None:
-    if x.dim() not in (3, 4) or not _usual(x) or not has_elements(x) or min(size) < 1:
+    if x.dim() not in (3, 4) or not _usual(x) or not has_elements(x) or any(n < 1 for n in size):
         return None
     return fresh_meta((*x.shape[:-2], *size), x.dtype) if len(size) == 2 else None
 
@@ -161,7 +161,8 @@ def _padded(x: Tensor, pads: Sequence[int], value: Any = 0) -> Tensor | None:
 
 
 def _resized(x: Tensor, size: Sequence[int], *how: Any) -> Tensor | None:
-    if x.dim() != len(size) + 2 or not _usual(x) or not has_elements(x) or min(size) < 1:
+    fits = x.dim() == len(size) + 2 and _usual(x) and has_elements(x)
+    if not fits or any(n < 1 for n in size):
         return None
     return fresh_meta((*x.shape[:2], *size), x.dtype)
 

@@ -86,7 +86,7 @@ def is_of_number(op: Any, args: Sequence[Any]) -> bool:
     which jvp and vmap copy and expand. Kernels take them, our rules do not."""
     return (
         bool(args)
-        and isinstance(args[0], int | float | complex)
+        and isinstance(args[0], int | float | complex | torch.SymInt)
         and isinstance(op._schema.arguments[0].type, torch.TensorType)
         and not any(isinstance(arg, torch.Tensor) for arg in args)
     )

@@ -31,6 +31,7 @@ from .dispatch_mode import DispatchMode
 from .foreign import is_foreign, name_of, without_data
 from .recurrent import by_one_step
 from .shapes import infer, infer_in_place
+from .sized_calls import call_of_sizes
 from .small_runs import told_by_kernel
 from .sym_node import as_torch, sizes_in
 from .symbolic_index import INDEXING, selected
@@ -110,15 +111,18 @@ def run_on_meta(
     grad: bool,
     written: set[int] | None = None,
     line: UserLine | None = None,
+    guesses: bool = True,
 ) -> Any:
     """Call `target` (a function, or a method's name) on meta tensors in that grad mode.
 
     `written` receives the storages (by `_cdata`) that some operator of the call writes to; `line`
     is the one that warnings name, which are shown for the sizes of this call; without it none are.
+    `guesses`: it may be told by what it gives for a few sizes: what looks at the history of its
+    arguments may not, as tensors made for those sizes have none.
     """
     with torch.inference_mode(False):
         storages: set[int] = set() if written is None else written
-        return call_on_meta(target, args, kwargs, grad, storages, line=line)
+        return call_on_meta(target, args, kwargs, grad, storages, line=line, guesses=guesses)
 
 
 def call_on_meta(
@@ -129,6 +133,7 @@ def call_on_meta(
     written: set[int],
     above: DispatchMode | None = None,
     line: UserLine | None = None,
+    guesses: bool = True,
 ) -> Any:
     """As `run_on_meta`, outside of inference mode; `above` sees the ATen calls first, and a call
     that goes at no symbolic sizes raises there.
@@ -137,7 +142,7 @@ def call_on_meta(
     repeats = line is None or (above is None and _varies((args, kwargs)))
     place = Silence() if line is None or repeats else line
     with torch.set_grad_enabled(grad), _SHAPES, nullcontext() if above is None else above:
-        result = _followed(target, args, kwargs, above is None, place)
+        result = _followed(target, args, kwargs, guesses and above is None, place)
         if line is not None and isinstance(place, Silence) and place.is_broken:
             _warn(target, (args, kwargs), line)
         return result
@@ -215,7 +220,8 @@ def _run(
         return call_from(place, getattr(args[0], target), args[1:], kwargs)
     if target in INDEXING and (found := selected(args)) is not None:
         return found[0]
-    made = call_from(place, by_one_step(target), args, kwargs)
+    function = by_one_step(target)
+    made = call_from(place, call_of_sizes, (function, args, kwargs), {})
     return _with_kernel_strides(target, args, made)
 
 
@@ -280,8 +286,24 @@ class _Shapes(DispatchMode):
         for tell in (told_of_sizes, told_by_kernel):
             if (told := tell(func, args, named)) is not None:
                 return told
-        outcome = func(*args, **named)
+        outcome = self._by_torch(func, args, named)
         return without_data(outcome) if is_foreign(func) or not tensors else outcome
+
+    def _by_torch(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """As torch's meta function says: of sizes that it wants to be ints, at several."""
+        try:
+            return func(*args, **kwargs)
+        except Exception:  # whatever it raises: of ints it is eager's
+            told = None
+            if not func._schema.is_mutable:
+                told = told_at_vectors(partial(self._at_ints, func), (args, kwargs))
+            if told is None:
+                raise
+            return told
+
+    def _at_ints(self, func: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, ...]]:
+        args, kwargs = arguments
+        return self.__torch_dispatch__(func, (), args, kwargs), ()
 
     def _once_more(self, func: Any, args: tuple[Any, ...]) -> Any:
         return self.__torch_dispatch__(func, (), args)

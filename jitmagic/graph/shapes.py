@@ -476,6 +476,7 @@ _RULES: Mapping[Any, Rule] = {
     aten.full.default: _full,
     aten.select_scatter.default: _scattered,
     aten.slice_scatter.default: _scattered,
+    aten.diagonal_scatter.default: _scattered,
     aten.gather.default: _gathered,
     aten.embedding.default: _embedded,
     aten.cat.default: _cat,

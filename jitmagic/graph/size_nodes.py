@@ -9,7 +9,7 @@ meta `val` is the Size.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,10 +21,10 @@ from ..symbols.expr import Expr, Integer
 from ..symbols.polynomial import application
 from ..symbols.scalar import OPERATIONS, Number, Symbol, symbols_of
 from ..symbols.size import DataSize, Size, SizeFloat, expr_of, number_of_sizes
-from .propagate import Target, call_name, target_name
+from .propagate import DataDependent, EagerRaises, Target, call_name, run_on_meta, target_name
 from .sym_node import as_dimension, sizes_in
 
-__all__ = ["LARGEST_SIZE", "SizeNodes", "expected_in", "refuse_sizes", "size_in"]
+__all__ = ["LARGEST_SIZE", "SizeNodes", "expected_in", "run_on_history", "size_in"]
 
 aten = torch.ops.aten
 LARGEST_SIZE = 2**31  # of those that data decide
@@ -41,14 +41,6 @@ def size_in(tensor: torch.Tensor) -> int:
     return size
 
 
-def refuse_sizes(*values: Any) -> None:
-    """What has graphs of its own is made for ints: raises Specialize where there are others."""
-    sizes = dict.fromkeys(size.expr for size in sizes_in(values))
-    if sizes:
-        symbols = dict.fromkeys(symbol for expr in sizes for symbol in symbols_of(expr))
-        raise Specialize(symbols, "a function with a graph of its own")
-
-
 def expected_in(value: Any) -> int:
     """How much is expected of the sizes that data decide, in nested arguments that have some."""
     size = next(sizes_in(value), None)
@@ -56,12 +48,29 @@ def expected_in(value: Any) -> int:
 
 
 class SizeNodes:
-    """Those of one graph. `inputs`: the input and dimension where each symbol is read."""
+    """Those of one graph. `inputs`: the input and dimension where each symbol is read, by `read`;
+    `outer`: those of the graph around it, of whose nodes `capture` makes inputs.
+    """
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+    def __init__(
+        self,
+        graph: Graph,
+        read: Any = aten.sym_size.int,
+        outer: SizeNodes | None = None,
+        capture: Callable[[Node], Node] = lambda node: node,
+    ) -> None:
+        self._graph, self._read, self._outer, self._capture = graph, read, outer, capture
         self._made: dict[Expr, Node] = {}
         self.inputs: dict[Expr, tuple[Node, int]] = {}
+
+    @property
+    def are_used(self) -> bool:
+        """Whether there are symbols at all."""
+        return bool(self.inputs) or (self._outer is not None and self._outer.are_used)
+
+    def symbols(self) -> list[Any]:
+        """Those read in this graph and in those around it."""
+        return [*self.inputs, *(() if self._outer is None else self._outer.symbols())]
 
     def add_input(self, node: Node, shape: Sequence[Any]) -> None:
         """An input; symbols that it is the first to have are read off it."""
@@ -79,6 +88,14 @@ class SizeNodes:
     def add_number(self, node: Node, symbol: Symbol) -> None:
         """An input that is an int, which may be a size."""
         self.inputs[symbol] = node, _VALUE
+
+    def place_of(self, symbol: Expr) -> tuple[Node, int] | None:
+        """The input and dimension where the symbol is read; of a number the dimension is -1."""
+        if symbol not in self.inputs and self._outer is not None:
+            around = self._outer.place_of(symbol)
+            if around is not None:
+                self.inputs[symbol] = self._capture(around[0]), around[1]
+        return self.inputs.get(symbol)
 
     def are_of_data(self) -> bool:
         """Whether those of the inputs are known."""
@@ -116,11 +133,11 @@ class SizeNodes:
             return expr.value
         if (known := self._made.get(expr)) is not None:
             return known
-        target: Any = aten.sym_size.int
+        target: Any = self._read
         if isinstance(expr, Symbol):
-            if expr not in self.inputs:  # of the graph around this one
+            args: tuple[Any, ...] | None = self.place_of(expr)
+            if args is None:
                 raise Specialize((expr,), "a function with a graph of its own")
-            args: tuple[Any, ...] = self.inputs[expr]
             if args[1] == _VALUE:
                 of_data = isinstance(expr.origin, DataSize)
                 target, args = size_in if of_data else operator.index, args[:1]
@@ -131,3 +148,15 @@ class SizeNodes:
         node = self._made[expr] = self._graph.call_function(target, args)
         node.meta.update(val=number_of_sizes(expr, context), spec=None, lines=lines, step=step)
         return node
+
+
+def run_on_history(target: Target, args: tuple[Any, ...], grad: bool, sizes: SizeNodes) -> Any:
+    """What a call on meta tensors gives that goes by their history. Sizes are behind that which
+    no argument has: where it fails, it is tried without any.
+    """
+    try:
+        return run_on_meta(target, args, {}, grad, guesses=False)
+    except (DataDependent, EagerRaises):
+        if symbols := sizes.symbols():
+            raise Specialize(symbols, f"{call_name(target)} on symbolic sizes") from None
+        raise

@@ -20,12 +20,15 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..symbols.expr import Expr
+from ..symbols.scalar import Apply, kind_of
+from ..symbols.scalar import Number as Float
 from ..symbols.size import Size, SizeFloat
 from .builder import LOOP_DTYPES, Builder, Decline, Out
 from .ir import IndexValue, Value
 from .promotion import RULES, Operand
 from .tensor_view import Point, TensorView, broadcast_shapes
-from .values import FLOATS, Number, cast, constant, round_to
+from .values import FLOATS, Number, cast, compute, constant, round_to
 
 __all__ = [
     "FALLBACKS",
@@ -128,10 +131,30 @@ def operand_value(
     return value
 
 
+_OF_FLOATS = {"+": "add", "-": "sub", "*": "mul", "/": "truediv", "neg": "neg", "sqrt": "sqrt"}
+
+
+def _float_value(expr: Expr) -> Value:
+    """A float computed of sizes, as Python and C++ compute it: in float64."""
+    if kind_of(expr) is int:
+        return cast(IndexValue(expr), torch.float64)
+    match expr:
+        case Float(value):
+            return constant(value, torch.float64)
+        case Apply("float", (part,)):
+            return _float_value(part)
+        case Apply(op, parts) if op in _OF_FLOATS:
+            return compute(_OF_FLOATS[op], *map(_float_value, parts))
+    raise Decline(f"{expr!r} is a float computed of sizes")
+
+
 def _size_value(size: Size, through: tuple[torch.dtype, ...]) -> Value:
     """A size is known when the kernel runs; eager rounds it as it does an int."""
     if isinstance(size, SizeFloat):
-        raise Decline(f"{size} is a float computed of sizes")
+        number = _float_value(size.expr)
+        for dtype in through:
+            number = cast(number, dtype)
+        return number
     value: Value = IndexValue(size.expr)
     for dtype in through:
         if dtype not in LOOP_DTYPES:

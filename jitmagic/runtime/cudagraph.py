@@ -28,8 +28,9 @@ import torch
 
 from ..codegen.plan import Alloc, Call, Over, Plan, PlanStep, Pool, Slot, View
 from ..errors import warn
+from .shelf import Shelf
 
-__all__ = ["Replayer", "replayed", "why_not"]
+__all__ = ["Replayer", "can_replay", "replayed", "why_not"]
 
 MOST = 4  # recordings alive at a time
 LAUNCH_BYTES = 8 << 20  # what a GPU copies in the time that the host takes for one launch
@@ -60,9 +61,16 @@ _READS_GENERATOR_STATE = {
 _GENERATOR_STATE = ("philox_seed", "philox_offset")
 
 
-def replayed(run: Run, plan: Plan) -> Run:
-    """`run` behind CUDA graphs, or `run` itself where the plan has nothing to record."""
-    return run if plan.device.type != "cuda" or not plan.steps else Replayer(run, plan)
+def can_replay(plan: Plan) -> bool:
+    """Whether the plan has anything to record."""
+    return plan.device.type == "cuda" and bool(plan.steps)
+
+
+def replayed(run: Run, plan: Plan, shelf: Shelf | None = None) -> Run:
+    """`run` behind CUDA graphs, or `run` itself where the plan has nothing to record. `shelf`: of
+    what runs the same graph at other sizes.
+    """
+    return Replayer(run, plan, shelf) if can_replay(plan) else run
 
 
 def why_not(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
@@ -347,8 +355,8 @@ class Replayer:
     not.
     """
 
-    def __init__(self, run: Run, plan: Plan) -> None:
-        self.run, self.plan = run, plan
+    def __init__(self, run: Run, plan: Plan, shelf: Shelf | None = None) -> None:
+        self.run, self.plan, self._shelf = run, plan, shelf
         self.refused = ""
         self.recordings: list[_Recording] = []
         self.made = 0
@@ -372,6 +380,8 @@ class Replayer:
             if recording is not None:
                 self._order()
                 self.replays += 1
+                if self._shelf is not None:
+                    self._shelf.note(self)
                 outputs = recording.replay(inputs)
         if recording is None:
             return self._run_plainly(inputs)
@@ -417,7 +427,7 @@ class Replayer:
             if address is not None and tensor.data_ptr() != address
         }
         self._moving |= frozenset(moved - self._mutated)
-        self.recordings = [recording for recording in self.recordings if not recording.free()]
+        self.forget()
         if len(self.recordings) >= MOST:
             return None
         return self._make(inputs)
@@ -453,6 +463,10 @@ class Replayer:
         """Only the outputs that are made in the recording's memory."""
         outputs = self.run(*inputs)
         return tuple(None if n in self._given else out for n, out in enumerate(outputs))
+
+    def forget(self) -> None:
+        """Give up the recordings whose results nobody holds."""
+        self.recordings = [recording for recording in self.recordings if not recording.free()]
 
     def _give_up(self, why: str) -> None:
         self.refused = why

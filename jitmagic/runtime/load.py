@@ -15,14 +15,14 @@ from types import MappingProxyType
 from typing import Any
 
 from ..codegen.plan import KernelSource, Plan
-from ..errors import CompileFailed, ToolchainError
+from ..errors import ToolchainError
 from ..options import Options
 from ..symbols.scalar import Symbol
 from ..target import Target
 from .ahead import was_built_ahead
 from .alignment import aligned_arguments, inputs_of_kernels
 from .cuda_driver import load_function
-from .cudagraph import replayed
+from .cudagraph import can_replay, replayed
 from .native import (
     AtSizes,
     CpuEntry,
@@ -33,6 +33,7 @@ from .native import (
 )
 from .numba_kernels import build_functions
 from .precompiled import refusals
+from .shelf import Shelf
 from .store import open_store
 from .triton_kernels import Cubin, build_cubins
 from .units import build_units
@@ -59,6 +60,7 @@ class LoadedTemplate:
     plan: AtSizes
     cached: bool
     kernels: int
+    shelf: Shelf | None = None  # where what runs at some sizes goes behind CUDA graphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +106,28 @@ def load_template(
     options: Options,
     tell: Tell = _nobody,
 ) -> LoadedTemplate:
-    """As `load`, of a plan with Sizes. `symbols`: in the order of their values. Raises
-    CompileFailed where executables are made for one size.
-    """
-    if options.cuda_graphs and plan.device.type == "cuda":
-        raise CompileFailed("CUDA graphs are recorded for one size")
+    """As `load`, of a plan with Sizes. `symbols`: in the order of their values."""
+    loaded = _loaded_template(plan, source, symbols, target, options, tell)
+    shelf = Shelf() if options.cuda_graphs and can_replay(plan) else None
+    return replace(loaded, shelf=shelf)
+
+
+def _loaded_template(
+    plan: Plan,
+    source: KernelSource | None,
+    symbols: Sequence[Symbol],
+    target: Target,
+    options: Options,
+    tell: Tell,
+) -> LoadedTemplate:
     if source is None or not source.symbols:
         return LoadedTemplate(executable_template(plan, {}, symbols), cached=True, kernels=0)
     if source.language == "triton":
         return _triton_template(plan, source, symbols, target, options, tell)
-    kernels = _cpp_kernels(source, target, options, tell)
+    if source.language == "numba":
+        kernels = _numba_kernels(source, tell)
+    else:
+        kernels = _cpp_kernels(source, target, options, tell)
     made = executable_template(plan, kernels.entries, symbols)
     return LoadedTemplate(made, kernels.cached, len(kernels.entries))
 
@@ -139,13 +153,18 @@ def _cpp_kernels(source: KernelSource, target: Target, options: Options, tell: T
 def _load_numba(
     plan: Plan, source: KernelSource, target: Target, options: Options, tell: Tell, others: Others
 ) -> Loaded:
+    kernels = _numba_kernels(source, tell)
+    run = make_executable(plan, {**kernels.entries, **others})
+    return Loaded(run, kernels.cached, len(kernels.entries))
+
+
+def _numba_kernels(source: KernelSource, tell: Tell) -> _Kernels:
     tell("numba")
+    functions = build_functions(source)
     entries: dict[str, KernelEntry] = {
-        name: CpuEntry(function.address, function)
-        for name, function in build_functions(source).items()
+        name: CpuEntry(function.address, function) for name, function in functions.items()
     }
-    run = make_executable(plan, {**entries, **others})
-    return Loaded(run, cached=False, kernels=len(entries))
+    return _Kernels(entries, cached=False)
 
 
 def _load_triton(

@@ -23,6 +23,7 @@ from ..graph.builder import GraphBuilder, map_nodes
 from ..graph.node_meta import device_of, spec_on
 from ..graph.propagate import Target
 from ..graph.regions import FunctionCall, Region, back_to_entry_mode
+from ..graph.size_nodes import SizeNodes
 from ..spec import TensorSpec
 from .breaks import BackwardRefused, GraphBreak, TransformRefused
 from .lost import LostNode
@@ -33,7 +34,13 @@ __all__ = ["RegionBuilder", "TransformBuilder"]
 class _InnerBuilder(GraphBuilder):
     """`name`: what it is the graph of."""
 
-    def __init__(self, outer: GraphBuilder, name: str, grad_enabled: bool) -> None:
+    def __init__(
+        self,
+        outer: GraphBuilder,
+        name: str,
+        grad_enabled: bool,
+        read: Any = torch.ops.aten.sym_size.int,
+    ) -> None:
         super().__init__(grad_enabled)
         self.autocast = OFF
         self.entry_modes = self._emitted_modes = grad_enabled, OFF
@@ -42,6 +49,7 @@ class _InnerBuilder(GraphBuilder):
         self.unknown_strides = set(outer.unknown_strides)
         self._outer, self._name = outer, name
         self._captured: dict[Node, Node] = {}
+        self.sizes = SizeNodes(self.graph, read, outer.sizes, self.local)
 
     @property
     def root(self) -> GraphBuilder:
@@ -161,6 +169,9 @@ class RegionBuilder(_InnerBuilder):
 
 class TransformBuilder(_InnerBuilder):
     """The function under a transform."""
+
+    def __init__(self, outer: GraphBuilder, name: str, grad_enabled: bool) -> None:
+        super().__init__(outer, name, grad_enabled, torch.Tensor.size)  # sym_size knows no levels
 
     def flags_vary(self, node: Node) -> bool:
         """What requires grad around a level may not do so at the level."""

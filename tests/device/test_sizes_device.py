@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ from torch.nn import functional as F
 
 import jitmagic
 from jitmagic.api import handle_of
+from jitmagic.runtime.cudagraph import Replayer
+from jitmagic.runtime.shelf import MOST_SIZES
 from tests.programs.counts import counts_of, eager_of
 
 pytestmark = pytest.mark.device
@@ -70,6 +73,30 @@ def test_two_compiles_serve_all_sizes(name: str, where: str) -> None:
     assert counts_of(run).graphs <= 2
     built = [record for record in handle_of(run).journal if record.kernels > record.cache_hits]
     assert len(built) <= 12, "kernels are those of few sizes"
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_cuda_graphs_are_those_of_a_size(train: bool) -> None:
+    """Kernels are one set for all sizes; each size has recordings of its own, few of them."""
+    torch.manual_seed(0)
+    layer = Layer().cuda().requires_grad_(train)
+    run = jitmagic.jit(layer.forward, mode="reduce-overhead", dynamic=True)
+    for n in (*SIZES, *SIZES[:4], *SIZES):
+        for _ in range(3):
+            x = torch.randn(n, 24, 64, device="cuda", requires_grad=train)
+            got, want = run(x), layer(x)
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+            if train:
+                ours, eager = (torch.autograd.grad(y.sum(), x)[0] for y in (got, want))
+                torch.testing.assert_close(ours, eager, rtol=1e-3, atol=1e-3)
+            del got, want
+    assert eager_of(run) == []
+    assert counts_of(run).graphs == 1
+    built = [record for record in handle_of(run).journal if record.kernels > record.cache_hits]
+    assert len(built) <= 8
+    replayers = [one for one in gc.get_objects() if isinstance(one, Replayer) and one.replays]
+    assert replayers, "sizes that come again are replayed"
+    assert sum(bool(one.recordings) for one in replayers) <= (1 + train) * 2 * MOST_SIZES
 
 
 def test_an_input_that_begins_anywhere() -> None:

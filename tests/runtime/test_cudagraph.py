@@ -6,6 +6,7 @@ graphs do is in tests/device.
 
 from __future__ import annotations
 
+import gc
 import warnings
 from dataclasses import replace
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from jitmagic.codegen.plan import Alloc, Call, Plan, Slot, View
 from jitmagic.errors import FallbackWarning
 from jitmagic.runtime import cudagraph
 from jitmagic.runtime.cudagraph import MOST, MOST_IN_VAIN, MOST_MADE, Replayer, replayed, why_not
+from jitmagic.runtime.shelf import MOST_SIZES, Shelf
 
 CPU = torch.device("cpu")
 MADE = Alloc(2, (4,), (1,), torch.float32, CPU)
@@ -110,6 +112,34 @@ def test_results_that_are_held_are_never_overwritten():
     held.clear()
     replayer(x, w)
     assert replayer.replays == replays + 1
+
+
+def test_of_many_sizes_those_used_last_have_recordings():
+    shelf, w = Shelf(), torch.randn(4)
+    replayers = [
+        Replayer(Counted(lambda x, w: (x + w,)), plan_of(), shelf) for _ in range(MOST_SIZES + 3)
+    ]
+    for replayer in replayers:
+        for _ in range(3):
+            x = torch.randn(4)
+            assert torch.equal(replayer(x, w)[0], x + w)
+    assert [bool(one.recordings) for one in replayers] == [False] * 3 + [True] * MOST_SIZES
+    x = torch.randn(4)
+    (held,) = replayers[3](x, w)  # the one used longest ago is the one used last
+    assert torch.equal(replayers[0](x, w)[0], x + w)
+    assert replayers[3].recordings and replayers[0].recordings and not replayers[4].recordings
+    assert torch.equal(held, x + w)
+
+
+def test_what_is_gone_is_not_on_the_shelf():
+    shelf, w = Shelf(), torch.randn(4)
+    for _ in range(2 * MOST_SIZES):
+        replayer = Replayer(Counted(lambda x, w: (x + w,)), plan_of(), shelf)
+        for _ in range(3):
+            replayer(torch.randn(4), w)
+        gc.collect()  # the stand-in for a graph has what it runs
+    assert len(shelf._used) <= 2
+    assert replayer.recordings
 
 
 def test_a_weight_that_moves_is_recorded_again_then_copied():

@@ -18,10 +18,11 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 import jitmagic
-from jitmagic import sizes
+from jitmagic import sizes, template
 from jitmagic.api import handle_of
 from jitmagic.errors import JitmagicWarning
 from jitmagic.extension import runtime_module
+from jitmagic.runtime import load
 from jitmagic.sized_joint import KEPT, _Kernels
 
 Program = Callable[..., Any]
@@ -330,7 +331,7 @@ def test_a_size_that_fills_a_tensor_is_no_constant(dtype: torch.dtype) -> None:
 
 def test_what_cannot_be_traced_for_all_sizes_is_traced_for_each() -> None:
     def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return x * torch.linspace(0, 1, x.shape[0])[:, None] + y  # which takes an int
+        return x * torch.gradient(x, dim=0)[0] + y  # whose C++ asks for sizes
 
     made = jitmagic.jit(program, dynamic=True, options={"keep": "compiled"})
     for values in VECTORS:
@@ -359,3 +360,36 @@ def test_a_backward_of_some_results_and_one_of_a_backward(values: tuple[int, int
             (first,) = torch.autograd.grad(fn(x, y)[0].sum(), x, create_graph=True)
             twice.append(torch.autograd.grad(first.square().sum(), (x, y)))
     torch.testing.assert_close(*twice, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_each_vector_is_behind_its_own_recordings(
+    grad: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under CUDA graphs: kernels are those of all sizes, what is replayed is of one."""
+    made_for: list[Any] = []
+
+    def replayed(run: Any, plan: Any, shelf: Any) -> Any:
+        made_for.append(plan)
+        return lambda *inputs: run(*inputs)
+
+    monkeypatch.setattr(load, "can_replay", lambda plan: bool(plan.steps))
+    monkeypatch.setattr(load, "replayed", lambda run, plan: run)
+    monkeypatch.setattr(template, "replayed", replayed)
+    options = {"keep": "compiled", "cuda_graphs": True}
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.softmax(0) * x.shape[0]
+
+    made = jitmagic.jit(program, dynamic=True, options=options)
+    for n in (3, 7, 12, 3, 7, 12, 3):
+        x = torch.randn(n, 5, requires_grad=grad)
+        ours, eager = made(x), program(x)
+        torch.testing.assert_close(ours, eager)
+        if grad:
+            pairs = [torch.autograd.grad(y.square().sum(), x)[0] for y in (ours, eager)]
+            torch.testing.assert_close(*pairs)
+    handle = handle_of(made)
+    assert handle is not None
+    assert sum(record.kernels > 0 for record in handle.journal) == 1 + grad
+    assert len(made_for) == 3 * (1 + grad)

@@ -17,7 +17,7 @@ from ..ir import Constant, Value
 from ..promotion import Operand
 from ..registry import lowers, pointwise, pointwise_lowering
 from ..tensor_view import TensorView
-from ..values import FLOATS, cast, compute, constant, round_to, where
+from ..values import FLOATS, Number, cast, compute, constant, number, round_to, where
 
 __all__: list[str] = []
 
@@ -464,8 +464,13 @@ def rshift(x: Value, y: Value) -> Value:
 
 @lowers("_to_copy.default", "to.dtype", "to.dtype_layout", "to.device")
 @lowers("clone.default", "contiguous.default", "lift_fresh_copy.default")
-def convert(builder: Builder, out: Out, x: TensorView, *_: Any, **__: Any) -> TensorView:
-    """A copy in the result's dtype and strides; between devices by ATen, but for CPU scalars."""
+def convert(builder: Builder, out: Out, x: TensorView | Number, *_: Any, **__: Any) -> TensorView:
+    """A copy in the result's dtype and strides; between devices by ATen, but for CPU scalars. A
+    number is one that torch's batching rules have made a tensor of.
+    """
+    if not isinstance(x, TensorView):
+        made = number(x, torch.float64 if isinstance(x, float) else torch.int64)
+        return builder.pointwise(out, lambda point: cast(made, out.spec.dtype))
     if x.device != out.spec.device and not builder.is_cpu_scalar(x):
         raise Decline("a copy between devices")
     return builder.pointwise(out, lambda point: builder.load(x, point))

@@ -53,6 +53,8 @@ def _grad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     _refuse_foreign_history(machine, inputs)
     if watched_behind(machine, outputs):
         raise _refused("a tensor has hooks")
+    for value in inputs:  # the engine runs those of what it computes a gradient for
+        rely_on_no_hooks(machine, value)
     incoming = _incoming(machine, outputs, arguments.get("grad_outputs"))
     call = (
         *([value.node for value in group] for group in (outputs, inputs, incoming)),

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...graph.sym_node import as_dimension, as_dimensions
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.library_code import Recorder
 from ..values.tensor import TensorValue, record
@@ -54,10 +55,10 @@ def _takes(x: Tensor, correction: Any, counts: Tensor | None, weights: Tensor | 
     """Whether shapes and dtypes are what eager takes without a word."""
     if x.dim() > 2 or x.dtype is torch.bool or type(correction) is not int:
         return False
-    observations = x.shape[-1] if x.dim() else 1
-    if type(observations) is not int or not observations:
+    observations = as_dimension(x.shape[-1]) if x.dim() else 1
+    if not observations:
         return False
-    fit = all(w is None or tuple(w.shape) == (observations,) for w in (counts, weights))
+    fit = all(w is None or as_dimensions(w.shape) == (observations,) for w in (counts, weights))
     whole = counts is None or not (counts.is_floating_point() or counts.is_complex())
     whole &= counts is None or counts.dtype is not torch.bool
     real = weights is None or weights.is_floating_point()

@@ -15,8 +15,10 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import TorchFunctionMode
 
+from ...graph.sym_node import as_dimension, as_torch
 from ..breaks import GraphBreak, RefusedTorchCall
 from .base import Machine, ObservedError, Value
+from .dimensions import DimensionValue, dimension_value
 from .operators import binary, compare
 from .sequences import ListValue, SequenceValue, SliceValue, TupleValue
 from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS
@@ -92,6 +94,8 @@ class Recorder(TorchFunctionMode):
         if type(obj) in (tuple, list):
             items = [self._value(one) for one in obj]
             return ListValue(items) if type(obj) is list else TupleValue(items)
+        if isinstance(obj, torch.SymInt):
+            return dimension_value(self._machine, as_dimension(obj))
         return self._machine.constant(obj)
 
     def _object(self, value: Value) -> Any:
@@ -102,6 +106,8 @@ class Recorder(TorchFunctionMode):
             items = [self._object(item) for item in value.items]
             kind: Callable[[Any], Any] = value.python_type(self._machine)
             return kind(items)
+        if isinstance(value, DimensionValue):
+            return as_torch(value.size)
         if not value.is_constant(self._machine):
             self._refuse(value.describe())
         return value.as_constant(self._machine)

@@ -23,6 +23,7 @@ from ...graph.autocast import OFF
 from ...graph.builder import GraphBuilder
 from ...graph.node_meta import device_of
 from ...graph.propagate import DataDependent, EagerRaises, run_on_meta
+from ...graph.sym_node import as_dimensions
 from ...graph.transforms import Pattern, Pull, Slot, Transformed
 from ...spec import TensorSpec
 from ..breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, TransformRefused
@@ -245,9 +246,8 @@ class _Watched:
 
 def _spec(tensor: torch.Tensor, device: torch.device) -> TensorSpec:
     """As a level shows it. What it is a part of in memory, nobody sees."""
-    known = TensorSpec(
-        tuple(tensor.shape), tensor.stride(), tensor.dtype, device, tensor.requires_grad, True
-    )
+    shape, stride = as_dimensions(tensor.shape), as_dimensions(tensor.stride())
+    known = TensorSpec(shape, stride, tensor.dtype, device, tensor.requires_grad, True)
     return known if tensor.is_leaf else replace(known, is_leaf=False)
 
 

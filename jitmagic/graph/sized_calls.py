@@ -1,0 +1,123 @@
+"""Calls whose C++ reads sizes as ints, by the operators that they end in, which take SymInts.
+
+Comes in: a torch function and its arguments, with SymInts among them, where a dispatch mode is
+active. Goes out: its result. So what is told and recorded for all sizes are the operators of a
+static graph, and eager's numbers; torch's own Python for such calls computes them otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch.nn.functional import interpolate, max_pool1d, max_pool2d
+from torch.utils._python_dispatch import _pop_mode_temporarily
+
+from ..symbols.context import Specialize
+from .node_meta import tensors_in
+from .sym_node import sizes_in, with_hints
+
+__all__ = ["call_of_sizes"]
+
+aten = torch.ops.aten
+_EXACT = 1 << 21  # of numerators: their products with sizes are exact in float64
+
+
+def call_of_sizes(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """`function(*args, **kwargs)`."""
+    if function is interpolate:
+        return _interpolate(*args, **kwargs)
+    if function is max_pool1d:
+        return _max_pool1d(*args, **kwargs)
+    try:
+        return function(*args, **kwargs)
+    except Specialize:  # the parser of Python arguments asks for ints: torch.linspace(a, b, n)
+        is_alone = next(tensors_in((args, kwargs)), None) is None
+        if not is_alone or next(sizes_in((args, kwargs)), None) is None:
+            raise
+        return _made(getattr(function, "__name__", ""), args, kwargs)
+
+
+def _made(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A tensor of numbers, by the operator of that name, shown to the mode as the dispatcher does.
+    Raises RuntimeError where there is none.
+    """
+    hinted = with_hints(tuple(args)), with_hints(dict(kwargs))
+    overload = torch._C._jit_resolve_packet(f"aten::{name}", *hinted[0], **hinted[1])
+    named = {"device": torch.device("cpu"), "pin_memory": False, **kwargs}
+    with _pop_mode_temporarily() as mode:
+        return mode.__torch_dispatch__(
+            getattr(getattr(aten, name), overload), (), tuple(args), named
+        )
+
+
+def _interpolate(
+    x: torch.Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> torch.Tensor:
+    """Of arguments that go together its overload without a list of factors, which takes the sizes
+    of the result alone.
+    """
+    whole = x, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias
+    if mode == "area" or next(sizes_in((x, size)), None) is None:
+        return interpolate(*whole)
+    dims = x.dim() - 2
+    factors = scale_factor if isinstance(scale_factor, list | tuple) else [scale_factor] * dims
+    wanted = list(size) if isinstance(size, list | tuple) else [size] * dims
+    name = f"upsample_{mode.replace('-', '_')}{dims}d" + "_aa" * antialias
+    operator = getattr(aten, "_" * (antialias or mode == "nearest-exact") + name, None)
+    fit = len(factors) == len(wanted) == dims and (size is None) != (scale_factor is None)
+    fit = fit and (align_corners is None or not mode.startswith("nearest"))
+    scaled = [] if size is not None or not fit else list(zip(x.shape[2:], factors, strict=True))
+    if operator is None or not fit or not all(_is_exact(*pair) for pair in scaled):
+        return interpolate(*whole)
+    corners = () if mode.startswith("nearest") else (bool(align_corners),)
+    if size is None:
+        wanted = [_times(*pair) for pair in scaled]
+    scales = [None] * dims if size is not None or recompute_scale_factor else factors
+    made: torch.Tensor = operator.default(x, wanted, *corners, *scales)
+    return made
+
+
+def _max_pool1d(x: torch.Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
+    """By max_pool2d over rows of one (ATen/native/Pooling.cpp), which asks for no size."""
+    names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if len(args) > len(names) or next(sizes_in(x), None) is None:
+        usual: Any = max_pool1d
+        return usual(x, *args, return_indices=return_indices, **kwargs)
+    neutral = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1}
+    for name, beside in neutral.items():
+        value = given.get(name)
+        (along,) = value if isinstance(value, list | tuple) and value else (value,)
+        given[name] = None if along in (None, ()) else (beside, along)
+    wide = {name: value for name, value in given.items() if value is not None}
+    pool: Any = max_pool2d
+    made = pool(x.unsqueeze(-2), return_indices=return_indices, **wide)
+    return tuple(one.squeeze(-2) for one in made) if return_indices else made.squeeze(-2)
+
+
+def _is_exact(n: Any, factor: Any) -> bool:
+    """Whether the product of a size with it, rounded down as float64, is that of integers."""
+    if not isinstance(factor, int | float) or not 0 < factor < _EXACT:
+        return False
+    if type(n) is int:
+        return True
+    exact = Fraction(factor)
+    return max(exact.numerator, exact.denominator) < _EXACT
+
+
+def _times(n: Any, factor: float) -> Any:
+    if type(n) is int:
+        return int(n * factor)
+    exact = Fraction(factor)
+    return n * exact.numerator // exact.denominator
