@@ -221,10 +221,10 @@ def _needs(calls: Sequence[Node], makers: Container[Node]) -> Needs:
 
 
 def _read_by(node: Node) -> list[Node]:
-    """The tensors that a call reads, if only their sizes."""
+    """The tensors that a call reads, if only their sizes or a number in them."""
     found = []
     for one in node.all_input_nodes:
-        found += _read_by(one) if _is_size(one) else [one]
+        found += _read_by(one) if is_number(one) else [one]
     return found
 
 

@@ -30,7 +30,9 @@ from .dispatch_mode import DispatchMode
 from .node_meta import tensors_in
 from .propagate import Target, call_on_meta, target_name
 
-__all__ = ["add_number", "number_in", "range_of_number", "samples_in"]
+__all__ = [
+    "Call", "add_number", "number_in", "range_of_number", "samples_in", "takes_float",
+]  # fmt: skip
 
 aten = torch.ops.aten
 
@@ -50,6 +52,7 @@ _REGIONS: tuple[tuple[Interval, tuple[float, ...]], ...] = (
     (Interval(_ABOVE, _MAX), (1.6182736451928374, 23.716253948172635)),
     (Interval(math.inf, math.inf), (math.inf,)),
 )
+_OPEN = (1, 3, 5)  # those between
 
 
 def number_in(tensor: torch.Tensor) -> float:
@@ -118,26 +121,38 @@ class _Noted(DispatchMode):
 
 
 def _all_arguments(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-    """In the schema's order: a mode is not told of those that are as their default."""
-    given = list(args)
-    for argument in func._schema.arguments[len(args) :]:
-        value = kwargs.get(argument.name, argument.default_value)
-        is_number = str(argument.type) in ("number", "float")
-        given.append(float(value) if type(value) is int and is_number else value)
+    """In the schema's order: a mode is not told of those that are as their default. Ints for floats
+    are floats.
+    """
+    given = []
+    for n, argument in enumerate(func._schema.arguments):
+        default = argument.default_value
+        value = args[n] if n < len(args) else kwargs.get(argument.name, default)
+        is_number = type(value) is int and str(argument.type) in ("number", "float")
+        given.append(float(value) if is_number else value)
     return given
 
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Call = Callable[[float], Arguments]
+"""The arguments of a call, on meta tensors, for a number in one place."""
 
 
-def range_of_number(
-    target: Target, arguments: Callable[[float], Arguments], hint: float, grad: bool
-) -> Interval | None:
-    """Where the call is the same as for `hint`; None: it is no number that may vary. `arguments`:
-    those of the call, on meta tensors, for a number in its place.
-    """
+def range_of_number(target: Target, arguments: Call, hint: float, grad: bool) -> Interval | None:
+    """Where the call is the same as for `hint`; None: it is no number that may vary."""
     probe = _Probe(target, arguments, grad)
     return next((found for base in _bases(hint) if (found := probe.around(base)).has(hint)), None)
+
+
+def takes_float(target: Target, arguments: Call, number: int, grad: bool) -> bool:
+    """Whether the call of an int is that of the float. Of integers it never is."""
+    if not any(tensor.is_floating_point() for tensor in tensors_in(arguments(number))):
+        return False
+    try:
+        one, other = (_run(target, *arguments(n), grad) for n in (float(number), number))
+    except Exception:  # eager raises as well, or wants an int
+        return False
+    return one == other
 
 
 def samples_in(limits: Interval) -> list[float]:
@@ -147,7 +162,7 @@ def samples_in(limits: Interval) -> list[float]:
 
 def _bases(hint: float) -> Iterator[int]:
     """The regions between the exceptional numbers that the hint is in, or next to."""
-    for n in (1, 3, 5):
+    for n in _OPEN:
         low, high = _REGIONS[n][0][:2]
         near = math.nextafter(low, -math.inf) <= hint <= math.nextafter(high, math.inf)
         if near or math.isnan(hint):
@@ -157,25 +172,28 @@ def _bases(hint: float) -> Iterator[int]:
 class _Probe:
     """What one call does with numbers."""
 
-    def __init__(self, target: Target, arguments: Callable[[float], Arguments], grad: bool) -> None:
+    def __init__(self, target: Target, arguments: Call, grad: bool) -> None:
         self._target, self._arguments, self._grad = target, arguments, grad
-        self._outcomes: dict[str, _Outcome | None] = {}
 
     def around(self, base: int) -> Interval:
         """The regions around one in which the call is alike; an empty interval: not even there. No
         number is beyond what the least of the dtypes holds: eager raises for those.
         """
         numbers = _REGIONS[base][1]
-        outcomes = [self._outcome(number) for number in numbers]
+        outcomes = [self._run(number) for number in numbers]
         first, exprs = outcomes[0], _functions(numbers, outcomes)
         if first is None or exprs is None:
             return Interval(math.inf, -math.inf)
 
         def is_alike(number: float) -> bool:
-            return _fits(self._outcome(number), number, first, exprs)
+            accepted = self._run(number) if self._is_accepted(number) else None
+            return _fits(accepted, number, first, exprs)
 
         low = high = base
-        if self._is_accepted(numbers[0]):
+        is_accepted = self._is_accepted(numbers[0])
+        if not is_accepted and any(self._is_accepted(_REGIONS[n][1][0]) for n in _OPEN):
+            return Interval(math.inf, -math.inf)  # these are what the kernel refuses
+        if is_accepted:
             while low > 0 and all(map(is_alike, _REGIONS[low - 1][1])):
                 low -= 1
             while high + 1 < len(_REGIONS) and all(map(is_alike, _REGIONS[high + 1][1])):
@@ -189,17 +207,8 @@ class _Probe:
         dtypes = {tensor.dtype for tensor in tensors_in(self._arguments(1.0))}
         return min((torch.finfo(d).max for d in dtypes if d.is_floating_point), default=_MAX)
 
-    def _outcome(self, number: float) -> _Outcome | None:
+    def _run(self, number: float) -> _Outcome | None:
         """None: torch raises."""
-        key = number.hex()
-        if key not in self._outcomes:
-            self._outcomes[key] = self._asked(number)
-        return self._outcomes[key]
-
-    def _asked(self, number: float) -> _Outcome | None:
-        is_exceptional = number <= 1.0 or not math.isfinite(number)
-        if is_exceptional and not self._is_accepted(number):
-            return None
         try:
             return _run(self._target, *self._arguments(number), self._grad)
         except Exception:  # whatever torch raises: eager would, or has no result without data
