@@ -94,6 +94,9 @@ void run_call(const Call& call, Frame& frame) {
       case CallArgument::From::Slot:
         stack.emplace_back(*frame.slots[argument.slots[0]].seen);
         break;
+      case CallArgument::From::Number:
+        stack.emplace_back(frame.slots[argument.slots[0]].seen->item().toDouble());
+        break;
       case CallArgument::From::List: {
         c10::List<at::Tensor> list;
         for (int slot : argument.slots) list.push_back(*frame.slots[slot].seen);

@@ -16,9 +16,10 @@ using Kernel = int (*)(void* const*);
 
 enum class Kind : uint8_t { Alloc, Over, Pool, Launch, LaunchCuda, Call, View, Address, Free };
 
-// One argument of an ATen call: a constant, a slot, or a list whose entries are slots or None.
+// One argument of an ATen call: a constant, a slot, the number in a slot, or a list whose entries are slots or
+// None.
 struct CallArgument {
-  enum class From : uint8_t { Constant, Slot, List, OptionalList } from = From::Constant;
+  enum class From : uint8_t { Constant, Slot, Number, List, OptionalList } from = From::Constant;
   c10::IValue constant;
   std::vector<int> slots;  // -1: None
 };

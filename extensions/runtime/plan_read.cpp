@@ -77,8 +77,8 @@ TensorLayout read_layout(PyObject* tuple, const Place& place) {
 CallArgument read_argument(PyObject* entry, const c10::Argument& declared, int limit, const Place& place) {
   const std::string_view tag = text(item(entry, 0));
   CallArgument argument;
-  if (tag == "slot") {
-    argument.from = CallArgument::From::Slot;
+  if (tag == "slot" || tag == "number") {
+    argument.from = tag == "slot" ? CallArgument::From::Slot : CallArgument::From::Number;
     argument.slots = {slot_number(item(entry, 1), limit)};
   } else if (tag == "list") {
     const auto elements = declared.type()->cast<c10::ListType>();

@@ -15,6 +15,7 @@ import operator
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from ..graph.autocast import OFF, autocast_kept, read_autocast
 from ..graph.dispatch_mode import by_python_dispatcher
 from ..graph.gradients import gradients
 from ..graph.node_meta import tensors_in
+from ..graph.number_ranges import number_in
 from ..graph.propagate import target_name
 from ..graph.regions import FunctionCall
 from ..graph.sym_node import as_dimensions, as_torch
@@ -37,7 +39,7 @@ from .custom import check_gradients, custom_nodes
 from .decompose import TABLE
 from .functionalize import Functionalizer
 from .nodes import alias_root, erase_dead, module_of
-from .origins import mark_origin, origin_of
+from .origins import history_of, mark_origin, origin_of, reach_of
 from .outputs import Outputs
 from .recorded_call import recorded_call
 from .recorder import Recorder, Sym
@@ -45,6 +47,7 @@ from .result import Joint
 from .saving import SavedTensors
 from .traced import AliasCall, Counter, Traced
 from .transformed import transformed
+from .varying_numbers import Numbers, for_all_numbers
 from .views import may_overlap
 
 __all__ = ["BACKWARD", "trace_joint"]
@@ -66,6 +69,17 @@ def trace_joint(
     """
     if grad_enabled is None:
         grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    return for_all_numbers(gm, partial(_trace, gm, inputs, grad_enabled, is_sized, by_python))
+
+
+def _trace(
+    gm: GraphModule,
+    inputs: Sequence[TensorSpec],
+    grad_enabled: bool,
+    is_sized: bool,
+    by_python: Collection[Any],
+    numbers: Numbers | None,
+) -> Joint:
     recorder = Recorder(TABLE, is_sized)
     mode = Functionalizer(recorder)
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
@@ -79,7 +93,7 @@ def trace_joint(
         ]
         saved = SavedTensors(_written_since)
         with saved_tensors_hooks(saved.keep, saved.fetch):
-            outputs = _run(gm, mode, traced, saved, by_python)
+            outputs = _run(gm, mode, traced, saved, by_python, numbers)
         _check_inputs(traced, inputs)
         with mode:  # the history of a view whose base was written since is made when asked for
             finished = Outputs.of(traced, outputs)
@@ -111,6 +125,7 @@ def _run(
     inputs: Sequence[Traced],
     saved: SavedTensors,
     by_python: Collection[Any],
+    numbers: Numbers | None,
 ) -> list[Any]:
     """Execute gm on traced tensors; the flat list of its outputs."""
     env: dict[Node, Any] = {
@@ -127,6 +142,8 @@ def _run(
                 env[node] = next(supply)
             elif node.op == "output":
                 return [_left(part, env[part]) for part in node.args[0]]
+            elif node.target is number_in and numbers is not None:
+                env[node] = numbers.read(node, mode.read(env[node.args[0]]))  # type: ignore[index]
             elif node.op != "get_attr":
                 with by_python_dispatcher(node.target in by_python):
                     env[node] = _call(node, env, mode, saved)
@@ -328,8 +345,8 @@ def _differentiate(
         return _Gradients()
     recorder = mode.recorder
     recorder.lines, recorder.region = (), None
-    histories = [_history(results[i]) for i in tangents]
-    reach = _reach(histories, [inputs[i] for i in wanted])
+    histories = [history_of(results[i]) for i in tangents]
+    reach = reach_of(histories, [inputs[i] for i in wanted])
     saved.differentiate({node for edges in histories for node, _ in edges})
     seeds = [
         mode.fresh(recorder.placeholder(f"tangent_{i}", _tangent_spec(results[i])))
@@ -409,35 +426,6 @@ def _apart(
         own = cells.setdefault(alias_root(sym.node), cell) is cell
         values.append(sym if own else sym.recorder.copied(sym))
     return values
-
-
-def _history(result: Traced) -> set[tuple[Any, int]]:
-    """The edges of the autograd graph behind it."""
-    edges: set[tuple[Any, int]] = set()
-    stack = [(result.grad_fn, result.output_nr)]
-    while stack:
-        edge = stack.pop()
-        if edge[0] is not None and edge not in edges:
-            edges.add(edge)
-            stack.extend(edge[0].next_functions)
-    return edges
-
-
-def _reach(
-    histories: Sequence[set[tuple[Any, int]]], inputs: Sequence[Traced]
-) -> list[tuple[int, ...]]:
-    """For each input, the positions of the results whose history leads to it: with a tangent for
-    one of them it has a gradient, be it of zeros.
-    """
-    leaves = [{id(n.variable) for n, _ in edges if hasattr(n, "variable")} for edges in histories]
-    return [
-        tuple(
-            index
-            for index, edges in enumerate(histories)
-            if id(tensor) in leaves[index] or (tensor.grad_fn, tensor.output_nr) in edges
-        )
-        for tensor in inputs
-    ]
 
 
 def _tangent_spec(result: Traced) -> TensorSpec:

@@ -60,9 +60,11 @@ def alias_root(node: Node) -> Node:
 
 
 def erase_dead(graph: Graph) -> None:
-    """Drop nodes without users; placeholders and nodes that do something by running stay."""
+    """Drop nodes without users; placeholders, nodes that do something by running and readers of
+    numbers (varying_numbers.py) stay.
+    """
     for node in reversed(graph.nodes):
-        if node.users or node.op in ("placeholder", "output"):
+        if node.users or node.op in ("placeholder", "output") or "number" in node.meta:
             continue
         if not (node.target is aten.copy_.default or runs_once(node) or may_raise_on_data(node)):
             graph.erase_node(node)

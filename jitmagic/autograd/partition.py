@@ -41,7 +41,8 @@ _COSTLY = 16  # per element: exp, erf, tanh
 _REDUCED = 6  # per element read by a reduction
 _ASKED_FOR = 1  # of an operation inside of a region that the program checkpoints
 
-_FREE = frozenset({aten.full.default, aten.arange.start_step})
+# A number that a call reads is no tensor: it is read again.
+_FREE = frozenset({aten.full.default, aten.arange.start_step, aten._local_scalar_dense.default})
 _REDUCTIONS = frozenset(
     {
         aten.sum.dim_IntList,

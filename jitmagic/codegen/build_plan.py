@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from ..loops.ir import Alias, BufferRef, Extern, Nest, Step
+from ..loops.ir import Alias, BufferRef, Extern, Nest, NumberRef, Step
 from ..loops.ops.extern import is_foreign
 from ..schedule.deps import storages, writes_of
 from ..schedule.externs import out_overload
@@ -24,6 +24,7 @@ from .plan import (
     Free,
     Launch,
     Layout,
+    NumberSlot,
     Over,
     Plan,
     PlanStep,
@@ -73,7 +74,8 @@ class _Builder:
         """Extern arguments with slots in place of buffers."""
         if isinstance(part, BufferRef):
             self.ensure_memory(part.name)  # tensors without elements are read unwritten
-            return Slot(self.slots[part.name])
+            kind = NumberSlot if isinstance(part, NumberRef) else Slot
+            return kind(self.slots[part.name])
         if isinstance(part, (tuple, list)):
             return type(part)(self.arguments(item) for item in part)
         if isinstance(part, Mapping):

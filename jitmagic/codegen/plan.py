@@ -11,7 +11,8 @@ offsets in bytes. The plan of a template (plan_template.py) has Sizes, filled in
                                                           more; a fresh tensor where others hold it
           | Pool(slot, offset, shape, stride, dtype, device)  a temporary in this call's workspace
           | Launch(kernel, args)                          a generated kernel on the slots' pointers
-          | Call(op, args, kwargs, results, out, layouts) one ATen call on Slot refs and constants;
+          | Call(op, args, kwargs, results, out, layouts) one ATen call on Slot refs, NumberSlot
+                                                          refs and constants;
                                                           a result laid out otherwise is copied
           | View(slot, base, shape, stride, offset, dtype)    as_strided over base's memory; the
                                                           offset counts from base's first element
@@ -42,6 +43,7 @@ __all__ = [
     "Launch",
     "LaunchGrid",
     "Layout",
+    "NumberSlot",
     "Over",
     "Plan",
     "PlanStep",
@@ -71,6 +73,11 @@ class Slot:
     """A reference to a slot inside Call arguments."""
 
     index: int
+
+
+@dataclass(frozen=True, slots=True)
+class NumberSlot(Slot):
+    """The number in a slot's 0-dim float64 tensor of the CPU, read when the Call runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from .gradients import gradients
 from .lazy_module import LazyModule
 from .node_meta import device_of, mutated_by, spec_on
 from .node_meta import value_of as meta_of
+from .number_ranges import add_number, number_in
 from .regions import FunctionCall
 from .transforms import is_transform
 
@@ -193,6 +194,8 @@ class _Replay:
             self.made[node] = value_of(size, dict(self.values))
         elif node.meta.get("number"):
             self.made[node] = self._number(node)
+        elif node.target is number_in:
+            self.made[node] = self._as_number(node)
         elif node.target is torch.ops.aten._linalg_check_errors.default and size is None:
             self._assert(node)
         elif node.target is torch._C._set_grad_enabled:
@@ -209,6 +212,12 @@ class _Replay:
         made = self.builder.placeholder(node.name, spec)
         self.builder.inputs[made] = Filled(spec, value)
         return made
+
+    def _as_number(self, node: Node) -> Node:
+        """What `add_number` made."""
+        given = self.made[node.all_input_nodes[0]]
+        hint, range, lines = map(node.meta.__getitem__, ("val", "range", "lines"))
+        return add_number(self.builder.graph, given, hint, range, tuple(lines), self.step)
 
     def _assert(self, node: Node) -> None:
         """What `GraphBuilder.assert_false` made."""

@@ -28,6 +28,7 @@ from .gradients import gradients
 from .node_meta import (
     changes_mode,
     is_effectful,
+    is_number,
     lines_of,
     mutated_by,
     symbols_in,
@@ -75,7 +76,7 @@ def split_at_data(gm: GraphModule) -> Pieces | None:
     first = makers[0]
     if any(node.target is gradients for node in nodes):
         raise _refused(first, "gradients are computed in the same graph")
-    sizes = {node for node in nodes if node.op == "call_function" and _is_size(node)}
+    sizes = {node for node in nodes if node.op == "call_function" and is_number(node)}
     tensors = [node for node in nodes if node not in sizes]
     why = ""
     for apart in (True, False):
@@ -220,10 +221,10 @@ def _needs(calls: Sequence[Node], makers: Container[Node]) -> Needs:
 
 
 def _read_by(node: Node) -> list[Node]:
-    """The tensors that a call reads, if only their sizes."""
+    """The tensors that a call reads, if only their sizes or a number in them."""
     found = []
     for one in node.all_input_nodes:
-        found += _read_by(one) if _is_size(one) else [one]
+        found += _read_by(one) if is_number(one) else [one]
     return found
 
 

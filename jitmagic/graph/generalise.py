@@ -22,11 +22,14 @@ from ..symbols.reading import Readings
 from ..symbols.size import size_of, value_of
 from .lazy_module import LazyModule
 
-__all__ = ["Differs", "fits", "generalised"]
+__all__ = ["Differs", "fits", "generalised", "merged", "same"]
 
 Join = Callable[[Any, Any], Any]
 Counterparts = dict[Node, Node]
 _COMPARED = (int, bool, str, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+_FEW = 4096  # elements of constants that are compared by value
 
 
 class Differs(Exception):
@@ -40,16 +43,26 @@ def generalised(
 
     def join(a: Any, b: Any) -> Any:
         if type(a) is not int or type(b) is not int:
-            return _same(a, b)
+            return same(a, b)
         expr = readings.read(a, b)
         if expr is None:
             raise Differs(f"{a} and {b} are no visible function of the sizes")
         return size_of(expr, context)
 
-    graph, copies, counterparts = Graph(), dict[Node, Node](), Counterparts()
+    return merged(first, second, join, {})
+
+
+def merged(
+    first: GraphModule, second: GraphModule, join: Join, copies: dict[Node, Node]
+) -> GraphModule:
+    """The graph with `join(a, b)` where two are not alike; nodes that this makes come before those
+    that it is asked for. `copies`: receives the node for each of the first graph's.
+    """
+    graph, counterparts = Graph(), Counterparts()
     for node, other in _pairs(first, second):
         copy = copies[node] = graph.node_copy(node, copies.__getitem__)
-        _join_node(copy, other, counterparts, join)
+        with graph.inserting_before(copy):
+            _join_node(copy, other, counterparts, join)
     return LazyModule(first, graph)
 
 
@@ -57,7 +70,7 @@ def fits(symbolic: GraphModule, concrete: GraphModule, known: dict[Expr, int]) -
     """Whether the graph with these values of its symbols is the concrete one."""
 
     def join(a: Any, b: Any) -> Any:
-        _same(value_of(a, known), b)
+        same(value_of(a, known), b)
         return a
 
     counterparts = Counterparts()
@@ -79,13 +92,25 @@ def _pairs(first: GraphModule, second: GraphModule) -> list[tuple[Node, Node]]:
     for a, b in pairs:
         if a.op != b.op or (a.op == "call_function" and a.target is not b.target):
             raise Differs(f"{a.target} is {b.target} at other sizes")
-        if a.op == "get_attr" and _attribute(first, a) is not _attribute(second, b):
+        if a.op == "get_attr" and not _is_one(_attribute(first, a), _attribute(second, b)):
             raise Differs(f"the constant {a.target} is another at other sizes")
     return pairs
 
 
 def _attribute(gm: GraphModule, node: Node) -> Any:
     return operator.attrgetter(str(node.target))(gm)
+
+
+def _is_one(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two traces have met the same constant: literals are made anew."""
+    if a is b:
+        return True
+    if (a.dtype, a.shape, a.stride(), a.device) != (b.dtype, b.shape, b.stride(), b.device):
+        return False
+    if a.data_ptr() == b.data_ptr():
+        return a.numel() > 0
+    few = a.numel() <= _FEW and a.device.type == "cpu"
+    return few and repr(a.tolist()) == repr(b.tolist())
 
 
 def _join_node(node: Node, other: Node, counterparts: Counterparts, join: Join) -> None:
@@ -126,7 +151,7 @@ def _joined_spec(
     return made
 
 
-def _same(a: Any, b: Any) -> Any:
+def same(a: Any, b: Any) -> Any:
     """Both, if they are indistinguishable. Of unknown types nothing but identity is known."""
     if a is b or (type(a) is type(b) and _equal(a, b)):
         return a

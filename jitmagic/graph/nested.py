@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ..symbols.size import Size
-from .node_meta import tensors_in
+from .node_meta import is_number, tensors_in
 
 __all__ = ["map_nodes", "map_tensors", "rebuilt", "tensor_nodes_in"]
 
@@ -30,8 +29,8 @@ def nodes_in(value: Any) -> list[Node]:
 
 
 def tensor_nodes_in(value: Any) -> list[Node]:
-    """The nodes that are not sizes."""
-    return [node for node in nodes_in(value) if not isinstance(node.meta["val"], Size)]
+    """The nodes that are no sizes or numbers."""
+    return [node for node in nodes_in(value) if not is_number(node)]
 
 
 def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:

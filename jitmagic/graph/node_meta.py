@@ -1,7 +1,7 @@
 """What a node of the torch-level graph carries in `node.meta`, under which keys.
 
     val      the meta tensor, or the tuple/list structure with meta tensors in it, that the call
-             gave
+             gave; of a number that calls read, the number in the call that was traced
     spec     TensorSpec with the real device; the same structure for several results; None without
              tensors
     lines    tuple[UserLine, ...]: the user's line, then the lines it was inlined from (innermost
@@ -37,6 +37,7 @@ __all__ = [
     "device_of",
     "devices_in",
     "is_effectful",
+    "is_number",
     "lines_of",
     "mutated_by",
     "spec_on",
@@ -56,6 +57,11 @@ def device_of(node: Node) -> torch.device:
     """The real device of a node that stands for one tensor."""
     device: torch.device = node.meta["spec"].device
     return device
+
+
+def is_number(node: Node) -> bool:
+    """Whether it stands for a size, or for a float that a call reads, and no tensor."""
+    return isinstance(node.meta.get("val"), Size | float)
 
 
 def devices_in(gm: GraphModule) -> set[torch.device]:

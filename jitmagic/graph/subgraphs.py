@@ -21,7 +21,7 @@ from ..errors import CompileFailed
 from ..spec import TensorSpec
 from .gradients import gradients
 from .lazy_module import LazyModule
-from .node_meta import changes_mode, mutated_by, tensors_in, value_of
+from .node_meta import changes_mode, is_number, mutated_by, tensors_in, value_of
 from .reach import descendants
 from .regions import FunctionCall
 
@@ -74,10 +74,13 @@ def split_into_subgraphs(gm: GraphModule, asked: Container[int] | None = None) -
     ends = _fewest(ranges)
     if len(ends) > _MOST:
         raise CompileFailed(f"there are {len(ends)} of them in a row, more than {_MOST}")
+    numbers = {node for node in nodes if is_number(node)}
     assigned = _assign(nodes, ends)
+    for node in numbers:
+        del assigned[node]
     for node in nodes:
         refuse_crossing(node, assigned)
-    return assemble(nodes, assigned)
+    return assemble(nodes, assigned, numbers)
 
 
 def _results(nodes: Sequence[Node]) -> list[Node]:

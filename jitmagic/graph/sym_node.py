@@ -109,7 +109,9 @@ def sizes_in(value: Any) -> Iterator[Size]:
 
 def with_hints(value: Any) -> Any:
     """The nested arguments as they are in this call: of ints, tensors of those sizes."""
-    if isinstance(value, torch.SymInt):
+    if isinstance(value, SizeFloat):
+        return value.context.value_of(value.expr)
+    if isinstance(value, torch.SymInt | Size):
         return hint_of(as_dimension(value))
     if isinstance(value, torch.Tensor):
         if next(sizes_in(value), None) is None:

@@ -27,12 +27,21 @@ from .ir import (
     Load,
     LoopProgram,
     Nest,
+    NumberRef,
     Reduction,
     Step,
     Store,
     Value,
 )
-from .tensor_view import Point, TensorView, broadcast_point, formal_point, full_view, strided
+from .tensor_view import (
+    NumberView,
+    Point,
+    TensorView,
+    broadcast_point,
+    formal_point,
+    full_view,
+    strided,
+)
 from .values import FLOATS, INTEGERS, cast, constant
 
 __all__ = ["LOOP_DTYPES", "Builder", "Decline", "Out", "contiguous_stride"]
@@ -282,6 +291,10 @@ class Builder:
     def _argument(self, arg: Any) -> Any:
         if isinstance(arg, TensorView):
             return BufferRef(self.memory(arg))
+        if isinstance(arg, NumberView):
+            if arg.view.device.type != "cpu":
+                raise Decline("a number that ATen takes is on the CPU")
+            return NumberRef(self.memory(arg.view))
         if isinstance(arg, (list, tuple)):
             return type(arg)(self._argument(part) for part in arg)
         return arg

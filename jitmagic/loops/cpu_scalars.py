@@ -17,7 +17,9 @@ from .builder import LOOP_DTYPES
 from .ops.extern import returns_view
 from .registry import LOWERINGS
 
-__all__ = ["cpu_scalars_for"]
+__all__ = ["READS_NUMBER", "cpu_scalars_for"]
+
+READS_NUMBER = torch.ops.aten._local_scalar_dense.default
 
 
 def cpu_scalars_for(device: torch.device, gm: GraphModule) -> frozenset[Node]:
@@ -27,10 +29,18 @@ def cpu_scalars_for(device: torch.device, gm: GraphModule) -> frozenset[Node]:
         return frozenset()
     for node in reversed(gm.graph.nodes):
         if _is_arithmetic(node) and all(
-            user in nodes or _runs_on(user, device) for user in node.users
+            user in nodes or _runs_on(user, device) for user in _readers(node)
         ):
             nodes.add(node)
     return frozenset(nodes)
+
+
+def _readers(node: Node) -> list[Node]:
+    """The calls that take it, or the number in it."""
+    users = [*node.users]
+    numbers = [user for user in users if user.target is READS_NUMBER]
+    others = [user for user in users if user.target is not READS_NUMBER]
+    return [*others, *(reader for number in numbers for reader in number.users)]
 
 
 def _is_arithmetic(node: Node) -> bool:

@@ -30,6 +30,7 @@ from .ir import (
     Load,
     LoopProgram,
     Nest,
+    NumberRef,
     Reduction,
     Store,
     Value,
@@ -131,6 +132,8 @@ def _run_extern(step: Extern, memory: _Memory) -> None:
 
 
 def _resolve(arg: Any, memory: _Memory) -> Any:
+    if isinstance(arg, NumberRef):
+        return memory.read(arg.name).item()
     if isinstance(arg, BufferRef):
         return memory.read(arg.name)
     if isinstance(arg, torch.dtype):

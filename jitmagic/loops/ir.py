@@ -70,6 +70,7 @@ __all__ = [
     "Mod",
     "Mul",
     "Nest",
+    "NumberRef",
     "Reduction",
     "Step",
     "Store",
@@ -260,11 +261,16 @@ class BufferRef:
 
 
 @dataclass(frozen=True, slots=True)
+class NumberRef(BufferRef):
+    """Stands for the number that is in a 0-dim float64 buffer when the step runs."""
+
+
+@dataclass(frozen=True, slots=True)
 class Extern(Step):
     """results = op(*args, **kwargs), `op` an ATen overload; results name buffers (None: unused).
 
-    `writes`: input buffers that the op mutates in place. Args hold constants, BufferRef and lists
-    of them.
+    `writes`: input buffers that the op mutates in place. Args hold constants, BufferRef, lists
+    of them, and NumberRef.
     """
 
     name: str

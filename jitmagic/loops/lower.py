@@ -22,11 +22,11 @@ from ..graph.raising import may_raise_on_data
 from ..spec import TensorSpec, spec_of
 from . import ops as _register_lowerings
 from .builder import LOOP_DTYPES, Builder, Decline, Out, contiguous_stride
-from .cpu_scalars import cpu_scalars_for
+from .cpu_scalars import READS_NUMBER, cpu_scalars_for
 from .ir import LoopProgram, kernel_device
 from .ops.extern import fallback_to_aten, returns_view
 from .registry import FALLBACKS, LOWERINGS
-from .tensor_view import TensorView, broadcast_point
+from .tensor_view import NumberView, TensorView, broadcast_point
 
 __all__ = ["device_of_kernels", "lower"]
 
@@ -102,6 +102,8 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
     kwargs = _bind(node.kwargs, env)
     if node.target is operator.getitem:
         return args[0][args[1]]
+    if node.target is READS_NUMBER:
+        return NumberView(args[0])
     op = node.target
     if str(op) == "aten.copy_.default":
         return _write(builder, node, args[0], args[1])
@@ -148,6 +150,8 @@ def _bind(part: Any, env: Mapping[Node, Any]) -> Any:
 
 def _brought(builder: Builder, arg: Any) -> Any:
     """A CPU scalar tensor may meet GPU tensors in eager; a nest takes it by value."""
+    if isinstance(arg, NumberView):
+        return NumberView(_brought(builder, arg.view))
     device = builder.device
     if not isinstance(arg, TensorView) or arg.shape or device is None or arg.device == device:
         return arg

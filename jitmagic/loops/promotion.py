@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from .builder import Decline
-from .tensor_view import TensorView
+from .tensor_view import NumberView, TensorView
 from .values import FLOATS, Number, opmath
 
 __all__ = ["RULES", "Casts", "Operand", "result_type"]
 
-Operand = TensorView | Number | None
+Operand = TensorView | NumberView | Number | None
 Casts = tuple[tuple[torch.dtype, ...], ...]
 Rule = Callable[[Sequence[Operand]], tuple[Casts, torch.dtype]]
 
@@ -50,7 +50,7 @@ def _number_dtype(value: object) -> torch.dtype:
         return torch.bool
     if isinstance(value, int):
         return torch.int64
-    if isinstance(value, float):
+    if isinstance(value, float | NumberView):
         return torch.get_default_dtype()
     raise Decline(f"a {type(value).__name__} operand has no loops")
 

@@ -15,7 +15,8 @@ declines (masked_fill.Tensor by a scalar of another device).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Any, TypeVar
 
 import torch
@@ -27,12 +28,13 @@ from ..symbols.size import Size, SizeFloat
 from .builder import LOOP_DTYPES, Builder, Decline, Out
 from .ir import IndexValue, Value
 from .promotion import RULES, Operand
-from .tensor_view import Point, TensorView, broadcast_shapes
+from .tensor_view import NumberView, Point, TensorView, broadcast_shapes
 from .values import FLOATS, Number, cast, compute, constant, round_to
 
 __all__ = [
     "FALLBACKS",
     "LOWERINGS",
+    "check_numbers",
     "fallback",
     "lowers",
     "operand_value",
@@ -47,15 +49,32 @@ LOWERINGS: dict[str, Lowering] = {}
 FALLBACKS: dict[str, str] = {}  # ops that are always extern calls of ATen, with the reason
 
 
-def lowers(*overloads: str) -> Callable[[Function], Function]:
-    """Register a lowering for ATen overloads named like "sum.dim_IntList"."""
+def lowers(*overloads: str, numbers: bool = False) -> Callable[[Function], Function]:
+    """Register a lowering for ATen overloads named like "sum.dim_IntList". `numbers`: whether it
+    takes NumberViews for numbers.
+    """
 
     def register(function: Function) -> Function:
         for overload in overloads:
-            LOWERINGS[f"aten.{overload}"] = function
+            LOWERINGS[f"aten.{overload}"] = function if numbers else _of_known_numbers(function)
         return function
 
     return register
+
+
+def _of_known_numbers(function: Lowering) -> Lowering:
+    @wraps(function)
+    def declining(builder: Builder, out: Out, *args: Any, **kwargs: Any) -> Any:
+        check_numbers((*args, *kwargs.values()))
+        return function(builder, out, *args, **kwargs)
+
+    return declining
+
+
+def check_numbers(arguments: Iterable[Any]) -> None:
+    """Decline where one is known only when the program runs."""
+    if any(isinstance(argument, NumberView) for argument in arguments):
+        raise Decline("a number that varies is read when it runs")
 
 
 def fallback(reason: str, *overloads: str) -> None:
@@ -90,6 +109,7 @@ def pointwise_lowering(function: Scalar, rule: str, count: int) -> Lowering:
     def lowering(builder: Builder, out: Out, *args: Any, **kwargs: Any) -> TensorView:
         later = [kwargs.pop(name, None) for name in operands[len(args) :]]
         given: tuple[Operand, ...] = (*args[:count], *later)
+        check_numbers((*args[count:], *kwargs.values()))
         casts, dtype = RULES[rule](given)
         _check(given, dtype, out)
         if wants_result:
@@ -123,6 +143,8 @@ def operand_value(
     """The operand at a point, cast through the given dtypes; None stays None."""
     if operand is None:
         return None
+    if isinstance(operand, NumberView):
+        return _read_number(builder, operand, through)
     if not isinstance(operand, TensorView):
         return _number_value(operand, through)
     value = builder.load(operand, point)
@@ -163,6 +185,15 @@ def _size_value(size: Size, through: tuple[torch.dtype, ...]) -> Value:
             facts = torch.finfo(dtype) if dtype in FLOATS else torch.iinfo(dtype)
             if not (size >= int(facts.min) and size <= int(facts.max)):
                 raise Decline(f"the number {size} does not fit into {dtype}")
+        value = cast(value, dtype)
+    return value
+
+
+def _read_number(builder: Builder, number: NumberView, through: tuple[torch.dtype, ...]) -> Value:
+    value = builder.load(number.view, ())
+    for dtype in through:
+        if dtype not in FLOATS and dtype is not torch.bool:
+            raise Decline(f"a float operand of an op on {dtype}")
         value = cast(value, dtype)
     return value
 

@@ -35,6 +35,7 @@ from .ir import (
     Load,
     LoopProgram,
     Nest,
+    NumberRef,
     Reduction,
     Step,
     Store,
@@ -94,6 +95,8 @@ def _extern_line(step: Extern) -> str:
 
 
 def _argument(arg: Any) -> str:
+    if isinstance(arg, NumberRef):
+        return f"{arg.name}.item()"
     if isinstance(arg, BufferRef):
         return arg.name
     if isinstance(arg, (tuple, list)):

@@ -32,6 +32,7 @@ from .expr import (
 )
 
 __all__ = [
+    "NumberView",
     "Point",
     "TensorView",
     "broadcast_point",
@@ -83,6 +84,15 @@ def formal_axes(shape: tuple[int, ...]) -> tuple[Axis, ...]:
 def formal_point(shape: tuple[int, ...]) -> Point:
     """The formal axes as expressions; dimensions of size 1 are the constant 0."""
     return tuple(ZERO if axis.extent == 1 else AxisVar(axis) for axis in formal_axes(shape))
+
+
+@dataclass(frozen=True, slots=True)
+class NumberView:
+    """A number that is known when the program runs: what is in a 0-dim float64 tensor. It promotes
+    as Python's floats do.
+    """
+
+    view: TensorView
 
 
 def full_view(

@@ -11,7 +11,20 @@ from typing import Any
 
 import torch
 
-from ..codegen.plan import Alloc, Call, Free, Launch, Layout, Over, Plan, PlanStep, Pool, Slot, View
+from ..codegen.plan import (
+    Alloc,
+    Call,
+    Free,
+    Launch,
+    Layout,
+    NumberSlot,
+    Over,
+    Plan,
+    PlanStep,
+    Pool,
+    Slot,
+    View,
+)
 from .native import slot_count
 
 __all__ = ["PlanRunner"]
@@ -80,6 +93,8 @@ def _over_pool(step: Pool, pool: torch.Tensor) -> torch.Tensor:
 
 
 def _resolve(value: Any, slots: list[Any]) -> Any:
+    if isinstance(value, NumberSlot):
+        return slots[value.index].item()
     if isinstance(value, Slot):
         return slots[value.index]
     if isinstance(value, (tuple, list)):

@@ -21,6 +21,7 @@ from ..codegen.plan import (
     Launch,
     LaunchGrid,
     Layout,
+    NumberSlot,
     Over,
     Plan,
     PlanStep,
@@ -380,6 +381,8 @@ def _lower_argument(given: Mapping[str, Any], declared: Any) -> tuple[Any, ...]:
     if declared.name not in given:  # torch leaves out a None where there is no default, too
         return ("default",) if declared.has_default_value() else ("const", None)
     value = given[declared.name]
+    if isinstance(value, NumberSlot):
+        return ("number", value.index)
     if isinstance(value, Slot):
         return ("slot", value.index)
     if slots_in(value):

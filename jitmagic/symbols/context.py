@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 from .expr import Expr, Integer, add, linear, mul
-from .interval import ANY_FLOAT, EXACT, INT64, MANY, Interval
+from .interval import ANY_FLOAT, EXACT, INT64, MANY, Interval, farthest
 from .scalar import Number, Symbol, evaluate, interval_of, symbols_of
 
 __all__ = ["COMPARISONS", "SWAPPED", "Context", "Specialize", "holds_for", "is_true_of"]
@@ -210,11 +210,13 @@ class Context:
         """Have the expression keep to an interval, and raise nothing."""
         if self._is_within(expr, wanted, self._known):
             return
-        for ranges in (*self._solved(expr, wanted), *self._rungs(symbols_of(expr))):
+        symbols = symbols_of(expr)
+        found = (*self._solved(expr, wanted), *self._stretched(symbols, expr, wanted))
+        for ranges in (*found, *self._rungs(symbols)):
             if self._is_within(expr, wanted, self._trial(ranges)):
                 self._narrow(ranges)
                 return
-        raise Specialize(symbols_of(expr), why)
+        raise Specialize(symbols, why)
 
     def decide(self, op: str, left: Expr, right: Expr) -> bool:
         """`left op right`."""
@@ -384,6 +386,29 @@ class Context:
             if not limits.within(EXACT) and not INT64.within(limits):
                 limits = limits.narrowed(EXACT)  # guards compare as floats
         if (ranges := self._with(symbol, limits)) is not None:
+            yield ranges
+
+    def _stretched(self, symbols: list[Symbol], expr: Expr, wanted: Interval) -> Iterator[Ranges]:
+        """The widest range of one float, around its hint, of which an expression keeps to an
+        interval: that of a part of the range lies in that of the whole.
+        """
+        if len(set(symbols)) != 1 or symbols[0].kind is not float or expr is symbols[0]:
+            return
+        symbol, limits = symbols[0], self._ranges[symbols[0]]
+        hint = self._hints.get(symbol)
+        if hint is None or limits is None or not math.isfinite(hint):
+            return
+
+        def keeps(low: float, high: float) -> bool:
+            return self._is_within(
+                expr, wanted, self._trial({**self._ranges, symbol: Interval(low, high)})
+            )
+
+        if not keeps(hint, hint):
+            return
+        high = farthest(hint, limits.high, lambda end: keeps(hint, end))
+        low = -farthest(-hint, -limits.low, lambda end: keeps(-end, high))
+        if (ranges := self._with(symbol, Interval(low, high))) is not None:
             yield ranges
 
     def _sides(self, op: str, left: Expr, right: Expr) -> Iterator[Ranges]:

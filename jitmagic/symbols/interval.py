@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import operator
+import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["ANY_FLOAT", "EXACT", "INT64", "MANY", "Interval", "Unbacked", "of_number"]
+__all__ = ["ANY_FLOAT", "EXACT", "INT64", "MANY", "Interval", "Unbacked", "farthest", "of_number"]
 
 _LONGEST_SHIFT = 62
 _LONGEST_POWER = 64
@@ -223,3 +224,27 @@ def _meet(a: Interval, b: Interval) -> bool:
 
 def _zero_meets_inf(a: Interval, b: Interval) -> bool:
     return (a.has_zero and b.is_endless) or (b.has_zero and a.is_endless)
+
+
+def farthest(start: float, end: float, holds: Callable[[float], bool]) -> float:
+    """The float between two that is farthest from `start` and of which something holds, as it does
+    of all that are nearer.
+    """
+    if holds(end):
+        return end
+    low, high = _rank(start), _rank(end)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(_of_rank(middle)) else (low, middle)
+    return _of_rank(low)
+
+
+def _rank(number: float) -> int:
+    """The place of a float among all of them, in order."""
+    bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
+    return bits if bits >= 0 else -(bits & 2**63 - 1)
+
+
+def _of_rank(rank: int) -> float:
+    number: float = struct.unpack("<d", struct.pack("<q", abs(rank)))[0]
+    return number if rank >= 0 else -number

@@ -8,6 +8,7 @@ becomes of the bounds.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import operator
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -96,6 +97,15 @@ def _as_float(x: Interval) -> Interval:
     return Interval(float(x.low), float(x.high), x.nan)
 
 
+def single(x: float) -> float:
+    """As C++ rounds a double to a float."""
+    return ctypes.c_float(x).value
+
+
+def _as_single(x: Interval) -> Interval:
+    return Interval(single(x.low), single(x.high), x.nan)
+
+
 def _root(x: Interval) -> Interval | None:
     if x.low < 0 or x.nan:
         return None
@@ -144,6 +154,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "min": Operation(min, Interval.least),
     "max": Operation(max, Interval.most),
     "float": Operation(float, _as_float),
+    "single": Operation(single, _as_single),
     "trunc": Operation(math.trunc, _rounded(math.trunc)),
     "floor": Operation(math.floor, _rounded(math.floor)),
     "ceil": Operation(math.ceil, _rounded(math.ceil)),
@@ -159,7 +170,9 @@ OPERATIONS: Mapping[str, Operation] = {
 
 # Operations whose results have one kind, whatever their operands have.
 _KINDS: Mapping[str, type] = {
-    **dict.fromkeys(("/", "**", "float", "sqrt", "exp", "log", "tanh", "sin", "cos"), float),
+    **dict.fromkeys(
+        ("/", "**", "float", "single", "sqrt", "exp", "log", "tanh", "sin", "cos"), float
+    ),
     **dict.fromkeys(("trunc", "floor", "ceil", "round", "int **"), int),
 }
 

@@ -10,9 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Node
 
+from jitmagic.autograd.joint import trace_joint
 from jitmagic.codegen import render
-from jitmagic.codegen.plan import Call, KernelSource, Launch, Plan
+from jitmagic.codegen.plan import Call, KernelSource, Launch, NumberSlot, Plan
+from jitmagic.graph.builder import GraphBuilder
+from jitmagic.graph.number_ranges import add_number
 from jitmagic.loops.lower import lower
 from jitmagic.loops.verify import verify
 from jitmagic.options import Options
@@ -20,6 +24,8 @@ from jitmagic.runtime.alignment import aligned_arguments
 from jitmagic.runtime.store import Store
 from jitmagic.runtime.triton_kernels import build_cubins
 from jitmagic.schedule import schedule
+from jitmagic.spec import TensorSpec
+from jitmagic.symbols.interval import Interval
 from jitmagic.target import Target
 from tests.loops.recording import record
 
@@ -138,3 +144,49 @@ def test_interpreted_and_compiled(program: Any, tmp_path: Any, monkeypatch: Any)
         got, expected if isinstance(expected, tuple) else [expected], strict=True
     ):
         torch.testing.assert_close(ours, eager)
+
+
+def numbers_of_calls(dropout: bool) -> tuple[Plan, KernelSource]:
+    """A graph whose calls read a float that varies, for a tensor that is taken to be on a GPU."""
+    gpu = torch.device("cuda", 0)
+    specs = [
+        TensorSpec((4, 8), (8, 1), torch.float32, gpu),
+        TensorSpec((), (), torch.float64, CPU),
+    ]
+    builder = GraphBuilder(False)
+    x, p = (builder.placeholder(name, spec) for name, spec in zip("xp", specs, strict=True))
+
+    def number() -> Node:
+        return add_number(builder.graph, p, 0.3, Interval(1e-9, 0.999), (), 0)
+
+    made = builder.call(torch.nn.functional.leaky_relu, (x, number()))
+    made = builder.call(torch.nn.functional.layer_norm, (made, (8,)), {"eps": number()})
+    if dropout:
+        made = builder.call(torch.dropout, (made, number(), True))
+    builder.output(made)
+    graph, _ = builder.finish("numbers")
+    loops = lower(trace_joint(graph, specs, grad_enabled=False).module, "numbers")
+    verify(loops)
+    plan, source = render(schedule(loops, H200, Options()), H200)
+    assert source is not None
+    return plan, source
+
+
+def test_a_number_of_a_call_is_taken_by_value_or_read_for_aten() -> None:
+    plan, source = numbers_of_calls(dropout=True)
+    for name, places in source.by_value.items():
+        assert [source.symbols[name][n] for n in places] == [torch.float64]
+    (call,) = (step for step in plan.steps if isinstance(step, Call))
+    assert call.args[1] == NumberSlot(1)
+
+
+@needs_triton
+def test_a_number_of_a_call_interpreted() -> None:
+    plan, source = numbers_of_calls(dropout=False)
+    x = torch.randn(4, 8)
+    for p in (0.3, 0.123456789):
+        got, _ = run_interpreted(source, on_cpu(plan), [x, torch.tensor(p, dtype=torch.float64)])
+        wanted = torch.nn.functional.leaky_relu(x, p)
+        torch.testing.assert_close(
+            got[0], torch.nn.functional.layer_norm(wanted, (8,), eps=p), rtol=1e-5, atol=1e-6
+        )

@@ -130,7 +130,6 @@ SPECIALIZED: dict[str, tuple[Program, str]] = {
     "a method": (lambda count, rate: rate.is_integer(), "is_integer"),
     "a root of a negative number": (lambda count, rate: (rate - 1) ** 0.5, "**"),
     "a list of numbers": (lambda count, rate: torch.tensor([rate, 1.0]), "value"),
-    "half a number": (lambda count, rate: torch.ones((), dtype=torch.float16).pow(rate), "pow()"),
     "a complex number": (lambda count, rate: complex(rate), "value"),
 }
 DATA: dict[str, Program] = {
@@ -139,6 +138,8 @@ DATA: dict[str, Program] = {
     "floor division": lambda count, rate: count.item() // 2,
     "rounding": lambda count, rate: round(count.item()),
     "an integer tensor": lambda count, rate: torch.ones(3, dtype=torch.int64) * rate,
+    "half a number": lambda count, rate: torch.ones((), dtype=torch.float16).pow(rate),
+    "a slope": lambda count, rate: torch.nn.functional.leaky_relu(-torch.ones(3), rate),
     "an exponent": lambda count, rate: torch.ones(3) ** rate,
     "a size": lambda count, rate: torch.full((2,), rate),
     "a bound": lambda count, rate: torch.ones(3).clamp(-rate, rate) + min(rate, 0.5),

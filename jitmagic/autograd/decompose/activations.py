@@ -154,7 +154,11 @@ def _leaky_relu(r: Recorder, x: Sym, slope: float = 0.01) -> Sym:
 
 
 @rule(aten.leaky_relu_backward.default, opmath=True)
-def _leaky_relu_backward(r: Recorder, grad: Sym, x: Sym, slope: float, is_result: bool) -> Sym:
+def _leaky_relu_backward(
+    r: Recorder, grad: Sym, x: Sym, slope: float, is_result: bool
+) -> Sym | None:
+    if is_result and not slope >= 0:  # refused
+        return None
     return r.where(x > 0, grad, grad * slope)
 
 

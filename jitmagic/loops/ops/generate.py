@@ -15,21 +15,21 @@ from ..builder import Builder, Decline, Out
 from ..expr import Integer, add, mul
 from ..ir import IndexValue, Value
 from ..registry import lowers, operand_value
-from ..tensor_view import Point, TensorView
+from ..tensor_view import NumberView, Point, TensorView
 from ..values import FLOATS, Number, cast, compute, constant, where
 
 __all__: list[str] = []
 
 
-def _fill(builder: Builder, out: Out, value: Number) -> TensorView:
+def _fill(builder: Builder, out: Out, value: Number | NumberView) -> TensorView:
     made = operand_value(builder, value, (out.spec.dtype,), ())
     if made is None:
         raise Decline("a fill without a value")
     return builder.pointwise(out, lambda point: made)
 
 
-@lowers("full.default")
-def full(builder: Builder, out: Out, size: Any, value: Number, **_: Any) -> TensorView:
+@lowers("full.default", numbers=True)
+def full(builder: Builder, out: Out, size: Any, value: Number | NumberView, **_: Any) -> TensorView:
     return _fill(builder, out, value)
 
 

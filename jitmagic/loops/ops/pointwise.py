@@ -170,7 +170,7 @@ _FLOOR_DIVIDE = pointwise_lowering(floor_divide, "arith_wide", 2)
 _TRUE_DIVIDE = pointwise_lowering(div, "float_wide", 2)
 
 
-@lowers("div.Tensor_mode", "div.Scalar_mode")
+@lowers("div.Tensor_mode", "div.Scalar_mode", numbers=True)
 def div_mode(
     builder: Builder, out: Out, x: TensorView, y: Operand, *, rounding_mode: str | None = None
 ) -> Any:

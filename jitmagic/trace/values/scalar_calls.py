@@ -12,7 +12,8 @@ result by calls that take 0-dim tensors. FORMS says of each operation how it tak
 
 Numbers never widen a tensor of their own kind; a float makes floats of ints. Integer dtypes have to
 hold an int, so that nothing wraps around. What a call takes in another way is a size; a number that
-is none is a constant: `Specialize` says so.
+is none is a constant: `Specialize` says so. What has no form and takes a float is recorded with the
+number itself (number_arguments.py).
 """
 
 from __future__ import annotations
@@ -20,20 +21,19 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.fx import Node
 
 from ...graph.builder import GraphBuilder
 from ...graph.node_meta import device_of
-from ...graph.propagate import Target, call_name, target_name
-from ...symbols.context import Specialize
+from ...graph.propagate import Target, target_name
 from ...symbols.expr import Integer
 from ...symbols.interval import ANY_FLOAT, INT64, Interval
-from ...symbols.scalar import symbols_of
 from .asserted_numbers import is_nonzero, within
 from .base import Machine
+from .number_arguments import call_with_numbers, refuse_numbers
 from .scalars import ScalarValue
 
 __all__ = ["call_with_scalars", "takes_number"]
@@ -66,32 +66,12 @@ def call_with_scalars(
     devices = {device_of(node) for node in tensors} or {_CPU}
     call = _Call(machine, name, devices.pop(), in_place, isinstance(target, str))
     made = None if form is None or devices else form(call, list(args), dict(kwargs))
-    return _with_sizes(machine, target, args, kwargs) if made is None else made
+    return call_with_numbers(machine, target, args, kwargs) if made is None else made
 
 
 def takes_number(target: Target, number: ScalarValue) -> bool:
     """Whether a call may have a form that takes it: floats have none by default, ints are sizes."""
     return number.kind is int or _name(target)[0] in FORMS
-
-
-def _with_sizes(
-    machine: Machine, target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
-    """The call with ints, each a size or a constant of one vector of sizes."""
-
-    def sized(arg: Any) -> Any:
-        if not isinstance(arg, ScalarValue):
-            return arg
-        size = arg.as_size(machine)
-        return _refuse(call_name(target), arg) if size is None else size
-
-    named = {name: sized(arg) for name, arg in kwargs.items()}
-    return machine.graph.call(target, [*map(sized, args)], named, machine.lines())
-
-
-def _refuse(name: str, *numbers: ScalarValue) -> NoReturn:
-    symbols = dict.fromkeys(symbol for number in numbers for symbol in symbols_of(number.expr))
-    raise Specialize(symbols, f"an argument of {name}()")
 
 
 def _name(target: Target) -> tuple[str, bool]:
@@ -131,7 +111,7 @@ class _Call:
         beyond the dtype's largest.
         """
         if dtype not in _FLOATS and (dtype not in _INTEGERS or value.kind is float):
-            _refuse(self.name, value)
+            refuse_numbers(self.name, value)
         limits = self._limits(value.kind, dtype, is_checked)
         within(self.machine, value.expr, value.node, limits, f"{self.name}() of {dtype}")
         given = value.argument(self.machine, full=True)
@@ -279,7 +259,7 @@ def _scaled_sum(call: _Call, args: list[Any], alpha: ScalarValue) -> Node | None
     if dtype is None:
         return None
     if alpha.kind is int:  # eager negates it in 64 bits
-        alpha.keep_within(call.machine, -INT64.high, INT64.high, "alpha")
+        alpha.keep_within(call.machine, Interval(-INT64.high, INT64.high), "alpha")
     factor = call.term(alpha, dtype, is_checked=True)
     if call.name == "sub":
         factor = call.node("neg", factor)
@@ -307,7 +287,7 @@ def _shift(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
     dtype = _dtype(args[0])
     if dtype not in _INTEGERS or args[1].kind is float:
         return None
-    args[1].keep_within(call.machine, 0, torch.iinfo(dtype).bits - 1, "a shift")
+    args[1].keep_within(call.machine, Interval(0, torch.iinfo(dtype).bits - 1), "a shift")
     return _promoted(*_INTEGERS)(call, args, kwargs)
 
 
@@ -455,7 +435,7 @@ def _set_item(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | No
     if isinstance(key, ScalarValue) and (place := key.as_size(call.machine)) is not None:
         key = place
     if isinstance(key, ScalarValue):
-        _refuse("an index", key)
+        refuse_numbers("an index", key)
     if isinstance(value, ScalarValue):
         value = call.number(value, _dtype(tensor), is_checked=True)
     call.graph.call(operator.setitem, [tensor, key, value], {}, call.machine.lines())

@@ -48,7 +48,7 @@ __all__ = ["ScalarValue", "SymbolicNumber", "extreme", "number_node", "scalar_in
 
 _DTYPES = {int: torch.int64, float: torch.float64}
 _CPU = torch.device("cpu")
-_HALF = -(2**31), 2**31  # ints whose sums and products are 64 bits
+_HALF = Interval(-(2**31), 2**31)  # ints whose sums and products are 64 bits
 # Exponents and bases that pow() is replaced for, whose results may differ in the last bit.
 _REPLACED = ((2.0, 3.0, 0.5, -0.5, -1.0, -2.0), (2.0,))
 _UNLIKE = (type(None), str, bytes, tuple, list, dict, set, frozenset, torch.dtype, torch.device)
@@ -213,9 +213,9 @@ class ScalarValue(SymbolicNumber):
         assert found is not None
         return found
 
-    def keep_within(self, machine: Machine, low: float, high: float, why: str) -> None:
+    def keep_within(self, machine: Machine, limits: Interval, why: str) -> None:
         """Narrow its symbols until it lies there."""
-        self.expr = within(machine, self.expr, self.node, Interval(low, high), why)
+        self.expr = within(machine, self.expr, self.node, limits, why)
 
     def argument(self, machine: Machine, full: bool = False) -> Any:
         """Of a node; full: a constant too as a tensor."""
@@ -320,7 +320,7 @@ def _made(
         machine.symbols.require(expr, INT64, op)
     except Specialize:
         for operand in operands:
-            operand.keep_within(machine, *_HALF, op)
+            operand.keep_within(machine, _HALF, op)
         expr = apply(op, kind, *(operand.expr for operand in operands))
         machine.symbols.require(expr, INT64, op)
     return ScalarValue(kind, expr, _call(machine, _NODES[op], *args))

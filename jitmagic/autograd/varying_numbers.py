@@ -1,0 +1,174 @@
+"""A joint graph for all values of the numbers that its calls read at run time.
+
+In: how the graph is traced, a torch-level graph with such numbers (graph/number_ranges.py). Out:
+the joint graph, in which `aten._local_scalar_dense` of 0-dim tensors stands where the calls take
+them. torch's C++ takes floats alone: the graph is traced twice, with numbers that no program has,
+and where its two results differ a float is a function of them (symbols/float_reading.py), which is
+computed in float64, as C++ does. What is no visible function of them is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ..errors import CompileFailed, OperationFailed
+from ..graph.generalise import Differs, merged, same
+from ..graph.node_meta import lines_of
+from ..graph.number_ranges import number_in
+from ..graph.propagate import call_name
+from ..spec import TensorSpec
+from ..symbols.expr import Expr
+from ..symbols.float_reading import read_float
+from ..symbols.interval import ANY_FLOAT, Interval
+from ..symbols.scalar import Apply, Number, Symbol
+from .nodes import alias_root, erase_dead
+from .recorder import Sym
+from .result import Joint
+
+__all__ = ["Numbers", "for_all_numbers"]
+
+aten = torch.ops.aten
+# From each region that graph/number_ranges.py tells apart; those of one graph differ.
+_LOW = (0.31830988618379067, 0.14159265358979312, 0.27182818284590452)
+_HIGH = (0.69314718055994531, 0.57721566490153286, 0.91596559417721902)
+_APART = 0.0026179938779914941
+_NODES: Mapping[str, Any] = {
+    "+": aten.add.Tensor, "-": aten.sub.Tensor, "*": aten.mul.Tensor, "/": aten.div.Tensor,
+    "neg": aten.neg.default, "sqrt": aten.sqrt.default,
+}  # fmt: skip
+
+
+class Numbers:
+    """What the numbers are in one trace, and where they are read."""
+
+    def __init__(self, which: int) -> None:
+        self._which = which
+        self.values: dict[Symbol, float] = {}
+        self.readers: list[Node] = []  # of the joint graph, in order
+
+    def read(self, node: Node, tensor: Sym) -> float:
+        """The number that the calls are given in place of what is in the tensor."""
+        count = len(self.values)
+        value = _value(node.meta["range"], count, self._which)
+        self.values[Symbol(f"n{count}", float, ANY_FLOAT, "number")] = value
+        reader = tensor.node.graph.call_function(aten._local_scalar_dense.default, (tensor.node,))
+        reader.meta.update(spec=None, lines=lines_of(node), number=value)
+        alias_root(tensor.node).meta["kept"] = True  # what backward has of it is computed again
+        self.readers.append(reader)
+        return value
+
+
+def _value(range: Interval, count: int, which: int) -> float:
+    """A number in the range, of all digits: one on each side of what code compares with, if there
+    are both.
+    """
+    inside = (_LOW, _HIGH)[which][count % 3] + count // 3 * _APART
+    if range.low <= 0.01 and range.high >= 0.99:
+        return inside
+    if range.high > 4 and range.low < 2:
+        return 1.0 + inside
+    if range.low < -4 and range.high > -1e-6:
+        return -inside
+    return range.low + (range.high - range.low) * inside
+
+
+def for_all_numbers(gm: GraphModule, trace: Callable[[Numbers | None], Joint]) -> Joint:
+    """The joint graph that `trace` gives, with numbers in it. Raises what that raises, and
+    OperationFailed where a number is used in a way that cannot be told.
+    """
+    nodes = gm.graph.find_nodes(op="call_function", target=number_in)
+    if not nodes:
+        return trace(None)
+    first, second = Numbers(0), Numbers(1)
+    joint, other = trace(first), trace(second)
+    try:
+        graph = _joined(joint.module, other.module, first, second)
+    except Differs as error:
+        node = nodes[0]
+        user = next(iter(node.users), node)
+        where = next(iter(lines_of(node)), None)
+        why = f"a number that varies: {error}"
+        raise OperationFailed(call_name(user.target), why, node, where) from error
+    if (joint.grad_inputs, joint.outputs) != (other.grad_inputs, other.outputs):
+        raise CompileFailed("autograd: gradients depend on the value of a number")
+    return replace(joint, module=graph)
+
+
+def _joined(one: GraphModule, two: GraphModule, first: Numbers, second: Numbers) -> GraphModule:
+    symbols = list(first.values)
+    values = [first.values, dict(zip(symbols, second.values.values(), strict=True))]
+    makers = _Makers(dict(zip(symbols, first.readers, strict=True)))
+
+    def join(a: Any, b: Any) -> Any:
+        if type(a) is not float or type(b) is not float or a == b:
+            return same(a, b)
+        expr = read_float(values, (a, b))
+        if expr is None:
+            raise Differs(f"{a} and {b} are no visible function of it")
+        return makers.node(expr)
+
+    made = merged(one, two, join, makers.copies)
+    for reader in first.readers:
+        del makers.copies[reader].meta["number"]
+    erase_dead(made.graph)
+    return made
+
+
+class _Makers:
+    """Nodes for functions of the numbers, where they are first asked for."""
+
+    def __init__(self, readers: Mapping[Symbol, Node]) -> None:
+        self._readers = readers
+        self.copies: dict[Node, Node] = {}
+        self._tensors: dict[Expr, Node] = {}
+        self._numbers: dict[Expr, Node] = {}
+
+    def node(self, expr: Expr) -> Node:
+        if expr not in self._numbers:
+            tensor = self._tensor(expr)
+            self._numbers[expr] = self._call(aten._local_scalar_dense.default, (tensor,), None)
+        return self._numbers[expr]
+
+    def _tensor(self, expr: Expr) -> Node:
+        if isinstance(expr, Symbol):
+            return self.copies[self._readers[expr]].all_input_nodes[0]
+        if expr not in self._tensors:
+            self._tensors[expr] = self._computed(expr)
+        return self._tensors[expr]
+
+    def _computed(self, expr: Expr) -> Node:
+        assert isinstance(expr, Apply)
+        args = tuple(
+            one.value if isinstance(one, Number) else self._tensor(one) for one in expr.args
+        )
+        spec = next(one.meta["spec"] for one in args if isinstance(one, Node))
+        if expr.op == "single":
+            rounded = self._cast(args[0], torch.float32)  # type: ignore[arg-type]
+            return self._cast(rounded, torch.float64)
+        if not isinstance(args[0], Node):
+            return self._of_constant(expr.op, args[0], args[1], spec)  # type: ignore[arg-type]
+        return self._call(_NODES[expr.op], args, spec)
+
+    def _cast(self, node: Node, dtype: torch.dtype) -> Node:
+        spec = replace(node.meta["spec"], dtype=dtype)
+        return self._call(aten._to_copy.default, (node,), spec, dtype=dtype)
+
+    def _of_constant(self, op: str, number: float, node: Node, spec: TensorSpec) -> Node:
+        """`1 - p`, `1 / p`."""
+        if op == "-":
+            return self._call(aten.rsub.Scalar, (node, number), spec)
+        inverse = self._call(aten.reciprocal.default, (node,), spec)
+        return inverse if number == 1.0 else self._call(aten.mul.Tensor, (inverse, number), spec)
+
+    def _call(
+        self, target: Any, args: tuple[Any, ...], spec: TensorSpec | None, **kwargs: Any
+    ) -> Node:
+        graph = next(iter(self.copies.values())).graph
+        made = graph.call_function(target, args, kwargs)
+        made.meta.update(spec=spec, lines=())
+        return made
