@@ -103,8 +103,8 @@ def branched(x: Tensor) -> Tensor:
     return x + 1 if x.sum().item() > 0 else x - 1
 
 
-def formatted(x: Tensor) -> tuple[str, Tensor]:
-    return f"{x.sum().item():.3f}", x * 2
+def a_text_as_key(x: Tensor) -> tuple[dict[str, int], Tensor]:
+    return {f"{x.sum().item():.3f}": 1}, x * 2
 
 
 def branched_on_a_bool(x: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def computed_with_a_bool(x: Tensor) -> tuple[Tensor, object]:
 
 
 @pytest.mark.parametrize(
-    "function", [branched, formatted, branched_on_a_bool, computed_with_a_bool]
+    "function", [branched, a_text_as_key, branched_on_a_bool, computed_with_a_bool]
 )
 def test_what_asks_for_the_number_breaks_at_the_read(function: Callable[..., Any]) -> None:
     compiled = jitmagic.jit(function)
