@@ -33,7 +33,8 @@ from .recurrent import by_one_step
 from .shapes import infer, infer_in_place
 from .sized_calls import call_of_sizes
 from .small_runs import told_by_kernel
-from .sym_node import as_torch, sizes_in
+from .sym_node import as_dimension, as_torch, sizes_in
+from .sym_numbers import refusal
 from .symbolic_index import INDEXING, selected
 from .transforms import is_transform
 from .without_meta import only_writes
@@ -156,7 +157,10 @@ def _followed(
     place: UserLine | Silence,
 ) -> Any:
     try:
-        return _run(target, args, kwargs, place)
+        result = _run(target, args, kwargs, place)
+        if isinstance(result, torch.SymFloat):  # no value of the trace
+            raise refusal(as_dimension(result), "its value as a float")
+        return result
     except (DataDependent, EagerRaises):
         raise
     except NotImplementedError as error:

@@ -225,3 +225,18 @@ def test_a_number_that_a_batching_rule_copies(number: float) -> None:
     compiled = jitmagic.jit(program, options={"on_error": "raise"})
     x = torch.randn(3, 4)
     torch.testing.assert_close(compiled(x), program(x))
+
+
+def test_sizes_that_a_call_refuses_tell_nothing_of_others() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.pixel_unshuffle(x[None, None], 2) * 2
+
+    compiled = jitmagic.jit(program, dynamic=True)
+    for rows in (6, 8, 20, 4):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(compiled(x), program(x))
+    with pytest.raises(RuntimeError, match="divisible"):
+        compiled(torch.randn(7, 4))
+    handle = handle_of(compiled)
+    assert handle is not None
+    assert sum(record.result("trace") is not None for record in handle.journal) <= 2

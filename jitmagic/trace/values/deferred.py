@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from ...symbols.context import Specialize
+from ...symbols.interval import Interval
 from ...symbols.scalar import Symbol, symbols_of
 from ..breaks import GraphBreak
 from ..result import Recipe
@@ -111,7 +112,7 @@ def _deferred(
     kind = _kind(machine, function, args, _ANY)
     if kind is None and (kind := _kind(machine, function, args, _FINITE)) is not None:
         for number in numbers:  # "%d" raises for nan
-            number.keep_within(machine, -_LARGEST, _LARGEST, "its text")
+            number.keep_within(machine, Interval(-_LARGEST, _LARGEST), "its text")
     return DeferredValue(kind, function, args) if kind in (str, float) else None
 
 
