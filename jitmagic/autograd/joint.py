@@ -23,7 +23,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule, Node
 
 from ..errors import CompileFailed, OperationFailed, UserLine
-from ..graph.attribution import Silence, call_from
 from ..graph.autocast import OFF, autocast_kept, read_autocast
 from ..graph.dispatch_mode import by_python_dispatcher
 from ..graph.gradients import gradients
@@ -202,9 +201,8 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTe
             value = found[0]
         elif callable(node.target) or node.op == "call_method":
             is_method = isinstance(node.target, str)
-            function = getattr(type(args[0]), str(node.target)) if is_method else node.target
-            given = function, args, kwargs, mode.recorder.is_sized
-            value = call_from(Silence(), recorded_call, given, {})
+            function: Any = getattr(type(args[0]), str(node.target)) if is_method else node.target
+            value = recorded_call(function, args, kwargs, mode.recorder.is_sized)
         else:
             raise CompileFailed(f"{node.op} is no part of a traced graph")
     except Exception as error:  # whatever torch raises: the frame runs as eager and raises it there

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..graph.attribution import Silence, call_from
 from ..graph.autocast import OFF, read_autocast
 from ..graph.recurrent import is_fused_lstm
 from ..graph.sized_calls import call_of_sizes
@@ -27,12 +28,12 @@ _LSTM = 2  # of the kinds of layers that oneDNN has
 def recorded_call(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], is_sized: bool
 ) -> Any:
-    """`function(*args, **kwargs)`."""
+    """`function(*args, **kwargs)`; the trace has warned of it."""
     if not is_sized:
-        return spelled_out(function)(*args, **kwargs)
+        return call_from(Silence(), spelled_out(function), args, kwargs)
     if function is torch.lstm and isinstance(args[2], list | tuple):
         return _lstm(*args, **kwargs)
-    return call_of_sizes(spelled_out(function), args, kwargs)
+    return call_of_sizes(Silence(), spelled_out(function), args, kwargs)
 
 
 def _lstm(input: torch.Tensor, states: Any, weights: Any, *rest: Any) -> Any:

@@ -314,8 +314,11 @@ def _small(arguments: Arguments) -> Arguments:
         values = torch.full(shape, number, dtype=tensor.dtype)
         return values.requires_grad_(tensor.requires_grad)
 
-    args, kwargs = arguments
-    return _copied(args, made, {}), _copied(kwargs, made, {})
+    args, kwargs = (_copied(given, made, {}) for given in arguments)
+    args = tuple(_CPU if isinstance(arg, torch.device) else arg for arg in args)
+    if kwargs.get("device") is not None:
+        kwargs["device"] = _CPU
+    return args, kwargs
 
 
 def _backward(
@@ -361,6 +364,8 @@ def _copied(
         if id(value) not in known:
             known[id(value)] = copied(value)
         return known[id(value)]
+    if isinstance(value, torch.Generator):
+        raise TypeError("its numbers are the program's")
     if isinstance(value, dict):
         return {name: _copied(item, copied, known) for name, item in value.items()}
     if type(value) in (tuple, list):

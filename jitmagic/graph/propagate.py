@@ -225,7 +225,7 @@ def _run(
     if target in INDEXING and (found := selected(args)) is not None:
         return found[0]
     function = by_one_step(target)
-    made = call_from(place, call_of_sizes, (function, args, kwargs), {})
+    made = call_of_sizes(place, function, args, kwargs)
     return _with_kernel_strides(target, args, made)
 
 

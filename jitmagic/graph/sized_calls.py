@@ -15,7 +15,9 @@ import torch
 from torch.nn.functional import interpolate, max_pool1d, max_pool2d
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
+from ..errors import UserLine
 from ..symbols.context import Specialize
+from .attribution import Silence, call_from
 from .node_meta import tensors_in
 from .sym_node import sizes_in, with_hints
 
@@ -26,15 +28,17 @@ _EXACT = 1 << 21  # of numerators: their products with sizes are exact in float6
 
 
 def call_of_sizes(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    line: UserLine | Silence,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
 ) -> Any:
-    """`function(*args, **kwargs)`."""
-    if function is interpolate:
-        return _interpolate(*args, **kwargs)
-    if function is max_pool1d:
-        return _max_pool1d(*args, **kwargs)
+    """`function(*args, **kwargs)`, as if that line called it."""
+    by_operator = _BY_OPERATORS.get(function)
+    if by_operator is not None and (made := by_operator(*args, **kwargs)) is not None:
+        return made
     try:
-        return function(*args, **kwargs)
+        return call_from(line, function, args, kwargs)
     except Specialize:  # the parser of Python arguments asks for ints: torch.linspace(a, b, n)
         is_alone = next(tensors_in((args, kwargs)), None) is None
         if not is_alone or next(sizes_in((args, kwargs)), None) is None:
@@ -63,13 +67,12 @@ def _interpolate(
     align_corners: bool | None = None,
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
-) -> torch.Tensor:
+) -> torch.Tensor | None:
     """Of arguments that go together its overload without a list of factors, which takes the sizes
     of the result alone.
     """
-    whole = x, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias
     if mode == "area" or next(sizes_in((x, size)), None) is None:
-        return interpolate(*whole)
+        return None
     dims = x.dim() - 2
     factors = scale_factor if isinstance(scale_factor, list | tuple) else [scale_factor] * dims
     wanted = list(size) if isinstance(size, list | tuple) else [size] * dims
@@ -79,7 +82,7 @@ def _interpolate(
     fit = fit and (align_corners is None or not mode.startswith("nearest"))
     scaled = [] if size is not None or not fit else list(zip(x.shape[2:], factors, strict=True))
     if operator is None or not fit or not all(_is_exact(*pair) for pair in scaled):
-        return interpolate(*whole)
+        return None
     corners = () if mode.startswith("nearest") else (bool(align_corners),)
     if size is None:
         wanted = [_times(*pair) for pair in scaled]
@@ -93,8 +96,7 @@ def _max_pool1d(x: torch.Tensor, *args: Any, return_indices: bool = False, **kwa
     names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     if len(args) > len(names) or next(sizes_in(x), None) is None:
-        usual: Any = max_pool1d
-        return usual(x, *args, return_indices=return_indices, **kwargs)
+        return None
     neutral = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1}
     for name, beside in neutral.items():
         value = given.get(name)
@@ -121,3 +123,10 @@ def _times(n: Any, factor: float) -> Any:
         return int(n * factor)
     exact = Fraction(factor)
     return n * exact.numerator // exact.denominator
+
+
+# Each gives None where its function is called as it is.
+_BY_OPERATORS: Mapping[Any, Callable[..., Any]] = {
+    interpolate: _interpolate,
+    max_pool1d: _max_pool1d,
+}

@@ -28,6 +28,7 @@ import torch
 
 from ..codegen.plan import Alloc, Call, Over, Plan, PlanStep, Pool, Slot, View
 from ..errors import warn
+from .native import slots_needing_tensors
 from .shelf import Shelf
 
 __all__ = ["Replayer", "can_replay", "replayed", "why_not"]
@@ -79,7 +80,7 @@ def why_not(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
     for number, tensor in enumerate(inputs):
         if tensor.device != plan.device and number not in anywhere:
             return f"input {number} lives on {tensor.device}, not on {plan.device}"
-    if any(constant.device != plan.device for constant in plan.constants):
+    if _has_constant_elsewhere(plan):
         return f"it reads a constant that is not on {plan.device}"
     for step in plan.steps:
         if _made_elsewhere(step, plan.device):
@@ -94,6 +95,15 @@ def why_not(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
         if any(isinstance(part, torch.Generator) for part in parts):
             return f"{step.op} draws from a generator of its own"
     return ""
+
+
+def _has_constant_elsewhere(plan: Plan) -> bool:
+    """Of a CPU's tensor that kernels alone take, a size, the host reads the number."""
+    needed = slots_needing_tensors(plan)
+    return any(
+        constant.device != plan.device and plan.inputs + number in needed
+        for number, constant in enumerate(plan.constants)
+    )
 
 
 def _waits(step: Call, dtypes: Mapping[int, torch.dtype]) -> bool:

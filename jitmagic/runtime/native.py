@@ -48,6 +48,7 @@ __all__ = [
     "make_executable",
     "slot_count",
     "slots_in",
+    "slots_needing_tensors",
     "spent",
     "split_graph",
     "split_template",
@@ -243,7 +244,7 @@ def by_sizes(
 
 def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...]:
     """(inputs, slots, pool_bytes, device, heavy, steps, outputs, titles), see plan.cpp."""
-    as_tensor = _slots_needing_tensors(plan)
+    as_tensor = slots_needing_tensors(plan)
     places = _places(plan)
     steps = tuple(_lower_step(step, kernels, as_tensor, plan.device, places) for step in plan.steps)
     outputs = tuple(-1 if slot is None else slot for slot in plan.outputs)
@@ -278,7 +279,7 @@ def _bytes_touched(plan: Plan) -> int:
     return plan.pool_bytes + plan.allocated_bytes
 
 
-def _slots_needing_tensors(plan: Plan) -> frozenset[int]:
+def slots_needing_tensors(plan: Plan) -> frozenset[int]:
     """Slots of which more than the address is asked for."""
     needed = {slot for slot in plan.outputs if slot is not None}
     lasting = set(range(plan.inputs + len(plan.constants)))  # memory that outlives the call

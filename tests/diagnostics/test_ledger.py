@@ -69,13 +69,13 @@ def repeated(*numbers: int) -> Callable[[Tagger], Any]:
     return lambda tag: called(tag, repeat, *((torch.ones(3), n) for n in numbers))
 
 
-def normed(*numbers: float) -> Callable[[Tagger], Any]:
-    """With a float that the operation takes as a constant."""
+def resized(*numbers: float) -> Callable[[Tagger], Any]:
+    """By a float that has to be a constant."""
 
-    def norm(x: torch.Tensor, eps: float) -> torch.Tensor:
-        return torch.nn.functional.layer_norm(x, (3,), eps=eps)
+    def resize(x: torch.Tensor, factor: float) -> torch.Tensor:
+        return torch.nn.functional.interpolate(x, scale_factor=factor)
 
-    return lambda tag: called(tag, norm, *((torch.ones(2, 3), n) for n in numbers))
+    return lambda tag: called(tag, resize, *((torch.ones(1, 2, 8), n) for n in numbers))
 
 
 def chosen(*values: Any) -> Callable[[Tagger], Any]:
@@ -209,7 +209,7 @@ RECOMPILES = {
         repeated(2, 3), "n is 3, was 2", "one n in all calls", repeated(2, 2)
     ),
     "float that is a constant": Recompiles(
-        normed(1e-5, 1e-6), "eps is 1e-06", "one eps in all calls", normed(1e-5, 1e-5)
+        resized(0.5, 1.5), "factor is 1.5", "one factor in all calls", resized(0.5, 0.5)
     ),
     "flag": Recompiles(
         chosen(True, False), "how is False, was True", "one how", chosen(True, True)

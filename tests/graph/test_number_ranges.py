@@ -47,6 +47,22 @@ def test_the_range(name: str) -> None:
     assert found == wanted
 
 
+def test_what_is_drawn_to_see_is_not_the_programs() -> None:
+    """Kernels are asked on the CPU, whatever the call's device, and nobody's generator is."""
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    generator = torch.Generator()
+
+    def drawn(std: float, **named: Any) -> Interval | None:
+        given = (lambda number: ((0.0, number, (3,)), named), std, False)
+        return range_of_number(torch.normal, *given)
+
+    assert drawn(0.3, device="cuda") is not None
+    assert drawn(0.3, generator=generator) is None
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(generator.get_state(), torch.Generator().get_state())
+
+
 def test_what_dropout_does_otherwise_is_left_out() -> None:
     def dropout(x: torch.Tensor, p: float) -> torch.Tensor:
         return torch.dropout(x, p, True)

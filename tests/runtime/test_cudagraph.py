@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from jitmagic.codegen.plan import Alloc, Call, Plan, Slot, View
+from jitmagic.codegen.plan import Alloc, Call, Launch, Plan, Slot, View
 from jitmagic.errors import FallbackWarning
 from jitmagic.runtime import cudagraph
 from jitmagic.runtime.cudagraph import MOST, MOST_IN_VAIN, MOST_MADE, Replayer, replayed, why_not
@@ -58,7 +58,7 @@ def no_gpu(monkeypatch):
 
 def plan_of(**facts) -> Plan:
     given = {"inputs": 2, "steps": (MADE,), "outputs": (2,), **facts}
-    return Plan("p", constants=(), **given)
+    return Plan("p", **{"constants": (), **given})
 
 
 class Counted:
@@ -252,6 +252,19 @@ def test_reasons_not_to_record():
     assert why_not(plan_of(steps=(random,)), [x, x]) == ""
     own = Call(torch.ops.aten.rand.generator, ([4],), {"generator": torch.Generator()}, (2,))
     assert "generator of its own" in why_not(plan_of(steps=(own,)), [x, x])
+
+
+def test_the_host_reads_what_kernels_alone_take():
+    """A size is a constant of the CPU, whose number a kernel is launched with."""
+    facts = {"constants": (torch.tensor(7, device="meta"),), "outputs": (3,)}
+    made = Alloc(3, (4,), (1,), torch.float32, CPU)
+    steps = (made, Launch("k", (0, 2, 3)))
+    assert why_not(plan_of(steps=steps, **facts), [torch.randn(4)] * 2) == ""
+    call = Call(torch.ops.aten.add.Tensor, (Slot(0), Slot(2)), {}, (3,))
+    assert "a constant" in why_not(plan_of(steps=(call,), **facts), [torch.randn(4)] * 2)
+    view = (View(4, 2, (), (), 0, torch.int64), *steps)
+    outputs = {**facts, "outputs": (4,)}
+    assert "a constant" in why_not(plan_of(steps=view, **outputs), [torch.randn(4)] * 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.uint8])
