@@ -57,7 +57,7 @@ def test_what_is_drawn_to_see_is_not_the_programs() -> None:
         given = (lambda number: ((0.0, number, (3,)), named), std, False)
         return range_of_number(torch.normal, *given)
 
-    assert drawn(0.3, device="cuda") is not None
+    assert drawn(0.3, device=torch.device("cuda", 0)) is not None
     assert drawn(0.3, generator=generator) is None
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(generator.get_state(), torch.Generator().get_state())

@@ -361,7 +361,8 @@ def logaddexp(x: Value, y: Value) -> Value:
 
 @pointwise("heaviside.default")
 def heaviside(x: Value, y: Value) -> Value:
-    step = where(compute("lt", x, 0), constant(0, x.dtype), constant(1, x.dtype))
+    """Of nan it is 0."""
+    step = where(compute("gt", x, 0), constant(1, x.dtype), constant(0, x.dtype))
     return where(compute("eq", x, 0), y, step)
 
 
