@@ -408,7 +408,7 @@ def a_broken_compiler_and_no_numba(place: Place) -> None:
 @kind("aten", "pip install numba")
 def numba_was_asked_for_and_is_not_there(place: Place) -> None:
     place.options["cpu_tier"] = "numba"
-    numba_kernels._names.cache_clear()
+    _nothing_of_numba()
     _without_numba(place)
 
 
@@ -423,8 +423,14 @@ def numba_is_broken(place: Place) -> None:
     module = Broken("numba")
     module.__spec__ = ModuleSpec("numba", None)
     place.options["cxx"] = ""
-    numba_kernels._names.cache_clear()
+    _nothing_of_numba()
     place.patch.setitem(sys.modules, "numba", module)
+
+
+def _nothing_of_numba() -> None:
+    """As in a process that has not used it yet."""
+    numba_kernels._names.cache_clear()
+    numba_kernels._built.cache_clear()
 
 
 def as_options(place: Place) -> Any:
