@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .fresh_meta import broadcast, refuse_nothing
+from .fresh_meta import broadcast, has_elements, refuse_nothing
 from .node_meta import tensors_in
 from .overlap import why_order_matters
 from .propagate import EagerRaises
@@ -28,6 +28,9 @@ _ADDEND_RANK = {"addmv": 1, "addmm": 2}
 _DIM_UNCHECKED = frozenset(("softmax", "log_softmax", "softmin", "sort", "argsort", "msort"))
 # From which of their tensors on kernels multiply them into what has the shape of the input.
 _MULTIPLIED_IN_PLACE = {"binary_cross_entropy_with_logits": 2, "soft_margin_loss": 1}
+_FLOATS_ON_GPU = frozenset(
+    "max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices".split()
+)
 _FULL_REDUCTIONS = frozenset(
     ("max", "min", "argmax", "argmin", "amax", "amin", "aminmax", "median")
 )
@@ -74,6 +77,10 @@ def check_as_kernels_do(
         _reject("whether no dimension means all is for the kernel of the device to say")
     if tensors[0].dim() > _ADDEND_RANK.get(name.removesuffix("_"), tensors[0].dim()):
         _reject("what is added to has more dimensions than the product")
+    if name in _FLOATS_ON_GPU and device.type == "cuda" and not tensors[0].is_floating_point():
+        _reject(f"its kernel of the GPU is not implemented for {tensors[0].dtype}")
+    if name == "pixel_unshuffle" and not has_elements(tensors[0]):
+        _reject("of nothing its kernel keeps the shape")
     if name in _MULTIPLIED_IN_PLACE:
         _check_weights(tensors[0], tensors[_MULTIPLIED_IN_PLACE[name] :])
     if name == "slice_scatter":

@@ -59,6 +59,7 @@ CASES = [
     *[(op, (g, x), kwargs) for op, kwargs in UNARY_BACKWARD],
     *[(op, (torch.ones(10), corner), kwargs) for op, kwargs in UNARY_BACKWARD],
     *[(op, (g.half(), x.half()), kwargs) for op, kwargs in UNARY_BACKWARD[:4]],
+    *[(op, (g.double(), x.double()), kwargs) for op, kwargs in UNARY_BACKWARD],
     (aten.elu_backward.default, (g, 1.5, 1.1, 0.7, False, x), {}),
     (aten.elu_backward.default, (g, 1.5, 1.1, 0.7, True, x), {}),
     (aten.leaky_relu_backward.default, (g, x, 0.1, False), {}),

@@ -128,3 +128,14 @@ def test_a_kernel_of_a_gpu_takes_one_number_of_the_cpu() -> None:
     for args in ((x, a, b), (x, a, a)):
         with pytest.raises(MixedDevices, match="tensors on cpu and cuda:0"):
             place_of("addcmul_", *args)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shape", [(1, 4, 2, 0), (0, 4, 2, 2), (2, 0, 4, 4)])
+def test_a_kernel_that_keeps_the_shape_of_nothing(shape: tuple[int, ...], backend: str) -> None:
+    """pixel_unshuffle, whose meta function does not."""
+    x = torch.zeros(shape)
+    run = jitmagic.jit(lambda x: F.pixel_unshuffle(x, 2) + 1, **BACKENDS[backend])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert run(x).shape == F.pixel_unshuffle(x, 2).shape
