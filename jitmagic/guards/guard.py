@@ -43,7 +43,7 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -230,6 +230,17 @@ class InRange(Guard):
     whole: bool = False
 
 
+def _symbols_in(left: Expr, right: Expr) -> list[Symbol]:
+    return list(dict.fromkeys((*symbols_of(left), *symbols_of(right))))
+
+
+def _sources_of(symbols: Iterable[Symbol]) -> tuple[Source, ...]:
+    """The tensors whose sizes they are, and the numbers."""
+    origins: list[Any] = [symbol.origin for symbol in symbols]
+    found = (one if isinstance(one, Source) else one.source for one in origins)
+    return tuple(dict.fromkeys(found))
+
+
 @dataclass(frozen=True, slots=True)
 class SizesRelate(Guard):
     """`left op right` of sizes, strides, storage offsets and ints: integer expressions over symbols
@@ -242,14 +253,11 @@ class SizesRelate(Guard):
 
     @property
     def symbols(self) -> list[Symbol]:
-        return list(dict.fromkeys((*symbols_of(self.left), *symbols_of(self.right))))
+        return _symbols_in(self.left, self.right)
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The tensors whose sizes they are, and the ints."""
-        origins: list[Any] = [symbol.origin for symbol in self.symbols]
-        found = (one if isinstance(one, Source) else one.source for one in origins)
-        return tuple(dict.fromkeys(found))
+        return _sources_of(self.symbols)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,12 +272,11 @@ class NumbersRelate(Guard):
 
     @property
     def symbols(self) -> list[Symbol]:
-        return list(dict.fromkeys((*symbols_of(self.left), *symbols_of(self.right))))
+        return _symbols_in(self.left, self.right)
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        origins: list[Any] = [symbol.origin for symbol in self.symbols]
-        return tuple(dict.fromkeys(origins))
+        return _sources_of(self.symbols)
 
 
 @dataclass(frozen=True, slots=True)
