@@ -44,7 +44,7 @@ from .tensor_view import (
 )
 from .values import FLOATS, INTEGERS, cast, constant
 
-__all__ = ["LOOP_DTYPES", "Builder", "Decline", "Out", "contiguous_stride"]
+__all__ = ["LOOP_DTYPES", "Builder", "Decline", "Out", "ValueAt", "contiguous_stride"]
 
 LOOP_DTYPES = FLOATS | INTEGERS | {torch.bool}
 _BY_VALUE = frozenset((torch.float32, torch.float64, torch.int32, torch.int64))
@@ -255,6 +255,22 @@ class Builder:
             store = Store(target.buffer, (), target.at(point), cast(value(point), target.dtype))
             self.steps.append(Nest(self._step(name), axes, (store,), (self.node,)))
         self._forget_copies(target)
+
+    def accumulate(
+        self,
+        name: str,
+        target: TensorView,
+        sizes: Sequence[int],
+        place: Callable[[Point], Sequence[Expr]],
+        value: ValueAt,
+    ) -> None:
+        """A nest over `sizes` that adds value(point) to the element of target at place(point), in
+        no order.
+        """
+        axes, point = self.grid(sizes)
+        added = cast(value(point), target.dtype)
+        store = Store(target.buffer, (), target.at(place(point)), added, "add")
+        self.steps.append(Nest(self._step(name), axes, (store,), (self.node,)))
 
     def write_by_aten(self, name: str, target: TensorView, value: TensorView, reason: str) -> None:
         """`write` by ATen's copy_."""

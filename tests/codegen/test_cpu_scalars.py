@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Node
 
 from jitmagic.autograd.joint import trace_joint
@@ -26,13 +24,10 @@ from jitmagic.runtime.triton_kernels import build_cubins
 from jitmagic.schedule import schedule
 from jitmagic.spec import TensorSpec
 from jitmagic.symbols.interval import Interval
-from jitmagic.target import Target
-from tests.loops.recording import record
 
+from .for_gpu import CPU, H200, compiled, on_cpu
 from .interpreted import run_interpreted
 
-H200 = Target("cuda", "triton", "for tests", "sm_90", 1, 0, 50 << 20, "", 132)
-CPU = torch.device("cpu")
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed"
 )
@@ -59,32 +54,6 @@ def mixed(x: Tensor, count: Tensor, rate: Tensor) -> tuple[Any, ...]:
 def branch(x: Tensor, rate: Tensor) -> Tensor:
     padded = torch.nn.functional.pad(rate.to(torch.float32).to(x.device).expand(3), (1, 2))
     return x + padded
-
-
-def compiled(program: Any, *inputs: Tensor) -> tuple[Plan, KernelSource]:
-    """For inputs of which all but the 0-dim ones are taken to be on a GPU."""
-    with FakeTensorMode():
-        given = [
-            torch.empty(t.shape, dtype=t.dtype, device="cuda" if t.dim() else "cpu") for t in inputs
-        ]
-        graph, _ = record(program, *given)
-    loops = lower(graph, program.__name__)
-    verify(loops)
-    plan, source = render(schedule(loops, H200, Options()), H200)
-    assert source is not None
-    return plan, source
-
-
-def on_cpu(plan: Plan) -> Plan:
-    """The same plan, for the interpreter."""
-
-    def moved(step: Any) -> Any:
-        if isinstance(step, Call):
-            layouts = tuple(layout and replace(layout, device=CPU) for layout in step.layouts)
-            return replace(step, layouts=layouts)
-        return replace(step, device=CPU) if hasattr(step, "device") else step
-
-    return replace(plan, steps=tuple(map(moved, plan.steps)), device=CPU)
 
 
 def inputs_of(program: Any) -> tuple[Tensor, ...]:

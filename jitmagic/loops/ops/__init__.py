@@ -1,6 +1,7 @@
 """Lowerings by family; importing this package fills registry.LOWERINGS."""
 
 from . import (
+    accumulating,
     activations,
     generate,
     indexing,
@@ -13,6 +14,7 @@ from . import (
 )
 
 __all__ = [
+    "accumulating",
     "activations",
     "generate",
     "indexing",

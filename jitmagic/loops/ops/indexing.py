@@ -3,7 +3,8 @@
 A run-time index is checked as eager checks it: out of range raises. Ops that refuse negative
 indexes (gather, embedding, index_select, scatter) turn them into an index that is out of range.
 Writes at run-time indexes with possible duplicates (index_put, scatter) have an order in eager:
-they fall back to ATen, except a scatter of one element per row, which is a choice per element.
+they fall back to ATen, except sums (accumulating.py) and a scatter of one element per row, which is
+a choice per element.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from ..tensor_view import (
 from ..values import INTEGERS, Number, cast, compute, constant, where
 from .views import clamp_index, wrap_dim
 
-__all__ = ["on_diagonal"]
+__all__ = ["at_indices", "on_diagonal", "require_extent", "require_index", "run_time_index"]
 
 _MOST_JOINED = 8  # a cat of more tensors than this is one memory copy each: ATen's
 
 
-def _run_time(value: Value, extent: int, negative: bool) -> Expr:
+def run_time_index(value: Value, extent: int, negative: bool) -> Expr:
     """A checked index; where `negative` is not allowed, negative values are made out of range."""
     value = cast(value, torch.int64)
     if not negative:
@@ -43,44 +44,53 @@ def _run_time(value: Value, extent: int, negative: bool) -> Expr:
     return ValueIndex(value, extent)
 
 
-def _require_index(index: TensorView) -> None:
+def require_index(index: TensorView) -> None:
     if index.dtype not in INTEGERS - {torch.uint8}:
         raise Decline("an index tensor that is not of integers")
+
+
+def at_indices(
+    builder: Builder, x: TensorView, indices: Sequence[TensorView | None]
+) -> tuple[tuple[int, ...], Callable[[Point], Sequence[Expr]]]:
+    """The shape of x[indices], and where the element of it at a point is in x."""
+    used = {d: part for d, part in enumerate(indices) if part is not None}
+    for part in used.values():
+        require_index(part)
+    shape = broadcast_shapes(part.shape for part in used.values())
+    if shape is None:
+        raise Decline("the index tensors do not broadcast")
+    dims = list(used)
+    together = dims == list(range(dims[0], dims[0] + len(dims)))
+    start = dims[0] if together else 0
+    others = [size for d, size in enumerate(x.shape) if d not in used]
+    sizes = (*others[:start], *shape, *others[start:])
+    if 0 not in sizes:
+        require_extent(x, *used)
+
+    def place(point: Point) -> Sequence[Expr]:
+        along = point[start : start + len(shape)]
+        rest = iter((*point[:start], *point[start + len(shape) :]))
+        return [
+            run_time_index(builder.load(used[d], along), size, negative=True)
+            if d in used
+            else next(rest)
+            for d, size in enumerate(x.shape)
+        ]
+
+    return sizes, place
 
 
 @lowers("index.Tensor", "_unsafe_index.Tensor")
 def index(
     builder: Builder, out: Out, x: TensorView, indices: Sequence[TensorView | None]
 ) -> TensorView:
-    used = [i for i in indices if i is not None]
-    for part in used:
-        _require_index(part)
-    indexed = [d for d, part in enumerate(indices) if part is not None]
-    shape = broadcast_shapes(part.shape for part in used)
-    if shape is None:
-        raise Decline("the index tensors do not broadcast")
-    together = indexed == list(range(indexed[0], indexed[0] + len(indexed)))
-    start = indexed[0] if together else 0
+    _, place = at_indices(builder, x, indices)
     if 0 in out.spec.shape:
         return builder.pointwise(out, lambda point: constant(0, x.dtype))
-    _require_extent(x, *indexed)
-
-    def value(point: Point) -> Value:
-        part_point = point[start : start + len(shape)]
-        others = iter((*point[:start], *point[start + len(shape) :]))
-        at: list[Expr] = []
-        for d in range(len(x.shape)):
-            part = indices[d] if d < len(indices) else None
-            if part is None:
-                at.append(next(others))
-            else:
-                at.append(_run_time(builder.load(part, part_point), x.shape[d], negative=True))
-        return builder.load(x, tuple(at))
-
-    return builder.pointwise(out, value)
+    return builder.pointwise(out, lambda point: builder.load(x, place(point)))
 
 
-def _require_extent(x: TensorView, *dims: int) -> None:
+def require_extent(x: TensorView, *dims: int) -> None:
     """Views drop dimensions of size 1 from their maps, and with them the check of the index."""
     if any(x.shape[d] < 2 for d in dims):
         raise Decline("a run-time index into a dimension of fewer than two elements")
@@ -90,16 +100,16 @@ def _require_extent(x: TensorView, *dims: int) -> None:
 def index_select(
     builder: Builder, out: Out, x: TensorView, dim: int, index: TensorView
 ) -> TensorView:
-    _require_index(index)
+    require_index(index)
     if not x.shape:
         raise Decline("index_select of a scalar")
     dim = wrap_dim(dim, len(x.shape))
-    _require_extent(x, dim)
+    require_extent(x, dim)
 
     def value(point: Point) -> Value:
         at = list(point)
         picked = builder.load(index, point[dim : dim + 1])
-        at[dim] = _run_time(picked, x.shape[dim], negative=False)
+        at[dim] = run_time_index(picked, x.shape[dim], negative=False)
         return builder.load(x, at)
 
     return builder.pointwise(out, value)
@@ -109,11 +119,11 @@ def index_select(
 def embedding(
     builder: Builder, out: Out, weight: TensorView, index: TensorView, *_: Any, **__: Any
 ) -> TensorView:
-    _require_index(index)
-    _require_extent(weight, 0)
+    require_index(index)
+    require_extent(weight, 0)
 
     def value(point: Point) -> Value:
-        row = _run_time(builder.load(index, point[:-1]), weight.shape[0], negative=False)
+        row = run_time_index(builder.load(index, point[:-1]), weight.shape[0], negative=False)
         return builder.load(weight, (row, point[-1]))
 
     return builder.pointwise(out, value)
@@ -123,15 +133,15 @@ def embedding(
 def gather(
     builder: Builder, out: Out, x: TensorView, dim: int, index: TensorView, **_: Any
 ) -> TensorView:
-    _require_index(index)
+    require_index(index)
     if not x.shape or not index.shape:
         raise Decline("gather of a scalar")
     dim = wrap_dim(dim, len(x.shape))
-    _require_extent(x, dim)
+    require_extent(x, dim)
 
     def value(point: Point) -> Value:
         at = list(point)
-        at[dim] = _run_time(builder.load(index, point), x.shape[dim], negative=False)
+        at[dim] = run_time_index(builder.load(index, point), x.shape[dim], negative=False)
         return builder.load(x, at)
 
     return builder.pointwise(out, value)
@@ -148,7 +158,7 @@ def scatter(
     **options: Any,
 ) -> TensorView:
     """With one index per row: choose, at every element, whether it is the one written."""
-    _require_index(index)
+    require_index(index)
     if options or not x.shape:
         raise Decline("a scatter that combines")
     dim = wrap_dim(dim, len(x.shape))
@@ -157,7 +167,9 @@ def scatter(
         raise Decline("a scatter of several elements per row, whose order matters")
 
     def value(point: Point) -> Value:
-        target = IndexValue(_run_time(builder.load(index, point), x.shape[dim], negative=False))
+        target = IndexValue(
+            run_time_index(builder.load(index, point), x.shape[dim], negative=False)
+        )
         hit = compute("eq", IndexValue(point[dim]), target)
         written = operand_value(builder, source, (x.dtype,), point)
         if written is None:

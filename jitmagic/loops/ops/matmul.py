@@ -52,9 +52,8 @@ fallback(
 )
 fallback(
     "writes at run-time indexes happen in eager's order",
-    *("index_put.default", "_unsafe_index_put.default", "index_add.default", "index_copy.default"),
-    *("scatter_add.default", "scatter_reduce.two", "scatter.reduce", "scatter.value_reduce"),
-    *("embedding_dense_backward.default", "index_fill.int_Scalar", "masked_scatter.default"),
+    *("index_copy.default", "scatter_reduce.two", "scatter.reduce", "scatter.value_reduce"),
+    *("index_fill.int_Scalar", "masked_scatter.default"),
 )
 fallback(
     "the result's size depends on the data",

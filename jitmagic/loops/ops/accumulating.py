@@ -1,0 +1,161 @@
+"""Sums into elements that run-time indexes name: index_add, scatter_add, index_put, embeddings.
+
+On a GPU one atomic addition per element, fused with what is computed for it. Eager's index_add and
+scatter_add are so too; its index_put and embedding_dense_backward sort the indexes first, and their
+sums are the same from run to run. Where that is asked for (use_deterministic_algorithms), on a CPU,
+and for 16-bit sums, which eager adds up in float32, the call is ATen's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ..builder import Builder, Decline, Out, ValueAt
+from ..expr import Expr
+from ..ir import Value
+from ..registry import lowers
+from ..tensor_view import Point, TensorView, broadcast_shapes
+from ..values import Number, cast, compute, constant, where
+from .indexing import at_indices, require_extent, require_index, run_time_index
+from .views import wrap_dim
+
+__all__: list[str] = []
+
+_ATOMIC = frozenset((torch.float32, torch.float64, torch.int32, torch.int64))
+_Place = Callable[[Point], Sequence[Expr]]
+
+
+def _require_atomics(builder: Builder, out: Out) -> None:
+    if builder.kernel_device.type != "cuda":
+        raise Decline("writes at run-time indexes happen in eager's order")
+    if out.spec.dtype not in _ATOMIC:
+        raise Decline(f"sums of {out.spec.dtype} are added up in another dtype")
+    if torch.are_deterministic_algorithms_enabled():
+        raise Decline("deterministic algorithms are asked for: sums in an order")
+
+
+def _sum_into(
+    builder: Builder, out: Out, start: ValueAt, sizes: Sequence[int], place: _Place, value: ValueAt
+) -> TensorView:
+    """start(point) everywhere; value(point) is added at place(point), for each point of `sizes`."""
+    result = builder.pointwise(out, start)
+    if 0 not in (*sizes, *result.shape):
+        builder.accumulate(f"{out.name}_sums", result, sizes, place, value)
+    return result
+
+
+@lowers("index_add.default")
+def index_add(
+    builder: Builder,
+    out: Out,
+    x: TensorView,
+    dim: int,
+    index: TensorView,
+    source: TensorView,
+    alpha: Number = 1,
+) -> TensorView:
+    _require_atomics(builder, out)
+    require_index(index)
+    if not x.shape or len(source.shape) != len(x.shape) or len(index.shape) != 1:
+        raise Decline("index_add of a scalar")
+    dim = wrap_dim(dim, len(x.shape))
+    require_extent(x, dim)
+
+    def place(point: Point) -> Sequence[Expr]:
+        picked = builder.load(index, point[dim : dim + 1])
+        return _with(point, dim, run_time_index(picked, x.shape[dim], negative=False))
+
+    def value(point: Point) -> Value:
+        added = builder.load(source, point)
+        return added if alpha == 1 else compute("mul", added, constant(alpha, added.dtype))
+
+    return _sum_into(builder, out, lambda point: builder.load(x, point), source.shape, place, value)
+
+
+@lowers("scatter_add.default")
+def scatter_add(
+    builder: Builder, out: Out, x: TensorView, dim: int, index: TensorView, source: TensorView
+) -> TensorView:
+    _require_atomics(builder, out)
+    require_index(index)
+    if not x.shape or not (len(index.shape) == len(source.shape) == len(x.shape)):
+        raise Decline("scatter_add of a scalar")
+    dim = wrap_dim(dim, len(x.shape))
+    require_extent(x, dim)
+
+    def place(point: Point) -> Sequence[Expr]:
+        picked = builder.load(index, point)
+        return _with(point, dim, run_time_index(picked, x.shape[dim], negative=False))
+
+    return _sum_into(
+        builder,
+        out,
+        lambda point: builder.load(x, point),
+        index.shape,
+        place,
+        lambda point: builder.load(source, point),
+    )
+
+
+@lowers("index_put.default", "_unsafe_index_put.default")
+def index_put(
+    builder: Builder,
+    out: Out,
+    x: TensorView,
+    indices: Sequence[TensorView | None],
+    values: TensorView,
+    accumulate: bool = False,
+) -> TensorView:
+    if not accumulate:
+        raise Decline("writes at run-time indexes happen in eager's order")
+    _require_atomics(builder, out)
+    sizes, place = at_indices(builder, x, indices)
+    if broadcast_shapes((sizes, values.shape)) != sizes:
+        raise Decline("the values do not broadcast to the elements")
+    return _sum_into(
+        builder,
+        out,
+        lambda point: builder.load(x, point),
+        sizes,
+        place,
+        lambda point: builder.load(values, point),
+    )
+
+
+@lowers("embedding_dense_backward.default")
+def embedding_dense_backward(
+    builder: Builder,
+    out: Out,
+    gradient: TensorView,
+    index: TensorView,
+    rows: int,
+    padding: int = -1,
+    scaled: bool = False,
+) -> TensorView:
+    _require_atomics(builder, out)
+    require_index(index)
+    if scaled:
+        raise Decline("gradients that are divided by how often a row is read")
+    zero = constant(0, out.spec.dtype)
+
+    def row(point: Point) -> Value:
+        return cast(builder.load(index, point[:-1]), torch.int64)
+
+    def value(point: Point) -> Value:
+        added = builder.load(gradient, point)
+        return added if padding < 0 else where(compute("eq", row(point), padding), zero, added)
+
+    return _sum_into(
+        builder,
+        out,
+        lambda point: zero,
+        gradient.shape,
+        lambda point: (run_time_index(row(point), rows, negative=False), point[-1]),
+        value,
+    )
+
+
+def _with(point: Point, dim: int, at: Expr) -> Sequence[Expr]:
+    return (*point[:dim], at, *point[dim + 1 :])
