@@ -48,11 +48,12 @@ from .state import Frame, GuardBook, Program, kind_only, program_of
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_undecided, with_constants
 from .undo import can_assert
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
+from .values.binding import bind_arguments
 from .values.classes import ClassValue, class_value
 from .values.constants import ATOMS
 from .values.exceptions import ExceptionValue
 from .values.fresh import fresh_value
-from .values.functions import FunctionValue, bind_arguments
+from .values.functions import FunctionValue
 from .values.generators import GeneratorValue
 from .values.namespaces import GlobalsValue
 from .wrap import wrap_object

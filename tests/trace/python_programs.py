@@ -1031,3 +1031,47 @@ def class_of_a_branch(n):
     except IndexError:
         return "no class"
     return "class"
+
+
+@program(3)
+def a_wrapper_of_a_function_made_here(n):
+    def doubled(function):
+        @functools.wraps(function)
+        def call(x):
+            return function(x) * 2
+
+        return call
+
+    @doubled
+    def plus(x: int) -> int:
+        """Adds."""
+        return x + n
+
+    return plus(4), plus.__name__, plus.__doc__, plus.__wrapped__(1), plus.__annotations__ == {}
+
+
+@program(1)
+def calls_that_are_refused(n):
+    def plain(a, b, c=3):
+        return a, b, c
+
+    def only(a, /, *, k, last=2):
+        return a, k, last
+
+    def refused(function, *args, **named):
+        try:
+            return function(*args, **named)
+        except TypeError as error:
+            return str(error)
+
+    return [
+        refused(plain),
+        refused(plain, n),
+        refused(plain, n, n, n, n),
+        refused(plain, n, a=n),
+        refused(plain, n, n, d=n),
+        refused(only, n),
+        refused(only, a=n, k=1),
+        refused(only, n, n, k=1),
+        refused(only, n, k=1),
+    ]

@@ -26,12 +26,13 @@ from ..effects import EffectLog
 from ..input_memory import check_written_inputs
 from ..region import RegionBuilder
 from ..values.base import Args, Kwargs, Machine, ObservedError, Value
+from ..values.binding import bind_arguments
 from ..values.class_facts import NOTHING, guard_attribute
 from ..values.classes import ClassValue
 from ..values.constants import ConstantValue
 from ..values.contexts import set_grad_mode
 from ..values.function_context import FunctionContext
-from ..values.functions import CellValue, FunctionValue, bind_arguments
+from ..values.functions import CellValue, FunctionValue
 from ..values.sequences import TupleValue
 from ..values.tensor import TensorValue, lift
 from .registry import handles

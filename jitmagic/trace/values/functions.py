@@ -7,7 +7,6 @@ by the traced code.  Goes out: calls, inlined through the same machine.
 from __future__ import annotations
 
 import functools
-import inspect
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -30,7 +29,10 @@ from .originals import beneath
 from .sequences import TupleValue
 from .tagged import tagged_value
 
-__all__ = ["BoundMethodValue", "CellValue", "FunctionValue", "PartialValue", "bind_arguments"]
+__all__ = ["BoundMethodValue", "CellValue", "FunctionValue", "PartialValue"]
+
+# What a function says of its parameters; the second since Python 3.12.
+_DECLARED = {"__annotations__", "__type_params__"} & set(dir(types.FunctionType))
 
 
 class CellValue(Value):
@@ -161,7 +163,7 @@ class FunctionValue(Value):
             return self._told_of(machine, name)
         if name in self.attributes:
             return self.attributes[name]
-        if name in ("__annotations__", "__type_params__"):
+        if name in _DECLARED:
             return self._declared(machine, name)
         if name == "__get__":
             return BinderValue(self)
@@ -188,8 +190,10 @@ class FunctionValue(Value):
         """The types of its parameters, and what they are in terms of."""
         if self.live is not None and self.source is not None:
             return machine.lazy(getattr(self.live, name), SlotAttr(self.source, name))
-        if self.live is not None or name == "__type_params__":
+        if self.live is not None:
             self.refuse(machine, f"attribute {name!r}")
+        if name == "__type_params__":  # a function with some is made by an opcode that breaks
+            return machine.constant(())
         if self.annotations is None:
             self.annotations = DictValue.of(machine, ())
         return self.annotations
@@ -366,81 +370,6 @@ class PartialValue(Value):
 
     def parts(self) -> Iterable[Value]:
         return (self.function, *self.args, *self.kwargs.values())
-
-
-def bind_arguments(
-    machine: Machine, function: FunctionValue, args: Args, kwargs: Kwargs
-) -> dict[str, Value]:
-    """Parameters to values as CPython binds them; raises the traced program's TypeError."""
-    code = function.code
-    names = code.co_varnames
-    positional = names[: code.co_argcount]
-    keyword_only = names[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
-    slots = dict(zip(positional, args, strict=False))
-    extra = list(args[code.co_argcount :])
-    keywords: dict[str, Value] = {}
-    by_name = {*positional[code.co_posonlyargcount :], *keyword_only}
-    for name, value in kwargs.items():
-        if name in slots and name in by_name:
-            message = f"{function.qualname}() got multiple values for argument '{name}'"
-            raise machine.error(TypeError, message)
-        (slots if name in by_name else keywords)[name] = value
-    _collect_extra(machine, function, slots, extra, keywords)
-    _fill_defaults(machine, function, slots, positional, keyword_only)
-    return slots
-
-
-def _collect_extra(
-    machine: Machine,
-    function: FunctionValue,
-    slots: dict[str, Value],
-    extra: list[Value],
-    keywords: dict[str, Value],
-) -> None:
-    """What is left over goes to *args and **kwargs."""
-    code = function.code
-    at = code.co_argcount + code.co_kwonlyargcount
-    if code.co_flags & inspect.CO_VARARGS:
-        slots[code.co_varnames[at]] = TupleValue(extra)
-        at += 1
-    elif extra:
-        count = f"{code.co_argcount} positional arguments but {code.co_argcount + len(extra)}"
-        raise machine.error(TypeError, f"{function.qualname}() takes {count} were given")
-    if code.co_flags & inspect.CO_VARKEYWORDS:
-        pairs = [(machine.constant(name), value) for name, value in keywords.items()]
-        slots[code.co_varnames[at]] = DictValue.of(machine, pairs)
-    elif keywords:
-        unexpected = f"got an unexpected keyword argument '{next(iter(keywords))}'"
-        raise machine.error(TypeError, f"{function.qualname}() {unexpected}")
-
-
-def _fill_defaults(
-    machine: Machine,
-    function: FunctionValue,
-    slots: dict[str, Value],
-    positional: tuple[str, ...],
-    keyword_only: tuple[str, ...],
-) -> None:
-    missing = [name for name in positional if name not in slots]
-    if missing:
-        defaults = function.defaults.realize(machine)
-        values = defaults.items if isinstance(defaults, TupleValue) else []
-        table = dict(zip(positional[len(positional) - len(values) :], values, strict=True))
-        slots.update({name: table[name] for name in missing if name in table})
-    if any(name not in slots for name in keyword_only):
-        named = function.kwdefaults.realize(machine)
-        for name in keyword_only:
-            default = (
-                named.find(machine, machine.constant(name))
-                if isinstance(named, DictValue)
-                else None
-            )
-            if name not in slots and default is not None:
-                slots[name] = default
-    absent = [name for name in (*positional, *keyword_only) if name not in slots]
-    if absent:
-        what = f"missing required argument: '{absent[0]}'"
-        raise machine.error(TypeError, f"{function.qualname}() {what}")
 
 
 @wraps(types.FunctionType)
