@@ -279,8 +279,10 @@ def _pieces(nodes: Sequence[Node], assigned: Mapping[Node, int], sizes: Containe
 
     def where_sizes_are_read(body: list[Node]) -> set[Node]:
         around = {one for node in body for one in node.all_input_nodes} | set(body)
-        symbols = {symbol for node in around for symbol in symbols_in(node)}
-        return {owners[symbol] for symbol in symbols}
+        read = {symbol: node for node in around for symbol in symbols_in(node)}
+        for symbol in read.keys() - owners.keys():
+            raise _refused(read[symbol], f"no tensor has the size {symbol.name} that it is of")
+        return {owners[symbol] for symbol in read}
 
     split = assemble(nodes, assigned, sizes, where_sizes_are_read)
     results = set(split.outputs)
