@@ -120,7 +120,8 @@ def _rehashed(make: Any, program: Any, own: bool, of_class: bool) -> Any:
         key = kind()
         it = make(key)
         changes = kind if of_class else key
-        name, value = ("__hash__", lambda key: 3) if of_class else ("number", 4)
+        elsewhere = hash(key) ^ 1  # a dict finds the same key by its slot, whatever its hash
+        name, value = ("__hash__", lambda key: elsewhere) if of_class else ("number", 4)
         return lambda x: program(it, key, x), lambda: put(changes, name, value)
 
     return build

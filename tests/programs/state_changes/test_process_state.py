@@ -128,6 +128,7 @@ def test_what_is_set_takes_effect(getter: str, setter: str, back: str) -> None:
     tagged, asks = jitmagic.jit(run, backend="eager"), jitmagic.jit(ask, backend="eager")
     x = torch.linspace(-1, 1, 5, dtype=torch.float32)
     with torch.backends.__allow_nonbracketed_mutation():
+        exec(back.format(getter))
         for _ in range(2):
             results = []
             for called, asked in ((run, ask), (tagged, asks)):
