@@ -23,34 +23,26 @@ from ...symbols.scalar import symbols_of
 from ...symbols.size import Size, hintless
 from ..sym import Sym
 
-__all__ = ["at_the_start", "mean_of"]
+__all__ = ["mean_of"]
 
 aten = torch.ops.aten
-# Of so many equal 16-bit numbers the sum is a float32, whatever the order: 11 and 13 bits.
-_EXACT_SUM = 1 << 13
 
 
-def mean_of(x: Sym, dims: list[int], kept: torch.dtype) -> Sym:
-    """The mean over `dims`, which are kept as 1. `kept`: the dtype that x was widened from."""
-    if _sums_equals_exactly(x, dims, kept):
+def mean_of(x: Sym, dims: list[int]) -> Sym:
+    """The mean over `dims`, which are kept as 1; for doubles of narrower numbers, whose sums are
+    exact, use `Sym.mean`.
+    """
+    count = math.prod(x.shape[d] for d in dims)
+    if not _has_a_second(count):
         return x.mean(dims, True)
-    first = at_the_start(x, dims)
+    first = x
+    for d in dims:
+        first = first.one(aten.slice.Tensor, d, 0, 1)
     return first + (x - first).mean(dims, True)
 
 
-def at_the_start(x: Sym, dims: list[int]) -> Sym:
-    """The first element of each row, dims kept as 1."""
-    for d in dims:
-        x = x.one(aten.slice.Tensor, d, 0, 1)
-    return x
-
-
-def _sums_equals_exactly(x: Sym, dims: list[int], kept: torch.dtype) -> bool:
-    """Whether n equal numbers divided by n are that number however they are added up; or a row may
-    have no first one.
-    """
-    count = math.prod(x.shape[d] for d in dims)
+def _has_a_second(count: int) -> bool:
+    """Whether rows of so many elements are known to have a first one, and more."""
     if isinstance(count, Size):
-        widened = x.dtype is torch.float64 is not kept
-        return widened or any(map(hintless, symbols_of(count.expr)))
-    return count <= 1 or (x.dtype is not kept and (count <= _EXACT_SUM or x.dtype is torch.float64))
+        return not any(map(hintless, symbols_of(count.expr)))
+    return count > 1

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ...symbols.size import Size
 from ..recorder import Recorder, Sym
 from .moments import mean_of
 from .registry import is_half, moments_dtype, rule, up
@@ -23,9 +24,9 @@ aten = torch.ops.aten
 Mask = list[bool]
 
 
-def _moments(x: Sym, dims: list[int], kept: torch.dtype) -> tuple[Sym, Sym]:
+def _moments(x: Sym, dims: list[int]) -> tuple[Sym, Sym]:
     """Mean and biased variance over dims, dims kept as 1."""
-    mean = mean_of(x, dims, kept)
+    mean = mean_of(x, dims)
     centred = x - mean
     return mean, (centred * centred).mean(dims, True)
 
@@ -47,7 +48,7 @@ def _layer_norm(
         return None
     wide = up(x)
     dims = list(range(len(x.shape) - len(shape), len(x.shape)))
-    mean, variance = _moments(wide, dims, x.dtype)
+    mean, variance = _moments(wide, dims)
     rstd = (variance + eps).rsqrt()
     out = _affine((wide - mean) * rstd, weight, bias)
     return [out.to(x.dtype), mean, rstd]
@@ -96,8 +97,20 @@ def _rms_norm(
     wide = up(x)
     dims = list(range(len(x.shape) - len(shape), len(x.shape)))
     epsilon = torch.finfo(wide.dtype).eps if eps is None else eps
-    rstd = ((wide * wide).mean(dims, True) + epsilon).rsqrt()
+    squares = (wide * wide).mean(dims, True)
+    if not _is_read_in_fours(x, dims):
+        squares = squares + (wide - wide).mean(dims, True)
+    rstd = (squares + epsilon).rsqrt()
     return [_affine(wide * rstd, weight, None).to(x.dtype), rstd]
+
+
+def _is_read_in_fours(x: Sym, dims: list[int]) -> bool:
+    """Whether eager's kernel of a GPU adds up squares. Of other rows it takes Welford's moments, in
+    which an infinity makes NaN of all, as x - x does; the inverse root of a sum would make 0 of the
+    finite ones. (The CPU has no such operator.)
+    """
+    count = math.prod(x.shape[d] for d in dims)
+    return isinstance(count, Size) or (count % 4 == 0 and x.dtype is not torch.float64)
 
 
 # -- group norm ------------------------------------------------------------------------------------
@@ -126,7 +139,7 @@ def _group_norm(
     if any(part is not None and part.shape != (c,) for part in (weight, bias)):
         return None
     grouped = up(x).view(n, groups, c // groups * hxw)
-    mean, variance = _moments(grouped, [2], x.dtype)
+    mean, variance = _moments(grouped, [2])
     rstd = (variance + eps).rsqrt()
     normal = ((grouped - mean) * rstd).view(*x.shape)
     rank = len(x.shape)
@@ -193,7 +206,7 @@ def _batch_norm(
     new_mean = new_var = None
     if training:
         count = math.prod(x.shape) // max(c, 1)
-        mean, squares = _spread(wide, [0, *range(2, rank)], x.dtype)
+        mean, squares = _spread(wide, [0, *range(2, rank)])
         invstd = _inverse_deviation(squares / count, eps, moments_dtype(wide))
         saved = [mean, invstd]
         if running_mean is not None:
@@ -216,10 +229,10 @@ def _are_of_channels(x: Sym, *parts: Sym | None) -> bool:
     return all(part is None or part.shape == (x.shape[1],) for part in parts)
 
 
-def _spread(x: Sym, dims: list[int], kept: torch.dtype) -> tuple[Sym, Sym]:
+def _spread(x: Sym, dims: list[int]) -> tuple[Sym, Sym]:
     """The mean of each channel and the sum of the squared distances from it."""
     dtype = moments_dtype(x)
-    mean = mean_of(x, dims, kept) if dtype is None else x.mean(dims, True, dtype).to(x.dtype)
+    mean = mean_of(x, dims) if dtype is None else x.mean(dims, True, dtype).to(x.dtype)
     centred = x - mean
     squares = (centred * centred).sum(dims, dtype=dtype).to(x.dtype)
     return mean.view(x.shape[1]), squares
