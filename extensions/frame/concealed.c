@@ -63,6 +63,7 @@ PyObject* jm_call_concealed(PyObject* callee, PyObject* const* args, Py_ssize_t 
 }
 
 bool jm_is_handed_its_caller(PyThreadState* tstate, _PyInterpreterFrame* frame) {
+  if (!jm_frame_is_fresh(frame)) return false;
   PyCodeObject* code = jm_frame_code(frame);
   PyObject** given = frame->localsplus;
   Py_ssize_t count = code->co_argcount;
