@@ -123,6 +123,10 @@ typedef struct {
 void jm_conceal_ours(jm_concealed* frames);
 void jm_reveal(const jm_concealed* frames);
 
+// Whether a frame that begins is handed the frame that calls it: what Python calls by itself between
+// two instructions, a signal's handler, or code that looks at the stack. No part of what is tagged.
+bool jm_is_handed_its_caller(PyThreadState* tstate, struct _PyInterpreterFrame* frame);
+
 // callee(*args); the call stub is concealed, if that is the frame that runs.
 PyObject* jm_call_concealed(PyObject* callee, PyObject* const* args, Py_ssize_t count);
 

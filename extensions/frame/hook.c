@@ -308,10 +308,13 @@ static PyObject* evaluate_aside(PyThreadState* tstate, _PyInterpreterFrame* fram
 static PyObject* evaluate(PyThreadState* tstate, struct _PyInterpreterFrame* frame, int throwing) {
   if (!here.extents || here.paused) return previous(tstate, frame, throwing);
   if (here.depth >= DEEPEST) return evaluate_aside(tstate, frame, throwing);
-  maybe_exchange(tstate, frame, throwing);
+  const bool plainly = !throwing && jm_is_handed_its_caller(tstate, frame);  // and all it calls
+  here.paused += plainly;
+  if (!plainly) maybe_exchange(tstate, frame, throwing);
   here.depth++;
   PyObject* result = previous(tstate, frame, throwing);
   here.depth--;
+  here.paused -= plainly;
   return result;
 }
 

@@ -20,6 +20,7 @@ from ..errors import CompileFailed
 from ..graph.dispatch_mode import DispatchMode
 from ..graph.foreign import is_foreign
 from ..graph.node_meta import tensors_in
+from ..graph.number_ranges import READS_NUMBER
 from ..graph.probe import check_dtypes
 from ..graph.recurrent import RECURRENT
 from ..spec import TensorSpec
@@ -345,7 +346,7 @@ _SPECIAL: Mapping[Any, Handler] = {
     aten.cudnn_batch_norm.default: _norm_with_stats,
     **dict.fromkeys(
         (
-            aten._local_scalar_dense.default,
+            READS_NUMBER,
             aten._neg_view.default,
             aten.set_.source_Tensor,
             aten.resize_.default,

@@ -20,6 +20,7 @@ from torch.fx import Graph, Node
 
 from ..errors import CompileFailed
 from ..graph.foreign import is_foreign
+from ..graph.number_ranges import READS_NUMBER
 from ..graph.pointwise import is_pointwise, is_transcendental
 from ..graph.raising import may_raise_on_data
 from ..graph.reach import ancestors, descendants
@@ -42,7 +43,7 @@ _REDUCED = 6  # per element read by a reduction
 _ASKED_FOR = 1  # of an operation inside of a region that the program checkpoints
 
 # A number that a call reads is no tensor: it is read again.
-_FREE = frozenset({aten.full.default, aten.arange.start_step, aten._local_scalar_dense.default})
+_FREE = frozenset({aten.full.default, aten.arange.start_step, READS_NUMBER})
 _REDUCTIONS = frozenset(
     {
         aten.sum.dim_IntList,

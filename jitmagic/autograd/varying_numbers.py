@@ -1,7 +1,7 @@
 """A joint graph for all values of the numbers that its calls read at run time.
 
 In: how the graph is traced, a torch-level graph with such numbers (graph/number_ranges.py). Out:
-the joint graph, in which `aten._local_scalar_dense` of 0-dim tensors stands where the calls take
+the joint graph, in which READS_NUMBER of 0-dim tensors stands where the calls take
 them. torch's C++ takes floats alone: the graph is traced twice, with numbers that no program has,
 and where its two results differ a float is a function of them (symbols/float_reading.py), which is
 computed in float64, as C++ does. What is no visible function of them is refused.
@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 from ..errors import CompileFailed, OperationFailed
 from ..graph.generalise import Differs, merged, same
 from ..graph.node_meta import lines_of
-from ..graph.number_ranges import number_in
+from ..graph.number_ranges import READS_NUMBER, number_in
 from ..graph.propagate import call_name
 from ..spec import TensorSpec
 from ..symbols.expr import Expr
@@ -56,7 +56,7 @@ class Numbers:
         count = len(self.values)
         value = _value(node.meta["range"], count, self._which)
         self.values[Symbol(f"n{count}", float, ANY_FLOAT, "number")] = value
-        reader = tensor.node.graph.call_function(aten._local_scalar_dense.default, (tensor.node,))
+        reader = tensor.node.graph.call_function(READS_NUMBER, (tensor.node,))
         reader.meta.update(spec=None, lines=lines_of(node), number=value)
         alias_root(tensor.node).meta["kept"] = True  # what backward has of it is computed again
         self.readers.append(reader)
@@ -131,7 +131,7 @@ class _Makers:
     def node(self, expr: Expr) -> Node:
         if expr not in self._numbers:
             tensor = self._tensor(expr)
-            self._numbers[expr] = self._call(aten._local_scalar_dense.default, (tensor,), None)
+            self._numbers[expr] = self._call(READS_NUMBER, (tensor,), None)
         return self._numbers[expr]
 
     def _tensor(self, expr: Expr) -> Node:

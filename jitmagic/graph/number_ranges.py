@@ -31,10 +31,12 @@ from .node_meta import tensors_in
 from .propagate import Target, call_on_meta, target_name
 
 __all__ = [
-    "Call", "add_number", "number_in", "range_of_number", "samples_in", "takes_float",
+    "READS_NUMBER", "Call", "add_number", "number_in", "range_of_number", "samples_in",
+    "takes_float",
 ]  # fmt: skip
 
 aten = torch.ops.aten
+READS_NUMBER = aten._local_scalar_dense.default  # of a 0-dim tensor
 
 _TINY, _MAX = 5e-324, 1.7976931348623157e308
 _BELOW, _ABOVE = math.nextafter(1.0, 0.0), math.nextafter(1.0, 2.0)

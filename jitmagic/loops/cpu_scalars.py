@@ -11,15 +11,14 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule, Node
 
+from ..graph.number_ranges import READS_NUMBER
 from ..graph.raising import may_raise_on_data
 from ..spec import TensorSpec
 from .builder import LOOP_DTYPES
 from .ops.extern import returns_view
 from .registry import LOWERINGS
 
-__all__ = ["READS_NUMBER", "cpu_scalars_for"]
-
-READS_NUMBER = torch.ops.aten._local_scalar_dense.default
+__all__ = ["cpu_scalars_for"]
 
 
 def cpu_scalars_for(device: torch.device, gm: GraphModule) -> frozenset[Node]:

@@ -18,11 +18,12 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ..errors import VerifyError
+from ..graph.number_ranges import READS_NUMBER
 from ..graph.raising import may_raise_on_data
 from ..spec import TensorSpec, spec_of
 from . import ops as _register_lowerings
 from .builder import LOOP_DTYPES, Builder, Decline, Out, contiguous_stride
-from .cpu_scalars import READS_NUMBER, cpu_scalars_for
+from .cpu_scalars import cpu_scalars_for
 from .ir import LoopProgram, kernel_device
 from .ops.extern import fallback_to_aten, returns_view
 from .registry import FALLBACKS, LOWERINGS

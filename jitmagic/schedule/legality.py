@@ -32,6 +32,7 @@ from ..loops.expr import (
     linear,
     mod,
     mul,
+    substitute,
 )
 from ..loops.ir import Compute, Constant, Load, Reduction, Store, Value, walk
 from ..symbols.polynomial import product
@@ -39,6 +40,8 @@ from ..symbols.size import Dimension, Size, expr_of, hint_of, is_same
 from .rebuild import Rebuilder, expr_axes, free_axes, fresh_axis, value_axes
 
 __all__ = ["Alignment", "Shape", "align", "inline_load", "mixed_radix", "overwrites_reads", "solve"]
+
+_TWO_PLACES = "it is read at two different places at once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,21 +160,22 @@ def _both(a: Value, b: Value) -> Value:
 
 def align(producer: Shape, consumer: Shape, links: Sequence[tuple[Store, Load]]) -> Alignment | str:
     """Line up the axes of two groups, given every load by which the consumer reads the producer."""
-    exprs: tuple[Expr, ...] | None = None
+    points: list[tuple[Expr, ...]] = []
     for store, load in links:
         solution = solve(store, load, (*producer.outer, *store.inner), split=True)
         if solution is None:
             return "it is read through an index that loops cannot follow"
-        here = tuple(solution[axis] for axis in producer.outer)
-        if exprs is not None and here != exprs:
-            return "it is read at two different places at once"
-        exprs = here
-    split = split_axes(exprs or (), producer.outer, consumer.outer)
+        points.append(tuple(solution[axis] for axis in producer.outer))
+    common = _common_point(points)
+    if common is None:
+        return _TWO_PLACES
+    exprs, fixed = common
+    split = split_axes(exprs, producer.outer, consumer.outer)
     renamed = Rebuilder(split)
     outer = tuple(a for axis in consumer.outer for a in digits_of(renamed.expr(AxisVar(axis))))
     rows: list[Axis] = []
     bindings: dict[Axis, Expr] = {}
-    for axis, expr in zip(producer.outer, exprs or (), strict=True):
+    for axis, expr in zip(producer.outer, exprs, strict=True):
         bindings[axis] = renamed.expr(expr)
         digits = mixed_radix(bindings[axis], axis.extent)
         if digits is None:
@@ -179,7 +183,31 @@ def align(producer: Shape, consumer: Shape, links: Sequence[tuple[Store, Load]])
         rows.extend(digits)
     if len(set(rows)) != len(rows):
         return "its rows are not the consumer's rows"
-    return _share(producer, consumer, outer, tuple(rows), bindings, split)
+    plan = _share(producer, consumer, outer, tuple(rows), bindings, split)
+    if fixed and not isinstance(plan, str):
+        pinned = {digit for axis in fixed for digit in digits_of(renamed.expr(AxisVar(axis)))}
+        # Computed again for each row, not for each of its elements.
+        if not pinned <= set(plan.producer_inner):
+            return _TWO_PLACES
+    return plan
+
+
+def _common_point(
+    points: Sequence[tuple[Expr, ...]],
+) -> tuple[tuple[Expr, ...], frozenset[Axis]] | None:
+    """The point at which all loads read, and the axes that are 0 in some: a row may be read at its
+    beginning too. None where they read at other places.
+    """
+    if not points:
+        return (), frozenset()
+    axes = [frozenset[Axis]().union(*map(expr_axes, point)) for point in points]
+    widest = max(axes, key=len)
+    common = points[axes.index(widest)]
+    for point, own in zip(points, axes, strict=True):
+        start = {axis: Integer(0) for axis in widest - own}
+        if point != (tuple(substitute(part, start) for part in common) if start else common):
+            return None
+    return common, widest.difference(frozenset(widest).intersection(*axes))
 
 
 def _share(

@@ -90,3 +90,33 @@ def test_numbers_that_torch_wraps_are_made_where_they_are_written() -> None:
     assert not [n for n in nodes if n.op == "get_attr"]
     (number,) = [n for n in nodes if n.target is aten.full.default]
     assert (number.args, number.meta["spec"].device) == (([], 5.0), CUDA)
+
+
+def _moments_by_welford(row: torch.Tensor) -> torch.Tensor:
+    """The mean of the squares as CUDA's kernel has it of rows that it cannot read in fours."""
+    mean, spread = row.new_zeros(()), row.new_zeros(())
+    for n, value in enumerate(row, 1):
+        delta = value - mean
+        mean = mean + delta / n
+        spread = spread + delta * (value - mean)
+    return spread / len(row) + mean * mean
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("length", [1, 4, 7, 8])
+def test_rows_with_infinities_in_rms_norm(length: int, dtype: torch.dtype) -> None:
+    """NaN for the whole row, or for the infinity alone: it hangs on the kernel that a row gets."""
+    inf, nan = float("inf"), float("nan")
+    x = torch.randn(6, length).to(dtype)
+    for row, (place, value) in enumerate([(0, inf), (-1, -inf), (length // 2, nan), (0, -inf)]):
+        x[row, place] = value
+    recorder = Recorder(TABLE)  # the operator is one where torch was built for a GPU
+    given = recorder.placeholder("x", spec((6, length), dtype=dtype))
+    normal, _ = TABLE[aten._fused_rms_norm.default](recorder, given, [length], None, 1e-6)
+    recorder.graph.output(normal.node)
+    result = GraphModule(torch.nn.Module(), recorder.graph)(x)
+    wide = x if dtype is torch.float64 else x.float()
+    by_fours = length % 4 == 0 and dtype is not torch.float64
+    rows = [(r * r).mean() if by_fours else _moments_by_welford(r) for r in wide]
+    expected = wide * (torch.stack(rows).unsqueeze(1) + 1e-6).rsqrt()
+    torch.testing.assert_close(result, expected.to(dtype), equal_nan=True)

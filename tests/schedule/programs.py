@@ -71,6 +71,27 @@ def layer_norm_saved(x, w, b):
     return (x - mean) * rstd * w + b, mean, rstd
 
 
+def shifted_rows(x, y):
+    """Rows that are stored too, and read at their beginning (autograd/decompose/moments.py)."""
+    h = x + y
+    first = h[:, :1]
+    centred = h - (first + (h - first).mean(1, True))
+    return h, centred * (centred * centred).mean(1, True).rsqrt()
+
+
+def shifted_groups(x, y):
+    h = (x * y).view(4, 2, 12)
+    first = h[:, :, :1]
+    mean = first + (h - first).mean(2, True)
+    return h, ((h - mean) ** 2).sum(2), mean
+
+
+def starts_of_elements(x, y):
+    """Pointwise: the beginning of the row would be computed again for each of its elements."""
+    h = (x * y).exp()
+    return h, h * 2 - h[:, :1]
+
+
 def layer_norm_backward(dy, x, w, mean, rstd):
     hat = (x - mean) * rstd
     g = dy * w
@@ -299,6 +320,9 @@ PROGRAMS = {
     "layer_norm_saved": Program(
         layer_norm_saved, (((4, 9, 64), f32), ((64,), f32), ((64,), f32)), 1
     ),
+    "shifted_rows": Program(shifted_rows, (((37, 130), f32), ((37, 130), f32)), 1),
+    "shifted_groups": Program(shifted_groups, (((4, 2, 3, 4), f32), ((4, 2, 3, 4), f32)), 2),
+    "starts_of_elements": Program(starts_of_elements, (((37, 130), f32), ((130,), f32)), 2),
     "layer_norm_backward": Program(
         layer_norm_backward,
         (((50, 96), f32), ((50, 96), f32), ((96,), f32), ((50, 1), f32), ((50, 1), f32)),

@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
+from ...symbols.size import Size
 from ..recorder import Recorder, Sym
-from .registry import moments_dtype, rule, up
+from .moments import mean_of
+from .registry import is_half, moments_dtype, rule, up
 
 __all__: list[str] = []
 
@@ -24,7 +26,7 @@ Mask = list[bool]
 
 def _moments(x: Sym, dims: list[int]) -> tuple[Sym, Sym]:
     """Mean and biased variance over dims, dims kept as 1."""
-    mean = x.mean(dims, True)
+    mean = mean_of(x, dims)
     centred = x - mean
     return mean, (centred * centred).mean(dims, True)
 
@@ -95,8 +97,20 @@ def _rms_norm(
     wide = up(x)
     dims = list(range(len(x.shape) - len(shape), len(x.shape)))
     epsilon = torch.finfo(wide.dtype).eps if eps is None else eps
-    rstd = ((wide * wide).mean(dims, True) + epsilon).rsqrt()
+    squares = (wide * wide).mean(dims, True)
+    if not _is_read_in_fours(x, dims):
+        squares = squares + (wide - wide).mean(dims, True)
+    rstd = (squares + epsilon).rsqrt()
     return [_affine(wide * rstd, weight, None).to(x.dtype), rstd]
+
+
+def _is_read_in_fours(x: Sym, dims: list[int]) -> bool:
+    """Whether eager's kernel of a GPU adds up squares. Of other rows it takes Welford's moments, in
+    which an infinity makes NaN of all, as x - x does; the inverse root of a sum would make 0 of the
+    finite ones. (The CPU has no such operator.)
+    """
+    count = math.prod(x.shape[d] for d in dims)
+    return isinstance(count, Size) or (count % 4 == 0 and x.dtype is not torch.float64)
 
 
 # -- group norm ------------------------------------------------------------------------------------
@@ -205,7 +219,8 @@ def _batch_norm(
         nothing = r.full((0,), 0.0, wide.dtype, x.device)
         saved = [nothing, nothing]
         mean, invstd = up(running_mean), _inverse_deviation(up(running_var), eps)
-    out = _normalized(wide, mean, invstd, weight, bias)
+    form = _folded if _folds_parameters(x, weight, bias) else _normalized
+    out = form(wide, mean, invstd, weight, bias)
     return [out.to(x.dtype), *saved, new_mean, new_var]
 
 
@@ -217,7 +232,7 @@ def _are_of_channels(x: Sym, *parts: Sym | None) -> bool:
 def _spread(x: Sym, dims: list[int]) -> tuple[Sym, Sym]:
     """The mean of each channel and the sum of the squared distances from it."""
     dtype = moments_dtype(x)
-    mean = x.mean(dims, True, dtype).to(x.dtype)
+    mean = mean_of(x, dims) if dtype is None else x.mean(dims, True, dtype).to(x.dtype)
     centred = x - mean
     squares = (centred * centred).sum(dims, dtype=dtype).to(x.dtype)
     return mean.view(x.shape[1]), squares
@@ -227,21 +242,37 @@ def _inverse_deviation(variance: Sym, eps: float, dtype: torch.dtype | None = No
     return (variance.to(dtype or variance.dtype) + eps).rsqrt().to(variance.dtype)
 
 
-def _normalized(x: Sym, mean: Sym, invstd: Sym, weight: Sym | None, bias: Sym | None) -> Sym:
-    """On the CPU rounded where eager rounds, a fused multiply-add of numbers of the channel: what
-    follows may have corners (relu6), at which the last bit decides about whole gradients.
+def _folds_parameters(x: Sym, *parameters: Sym | None) -> bool:
+    """Whether eager's kernel computes a factor and an offset for each channel first: on the CPU,
+    where memory has no gaps and is in an order that it knows. Of 16-bit numbers it rounds them to
+    16 bits, and we need not.
+    """
+    if x.device.type != "cpu" or is_half(x.dtype):
+        return False
+    formats = [torch.contiguous_format]
+    formats += {4: [torch.channels_last], 5: [torch.channels_last_3d]}.get(len(x.shape), [])
+    dense = any(x.meta.is_contiguous(memory_format=form) for form in formats)
+    return dense and all(part is None or part.meta.is_contiguous() for part in parameters)
+
+
+def _folded(x: Sym, mean: Sym, invstd: Sym, weight: Sym | None, bias: Sym | None) -> Sym:
+    """Rounded where eager rounds, a fused multiply-add of numbers of the channel: what follows may
+    have corners (relu6), at which the last bit decides about whole gradients.
     """
     rank = len(x.shape)
-    if x.device.type != "cpu":
-        normal = (x - _per_channel(mean, rank)) * _per_channel(invstd, rank)
-        affine = [None if one is None else _per_channel(one, rank) for one in (weight, bias)]
-        return _affine(normal, *affine)
     slope = invstd if weight is None else invstd * up(weight)
     if bias is None:
         offset = -(mean * slope)
     else:
         offset = up(bias).one(aten.addcmul.default, mean, slope, value=-1)
     return _per_channel(offset, rank).one(aten.addcmul.default, x, _per_channel(slope, rank))
+
+
+def _normalized(x: Sym, mean: Sym, invstd: Sym, weight: Sym | None, bias: Sym | None) -> Sym:
+    rank = len(x.shape)
+    normal = (x - _per_channel(mean, rank)) * _per_channel(invstd, rank)
+    affine = [None if one is None else _per_channel(one, rank) for one in (weight, bias)]
+    return _affine(normal, *affine)
 
 
 def _blend(old: Sym, new: Sym, momentum: float) -> Sym:

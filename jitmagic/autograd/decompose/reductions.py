@@ -9,6 +9,7 @@ import torch
 
 from ...symbols.size import Size
 from ..recorder import Recorder, Sym
+from .moments import mean_of
 from .registry import moments_dtype, rule, up
 
 __all__: list[str] = []
@@ -26,9 +27,10 @@ def _var_mean(x: Sym, dim: Any, correction: float | None, keepdim: bool) -> tupl
     if not x.dtype.is_floating_point:
         return None
     dims = _dims(x, dim)
-    moments = moments_dtype(x)  # a square of fp32 may be outside of its range where its root is not
+    # A square may be outside of the range of fp32 and bf16 where its root is not.
+    moments = moments_dtype(up(x))
     wide = up(x) if moments is None else x.to(moments)
-    mean = wide.mean(dims, True)
+    mean = mean_of(wide, dims) if moments is None else wide.mean(dims, True)
     gap = wide - mean
     count = math.prod(x.shape[d] for d in dims)
     total = (gap * gap).sum(dims, keepdim)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import signal
 import sys
 import threading
 import traceback
@@ -121,6 +122,48 @@ def every_kind_of_signature():
     assert family.run(work) == expected and family.run(work) == expected
     assert set(family.names_called) == set(names) and len(family.log) == 16
     raises(TypeError, family.run, lambda: full(1, 2), text="required keyword-only argument")
+
+
+@check
+def what_is_handed_its_caller_is_no_callee():
+    """Handlers of signals run between two instructions of anything; nor is what they call."""
+
+    def by_name(number, frame):
+        return helper(number)
+
+    def by_stars(*given):
+        return helper(given[0])
+
+    def captured(number, frame=None, more=3):
+        def inner():
+            return frame.f_code.co_name, number
+
+        return helper(inner()[1])
+
+    def work():
+        signal.raise_signal(signal.SIGUSR1)
+        return helper(2)
+
+    def looks(frame):
+        return helper(len(frame.f_code.co_name))
+
+    def other(frame):
+        return looks(sys._getframe()) + looks(frame)
+
+    def outer():
+        return other(sys._getframe(0).f_back)
+
+    family = Family("helper", "by_name", "by_stars", "captured", "inner", "looks")
+    for handler in (by_name, by_stars, captured, lambda number, frame: helper(number)):
+        before = signal.signal(signal.SIGUSR1, handler)
+        try:
+            family.run(work)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert [name for name, *_ in family.log] == ["helper"], (handler, family.log)
+        family.log.clear()
+    family.run(outer)
+    assert [name for name, *_ in family.log] == ["looks", "helper"], family.log
 
 
 @check

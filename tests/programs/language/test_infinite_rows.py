@@ -77,6 +77,15 @@ def test_special_values_are_those_of_eager(name: str, tier: str) -> None:
         assert run(compiled, x) == run(program, x), (length, dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if "beside" in name or name == "std"])
+def test_squares_and_sums_beyond_the_range_of_what_is_finite(name: str, dtype: torch.dtype) -> None:
+    most = torch.finfo(dtype).max
+    steps = torch.linspace(-1, 1, 9, dtype=torch.float64)
+    x = torch.stack([steps * 0 + most, steps * most**0.5 * 4, steps.abs() * most]).to(dtype)
+    assert kinds(jitmagic.jit(PROGRAMS[name])(x)) == kinds(PROGRAMS[name](x))
+
+
 @pytest.mark.parametrize("shape", [(1, 5), (5, 1), (2, 5)])
 @pytest.mark.parametrize("training", [True, False])
 def test_parameters_of_batch_norm_that_are_no_vectors(

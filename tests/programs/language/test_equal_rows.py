@@ -1,0 +1,104 @@
+"""Statistics of rows of equal and of nearly equal numbers, an offset or an outlier: as near to
+float64 as eager's. `rsqrt(eps)` makes of half an ulp of the mean of 1000.1 a hundredth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import jitmagic
+
+Program = Callable[[Tensor], Tensor]
+
+
+def _affine(x: Tensor) -> Tensor:
+    n = x.shape[-1]
+    scale = torch.linspace(-1, 1, n, dtype=x.dtype)
+    return F.layer_norm(x, (n,), scale, scale * 3)
+
+
+def _stored_too(x: Tensor) -> Tensor:
+    doubled = x + x
+    return torch.cat([doubled, F.layer_norm(doubled, x.shape[-1:])])
+
+
+PROGRAMS: dict[str, Program] = {
+    "layer norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "layer norm with parameters": _affine,
+    "layer norm of two dimensions": lambda x: F.layer_norm(x.unflatten(0, (2, -1)), x.shape[-1:]),
+    "layer norm of what is stored too": _stored_too,
+    "layer norm behind a softmax": lambda x: F.layer_norm(x.softmax(-1) + x, x.shape[-1:]),
+    "layer norm of columns": lambda x: F.layer_norm(x.t().contiguous().t(), x.shape[-1:]),
+    "group norm": lambda x: F.group_norm(x.unflatten(0, (2, -1)), 2),
+    "instance norm": lambda x: F.instance_norm(x.unflatten(0, (2, -1))),
+    "batch norm": lambda x: F.batch_norm(x.t(), None, None, training=True),
+    "batch norm of columns": lambda x: F.batch_norm(x, None, None, training=True),
+    "var": lambda x: x.var(-1),
+    "var of columns": lambda x: x.t().contiguous().var(0),
+    "std": lambda x: x.std(-1),
+    "mean beside var": lambda x: torch.var_mean(x, -1)[1],
+}
+
+
+def kinds(length: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Rows, four of each kind."""
+    torch.manual_seed(length)
+    step = torch.finfo(dtype).eps
+    random = torch.randn(4, length)
+    edge = random.clone()
+    edge[:2, 0] = edge[2:, -1] = 3e4
+    made = {
+        "equal": torch.tensor([[1000.1], [-0.3], [3e4], [1e-3]]).expand(4, length),
+        "nearly equal": 1000.1 * (1 + torch.randint(0, 3, (4, length)) * step),
+        "far from 0": random + torch.tensor([[100.0], [-1000.0], [10.0], [5000.0]]),
+        "an outlier at an end": edge,
+    }
+    return {kind: x.to(dtype).contiguous() for kind, x in made.items()}
+
+
+def assert_near(ours: Tensor, eager: Tensor, exact: Tensor, where: object) -> None:
+    """Four times eager's error, and a few roundings."""
+    error, of_eager = ((part.double() - exact).abs().max() for part in (ours, eager))
+    allowed = 4 * of_eager + 20 * torch.finfo(eager.dtype).eps * exact.abs().max()
+    assert error <= allowed, (where, error, of_eager)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("tier", ["cpp", "numba"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_row_is_as_exact_as_eagers(name: str, tier: str, dtype: torch.dtype) -> None:
+    program = PROGRAMS[name]
+    lengths = (2, 33, 768, 9000) if tier == "cpp" and dtype is torch.float32 else (48,)
+    for length in lengths:
+        compiled = jitmagic.jit(program, dynamic=False, options={"cpu_tier": tier})
+        for kind, x in kinds(length, dtype).items():
+            assert_near(compiled(x), program(x), program(x.double()), (kind, length))
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if "norm" in name])
+def test_gradients_of_equal_rows(name: str) -> None:
+    """Where eager's own gradient is that of a constant row: xhat is 0."""
+
+    def gradient(call: Program, given: Tensor) -> Tensor:
+        x = given.clone().requires_grad_()
+        result = call(x)
+        weights = torch.linspace(1, 2, result.numel()).view(result.shape).to(result.dtype)
+        return torch.autograd.grad((result * weights).sum(), x)[0]
+
+    program, x = PROGRAMS[name], kinds(96, torch.float32)["equal"]
+    compiled = jitmagic.jit(program)
+    assert_near(gradient(compiled, x), gradient(program, x), gradient(program, x.double()), name)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_kernel_for_all_sizes(name: str) -> None:
+    compiled = jitmagic.jit(PROGRAMS[name], dynamic=True)
+    for length in (5, 40, 300):
+        for kind, x in kinds(length, torch.float32).items():
+            exact = PROGRAMS[name](x.double())
+            assert_near(compiled(x), PROGRAMS[name](x), exact, (kind, length))
