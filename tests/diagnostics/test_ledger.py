@@ -161,6 +161,13 @@ def listed(*lengths: int, stacked: bool = False) -> Callable[[Tagger], Any]:
     return run
 
 
+def held_in(*types: Callable[..., Any]) -> Callable[[Tagger], Any]:
+    def add(xs: Any) -> torch.Tensor:
+        return xs[0] + xs[1]
+
+    return lambda tag: called(tag, add, *((made([torch.ones(3)] * 2),) for made in types))
+
+
 def keyed(*orders: tuple[str, ...]) -> Callable[[Tagger], Any]:
     def joined(batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return torch.cat(list(batch.values()))
@@ -215,6 +222,9 @@ RECOMPILES = {
         chosen(True, False), "how is False, was True", "one how", chosen(True, True)
     ),
     "string": Recompiles(chosen("a", ""), "how is '', was 'a'", "one how", chosen("a", "a")),
+    "type": Recompiles(
+        held_in(list, tuple), "type(xs) is tuple, was list", "one type of xs", held_in(list, list)
+    ),
     "dtype": Recompiles(
         typed(torch.float32, torch.float64),
         "x.dtype is torch.float64",
