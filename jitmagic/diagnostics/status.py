@@ -99,19 +99,17 @@ class Made:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Card:
-    """What a tagged function shows of itself."""
+    """What a tagged function shows of itself. `seconds`: wall time of all compiles so far, those of
+    its resume functions included.
+    """
 
     name: str
     state: str
     calls: int
     variants: tuple[VariantReport, ...]
+    seconds: float
     backend: str = "native"  # or the name of what the user gave
     is_building: bool = False  # kernels, in the background; calls that need them run as eager
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of all compiles so far."""
-        return sum(variant.seconds for variant in self.variants)
 
     def __str__(self) -> str:
         if not self.variants and not self.calls:
@@ -233,7 +231,9 @@ def card_of(handle: Handle) -> Card:
     backend = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
     building = handle.building is not None
     variants = variants_of(handle)
-    return Card(handle.label, _state(handle), handle.ledger.calls, variants, backend, building)
+    seconds = sum(record.seconds for record in handle.journal)
+    calls = handle.ledger.calls
+    return Card(handle.label, _state(handle), calls, variants, seconds, backend, building)
 
 
 def _state(handle: Handle) -> str:
