@@ -298,6 +298,14 @@ def test_a_variant_is_told_with_its_call_cost_and_place() -> None:
     assert where is not None and where.text == "return x * 2"
 
 
+def test_turns_of_eager_are_calls_of_the_variant() -> None:
+    tagged = jitmagic.jit(double)
+    for _ in range(6):  # from the fourth on it takes turns with eager
+        tagged(torch.ones(3))
+    [only] = variants_of(jitmagic.api.tagged_handle(tagged))
+    assert only.hits == 6
+
+
 def rows_and_columns(x: torch.Tensor) -> torch.Tensor:
     total = torch.zeros(x.shape[0])
     if x.shape[0] > 6:
