@@ -26,8 +26,9 @@ from ..guards.guard import ClassFacts, Guard, IdentityIs, NamespaceFacts
 from ..loops.ir import Extern, Nest
 from ..records import Compiled, CompileRecord
 from ..trace.result import Break, Trace
-from .cost import Build, builds_of, costs_of, nodes_of, partitions_of
+from .cost import Build, builds_of, costs_of, newest_variants, nodes_of, partitions_of
 from .findings import BreakReport, ComparisonReport, Findings, KernelReport, TrialReport
+from .footprint import most_memory
 from .html import html_report
 from .pictures import Picture, picture_of
 from .report import rich_report, text_report
@@ -96,7 +97,9 @@ class Explainer:
         costs = costs_of(handle.journal, handle.options)
         ledger = () if known is None else _ledger(known)
         found = described(handle, self.name)
-        return replace(found, compared=compared, costs=costs, ledger=ledger or found.ledger)
+        memory = most_memory(newest_variants(found.records), measured=True)
+        ledger = ledger or found.ledger
+        return replace(found, compared=compared, costs=costs, ledger=ledger, memory=memory)
 
     @property
     def now(self) -> Explanation | None:
@@ -176,6 +179,7 @@ def described(handle: Handle, name: str = "") -> Explanation:
         ),
         variants=len({r.number for r in used if r.frame == handle.serial}) or 1,
         ledger=_ledger(handle),
+        memory=most_memory(newest_variants(records), measured=False),
         numbers=tuple(dict.fromkeys(n for t in traces for n in changing(t))),
         symbols=tuple(dict.fromkeys(s for t in traces for s in symbol_reports(t))),
         records=tuple(records),

@@ -81,8 +81,9 @@ def notes(findings: Findings) -> list[str]:
 
 
 def good_news(findings: Findings) -> list[str]:
-    """Variants that won against eager."""
-    return [str(each) for each in findings.compared if each.is_kept]
+    """Variants that won against eager, and what a call takes of memory."""
+    won = [str(each) for each in findings.compared if each.is_kept]
+    return won + [findings.memory] * bool(findings.memory)
 
 
 def kernel_rows(findings: Findings) -> list[tuple[str, str, str, str, str]]:
