@@ -32,7 +32,7 @@ from .footprint import most_memory
 from .html import html_report
 from .pictures import Picture, picture_of
 from .report import rich_report, text_report
-from .status import ledger_lines, variants_of
+from .status import ledger_of
 from .symbols import changing, symbol_reports
 from .words import refuse_arguments
 
@@ -95,7 +95,7 @@ class Explainer:
         known = handle_of(self.target)  # whose calls so far have been timed; the copy's have not
         compared = () if known is None else _compared(known)
         costs = costs_of(handle.journal, handle.options)
-        ledger = () if known is None else _ledger(known)
+        ledger = () if known is None else ledger_of(known)
         found = described(handle, self.name)
         memory = most_memory(newest_variants(found.records), measured=True)
         ledger = ledger or found.ledger
@@ -130,7 +130,10 @@ def explanation_of(target: Callable[..., Any], *, measured: bool = False) -> Exp
     """
     handle = tagged_handle(target)
     found = described(handle, _shown_name(target, handle))
-    return replace(found, costs=costs_of(handle.journal, handle.options)) if measured else found
+    if not measured:
+        return found
+    memory = most_memory(newest_variants(found.records), measured=True)
+    return replace(found, costs=costs_of(handle.journal, handle.options), memory=memory)
 
 
 def _shown_name(target: object, handle: Handle) -> str:
@@ -178,7 +181,7 @@ def described(handle: Handle, name: str = "") -> Explanation:
             if tuned.reason
         ),
         variants=len({r.number for r in used if r.frame == handle.serial}) or 1,
-        ledger=_ledger(handle),
+        ledger=ledger_of(handle),
         memory=most_memory(newest_variants(records), measured=False),
         numbers=tuple(dict.fromkeys(n for t in traces for n in changing(t))),
         symbols=tuple(dict.fromkeys(s for t in traces for s in symbol_reports(t))),
@@ -236,12 +239,6 @@ def _compared(handle: Handle) -> tuple[ComparisonReport, ...]:
         for record in handle.journal
         if record.measured is not None
     )
-
-
-def _ledger(handle: Handle) -> tuple[str, ...]:
-    """Empty where one variant serves all calls."""
-    used = {(r.frame, r.number) for r in handle.journal if isinstance(r.outcome, Compiled)}
-    return tuple(ledger_lines(variants_of(handle))) if len(used) > 1 else ()
 
 
 def _ops(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:

@@ -52,6 +52,24 @@ def test_guards_and_counts_are_those_of_a_variant():
     assert not any(guard.startswith("variant") for guard in one.guards)
 
 
+def test_the_ledger_tells_of_what_follows_a_graph_break():
+    def repeat(x, n):
+        y = x * 3
+        jitmagic.graph_break()
+        return torch.cat([y + i for i in range(n)])
+
+    tagged = jitmagic.jit(repeat, backend="eager")
+    tagged(torch.ones(3), 2)
+    assert jitmagic.explain(tagged).now.ledger == ()
+    tagged(torch.ones(3), 3)
+    first, second, *told = jitmagic.explain(tagged).now.ledger
+    line = repeat.__code__.co_firstlineno + 2
+    place = f"of {repeat.__qualname__.rpartition('.')[2]} from test_explain_calls.py:{line} on"
+    assert first.startswith(f"variant 1 {place}: compiled in")
+    assert second.startswith(f"variant 2 {place}: compiled in")
+    assert told[0] == "    not variant 1: n is 3, was 2"
+
+
 def test_what_is_compiled_now_has_pictures():
     tagged = jitmagic.jit(lambda x: x * 2)
     with pytest.raises(jitmagic.errors.UsageError, match="nothing of <lambda> is compiled yet"):

@@ -44,7 +44,7 @@ ROWS = {
          r"for the call at\s+│?\n?│? *Cell In\[3\], line 8", "x.dtype is torch.float64",
          r"to stop it: convert it before the call", "variant 1: x: float32", "graph break: ",
          r"memory of its largest graph beside inputs and parameters: at most \d+ \w+ compiled"),
-        ("generated source", r"not fit it \(2\)</summary>"),
+        ("generated source", r"not fit it \(4\)</summary>"),
     ),
     "explain": Row(
         "jitmagic.explain(step)(x)",
@@ -56,7 +56,10 @@ ROWS = {
         "%%compile --annotate --quiet\ndef dear(x):\n    return (x.exp() + 1).log()\n_ = dear(x)",
         (r"\d+% +\d+% +3 \|     return \(x.exp",), ("rgba",),
     ),
-    "why": Row("step.why(x)", ("step would run variant 1 of 2: compiled code",)),
+    "why": Row(
+        "step.why(x)",
+        (r"variant 1 of 2: compiled code, up to the graph break at Cell In\[3\], line 5: jitma",),
+    ),
     "why not": Row(
         "jitmagic.why(step)(x, 'a')",
         ("fits none of its 2 variants", "variant 1: k is 'a', was 2", r"needed by Cell In\[3\]"),
