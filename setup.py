@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sysconfig
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+(TORCH,) = (name for name in PROJECT["dependencies"] if name.startswith("torch"))
 SANITIZE = [
     "-O1",
     "-g1",
@@ -60,8 +63,16 @@ def add_torch(ext: Extension) -> str:
     except ImportError as error:
         raise SystemExit(
             f"jitmagic is compiled against the torch that it will run with ({error}). Install it "
-            "first:\n    python -m pip install torch"
+            f"first:\n    python -m pip install '{TORCH}'"
         ) from error
+    from packaging.specifiers import SpecifierSet  # noqa: PLC0415 - setuptools brings it
+
+    fitting = SpecifierSet(TORCH.removeprefix("torch"))
+    if not fitting.contains(torch.__version__, prereleases=True):
+        raise SystemExit(
+            f"jitmagic does not know torch {torch.__version__}, which is installed here. Before "
+            f"minutes of compiling against it:\n    python -m pip install '{TORCH}'"
+        )
     ext.include_dirs += include_paths()
     ext.library_dirs += library_paths()
     ext.libraries += ["c10", "torch", "torch_cpu", "torch_python"]

@@ -101,7 +101,16 @@ def _ask(question: str, fn: Any) -> Callable[..., Any]:
     return asking
 
 
-_QUESTIONS = {name: functools.partial(_ask, name) for name in ("why", "test", "lower")}
+def _shown(fn: Any) -> Callable[[], str]:
+    """How a notebook shows it, also without %load_ext."""
+    card: Any = sys.modules[__package__].status(fn).cards[0]
+    return card._repr_html_  # type: ignore[no-any-return]
+
+
+_QUESTIONS: dict[str, Callable[[Any], Callable[..., Any]]] = {
+    name: functools.partial(_ask, name) for name in ("why", "test", "lower")
+}
+_QUESTIONS["_repr_html_"] = _shown
 _COMPILER = Compiler(_compile_frame, _flatten, _QUESTIONS)
 _UNLISTED = Compiler(_compile_frame, _flatten, is_listed=False)
 

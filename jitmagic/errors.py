@@ -3,6 +3,7 @@
     JitmagicError (RuntimeError)
     ├── TaggingError (TypeError)      what was handed to jit() cannot be compiled at all
     ├── OptionError (TypeError)       unknown option, mode, backend or magic argument
+    ├── UsageError (TypeError, ValueError)  an argument that a question or a mark does not take
     ├── Unsupported                   fullgraph=True met code that does not fit into one graph
     ├── NativeMissing (ImportError)   the C++ extensions are absent or fit another torch
     ├── CompileFailed                 a stage failed; the call fell back to eager unless strict
@@ -30,6 +31,7 @@ import linecache
 import re
 import sys
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -54,6 +56,7 @@ __all__ = [
     "TaggingError",
     "ToolchainError",
     "Unsupported",
+    "UsageError",
     "UserLine",
     "VerifyError",
     "is_ours",
@@ -144,6 +147,16 @@ class OptionError(JitmagicError, TypeError):
     ) -> None:
         wrong = ", ".join(_with_nearest(name, known) for name in (given, *others))
         super().__init__(f"unknown {kind} {wrong}; known: {', '.join(known)}")
+
+
+class UsageError(JitmagicError, TypeError, ValueError):
+    """An argument that does not fit, as Python's own functions raise for theirs."""
+
+    @classmethod
+    def unknown(cls, kind: str, given: object, known: Iterable[str]) -> UsageError:
+        """Of a name that does not exist, with the ones that do."""
+        names = tuple(known)
+        return cls(f"no {kind} {_with_nearest(given, names)}; known: {', '.join(names)}")
 
 
 def _with_nearest(name: object, known: tuple[str, ...]) -> str:

@@ -7,7 +7,6 @@ Goes out: `Plan.titles`: the graph's, then one for each kernel launched, in orde
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 
 from torch.fx import GraphModule
@@ -51,7 +50,7 @@ def _places(lines: Iterable[UserLine]) -> str:
     """` (model.py:13, 14, layers.py:3)`."""
     texts, file = [], ""
     for line in sorted(set(lines), key=lambda line: (line.filename, line.lineno)):
-        short = os.path.basename(line.filename)
+        short = line.file
         texts.append(str(line.lineno) if short == file else f"{short}:{line.lineno}")
         file = short
     return f" ({_listed(texts)})" if texts else ""

@@ -168,8 +168,7 @@ PyObject* failed(Dispatcher* self, Entry* entry, PyObject* const* args) {
   PyObject* tuple = pack(args, self->arity);
   PyObject* error = Py_NewRef(self->error);
   jm_this_thread()->paused++;
-  PyObject* result =
-      tuple ? PyObject_CallFunctionObjArgs(error, (PyObject*)entry, tuple, value, nullptr) : nullptr;
+  PyObject* result = tuple ? PyObject_CallFunctionObjArgs(error, entry, tuple, value, nullptr) : nullptr;
   jm_this_thread()->paused--;
   Py_DECREF(error);
   Py_XDECREF(tuple);

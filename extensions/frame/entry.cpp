@@ -111,7 +111,7 @@ PyMethodDef entry_methods[] = {
 };
 
 PyMemberDef entry_members[] = {
-    {"hits", T_LONGLONG, offsetof(Entry, hits), READONLY, "calls that ran this entry"},
+    {"hits", T_LONGLONG, offsetof(Entry, hits), READONLY, "calls of this variant, turns of eager included"},
     {"program", T_OBJECT, offsetof(Entry, program), READONLY, "its GuardProgram"},
     {"run", T_OBJECT, offsetof(Entry, run), READONLY, "what it runs"},
     {"hook", T_BOOL, offsetof(Entry, hook), READONLY, "the frame hook acts while it runs"},

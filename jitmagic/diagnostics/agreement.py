@@ -54,9 +54,9 @@ class Line:
         parts = [f"graph {self.graph}, {self.name} ({self.dtype}): {verdict}"]
         if not self.bitwise:
             parts.append(f"abs {self.abs:.2e}, rel {self.rel:.2e}")
-            parts += [f"{self.ulp} ulp"] if self.ulp is not None else []
+            parts += [f"{self.ulp:,} ulp"] if self.ulp is not None else []
         if self.error is not None and not self.bitwise:
-            parts.append(f"from float64 {self.error:.1e}, eager {self.eager_error:.1e}")
+            parts.append(f"off float64 by {self.error:.1e}, eager by {self.eager_error:.1e}")
         return "; ".join(parts)
 
 

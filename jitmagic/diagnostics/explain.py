@@ -16,6 +16,7 @@ import torch
 
 from ..api import handle_of, tagged_copy, tagged_handle
 from ..autograd.result import Partition
+from ..errors import UsageError
 from ..frame.handle import Handle
 from ..frame.ledger import Later
 from ..frame.skip import is_of_library_module
@@ -25,12 +26,13 @@ from ..guards.guard import ClassFacts, Guard, IdentityIs, NamespaceFacts
 from ..loops.ir import Extern, Nest
 from ..records import Compiled, CompileRecord
 from ..trace.result import Break, Trace
-from .cost import Build, builds_of, costs_of, nodes_of, partitions_of
+from .cost import Build, builds_of, costs_of, newest_variants, nodes_of, partitions_of
 from .findings import BreakReport, ComparisonReport, Findings, KernelReport, TrialReport
+from .footprint import most_memory
 from .html import html_report
 from .pictures import Picture, picture_of
 from .report import rich_report, text_report
-from .status import ledger_lines, variants_of
+from .status import ledger_of
 from .symbols import changing, symbol_reports
 from .words import refuse_arguments
 
@@ -93,15 +95,24 @@ class Explainer:
         known = handle_of(self.target)  # whose calls so far have been timed; the copy's have not
         compared = () if known is None else _compared(known)
         costs = costs_of(handle.journal, handle.options)
-        ledger = () if known is None else _ledger(known)
+        ledger = () if known is None else ledger_of(known)
         found = described(handle, self.name)
-        return replace(found, compared=compared, costs=costs, ledger=ledger or found.ledger)
+        memory = most_memory(newest_variants(found.records), measured=True)
+        ledger = ledger or found.ledger
+        return replace(found, compared=compared, costs=costs, ledger=ledger, memory=memory)
 
     @property
     def now(self) -> Explanation | None:
         """What is compiled of the tagged function now; None: nothing, or it is not tagged."""
         known = handle_of(self.target)
         return None if known is None or not len(known.journal) else described(known, self.name)
+
+    def picture(self, kind: str = "graph") -> Picture:
+        """That of what is compiled now, as Explanation.picture. Raises UsageError before that."""
+        now = self.now
+        if now is None:
+            raise UsageError(f"nothing of {self.name} is compiled yet: call it, or explain(f)(x)")
+        return now.picture(kind)
 
     def __repr__(self) -> str:
         if (now := self.now) is not None:
@@ -119,7 +130,10 @@ def explanation_of(target: Callable[..., Any], *, measured: bool = False) -> Exp
     """
     handle = tagged_handle(target)
     found = described(handle, _shown_name(target, handle))
-    return replace(found, costs=costs_of(handle.journal, handle.options)) if measured else found
+    if not measured:
+        return found
+    memory = most_memory(newest_variants(found.records), measured=True)
+    return replace(found, costs=costs_of(handle.journal, handle.options), memory=memory)
 
 
 def _shown_name(target: object, handle: Handle) -> str:
@@ -138,7 +152,7 @@ def described(handle: Handle, name: str = "") -> Explanation:
     traces = [t for r in used if isinstance(t := r.result("trace"), Trace)]
     graphs = [t.graph for t in traces if _ops(t.graph)]
     breaks = [t.exit for t in traces if isinstance(t.exit, Break)]
-    own, settled = _guards(traces)
+    own, settled = _guards(used)
     return Explanation(
         name=name or handle.label,
         source=handle.source_lines,
@@ -166,18 +180,44 @@ def described(handle: Handle, name: str = "") -> Explanation:
             for graph, tuned in _stages(record, "tune")
             if tuned.reason
         ),
-        ledger=_ledger(handle),
+        variants=len({r.number for r in used if r.frame == handle.serial}) or 1,
+        ledger=ledger_of(handle),
+        memory=most_memory(newest_variants(records), measured=False),
         numbers=tuple(dict.fromkeys(n for t in traces for n in changing(t))),
         symbols=tuple(dict.fromkeys(s for t in traces for s in symbol_reports(t))),
         records=tuple(records),
     )
 
 
-def _guards(traces: Sequence[Trace]) -> tuple[list[str], list[str]]:
-    """Those about values and code of the user's, and those about code of installed packages."""
-    settled = dict.fromkeys(show_guard(g) for t in traces for g in t.guards if _is_settled(g))
-    own = dict.fromkeys(show_guard(g) for t in traces for g in t.guards if not _is_settled(g))
-    return list(own), [line for line in settled if line not in own]
+def _guards(records: Sequence[CompileRecord]) -> tuple[list[str], list[str]]:
+    """Those about values and code of the user's, and those about code of installed packages; those
+    that not all variants of a frame have, with the numbers of those that do.
+    """
+    variants: dict[int, set[int]] = {}  # by frame
+    having: dict[tuple[int, str], set[int]] = {}
+    settled: dict[str, bool] = {}
+    for record in records:
+        traced = record.result("trace")
+        if not isinstance(traced, Trace):
+            continue
+        variants.setdefault(record.frame, set()).add(record.number)
+        for guard in traced.guards:
+            text = show_guard(guard)
+            having.setdefault((record.frame, text), set()).add(record.number)
+            settled[text] = settled.get(text, True) and _is_settled(guard)
+    told = {
+        (_of_variants(numbers, variants[frame]) + text): settled[text]
+        for (frame, text), numbers in having.items()
+    }
+    own = [line for line, is_settled in told.items() if not is_settled]
+    return own, [line for line, is_settled in told.items() if is_settled]
+
+
+def _of_variants(numbers: set[int], every: set[int]) -> str:
+    """`variant 1: `, `variants 1, 3: `; empty of all."""
+    if numbers == every:
+        return ""
+    return f"variant{'s' * (len(numbers) > 1)} {', '.join(map(str, sorted(numbers)))}: "
 
 
 def _is_settled(guard: Guard) -> bool:
@@ -199,12 +239,6 @@ def _compared(handle: Handle) -> tuple[ComparisonReport, ...]:
         for record in handle.journal
         if record.measured is not None
     )
-
-
-def _ledger(handle: Handle) -> tuple[str, ...]:
-    """Empty where one variant serves all calls."""
-    used = {(r.frame, r.number) for r in handle.journal if isinstance(r.outcome, Compiled)}
-    return tuple(ledger_lines(variants_of(handle))) if len(used) > 1 else ()
 
 
 def _ops(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:

@@ -110,8 +110,10 @@ class Findings:
     trials: tuple[TrialReport, ...] = ()  # what mode="max-autotune" tried
     untuned: tuple[str, ...] = ()  # what it did not try, and why
     compared: tuple[ComparisonReport, ...] = ()  # variants timed in the calls so far
+    variants: int = 1  # of the function itself, that its guards and graphs are of
     ledger: tuple[str, ...] = ()  # variant by variant: when, for which call, why not the one before
     costs: Costs = field(default_factory=Costs)  # empty where nothing was measured
+    memory: str = ""  # what a call takes at most, in words
     numbers: tuple[str, ...] = ()  # sizes and numbers that change from call to call, in words
     symbols: tuple[SymbolReport, ...] = ()  # the same as data
     records: tuple[CompileRecord, ...] = ()  # what each stage made: pictures are drawn of it

@@ -28,8 +28,9 @@ from ..schedule.score import buffer_bytes
 from ..trace.result import Trace
 from .cost import Build, MeasuredFrame, at_hints
 from .laps import differentiate, made_up_input, quiet
+from .words import size
 
-__all__ = ["Footprint", "footprint_of"]
+__all__ = ["Footprint", "footprint_of", "most_memory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,25 @@ def footprint_of(records: Sequence[CompileRecord]) -> Footprint | None:
         return Footprint(name, why_not=f"{type(error).__name__}: {error}")
     compiled, turn = _compiled(frame.builds)
     return Footprint(name, eager, compiled, (eager_turn, turn))
+
+
+def most_memory(frames: Sequence[Sequence[CompileRecord]], *, measured: bool) -> str:
+    """At most what is alive at a time in the frame that takes most, in words; "" where it is not
+    known. `measured`: of eager too, for which the graphs run.
+    """
+    known: list[tuple[int, str]] = []
+    for records in frames:
+        frame = MeasuredFrame.of(records)
+        if frame is None or frame.why_not:
+            continue
+        compiled = max(_compiled(frame.builds)[0], default=0)
+        eager = max(made.eager, default=0) if measured and (made := footprint_of(records)) else 0
+        beside = f", {size(eager)} as eager" if eager else ""
+        known.append((compiled, f"at most {size(compiled)} compiled{beside}"))
+    if not known:
+        return ""
+    part = "of its largest graph" if len(known) > 1 else "of a call"
+    return f"memory {part} beside inputs and parameters: {max(known)[1]}"
 
 
 # -- eager ----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ has rules of its own for <pre> and tables, which take more than one class to be 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from .cost import KernelCost
@@ -15,13 +16,13 @@ from .gutter import Row, listings
 from .report import (
     COMPILED,
     EAGER,
-    GUARDS,
     KERNEL_COLUMNS,
     LEDGER,
     TRIAL_COLUMNS,
     cost_lines,
     elsewhere,
     good_news,
+    guards_title,
     headline,
     kernel_rows,
     notes,
@@ -74,8 +75,8 @@ def html_body(findings: Findings) -> str:
         *(f"<pre class='break'>{escape(str(b))}</pre>" for b in elsewhere(findings)),
         *(f"<div class='why'>{escape(note)}</div>" for note in notes(findings)),
         *(f"<div class='hint'>{escape(note)}</div>" for note in good_news(findings)),
-        _details(LEDGER, findings.ledger),
-        _details(GUARDS, findings.guards),
+        _details(LEDGER, findings.ledger, _variants_in(findings.ledger)),
+        _details(guards_title(findings), findings.guards),
         _details("numbers that change from call to call", findings.numbers),
         _kernels(findings),
         _details(
@@ -160,11 +161,18 @@ def _kernel(kernel: KernelCost, texts: set[str]) -> str:
     return f"<details class='kernel'><summary>{escape(title)}</summary>{told}</details>"
 
 
-def _details(title: str, lines: tuple[str, ...] | list[str]) -> str:
+def _variants_in(ledger: Sequence[str]) -> int:
+    """What is told of each is indented."""
+    return sum(not line.startswith(" ") for line in ledger)
+
+
+def _details(title: str, lines: Sequence[str], number: int | None = None) -> str:
+    """`number`: of what they tell, where that is not a line each."""
     if not lines:
         return ""
     text = escape("\n".join(lines))
-    return f"<details><summary>{title} ({len(lines)})</summary><pre>{text}</pre></details>"
+    many = len(lines) if number is None else number
+    return f"<details><summary>{title} ({many})</summary><pre>{text}</pre></details>"
 
 
 def _kernels(findings: Findings) -> str:

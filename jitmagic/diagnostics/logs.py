@@ -87,7 +87,7 @@ def _make_heard() -> None:
     _ROOT.setLevel(min(_ROOT.level or logging.INFO, logging.INFO))
     if not _ROOT.hasHandlers():
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("[%(name)s] %(filename)s:%(lineno)d: %(message)s"))
+        handler.setFormatter(logging.Formatter("[%(name)s] %(place)s:%(lineno)d: %(message)s"))
         _ROOT.addHandler(handler)
 
 
@@ -107,7 +107,9 @@ def _say(name: str, text: str, where: UserLine | None) -> None:
     place = where or UserLine("(unknown)", 0)
     logger.handle(
         logger.makeRecord(
-            logger.name, logging.INFO, place.filename, place.lineno, text, (), None, place.function
+            *(logger.name, logging.INFO, place.filename, place.lineno, text, (), None),
+            func=place.function,
+            extra={"place": place.file},  # of a notebook's cell: `Cell In[5]`
         )
     )
 

@@ -22,6 +22,7 @@ from torch.utils.flop_counter import flop_registry
 
 from ..api import handle_of, original_of, tagged_copy, tagged_handle
 from ..autograd.result import Partition
+from ..errors import UsageError
 from ..frame.binding import bind, values_of
 from ..loops.ir import Extern, Nest
 from ..loops.show import show
@@ -31,14 +32,15 @@ from ..schedule.score import buffer_bytes
 from ..spec import TensorSpec
 from ..trace.result import Trace
 from .cost import Build, builds_of, graphs_of, partitions_of
-from .words import Question, refuse_arguments
+from .html import STYLE
+from .words import Question, refuse_arguments, size
 
 __all__ = ["CompiledCall", "Cost", "Lowered", "Memory", "lower"]
 
 STAGES = ("torch", "aten", "loops", "cpp", "triton", "numba")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Cost:
     """Of one run of the forward graph.
 
@@ -50,8 +52,11 @@ class Cost:
     flops: int
     bytes: int
 
+    def __repr__(self) -> str:
+        return f"{self.flops:,} flops, {size(self.bytes)} read and written"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Memory:
     """Bytes of one call: what comes in, what is made and handed on (results, and what is kept for
     the backward), and the workspace of temporaries.
@@ -60,6 +65,12 @@ class Memory:
     inputs: int
     made: int
     workspace: int
+
+    def __repr__(self) -> str:
+        return (
+            f"inputs {size(self.inputs)}, results and what the backward reads {size(self.made)}, "
+            f"workspace {size(self.workspace)}"
+        )
 
 
 def lower(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Question[Lowered]:
@@ -107,7 +118,7 @@ class Lowered:
     def as_text(self, stage: str = "aten") -> str:
         """What a stage made, as text; empty where nothing passed it."""
         if stage not in STAGES:
-            raise ValueError(f"no stage {stage!r}; known: {', '.join(STAGES)}")
+            raise UsageError.unknown("stage", stage, STAGES)
         return "\n".join(self._texts(stage))
 
     def _texts(self, stage: str) -> list[str]:
@@ -139,19 +150,18 @@ class Lowered:
             return f"{self.name} runs as eager: {self.why_not}"
         cost = self.cost()
         stages = [stage for stage in STAGES if self.as_text(stage)]
-        known = f"{cost.flops:,} flops, {cost.bytes:,} bytes"
-        return f"{self.name}: {known}; .as_text({', '.join(map(repr, stages))})"
+        return f"{self.name}: {cost}; .as_text({', '.join(map(repr, stages))})"
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        parts = [f"<div><b>{escape(str(self))}</b></div>"]
+        parts = [f"{STYLE}<div class='jitmagic'><b>{escape(str(self))}</b>"]
         for stage in STAGES:
             if text := self.as_text(stage):
                 parts.append(
                     f"<details><summary>{stage}</summary><pre>{escape(text)}</pre></details>"
                 )
-        return "".join(parts)
+        return "".join((*parts, "</div>"))
 
 
 class CompiledCall:
@@ -159,6 +169,9 @@ class CompiledCall:
 
     def __init__(self, lowered: Lowered) -> None:
         self._lowered = lowered
+
+    def __repr__(self) -> str:
+        return f"<compiled {self._lowered.name}: call it; .memory() tells what a call takes>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._lowered.call(*args, **kwargs)

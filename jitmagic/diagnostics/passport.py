@@ -85,7 +85,15 @@ class Passport(Readable):
         if folded:
             rows.append((f"  {len(folded)} inputs{AFTERWARDS}: bitwise equal", ""))
         rows += [(f"  first differs at {place}", WRONG) for place in self.first]
+        if not all(line.bitwise for line in shown):
+            rows.append((_LEGEND, HINT))
         return [*rows, *((f"  note: {note}", HINT) for note in self.notes)]
+
+
+_LEGEND = (
+    "  abs, rel, ulp: the largest difference to eager, as it is, over eager's value, in units of "
+    "the last place; off float64: the largest one to float64, over the largest value there"
+)
 
 
 def passport(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Question[Passport]:

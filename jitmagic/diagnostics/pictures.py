@@ -19,7 +19,7 @@ from pathlib import Path
 
 from torch.fx import Node
 
-from ..errors import UserLine
+from ..errors import UsageError, UserLine
 from ..loops.ir import Extern, Nest
 from ..records import CompileRecord
 from .cost import Build, builds_in_use, newest_variants, nodes_of, partitions_of
@@ -47,7 +47,7 @@ class Picture:
         """Write it as an .svg file."""
         target = Path(path)
         if target.suffix.lower() != ".svg":
-            raise ValueError(f"a picture is saved as .svg, not as {target.suffix or target.name!r}")
+            raise UsageError(f"a picture is saved as .svg, not as {target.suffix or target.name!r}")
         target.write_text(self.svg, encoding="utf-8")
         return target
 
@@ -69,7 +69,7 @@ class Picture:
 def picture_of(kind: str, name: str, records: Sequence[CompileRecord]) -> Picture:
     """One of PICTURES of what `records` compiled for the function called `name`."""
     if kind not in PICTURES:
-        raise ValueError(f"no picture {kind!r}; known: {', '.join(PICTURES)}")
+        raise UsageError.unknown("picture", kind, PICTURES)
     title, draw = PICTURES[kind]
     drawing = Drawing()
     title = f"{title}: {name}"

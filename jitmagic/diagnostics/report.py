@@ -20,13 +20,13 @@ from .words import count, duration, line_numbers
 __all__ = [
     "COMPILED",
     "EAGER",
-    "GUARDS",
     "KERNEL_COLUMNS",
     "LEDGER",
     "TRIAL_COLUMNS",
     "cost_lines",
     "elsewhere",
     "good_news",
+    "guards_title",
     "headline",
     "kernel_rows",
     "notes",
@@ -37,6 +37,9 @@ __all__ = [
 ]
 
 GUARDS = "guards: a call that meets them all runs this code, another is compiled anew"
+GUARDS_OF_SEVERAL = (
+    "guards: a call that meets all of a variant's runs that one, another is compiled anew"
+)
 LEDGER = "variants: what was compiled, for which call, and why the one before did not fit it"
 EAGER, COMPILED = "eager", "compiled"  # the columns of the gutter
 DEAR = 0.1  # of compiled time: a line that is marked
@@ -47,8 +50,9 @@ TRIAL_COLUMNS = ("graph", "what", "how", "time", "outcome")
 
 
 def headline(findings: Findings) -> str:
-    """One sentence: graphs, breaks, operations, kernels, time."""
-    parts = [
+    """One sentence: variants, and of all of them graphs, breaks, operations, kernels, time."""
+    parts = [count(findings.variants, "variant")] if findings.variants > 1 else []
+    parts += [
         count(findings.graph_count, "graph"),
         count(findings.graph_break_count, "graph break"),
         count(findings.op_count, "operation"),
@@ -57,7 +61,12 @@ def headline(findings: Findings) -> str:
     ]
     hits = count(findings.cache_hits, "kernel")
     cached = f", {hits} from the disk cache" if findings.cache_hits else ""
-    return f"{', '.join(parts)}; compiled in {findings.seconds:.2f} s{cached}"
+    return f"{', '.join(parts)}; compiled in {duration(findings.seconds)}{cached}"
+
+
+def guards_title(findings: Findings) -> str:
+    """What the guards mean."""
+    return GUARDS if findings.variants == 1 else GUARDS_OF_SEVERAL
 
 
 def notes(findings: Findings) -> list[str]:
@@ -72,8 +81,9 @@ def notes(findings: Findings) -> list[str]:
 
 
 def good_news(findings: Findings) -> list[str]:
-    """Variants that won against eager."""
-    return [str(each) for each in findings.compared if each.is_kept]
+    """Variants that won against eager, and what a call takes of memory."""
+    won = [str(each) for each in findings.compared if each.is_kept]
+    return won + [findings.memory] * bool(findings.memory)
 
 
 def kernel_rows(findings: Findings) -> list[tuple[str, str, str, str, str]]:
@@ -147,7 +157,7 @@ def rich_report(findings: Findings) -> RenderableType:
         parts.append(Text(f"\n{LEDGER}", style="bold"))
         parts.extend(Text(f"  {line}") for line in findings.ledger)
     if findings.guards:
-        parts.append(Text(f"\n{GUARDS} ({len(findings.guards)})", style="bold"))
+        parts.append(Text(f"\n{guards_title(findings)} ({len(findings.guards)})", style="bold"))
         shown = findings.guards[: len(findings.guards) - findings.settled][:SHOWN_GUARDS]
         parts.extend(Text(f"  {guard}") for guard in shown)
         if (more := len(findings.guards) - len(shown)) > 0:

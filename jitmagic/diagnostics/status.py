@@ -33,6 +33,7 @@ __all__ = [
     "VariantReport",
     "card_of",
     "ledger_lines",
+    "ledger_of",
     "listed_handles",
     "made_of",
     "status",
@@ -99,19 +100,17 @@ class Made:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Card:
-    """What a tagged function shows of itself."""
+    """What a tagged function shows of itself. `seconds`: wall time of all compiles so far, those of
+    its resume functions included.
+    """
 
     name: str
     state: str
     calls: int
     variants: tuple[VariantReport, ...]
+    seconds: float
     backend: str = "native"  # or the name of what the user gave
     is_building: bool = False  # kernels, in the background; calls that need them run as eager
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of all compiles so far."""
-        return sum(variant.seconds for variant in self.variants)
 
     def __str__(self) -> str:
         if not self.variants and not self.calls:
@@ -233,7 +232,9 @@ def card_of(handle: Handle) -> Card:
     backend = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
     building = handle.building is not None
     variants = variants_of(handle)
-    return Card(handle.label, _state(handle), handle.ledger.calls, variants, backend, building)
+    seconds = sum(record.seconds for record in handle.journal)
+    calls = handle.ledger.calls
+    return Card(handle.label, _state(handle), calls, variants, seconds, backend, building)
 
 
 def _state(handle: Handle) -> str:
@@ -312,11 +313,27 @@ def _has_graph(record: CompileRecord) -> bool:
     return any(n.op not in ("placeholder", "output", "get_attr") for n in traced.graph.graph.nodes)
 
 
-def ledger_lines(variants: Iterable[VariantReport]) -> list[str]:
-    """The recompile ledger: when, for whose call, why, at what cost, and the edit that stops it."""
+def ledger_of(handle: Handle) -> tuple[str, ...]:
+    """The ledger of a function and of what follows its graph breaks, where a part has more than one
+    variant.
+    """
+    own = variants_of(handle)
+    lines = ledger_lines(own) if len(own) > 1 else []
+    for part in handle.family.members:
+        known = variants_of(part)
+        if len(known) > 1:
+            where = UserLine(part.original.code.co_filename, part.original.first_line)
+            lines += ledger_lines(known, f" of {part.label} from {where.file}:{where.lineno} on")
+    return tuple(lines)
+
+
+def ledger_lines(variants: Iterable[VariantReport], of: str = "") -> list[str]:
+    """The recompile ledger: when, for whose call, why, at what cost, and the edit that stops it.
+    `of`: of which part of the function they are.
+    """
     lines: list[str] = []
     for variant in variants:
-        lines.append(_headline(variant))
+        lines.append(_headline(variant, of))
         for number, difference in variant.missed[:1]:  # the one used last: what the user changed
             lines.append(f"    not variant {number}: {difference.what}")
             if difference.where is not None:
@@ -327,13 +344,13 @@ def ledger_lines(variants: Iterable[VariantReport]) -> list[str]:
     return lines
 
 
-def _headline(variant: VariantReport) -> str:
+def _headline(variant: VariantReport, of: str) -> str:
     at = time.strftime("%H:%M:%S", time.localtime(variant.at))
     caller = f", for the call at {here(variant.called_from)}" if variant.called_from else ""
     used = "not in use any more" if variant.hits is None else count(variant.hits, "call")
     state = "" if isinstance(variant.outcome, Compiled) else f" ({variant.outcome})"
     timed = f", {variant.measured}" if variant.measured else ""
     return (
-        f"variant {variant.number}{state}: compiled in {duration(variant.seconds)} at {at}"
+        f"variant {variant.number}{of}{state}: compiled in {duration(variant.seconds)} at {at}"
         f"{caller}; {used}{timed}"
     )

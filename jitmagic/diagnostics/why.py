@@ -16,6 +16,7 @@ from ..api import tagged_handle
 from ..frame.binding import bind
 from ..frame.handle import Handle
 from ..records import Compiled, Eager, Failed, Missed
+from ..trace.result import Break, Trace
 from .words import HINT, Question, Readable, count, here, refuse_arguments
 
 __all__ = ["Answer", "why"]
@@ -68,7 +69,8 @@ def _answer(handle: Handle, values: tuple[Any, ...]) -> Answer:
         if entry.check(values):
             number = entry.notes.number
             of = f"variant {number} of {len(entries)}"
-            return Answer(handle.label, number, f"would run {of}: {_state(entry.notes.outcome)}")
+            then = f"would run {of}: {_state(entry.notes.outcome)}{_until(handle, number)}"
+            return Answer(handle.label, number, then)
     return Answer(handle.label, None, _without_entry(handle, values), handle.why_missed(values))
 
 
@@ -76,6 +78,19 @@ def _state(outcome: Compiled | Eager | Failed) -> str:
     if isinstance(outcome, Compiled):
         return "compiled code"
     return f"plain Python, because {outcome.why}"
+
+
+def _until(handle: Handle, number: int) -> str:
+    """Where that variant ends: what follows a graph break has guards about values that are not
+    there yet.
+    """
+    for record in handle.journal:
+        traced = record.result("trace")
+        if (record.frame, record.number) == (handle.serial, number) and isinstance(traced, Trace):
+            end = traced.exit
+            place = here(end.where) if isinstance(end, Break) else ""
+            return f", up to the graph break at {place}" if place else ""
+    return ""
 
 
 def _without_entry(handle: Handle, values: tuple[Any, ...]) -> str:

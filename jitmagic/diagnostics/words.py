@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Generic, TypeVar
 
-from ..errors import UserLine
+from ..errors import UsageError, UserLine
 
 __all__ = [
     "HINT",
@@ -102,7 +102,7 @@ class Question(Generic[T]):
 def refuse_arguments(word: str, arguments: tuple[Any, ...]) -> None:
     """Of `why(f, x)`."""
     if arguments:
-        raise TypeError(f"{word}(f, x) is written {word}(f)(x): what it returns is called")
+        raise UsageError(f"{word}(f, x) is written {word}(f)(x): what it returns is called")
 
 
 def line_numbers(lines: Iterable[UserLine], home: str, most: int = 8) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ..errors import UsageError
 from .handle import Handle
 from .original import parameter_count
 from .tag import tagged_handle
@@ -40,7 +41,7 @@ def bind(
             return handle, values_of(type(target).forward, (target, *args), kwargs)
         case FunctionType():
             return handle, values_of(target, args, kwargs)
-    raise TypeError(f"{target!r} is not called itself: name the function or the module instance")
+    raise UsageError(f"{target!r} is not called itself: name the function or the module instance")
 
 
 def values_of(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from ..errors import UsageError
 from ..guards.source import Argument, DictEntry, Item, Source
 from ..options import Options
 from ..symbols.interval import INT64, Interval, Unbacked
@@ -57,7 +58,7 @@ def mark_unbacked(
 def _mark(tensor: torch.Tensor, dim: int, low: int, high: int | None, *, unbacked: bool) -> None:
     high = int(INT64.high) if high is None else high
     if low > high:
-        raise ValueError(f"min={low} is greater than max={high}")
+        raise UsageError(f"min={low} is greater than max={high}")
     _marks(tensor)[_wrapped(tensor, dim)] = low, high, unbacked
 
 
@@ -83,7 +84,7 @@ def _wrapped(tensor: torch.Tensor, dim: int) -> int:
 
 def _marks(tensor: torch.Tensor) -> dict[int, tuple[int, int, bool] | None]:
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"a dimension of a tensor is marked, not one of {type(tensor).__name__}")
+        raise UsageError(f"a dimension of a tensor is marked, not one of {type(tensor).__name__}")
     marks: dict[int, tuple[int, int, bool] | None] = tensor.__dict__.setdefault(_OURS, {})
     return marks
 

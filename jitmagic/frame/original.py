@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 import linecache
-import os
 import weakref
 from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
@@ -77,8 +76,8 @@ class Original:
     @property
     def title(self) -> str:
         """What profilers call it: `step (model.py:12)`."""
-        text = f"{self.label} ({os.path.basename(self.code.co_filename)}:{self.first_line})"
-        return plain_title(text)
+        where = UserLine(self.code.co_filename, self.first_line)
+        return plain_title(f"{self.label} ({where.file}:{where.lineno})")
 
     @property
     def is_alive(self) -> bool:

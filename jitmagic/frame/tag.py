@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from .. import _frame
-from ..errors import TaggingError, warn
+from ..errors import TaggingError, UsageError, warn
 from ..options import Options
 from . import hook  # noqa: F401  # the native hook learns whom to ask
 from .beside import hide, hide_stub
@@ -108,7 +108,7 @@ def tagged_handle(target: Any) -> Handle:
     """The handle of something tagged; raises TypeError for what is not."""
     handle = handle_of(target)
     if handle is None:
-        raise TypeError(f"{target!r} is not compiled by jitmagic: tag it with jitmagic.jit first")
+        raise UsageError(f"{target!r} is not compiled by jitmagic: tag it with jitmagic.jit first")
     return handle
 
 

@@ -20,11 +20,20 @@ _HINT = (
     "jitmagic: {} ran compiled, which keeps no locals for %debug: run it as plain Python "
     "(%compile_off, jitmagic.disable), and the frame that raises has them"
 )
+_HINT_BEFORE = (
+    "jitmagic: what runs compiled keeps no locals for %pdb: run it as plain Python "
+    "(%compile_off, jitmagic.disable), and the frame that raises has them"
+)
 
 
-def tell_of_locals(display: Callable[[Any], Any], cell: str) -> None:
-    """What is called before a cell runs, with its source and IPython's `display`."""
-    if not any(line.lstrip().startswith("%debug") for line in cell.splitlines()):
+def tell_of_locals(display: Callable[[Any], Any], cell: str, pdb: bool) -> None:
+    """What is called before a cell runs, with its source and IPython's `display`; `pdb`: whether
+    that is on, and so whether `%pdb` would switch it off.
+    """
+    lines = [line.split() for line in cell.splitlines() if line.lstrip().startswith("%")]
+    if any(words[0] == "%pdb" and _turns_on(words[1:], pdb) for words in lines):
+        display(DimLine(_HINT_BEFORE))
+    if not any(words[0] == "%debug" for words in lines):
         return
     entry = getattr(sys, "last_traceback", None)
     while entry is not None:
@@ -33,3 +42,7 @@ def tell_of_locals(display: Callable[[Any], Any], cell: str) -> None:
             display(DimLine(_HINT.format(handle.label)))
             return  # further in are its callees, of which it is as true
         entry = entry.tb_next
+
+
+def _turns_on(words: list[str], pdb: bool) -> bool:
+    return words[0] in ("1", "on") if words else not pdb

@@ -31,7 +31,7 @@ from IPython.display import display
 
 from ..api import handle_of, jit, prepare, untag
 from ..diagnostics.timing import Timing
-from ..errors import RUN_NAME, JitmagicError
+from ..errors import RUN_NAME, JitmagicError, notebook_shell
 from ..late import load as load_module
 from ..options import ALIASES, BACKENDS, MODES
 from ..progress import new_wait
@@ -428,7 +428,7 @@ _LOADED: dict[int, tuple[CompileMagics, _Reader]] = {}
 
 
 def _before_cell(info: Any) -> None:
-    tell_of_locals(display, info.raw_cell)
+    tell_of_locals(display, info.raw_cell, notebook_shell().call_pdb)
 
 
 def load(shell: InteractiveShell) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import jitmagic
@@ -22,6 +23,60 @@ def test_a_report_of_a_call_has_the_ledger_of_what_is_tagged():
     assert told.ledger == jitmagic.explain(tagged).now.ledger != ()
     assert jitmagic.explain(scaled)(torch.ones(3), 3).ledger == ()
     assert len(handle_of(tagged).journal) == 2
+
+
+def test_guards_and_counts_are_those_of_a_variant():
+    """No call meets the guards of two variants that differ."""
+
+    def scaled(x, k=2):
+        return torch.relu(x * k)
+
+    tagged = jitmagic.jit(scaled, backend="aot_eager", dynamic=False)
+    for x in (torch.ones(3), torch.ones(4), torch.ones(4).double()):
+        tagged(x)
+    now = jitmagic.explain(tagged).now
+    assert str(now).splitlines()[1].startswith("│ 3 variants, 3 graphs, 0 graph breaks")
+    told = [guard for guard in now.guards if "x: float" in guard or "k ==" in guard]
+    assert told == [
+        "variant 1: x: float32[3] cpu",
+        "k == 2",
+        "variant 2: x: float32[4] cpu",
+        "variant 3: x: float64[4] cpu",
+    ]
+    page = now._repr_html_()
+    assert "a call that meets all of a variant's runs that one" in page
+    assert "not fit it (3)</summary>" in page
+    one = jitmagic.explain(tagged)(torch.ones(3))
+    assert str(one).splitlines()[1].startswith("│ 1 graph, 0 graph breaks")
+    assert "not fit it (3)</summary>" in one._repr_html_()
+    assert not any(guard.startswith("variant") for guard in one.guards)
+
+
+def test_the_ledger_tells_of_what_follows_a_graph_break():
+    def repeat(x, n):
+        y = x * 3
+        jitmagic.graph_break()
+        return torch.cat([y + i for i in range(n)])
+
+    tagged = jitmagic.jit(repeat, backend="eager")
+    tagged(torch.ones(3), 2)
+    assert jitmagic.explain(tagged).now.ledger == ()
+    tagged(torch.ones(3), 3)
+    first, second, *told = jitmagic.explain(tagged).now.ledger
+    line = repeat.__code__.co_firstlineno + 2
+    place = f"of {repeat.__qualname__.rpartition('.')[2]} from test_explain_calls.py:{line} on"
+    assert first.startswith(f"variant 1 {place}: compiled in")
+    assert second.startswith(f"variant 2 {place}: compiled in")
+    assert told[0] == "    not variant 1: n is 3, was 2"
+
+
+def test_what_is_compiled_now_has_pictures():
+    tagged = jitmagic.jit(lambda x: x * 2)
+    with pytest.raises(jitmagic.errors.UsageError, match="nothing of <lambda> is compiled yet"):
+        jitmagic.explain(tagged).picture()
+    tagged(torch.ones(3))
+    shown = jitmagic.explain(tagged).picture("compile")
+    assert shown.svg == jitmagic.explain(tagged).now.picture("compile").svg
 
 
 def test_guards_about_installed_packages_are_counted_in_text_and_last_in_html():

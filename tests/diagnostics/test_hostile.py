@@ -19,7 +19,7 @@ from jitmagic.codegen import render
 from jitmagic.diagnostics.cost import partitions_of
 from jitmagic.diagnostics.explain import explanation_of
 from jitmagic.diagnostics.passport import Passport
-from jitmagic.diagnostics.timing import Side, Timing
+from jitmagic.diagnostics.timing import Against, Side, Timing
 from jitmagic.loops.lower import lower
 from jitmagic.notebook.display import CellPart, DimLine, cell_line
 from jitmagic.notice import dim
@@ -121,7 +121,9 @@ def pages(text: str) -> list[str]:
         (cell_line([part]) or DimLine(""))._repr_html_(),
         jitmagic.why(tagged)(3, held)._repr_html_(),
         Passport(text, (), (text,), (text,))._repr_html_(),
-        Timing((Side(text, 1.0, 1.0, 1.0), Side(text, 2.0, 2.0, 2.0)), 1, (1, 1))._repr_html_(),
+        Timing(
+            (Side(text, 1.0, 1.0, 1.0),) * 2, (Against(text, 0.5, 0.5, 0.5),), 1, (1, 1)
+        )._repr_html_(),
     ]
 
 

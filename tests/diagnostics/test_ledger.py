@@ -161,6 +161,13 @@ def listed(*lengths: int, stacked: bool = False) -> Callable[[Tagger], Any]:
     return run
 
 
+def held_in(*types: Callable[..., Any]) -> Callable[[Tagger], Any]:
+    def add(xs: Any) -> torch.Tensor:
+        return xs[0] + xs[1]
+
+    return lambda tag: called(tag, add, *((made([torch.ones(3)] * 2),) for made in types))
+
+
 def keyed(*orders: tuple[str, ...]) -> Callable[[Tagger], Any]:
     def joined(batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return torch.cat(list(batch.values()))
@@ -215,6 +222,9 @@ RECOMPILES = {
         chosen(True, False), "how is False, was True", "one how", chosen(True, True)
     ),
     "string": Recompiles(chosen("a", ""), "how is '', was 'a'", "one how", chosen("a", "a")),
+    "type": Recompiles(
+        held_in(list, tuple), "type(xs) is tuple, was list", "one type of xs", held_in(list, list)
+    ),
     "dtype": Recompiles(
         typed(torch.float32, torch.float64),
         "x.dtype is torch.float64",
@@ -286,6 +296,14 @@ def test_a_variant_is_told_with_its_call_cost_and_place() -> None:
     assert second.seconds > 0
     where = second.missed[0][1].where
     assert where is not None and where.text == "return x * 2"
+
+
+def test_turns_of_eager_are_calls_of_the_variant() -> None:
+    tagged = jitmagic.jit(double)
+    for _ in range(6):  # from the fourth on it takes turns with eager
+        tagged(torch.ones(3))
+    [only] = variants_of(jitmagic.api.tagged_handle(tagged))
+    assert only.hits == 6
 
 
 def rows_and_columns(x: torch.Tensor) -> torch.Tensor:

@@ -33,8 +33,12 @@ def test_every_stage_is_text() -> None:
 def test_costs_are_those_counted_by_hand() -> None:
     low = jitmagic.lower(lambda x, y: x * y + 1)(torch.ones(10), torch.ones(10))
     assert low.cost() == Cost(20, 3 * 40)
+    assert repr(low.cost()) == "20 flops, 120 B read and written"
     memory = low.compile().memory()
     assert (memory.inputs, memory.made, memory.workspace) == (80, 40, 0)
+    told = "inputs 80 B, results and what the backward reads 40 B, workspace 0 B"
+    assert repr(memory) == told
+    assert repr(low.compile()).startswith("<compiled <lambda>: call it")
     mm = jitmagic.lower(lambda x, y: x @ y)(X, Y)
     assert mm.cost().flops == 2 * 8 * 16 * 4
 

@@ -152,6 +152,13 @@ def test_a_negative_zero_is_no_bitwise_equal_but_agrees() -> None:
     assert (line.bitwise, line.agrees, line.ulp) == (False, True, 0)
 
 
+def test_figures_that_are_shown_are_explained() -> None:
+    for name in ("softmax", "add"):
+        found = of(name)(given())
+        differs = not all(line.bitwise for line in found.lines)
+        assert ("units of the last place" in str(found)) is differs is (name == "softmax")
+
+
 def test_it_is_saved_as_json(tmp_path: Path) -> None:
     found = of("argmax", backend=planted("argmax"))(given())
     plain = json.loads(found.save(tmp_path / "passport.json").read_text())

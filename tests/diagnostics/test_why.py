@@ -105,6 +105,20 @@ def test_status_tells_of_everything_tagged() -> None:
     assert {str(card), str(unused)} <= set(map(str, jitmagic.status().cards))
 
 
+def test_what_a_card_says_was_compiled_is_all_of_it() -> None:
+    """The function behind a graph break too."""
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        jitmagic.graph_break()
+        return y.sin()
+
+    tagged = jitmagic.jit(broken)
+    tagged(torch.ones(3))
+    [card] = jitmagic.status(tagged).cards
+    assert card.seconds == jitmagic.explain(tagged).now.seconds > card.variants[0].seconds
+
+
 def test_explain_without_a_call_tells_what_is_compiled_now() -> None:
     tagged = jitmagic.jit(double)
     assert "call it with the arguments" in repr(jitmagic.explain(tagged))

@@ -7,6 +7,7 @@ earlier are used again (build/objects), so that an installation takes seconds.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -154,3 +155,23 @@ def test_the_command_for_a_missing_native_part_works(sources: Path, installed: E
     # The isolated build would ask an index for setuptools; this environment has it.
     installed.run(*command[1:], "--no-build-isolation")
     assert installed.run("-c", said) == ""
+
+
+def test_an_unknown_torch_is_refused_before_anything_is_compiled(
+    sources: Path, tmp_path: Path
+) -> None:
+    """`pip install torch` brings the newest; the range is that of pyproject.toml."""
+    folder = tmp_path / "torch" / "utils"
+    folder.mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").write_text("__version__ = '99.0.1+cu130'")
+    (folder / "__init__.py").write_text("")
+    (folder / "cpp_extension.py").write_text("include_paths = library_paths = list")
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--build-temp", str(tmp_path / "objects")],
+        cwd=sources, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "does not know torch 99.0.1+cu130" in done.stderr
+    assert re.search(r"pip install 'torch[<>=.,\d]+'$", done.stderr.strip())
+    assert not (tmp_path / "objects").exists()

@@ -115,6 +115,12 @@ def test_debug_has_the_locals_or_a_line_says_how(client: Any, kind: str) -> None
     assert "keeps no locals" not in told
 
 
+def test_pdb_is_told_of_before_it_is_needed(client: Any) -> None:
+    """Its prompt comes with the traceback, when it is late to say anything."""
+    told = [run(client, line)[1] for line in ("%pdb on", "%pdb", "%pdb", "%pdb 0")]
+    assert ["keeps no locals" in text for text in told] == [True, False, True, False]
+
+
 HEADS = {  # of IPython's traceback, which names each frame's parameters
     "cell": (
         "%%compile\ndef f(x):\n    y = x * 2\n    print(1)\n    raise ValueError\nf(x)",

@@ -28,6 +28,9 @@ CELLS = {
     "unsupported": "%%compile --fullgraph\ndef f(x):\n    print(x)\n    return x\nf(torch.ones(2))",
     "option": "@jitmagic.jit(options={'recompile_limits': 4})\ndef g(x):\n    return x",
     "tagging": "\njitmagic.jit(gen)",
+    "stage": "jitmagic.lower(step)(x).as_text('ccp')",
+    "question": "jitmagic.passport(step, x)",
+    "untagged": "jitmagic.why(len)(x)",
     "awaits": "%%compile\nimport asyncio\nawait asyncio.sleep(0)\nawait asyncio.gather(1)",
     "plain module": "%%compile\nimport math\nmath.sqrt(-1)",
 }
@@ -75,15 +78,16 @@ def test_an_error_behind_an_await_begins_on_the_users_line(cells: dict[str, Any]
     assert marked(cells["awaits"])[0] == "await asyncio.gather(1)"
 
 
-@pytest.mark.parametrize("name", ["option", "tagging"])
+@pytest.mark.parametrize("name", ["option", "tagging", "stage", "question", "untagged"])
 def test_errors_of_ours_show_the_users_frame_alone(cells: dict[str, Any], name: str) -> None:
     (line,) = marked(cells[name])
-    assert "jitmagic.jit(" in line
+    assert line.startswith(("jitmagic.", "@jitmagic.jit("))
     assert "jitmagic/" not in traceback(cells[name])
 
 
 def test_a_misspelt_option_is_told_with_the_nearest(cells: dict[str, Any]) -> None:
     assert "did you mean 'recompile_limit'?" in traceback(cells["option"])
+    assert "no stage 'ccp' (did you mean 'cpp'?); known: torch," in traceback(cells["stage"])
 
 
 def test_nothing_is_red_where_nothing_is_wrong(cells: dict[str, Any]) -> None:

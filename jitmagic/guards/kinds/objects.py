@@ -57,7 +57,9 @@ class _TypeIs(OfSource[TypeIs]):
         return f"type({describe(guard.source)}) is {short(guard.type)}"
 
     def keep(self, guard: TypeIs, name: str, value: Any) -> str:
-        return _keep_object(guard.source, name, value)
+        if isinstance(_outermost(guard.source), Global):
+            return _keep_object(guard.source, name, value)
+        return f"have one type of {name} in all calls, or a tagged function for each"
 
 
 @row(ValueEquals, rank=1)
