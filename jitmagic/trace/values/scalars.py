@@ -257,6 +257,7 @@ def number_node(machine: Machine, kind: type, number: Any) -> Any:
     kwargs = {"dtype": _DTYPES[kind], "device": _CPU}
     made = machine.graph.call(torch.full, [(), number], kwargs, machine.lines())
     made.meta["number"] = isinstance(number, Size)
+    made.meta["python"] = True
     return made
 
 
@@ -320,6 +321,7 @@ def _is_unlike_numbers(machine: Machine, other: Value) -> bool:
 
 def _call(machine: Machine, target: Any, *args: Any) -> Node:
     node: Node = machine.graph.call(target, list(args), {}, machine.lines())
+    node.meta["python"] = True
     return node
 
 
