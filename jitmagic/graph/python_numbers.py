@@ -1,6 +1,6 @@
 """Numbers of a graph that runs as Python: computed by Python, as eager computes them.
 
-Comes in: a torch-level graph whose numbers are 0-dim nodes marked `python`: trace/values/scalars.py.
+Comes in: a torch-level graph whose numbers are 0-dim nodes marked `python` (trace/values/scalars).
 Goes out: the same graph with Python's own arithmetic in their place; a 0-dim tensor only where
 something else than a product or a sum takes the number. An operation on 0-dim tensors costs a
 microsecond, one on floats 50 ns: a step of AdamW has eleven of them for each parameter.

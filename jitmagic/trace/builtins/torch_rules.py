@@ -93,7 +93,7 @@ _FOREIGN = "it takes memory from outside torch"
 REFUSED_FUNCTIONS: dict[str, str] = {
     **dict.fromkeys(
         (
-            "manual_seed seed initial_seed get_rng_state fork_rng use_deterministic_algorithms "
+            "seed initial_seed get_rng_state fork_rng use_deterministic_algorithms "
             "save load init_num_threads clear_autocast_cache autocast_increment_nesting "
             "autocast_decrement_nesting"
         ).split(),
