@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -191,3 +192,30 @@ def test_what_is_no_number_is_looked_at() -> None:
 
     for items in ([1, 2.0], [1.5, True], [True, True, 2], [torch.ones(2), 1.5], [1, 2.0, 3], [4]):
         assert repr(total(list(items))) == repr((sum(items[-2:]), len(items)))
+
+
+ARRAYS: dict[str, Callable[[float, float], Any]] = {
+    "mean": lambda a, b: np.mean([a, b, 1.0]),
+    "of a tuple": lambda a, b: np.sum((a, b)),
+    "std": lambda a, b: np.std([a, b, 0.5]),
+    "median": lambda a, b: np.median([a, b, 0.5]),
+    "largest": lambda a, b: (np.max([a, b]), np.argmax([a, b])),
+    "array": lambda a, b: np.array([a, b]),
+    "nested": lambda a, b: np.array([[a, b], [0.5, 2.0]]).sum(0),
+    "of ints too": lambda a, b: np.array([a, 1, b]),
+    "stacked": lambda a, b: np.stack([a, b]),
+    "rounded": lambda a, b: float(np.mean([a, b])),
+    "of another dtype": lambda a, b: np.asarray([a, b], dtype=np.float32),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_numpy_takes_lists_of_numbers_that_vary(name: str) -> None:
+    def program(x: Tensor, b: float) -> Any:
+        return ARRAYS[name](x.sum().item(), b), x + 1
+
+    tagged = jitmagic.jit(program, backend="eager")
+    for turn in range(5):
+        x = torch.arange(3.0) + turn
+        assert repr(tagged(x, 0.25 * turn)) == repr(program(x, 0.25 * turn))
+    assert counts_of(tagged).graphs <= (2 if name not in ("of ints too", "nested") else 8)
