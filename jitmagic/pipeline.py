@@ -42,6 +42,7 @@ from .frame.sandbox import sandbox
 from .graph.autocast import modes_kept
 from .graph.data_split import split_at_data
 from .graph.lazy_module import written
+from .graph.python_numbers import in_python
 from .graph.subgraphs import Split, split_into_subgraphs
 from .graph.verify import verify as verify_graph
 from .guards.guard import GlobalState
@@ -287,7 +288,7 @@ def _compile_by(handle: Handle, traced: Trace, snapshot: FrameSnapshot, record: 
         return [_example(entry, snapshot) for entry in traced.inputs]
 
     if options.backend == "eager":
-        return modes_kept(traced.graph, written(traced.graph).forward)
+        return modes_kept(traced.graph, written(in_python(traced.graph)).forward)
     # Symbols end here: the autograd split sees the sizes of one call, kernels may serve all sizes.
     static: Callable[..., Compiled] = partial(_compile_static, options=options)
     builders = _builders(options, record)

@@ -42,6 +42,10 @@ constexpr OpName kOps[] = {
     {"MODULE_ITEM", Op::ModuleItem, 4},         // target, source, name
     {"ITERATOR_PARTS", Op::IteratorParts, 3},   // target, source
     {"CONTENTS", Op::Contents, 3},              // target, source
+    {"LENGTH_OF", Op::LengthOf, 3},             // target, source
+    {"ITEM_AT", Op::ItemAt, 4},                 // target, source, source of the index
+    {"PART", Op::Part, 4},                      // target, source, slice
+    {"REDUCED", Op::Reduced, 4},                // target, source, sum, min or max
     {"GRADIENT", Op::Gradient, 5},              // target, source, descriptor, classes
     {"ARRAY_MEMORY", Op::ArrayMemory, 5},       // target, source, torch.from_numpy, numpy.ndarray
     {"REFERENT", Op::Referent, 3},              // target, source
@@ -247,7 +251,7 @@ class StepReader {
     if (!source(next++, step.source)) return false;
     switch (step.op) {
       case Op::Cell: case Op::InstanceDict: case Op::Type: case Op::Referent: case Op::CellEmpty:
-      case Op::IteratorParts: case Op::Contents: case Op::Unhooked: return true;
+      case Op::IteratorParts: case Op::Contents: case Op::LengthOf: case Op::Unhooked: return true;
       case Op::InstanceItem: case Op::TypeAttr: case Op::Slot: case Op::ModuleItem:
       case Op::InstanceAbsent: return name(next, step.object);
       case Op::Item: return key(next, step);
@@ -266,7 +270,12 @@ class StepReader {
         return keys(next, step.object) && keys(next + 1, step.space);
       case Op::Tensor: return (step.torch = make_tensor_check(tuple_)) != nullptr;
       case Op::InRange: return (step.torch = make_range_check(tuple_)) != nullptr;
-      case Op::Same: return source(next, step.other);
+      case Op::Same: case Op::ItemAt: return source(next, step.other);
+      case Op::Part:
+        return PySlice_Check(at(next)) ? keep(at(next), step.object) : refuse("a slice is expected");
+      case Op::Reduced:
+        return PyCFunction_Check(at(next)) ? keep(at(next), step.object)
+                                           : refuse("a function in C is expected");
       default: return refuse("no such step");
     }
   }

@@ -190,11 +190,48 @@ PyObject* contents(PyObject* object, Registers& registers) {
   return registers.keep(made);
 }
 
-bool has_length(PyObject* object, Py_ssize_t length) {
-  if (PyTuple_Check(object) || PyList_Check(object)) return Py_SIZE(object) == length;
-  if (PyDict_Check(object)) return PyDict_GET_SIZE(object) == length;
-  if (is_deque(object)) return PyObject_Size(object) == length;
-  return PyAnySet_Check(object) && PySet_GET_SIZE(object) == length;
+// -1 for what has no length of a container.
+Py_ssize_t length_of(PyObject* object) {
+  if (PyTuple_Check(object) || PyList_Check(object)) return Py_SIZE(object);
+  if (PyDict_Check(object)) return PyDict_GET_SIZE(object);
+  if (is_deque(object)) return PyObject_Size(object);
+  return PyAnySet_Check(object) ? PySet_GET_SIZE(object) : -1;
+}
+
+PyObject* length_as_int(PyObject* object, Registers& registers) {
+  const Py_ssize_t length = length_of(object);
+  PyObject* made = length < 0 ? nullptr : PyLong_FromSsize_t(length);
+  return made ? registers.keep(made) : nullptr;
+}
+
+bool is_plain_sequence(PyObject* object) {
+  return PyList_CheckExact(object) || PyTuple_CheckExact(object);
+}
+
+// sequence[index], as Python has it: a negative index counts from the end.
+PyObject* item_at(PyObject* sequence, PyObject* index) {
+  if (!is_plain_sequence(sequence) || !PyLong_CheckExact(index)) return nullptr;
+  const Py_ssize_t place = PyLong_AsSsize_t(index);
+  if (place == -1 && PyErr_Occurred()) return PyErr_Clear(), nullptr;
+  return sequence_item(sequence, place);
+}
+
+PyObject* part(PyObject* sequence, PyObject* slice, Registers& registers) {
+  PyObject* made = is_plain_sequence(sequence) ? PyObject_GetItem(sequence, slice) : nullptr;
+  if (!made) return PyErr_Clear(), nullptr;
+  return registers.keep(made);
+}
+
+// function(numbers), where floats and ints are all there is: no code of the user's runs.
+PyObject* reduced(PyObject* numbers, PyObject* function, Registers& registers) {
+  if (!is_plain_sequence(numbers)) return nullptr;
+  PyObject** items = PySequence_Fast_ITEMS(numbers);
+  for (Py_ssize_t i = 0; i < Py_SIZE(numbers); i++) {
+    if (!PyFloat_CheckExact(items[i]) && !PyLong_CheckExact(items[i])) return nullptr;
+  }
+  PyObject* made = PyObject_CallOneArg(function, numbers);
+  if (!made) return PyErr_Clear(), nullptr;
+  return registers.keep(made);
 }
 
 // The item is a constant or a class, so its hash and equality are C code.
@@ -226,6 +263,10 @@ PyObject* load(const Step& step, PyObject* base, PyObject* const* args, Register
       return parts ? registers.keep(parts) : nullptr;
     }
     case Op::Contents: return contents(base, registers);
+    case Op::LengthOf: return length_as_int(base, registers);
+    case Op::ItemAt: return item_at(base, registers[step.other]);
+    case Op::Part: return part(base, step.object, registers);
+    case Op::Reduced: return reduced(base, step.object, registers);
     case Op::Gradient: return gradient(base, step, registers);
     case Op::ArrayMemory: return array_memory(base, step, registers);
     case Op::Referent: return weak_target(base, registers);
@@ -305,7 +346,7 @@ bool passes(const Step& step, Registers& registers) {
     case Op::Is: return value == step.object;
     case Op::IsWeak: return value == referent(step.object);
     case Op::Equals: return same_constant(value, step.object);
-    case Op::Length: return has_length(value, step.number);
+    case Op::Length: return length_of(value) == step.number;
     case Op::DictKeys: return same_keys(value, step.object, step.space);
     case Op::SetHas: return set_has(value, step.object, step.number != 0);
     case Op::KeyAbsent: return PyDict_Check(value) && !step.lookup.in(value, step.object);

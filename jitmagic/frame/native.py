@@ -34,8 +34,12 @@ from ..guards.source import (
     ImportedModule,
     InstanceDict,
     Item,
+    ItemAt,
     IteratorParts,
+    Length,
     ModuleAttr,
+    Part,
+    Reduced,
     Referent,
     SlotAttr,
     Source,
@@ -101,6 +105,8 @@ def _cost(guard: Guard) -> tuple[int, int]:
 def _depth(source: Source) -> int:
     depth = 1
     while (base := getattr(source, "base", None)) is not None:
+        if isinstance(source, ItemAt) and _depth(source.index) > _depth(base):
+            base = source.index
         source, depth = base, depth + 1
     return depth
 
@@ -137,6 +143,8 @@ class _Lowering:
                 return ("NAMESPACE_ITEM", sys.modules, name)
             case Item(base=InstanceDict(base=owner), key=str(key)):
                 return ("INSTANCE_ITEM", self.register(owner), exact_name(key))
+            case ItemAt(base=base, index=index):
+                return ("ITEM_AT", self.register(base), self.register(index))
         return self._follow(source, self.register(source.base))  # type: ignore[attr-defined]
 
     def _follow(self, source: Source, base: int) -> Step:
@@ -163,6 +171,12 @@ class _Lowering:
                 return ("MODULE_ITEM", base, name)
             case Contents():
                 return ("CONTENTS", base)
+            case Length():
+                return ("LENGTH_OF", base)
+            case Part(start=start, stop=stop):
+                return ("PART", base, slice(start, stop))
+            case Reduced(function=function):
+                return ("REDUCED", base, function)
             case Gradient():
                 return ("GRADIENT", base, _GRADIENT, _PLAIN_TENSORS)
             case IteratorParts():

@@ -10,6 +10,7 @@
     mutates  tuple[Node, ...]: arguments written in place
     spent    True: an output whose history a backward in the graph has freed
     by_data  True: something that the call makes, if inside, is as large as data say
+    python   True: a 0-dim number that stands for one of Python's
     random   True: the call draws from the random number generator
 
 Meta tensors are live: an in-place op on a view changes what its base's node carries in `val`, as in

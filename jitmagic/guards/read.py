@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ..bytecode import FrameSnapshot
+from .contents import item_at, read_contents
 from .iterator_parts import iterator_parts
 from .source import (
     Argument,
@@ -33,8 +34,12 @@ from .source import (
     ImportedModule,
     InstanceDict,
     Item,
+    ItemAt,
     IteratorParts,
+    Length,
     ModuleAttr,
+    Part,
+    Reduced,
     Referent,
     SlotAttr,
     Source,
@@ -74,6 +79,8 @@ def read_source(source: Source, frame: FrameSnapshot) -> Any:
             return frame.builtins[name]
         case ImportedModule(name=name):
             return sys.modules[name]
+        case ItemAt(base=base, index=index):
+            return item_at(read_source(base, frame), read_source(index, frame))
     return _step(source, read_source(source.base, frame))  # type: ignore[attr-defined]
 
 
@@ -95,8 +102,8 @@ def _step(source: Source, base: Any) -> Any:
                 if name in cls.__dict__:
                     return cls.__dict__[name]
             raise AttributeError(name)
-        case SlotAttr(name=name):
-            return getattr(base, name)
+        case SlotAttr() | Gradient():
+            return getattr(base, "grad" if isinstance(source, Gradient) else source.name)
         case FunctionPart(part=part):
             if not isinstance(base, _HAVE_PART.get(part, types.FunctionType)):
                 raise AttributeError(part)  # a bound method passes on what its function has
@@ -105,8 +112,8 @@ def _step(source: Source, base: Any) -> Any:
             if type(base) not in (set, frozenset, deque):
                 raise TypeError("neither a set nor a deque")
             return tuple(base)
-        case Gradient():
-            return base.grad
+        case Length() | Part() | Reduced():
+            return read_contents(source, base)
         case IteratorParts():
             if (parts := iterator_parts(base)) is None:
                 raise ValueError("an iterator that does not tell what it still has")

@@ -23,6 +23,10 @@ out of instance dictionaries and tuples, never through `__getattr__` or properti
                                              __func__ of a bound method
            | ModuleAttr(base, name)          base.__dict__[name] of a Python module
            | Contents(base)                  what a set or deque holds, as a tuple in its order
+           | Length(base)                    len() of a list, tuple, dict, set or deque: an int
+           | ItemAt(base, index)             base[i] of a list or tuple, i is where `index` leads
+           | Part(base, start, stop)         base[start:stop] of an exact list or tuple, made anew
+           | Reduced(base, function)         sum, min or max of a list or tuple of floats and ints
            | Gradient(base)                  base.grad of a leaf tensor
            | IteratorParts(base)             what a built-in iterator still has: iterator_parts.py
            | Referent(base)                  what a plain weakref.ref leads to, or None
@@ -33,6 +37,7 @@ out of instance dictionaries and tuples, never through `__getattr__` or properti
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,8 +58,12 @@ __all__ = [
     "ImportedModule",
     "InstanceDict",
     "Item",
+    "ItemAt",
     "IteratorParts",
+    "Length",
     "ModuleAttr",
+    "Part",
+    "Reduced",
     "Referent",
     "SlotAttr",
     "Source",
@@ -165,6 +174,30 @@ class Contents(Source):
 
 
 @dataclass(frozen=True, slots=True)
+class Length(Source):
+    base: Source
+
+
+@dataclass(frozen=True, slots=True)
+class ItemAt(Source):
+    base: Source
+    index: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Source):
+    base: Source
+    start: int | None
+    stop: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced(Source):
+    base: Source
+    function: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Gradient(Source):
     base: Source
 
@@ -222,6 +255,8 @@ def describe(source: Source) -> str:
             return f"tuple({describe(base)})"
         case Item(base=base, key=key) | DictEntry(base=base, key=key):
             return f"{describe(base)}[{key!r}]"
+        case ItemAt() | Part() | Length() | Reduced():
+            return _describe_contents(source)
         case DictKeyAt(base=base, index=index):
             return f"list({describe(base)})[{index}]"
         case DictValueAt(base=base, index=index):
@@ -234,9 +269,11 @@ def describe(source: Source) -> str:
             return f"type({describe(base)})"
         case FunctionPart(base=base, part=part):
             return f"{describe(base)}.{part}"
-        case TypeAttr(base=base, name=name) | SlotAttr(base=base, name=name):
-            return f"{describe(base)}.{name}"
-        case ModuleAttr(base=base, name=name):
+        case (
+            TypeAttr(base=base, name=name)
+            | SlotAttr(base=base, name=name)
+            | ModuleAttr(base=base, name=name)
+        ):
             return f"{describe(base)}.{name}"
         case Gradient(base=base):
             return f"{describe(base)}.grad"
@@ -249,3 +286,17 @@ def describe(source: Source) -> str:
         case ArrayMemory(base=base):
             return f"from_numpy({describe(base)})"
     raise TypeError(f"not a source: {source!r}")
+
+
+def _describe_contents(source: ItemAt | Part | Length | Reduced) -> str:
+    base = describe(source.base)
+    match source:
+        case ItemAt(index=index):
+            return f"{base}[{describe(index)}]"
+        case Part(start=start, stop=stop):
+            ends = ("" if end is None else str(end) for end in (start, stop))
+            return f"{base}[{':'.join(ends)}]"
+        case Length():
+            return f"len({base})"
+        case Reduced(function=function):
+            return f"{function.__name__}({base})"

@@ -37,6 +37,7 @@ from .builtins import ordering as _ordering
 from .builtins import patterns as _regular
 from .builtins import process_state as _process_state
 from .builtins import recurrent as _recurrent
+from .builtins import seeds as _seeds
 from .builtins import set_methods as _set_methods
 from .builtins import signatures as _signatures
 from .builtins import spectral as _spectral
@@ -95,7 +96,7 @@ MODULES: tuple[ModuleType, ...] = (
     _autocast, _autograd_functions, _checkpointing, _checks, _constructors, _containers, _copying,
     _counters, _differentiation, _distributions, _foreach, _functional_calls, _introspection,
     _iteration, _iterator_tools, _logs, _numbers, _objects, _operators, _ordering, _impure_calls,
-    _regular, _process_state, _set_methods, _signatures, _statistics, _texts, _torch_calls,
+    _regular, _process_state, _seeds, _set_methods, _signatures, _statistics, _texts, _torch_calls,
     _transforms, _wrappers,
     _numpy_calls, _attributes, _calls, _comparisons, _container_opcodes, _control,
     _exception_opcodes, _function_opcodes, _imports, _intrinsics, _locals, _patterns, _stack,

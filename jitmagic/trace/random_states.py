@@ -10,13 +10,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["set_states", "states_of"]
+__all__ = ["Seeding", "set_states", "states_of"]
 
 States = list[Callable[[], object]]
+
+
+class Seeding(NamedTuple):
+    """Generators that are seeded before the graph runs, and the number."""
+
+    generators: tuple[Any, ...]
+    number: Any
 
 
 def states_of(*generators: Any) -> States:
@@ -30,6 +37,8 @@ def set_states(states: States) -> None:
 
 
 def _setter(generator: Any) -> Callable[[], object]:
+    if isinstance(generator, Seeding):
+        return partial(set_states, states_of(*generator.generators))
     if isinstance(generator, random.Random):
         return partial(generator.setstate, generator.getstate())
     if isinstance(generator, torch.Generator):

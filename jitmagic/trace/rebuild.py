@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from ..bytecode import Instruction, build
+from ..guards.contents import read_contents
 from ..guards.guard import Guard, TypeIs
 from ..guards.iterator_parts import iterator_parts
 from ..guards.read import entries_of, entry_of
@@ -38,8 +39,12 @@ from ..guards.source import (
     ImportedModule,
     InstanceDict,
     Item,
+    ItemAt,
     IteratorParts,
+    Length,
     ModuleAttr,
+    Part,
+    Reduced,
     Referent,
     SlotAttr,
     Source,
@@ -338,8 +343,6 @@ def _load_source(source: Source, writer: Writer) -> Code:
         case ImportedModule(name=name):
             table = build.load_const(sys.modules)
             return [*table, *build.load_const(name), *build.binary_subscr()]
-        case CellContents(base=base):
-            return [*_load_source(base, writer), *build.load_attr("cell_contents")]
         case InstanceDict(base=base) if base in writer.answering:
             return _call(_own_dict, _load_source(base, writer))
         case InstanceDict(base=base):
@@ -347,25 +350,31 @@ def _load_source(source: Source, writer: Writer) -> Code:
         case ModuleAttr(base=base, name=name):
             table = [*_load_source(base, writer), *build.load_attr("__dict__")]
             return [*table, *build.load_const(name), *build.binary_subscr()]
-        case Item(base=Contents(base=base), key=int(index)):
+        case Item(base=Contents(base=base), key=int(index)) if index >= 0:
             return _call(_nth, _load_source(base, writer), build.load_const(index))
         case Item(base=base, key=key):
             container = _load_source(base, writer)
             return [*container, *build.load_const(key), *build.binary_subscr()]
         case DictEntry(base=base, key=key):
             return _call(entry_of, _load_source(base, writer), build.load_const(key))
-        case DictKeyAt(base=base, index=index):
-            return _call(_key_at, _load_source(base, writer), build.load_const(index))
-        case DictValueAt(base=base, index=index):
-            return _call(_value_at, _load_source(base, writer), build.load_const(index))
+        case DictKeyAt(base=base, index=index) | DictValueAt(base=base, index=index):
+            read = _key_at if isinstance(source, DictKeyAt) else _value_at
+            return _call(read, _load_source(base, writer), build.load_const(index))
         case TypeOf() | Contents() | IteratorParts() | ArrayMemory():
             return _call(_READERS[type(source)], _load_source(source.base, writer))
+        case Length() | Part() | Reduced():
+            container = _load_source(source.base, writer)
+            return _call(read_contents, build.load_const(source), container)
+        case ItemAt(base=base, index=place):
+            index_code = _load_source(place, writer)
+            return [*_load_source(base, writer), *index_code, *build.binary_subscr()]
         case TypeAttr(base=base, name=name):
             return _call(_raw_attribute, _load_source(base, writer), build.load_const(name))
         case FunctionPart(base=base, part=name) | SlotAttr(base=base, name=name):
             return [*_load_source(base, writer), *build.load_attr(name)]
-        case Gradient(base=base):
-            return [*_load_source(base, writer), *build.load_attr("grad")]
+        case CellContents() | Gradient():
+            name = "grad" if isinstance(source, Gradient) else "cell_contents"
+            return [*_load_source(source.base, writer), *build.load_attr(name)]
         case Referent(base=base):
             return build.push_callable_then(_load_source(base, writer))
     raise CannotRestore(f"no way to read {source!r} again")

@@ -314,3 +314,43 @@ def show_trace(case):
     compiled(*case.inputs())
     (record,) = handle_of(compiled).journal
     return show(record.result("trace").graph)
+
+
+class AsksForLayout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a):
+        ctx.save_for_backward(a)
+        return a * a
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (a,) = ctx.saved_tensors
+        if not gradient.is_contiguous():
+            gradient = gradient.contiguous()
+        return 2 * gradient.view(-1).view(a.shape) * a
+
+
+LAYOUTS = {
+    "of a sum": lambda y: y.sum(),
+    "transposed": lambda y: (y.t() @ torch.ones(3, 2)).sum(),
+    "a part": lambda y: y[:, 1].sum(),
+    "contiguous": lambda y: (y * y).sum(),
+    "after the graph": lambda y: y,
+}
+
+
+@BACKENDS
+@pytest.mark.parametrize("loss", LAYOUTS.values(), ids=list(LAYOUTS))
+def test_a_backward_asks_whether_its_gradient_is_contiguous(loss, backend) -> None:
+    def run(a):
+        return loss(AsksForLayout.apply(a * 2))
+
+    compiled = jitmagic.jit(run, backend=backend, fullgraph=True)
+    found = []
+    for call in (run, compiled):
+        a = torch.arange(12.0).view(3, 4).requires_grad_()
+        made = call(a)
+        (made.t() if made.dim() else made).sum().backward()
+        found.append(a.grad)
+    assert torch.equal(*found)
+    assert found[0].stride() == found[1].stride()

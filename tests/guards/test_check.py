@@ -64,6 +64,13 @@ SOURCES: tuple[s.Source, ...] = (
     s.FunctionPart(FN, "__kwdefaults__"), s.FunctionPart(FN, "__closure__"),
     s.Item(s.FunctionPart(FN, "__globals__"), "FACTOR"),
     s.ArrayMemory(entry("array")), s.Referent(entry("weak")), s.Referent(entry("dead")),
+    *(s.Length(entry(name)) for name in ("layers", "few", "queue", "output", "dims")),
+    s.ItemAt(entry("layers"), s.Item(entry("dims"), 0)),
+    s.ItemAt(entry("dims"), s.Length(entry("few"))),
+    s.Part(entry("layers"), -1, None), s.Part(entry("dims"), None, -1),
+    s.Part(s.Contents(entry("queue")), 1, 2), s.Item(s.Part(entry("layers"), 0, 1), 0),
+    s.Length(s.Part(entry("layers"), -9, None)), s.Reduced(entry("dims"), sum),
+    s.Reduced(s.Contents(entry("few")), max), s.Reduced(s.Part(entry("dims"), -1, None), min),
     s.Gradient(entry("leaf")), s.Item(REST, 0), s.Item(REST, 1), entry("leaf"),
 )  # fmt: skip
 

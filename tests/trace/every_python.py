@@ -35,6 +35,7 @@ TORCH_SIDE = (
     "jitmagic.trace.builtins.optimizers",
     "jitmagic.trace.builtins.process_state",
     "jitmagic.trace.builtins.recurrent",
+    "jitmagic.trace.builtins.seeds",
     "jitmagic.trace.builtins.spectral",
     "jitmagic.trace.builtins.statistics",
     "jitmagic.trace.builtins.torch_calls",

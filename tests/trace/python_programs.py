@@ -114,6 +114,18 @@ def aggregates(xs):
     )
 
 
+@program([0.1] * 10)
+def sums_of_floats(xs):
+    return sum(xs), sum(xs, 0.5), sum([*xs, 1e16, -1e16]), sum(xs[-3:]), sum((1, *xs)), sum(xs[:2])
+
+
+@program([3, 1.5, 2], [0.25])
+def ends_of_lists(xs, ys):
+    ys.append(xs[-1])
+    parts = xs[-2:], xs[:-1], xs[1:], ys[-1], ys[0], ys[-2:], ys[:], list(xs), xs.copy()
+    return parts, len(xs), len(ys), bool(ys), min(ys), max(xs), ys.pop(0), ys, xs[:] is xs
+
+
 @program(["bb", "a", "ccc"])
 def keyed(xs):
     return max(xs, key=len), sorted(xs, key=lambda s: -len(s)), min([], default=4), sum([1, 2], 10)

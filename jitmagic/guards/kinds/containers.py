@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 from ...bytecode import FrameSnapshot
 from ..constants import exact_name, same_constant
+from ..contents import SIZED, length_of
 from ..guard import ANY_KEY, DictKeysAre, EntriesEmpty, KeyAbsent, LengthIs, SetHas
 from ..read import UNREADABLE, entries_of, read_source
 from ..source import InstanceDict, Source, describe
@@ -15,8 +15,6 @@ from .row import OfSource, Registers, Step, missing, row
 
 __all__: list[str] = []
 
-_SIZED = (tuple, list, dict, set, frozenset, deque)
-
 
 @row(LengthIs, rank=1)
 class _LengthIs(OfSource[LengthIs]):
@@ -24,9 +22,10 @@ class _LengthIs(OfSource[LengthIs]):
         return ("LENGTH", register, guard.length)
 
     def value_differs(self, guard: LengthIs, name: str, value: Any) -> str | None:
-        if not issubclass(type(value), _SIZED):
+        if not issubclass(type(value), SIZED):
             return f"{name} is a {type(value).__name__}, which has no plain length"
-        return is_was(f"len({name})", len(value), guard.length, len(value) == guard.length)
+        length = length_of(value)
+        return is_was(f"len({name})", length, guard.length, length == guard.length)
 
     def show(self, guard: LengthIs) -> str:
         return f"len({describe(guard.source)}) == {guard.length}"

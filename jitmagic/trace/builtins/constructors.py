@@ -9,7 +9,7 @@ from ..values.constants import ConstantValue
 from ..values.dict_objects import mapping_pairs
 from ..values.mappings import DefaultDictValue, DictValue, Pair
 from ..values.operators import unpack
-from ..values.sequences import ListValue, SliceValue, TupleValue
+from ..values.sequences import ListValue, SliceValue, StoredItems, TupleValue
 from .registry import handles
 
 __all__ = ["refuse_mapping"]
@@ -22,6 +22,8 @@ def _first(machine: Machine, args: Args) -> list[Value]:
 
 @handles(list)
 def _list(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if args and isinstance(args[0], StoredItems):
+        return args[0].as_list()
     return ListValue(_first(machine, args))
 
 

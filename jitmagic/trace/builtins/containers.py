@@ -66,9 +66,11 @@ def _insert(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
 @method(list, "pop")
 def _pop(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     target = _as_list(owner)
+    index = index_of(machine, args[0]) if args else -1
+    if index == 0 and (first := target.take_first(machine)) is not None:
+        return first
     if not target.items:
         raise machine.error(IndexError, "pop from empty list")
-    index = index_of(machine, args[0]) if args else -1
     if not -len(target.items) <= index < len(target.items):
         raise machine.error(IndexError, "pop index out of range")
     return target.take(machine, index)
@@ -107,7 +109,7 @@ def _sort(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
 
 @method(list, "copy")
 def _copy_list(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return ListValue(_as_list(owner).items)
+    return _as_list(owner).as_list()
 
 
 @method(list, "index")

@@ -34,7 +34,7 @@ _CALLABLE = (
 
 @handles(len)
 def _len(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(args[0].length(machine))
+    return args[0].counted(machine)
 
 
 @handles(type)

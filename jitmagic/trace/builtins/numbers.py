@@ -15,7 +15,7 @@ from ..values.constants import ConstantValue, fold
 from ..values.dimensions import DimensionValue
 from ..values.operators import binary, compare, drain, is_none, unpack
 from ..values.scalars import ScalarValue, SymbolicNumber, extreme, scalar_of
-from ..values.sequences import TupleValue
+from ..values.sequences import StoredItems, TupleValue
 from ..values.sets import SetValue
 from .registry import handles
 
@@ -137,16 +137,47 @@ def _prod(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return total
 
 
+_CORRECTS_SUMS = sum([0.1] * 10) == 1.0  # CPython 3.12 and later: of floats
+
+
 @handles(sum)
 def _sum(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     start = args[1] if len(args) > 1 else kwargs.get("start", machine.constant(0))
     total = start
-    items = members(machine, args[0])
+    if (known := _reduced(machine, sum, args, kwargs)) is not None:
+        total, items = known
+        if not items:
+            return total
+    else:
+        items = members(machine, args[0])
     if isinstance(args[0], SetValue) and not all(map(_is_integer, items)):
         items = unpack(machine, args[0])  # the order tells in the last digit
+    if _CORRECTS_SUMS and any(_is_float(machine, item) for item in items):
+        numbers = [one.realize(machine) for one in (total, *items)]
+        if all(_is_float(machine, one) or _is_integer(one) for one in numbers):
+            return fold(machine, _total, *numbers)
     for item in items:
         total = binary(machine, "+", total.realize(machine), item.realize(machine))
     return total
+
+
+def _total(start: Any, *numbers: Any) -> Any:
+    return sum(numbers, start)
+
+
+def _is_float(machine: Machine, value: Value) -> bool:
+    return value.realize(machine).python_type(machine) is float
+
+
+def _reduced(
+    machine: Machine, function: Callable[..., Any], args: Args, kwargs: Kwargs
+) -> tuple[Value, list[Value]] | None:
+    """What a live list or deque of numbers comes to, and the items that were put behind it."""
+    if len(args) != 1 or kwargs or not isinstance(args[0], StoredItems):
+        return None
+    known = args[0].store.reduced(function)
+    corrected = known is not None and known[1] and function is sum and _CORRECTS_SUMS
+    return None if corrected else known
 
 
 def _is_integer(value: Value) -> bool:
@@ -193,7 +224,11 @@ def _max(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 def _extreme(machine: Machine, op: str, args: Args, kwargs: Kwargs) -> Value:
     """The first item that no other is `op` of, by `key` if given."""
-    items = members(machine, args[0]) if len(args) == 1 else list(args)
+    known = _reduced(machine, min if op == "<" else max, args, kwargs)
+    if known is not None:
+        items = [known[0], *known[1]]
+    else:
+        items = members(machine, args[0]) if len(args) == 1 else list(args)
     if not items:
         if "default" in kwargs:
             return kwargs["default"]

@@ -25,6 +25,7 @@ from ..result import GraphInput
 from ..values.arrays import ArrayValue, DtypeValue, array_of, emulate
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.callables import BuiltinValue, name_of
+from ..values.sequences import SequenceValue
 from ..values.tensor import TensorValue, record
 from ..wrap import intercepts, wraps
 from .numbers import fold_call
@@ -129,7 +130,7 @@ class NumpyFunction(BuiltinValue):
 def _number(machine: Machine, function: Any, args: Args, kwargs: Kwargs) -> Value | None:
     """What a pure function gives for constants, if that is a number."""
     given = [one.realize(machine) for one in (*args, *kwargs.values())]
-    if not all(one.is_constant(machine) and not one.varies for one in given):
+    if not all(one.is_constant(machine) and not _varies(machine, one) for one in given):
         return None
     names = tuple(kwargs)
 
@@ -143,6 +144,13 @@ def _number(machine: Machine, function: Any, args: Args, kwargs: Kwargs) -> Valu
     except (FloatingPointError, TypeError, ValueError):
         return None
     return machine.constant(result) if type(result) in ARRAY_SCALARS else None
+
+
+def _varies(machine: Machine, value: Value) -> bool:
+    """A number that varies, or a list of such."""
+    if not isinstance(value, SequenceValue):
+        return value.varies
+    return any(_varies(machine, item.realize(machine)) for item in value.items)
 
 
 @intercepts(types.FunctionType, types.BuiltinFunctionType)

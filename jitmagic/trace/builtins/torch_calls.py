@@ -80,6 +80,18 @@ def _annotate(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return args[1]
 
 
+@handles(torch.Tensor.new)
+def _new(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """`x.new(2, 3)`: as `x.new_empty(2, 3)`. Of numbers in a list it makes a tensor of these."""
+    sizes = [part.realize(machine) for part in args[1:]]
+    if len(sizes) == 1 and isinstance(sizes[0], SizeValue):
+        sizes = sizes[0].realized(machine)
+    if kwargs or any(size.python_type(machine) is not int for size in sizes):
+        raise GraphBreak(UnsupportedArguments.of(name="Tensor.new", what="no size"))
+    made = TupleValue(sizes or [machine.constant(0)])
+    return record(machine, "new_empty", [args[0], made])
+
+
 @handles(torch.Tensor.tolist)
 def _to_list(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Of a tensor that is made of constants alone, or has few numbers."""

@@ -49,7 +49,7 @@ REFUSED_METHODS: dict[str, str] = {
         (
             "set_ resize_ resize_as_ resize resize_as_sparse_ data_ptr storage untyped_storage "
             "_typed_storage share_memory_ pin_memory storage_offset record_stream is_shared "
-            "is_pinned is_set_to _version _base _is_view module_load is_inference _cdata new "
+            "is_pinned is_set_to _version _base _is_view module_load is_inference _cdata "
             "__cuda_array_interface__ storage_type is_same_size __dlpack__ __dlpack_device__ "
             "set_data _is_zerotensor"
         ).split(),
@@ -93,7 +93,7 @@ _FOREIGN = "it takes memory from outside torch"
 REFUSED_FUNCTIONS: dict[str, str] = {
     **dict.fromkeys(
         (
-            "manual_seed seed initial_seed get_rng_state fork_rng use_deterministic_algorithms "
+            "seed initial_seed get_rng_state fork_rng use_deterministic_algorithms "
             "save load init_num_threads clear_autocast_cache autocast_increment_nesting "
             "autocast_decrement_nesting"
         ).split(),

@@ -30,9 +30,10 @@ from .classes import ClassValue
 from .constants import BINARY, COMPARE, UNARY
 from .items import NUMBERS, number_of
 from .library_code import Recorder
+from .scalars import ScalarValue, scalar_of
 from .sequences import ListValue, SequenceValue, SliceValue, TupleValue
 from .special import BINARY_METHODS
-from .tensor import TensorValue
+from .tensor import TensorValue, record
 
 __all__ = ["ArrayValue", "DtypeValue", "array_of", "emulate"]
 
@@ -306,6 +307,8 @@ class _Arguments:
         if isinstance(value, SliceValue):
             return slice(*(self.tree(part) for part in value.items))
         if isinstance(value, SequenceValue) and value.python_type(machine) in _SEQUENCES:
+            if (array := _of_floats(machine, value)) is not None:
+                return self.tree(array)
             items = [self.tree(item) for item in value.items]
             return items if isinstance(value, ListValue) else tuple(items)
         if isinstance(value, DtypeValue):
@@ -320,6 +323,22 @@ class _Arguments:
 
 
 _SEQUENCES = (tuple, list, torch.Size)
+
+
+def _of_floats(machine: Machine, value: SequenceValue) -> Value | None:
+    """Floats of which some vary, as the array that numpy's functions make of them; None: others."""
+    items = [item.realize(machine) for item in value.items]
+    numbers = [scalar_of(machine, item) for item in items]
+    if not any(isinstance(item, ScalarValue) for item in items):
+        return None
+    nodes: list[Value] = []
+    for number in numbers:
+        if number is None or number.kind is not float:
+            return None
+        nodes.append(TensorValue(number.argument(machine, full=True)))
+    made = record(machine, torch.stack, [ListValue(nodes)])
+    assert isinstance(made, TensorValue)
+    return ArrayValue(made, np.ndarray)
 
 
 def array_spec(machine: Machine, value: Value) -> ArraySpec:

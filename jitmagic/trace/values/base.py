@@ -339,6 +339,14 @@ class Value:
     def length(self, machine: Machine) -> int:
         self.refuse(machine, "len()")
 
+    def place(self, machine: Machine) -> tuple[int, Source] | None:
+        """Of an int that varies and is given as it is: its value in this call, where it is read."""
+        return None
+
+    def counted(self, machine: Machine) -> Value:
+        """`len(self)`: of a live container a number that may vary."""
+        return machine.constant(self.length(machine))
+
     def iterate(self, machine: Machine) -> Value:
         """`iter(self)`."""
         self.refuse(machine, "iteration")

@@ -67,6 +67,7 @@ def read_counter(
     largest = float(_EXACT_IN_TENSORS) if whole else _LARGEST
     machine.guard(InRange(source, 0.0, largest - added, whole))
     value = graph.call("to", [node, torch.float64], {"copy": True}, machine.lines())
+    value.meta["python"] = True
     # What is added to a whole number up to 2**24 is not rounded.
     limits = Interval(float(added), largest if whole else 2 * _LARGEST)
     symbol = Symbol(describe(source), float, limits, origin, whole)

@@ -120,8 +120,13 @@ def _extend_left(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> 
     return machine.constant(None)
 
 
-def _taken(machine: Machine, owner: Value, index: int) -> Value:
-    target = _deque(owner)
+def _taken(machine: Machine, owner: Value, name: str, args: Args) -> Value:
+    target, index = _deque(owner), -1 if name == "pop" else 0
+    if args:
+        what = f"deque.{name}() takes no arguments ({len(args)} given)"
+        raise machine.error(TypeError, what, exact=True)
+    if index == 0 and (first := target.take_first(machine)) is not None:
+        return first
     if not target.items:
         raise machine.error(IndexError, "pop from an empty deque", exact=True)
     return target.take(machine, index)
@@ -129,12 +134,12 @@ def _taken(machine: Machine, owner: Value, index: int) -> Value:
 
 @method(Deque, "pop")
 def _pop(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return _taken(machine, owner, -1)
+    return _taken(machine, owner, "pop", args)
 
 
 @method(Deque, "popleft")
 def _pop_left(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return _taken(machine, owner, 0)
+    return _taken(machine, owner, "popleft", args)
 
 
 @method(Deque, "insert")

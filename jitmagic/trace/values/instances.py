@@ -33,7 +33,7 @@ from .classes import PLAIN_BASES, ClassValue, bind, constructs, is_plain_class
 from .iterators import StepIterator
 from .keys import followed_key, identity_key
 from .opaque import OpaqueValue
-from .operators import drain, equal
+from .operators import compare, drain, equal
 from .special import BINARY_METHODS, UNARY_METHODS, by_special, implemented
 
 __all__ = ["InstanceValue", "construct", "wrap_as"]
@@ -288,10 +288,15 @@ class InstanceValue(Value):
         self._required(machine, "__delitem__", key)
 
     def length(self, machine: Machine) -> int:
-        found = self._required(machine, "__len__").as_constant(machine)
-        if not isinstance(found, int) or found < 0:
+        return int(self.counted(machine).as_constant(machine))
+
+    def counted(self, machine: Machine) -> Value:
+        found = self._required(machine, "__len__")
+        if not issubclass(found.python_type(machine), int):
             self.refuse(machine, "len()")
-        return int(found)
+        if not compare(machine, ">=", found, machine.constant(0)).truth(machine):
+            self.refuse(machine, "len()")
+        return found if found.varies else machine.constant(int(found.as_constant(machine)))
 
     def contains(self, machine: Machine, item: Value) -> Value:
         result = self.special(machine, "__contains__", item)

@@ -164,8 +164,11 @@ class DictValue(Value):
     def length(self, machine: Machine) -> int:
         return self.store.length()
 
+    def counted(self, machine: Machine) -> Value:
+        return self.store.counted(machine)
+
     def truth(self, machine: Machine) -> bool:
-        return self.length(machine) > 0
+        return self.store.is_filled(machine)
 
     def iterate(self, machine: Machine) -> Value:
         return TableIterator(machine, self, type(iter({})), self.walk(machine, 0), "keys")

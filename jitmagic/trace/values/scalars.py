@@ -25,7 +25,7 @@ from torch.fx import Node
 
 from ...graph.builder import GraphBuilder
 from ...guards.guard import InRange, TypeIs
-from ...guards.source import Source, describe
+from ...guards.source import Drawn, Source, describe
 from ...spec import TensorSpec
 from ...symbols.context import COMPARISONS, Specialize
 from ...symbols.expr import Expr, Integer
@@ -44,7 +44,14 @@ from .read_sizes import size_in_data
 from .undecided import UndecidedValue
 from .validation import asserted
 
-__all__ = ["ScalarValue", "SymbolicNumber", "extreme", "number_node", "scalar_input", "scalar_of"]
+__all__ = [
+    "ScalarValue",
+    "SymbolicNumber",
+    "extreme",
+    "number_node",
+    "scalar_input",
+    "scalar_of",
+]
 
 _DTYPES = {int: torch.int64, float: torch.float64}
 _CPU = torch.device("cpu")
@@ -118,6 +125,14 @@ class ScalarValue(SymbolicNumber):
         if machine.symbols.are_sizes(symbols_of(self.expr)):
             return number_of_sizes(normal(self.expr), machine.symbols)
         return size_in_data(machine, self.expr) if self.kind is int else None
+
+    def place(self, machine: Machine) -> tuple[int, Source] | None:
+        symbol: Any = self.expr
+        if self.kind is not int or not isinstance(symbol, Symbol):
+            return None
+        if not isinstance(symbol.origin, Source) or isinstance(symbol.origin, Drawn):
+            return None
+        return int(machine.symbols.value_of(symbol)), symbol.origin
 
     def refuse(self, machine: Machine, what: str) -> NoReturn:
         raise Specialize(symbols_of(self.expr), f"{what} of {self.describe()}")
@@ -242,6 +257,7 @@ def number_node(machine: Machine, kind: type, number: Any) -> Any:
     kwargs = {"dtype": _DTYPES[kind], "device": _CPU}
     made = machine.graph.call(torch.full, [(), number], kwargs, machine.lines())
     made.meta["number"] = isinstance(number, Size)
+    made.meta["python"] = True
     return made
 
 
@@ -305,6 +321,7 @@ def _is_unlike_numbers(machine: Machine, other: Value) -> bool:
 
 def _call(machine: Machine, target: Any, *args: Any) -> Node:
     node: Node = machine.graph.call(target, list(args), {}, machine.lines())
+    node.meta["python"] = True
     return node
 
 

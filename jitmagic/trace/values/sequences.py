@@ -224,6 +224,25 @@ class StoredItems(ItemsValue):
     def length(self, machine: Machine) -> int:
         return self.store.length()
 
+    def counted(self, machine: Machine) -> Value:
+        return self.store.counted(machine)
+
+    def truth(self, machine: Machine) -> bool:
+        return self.store.is_filled(machine)
+
+    def get_item(self, machine: Machine, key: Value) -> Value:
+        found = None
+        if (place := key.place(machine)) is not None:
+            found = self.store.at_place(*place)
+        elif not isinstance(key, SliceValue):
+            found = self.store.at(index_of(machine, key))
+        return super().get_item(machine, key) if found is None else found
+
+    def as_list(self) -> ListValue:
+        """A new list of the items."""
+        part = self.store.part(slice(None))
+        return ListValue(self.items) if part is None else ListValue(store=part)
+
     def change(self, machine: Machine, items: Sequence[Value]) -> None:
         """It has these items from now on."""
         self.store.rewrite(items)
@@ -247,6 +266,13 @@ class StoredItems(ItemsValue):
         """The item there, removed."""
         taken = self.store.take(index)
         machine.effects.contents(self)
+        return taken
+
+    def take_first(self, machine: Machine) -> Value | None:
+        """The first item, removed; None: only the rest tells whether there is one."""
+        taken = self.store.take_first()
+        if taken is not None:
+            machine.effects.contents(self)
         return taken
 
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
@@ -286,6 +312,10 @@ class ListValue(StoredItems, SequenceValue):
     def like(self, items: Iterable[Value]) -> Value:
         return ListValue(items)
 
+    def get_item(self, machine: Machine, key: Value) -> Value:
+        part = self.store.part(key.as_constant(machine)) if isinstance(key, SliceValue) else None
+        return super().get_item(machine, key) if part is None else ListValue(store=part)
+
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
         if not isinstance(key, SliceValue):
             super().set_item(machine, key, value)
@@ -303,7 +333,7 @@ class ListValue(StoredItems, SequenceValue):
         self.change(machine, items)
 
     def recipe(self, builder: Builder) -> Recipe:
-        return BuildList(tuple(builder(item) for item in self.items))
+        return self.store.copied(builder)
 
     def empty_recipe(self) -> Recipe | None:
         return BuildList(())

@@ -21,6 +21,7 @@ from ..breaks import GraphBreak, UnknownObject
 from ..result import BuildDict, BuildSet, BuildTuple, Effect, Perform, Recipe
 from .base import Builder, Machine, Unrestorable, Value
 from .keys import are_found
+from .lengths import is_filled, live_length
 
 __all__ = ["Operand", "SetStore", "operand_of_item", "operand_of_keys", "operand_of_values"]
 
@@ -211,6 +212,18 @@ class SetStore:
             self.machine.guard(LengthIs(self.source, len(self.live)))
             return len(self.live)
         return len(self.mirror)
+
+    def counted(self, machine: Machine) -> Value:
+        """The same as a number that may vary."""
+        if self._mirror is not None or self._changes or self.source is None:
+            return machine.constant(self.length())
+        return live_length(machine, self.live, self.source)
+
+    def is_filled(self, machine: Machine) -> bool:
+        """Whether there are any items."""
+        if self._mirror is not None or self._changes or self.source is None:
+            return self.length() > 0
+        return is_filled(machine, self.live, self.source)
 
     def has(self, item: Value) -> bool:
         """Whether the item is there; of a live set no more is guarded, where a guard can tell."""

@@ -80,8 +80,11 @@ class SetValue(Value):
     def length(self, machine: Machine) -> int:
         return self.store.length()
 
+    def counted(self, machine: Machine) -> Value:
+        return self.store.counted(machine)
+
     def truth(self, machine: Machine) -> bool:
-        return self.length(machine) > 0
+        return self.store.is_filled(machine)
 
     def iterate(self, machine: Machine) -> Value:
         """In the order that a Python set has, where that can be known."""

@@ -19,6 +19,7 @@ from ..breaks import GraphBreak, UnknownObject
 from ..result import DelItem, Effect, Perform, Recipe, ReplaceDict, SetItem
 from .base import Builder, Machine, Value
 from .keys import are_found, is_plain_key
+from .lengths import is_filled, live_length
 
 __all__ = ["Pair", "TableStore"]
 
@@ -26,6 +27,7 @@ Pair = tuple[Value, Value]
 Change = tuple[str, object, tuple[Value, ...]]  # a method, the token of its key, its arguments
 
 _NOTHING = object()
+_ONE_KEY = ("__setitem__", "__delitem__")  # changes that are about no other key
 _WITHDRAWN: Change = ("", None, ())  # a key that came and went
 
 
@@ -93,6 +95,28 @@ class TableStore:
         assert self.source is not None
         self.machine.guard(LengthIs(self.source, len(self.live)))
         return len(self.live)
+
+    def counted(self, machine: Machine) -> Value:
+        """The same as a number that may vary."""
+        grown = None if self._pairs is not None else self._grown()
+        if grown is None or self.source is None:
+            return machine.constant(self.length())
+        return live_length(machine, self.live, self.source, grown)
+
+    def is_filled(self, machine: Machine) -> bool:
+        """Whether there are any keys."""
+        if self._pairs is not None or self._changes or self.source is None:
+            return self.length() > 0
+        return is_filled(machine, self.live, self.source)
+
+    def _grown(self) -> int | None:
+        """How many keys more there are than at the start; None: it takes all keys to tell."""
+        told = [(name, token) for name, token, _ in self._changes if name]
+        if any(name not in _ONE_KEY or not self._can_ask(token) for name, token in told):
+            return None
+        tokens = dict.fromkeys(token for _, token in told)
+        there = [self.get(token) is not None for token in tokens]
+        return sum(there) - sum(self._original(token) is not None for token in tokens)
 
     def _can_ask(self, token: object) -> bool:
         return self._simple and not isinstance(token, Value) and is_plain_key(token)

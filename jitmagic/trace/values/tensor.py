@@ -34,7 +34,6 @@ from ..breaks import (
     TensorBranch,
     TensorItem,
     TorchCallFailed,
-    UncertainStrides,
     UnsupportedArguments,
     UnsupportedAttribute,
 )
@@ -47,6 +46,7 @@ from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
 from .bound_data import bind_data
 from .counters import read_counter
+from .described import described
 from .dimensions import DimensionValue
 from .enums import without_enum
 from .gradients import read_gradient, write_gradient
@@ -98,9 +98,6 @@ _PYTHON_DTYPES: dict[type, torch.dtype] = {
     bool: torch.bool,
     complex: torch.complex128,
 }
-_STRIDE_READERS = frozenset(
-    ("stride", "is_contiguous", "dim_order", "is_non_overlapping_and_dense")
-)
 
 
 class TensorValue(Value):
@@ -351,7 +348,7 @@ class TensorMethodValue(Value):
                 return number
         _refuse_method(machine, owner, name)
         if name in ("size", "stride", "get_device", "type", "is_contiguous"):
-            known = _described(machine, owner, name, args)
+            known = described(machine, owner, name, args, kwargs)
             if known is not None:
                 return known
         if name == "__setitem__" and len(args) == 2 and not kwargs:
@@ -386,20 +383,6 @@ def _refuse_method(machine: Machine, owner: TensorValue, name: str) -> None:
         raise GraphBreak(TensorItem.of(what=f".{name}()"))
     if name in REFUSED_METHODS:
         raise GraphBreak(RefusedTorchCall.of(name=f"Tensor.{name}", why=REFUSED_METHODS[name]))
-
-
-def _described(machine: Machine, owner: TensorValue, name: str, args: Args) -> Value | None:
-    """Methods answered without a call; None: record it."""
-    if name in _STRIDE_READERS and owner.node in machine.graph.unknown_strides:
-        raise GraphBreak(UncertainStrides.of(what=f".{name}()"))
-    if name == "get_device":
-        device = device_of(owner.node)
-        return machine.constant(-1 if device.type == "cpu" else device.index)
-    if name == "type" and (not args or not isinstance(args[0], TensorValue)):
-        given = args[0].realize(machine).as_constant(machine) if args else None
-        if not isinstance(given, torch.dtype):
-            owner.refuse(machine, ".type() with names of types")
-    return None
 
 
 # -- recording -----------------------------------------------------------------------------------

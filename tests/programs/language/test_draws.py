@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import jitmagic
+
+from ..counts import counts_of
 
 DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
     "randn": lambda x: x + torch.randn(x.shape, generator=None),
@@ -46,3 +50,62 @@ def test_no_generator_is_the_default_one(draw: str, how: dict[str, Any]) -> None
         torch.manual_seed(seed)
         torch.testing.assert_close(compiled(x), want)
         assert torch.equal(torch.rand(3), left)
+
+
+def _seed_all(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def _seeded(x: Tensor, seed: int) -> Any:
+    _seed_all(seed)
+    return x + torch.rand(3) * random.random() + torch.from_numpy(np.random.rand(3)).float()
+
+
+def _seeded_between(x: Tensor, seed: int) -> Any:
+    y = torch.rand(3) + x
+    torch.manual_seed(seed)
+    return y * torch.rand(3)
+
+
+def _seeded_twice(x: Tensor, seed: int) -> Any:
+    random.seed(seed)
+    first = random.random()
+    random.seed(seed)
+    return x * first, first == random.random(), torch.nn.functional.dropout(x, 0.5)
+
+
+def _seeded_behind_what_raises(x: Tensor, seed: int) -> Any:
+    y = x[torch.tensor([seed])]
+    _seed_all(3)
+    return y + torch.rand(3)
+
+
+SEEDED: dict[str, tuple[Callable[[Tensor, int], Any], int]] = {
+    "all": (_seeded, 0),
+    "between draws": (_seeded_between, 1),
+    "twice": (_seeded_twice, 1),
+    "behind what raises": (_seeded_behind_what_raises, 0),
+    "constant": (lambda x, seed: (torch.manual_seed(7), x * torch.rand(3))[1], 0),
+    "wrong": (lambda x, seed: (x + 1, np.random.seed(seed - 3)), 2),
+}
+
+
+@pytest.mark.parametrize("how", BACKENDS, ids=["eager", "aot", "cpp", "aten"])
+@pytest.mark.parametrize("name", SEEDED)
+def test_a_frame_is_seeded(name: str, how: dict[str, Any]) -> None:
+    run, breaks = SEEDED[name]
+    tagged = jitmagic.jit(run, **how)
+
+    def seen(call: Callable[[Tensor, int], Any], seed: int) -> Any:
+        _seed_all(9)
+        try:
+            found = call(torch.ones(3), seed)
+        except (IndexError, ValueError) as error:
+            found = type(error)
+        return repr((found, torch.rand(2), random.random(), np.random.rand()))
+
+    for seed in (1, 1, 2, 0, 4, 7):
+        assert seen(tagged, seed) == seen(run, seed)
+    assert counts_of(tagged).breaks <= breaks

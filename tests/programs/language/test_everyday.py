@@ -275,3 +275,21 @@ def test_a_float_that_must_be_a_constant_stays_one() -> None:
         torch.testing.assert_close(compiled(r(4), rate)[0], r(4) * rate)
         assert compiled(r(4), rate)[1] == f"rate {rate}"
     assert counts_of(compiled).breaks == 0
+
+
+NEW: dict[str, Callable[[Tensor], Any]] = {
+    "sizes": lambda x: x.new(2, 3).zero_() + x[0, 0],
+    "of another": lambda x: x.new(*x.size()).fill_(2) * x,
+    "a Size": lambda x: x.new(x.size()).copy_(x),
+    "nothing": lambda x: x + x.new().sum(),
+    "a row": lambda x: x.new(x.shape[0]).zero_(),
+    "of another dtype": lambda x: x.long().new(3).zero_(),
+}
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_new_tensors_as_older_programs_make_them(name: str) -> None:
+    tagged = jitmagic.jit(NEW[name], fullgraph=True)
+    for size in (3, 4, 5):
+        x = torch.randn(size, size)
+        torch.testing.assert_close(tagged(x), NEW[name](x))

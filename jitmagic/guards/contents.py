@@ -1,0 +1,46 @@
+"""What is read of a container as a whole: its length, a part of it, what its numbers come to.
+
+Comes in: a container, past any methods that its class has. Goes out: the length, item, part or
+number, or TypeError where the container is of another kind. Agrees with the native loads LENGTH_OF,
+ITEM_AT, PART and REDUCED.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from .source import Length, Part, Reduced
+
+__all__ = ["SIZED", "item_at", "length_of", "read_contents"]
+
+SIZED: tuple[type[Any], ...] = (tuple, list, dict, set, frozenset, deque)
+"""Containers whose length can be read."""
+
+
+def length_of(container: Any) -> int:
+    """len(), past a `__len__` of the class's own."""
+    kind = next((base for base in SIZED if issubclass(type(container), base)), None)
+    if kind is None or (kind is deque and type(container) is not deque):
+        raise TypeError("no container that tells its length")
+    return int(kind.__len__(container))
+
+
+def item_at(sequence: Any, index: Any) -> Any:
+    """`sequence[index]` of an exact list or tuple."""
+    if type(sequence) not in (list, tuple) or type(index) is not int:
+        raise TypeError("no index of a list or tuple")
+    return sequence[index]
+
+
+def read_contents(source: Length | Part | Reduced, container: Any) -> Any:
+    """What the source reads of its base."""
+    if isinstance(source, Length):
+        return length_of(container)
+    if type(container) not in (list, tuple):
+        raise TypeError("neither a list nor a tuple")
+    if isinstance(source, Part):
+        return container[source.start : source.stop]
+    if any(type(item) not in (float, int) for item in container):
+        raise TypeError("not floats and ints alone")
+    return source.function(container)

@@ -1,0 +1,125 @@
+"""Seeds set inside a frame: `torch.manual_seed(0)`, `random.seed(0)`, `numpy.random.seed(step)`.
+
+Comes in: a function that seeds generators which all share, and an int (of the call, or a constant).
+Goes out: a draw that gives nothing (values/random_streams.py): the frame sets the seed before the
+graph runs, in the order of the other draws. What the graph draws from torch's own generators comes
+behind that, so a frame that drew before it is seeded ends there. The states are put back where
+eager runs the frame from its start.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...guards.guard import IdentityIs
+from ...guards.source import ImportedModule, ModuleAttr, Source
+from ...symbols.interval import Interval
+from ..breaks import GraphBreak, StatefulCall
+from ..numpy_emulation import np
+from ..random_states import Seeding
+from ..result import BuildTuple, Recipe
+from ..values.base import Args, Builder, Kwargs, Machine, Value
+from ..values.identity import IdentityValue
+from ..values.scalars import ScalarValue
+from ..wrap import intercepts
+from .registry import handles
+
+__all__: list[str] = []
+
+_SHARED = ModuleAttr(ImportedModule("torch"), "default_generator")
+_OF_NUMPY = Interval(0, 2**32 - 1)
+
+
+class _Seeded(Value):
+    """Generators, and the number that they are seeded with."""
+
+    __slots__ = ("generators", "number")
+
+    def __init__(self, generators: tuple[Any, ...], number: Value) -> None:
+        super().__init__()
+        self.generators, self.number = generators, number
+
+    def recipe(self, builder: Builder) -> Recipe:
+        generators = BuildTuple(tuple(builder.constant(one) for one in self.generators))
+        return builder.invoke(Seeding, (generators, builder(self.number)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Seed:
+    """A call of a function that seeds."""
+
+    function: Callable[[Any], object]
+
+    def __call__(self, seeding: Seeding) -> None:
+        self.function(seeding.number)
+
+
+def _seed(
+    machine: Machine,
+    function: Callable[[Any], object],
+    generators: tuple[Any, ...],
+    args: Args,
+    kwargs: Kwargs,
+    limits: Interval | None = None,
+) -> None:
+    name = f"{function.__module__}.{function.__name__}"
+    broken = GraphBreak(StatefulCall.of(name=name))
+    given = [value.realize(machine) for value in (*args, *kwargs.values())]
+    graph = machine.graph
+    if len(given) != 1 or graph is not graph.root:
+        raise broken
+    number = given[0]
+    if isinstance(number, ScalarValue) and number.place(machine) is not None:
+        if limits is not None:
+            machine.symbols.require(number.expr, limits, name)
+    elif number.varies or not number.is_constant(machine) or not _is_seed(number, machine, limits):
+        raise broken
+    machine.effects.draw(_Seeded(generators, number), _Seed(function), name)
+
+
+def _is_seed(number: Value, machine: Machine, limits: Interval | None) -> bool:
+    value = number.as_constant(machine)
+    return type(value) is int and (limits or Interval(-(2**63), 2**63 - 1)).has(value)
+
+
+@handles(torch.manual_seed)
+def _manual_seed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if any(node.meta.get("random") for node in machine.graph.root.graph.nodes):
+        raise GraphBreak(StatefulCall.of(name="torch.manual_seed"))
+    generators = (torch.default_generator, *torch.cuda.default_generators)
+    _seed(machine, torch.manual_seed, generators, args, kwargs)
+    return machine.wrap(torch.default_generator, _SHARED)
+
+
+class _SeedFunction(IdentityValue):
+    """`random.seed`, `numpy.random.seed`: of a generator that all share."""
+
+    __slots__ = ("generator",)
+
+    def __init__(self, live: Any, source: Source, generator: Any) -> None:
+        super().__init__(live, source)
+        self.generator = generator
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        limits = None if isinstance(self.generator, random.Random) else _OF_NUMPY
+        _seed(machine, self.live, (self.generator,), args, kwargs, limits)
+        return machine.constant(None)
+
+
+def _wrap_seed(machine: Machine, obj: Any, source: Source) -> Value | None:
+    found = next((generator for function, generator in _SEEDS if obj == function), None)
+    if found is None:
+        return None
+    machine.guard(IdentityIs(source, obj))
+    return _SeedFunction(obj, source, found)
+
+
+_SEEDS: list[tuple[Any, Any]] = [(random.seed, getattr(random.seed, "__self__"))]  # noqa: B009
+if np is not None:
+    _SEEDS.append((np.random.seed, np.random.mtrand._rand))
+intercepts(*{type(function) for function, _ in _SEEDS})(_wrap_seed)
