@@ -130,7 +130,7 @@ def _gradients(results: list[Any], given: list[Tensor]) -> Iterator[tuple[str, A
         return
     for n, gradient in enumerate(made):
         # no layout is promised of a gradient
-        if _has_memory(gradient):
+        if isinstance(gradient, Tensor) and gradient.layout is torch.strided:
             gradient = gradient.resolve_conj().contiguous()
         yield from _portrait(f"gradient {n}", gradient)
 
