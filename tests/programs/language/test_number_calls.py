@@ -73,6 +73,7 @@ OTHERS = (
     *("dropout", "label smoothing", "smooth l1", "huber", "celu", "layer norm", "rms norm"),
     *("quantile", "margin ranking", "scale of attention", "exponential", "bernoulli in place"),
     *("value of threshold", "pad", "hinge embedding", "cosine similarity"),
+    *("vmap", "vmap of grad", "hessian"),
 )
 
 
