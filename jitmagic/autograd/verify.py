@@ -47,5 +47,8 @@ def _check(node: Node, found: Any) -> None:
     if not isinstance(spec, TensorSpec) or not isinstance(found, Sym):
         return
     said, made = (replace(one, requires_grad=False, is_leaf=True) for one in (spec, found.spec))
-    if said != made:  # a slice of all is its input, which may require a gradient
+    if found.node.op == "placeholder":
+        # A slice of all is its input, which may require a gradient. Views count from its start.
+        made = replace(made, storage_offset=said.storage_offset)
+    if said != made:
         raise CompileFailed(f"{node.name} is {found.spec} at these sizes, not {spec}")

@@ -248,9 +248,10 @@ def _number_places(name: str) -> tuple[bool, frozenset[int], frozenset[str]]:
 
 
 def _numbers(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Any]:
+    """And each float: what a schema calls so, or Python passes on, may become a Scalar in there."""
     _, positions, names = _number_places(name)
-    given = [arg for n, arg in enumerate(args) if n in positions]
-    given += [value for key, value in kwargs.items() if key in names]
+    given = [arg for n, arg in enumerate(args) if n in positions or type(arg) is float]
+    given += [value for key, value in kwargs.items() if key in names or type(value) is float]
     for value in given:
         yield from (v for v in (value if isinstance(value, (list, tuple)) else (value,)))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ __all__ = ["call_of_sizes"]
 
 aten = torch.ops.aten
 _EXACT = 1 << 21  # of numerators: their products with sizes are exact in float64
+_LARGEST = 1 << 15  # sizes at which products with other fractions have been compared
 
 
 def call_of_sizes(
@@ -80,12 +82,13 @@ def _interpolate(
     operator = getattr(aten, "_" * (antialias or mode == "nearest-exact") + name, None)
     fit = len(factors) == len(wanted) == dims and (size is None) != (scale_factor is None)
     fit = fit and (align_corners is None or not mode.startswith("nearest"))
-    scaled = [] if size is not None or not fit else list(zip(x.shape[2:], factors, strict=True))
-    if operator is None or not fit or not all(_is_exact(*pair) for pair in scaled):
+    if operator is None or not fit:
         return None
     corners = () if mode.startswith("nearest") else (bool(align_corners),)
     if size is None:
-        wanted = [_times(*pair) for pair in scaled]
+        wanted = [_times(*pair) for pair in zip(x.shape[2:], factors, strict=True)]
+    if None in wanted:
+        return None
     scales = [None] * dims if size is not None or recompute_scale_factor else factors
     made: torch.Tensor = operator.default(x, wanted, *corners, *scales)
     return made
@@ -108,21 +111,29 @@ def _max_pool1d(x: torch.Tensor, *args: Any, return_indices: bool = False, **kwa
     return tuple(one.squeeze(-2) for one in made) if return_indices else made.squeeze(-2)
 
 
-def _is_exact(n: Any, factor: Any) -> bool:
-    """Whether the product of a size with it, rounded down as float64, is that of integers."""
+def _times(n: Any, factor: Any) -> Any:
+    """The product of a size with it, rounded down as float64; None: for some n it is not that of
+    integers, of which this is one, or may be.
+    """
     if not isinstance(factor, int | float) or not 0 < factor < _EXACT:
-        return False
-    if type(n) is int:
-        return True
-    exact = Fraction(factor)
-    return max(exact.numerator, exact.denominator) < _EXACT
-
-
-def _times(n: Any, factor: float) -> Any:
+        return None
     if type(n) is int:
         return int(n * factor)
     exact = Fraction(factor)
+    if max(exact.numerator, exact.denominator) >= _EXACT:
+        exact = exact.limit_denominator(_EXACT)
+        # Where the product is no integer it is too far from one for float64 to cross it.
+        least = _rounded_otherwise(factor, exact)
+        if n >= _LARGEST or (least < _LARGEST and n % exact.denominator == 0 and n >= least):
+            return None
     return n * exact.numerator // exact.denominator
+
+
+@cache
+def _rounded_otherwise(factor: float, exact: Fraction) -> int:
+    """The least size whose product is an integer that float64 does not give: 45 * 1.4 < 63."""
+    whole = range(0, _LARGEST, exact.denominator)
+    return next((n for n in whole if int(n * factor) != n * exact), _LARGEST)
 
 
 # Each gives None where its function is called as it is.

@@ -172,6 +172,8 @@ class TransformBuilder(_InnerBuilder):
 
     def __init__(self, outer: GraphBuilder, name: str, grad_enabled: bool) -> None:
         super().__init__(outer, name, grad_enabled, torch.Tensor.size)  # sym_size knows no levels
+        # Nodes of the root graph for floats that vary, and their values in the tracer.
+        self.numbers: dict[Node, Any] = outer.numbers if isinstance(outer, TransformBuilder) else {}
 
     def flags_vary(self, node: Node) -> bool:
         """What requires grad around a level may not do so at the level."""

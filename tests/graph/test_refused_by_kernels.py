@@ -44,6 +44,15 @@ REFUSED: dict[str, Callable[[Tensor], Any]] = {
         x, x.double(), 1, torch.float32
     ),
 }
+BEYOND = 1e300  # what float32 does not hold
+REFUSED |= {
+    "threshold of a large number": lambda x: F.threshold(x, BEYOND, 0.5),
+    "value of threshold": lambda x: F.threshold(x, 0.5, BEYOND),
+    "padded with a large number": lambda x: F.pad(x, (1, 1), value=BEYOND),
+    "a large margin": lambda x: F.hinge_embedding_loss(x, ones(3, 3), margin=BEYOND),
+    "a large epsilon": lambda x: F.cosine_similarity(x, x + 1, eps=BEYOND),
+    "a large slope": lambda x: F.leaky_relu(x, BEYOND),
+}
 BACKENDS: dict[str, dict[str, Any]] = {
     "native": {},
     "numba": {"options": {"cpu_tier": "numba"}},

@@ -1,7 +1,9 @@
 """What a trial shows, eager and compiled, and whether it is the same.
 
 Values are judged by eager and by float64: equal to a few ulp, or no further from the float64 result
-than twice eager's own distance and a few ulp of the largest element.
+than twice eager's own distance and a few ulp of the largest element. Where the call is
+ill-conditioned (the gradient of a saturated softmax), eager's distance is a matter of luck: it
+counts as at least what an ulp of the arguments changes in float64.
 """
 
 from __future__ import annotations
@@ -62,9 +64,10 @@ def differs(trial: Trial, compiled: Callable[..., Any]) -> str | None:
     return None if found is None else f"{trial.label}: {found}"
 
 
-def _observe(call: Callable[..., Any], trial: Trial, wide: bool = False) -> Seen:
+def _observe(call: Callable[..., Any], trial: Trial, wide: bool = False, ulps: int = 0) -> Seen:
+    """`ulps`: by how many of its own dtype each number is moved, up or down, if `wide`."""
     seen = Seen()
-    arguments = copied(_widened(trial.arguments) if wide else trial.arguments)
+    arguments = copied(_widened(trial.arguments, ulps) if wide else trial.arguments)
     given = [v for v in tree_flatten(arguments)[0] if isinstance(v, Tensor)]
     torch.manual_seed(7)
     try:
@@ -87,12 +90,19 @@ def _observe(call: Callable[..., Any], trial: Trial, wide: bool = False) -> Seen
     return seen
 
 
-def _widened(arguments: Any) -> Any:
+def _widened(arguments: Any, ulps: int) -> Any:
+    signs = torch.Generator().manual_seed(5)
+
+    def moved(t: Tensor, dtype: torch.dtype) -> Tensor:
+        sign = torch.randint(2, t.shape, generator=signs).to(t.device) * 2 - 1
+        return t * (1 + sign * ulps * torch.finfo(dtype).eps)
+
     def widen(value: Any) -> Any:
         if isinstance(value, torch.dtype):
             return _WIDE.get(value, value)
         if isinstance(value, Tensor) and value.layout is torch.strided and value.dtype in _WIDE:
             wide = value.detach().to(_WIDE[value.dtype])
+            wide = moved(wide, value.dtype) if ulps else wide
             return wide.requires_grad_(value.requires_grad)
         return value
 
@@ -120,7 +130,7 @@ def _gradients(results: list[Any], given: list[Tensor]) -> Iterator[tuple[str, A
         return
     for n, gradient in enumerate(made):
         # no layout is promised of a gradient
-        if _has_memory(gradient):
+        if isinstance(gradient, Tensor) and gradient.layout is torch.strided:
             gradient = gradient.resolve_conj().contiguous()
         yield from _portrait(f"gradient {n}", gradient)
 
@@ -178,4 +188,11 @@ def _as_exact(n: int, wanted: Any, have: Any, trial: Trial) -> bool:
         return False
     off = [(t[kept].to(truth.dtype) - truth[kept]).abs().max().item() for t in (wanted, have)]
     size = truth[kept].abs().max().item()
-    return off[1] <= 2 * off[0] + _ULP * torch.finfo(wanted.dtype).eps * size
+    slack = _ULP * torch.finfo(wanted.dtype).eps * size
+    if off[1] <= 2 * off[0] + slack:
+        return True
+    nearby = _observe(trial.call, trial, wide=True, ulps=1)
+    if nearby.raised or nearby.parts[n][1].shape != truth.shape:
+        return False
+    moved = (nearby.parts[n][1][kept] - truth[kept]).abs().max().item()
+    return off[1] <= 2 * max(off[0], moved) + slack

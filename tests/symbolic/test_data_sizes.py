@@ -217,6 +217,18 @@ def same_as_eager(fn: Callable[..., Any], made: Callable[..., Any], grad: bool) 
         )
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_slice_of_all_of_a_view_with_an_offset(backend: str) -> None:
+    def last(x: torch.Tensor) -> torch.Tensor:
+        row = x.narrow(0, x.shape[0] - 1, 1)
+        return row.reshape(-1)[: (row == row).sum().item()] * 2
+
+    made = jitmagic.jit(last, backend=backend, fullgraph=True, options={"on_error": "raise"})
+    for shape in ((33, 5), (9, 12), (6, 33), (4, 33)):
+        x = torch.randn(shape, requires_grad=True)
+        assert torch.equal(made(x), last(x))
+
+
 @pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])

@@ -5,6 +5,7 @@ Python, which computes with symbolic sizes as well, has other roundings and make
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -62,3 +63,16 @@ def test_sizes_that_change(rank: int, how: dict[str, Any], wants_gradient: bool)
             torch.testing.assert_close(ours.grad, eagers.grad, equal_nan=True)
     by_ints = all(isinstance(value, int) for key, value in how.items() if key != "mode")
     assert wants_gradient or not by_ints or len(handle_of(compiled).journal) == 2
+
+
+@pytest.mark.parametrize("factor", [0.7, 1.3, 1.4, 1 / 3, 2.3, 0.123, 2**0.5])
+def test_factors_that_are_no_binary_fraction(factor: float) -> None:
+    """float64 gives 62 for 45 * 1.4, 63 for any calculation with 7 / 5."""
+    compiled = jitmagic.jit(lambda x: F.interpolate(x, scale_factor=factor), backend="eager")
+    sizes = (91, 83, 45, 90, 100, 46, 101, 97, 180, 103, 270, 171, 95, 89)
+    for n in sizes:
+        x = torch.randn(1, 2, n)
+        _alike(compiled(x), F.interpolate(x, scale_factor=factor))
+    odd = [n for n in sizes if int(n * factor) != int(Fraction(factor).limit_denominator(9999) * n)]
+    assert bool(odd) == (factor in (0.7, 1.4, 2.3))
+    assert odd or len(handle_of(compiled).journal) == 2

@@ -3,13 +3,15 @@
 Comes in: a call whose arguments hold nodes and, at the top level, ScalarValues. Goes out: the call
 in the graph. A float, or an int where a call takes floats, is a node that reads it when the graph
 runs (graph/number_ranges.py), in the range where torch does the same for all numbers: guards keep
-to that. Another int is a size, or a constant of one vector of sizes; a float is a constant else:
-`Specialize` says so.
+to that. Under a transform of torch.func it is the transform that takes the number: where that does
+the same is told once the function has been followed. Another int is a size, or a constant of one
+vector of sizes; a float is a constant else: `Specialize` says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from torch.fx import Node
@@ -23,10 +25,11 @@ from ...symbols.context import Specialize
 from ...symbols.interval import ANY_FLOAT, Interval
 from ...symbols.scalar import symbols_of
 from ...symbols.size import SizeOf
+from ..region import TransformBuilder
 from .base import Machine
 from .scalars import ScalarValue
 
-__all__ = ["call_with_numbers", "refuse_numbers"]
+__all__ = ["call_with_numbers", "keep_numbers_of_transform", "refuse_numbers"]
 
 _EXAMPLE = 0.41421356237309503
 _USUAL = Interval(-1e30, 1e30)  # what is not in there is asserted not to come
@@ -72,8 +75,6 @@ def _as_number(
     range of the number is narrowed to those for which torch does the same.
     """
     graph: GraphBuilder = machine.graph
-    if graph.root is not graph:
-        return None
     metas = with_hints(map_nodes(dict(given), lambda node: node.meta["val"]))
     hints = {name: _hint(machine, arg) for name, arg in metas.items()}
 
@@ -86,15 +87,76 @@ def _as_number(
             return None
         number = number.as_float(machine)
         hints[place] = float(hints[place])
-    found: Interval | None = ANY_FLOAT
-    for others in _with_others(hints, given):
-        around = range_of_number(target, call(others), hints[place], grad)
-        found = None if around is None or found is None else found.narrowed(around)
-    if found is None or not (machine.symbols.has_hints((number.expr,)) or _USUAL.within(found)):
+    if graph.root is not graph:
+        return _in_transform(machine, graph, number, hints[place])
+    found = _range(target, call, hints, given, place, grad)
+    if found is None or not _may_be_within(machine, number, found):
         return None
     number.keep_within(machine, found, f"an argument of {call_name(target)}()")
     node = number.argument(machine, full=True)
     return add_number(graph.graph, node, hints[place], found, machine.lines(), graph.step())
+
+
+def _in_transform(
+    machine: Machine, graph: GraphBuilder, number: ScalarValue, hint: float
+) -> Node | None:
+    """A node of the root graph, which the function under the transform captures. One that was
+    computed in the function has other values at other levels.
+    """
+    root, tensor = graph.root, number.node
+    if not isinstance(graph, TransformBuilder) or tensor is None or tensor.graph is not root.graph:
+        return None
+    node = add_number(root.graph, tensor, hint, ANY_FLOAT, machine.lines(), root.step())
+    graph.numbers[node] = number
+    return node
+
+
+def _range(
+    target: Target,
+    call: Callable[[Mapping[Any, Any]], Call],
+    hints: Mapping[Any, Any],
+    given: Mapping[Any, Any],
+    place: Any,
+    grad: bool,
+) -> Interval | None:
+    found: Interval | None = ANY_FLOAT
+    for others in _with_others(hints, given):
+        around = range_of_number(target, call(others), hints[place], grad)
+        found = None if around is None or found is None else found.narrowed(around)
+    return found
+
+
+def _may_be_within(machine: Machine, number: ScalarValue, limits: Interval) -> bool:
+    return machine.symbols.has_hints((number.expr,)) or _USUAL.within(limits)
+
+
+def keep_numbers_of_transform(
+    machine: Machine,
+    target: Any,
+    given: Sequence[Node],
+    captured: Sequence[Node],
+    numbers: Mapping[Node, ScalarValue],
+) -> None:
+    """Narrow the numbers that the function under a transform takes to where the transform is alike:
+    its levels may have formulas of their own.
+    """
+    metas = with_hints(tuple(node.meta["val"] for node in given))
+    hints = dict(enumerate(with_hints(tuple(node.meta["val"] for node in captured))))
+
+    def call(others: Mapping[Any, Any], place: int) -> Call:
+        return lambda changed: ((metas, tuple({**others, place: changed}.values())), {})
+
+    for place, node in enumerate(captured):
+        if (number := numbers.get(node)) is None:
+            continue
+        calls = partial(call, place=place)
+        found = _range(
+            target, calls, hints, dict(enumerate(captured)), place, machine.graph.grad_enabled
+        )
+        if found is None or not _may_be_within(machine, number, found):
+            refuse_numbers(f"torch.func.{target.__name__}", number)
+        number.keep_within(machine, found, f"an argument of torch.func.{target.__name__}()")
+        node.meta["range"] = found
 
 
 def _hint(machine: Machine, arg: Any) -> Any:

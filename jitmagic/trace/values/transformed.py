@@ -31,6 +31,7 @@ from ..region import TransformBuilder
 from ..result import BreakReason, Recipe
 from ..structures import lower_structure, raise_structure
 from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from .number_arguments import keep_numbers_of_transform
 from .tensor import TensorValue, lift
 
 __all__ = ["PulledValue", "TransformedValue", "call_transformed"]
@@ -179,6 +180,9 @@ class _Call:
         made = _record(machine, target, (_nodes(self.given), captured), device, self.name, draws)
         if target.runs > 1 and watched.touched:
             self._refuse("it runs several times and changes something")
+        if region.numbers and outer.root is outer:
+            given = _nodes(self.given)
+            keep_numbers_of_transform(machine, target, given, captured, region.numbers)
         return made
 
     def _device(self) -> torch.device:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import grad, hessian, jvp, vmap
 
 __all__ = ["ANY", "CALLS", "POSITIVE", "PROBABILITIES", "outcome"]
 
@@ -56,6 +57,7 @@ _OF_PROBABILITIES: dict[str, Program] = {
     ),
     "quantile": lambda x, p: x.quantile(p, dim=1),
     "nanquantile": lambda x, p: torch.nanquantile(x, p),
+    "dropout under vmap": lambda x, p: vmap(lambda y: F.dropout(y, p), randomness="different")(x),
     "logit": lambda x, p: torch.logit(x.sigmoid(), p / 3),
     "dropout of attention": lambda x, p: _attention(x, dropout_p=p),
     "bernoulli in place": lambda x, p: _fresh(x).bernoulli_(p) + x[0, 0],
@@ -111,9 +113,16 @@ _OF_ANY: dict[str, Program] = {
     "rsub": lambda x, s: torch.rsub(x, x * 2, alpha=s),
     "copysign": lambda x, s: torch.copysign(x, s),
 }
+_IN_TRANSFORMS: dict[str, Program] = {
+    "vmap": lambda x, s: vmap(lambda row: F.elu(row, s) + F.layer_norm(row, (8,), eps=s) * s)(x),
+    "vmap of grad": lambda x, s: vmap(grad(lambda row: F.softplus(row, s).sum()))(x),
+    "hessian": lambda x, s: hessian(lambda row: F.elu(row, s).square().sum())(x[0]),
+    "jvp": lambda x, s: jvp(lambda y: F.huber_loss(y, y.sin(), delta=s), (x,), (x * 2,))[1],
+}
 CALLS: dict[str, tuple[Program, tuple[float, ...]]] = {
     **{name: (program, PROBABILITIES) for name, program in _OF_PROBABILITIES.items()},
     **{name: (program, POSITIVE) for name, program in _OF_POSITIVE.items()},
+    **{name: (program, POSITIVE) for name, program in _IN_TRANSFORMS.items()},
     **{name: (program, ANY) for name, program in _OF_ANY.items()},
 }
 

@@ -20,7 +20,7 @@ from tests.programs.counts import counts_of, eager_of
 
 from .number_calls import CALLS, PROBABILITIES, Program, outcome
 
-EDGES = (0.0, 1.0, -1.0, -0.0, math.nan, math.inf, 1e-30, 7e4)
+EDGES = (0.0, 1.0, -1.0, -0.0, math.nan, math.inf, -math.inf, 1e-30, 7e4, 1e300)
 X = torch.arange(32.0).reshape(4, 8) / 8 - 2
 TIERS: dict[str, dict[str, Any]] = {
     "numba": {"options": {"cpu_tier": "numba"}},
@@ -72,6 +72,8 @@ ACTIVATIONS = ("leaky relu", "elu", "softplus", "hardtanh", "hardshrink", "thres
 OTHERS = (
     *("dropout", "label smoothing", "smooth l1", "huber", "celu", "layer norm", "rms norm"),
     *("quantile", "margin ranking", "scale of attention", "exponential", "bernoulli in place"),
+    *("value of threshold", "pad", "hinge embedding", "cosine similarity"),
+    *("vmap", "vmap of grad", "hessian"),
 )
 
 
