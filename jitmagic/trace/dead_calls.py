@@ -1,11 +1,16 @@
-"""Calls whose results nothing reads: they go only where eager's kernels would take them.
+"""Calls that eager's kernels are asked about while the frame is traced: those that nothing reads,
+and those of a graph that writes to its inputs.
 
 Comes in: the graph of a frame, before dead code is dropped. Goes out: nothing, or Unrestorable, so
-that the frame ends before the call and eager raises. Meta functions let pass what kernels refuse,
-and what is dropped is never refused by a kernel. What may raise because of its data stays anyway.
+that the frame ends before the call and eager raises. Meta functions let pass what kernels refuse.
+What is dropped is never refused by a kernel; a graph that has written to inputs cannot start over
+as plain Python when one refuses, and what the program did before the call would be lost. What may
+raise because of its data stays anyway, and undoes its writes (undo.py).
 """
 
 from __future__ import annotations
+
+import math
 
 from torch.fx import Node
 
@@ -16,15 +21,21 @@ from ..graph.passes import dead_calls
 from ..graph.probe import why_refused
 from ..graph.propagate import call_name, target_name
 from ..graph.sym_node import as_torch, with_hints
+from ..symbols.size import hint_of
 from .breaks import TorchCallFailed
+from .undo import may_raise
 from .values.base import Unrestorable
 
 __all__ = ["check_dead_calls"]
 
+_MOST = 1 << 14  # elements of a call: stand-ins cost a compile microseconds
+
 
 def check_dead_calls(graph: GraphBuilder) -> None:
-    """Raise Unrestorable where eager would raise at a call that is about to be dropped."""
-    for node in reversed(dead_calls(graph.graph, graph.is_output)):
+    """Raise Unrestorable where eager would raise at a call that is about to be dropped, or behind a
+    write to an input.
+    """
+    for node in (*reversed(dead_calls(graph.graph, graph.is_output)), *_without_return(graph)):
         if node.op not in ("call_function", "call_method") or _is_view(node):
             continue
         error = _refusal(node)
@@ -32,6 +43,21 @@ def check_dead_calls(graph: GraphBuilder) -> None:
             what = f"{type(error).__name__}: {error}"
             reason = TorchCallFailed.of(name=call_name(node.target), error=what)
             raise Unrestorable("a call", node.meta["step"], reason)
+
+
+def _without_return(graph: GraphBuilder) -> list[Node]:
+    """The calls, in order, after which a graph that raises is not followed by plain Python. Large
+    ones are not tried; under autocast the tensors of a node are not those that kernels see.
+    """
+    nodes: list[Node] = list(graph.graph.nodes)
+    starts_over = not graph.mutated_inputs or any(map(may_raise, nodes))
+    if starts_over or graph.has_cast:
+        return []
+    return [n for n in nodes if sum(map(_elements, (n, *n.all_input_nodes))) <= _MOST]
+
+
+def _elements(node: Node) -> int:
+    return sum(math.prod(map(hint_of, spec.shape)) for spec in specs_in(node))
 
 
 def _refusal(node: Node) -> Exception | None:

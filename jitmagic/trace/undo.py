@@ -18,7 +18,7 @@ from ..spec import TensorSpec
 from ..symbols.size import hint_of
 from .result import Trace
 
-__all__ = ["can_assert", "can_be_copied", "can_start_over", "written_before_raising"]
+__all__ = ["can_assert", "can_be_copied", "can_start_over", "may_raise", "written_before_raising"]
 
 _MOST = 1 << 20  # bytes that are copied in each call rather than have the graph end
 
@@ -30,7 +30,7 @@ def can_start_over(trace: Trace) -> bool:
     """
     if not trace.mutated and not trace.draws:
         return True
-    return any(map(_may_raise, trace.graph.graph.nodes))
+    return any(map(may_raise, trace.graph.graph.nodes))
 
 
 def can_assert(written: Iterable[TensorSpec]) -> bool:
@@ -50,12 +50,13 @@ def can_be_copied(written: Iterable[TensorSpec]) -> bool:
 def written_before_raising(trace: Trace) -> tuple[int, ...]:
     """The inputs that a run in the program's order has written to when something raises."""
     nodes: list[Node] = list(trace.graph.graph.nodes)
-    while nodes and not _may_raise(nodes[-1]):
+    while nodes and not may_raise(nodes[-1]):
         nodes.pop()
     written = {storage_of(one) for node in nodes for one in node.meta.get("mutates", ())}
     inputs = trace.graph.graph.find_nodes(op="placeholder")
     return tuple(n for n in trace.mutated if storage_of(inputs[n]) in written)
 
 
-def _may_raise(node: Node) -> bool:
+def may_raise(node: Node) -> bool:
+    """Whether data decide that running it raises."""
     return may_raise_on_data(node) or has_data_sizes(node)

@@ -139,6 +139,34 @@ def test_a_kernel_of_a_gpu_takes_one_number_of_the_cpu() -> None:
             place_of("addcmul_", *args)
 
 
+class Counter:
+    """What a program did before the call that raises."""
+
+    def __init__(self, refused: Callable[[Tensor], Any]) -> None:
+        self.calls, self.refused = 0, refused
+
+    def run(self, x: Tensor, seen: list[int]) -> Any:
+        x.flatten().add_(1)
+        self.calls += 1
+        seen.append(self.calls)
+        return self.refused(x + 1)
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_was_done_before_a_refused_call_stays_done(name: str, backend: str) -> None:
+    def observed(tag: Callable[..., Any]) -> list[Any]:
+        counter = Counter(REFUSED[name])
+        run, made = tag(counter.run), []
+        for _ in range(2):
+            x, seen = ones(3, 3), [0]
+            error = error_of(lambda x, seen=seen: run(x, seen), x)  # type: ignore[misc]
+            made.append((error, counter.calls, seen, x.tolist()))
+        return made
+
+    assert observed(lambda fn: jitmagic.jit(fn, **BACKENDS[backend])) == observed(lambda fn: fn)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("shape", [(1, 4, 2, 0), (0, 4, 2, 2), (2, 0, 4, 4)])
 def test_a_kernel_that_keeps_the_shape_of_nothing(shape: tuple[int, ...], backend: str) -> None:
