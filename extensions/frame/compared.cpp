@@ -1,5 +1,5 @@
 // Asking and telling a comparison, which is Python of ours: not hooked, with room of its own to recurse.
-// Only the call itself is between the two readings of the clock.
+// Between the two readings of the clock is the call, and for compiled code its guards, which eager has not.
 
 #include "compared.h"
 
@@ -26,6 +26,7 @@ ComparedCall::ComparedCall(Entry* entry)
   timed_ = answer && Py_IS_TYPE(answer, &EntryType);
   if (timed_) {
     chosen_ = reinterpret_cast<Entry*>(answer);
+    since_ = std::chrono::steady_clock::now();
     return;
   }
   if (answer) chosen_ = reinterpret_cast<Entry*>(Py_NewRef(entry));
@@ -50,6 +51,8 @@ void ComparedCall::start() {
   running_ = timed_;
   if (!running_) return;
   jm_this_thread()->timed++;
+  if (chosen_ == entry_) return;
+  entry_->hits++;  // a turn of eager is a call of this variant too
   since_ = std::chrono::steady_clock::now();
 }
 

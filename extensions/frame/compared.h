@@ -17,7 +17,7 @@ class ComparedCall {
   ComparedCall& operator=(const ComparedCall&) = delete;
 
   Entry* chosen() const { return chosen_; }  // NULL: an exception is set
-  void start();
+  void start();  // once the guards have passed again
   // comparison.end(result, nanoseconds); the result, or NULL with an exception set.
   PyObject* stop(PyObject* result);
 

@@ -216,7 +216,6 @@ PyObject* run_compared(Dispatcher* self, Entry* entry, PyObject* const* args, Re
   if (!call.chosen()) return nullptr;
   // Python has run since the guards passed, and another thread may have.
   if (first_failure(entry->program, args, self->arity, registers) >= 0) return dispatch_once(self, args);
-  if (call.chosen() != entry) entry->hits++;  // in turns with eager, but a call of this variant
   call.start();
   return call.stop(follow(run_entry(self, call.chosen(), args, registers)));
 }
