@@ -10,6 +10,7 @@ import operator
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch.fx import GraphModule, Node
 
 from ..errors import CompileFailed
@@ -19,6 +20,8 @@ from ..spec import TensorSpec
 from .recorder import Recorder, Sym
 
 __all__ = ["verify_joint"]
+
+aten = torch.ops.aten
 
 
 def verify_joint(gm: GraphModule) -> None:
@@ -47,8 +50,9 @@ def _check(node: Node, found: Any) -> None:
     if not isinstance(spec, TensorSpec) or not isinstance(found, Sym):
         return
     said, made = (replace(one, requires_grad=False, is_leaf=True) for one in (spec, found.spec))
-    if found.node.op == "placeholder":
-        # A slice of all is its input, which may require a gradient. Views count from its start.
+    if found.node.op == "placeholder" or node.target is aten.copy_.default:
+        # A slice of all is its input, which may require a gradient, and so is what was written.
+        # Views count from its start.
         made = replace(made, storage_offset=said.storage_offset)
     if said != made:
         raise CompileFailed(f"{node.name} is {found.spec} at these sizes, not {spec}")

@@ -66,7 +66,8 @@ def split_into_subgraphs(gm: GraphModule, asked: Container[int] | None = None) -
     nodes = list(gm.graph.nodes)
     flat: Sequence[Node] = nodes[-1].args[0]
     wanted = dict.fromkeys(node for n, node in enumerate(flat) if asked is None or n in asked)
-    ranges = [where for result in wanted if (where := _split_range(nodes, result))]
+    writes = _writes(nodes)
+    ranges = [where for result in wanted if (where := _split_range(nodes, writes, result))]
     if not ranges:
         return None
     if any(node.target is gradients for node in nodes):
@@ -95,26 +96,47 @@ def _differentiable(node: Node) -> bool:
     return any(isinstance(part, TensorSpec) and part.requires_grad for part in specs)
 
 
-def _split_range(nodes: Sequence[Node], result: Node) -> range:
+def _has_history(result: Node) -> bool:
+    """At the end: of its own, or since it was written to."""
+    if _differentiable(result):
+        return True
+    if result.op == "placeholder" or result.meta.get("spent"):
+        return False
+    return any(tensor.requires_grad for tensor in tensors_in(value_of(result)))
+
+
+def _writes(nodes: Sequence[Node]) -> list[tuple[int, Node, set[int]]]:
+    """The calls that write, where they stand and to which memory."""
+    return [
+        (n, node, set().union(*map(memory_of, targets)))
+        for n, node in enumerate(nodes)
+        if (targets := mutated_by(node))
+    ]
+
+
+def _split_range(
+    nodes: Sequence[Node], writes: Sequence[tuple[int, Node, set[int]]], result: Node
+) -> range:
     """The indices of nodes after which the graph may be split: the result has been computed, but
     nothing yet of what leads from it to other results. Empty where one graph is as good as two.
     """
-    if result.op == "placeholder" or not _differentiable(result):
+    if result.op == "placeholder" or not _has_history(result):
         return range(0)
-    others = {node for node in _results(nodes) if node is not result and _differentiable(node)}
+    others = {node for node in _results(nodes) if node is not result and _has_history(node)}
     behind = descendants([result], filter(_differentiable, nodes))
+    own = memory_of(result)
+    final = max([nodes.index(result), *(n for n, _, memory in writes if memory & own)])
     between = others & behind
+    for other in others:
+        memory = memory_of(other)
+        between |= {node for n, node, to in writes if n > final and to & memory and node in behind}
+        if not between.isdisjoint(other.users) and nodes.index(other) > final:
+            between.add(other)  # made to be written to
     for node in reversed(nodes):
         if node in behind and not between.isdisjoint(node.users):
             between.add(node)
     between |= {output for node in between for output in _given_history(node)}
     between.discard(result)
-    memory = memory_of(result)
-    final = max(
-        n
-        for n, node in enumerate(nodes)
-        if node is result or any(memory & memory_of(target) for target in mutated_by(node))
-    )
     first = min((n for n, node in enumerate(nodes) if node in between), default=0)
     return range(final, first)
 

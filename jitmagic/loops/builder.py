@@ -315,6 +315,21 @@ class Builder:
             return type(arg)(self._argument(part) for part in arg)
         return arg
 
+    def mark(self) -> tuple[int, int]:
+        """How much there is, for `undo`."""
+        return len(self.steps), len(self.buffers)
+
+    def undo(self, mark: tuple[int, int]) -> None:
+        """Take back the steps since a mark, whose results nothing reads, and their buffers."""
+        if mark == self.mark():
+            return
+        del self.steps[mark[0] :]
+        while len(self.buffers) > mark[1]:
+            name, _ = self.buffers.popitem()
+            self.bases.pop(name, None)
+            self.offsets.pop(name, None)
+        self._memory = {key: kept for key, kept in self._memory.items() if kept in self.buffers}
+
     # -- memory ----------------------------------------------------------------------------------
 
     def memory(self, view: TensorView, stride: tuple[int, ...] | None = None) -> str:

@@ -121,13 +121,15 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
         reason = f"it runs on {builder.device}, the kernels on {builder.kernel_device}"
         return fallback_to_aten(builder, out, op, args, kwargs, reason)
     bound, named = _bound(op, args, kwargs)
+    before = builder.mark()
     bound = [_brought(builder, arg) for arg in bound]
-    mark = len(builder.steps)
+    mark = builder.mark()
     try:
         return lowering(builder, out, *bound, **named)
     except Decline as why:
-        if len(builder.steps) != mark:
+        if builder.mark() != mark:
             raise VerifyError(f"the lowering of {op} declined halfway: {why}") from why
+        builder.undo(before)  # what was brought: ATen takes scalars from where they are
         return fallback_to_aten(builder, out, op, args, kwargs, str(why))
 
 

@@ -45,6 +45,11 @@ def with_views(self: Layers, x: torch.Tensor) -> Any:
     return hidden, flat, (flat * flat).sum() + hidden.sum()
 
 
+def kept_in_new_memory(self: Layers, x: torch.Tensor) -> Any:
+    hidden = self.first(x)
+    return torch.empty_like(hidden).copy_(hidden), hidden
+
+
 def written_before_use(self: Layers, x: torch.Tensor) -> Any:
     hidden = self.first(x)
     hidden.mul_(2)
@@ -77,6 +82,7 @@ SHOWN = [
     features_and_loss,
     every_layer,
     with_views,
+    kept_in_new_memory,
     written_before_use,
     random_between,
     under_autocast,

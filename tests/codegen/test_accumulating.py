@@ -85,6 +85,13 @@ def test_sums_of_16_bits_are_atens(dtype: torch.dtype) -> None:
     ]
 
 
+def test_a_call_that_is_atens_takes_scalars_from_the_cpu() -> None:
+    """Of one value from there ATen makes a masked fill, which waits for nothing."""
+    plan, _ = compiled(lambda x, m, c: x.index_put((m,), c) + 1, X, X > 0, torch.tensor(7.0))
+    calls = [str(step.op) for step in plan.steps if isinstance(step, Call)]
+    assert calls == ["aten.index_put.default"]
+
+
 def test_where_an_order_is_asked_for_they_are_atens() -> None:
     torch.use_deterministic_algorithms(True)
     try:
