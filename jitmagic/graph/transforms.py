@@ -127,7 +127,9 @@ class Transformed(_OverTensors):
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         groups: dict[str, Sequence[Any]] = {"given": tensors, "captured": captured}
         inputs = [groups[group][n] for group, n in self.feeds]
-        return self.answer.fill(self.region.forward(*inputs))  # its __call__ prints what is raised
+        # A module's __call__ prints what is raised; a script has a function here.
+        run = getattr(self.region, "forward", self.region)
+        return self.answer.fill(run(*inputs))
 
 
 class Pull(_OverTensors):

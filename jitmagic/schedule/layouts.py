@@ -19,7 +19,7 @@ from math import prod
 
 import torch
 
-from ..loops.expr import Expr, Integer, axes_of
+from ..loops.expr import Integer, axes_of
 from ..loops.ir import (
     Alias,
     Axis,
@@ -142,11 +142,18 @@ def _read_in_groups(program: LoopProgram) -> set[str]:
     """Images of which a reduction takes some channels together with their rows, as group_norm
     does. Each channel's rows are in one piece only where the image is row-major.
     """
+    nests = [step for step in program.steps if isinstance(step, Nest)]
     names: set[str] = set()
-    for step in program.steps:
-        if isinstance(step, Nest):
-            images = [load for load in loads_of(step.stores) if len(load.index) == 4]
-            names.update(load.buffer for load in images if _has_groups(load.index[1], step))
+    along = {
+        load.buffer
+        for nest in nests
+        for load in loads_of(nest.stores)
+        if not all(axes_of(part).issubset(nest.outer) for part in load.index)
+    }
+    for nest in nests:
+        is_reduced = any(store.buffer in along for store in nest.stores)
+        images = [load for load in loads_of(nest.stores) if len(load.index) == 4]
+        names.update(load.buffer for load in images if _has_groups(load, nest, is_reduced))
     return names
 
 
@@ -166,10 +173,16 @@ def _beside(names: set[str], program: LoopProgram) -> set[str]:
     return reached
 
 
-def _has_groups(channel: Expr, nest: Nest) -> bool:
-    """Whether a reduction or an inner loop goes through channels and more."""
-    plain = isinstance(channel, AxisVar | Integer)
-    return not plain and not axes_of(channel).issubset(nest.outer)
+def _has_groups(load: Load, nest: Nest, is_reduced: bool) -> bool:
+    """Whether a reduction or an inner loop goes through channels and more, here or where it reads
+    what the nest stores.
+    """
+    _, channel, *rest = load.index
+    if isinstance(channel, AxisVar | Integer):
+        return False
+    axes = axes_of(channel)
+    with_rows = any(axes & axes_of(part) for part in rest)
+    return not axes.issubset(nest.outer) or (is_reduced and with_rows)
 
 
 def _free_to_choose(program: LoopProgram, kept: int) -> set[str]:
