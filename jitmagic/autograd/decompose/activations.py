@@ -111,7 +111,7 @@ def _hardtanh(r: Recorder, x: Sym, low: float = -1, high: float = 1) -> Sym:
     return _clamp(x, low, high)
 
 
-@rule(aten.hardtanh_backward.default)
+@rule(aten.hardtanh_backward.default, opmath=True)  # bounds that 16 bits round are not rounded
 def _hardtanh_backward(r: Recorder, grad: Sym, x: Sym, low: float, high: float) -> Sym:
     if x.device.type == "cpu":  # of NaN: 0 in its vectors, though not in what is left of them
         return r.where((x > low).both(x < high), grad, 0.0)
