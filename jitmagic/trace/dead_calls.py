@@ -11,6 +11,7 @@ raise because of its data stays anyway, and undoes its writes (undo.py).
 from __future__ import annotations
 
 import math
+import operator
 
 from torch.fx import Node
 
@@ -36,7 +37,7 @@ def check_dead_calls(graph: GraphBuilder) -> None:
     write to an input.
     """
     for node in (*reversed(dead_calls(graph.graph, graph.is_output)), *_without_return(graph)):
-        if node.op not in ("call_function", "call_method") or _is_view(node):
+        if node.op not in ("call_function", "call_method") or _is_part(node) or _is_view(node):
             continue
         error = _refusal(node)
         if error is not None:
@@ -53,7 +54,8 @@ def _without_return(graph: GraphBuilder) -> list[Node]:
     starts_over = not graph.mutated_inputs or any(map(may_raise, nodes))
     if starts_over or graph.has_cast:
         return []
-    return [n for n in nodes if sum(map(_elements, (n, *n.all_input_nodes))) <= _MOST]
+    asked = [node for node in nodes if not _is_part(node)]
+    return [n for n in asked if sum(map(_elements, (n, *n.all_input_nodes))) <= _MOST]
 
 
 def _elements(node: Node) -> int:
@@ -68,6 +70,12 @@ def _refusal(node: Node) -> Exception | None:
     name = target_name(node.target)  # type: ignore[arg-type]
     given, named = with_hints(args), with_hints(kwargs)
     return why_refused(node.target, name, given, named, spec.device)  # type: ignore[arg-type]
+
+
+def _is_part(node: Node) -> bool:
+    """One of many results, which no kernel takes out; to ask for each is to look at all of them."""
+    whole = node.args[0] if node.target is operator.getitem else None
+    return isinstance(whole, Node) and isinstance(value_of(whole), tuple | list)
 
 
 def _is_view(node: Node) -> bool:

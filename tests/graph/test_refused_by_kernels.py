@@ -12,9 +12,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.fx import Node
 
 import jitmagic
 from jitmagic.graph.devices import MixedDevices, place
+from jitmagic.trace import dead_calls
 
 ones = torch.ones
 INTS, DOUBLE, HALF = torch.int32, torch.float64, torch.float16
@@ -176,3 +178,20 @@ def test_a_kernel_that_keeps_the_shape_of_nothing(shape: tuple[int, ...], backen
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert run(x).shape == F.pixel_unshuffle(x, 2).shape
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_parts_of_a_call_are_not_asked_about_one_by_one(
+    written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time all of them would be looked at: minutes for thousands of parts."""
+    asked: list[Node] = []
+    monkeypatch.setattr(dead_calls, "_refusal", asked.append)
+
+    def last(x: Tensor) -> Tensor:
+        if written:
+            x.mul_(2)
+        return x.split(2)[-1] + 1
+
+    assert torch.equal(jitmagic.jit(last)(ones(64)), last(ones(64)))
+    assert len(asked) == (2 if written else 0), "the write and the sum"
