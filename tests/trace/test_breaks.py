@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -85,6 +86,8 @@ REASONS: list[tuple[Callable[..., Any], tuple, type[breaks.BreakReason]]] = [
     (lambda: time.time(), (), breaks.StatefulCall),
     (lambda: random.getrandbits(8), (), breaks.StatefulCall),
     (lambda: time.strftime("%Y"), (), breaks.UnknownCFunction),
+    # It is found on the object again, where nobody knows it either.
+    (lambda x: type(x).__reduce__(x), (types.SimpleNamespace(),), breaks.UnknownCFunction),
     (lambda: open("/nowhere"), (), breaks.PrintCall),
     (lambda x: x.y, (memoryview(b""),), breaks.UnsupportedOperation),
     (lambda x: x + 1, (memoryview(b""),), breaks.UnsupportedOperation),
