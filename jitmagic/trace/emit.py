@@ -162,11 +162,11 @@ def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
     """The root body, entered at the breaking instruction, left right behind it."""
     flat = writer.flat
     root = flat.root
-    if exit_.offset not in flat.at or flat.at[exit_.offset] in root.handlers:
+    if exit_.index not in flat.at or flat.at[exit_.index] in root.handlers:
         raise CannotRestore("the graph breaks while an exception is being handled")
     body, copies = root.body.clone()
     flatten(body, flat.parameters)
-    breaking = flat.at[exit_.offset]
+    breaking = flat.at[exit_.index]
     _restore(writer, exit_, root.live[breaking])
     writer.put(build.jump(copies[_group(root.body, breaking)[0]]))
     tails: Code = []

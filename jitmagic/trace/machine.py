@@ -262,8 +262,6 @@ class Machine:
     def _break(self, builder: ExitBuilder) -> Break:
         """The state of the root frame before the instruction to stop at."""
         assert self.stop is not None
-        offset = self.root.instruction.offset
-        assert offset is not None
         stack = tuple(None if value is None else builder(value) for value in self.root.stack)
         body = self.root.program.body
         cell_names = {*body.cellvars, *body.freevars}
@@ -271,7 +269,7 @@ class Machine:
         locals_: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n not in cell_names}
         cells: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n in cell_names}
         where = self.stop.where or self.root.line()
-        return Break(self.stop.reason, where, offset, stack, locals_, cells)
+        return Break(self.stop.reason, where, self.root.at, stack, locals_, cells)
 
     def _seen(self) -> list[Value]:
         return [value for _, value in self._memo.values()]

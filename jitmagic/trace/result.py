@@ -320,7 +320,9 @@ class Return(Exit):
 
 @dataclass(frozen=True, slots=True)
 class Break(Exit):
-    """The graph ends before the instruction at `offset` (bytes, original code) of the traced code.
+    """The graph ends before instruction number `index` of the traced code, as decode counts them.
+
+    A byte offset would not do: both halves of a superinstruction have the same one.
 
     The residual restores `locals`, `cells` and `stack` (bottom first; None is a NULL pushed by
     PUSH_NULL-like instructions), executes that one instruction as plain Python in its place
@@ -329,7 +331,7 @@ class Break(Exit):
 
     reason: BreakReason
     where: UserLine
-    offset: int
+    index: int
     stack: tuple[Recipe | None, ...]
     locals: Mapping[str, Recipe]  # plain fast locals that are bound
     cells: Mapping[str, Recipe]  # cell and free variables: recipes of the cells themselves

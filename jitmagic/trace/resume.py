@@ -59,8 +59,8 @@ class Root:
 
 @dataclass(frozen=True, eq=False)
 class FlatCode:
-    """A code object to trace. `parameters` are the dispatcher's arguments in order; `at` maps byte
-    offsets of `code` to the root's instructions (the prologue of a resume function has none)."""
+    """A code object to trace. `parameters` are the dispatcher's arguments in order; `at` maps the
+    number of an instruction of `code` to the root's instruction (a resume's prologue has none)."""
 
     code: CodeType
     parameters: tuple[str, ...]
@@ -71,7 +71,7 @@ class FlatCode:
     def of(cls, code: CodeType) -> FlatCode:
         """The flat view of a tagged function's own code."""
         body = decode(code)
-        at = {i.offset: i for i in body.instructions if i.offset is not None}
+        at = dict(enumerate(body.instructions))
         _spell_out_super(body)
         root = Root(body, liveness(body), _handler_instructions(body))
         return cls(code, (*body.parameters, *body.freevars), root, at)
@@ -136,11 +136,9 @@ def _resume_code(root: Root, key: ResumeKey) -> FlatCode:
     drop_unreachable(body)
     secure_loads(body)
     code = with_signature(assemble(body), parameters, root.body)
-    at = {
-        decoded.offset: origin[instruction]
-        for decoded, instruction in zip(decode(code).instructions, body.instructions, strict=True)
-        if instruction in origin and decoded.offset is not None
-    }
+    decoded = decode(code).instructions  # one for one: jumps may have been written as two
+    pairs = enumerate(zip(decoded, body.instructions, strict=True))
+    at = {index: origin[ours] for index, (_, ours) in pairs if ours in origin}
     return FlatCode(code, parameters, root, at)
 
 

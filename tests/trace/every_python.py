@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+TRIES = 5  # graph breaks tried per program
 TORCH_SIDE = (
     "jitmagic.trace.builtins.attention",
     "jitmagic.trace.builtins.autocast",
@@ -148,12 +149,15 @@ def main() -> None:
     if importlib.util.find_spec("torch") is None:
         _stand_in_for_torch()
     from .agreement import agree
+    from .forcing import break_anywhere, run_without_dispatcher
     from .library_programs import PROGRAMS
 
     outcomes = {"every opcode has a handler or a reason": check_opcodes()}
     for fn, make in PROGRAMS:
         try:
             agree(fn, make)
+            if not fn.__defaults__:  # it would keep state between calls
+                break_anywhere(fn, make, TRIES, run_without_dispatcher)
             outcomes[fn.__name__] = "ok"
         except Exception:  # whatever went wrong is the outcome
             outcomes[fn.__name__] = traceback.format_exc(limit=-4)

@@ -37,7 +37,7 @@ Part = Callable[[Value], Value]
 _THEMSELVES = (ConstantValue, ClassValue, DimensionValue, FunctionValue, ScalarValue)
 _HOOKS = (
     "__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
-    "__getnewargs__", "__getnewargs_ex__", "__new__", "__slots__", "__replace__",
+    "__getnewargs__", "__getnewargs_ex__", "__new__", "__slots__",
 )  # fmt: skip
 
 

@@ -268,6 +268,18 @@ def copied_instances(x, settings):
     )
 
 
+class Replaced(Settings):
+    def __replace__(self, /, **changes):  # each dataclass has one since 3.13; no copy calls it
+        raise AssertionError("not asked for")
+
+
+@program(lambda: (torch.ones(2), Replaced()))
+def copied_past_replace(x, settings):
+    flat, deep = copy.copy(settings), copy.deepcopy(settings)
+    deep.sizes.append(4)
+    return x * 2, flat.as_tuple(), deep.as_tuple(), flat.sizes is settings.sizes
+
+
 class CopiesItself:
     def __deepcopy__(self, memo):
         return "copied"

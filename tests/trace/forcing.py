@@ -1,0 +1,108 @@
+"""A graph break before any instruction of a program, and the program still does what Python does.
+
+The first trace of a frame is made to end at a step it has no reason to end at; the residual, the
+resume functions and their traces do the rest. Only instructions that may break in earnest are
+tried. `run_without_dispatcher` needs no torch and no extension, so it serves all interpreters.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from jitmagic.bytecode.snapshot import FrameSnapshot
+from jitmagic.options import Options
+from jitmagic.trace.breaks import UserGraphBreak
+from jitmagic.trace.emit import CannotRestore, FrameScope, emit
+from jitmagic.trace.machine import Machine, trace
+from jitmagic.trace.opcodes.registry import Signal
+from jitmagic.trace.restarts import Stop
+from jitmagic.trace.resume import FlatCode
+from jitmagic.trace.state import Frame
+
+from .agreement import plain
+
+__all__ = ["break_anywhere", "run_without_dispatcher"]
+
+# What only moves things or belongs to the instruction behind it never breaks.
+NEVER = (
+    "PRECALL KW_NAMES PUSH_NULL STORE_FAST STORE_DEREF MAKE_CELL MAKE_FUNCTION SWAP COPY POP_TOP "
+    "NOP RESUME COPY_FREE_VARS BUILD_TUPLE BUILD_LIST BUILD_SLICE BUILD_STRING LIST_APPEND MAP_ADD "
+    "SET_ADD JUMP_FORWARD JUMP_BACKWARD RETURN_VALUE RETURN_CONST LOAD_CLOSURE LOAD_DEREF END_FOR "
+    "SET_FUNCTION_ATTRIBUTE LIST_TO_TUPLE LOAD_FAST_AND_CLEAR"
+).split()
+
+Run = Callable[[FunctionType, tuple, Stop], Any]
+
+
+def break_anywhere(fn: Any, make: Callable[[], tuple], tries: int, run: Run) -> None:
+    """Raises AssertionError where `run`, whose first trace ends at a stop, and Python differ; for
+    about so many stops, evenly spread."""
+    steps = _Steps(FrameSnapshot.of_call(fn, make()), Options(), None, {})
+    steps.run()
+    for step in steps.sensible[:: max(1, len(steps.sensible) // tries)]:
+        wanted_args, args = make(), make()
+        wanted = fn(*wanted_args)
+        copied = FunctionType(fn.__code__, fn.__globals__, fn.__name__, None, fn.__closure__)
+        got = run(copied, args, Stop(step, UserGraphBreak.of()))
+        assert plain(got) == plain(wanted), f"break at step {step}"
+        assert plain(args) == plain(wanted_args), f"break at step {step}"
+
+
+class _Steps(Machine):
+    """Notes the steps of the root frame at which a break makes sense."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.sensible: list[int] = []
+
+    def execute(self, frame: Frame) -> Signal:
+        if frame is self.root and frame.instruction.op not in NEVER:
+            self.sensible.append(self.step + 1)
+        return super().execute(frame)
+
+
+@dataclass(frozen=True)
+class _GoOn:
+    """What a residual returns to the loop of the dispatcher."""
+
+    part: _Part
+    values: tuple
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A function or one of its resume functions: each call is traced and has its residual."""
+
+    fn: FunctionType
+    flat: FlatCode
+
+    def residual(self, values: tuple, stop: Stop | None = None) -> FunctionType:
+        code, fn = self.flat.code, self.fn
+        count = len(values) - len(code.co_freevars)
+        names = fn.__name__, fn.__qualname__
+        place = fn.__globals__, vars(builtins)
+        snapshot = FrameSnapshot(code, values[:count], values[count:], *place, *names)
+        scope = FrameScope(*place, lambda flat: _Part(fn, flat), _go_on, fn)
+        return emit(trace(snapshot, Options(), stop), self.flat, None, scope)
+
+
+def _go_on(part: _Part, *values: Any) -> _GoOn:
+    return _GoOn(part, values)
+
+
+def run_without_dispatcher(fn: FunctionType, args: tuple, stop: Stop) -> Any:
+    """fn(*args), where nothing is for a graph to compute."""
+    start = FrameSnapshot.of_call(fn, args)
+    values = (*start.args, *start.cells)
+    try:
+        residual = _Part(fn, FlatCode.of(fn.__code__)).residual(values, stop)
+    except CannotRestore:  # inside a handler: all of the call is left to Python
+        return fn(*args)
+    result = residual(*values)
+    while isinstance(result, _GoOn):
+        result = result.part.residual(result.values)(*result.values)
+    return result
