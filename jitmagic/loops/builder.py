@@ -44,7 +44,7 @@ from .tensor_view import (
 )
 from .values import FLOATS, INTEGERS, cast, constant
 
-__all__ = ["LOOP_DTYPES", "Builder", "Decline", "Out", "ValueAt", "contiguous_stride"]
+__all__ = ["LOOP_DTYPES", "Builder", "Decline", "Out", "contiguous_stride"]
 
 LOOP_DTYPES = FLOATS | INTEGERS | {torch.bool}
 _BY_VALUE = frozenset((torch.float32, torch.float64, torch.int32, torch.int64))
@@ -258,19 +258,23 @@ class Builder:
 
     def accumulate(
         self,
-        name: str,
-        target: TensorView,
+        out: Out,
+        start: ValueAt,
         sizes: Sequence[int],
         place: Callable[[Point], Sequence[Expr]],
         value: ValueAt,
-    ) -> None:
-        """A nest over `sizes` that adds value(point) to the element of target at place(point), in
-        no order.
+    ) -> TensorView:
+        """start(point) everywhere, and a nest over `sizes` that adds value(point) to the element at
+        place(point), in no order.
         """
+        if 0 in sizes or 0 in out.spec.shape:
+            return self.pointwise(out, start)
         axes, point = self.grid(sizes)
-        added = cast(value(point), target.dtype)
-        store = Store(target.buffer, (), target.at(place(point)), added, "add")
-        self.steps.append(Nest(self._step(name), axes, (store,), (self.node,)))
+        index, added = tuple(place(point)), cast(value(point), out.spec.dtype)
+        result = self.pointwise(out, start)  # after what may decline
+        store = Store(result.buffer, (), result.at(index), added, "add")
+        self.steps.append(Nest(self._step(f"{out.name}_sums"), axes, (store,), (self.node,)))
+        return result
 
     def write_by_aten(self, name: str, target: TensorView, value: TensorView, reason: str) -> None:
         """`write` by ATen's copy_."""

@@ -77,12 +77,16 @@ def test_what_is_computed_on_the_cpu_is_no_nest_of_the_gpu():
     assert not plan_memory(program).pool
 
 
-def test_an_index_on_another_device_stays_with_aten():
+@pytest.mark.parametrize("added", [False, True])
+def test_an_index_on_another_device_stays_with_aten(added):
     graph = torch.fx.Graph()
     x, i = graph.placeholder("x"), graph.placeholder("i")
-    y = graph.call_function(aten.index.Tensor, (x, [i]))
+    if added:
+        y = graph.call_function(aten.index_put.default, (x, [i], x, True))
+    else:
+        y = graph.call_function(aten.index.Tensor, (x, [i]))
     graph.output((y,))
-    x.meta["spec"], y.meta["spec"] = _spec(5, 3), _spec(2, 3)
+    x.meta["spec"], y.meta["spec"] = _spec(2, 3), _spec(2, 3)
     i.meta["spec"] = spec_of(torch.tensor([1, 2]))
     (step,) = lower(torch.fx.GraphModule({}, graph), "g").steps
     assert "operands on" in step.reason

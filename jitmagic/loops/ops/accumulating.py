@@ -8,11 +8,11 @@ and for 16-bit sums, which eager adds up in float32, the call is ATen's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
-from ..builder import Builder, Decline, Out, ValueAt
+from ..builder import Builder, Decline, Out
 from ..expr import Expr
 from ..ir import Value
 from ..registry import lowers
@@ -24,7 +24,6 @@ from .views import wrap_dim
 __all__: list[str] = []
 
 _ATOMIC = frozenset((torch.float32, torch.float64, torch.int32, torch.int64))
-_Place = Callable[[Point], Sequence[Expr]]
 
 
 def _require_atomics(builder: Builder, out: Out) -> None:
@@ -34,16 +33,6 @@ def _require_atomics(builder: Builder, out: Out) -> None:
         raise Decline(f"sums of {out.spec.dtype} are added up in another dtype")
     if torch.are_deterministic_algorithms_enabled():
         raise Decline("deterministic algorithms are asked for: sums in an order")
-
-
-def _sum_into(
-    builder: Builder, out: Out, start: ValueAt, sizes: Sequence[int], place: _Place, value: ValueAt
-) -> TensorView:
-    """start(point) everywhere; value(point) is added at place(point), for each point of `sizes`."""
-    result = builder.pointwise(out, start)
-    if 0 not in (*sizes, *result.shape):
-        builder.accumulate(f"{out.name}_sums", result, sizes, place, value)
-    return result
 
 
 @lowers("index_add.default")
@@ -71,7 +60,7 @@ def index_add(
         added = builder.load(source, point)
         return added if alpha == 1 else compute("mul", added, constant(alpha, added.dtype))
 
-    return _sum_into(builder, out, lambda point: builder.load(x, point), source.shape, place, value)
+    return builder.accumulate(out, lambda point: builder.load(x, point), source.shape, place, value)
 
 
 @lowers("scatter_add.default")
@@ -89,8 +78,7 @@ def scatter_add(
         picked = builder.load(index, point)
         return _with(point, dim, run_time_index(picked, x.shape[dim], negative=False))
 
-    return _sum_into(
-        builder,
+    return builder.accumulate(
         out,
         lambda point: builder.load(x, point),
         index.shape,
@@ -114,8 +102,7 @@ def index_put(
     sizes, place = at_indices(builder, x, indices)
     if broadcast_shapes((sizes, values.shape)) != sizes:
         raise Decline("the values do not broadcast to the elements")
-    return _sum_into(
-        builder,
+    return builder.accumulate(
         out,
         lambda point: builder.load(x, point),
         sizes,
@@ -136,8 +123,8 @@ def embedding_dense_backward(
 ) -> TensorView:
     _require_atomics(builder, out)
     require_index(index)
-    if scaled:
-        raise Decline("gradients that are divided by how often a row is read")
+    if scaled or rows < 2:
+        raise Decline("gradients that are divided by how often a row is read, or one row")
     zero = constant(0, out.spec.dtype)
 
     def row(point: Point) -> Value:
@@ -147,8 +134,7 @@ def embedding_dense_backward(
         added = builder.load(gradient, point)
         return added if padding < 0 else where(compute("eq", row(point), padding), zero, added)
 
-    return _sum_into(
-        builder,
+    return builder.accumulate(
         out,
         lambda point: zero,
         gradient.shape,
