@@ -186,7 +186,8 @@ def test_a_tagged_function_shows_its_card_and_others_are_as_ever(loaded, monkeyp
         "m"
     )
     loaded.run_line_magic("unload_ext", "jitmagic")
-    assert html("g") is None and html("m") is None
+    assert "<b>f</b>: not called yet" in html("g"), "its own, which needs no extension"
+    assert html("m") is None
 
 
 def test_timeit_runs_both_sides_and_leaves_everything_as_it_was(loaded):
