@@ -120,7 +120,7 @@ def _split_range(
     """The indices of nodes after which the graph may be split: the result has been computed, but
     nothing yet of what leads from it to other results. Empty where one graph is as good as two.
     """
-    if result.op == "placeholder" or not _has_history(result):
+    if result.op == "placeholder" or not _differentiable(result):
         return range(0)
     others = {node for node in _results(nodes) if node is not result and _has_history(node)}
     behind = descendants([result], filter(_differentiable, nodes))

@@ -52,7 +52,8 @@ def handles(*callables: object, lazy: bool = False) -> Callable[[_H], _H]:
 
 def handles_named(module: str, name: str) -> Callable[[_H], _H]:
     """`handles` for a Python function of a module that takes long to import (torch.onnx: 45 ms,
-    a seventh of a first compile) and that torch itself imports when it is read.
+    a seventh of a first compile) and that torch itself imports when it is read; or around which
+    torch.compile puts one of torch's when it is imported.
     """
 
     def register(handler: _H) -> _H:
@@ -93,7 +94,8 @@ def _named_handler(function: FunctionType) -> Handler | None:
     module, handler = _NAMED.get(function.__name__, ("", None))
     loaded = sys.modules.get(module)
     is_it = loaded is not None and vars(loaded).get(function.__name__) is function
-    return handler if is_it else None
+    made_by, _, _ = str(function.__globals__.get("__name__")).partition(".")
+    return handler if is_it and made_by == module.partition(".")[0] else None
 
 
 def method(owner: type, *names: str, lazy: bool = False) -> Callable[[_H], _H]:

@@ -27,7 +27,7 @@ from ..values.base import Args, Builder, Kwargs, Machine, Value
 from ..values.identity import IdentityValue
 from ..values.scalars import ScalarValue
 from ..wrap import intercepts
-from .registry import handles
+from .registry import handles, handles_named
 
 __all__: list[str] = []
 
@@ -88,6 +88,7 @@ def _is_seed(number: Value, machine: Machine, limits: Interval | None) -> bool:
 
 
 @handles(torch.manual_seed)
+@handles_named("torch", "manual_seed")
 def _manual_seed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if any(node.meta.get("random") for node in machine.graph.root.graph.nodes):
         raise GraphBreak(StatefulCall.of(name="torch.manual_seed"))
