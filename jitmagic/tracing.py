@@ -9,7 +9,7 @@ and does not without, is traced for the sizes of its call, and the Trace says wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -29,6 +29,7 @@ from .trace.concrete import places_of
 from .trace.machine import trace
 from .trace.restarts import Stop
 from .trace.result import Break, Trace
+from .trace.rolled import counts_of_rounds, ends_at_loop, items_of_round, loops_of, note, unroll
 from .trace.symbolic import specialized
 from .trace.written_back import Resized, resized
 
@@ -44,28 +45,85 @@ def trace_frame(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> T
     if handle.library is not None:
         longer = replace(options, unroll_limit=_PARAMETERS * options.unroll_limit)
         return trace(snapshot, longer, stop, varying)
+    traced = _trace_sizes(handle, snapshot, stop, varying)
+    handle.flat.root.handed_on.add(traced)
+    return traced
+
+
+def _trace_sizes(
+    handle: Handle, snapshot: FrameSnapshot, stop: Stop | None, varying: frozenset[Source] | None
+) -> Trace:
+    """With sizes as symbols where they vary."""
+    options = handle.options
     dynamic = dynamic_dims(options, partial(handle.ledger.differing_sizes, snapshot))
-    traced = trace(snapshot, options, stop, varying, dynamic)
+    if handle.goes_on is not None:
+        handed_on, args = handle.flat.root.handed_on, (*snapshot.args, *snapshot.cells)
+        dynamic = dynamic and partial(_also, dynamic, handed_on.dims)
+        numbers = handed_on.numbers_of(handle.flat.parameters, args)
+        varying = varying if not numbers else numbers | (varying or frozenset())
+    run = partial(_trace_loops, handle, snapshot, stop, varying)
+    traced = run(dynamic)
     if options.dynamic is None and dynamic is not None:
         changed = resized(traced, lambda source: marked_static(read_source(source, snapshot)))
         if changed:
-            again = trace(snapshot, options, stop, varying, partial(_also, dynamic, changed))
+            again = run(partial(_also, dynamic, partial(_changed, changed)))
             traced = again if has_own_symbols(handle, again) else traced
     if not (isinstance(traced.exit, Break) and has_own_symbols(handle, traced)):
+        return traced
+    if ends_at_loop(traced):
         return traced
     why = f"a graph break: {traced.exit.reason.message}"
     static = trace_statically(handle, snapshot, stop, traced, why, traced.exit.where)
     return traced if isinstance(static.exit, Break) else static
 
 
+def _trace_loops(
+    handle: Handle,
+    snapshot: FrameSnapshot,
+    stop: Stop | None,
+    varying: frozenset[Source] | None,
+    dynamic: Dims | None,
+) -> Trace:
+    """Loops whose number of rounds was seen to vary are Python's, unless a graph break is not
+    wanted, or a round needs to know which one it is.
+    """
+    flat, options = handle.flat, handle.options
+    items = items_of_round(flat, (*snapshot.args, *snapshot.cells))
+    numbers = varying if not items else items | (varying or frozenset())
+    traced = trace(snapshot, options, stop, numbers, dynamic, loops_of(flat))
+    if any(constant.origin in items for constant in traced.specialized):
+        unroll(flat)
+        traced = trace(snapshot, options, stop, varying, dynamic, loops_of(flat))
+    rounds = [] if options.fullgraph else counts_of_rounds(traced)
+    if rounds and (flat.root.rolled or _has_differed(handle, snapshot, rounds)):
+        rolled = trace(snapshot, options, stop, numbers, dynamic, loops_of(flat, may_roll=True))
+        traced = rolled if ends_at_loop(rolled) else traced
+    note(flat, traced)
+    return traced
+
+
+def _has_differed(handle: Handle, snapshot: FrameSnapshot, origins: Iterable[Hashable]) -> bool:
+    """Whether sizes or numbers are not what they were in another call."""
+    numbers = handle.ledger.varying(snapshot) or ()
+    sizes = handle.ledger.differing_sizes(snapshot)
+    differing = {SizeOf(source, dim) for source, dims in sizes.items() for dim in dims}
+    return any(origin in differing or origin in numbers for origin in origins)
+
+
+def _changed(changed: Resized, source: Source, tensor: torch.Tensor) -> set[int]:
+    """The dimensions that the frame itself makes vary."""
+    return changed.dims(source, tensor, is_argument(source, tensor))
+
+
 def _also(
-    dims: Dims, changed: Resized, source: Source, tensor: torch.Tensor
+    dims: Dims,
+    more: Callable[[Source, torch.Tensor], set[int]],
+    source: Source,
+    tensor: torch.Tensor,
 ) -> Mapping[int, Interval]:
-    """The dimensions that vary, and those that the frame itself makes vary."""
+    """The dimensions that vary, and more of them."""
     found = dict(dims(source, tensor))
-    kept = marked_static(tensor)
-    others = changed.dims(source, tensor, is_argument(source, tensor))
-    for dim in others - found.keys() - kept:
+    for dim in more(source, tensor) - found.keys() - marked_static(tensor):
         found[dim] = INT64
     return dict(sorted(found.items()))
 
@@ -89,7 +147,8 @@ def trace_statically(
     origins = {symbol.origin for symbol in places_of(symbolic)}
     varying = handle.ledger.varying(snapshot)
     numbers = None if varying is None else frozenset(one for one in varying if one not in origins)
-    static = trace(snapshot, handle.options, stop, numbers)
+    loops = loops_of(handle.flat)
+    static = trace(snapshot, handle.options, stop, numbers, None, loops)
     constants = tuple(specialized(symbol, why, where) for symbol in places_of(symbolic))
     return replace(static, specialized=(*static.specialized, *constants))
 

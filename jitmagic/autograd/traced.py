@@ -19,7 +19,7 @@ from torch.fx import Node
 
 from ..errors import CompileFailed
 from ..graph.dispatch_mode import dataless
-from ..graph.sym_node import as_dimensions
+from ..graph.sym_node import as_dimension, as_dimensions, as_torch
 from .recorder import Sym
 from .views import CONJUGATE, ViewStep, are_apart, is_conjugate
 
@@ -134,10 +134,10 @@ class Traced(torch.Tensor):
         shape, stride = as_dimensions(self.shape), as_dimensions(self.stride())
         if stride == self.sym.strides or not self.numel():
             return None
-        offset = self.storage_offset()
+        offset = as_dimension(self.storage_offset())
         last = offset + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
-        memory = torch.empty(last + 1, dtype=self.dtype, device="meta")
-        return memory.as_strided(shape, stride, offset)
+        memory = torch.empty(as_torch(last + 1), dtype=self.dtype, device="meta")
+        return memory.as_strided(self.shape, self.stride(), as_torch(offset))
 
     def _replay(self) -> list[Sym]:
         values = [self.cell.value]

@@ -191,9 +191,13 @@ def _bound(at: Dimension, size: Dimension) -> Dimension:
 def _select(x: torch.Tensor, dim: int, index: Any) -> torch.Tensor | None:
     shape, stride, offset = _layout(x)
     place, at = _dim(dim, len(shape)), as_dimension(index)
-    if place is None or not may_be("<", at, shape[place]) or not may_be(">=", at, -shape[place]):
+    if place is None:
         return None
-    offset = offset + (at + shape[place] if at < 0 else at) * stride[place]
+    if at < 0:  # asked first: it narrows an index to one half, the limits might to less
+        at = at + shape[place]
+    if not may_be(">=", at, 0) or not may_be("<", at, shape[place]):
+        return None
+    offset = offset + at * stride[place]
     del shape[place]
     strides = [n for i, n in enumerate(stride) if i != place]
     return _strided(x, shape, strides, offset)

@@ -17,7 +17,7 @@ import torch
 
 from ..errors import CompileFailed
 from ..spec import TensorSpec
-from ..symbols.size import Size, hint_of, is_same
+from ..symbols.size import Dimension, Size, hint_of, is_same
 from .expr import Axis, AxisVar, Expr, Integer, ValueIndex, leaves
 from .ir import (
     Alias,
@@ -87,8 +87,15 @@ def _run_time_indexes(point: Sequence[Expr]) -> set[Expr]:
 class Builder:
     """Mutable only while lowering."""
 
-    def __init__(self, name: str, kernel_device: torch.device) -> None:
+    def __init__(
+        self,
+        name: str,
+        kernel_device: torch.device,
+        sizes: Callable[[], Iterable[Dimension]] = tuple,
+    ) -> None:
+        """`sizes`: those of the graph, some of which may be symbols."""
         self.name = name
+        self.sizes = sizes
         self.kernel_device = (
             kernel_device  # where nests run; what is on another device falls back to ATen
         )
@@ -161,9 +168,13 @@ class Builder:
         """Where the buffer starts in its storage, in elements."""
         return self.offsets.get(buffer, 0)
 
+    def place_of(self, view: TensorView) -> tuple[int, tuple[int, ...]] | None:
+        """(offset, strides) of the view in its buffer's memory; None if it is not strided."""
+        return strided(view, self.buffers[view.buffer].stride, self.sizes)
+
     def stride(self, view: TensorView) -> tuple[int, ...]:
         """The strides of a tensor made `like` this view in eager: its own where it is dense."""
-        placed = strided(view, self.buffers[view.buffer].stride)
+        placed = self.place_of(view)
         if placed is None:
             return contiguous_stride(view.shape)
         if any(isinstance(size, Size) for size in (*view.shape, *placed[1])):
@@ -347,7 +358,7 @@ class Builder:
         return self._memory[view, stride]
 
     def _alias(self, view: TensorView, stride: tuple[int, ...] | None) -> str | None:
-        placed = strided(view, self.buffers[view.buffer].stride)
+        placed = self.place_of(view)
         if placed is None:
             return None
         offset, strides = placed

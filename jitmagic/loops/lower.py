@@ -10,8 +10,9 @@ order.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,9 @@ from torch.fx import GraphModule, Node
 from ..errors import VerifyError
 from ..graph.number_ranges import READS_NUMBER
 from ..graph.raising import may_raise_on_data
+from ..graph.sym_node import sizes_in
 from ..spec import TensorSpec, spec_of
+from ..symbols.size import Size
 from . import ops as _register_lowerings
 from .builder import LOOP_DTYPES, Builder, Decline, Out, contiguous_stride
 from .cpu_scalars import cpu_scalars_for
@@ -36,11 +39,19 @@ assert _register_lowerings is not None
 
 def lower(gm: GraphModule, name: str) -> LoopProgram:
     """Write the graph as loops. Raises VerifyError on graphs that break the contract above."""
-    device = device_of_kernels(gm)
+    device, sizes = device_of_kernels(gm), partial(_sizes_of, gm)
     try:
-        return _lowered(gm, Builder(name, device), cpu_scalars_for(device, gm))
+        return _lowered(gm, Builder(name, device, sizes), cpu_scalars_for(device, gm))
     except Decline:  # one of the scalars: all of them stay calls of ATen on the CPU
-        return _lowered(gm, Builder(name, device), frozenset())
+        return _lowered(gm, Builder(name, device, sizes), frozenset())
+
+
+def _sizes_of(gm: GraphModule) -> Iterator[Size]:
+    """Those that are symbols."""
+    for node in gm.graph.nodes:
+        yield from sizes_in((*node.args, *node.kwargs.values()))
+        if isinstance(spec := node.meta.get("spec"), TensorSpec):
+            yield from sizes_in((spec.shape, spec.stride))
 
 
 def _lowered(gm: GraphModule, builder: Builder, scalars: frozenset[Node]) -> LoopProgram:

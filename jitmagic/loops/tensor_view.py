@@ -8,14 +8,15 @@ buffer's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from math import prod
 
 import torch
 
-from ..symbols.size import expr_of
+from ..symbols.size import Dimension, expr_of
 from .expr import (
     Axis,
     AxisVar,
@@ -157,12 +158,19 @@ def _digits(flat: Expr, sizes: Sequence[int]) -> list[Expr]:
     return [flat, *reversed(found)] if sizes else []
 
 
-def strided(view: TensorView, stride: Sequence[int]) -> tuple[int, tuple[int, ...]] | None:
-    """(offset, strides) of the view in its buffer's memory; None if it is not strided."""
+def strided(
+    view: TensorView, stride: Sequence[int], sizes: Callable[[], Iterable[Dimension]]
+) -> tuple[int, tuple[int, ...]] | None:
+    """(offset, strides) of the view in a buffer of such strides; None if it is not strided. An
+    index may be a size of the graph's that neither the view nor the buffer has.
+    """
     found = coefficients(position(view.index, stride))
     formals = formal_axes(view.shape)
     if found is None or any(axis not in formals for axis in found[1]):
         return None
     offset, steps = found
-    near = (*view.shape, *stride)
-    return dimension(offset, near), tuple(dimension(steps.get(a, ZERO), near) for a in formals)
+
+    def at(expr: Expr) -> int:
+        return dimension(expr, chain(view.shape, stride, sizes()))
+
+    return at(offset), tuple(at(steps.get(axis, ZERO)) for axis in formals)

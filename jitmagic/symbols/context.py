@@ -66,12 +66,15 @@ Relate = Callable[[str, Expr, Expr], None]
 
 
 class Specialize(Exception):
-    """These symbols have to be constants: `origins` tells them, `why` what asked for it."""
+    """These symbols have to be constants: `origins` tells them, `why` what asked for it;
+    `counts_rounds`: a loop, which is unrolled.
+    """
 
-    def __init__(self, symbols: Iterable[Symbol], why: str) -> None:
+    def __init__(self, symbols: Iterable[Symbol], why: str, *, counts_rounds: bool = False) -> None:
         super().__init__(why)
         self.symbols = tuple(symbols)
         self.why = why
+        self.counts_rounds = counts_rounds
 
 
 class Context:
@@ -239,6 +242,8 @@ class Context:
             if op in _ORDERINGS:  # ranges that tell of two numbers would be left soon
                 rungs = iter(())
         for ranges in (*sides, *rungs):
+            if can_relate and self._pins(symbols, ranges):
+                continue  # a relation lets in more than one value
             if self._compared(op, left, right, self._trial(ranges)) is answer:
                 self._narrow(ranges)
                 return answer
@@ -247,6 +252,11 @@ class Context:
         if self._narrow_by_steps(symbols, op, left, right, answer):
             return answer
         raise Specialize(symbols[-1:], f"comparison {op}")
+
+    def _pins(self, symbols: list[Symbol], ranges: Ranges) -> bool:
+        """Whether these leave one of several symbols a single value."""
+        pinned = (s for s in symbols if (new := ranges[s]) and new.low == new.high)
+        return len(symbols) > 1 and any(self._ranges[s] != ranges[s] for s in pinned)
 
     def refine(self, expr: Expr, limits: Interval) -> None:
         """Who asks has seen to it that the expression keeps to these."""

@@ -27,6 +27,7 @@ __all__ = [
     "DisabledFunction",
     "EscapingException",
     "FailedOperation",
+    "FilledList",
     "GraphBreak",
     "InlineTooDeep",
     "KeptCast",
@@ -38,6 +39,7 @@ __all__ = [
     "PrintCall",
     "Reason",
     "RefusedTorchCall",
+    "RolledLoop",
     "SharedNamespace",
     "StateSet",
     "StatefulCall",
@@ -278,6 +280,24 @@ class LoopIterator(Reason):
     template = "the loop runs over an iterator made before this graph ({type})"
     explanation = "Only Python can advance it; every iteration is compiled by itself."
     advice = "avoid the graph break inside the loop, and the loop becomes one graph"
+
+
+class RolledLoop(Reason):
+    __slots__ = ()
+    rests_on = "nothing"
+    template = "how often this loop runs varies ({what})"
+    explanation = (
+        "Python runs the loop, and one round of it is compiled, which serves any number of them."
+    )
+    advice = "write it without a loop over that, or pad to one length; fullgraph=True unrolls it"
+
+
+class FilledList(Reason):
+    __slots__ = ()
+    rests_on = "nothing"
+    template = "how many items this list has varies: a loop of varying length filled it"
+    explanation = "Plain Python reads it, and what is computed of its items is compiled again."
+    advice = "write to a tensor made before the loop, instead of to a list"
 
 
 class EscapingException(Reason):

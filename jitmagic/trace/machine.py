@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from types import CodeType
 
 from ..bytecode.snapshot import FrameSnapshot
@@ -44,6 +45,7 @@ from .library_files import is_library
 from .opcodes.registry import Returned, Signal, Yielded, handler_for
 from .restarts import Reached, Restart, Stop, earlier, release_tracebacks
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
+from .rolled import UNROLLED, Loops, check_head
 from .state import Frame, GuardBook, Program, kind_only, program_of
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_undecided, with_constants
 from .undo import can_assert
@@ -56,6 +58,7 @@ from .values.fresh import fresh_value
 from .values.functions import FunctionValue
 from .values.generators import GeneratorValue
 from .values.namespaces import GlobalsValue
+from .values.varying_counts import place_of_test
 from .wrap import wrap_object
 
 __all__ = ["Machine", "trace"]
@@ -71,18 +74,19 @@ def trace(
     stop: Stop | None = None,
     varying: frozenset[Source] | None = None,
     dynamic: DynamicDims | None = None,
+    loops: Loops = UNROLLED,
 ) -> Trace:
     """Interpret a frame symbolically. Pure: reads live objects, changes none, compiles nothing.
 
     `stop` is where the trace has to end at the latest (tests break everywhere with it). `varying`:
     floats and ints that are symbols, until an attempt finds that one has to be a constant; if it is
     not None, what counts in a tensor is known to be a natural number. `dynamic`: so may these
-    dimensions be symbols.
+    dimensions be symbols. `loops`: where Python runs a loop.
     """
     programs: dict[CodeType, Program] = {}
     constants, first = Constants(), stop
     while True:
-        machine = Machine(snapshot, options, stop, programs, varying, constants, dynamic)
+        machine = Machine(snapshot, options, stop, programs, varying, constants, dynamic, loops)
         try:
             return machine.run()
         except Specialize as special:
@@ -113,8 +117,9 @@ class Machine:
         varying: frozenset[Source] | None = None,
         constants: Constants | None = None,
         dynamic: DynamicDims | None = None,
+        loops: Loops = UNROLLED,
     ) -> None:
-        self.options = options
+        self.options, self.loops = options, loops
         self.symbols = Symbols(varying, constants or {}, self.guard, dynamic)
         self.snapshot = snapshot
         self.effects = EffectLog()
@@ -142,6 +147,7 @@ class Machine:
         self._first_loop: int | None = None
         self._instructions = 0
         self.root = self._root_frame()
+        self.symbols.place = partial(place_of_test, self)
 
     # -- the attempt -----------------------------------------------------------------------------
 
@@ -242,7 +248,7 @@ class Machine:
         name = self.snapshot.name
         graph, inputs = self.graph.finish(name)
         guards = self._guards.finish(self.entry_state)
-        constants = tuple(self.symbols.constants.values())
+        constants = (*self.symbols.constants.values(), *self.symbols.counted())
         rest = (
             self._instructions,
             self.graph.written(),
@@ -342,6 +348,7 @@ class Machine:
         self._step_mark = len(self._guards)
         if self.stop is not None and self._steps == self.stop.step:
             raise Reached
+        check_head(self)
 
     def unwind(self, frame: Frame, observed: ObservedError) -> None:
         """Go on at the handler of the current instruction, or leave the frame."""

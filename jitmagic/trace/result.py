@@ -255,6 +255,7 @@ class Specialized:
     name: str
     why: str
     where: UserLine | None
+    counts_rounds: bool = False  # of a loop, which was unrolled
 
 
 NOWHERE: Source = Argument(-1, "computed")

@@ -32,6 +32,7 @@ from ..bytecode import (
     with_signature,
 )
 from ..guards.source import UNNAMED
+from .handed_on import HandedOn
 
 __all__ = ["FlatCode", "ResumeKey", "Root", "carries_stack", "flatten"]
 
@@ -54,18 +55,26 @@ class Root:
     body: Body
     live: dict[Instruction, frozenset[str]]
     handlers: frozenset[Instruction]  # instructions that run while an exception is being handled
+    rolled: set[Instruction] = field(default_factory=set)  # heads of loops that Python runs
+    unrolled: set[Instruction] = field(default_factory=set)  # and of those tried, that it cannot
+    counting: set[Instruction] = field(default_factory=set)  # what may leave a list of any length
+    handed_on: HandedOn = field(default_factory=HandedOn)
     resumes: dict[ResumeKey, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class FlatCode:
     """A code object to trace. `parameters` are the dispatcher's arguments in order; `at` maps the
-    number of an instruction of `code` to the root's instruction (a resume's prologue has none)."""
+    number of an instruction of `code` to the root's instruction (a resume's prologue has none);
+    `head`: the instruction, of a rolled loop or a call with one, whose result the parameter `item`
+    is."""
 
     code: CodeType
     parameters: tuple[str, ...]
     root: Root
     at: dict[int, Instruction]
+    head: Instruction | None = None
+    item: str | None = None
 
     @classmethod
     def of(cls, code: CodeType) -> FlatCode:
@@ -139,7 +148,17 @@ def _resume_code(root: Root, key: ResumeKey) -> FlatCode:
     decoded = decode(code).instructions  # one for one: jumps may have been written as two
     pairs = enumerate(zip(decoded, body.instructions, strict=True))
     at = {index: origin[ours] for index, (_, ours) in pairs if ours in origin}
-    return FlatCode(code, parameters, root, at)
+    head = _head_before(root, key)
+    return FlatCode(code, parameters, root, at, head, on_stack[-1] if head is not None else None)
+
+
+def _head_before(root: Root, key: ResumeKey) -> Instruction | None:
+    """What has just put a value on the stack, if that is an item of a rolled loop or what a call
+    made in one."""
+    before = dict(zip(root.body.instructions[1:], root.body.instructions, strict=False))
+    head = before.get(key.instruction)
+    known = head in root.rolled or head in root.counting
+    return head if known and key.nulls and not key.nulls[-1] else None
 
 
 def _spell_out_super(body: Body) -> None:

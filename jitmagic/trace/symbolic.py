@@ -8,7 +8,7 @@ as many as there are numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -91,9 +91,13 @@ class Symbols(Context):
         self.varying, self.constants = varying, constants
         self.values: dict[Source, Any] = {}  # the ScalarValue of each source that was read
         self.where: UserLine | None = None  # of the Specialize that ends the attempt
+        self.rounds: dict[tuple[Symbol, int], int] = {}  # narrowed at an instruction of the root
+        self.place: Callable[[Symbol], int | None] = lambda symbol: None
         self._guard = guard
 
     def _guard_range(self, symbol: Symbol, range: Interval) -> None:
+        if (place := self.place(symbol)) is not None:
+            self.rounds[symbol, place] = self.rounds.get((symbol, place), 0) + 1
         if isinstance(symbol.origin, SizeOf):
             for guard in guards_of_range(symbol, range):
                 self._guard(guard)
@@ -110,6 +114,13 @@ class Symbols(Context):
     def _guard_relation(self, op: str, left: Expr, right: Expr) -> None:
         relate = SizesRelate if self._can_relate(left, right) else NumbersRelate
         self._guard(relate(op, left, right))
+
+    def counted(self) -> Iterator[Specialized]:
+        """The numbers that tests of `while` loops left a single value, round by round."""
+        for symbol in {symbol: None for (symbol, _), times in self.rounds.items() if times > 1}:
+            range = self.range_of(symbol)
+            if range is not None and range.low == range.high:
+                yield specialized(symbol, "the number of rounds of a loop", None, True)
 
     def forget(self) -> None:
         """No more questions: sizes outlive the trace, what the call was given does not."""
@@ -189,12 +200,17 @@ def all_sizes(known: Constants, symbols: Symbols, error: Exception) -> Constants
 def with_constants(known: Constants, special: Specialize, where: UserLine | None) -> Constants:
     """Those of the next attempt."""
     symbols = [s for s in special.symbols if not hintless(s)]
-    fresh = {s.origin: specialized(s, special.why, where) for s in symbols or special.symbols}
+    rounds = special.counts_rounds
+    fresh = {
+        s.origin: specialized(s, special.why, where, rounds) for s in symbols or special.symbols
+    }
     assert fresh.keys() - known.keys(), "a symbol becomes a constant once"
     return {**known, **fresh}
 
 
-def specialized(symbol: Symbol, why: str, where: UserLine | None) -> Specialized:
+def specialized(
+    symbol: Symbol, why: str, where: UserLine | None, counts_rounds: bool = False
+) -> Specialized:
     """What is remembered of a symbol that has to be a constant."""
     name = size_name(symbol) if isinstance(symbol.origin, SizeOf) else symbol.name
-    return Specialized(symbol.origin, name, why, where)
+    return Specialized(symbol.origin, name, why, where, counts_rounds)

@@ -142,12 +142,11 @@ def test_generated_code(name: str, train: bool) -> None:
     assert run_model(name, "batch", train, options={"keep": "compiled"}) == 3
 
 
-@pytest.mark.parametrize("dynamic", [None, False])
-def test_a_loop_over_a_size_is_a_variant_for_each_and_says_so(dynamic: bool | None) -> None:
-    """A symbol that has to be a constant is no worse than a constant."""
+def test_a_loop_over_a_size_is_a_variant_for_each_and_says_so() -> None:
+    """Where nothing may be a symbol; else it is rolled: test_rolled_loops.py."""
     torch.manual_seed(0)
     plain = Recurrent()
-    made = jitmagic.jit(copy.deepcopy(plain), backend="eager", dynamic=dynamic)
+    made = jitmagic.jit(copy.deepcopy(plain), backend="eager", dynamic=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", jitmagic.RecompileWarning)
         for n in SIZES:

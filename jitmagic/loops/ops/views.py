@@ -23,7 +23,6 @@ from ..tensor_view import (
     formal_point,
     full_view,
     reshape_point,
-    strided,
 )
 
 __all__ = ["clamp_index", "wrap_dim"]
@@ -65,7 +64,7 @@ def view(builder: Builder, out: Out, x: TensorView, *_: Any) -> TensorView:
 @lowers("reshape.default")
 def reshape(builder: Builder, out: Out, x: TensorView, *_: Any) -> TensorView:
     found = view(builder, out, x)
-    if strided(found, builder.buffers[found.buffer].stride) is not None:
+    if builder.place_of(found) is not None:
         return found
     return builder.pointwise(out, lambda point: builder.load(found, point))
 
@@ -190,7 +189,7 @@ def as_strided(
     storage_offset: int | None = None,
 ) -> TensorView:
     """Memory as it lies: valid because every buffer has the strides that eager gives it."""
-    if strided(x, builder.buffers[x.buffer].stride) is None:
+    if builder.place_of(x) is None:
         raise VerifyError(f"as_strided of {out.name}'s argument, which has no memory of its own")
     here = builder.memory(x)
     offset = builder.offset(here) if storage_offset is None else storage_offset

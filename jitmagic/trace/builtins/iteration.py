@@ -20,6 +20,7 @@ from ..values.iterators import (
 )
 from ..values.operators import compare, index_of, is_none, unpack
 from ..values.sequences import ListValue, TupleValue
+from ..values.varying_counts import VaryingRange, symbols_in
 from .numbers import fold_call, members
 from .registry import handles, method
 
@@ -59,6 +60,8 @@ def _iterate(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Valu
 
 @handles(range)
 def _range(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if not kwargs and (symbols := symbols_in(machine, args)):
+        return VaryingRange(args, symbols)
     return fold_call(machine, range, args, kwargs)
 
 
@@ -88,7 +91,7 @@ def _filter(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 @handles(reversed)
 def _reversed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     value = args[0]
-    if isinstance(value, InstanceValue):
+    if isinstance(value, InstanceValue | VaryingRange):
         return value.backwards(machine)
     if isinstance(value, ListValue | TupleValue):
         return ReversedIterator(value, len(value.items) - 1)

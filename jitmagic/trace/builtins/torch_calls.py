@@ -25,10 +25,12 @@ from ..breaks import Construction, GraphBreak, RefusedTorchCall, TensorItem, Uns
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.callables import BuiltinValue, name_of
 from ..values.classes import ClassValue, constructs
+from ..values.constants import ConstantValue
 from ..values.default_device import default_device
 from ..values.items import numbers_of
 from ..values.sequences import ListValue, SequenceValue, SizeValue, TupleValue
 from ..values.tensor import TensorValue, record
+from ..values.varying_counts import VaryingRows, symbols_in
 from ..wrap import intercepts
 from .registry import handles, handles_named
 
@@ -90,6 +92,20 @@ def _new(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         raise GraphBreak(UnsupportedArguments.of(name="Tensor.new", what="no size"))
     made = TupleValue(sizes or [machine.constant(0)])
     return record(machine, "new_empty", [args[0], made])
+
+
+@handles(torch.Tensor.unbind, torch.unbind)
+def _unbind(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Of a dimension that varies: a loop over the parts need not know how many there are."""
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", machine.constant(0))
+    x, dim = args[0], dim.realize(machine)
+    if isinstance(x, TensorValue) and isinstance(dim, ConstantValue) and type(dim.value) is int:
+        rank = x.meta.dim()
+        if -rank <= dim.value < rank:
+            count = machine.constant(x.meta.shape[dim.value])
+            if symbols := symbols_in(machine, [count]):
+                return VaryingRows(x, dim, count, symbols)
+    return record(machine, "unbind", args, kwargs)
 
 
 @handles(torch.Tensor.tolist)

@@ -15,6 +15,7 @@ from typing import Any
 from ...guards.guard import LengthIs, ValueEquals
 from ...guards.source import Contents, Item, ItemAt, Part, Reduced, SlotAttr, Source
 from ..result import BuildList, Effect, FromSource, Perform, Recipe, ReplaceList
+from ..rolled import check_filled
 from .base import Builder, Machine, Value
 from .lengths import guard_length, is_filled, live_length
 
@@ -67,6 +68,7 @@ class ListStore:
         """All items; their number gets guarded."""
         if self._items is None:
             machine, path = self._where
+            check_filled(machine, self.source)
             self._items = wrap_items(machine, tuple(self.live), path)
             for name, (more,) in self._changes or ():
                 if name in _GROWTH:

@@ -1,0 +1,92 @@
+"""What a graph break tells the functions that go on behind it: which of its variables vary.
+
+Comes in: a trace that ended at a break. Goes out: kept with the function's body, the dimensions and
+numbers that are symbols at the break, so that what resumes there need not be compiled for one value
+first, and the lists that a rolled loop fills, which nobody reads as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from ..guards.guard import TensorMatch
+from ..guards.source import Argument, Source
+from .result import Break, FromGraph, FromSource, Invoke, Perform, Recipe, ReplaceList, Trace
+
+__all__ = ["HandedOn", "without_index"]
+
+
+@dataclass(eq=False)
+class HandedOn:
+    """By the names of variables."""
+
+    sizes: dict[str, set[int]] = field(default_factory=dict)
+    numbers: set[str] = field(default_factory=set)
+    filled: set[Source] = field(default_factory=set)  # as paths of `without_index`
+
+    def add(self, trace: Trace) -> None:
+        """What a break says of the variables."""
+        if not isinstance(trace.exit, Break):
+            return
+        free = {
+            guard.source: guard.free_sizes
+            for guard in trace.guards
+            if isinstance(guard, TensorMatch) and guard.free_sizes
+        }
+        outputs: Any = next(iter(reversed(trace.graph.graph.nodes))).args[0]
+        for name, recipe in _variables(trace.exit):
+            match recipe:
+                case FromSource(source) if source in free:
+                    self.sizes.setdefault(name, set()).update(free[source])
+                case FromSource(source) if source in trace.varying:
+                    self.numbers.add(name)
+                case FromGraph(index) if dims := _symbolic(outputs[index].meta.get("val")):
+                    self.sizes.setdefault(name, set()).update(dims)
+                case Invoke():  # a size, or what was computed of some
+                    self.numbers.add(name)
+
+    def fill(self, trace: Trace) -> None:
+        """Lists of the caller's that a round of a loop writes to have a varying number of items."""
+        for effect in trace.effects:
+            match effect:
+                case Perform(_, (FromSource(source), *_)) | ReplaceList(FromSource(source)):
+                    self.filled.add(without_index(source))
+
+    def dims(self, source: Source, tensor: torch.Tensor) -> set[int]:
+        """The dimensions of an input that vary."""
+        name = source.name if isinstance(source, Argument) else None
+        return {dim for dim in self.sizes.get(name or "", ()) if dim < tensor.dim()}
+
+    def numbers_of(self, names: Sequence[str], args: Sequence[object]) -> frozenset[Source]:
+        """Those of a resume function's arguments that are numbers and vary."""
+        given = enumerate(zip(names, args, strict=True))
+        return frozenset(
+            Argument(index, name)
+            for index, (name, value) in given
+            if name in self.numbers and type(value) in (int, float)
+        )
+
+
+def without_index(source: Source) -> Source:
+    """A path by the names of variables: their places differ from one resume function to another."""
+    if isinstance(source, Argument):
+        return Argument(-1, source.name)
+    base = getattr(source, "base", None)
+    named: Source = source if base is None else replace(source, base=without_index(base))  # type: ignore[call-arg]
+    return named
+
+
+def _variables(exit_: Break) -> Iterator[tuple[str, Recipe]]:
+    both: tuple[Mapping[str, Recipe], ...] = (exit_.locals, exit_.cells)
+    for variables in both:
+        yield from variables.items()
+
+
+def _symbolic(meta: object) -> set[int]:
+    if not isinstance(meta, torch.Tensor):
+        return set()
+    return {dim for dim, size in enumerate(meta.shape) if not isinstance(size, int)}

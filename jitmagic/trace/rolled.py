@@ -1,0 +1,148 @@
+"""Rolled loops: how often they run varies, so Python runs them and one round is compiled.
+
+Comes in: the head of a loop whose number of rounds is a symbol. Goes out: a graph break there, and
+at each later round, whose resume function is that round alone; or the number is a constant and the
+loop is unrolled, where only that will do: the trace may not break, nobody can go on at the
+loop (a generator's), or a round needs to know which one it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from ..bytecode.instruction import Instruction
+from ..guards.source import Argument, Item, Source
+from ..symbols.context import Specialize
+from ..symbols.scalar import Symbol
+from ..symbols.size import hintless
+from .breaks import FilledList, GraphBreak, RolledLoop
+from .handed_on import without_index
+from .library_files import is_library
+from .result import Break, Trace
+from .resume import FlatCode
+
+__all__ = [
+    "UNROLLED",
+    "Loops",
+    "check_filled",
+    "check_head",
+    "counts_of_rounds",
+    "ends_at_loop",
+    "items_of_round",
+    "loops_of",
+    "note",
+    "rounds_vary",
+    "unroll",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """What a trace knows of loops of varying length. `may_roll`: they end the graph; the heads, by
+    number of instruction of the root frame's code, of those that do so in each round, and of those
+    that were found to need the number of the round."""
+
+    may_roll: bool = False
+    heads: frozenset[int] = frozenset()
+    unrolled: frozenset[int] = frozenset()
+    filled: frozenset[Source] = frozenset()  # lists that a loop of varying length fills
+
+
+UNROLLED = Loops()
+
+
+def rounds_vary(machine: Any, symbols: Iterable[Symbol], what: str) -> NoReturn:
+    """Somebody wants the next item of what has a varying number of them."""
+    symbols = tuple(symbols)
+    if (machine.loops.may_roll or any(map(hintless, symbols))) and _can_end(machine):
+        raise GraphBreak(RolledLoop.of(what=what))
+    raise Specialize(symbols, f"the number of rounds of a loop ({what})", counts_rounds=True)
+
+
+def check_head(machine: Any) -> None:
+    """Break at the head of a loop that Python runs: the next instruction of the root frame."""
+    if machine.root.at in machine.loops.heads:
+        raise GraphBreak(RolledLoop.of(what="one round of it is compiled"))
+
+
+def check_filled(machine: Any, source: Source | None) -> None:
+    """Break before all items of a list are read, if a loop of varying length filled it."""
+    filled = machine.loops.filled
+    if filled and source is not None and without_index(source) in filled:
+        raise GraphBreak(FilledList.of())
+
+
+def _can_end(machine: Any) -> bool:
+    """Whether a frame of Python functions is at the head of a loop, which can be gone on with."""
+    frame = machine.frame
+    code = frame.program.body
+    if frame.instruction.op != "FOR_ITER" or is_library(code.filename):
+        return False
+    if code.flags & inspect.CO_GENERATOR:
+        return False
+    return not (frame is machine.root and frame.at in machine.loops.unrolled)
+
+
+def loops_of(flat: FlatCode, may_roll: bool = False) -> Loops:
+    """What is known of the loops of a function that was compiled before."""
+    root = flat.root
+
+    def numbers(heads: set[Instruction]) -> frozenset[int]:
+        return frozenset(index for index, head in flat.at.items() if head in heads)
+
+    if not may_roll and not root.rolled and not root.counting:
+        return UNROLLED
+    filled = frozenset(root.handed_on.filled)
+    if flat.head in root.counting and flat.item is not None:
+        filled |= {Argument(-1, flat.item)}
+    return Loops(may_roll, numbers(root.rolled), numbers(root.unrolled), filled)
+
+
+def counts_of_rounds(trace: Trace) -> list[Hashable]:
+    """Where what may vary comes from for which loops were unrolled."""
+    return [constant.origin for constant in trace.specialized if constant.counts_rounds]
+
+
+def ends_at_loop(trace: Trace) -> bool:
+    """Whether Python goes on with a loop behind the trace."""
+    return isinstance(trace.exit, Break) and isinstance(trace.exit.reason, RolledLoop | FilledList)
+
+
+def note(flat: FlatCode, trace: Trace) -> None:
+    """Have the loop that ended a trace be rolled from now on."""
+    if not ends_at_loop(trace):
+        return
+    head = flat.at[trace.exit.index]  # type: ignore[attr-defined]
+    is_call = isinstance(trace.exit.reason, FilledList) or head.op.startswith("CALL")  # type: ignore[attr-defined]
+    if is_call and head.op != "FOR_ITER":  # of a function with such a loop, or what reads a list
+        flat.root.counting.add(head)
+    else:
+        flat.root.rolled.add(head)
+        flat.root.handed_on.fill(trace)
+
+
+def unroll(flat: FlatCode) -> None:
+    """Have the loop that this function is a round of be unrolled from now on."""
+    assert flat.head is not None
+    flat.root.rolled.discard(flat.head)
+    flat.root.unrolled.add(flat.head)
+
+
+def items_of_round(flat: FlatCode, args: tuple[object, ...]) -> frozenset[Source]:
+    """The ints that differ from round to round, where a resume function is a loop's round."""
+    if flat.item is None or flat.head not in flat.root.rolled:
+        return frozenset()
+    index = flat.parameters.index(flat.item)
+    return frozenset(_ints(args[index], Argument(index, flat.item)))
+
+
+def _ints(value: object, source: Source) -> Iterable[Source]:
+    """Of an item: itself, or what enumerate() and zip() put together."""
+    if type(value) is int:
+        yield source
+    elif type(value) is tuple:
+        for index, part in enumerate(value):
+            yield from _ints(part, Item(source, index))
