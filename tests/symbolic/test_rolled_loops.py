@@ -203,12 +203,12 @@ def answer(fn: Program, x: torch.Tensor, w: torch.Tensor, train: bool, **more: A
     return [*leaves, *gradients, text.getvalue()]
 
 
-def compare(made: Program, plain: Program, length: int, train: bool) -> None:
+def compare(made: Program, plain: Program, length: int, train: bool, device: str = "cpu") -> None:
     generator = torch.Generator().manual_seed(length)
     x = torch.randn(length, 8, generator=generator, dtype=torch.float64)
     w = torch.randn(8, 8, generator=generator, dtype=torch.float64) * 0.5
     more = {"n": length} if plain is of_a_number else {}
-    found, wanted = (answer(fn, x, w, train, **more) for fn in (made, plain))
+    found, wanted = (answer(fn, x.to(device), w.to(device), train, **more) for fn in (made, plain))
     for a, b in zip(found, wanted, strict=True):
         if isinstance(b, torch.Tensor):
             torch.testing.assert_close(a, b)
