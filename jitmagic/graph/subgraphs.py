@@ -22,7 +22,7 @@ from ..spec import TensorSpec
 from .gradients import gradients
 from .lazy_module import LazyModule
 from .node_meta import changes_mode, is_number, mutated_by, tensors_in, value_of
-from .propagate import call_name
+from .propagate import target_name
 from .regions import FunctionCall
 
 __all__ = [
@@ -121,7 +121,7 @@ def _made_late(nodes: Iterable[Node]) -> list[Node]:
         placed.append(node)
 
     for node in nodes:
-        if call_name(node.target) in _MADE_TO_BE_FILLED and not node.meta.get("by_data"):
+        if target_name(node.target) in _MADE_TO_BE_FILLED and not node.meta.get("by_data"):
             waiting.add(node)
         else:
             place(node)
@@ -169,7 +169,7 @@ def _split_range(nodes: Sequence[Node], quiet: Container[Node], result: Node) ->
 
 
 def _behind(result: Node, recorded: Sequence[Node], cells: set[int]) -> set[Node]:
-    """Which of the recorded calls after it a gradient would lead from to the result, those that write it to
+    """The recorded calls after the result from which a gradient would reach it, those that write to
     other memory too. `cells`: memory of which all views lead there.
     """
     behind, cells = {result}, set(cells)
@@ -242,7 +242,8 @@ def _is_shared(target: Node, here: int, assigned: Mapping[Node, int]) -> bool:
     earlier = [node for node, at in assigned.items() if at < here and cells & memory_of(node)]
     inputs = [node for node in target.graph.find_nodes(op="placeholder") if cells & memory_of(node)]
     crossing = [n for n in (*inputs, *earlier) if any(assigned.get(u) == here for u in n.users)]
-    if not earlier or len(crossing) < 2 and not inputs and not _last_reads(earlier, here, assigned):
+    is_apart = len(crossing) < 2 and not inputs
+    if not earlier or (is_apart and not _last_reads(earlier, here, assigned)):
         return False
     return any(assigned.get(user, here) >= here for node in earlier for user in node.users)
 
