@@ -162,7 +162,8 @@ def _split_range(nodes: Sequence[Node], quiet: Container[Node], result: Node) ->
             cells |= _memory_of_all(node.all_input_nodes)
     between |= {output for node in between for output in _given_history(node)}
     filled = set[int]().union(*map(_written_by, between))
-    between |= {node for node in later if memory_of(node) & filled}  # made to be written to
+    if filled:
+        between |= {node for node in later if memory_of(node) & filled}  # made to be written to
     between.discard(result)
     first = min((n for n, node in enumerate(nodes) if node in between), default=0)
     return range(final, first)
@@ -175,7 +176,7 @@ def _behind(result: Node, recorded: Sequence[Node], cells: set[int]) -> set[Node
     behind, cells = {result}, set(cells)
     for node in recorded:
         reads = not behind.isdisjoint(node.all_input_nodes)
-        reads = reads or any(cells & memory_of(read) for read in node.all_input_nodes)
+        reads = reads or bool(cells and cells & _memory_of_all(node.all_input_nodes))
         if reads and _leads_on(node):
             behind.add(node)
             cells |= _written_by(node)
