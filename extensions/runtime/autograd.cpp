@@ -108,12 +108,15 @@ std::shared_ptr<CallState> attach_nodes(
   torch::autograd::variable_list results;
   for (const Tangent& tangent : s.tangents) results.push_back(result_of(made, tangent.result));
   std::shared_ptr<CallState> state;
-  if (s.histories.are_one()) {
+  if (s.histories.are_one) {
     state = std::make_shared<CallState>(signature);
     const auto node = make_node<CompiledBackward>(state);
     node->set_next_edges(std::move(edges));
     const NodePtr shared = node;
-    for (const at::Tensor& result : results) torch::autograd::set_history(result, shared);
+    for (const at::Tensor& result : results) {
+      if (results.size() == 1) torch::autograd::set_history(result, shared);
+      else add_result_node(result, {shared, shared->add_input_metadata(result)});
+    }
   } else {
     state = SplitCall::attach(signature, results, std::move(edges));
   }

@@ -3,6 +3,7 @@
 #include "node.h"
 
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
@@ -54,6 +55,13 @@ bool is_batch(const at::Tensor& grad) {
 }
 
 }  // namespace
+
+void add_result_node(const at::Tensor& result, torch::autograd::Edge&& behind) {
+  const auto node = make_node<ResultNode>();
+  node->add_next_edge(std::move(behind));
+  const NodePtr shared = node;
+  torch::autograd::set_history(result, shared);
+}
 
 Before::Before(const Signature& s, PyObject* const* args) : drawn(generators_of(s)) {
   for (const Replayed& input : s.replayed) {

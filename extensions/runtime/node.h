@@ -97,4 +97,14 @@ struct CompiledBackward : public torch::autograd::Node {
   torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override;
 };
 
+// One of several results: hooks of a result that no gradient reaches do not run, in eager it has a node of its own.
+struct ResultNode : public torch::autograd::Node {
+  std::string name() const override { return "JitmagicBackward"; }
+
+ private:
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override { return std::move(grads); }
+};
+
+void add_result_node(const at::Tensor& result, torch::autograd::Edge&& behind);
+
 }  // namespace jitmagic

@@ -43,22 +43,13 @@ PyObject* Signature::get_replay() {
   return replay;
 }
 
-Histories::Histories(const std::vector<std::vector<size_t>>& reach, size_t count) {
+Histories::Histories(const std::vector<std::vector<size_t>>& reach, size_t tangents) {
   std::map<std::vector<size_t>, size_t> known;  // which group has inputs of this reach
-  std::vector<std::vector<size_t>> reached(count);
   for (size_t i = 0; i < reach.size(); i++) {
     const auto [place, is_new] = known.emplace(reach[i], inputs.size());
-    if (is_new) {
-      inputs.emplace_back();
-      for (size_t tangent : reach[i]) reached[tangent].push_back(place->second);
-    }
+    if (is_new) inputs.emplace_back();
     inputs[place->second].push_back(i);
-  }
-  known.clear();
-  for (size_t t = 0; t < count; t++) {
-    const auto [place, is_new] = known.emplace(reached[t], tangents.size());
-    if (is_new) tangents.emplace_back();
-    tangents[place->second].push_back(t);
+    are_one = are_one && reach[i].size() == tangents;
   }
 }
 

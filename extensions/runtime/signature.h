@@ -45,12 +45,12 @@ struct Replayed {
   bool large = false, written = false;
 };
 
-// Tangents that reach the same inputs, and inputs (positions in `grad_inputs`) that the same tangents reach.
+// Inputs (positions in `grad_inputs`) that the same tangents reach. `are_one`: all tangents reach all of them.
 struct Histories {
-  std::vector<std::vector<size_t>> tangents, inputs;
+  std::vector<std::vector<size_t>> inputs;
+  bool are_one = true;
 
   explicit Histories(const std::vector<std::vector<size_t>>& reach = {}, size_t tangents = 0);
-  bool are_one() const { return tangents.size() < 2 && inputs.size() < 2; }
 };
 
 // What the graphs are like, whatever the sizes.

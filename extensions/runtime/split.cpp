@@ -12,22 +12,19 @@ using torch::autograd::Edge;
 using torch::autograd::edge_list;
 using torch::autograd::variable_list;
 
-// Hands its results' tangents on, and notes them for GradientNodes that they do not lead to.
+// Hands a result's tangent on, and notes it for GradientNodes that it does not lead to.
 struct TangentNode : public torch::autograd::Node {
-  TangentNode(std::shared_ptr<SplitCall> call, size_t group) : call_(std::move(call)), group_(group) {}
+  TangentNode(std::shared_ptr<SplitCall> call, size_t tangent) : call_(std::move(call)), tangent_(tangent) {}
   std::string name() const override { return "JitmagicBackward"; }
 
  private:
   const std::shared_ptr<SplitCall> call_;
-  const size_t group_;
+  const size_t tangent_;
 
   variable_list apply(variable_list&& grads) override {
     if (!num_outputs()) return {};
-    call_->take_tangents(call_->state.signature->histories.tangents[group_], grads);
-    const size_t times = num_outputs() / grads.size();
-    variable_list handed;
-    for (size_t i = 0; i < times; i++) handed.insert(handed.end(), grads.begin(), grads.end());
-    return handed;
+    call_->take_tangent(tangent_, grads[0]);
+    return variable_list(num_outputs(), grads[0]);
   }
 };
 
@@ -70,14 +67,11 @@ std::shared_ptr<CallState> SplitCall::attach(
     for (size_t i : inputs) node->add_next_edge(std::move(edges[i]));
     for (size_t t : s.reach[inputs[0]]) below[t].emplace_back(node, node->add_input_metadata(results[t]));
   }
-  for (size_t group = 0; group < s.histories.tangents.size(); group++) {
-    const std::vector<size_t>& tangents = s.histories.tangents[group];
-    const auto node = make_node<TangentNode>(call, group);
-    for (size_t k = 0; k < below[tangents[0]].size(); k++) {
-      for (size_t t : tangents) node->add_next_edge(std::move(below[t][k]));
-    }
+  for (size_t t = 0; t < results.size(); t++) {
+    const auto node = make_node<TangentNode>(call, t);
+    for (Edge& edge : below[t]) node->add_next_edge(std::move(edge));
     const NodePtr shared = node;
-    for (size_t t : tangents) torch::autograd::set_history(results[t], shared);
+    torch::autograd::set_history(results[t], shared);
   }
   return {call, &call->state};
 }
@@ -104,10 +98,9 @@ SplitCall::Pass& SplitCall::current_pass() {
   return place->second;
 }
 
-void SplitCall::take_tangents(const std::vector<size_t>& tangents, const variable_list& grads) {
+void SplitCall::take_tangent(size_t tangent, const at::Tensor& grad) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Pass& pass = current_pass();
-  for (size_t i = 0; i < tangents.size(); i++) pass.tangents[tangents[i]] = grads[i];
+  current_pass().tangents[tangent] = grad;
 }
 
 // Of the inputs that these tangents reach.

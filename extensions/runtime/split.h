@@ -3,9 +3,9 @@
 // The engine calls every node that a loss leads to, those that no gradient reaches too, and a node that is
 // called has used up what it saved. So a result must lead to no other nodes than it does in eager:
 //
-//     results that reach the same inputs ──▶ TangentNode ──▶ GradientNode ──▶ inputs that the same results reach
+//     result ──▶ TangentNode ──▶ GradientNode ──▶ inputs that the same results reach
 //
-// with an edge for each tangent that reaches those inputs. The engine has run all TangentNodes of a backward that lead
+// with an edge for each GradientNode that it reaches. The engine has run all TangentNodes of a backward that lead
 // to a GradientNode before it. The first GradientNode to run computes the gradients of all with all tangents that are
 // there, by one call of the compiled backward; the others take theirs. Only where the tangent of another result came
 // later (results used on several devices or threads) they compute again.
@@ -47,7 +47,7 @@ class SplitCall {
 
   Pass& current_pass();
   size_t nodes_to_run() const;
-  void take_tangents(const std::vector<size_t>& tangents, const variable_list& grads);
+  void take_tangent(size_t tangent, const at::Tensor& grad);
   bool has_gradients(const std::vector<size_t>& reach, const variable_list& grads);
   void compute(const NodePtr& node);
   variable_list gradients_of(size_t group, const variable_list& grads, const NodePtr& node, bool& last);

@@ -49,9 +49,10 @@ def _check(node: Node, found: Any) -> None:
     spec = node.meta.get("spec")
     if not isinstance(spec, TensorSpec) or not isinstance(found, Sym):
         return
-    said, made = (replace(one, requires_grad=False, is_leaf=True) for one in (spec, found.spec))
+    plain: dict[str, Any] = {"requires_grad": False, "is_leaf": True, "cls": torch.Tensor}
+    said, made = (replace(one, **plain) for one in (spec, found.spec))
     if found.node.op == "placeholder" or node.target is aten.copy_.default:
-        # A slice of all is its input, which may require a gradient, and so is what was written.
+        # A slice of all is its input, which may be a parameter, and so is what was written.
         # Views count from its start.
         made = replace(made, storage_offset=said.storage_offset)
     if said != made:

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from .attribution import Silence, call_from
 from .dtypes import why_dtypes_are_refused
 from .node_meta import tensors_in
 from .propagate import EagerRaises
@@ -324,9 +325,9 @@ def _refusal(
             given = [_made(arg, device, integer) for arg in args]
             named = {key: _made(value, device, integer) for key, value in kwargs}
             if isinstance(target, str):
-                getattr(given[0], target)(*given[1:], **named)
+                call_from(Silence(), getattr(given[0], target), given[1:], named)
             else:
-                target(*given, **named)
+                call_from(Silence(), target, given, named)
     except Exception as error:  # whatever the kernel raises is what the program would see
         return error.with_traceback(None)
     return None

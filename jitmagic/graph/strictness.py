@@ -44,6 +44,7 @@ _FILLED_AT_RANDOM = frozenset(
         "bernoulli"
     ).split()
 )
+_DRAWN_IN_ORDER = frozenset(("dropout", "native_dropout", "rrelu", "rrelu_with_noise"))
 
 
 def check_for_meta(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -97,6 +98,8 @@ def check_as_kernels_do(
         _reject("the layout of its result follows the gaps and overlaps of its input")
     if name in _FULL_REDUCTIONS:
         _check_elements(tensors[0], _argument(args, kwargs, 1, "dim"))
+    if name in _DRAWN_IN_ORDER and device.type == "cuda" and not kept and tensors[0]._version:
+        _reject("a GPU draws by the gaps in memory, which what was written there may have lost")
     _check_draws(name, args, kwargs, tensors)
 
 

@@ -10,8 +10,8 @@ contiguous in the graph's order: writes and random draws happen when they did.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import getitem
 
 import torch
@@ -22,7 +22,7 @@ from ..spec import TensorSpec
 from .gradients import gradients
 from .lazy_module import LazyModule
 from .node_meta import changes_mode, is_number, mutated_by, tensors_in, value_of
-from .reach import descendants
+from .propagate import target_name
 from .regions import FunctionCall
 
 __all__ = [
@@ -35,6 +35,9 @@ __all__ = [
     "split_into_subgraphs",
 ]
 
+_MADE_TO_BE_FILLED = frozenset(
+    f"{kind}{form}" for kind in ("new_", "") for form in ("empty", "zeros", "ones", "full")
+) | {"empty_like", "zeros_like", "ones_like", "full_like"}
 _MOST = 16  # splits: each costs a compile, and a call each time
 
 
@@ -63,11 +66,11 @@ def split_into_subgraphs(gm: GraphModule, asked: Container[int] | None = None) -
     """None if no result depends on another. Raises CompileFailed where one does and two graphs
     cannot do what one does. `asked`: the results that a gradient may be asked for.
     """
-    nodes = list(gm.graph.nodes)
-    flat: Sequence[Node] = nodes[-1].args[0]
+    nodes = _made_late(gm.graph.nodes)
+    flat: Sequence[Node] = nodes[-1].args[0]  # type: ignore[assignment]
     wanted = dict.fromkeys(node for n, node in enumerate(flat) if asked is None or n in asked)
-    writes = _writes(nodes)
-    ranges = [where for result in wanted if (where := _split_range(nodes, writes, result))]
+    quiet = _not_recorded(nodes)
+    ranges = [where for result in wanted if (where := _split_range(nodes, quiet, result))]
     if not ranges:
         return None
     if any(node.target is gradients for node in nodes):
@@ -105,40 +108,96 @@ def _has_history(result: Node) -> bool:
     return any(tensor.requires_grad for tensor in tensors_in(value_of(result)))
 
 
-def _writes(nodes: Sequence[Node]) -> list[tuple[int, Node, set[int]]]:
-    """The calls that write, where they stand and to which memory."""
-    return [
-        (n, node, set().union(*map(memory_of, targets)))
-        for n, node in enumerate(nodes)
-        if (targets := mutated_by(node))
-    ]
+def _made_late(nodes: Iterable[Node]) -> list[Node]:
+    """The graph with what is made to be filled before its first use, for the subgraph that does."""
+    waiting: set[Node] = set()
+    placed: list[Node] = []
+
+    def place(node: Node) -> None:
+        waiting.discard(node)
+        for read in node.all_input_nodes:
+            if read in waiting:
+                place(read)
+        placed.append(node)
+
+    for node in nodes:
+        if target_name(node.target) in _MADE_TO_BE_FILLED and not node.meta.get("by_data"):
+            waiting.add(node)
+        else:
+            place(node)
+    return placed
 
 
-def _split_range(
-    nodes: Sequence[Node], writes: Sequence[tuple[int, Node, set[int]]], result: Node
-) -> range:
+def _not_recorded(nodes: Sequence[Node]) -> set[Node]:
+    """What runs while autograd does not record."""
+    quiet: set[Node] = set()
+    records = True
+    for node in nodes:
+        if node.target is torch._C._set_grad_enabled:
+            records = bool(node.args[0])
+        elif not records:
+            quiet.add(node)
+    return quiet
+
+
+def _split_range(nodes: Sequence[Node], quiet: Container[Node], result: Node) -> range:
     """The indices of nodes after which the graph may be split: the result has been computed, but
     nothing yet of what leads from it to other results. Empty where one graph is as good as two.
     """
-    if result.op == "placeholder" or not _differentiable(result):
+    if result.op == "placeholder" or not _has_history(result):
         return range(0)
-    others = {node for node in _results(nodes) if node is not result and _has_history(node)}
-    behind = descendants([result], filter(_differentiable, nodes))
     own = memory_of(result)
-    final = max([nodes.index(result), *(n for n, _, memory in writes if memory & own)])
+    written = [n for n, node in enumerate(nodes) if own & _written_by(node) and node not in quiet]
+    final = max(nodes.index(result), *written, 0)
+    later = nodes[final + 1 : -1]
+    recorded = [node for node in later if node not in quiet]
+    behind = _behind(result, recorded, own if written else set())
+    others = {node for node in _results(nodes) if node is not result and _has_history(node)}
     between = others & behind
-    for other in others:
-        memory = memory_of(other)
-        between |= {node for n, node, to in writes if n > final and to & memory and node in behind}
-        if not between.isdisjoint(other.users) and nodes.index(other) > final:
-            between.add(other)  # made to be written to
-    for node in reversed(nodes):
-        if node in behind and not between.isdisjoint(node.users):
+    cells = _memory_of_all((*others, *(node for node in nodes if node.op == "placeholder")))
+    for node in reversed(later):
+        leads = node in between or not between.isdisjoint(node.users) or cells & _written_by(node)
+        if node in behind and leads:
             between.add(node)
+            cells |= _memory_of_all(node.all_input_nodes)
     between |= {output for node in between for output in _given_history(node)}
+    filled = set[int]().union(*map(_written_by, between))
+    if filled:
+        between |= {node for node in later if memory_of(node) & filled}  # made to be written to
     between.discard(result)
     first = min((n for n, node in enumerate(nodes) if node in between), default=0)
     return range(final, first)
+
+
+def _behind(result: Node, recorded: Sequence[Node], cells: set[int]) -> set[Node]:
+    """The recorded calls after the result from which a gradient would reach it, those that write to
+    other memory too. `cells`: memory of which all views lead there.
+    """
+    behind, cells = {result}, set(cells)
+    for node in recorded:
+        reads = not behind.isdisjoint(node.all_input_nodes)
+        reads = reads or bool(cells and cells & _memory_of_all(node.all_input_nodes))
+        if reads and _leads_on(node):
+            behind.add(node)
+            cells |= _written_by(node)
+    return behind
+
+
+def _leads_on(node: Node) -> bool:
+    """Whether gradients of what a call gives, or of what it wrote, may reach what it read."""
+    if isinstance(node.meta.get("spec"), TensorSpec | tuple):
+        return _differentiable(node)
+    written = (tensor for target in mutated_by(node) for tensor in tensors_in(value_of(target)))
+    return any(tensor.requires_grad for tensor in written)
+
+
+def _written_by(node: Node) -> set[int]:
+    """The memory that a call writes to."""
+    return _memory_of_all(mutated_by(node))
+
+
+def _memory_of_all(nodes: Iterable[Node]) -> set[int]:
+    return set[int]().union(*map(memory_of, nodes))
 
 
 def _given_history(node: Node) -> set[Node]:
@@ -177,12 +236,26 @@ def _assign(nodes: Sequence[Node], ends: Sequence[int]) -> dict[Node, int]:
 
 
 def _is_shared(target: Node, here: int, assigned: Mapping[Node, int]) -> bool:
-    """Whether a subgraph that writes to `target` gets its memory from a subgraph before: graphs are
-    compiled for inputs of which none is written to through another.
+    """Whether a subgraph may not write to a tensor of those before: it has another input over that
+    memory, or what they read there last may be what their backward has saved.
     """
-    memory = memory_of(target)
-    earlier = (node for node, at in assigned.items() if at < here and memory & memory_of(node))
+    cells = memory_of(target)
+    earlier = [node for node, at in assigned.items() if at < here and cells & memory_of(node)]
+    inputs = [node for node in target.graph.find_nodes(op="placeholder") if cells & memory_of(node)]
+    crossing = [n for n in (*inputs, *earlier) if any(assigned.get(u) == here for u in n.users)]
+    is_apart = len(crossing) < 2 and not inputs
+    if not earlier or (is_apart and not _last_reads(earlier, here, assigned)):
+        return False
     return any(assigned.get(user, here) >= here for node in earlier for user in node.users)
+
+
+def _last_reads(views: Sequence[Node], here: int, assigned: Mapping[Node, int]) -> bool:
+    """Whether a subgraph before `here` reads the views' memory as the last write there left it."""
+    cells = _memory_of_all(views)
+    users = {user for node in views for user in node.users if assigned.get(user, here) < here}
+    calls = [node for node in assigned if node in users]
+    last = max((n for n, call in enumerate(calls) if cells & _written_by(call)), default=-1)
+    return any(not cells & memory_of(call) for call in calls[last + 1 :])
 
 
 def refuse_crossing(
@@ -200,8 +273,6 @@ def refuse_crossing(
     spec = node.meta["spec"]
     if crosses and not isinstance(spec, TensorSpec):
         raise CompileFailed(f"{node.name} between them is no tensor")
-    if crosses and spec.requires_grad != value_of(node).requires_grad:
-        raise CompileFailed(f"{node.name} requires grad only since it was written to")
     if any(is_shared(target, here, assigned) for target in mutated_by(node)):
         raise CompileFailed(f"{node.name} writes to memory that both sides know")
 
@@ -236,6 +307,7 @@ def assemble(
         entered = tuple(others.values())
         others = _other_modes(others, body, callers)
         graph = extract(inputs, (*entered, *body, *map(callers.__getitem__, others)), outputs)
+        _tell_histories(graph, inputs, [n for n in nodes if assigned.get(n, index) < index])
         dead = [slots[node] for node in inputs if node not in later and node.op != "placeholder"]
         taken = tuple(slots[node] for node in inputs)
         subgraphs.append(Subgraph(graph, taken, len(outputs), tuple(dead)))
@@ -243,6 +315,14 @@ def assemble(
             slots[node] = len(slots)
     flat: Sequence[Node] = nodes[-1].args[0]  # type: ignore[assignment]
     return Split(tuple(subgraphs), tuple(slots[node] for node in flat))
+
+
+def _tell_histories(graph: GraphModule, inputs: Sequence[Node], before: Sequence[Node]) -> None:
+    """Which inputs of a subgraph require grad only since they were written to by calls before."""
+    cells = _memory_of_all(n for call in before if _leads_on(call) for n in mutated_by(call))
+    for node, held in zip(inputs, graph.graph.find_nodes(op="placeholder"), strict=True):
+        if node.op != "placeholder" and memory_of(node) & cells:
+            held.meta["spec"] = replace(held.meta["spec"], requires_grad=True)
 
 
 def _mode(node: Node) -> object:

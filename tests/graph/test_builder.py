@@ -341,3 +341,14 @@ def test_types_that_no_kernel_takes_raise_on_every_device(device):
     with pytest.raises(EagerRaises, match="Integers to negative integer powers"):
         graph.call(torch.pow, (counts, -1))
     assert graph.call(torch.mul, (counts, -2.5)).meta["spec"].dtype is torch.float32
+
+
+def test_a_gpu_draws_by_the_gaps_of_written_memory():
+    graph = GraphBuilder()
+    kept, written = (
+        graph.placeholder(name, TensorSpec((4, 3), (6, 1), torch.float32, CUDA)) for name in "xy"
+    )
+    graph.call("mul_", (written, 2))
+    graph.call(F.dropout, (kept, 0.5))
+    with pytest.raises(EagerRaises, match="gaps"):
+        graph.call(F.dropout, (written, 0.5))

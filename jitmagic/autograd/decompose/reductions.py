@@ -27,15 +27,17 @@ def _var_mean(x: Sym, dim: Any, correction: float | None, keepdim: bool) -> tupl
     if not x.dtype.is_floating_point:
         return None
     dims = _dims(x, dim)
+    count = math.prod(x.shape[d] for d in dims)
+    free = count - (1 if correction is None else correction)
+    if not isinstance(free, Size) and free <= 0:
+        return None  # the kernel warns of it
     # A square may be outside of the range of fp32 and bf16 where its root is not.
     moments = moments_dtype(up(x))
     wide = up(x) if moments is None else x.to(moments)
     mean = mean_of(wide, dims) if moments is None else wide.mean(dims, True)
     gap = wide - mean
-    count = math.prod(x.shape[d] for d in dims)
     total = (gap * gap).sum(dims, keepdim)
-    free = max(count - (1 if correction is None else correction), 0)
-    variance = total / (free if isinstance(free, Size) else float(free))
+    variance = total / (max(free, 0) if isinstance(free, Size) else float(free))
     return variance, mean if keepdim else _dropped(mean, dims)
 
 

@@ -34,6 +34,7 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "a tensor made of a tensor": lambda x: torch.tensor(x.detach()) + 1,
     "grid_sample": lambda x: F.grid_sample(x.expand(1, 1, 2, 2), torch.zeros(1, 2, 2, 2)),
     "under autocast": in_autocast,
+    "deviation of one number": lambda x: x[:1].std(0) + 1,
 }
 
 

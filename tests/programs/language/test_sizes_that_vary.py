@@ -328,3 +328,25 @@ def test_a_symbol_of_another_rank_says_nothing() -> None:
     for shape in ((4, 3), (4, 5), (7,), (9, 2), (), (3, 4, 5), (6,)):
         x = torch.randn(shape)
         same(f(x), x.relu() * 2)
+
+
+class Decaying(torch.nn.Module):
+    """A parameter that is written to, beside a size that a call wants as an int."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(-1, 2, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rolled = x.roll(x.shape[0] // 2, 0)
+        with torch.no_grad():
+            self.weight.mul_(0.9)
+        return rolled
+
+
+def test_a_parameter_is_written_at_every_size() -> None:
+    plain, compiled = Decaying(), jitmagic.jit(Decaying(), options={"keep": "compiled"})
+    for n in SIZES[:4]:
+        x = torch.randn(n, n + 1)
+        torch.testing.assert_close(compiled(x), plain(x))
+        torch.testing.assert_close(compiled.weight, plain.weight)
