@@ -7,12 +7,15 @@ ITEM_AT, PART and REDUCED.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from .source import Length, Part, Reduced
 
-__all__ = ["SIZED", "item_at", "length_of", "read_contents"]
+__all__ = ["SIZED", "correction_of", "item_at", "length_of", "read_contents", "uncorrected"]
 
 SIZED: tuple[type[Any], ...] = (tuple, list, dict, set, frozenset, deque)
 """Containers whose length can be read."""
@@ -44,3 +47,16 @@ def read_contents(source: Length | Part | Reduced, container: Any) -> Any:
     if any(type(item) not in (float, int) for item in container):
         raise TypeError("not floats and ints alone")
     return source.function(container)
+
+
+def uncorrected(numbers: Sequence[Any]) -> float:
+    """The sum of floats, rounded at each addition."""
+    if any(kind is not float for kind in set(map(type, numbers))):
+        raise TypeError("not floats alone")
+    total: float = functools.reduce(operator.add, numbers, 0)
+    return total
+
+
+def correction_of(numbers: Sequence[Any]) -> float:
+    """What sum() adds to that at its end, on CPython 3.12 and later."""
+    return sum((*numbers, -uncorrected(numbers)))
