@@ -20,7 +20,7 @@ from .interval import INT64, Interval, of_number
 
 __all__ = [
     "OPERATIONS", "Apply", "Number", "Operation", "Symbol", "apply", "constant", "evaluate",
-    "interval_of", "kind_of", "symbols_of",
+    "interval_of", "kind_of", "lost", "symbols_of",
 ]  # fmt: skip
 
 
