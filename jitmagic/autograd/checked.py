@@ -149,7 +149,7 @@ def _filled(
 def _quantile(
     function: Callable[..., Any], input: torch.Tensor, q: Any, *args: Any, **options: Any
 ) -> Any:
-    """Below 0 it would take the first numbers, and the last for nan."""
+    """Unasked, a fraction below 0 would take the first numbers."""
     if isinstance(q, torch.Tensor):
         outside = ((q >= 0) & (q <= 1)).all().logical_not().to(torch.int32)
         torch.ops.aten._linalg_check_errors(outside.detach(), ASSERTION, is_matrix=True)
