@@ -158,6 +158,12 @@ def set_other_evaluator(other: Callable[[Any], Any] | None, /) -> None:
     thread (torch.compile); dispatchers switch it off for as long as they run.
     """
 
+def uncorrected(numbers: list[float] | tuple[float, ...], /) -> float:
+    """Of guards/contents.py, in C."""
+
+def correction_of(numbers: list[float] | tuple[float, ...], /) -> float:
+    """Of guards/contents.py, in C."""
+
 def suspend() -> None:
     """Hook and dispatchers let everything run plainly; nests. disable() uses it."""
 

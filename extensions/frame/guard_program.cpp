@@ -7,6 +7,7 @@
 #include "profiled.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 
 #ifdef JITMAGIC_WITHOUT_TORCH
@@ -398,6 +399,41 @@ PyGetSetDef program_getset[] = {
 
 PySequenceMethods program_sequence = {.sq_length = program_length};
 
+// What sum() of floats is before CPython 3.12 and later correct it, and what they add to that.
+struct Sum {
+  double rounded = 0, lost = 0;
+};
+
+bool add_up(PyObject* numbers, Sum& sum) {
+  const bool listed = PyList_CheckExact(numbers) || PyTuple_CheckExact(numbers);
+  for (Py_ssize_t i = 0; listed && i < Py_SIZE(numbers); i++) {
+    PyObject* item = PySequence_Fast_GET_ITEM(numbers, i);
+    if (!PyFloat_CheckExact(item)) return PyErr_SetString(PyExc_TypeError, "not floats alone"), false;
+    const double x = PyFloat_AS_DOUBLE(item), made = sum.rounded + x;
+    sum.lost += std::fabs(sum.rounded) >= std::fabs(x) ? (sum.rounded - made) + x
+                                                       : (x - made) + sum.rounded;
+    sum.rounded = made;
+  }
+  return listed || (PyErr_SetString(PyExc_TypeError, "neither a list nor a tuple"), false);
+}
+
+PyObject* uncorrected(PyObject*, PyObject* numbers) {
+  Sum sum;
+  return add_up(numbers, sum) ? PyFloat_FromDouble(sum.rounded) : nullptr;
+}
+
+PyObject* correction_of(PyObject*, PyObject* numbers) {
+  Sum sum;
+  if (!add_up(numbers, sum)) return nullptr;
+  return PyFloat_FromDouble(std::isfinite(sum.lost) ? sum.lost : 0.0);
+}
+
+PyMethodDef functions[] = {
+    {"uncorrected", uncorrected, METH_O, "The sum of floats, rounded at each addition."},
+    {"correction_of", correction_of, METH_O, "What these additions lost; 0 if that is not finite."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
 }  // namespace
 
 PyTypeObject ProgramType = {
@@ -436,6 +472,8 @@ ProfiledCall::ProfiledCall(PyObject*) {}
 ProfiledCall::~ProfiledCall() = default;
 #endif
 
-bool register_guards(PyObject* module) { return PyModule_AddType(module, &ProgramType) == 0; }
+bool register_guards(PyObject* module) {
+  return PyModule_AddType(module, &ProgramType) == 0 && PyModule_AddFunctions(module, functions) == 0;
+}
 
 }  // namespace jitmagic

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ..errors import ASSERTION
 from ..graph.node_meta import tensors_in
 from ..graph.recurrent import RECURRENT
 
@@ -145,7 +146,21 @@ def _filled(
     return torch.where(where.contiguous(), x + part if accumulate else part, x)
 
 
+def _quantile(
+    function: Callable[..., Any], input: torch.Tensor, q: Any, *args: Any, **options: Any
+) -> Any:
+    """Unasked, a fraction below 0 would take the first numbers."""
+    if isinstance(q, torch.Tensor):
+        outside = ((q >= 0) & (q <= 1)).all().logical_not().to(torch.int32)
+        torch.ops.aten._linalg_check_errors(outside.detach(), ASSERTION, is_matrix=True)
+    return function(input, q, *args, **options)
+
+
+_QUANTILES: tuple[Any, ...] = (
+    torch.quantile, torch.nanquantile, torch.Tensor.quantile, torch.Tensor.nanquantile
+)  # fmt: skip
 _SPELLED: dict[Any, Callable[..., Any]] = {
+    **{function: partial(_quantile, function) for function in _QUANTILES},
     torch.nn.functional.one_hot: _one_hot,
     torch.index_fill: _index_fill,
     torch.Tensor.index_fill: _index_fill,

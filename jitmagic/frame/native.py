@@ -48,6 +48,7 @@ from ..guards.source import (
 )
 
 try:
+    from .. import _frame
     from .._frame import (
         TORCH_VERSION,
         Continue,
@@ -176,7 +177,8 @@ class _Lowering:
             case Part(start=start, stop=stop):
                 return ("PART", base, slice(start, stop))
             case Reduced(function=function):
-                return ("REDUCED", base, function)
+                # Those of guards/contents.py are there in C under the same names.
+                return ("REDUCED", base, getattr(_frame, function.__name__, function))
             case Gradient():
                 return ("GRADIENT", base, _GRADIENT, _PLAIN_TENSORS)
             case IteratorParts():

@@ -28,7 +28,8 @@ _FLOATING_ONLY = frozenset(
         "dropout alpha_dropout normalize mse_loss smooth_l1_loss huber_loss bernoulli "
         "binary_cross_entropy kl_div hardshrink softshrink prelu rrelu logcumsumexp std var "
         "std_mean var_mean multinomial histc log_sigmoid uniform_ normal_ igamma igammac "
-        "native_dropout"
+        "native_dropout dropout_ dropout1d dropout2d dropout3d feature_dropout feature_dropout_ "
+        "feature_alpha_dropout"
     ).split()
 )
 _BITWISE = frozenset(

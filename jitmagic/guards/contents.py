@@ -7,12 +7,15 @@ ITEM_AT, PART and REDUCED.
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
+from ..symbols.scalar import lost
 from .source import Length, Part, Reduced
 
-__all__ = ["SIZED", "item_at", "length_of", "read_contents"]
+__all__ = ["SIZED", "correction_of", "item_at", "length_of", "read_contents", "uncorrected"]
 
 SIZED: tuple[type[Any], ...] = (tuple, list, dict, set, frozenset, deque)
 """Containers whose length can be read."""
@@ -44,3 +47,25 @@ def read_contents(source: Length | Part | Reduced, container: Any) -> Any:
     if any(type(item) not in (float, int) for item in container):
         raise TypeError("not floats and ints alone")
     return source.function(container)
+
+
+def uncorrected(numbers: Sequence[Any]) -> float:
+    """The sum of floats, rounded at each addition."""
+    return _added_up(numbers)[0]
+
+
+def correction_of(numbers: Sequence[Any]) -> float:
+    """What these additions lose, which sum() adds at its end on CPython 3.12 and later; 0 if that
+    is not finite, and so not added.
+    """
+    loss = _added_up(numbers)[1]
+    return loss if math.isfinite(loss) else 0.0
+
+
+def _added_up(numbers: Sequence[Any]) -> tuple[float, float]:
+    if any(kind is not float for kind in set(map(type, numbers))):
+        raise TypeError("not floats alone")
+    rounded = loss = 0.0
+    for x in numbers:
+        rounded, loss = rounded + x, loss + lost(rounded, x)
+    return rounded, loss

@@ -20,7 +20,7 @@ from .interval import INT64, Interval, of_number
 
 __all__ = [
     "OPERATIONS", "Apply", "Number", "Operation", "Symbol", "apply", "constant", "evaluate",
-    "interval_of", "kind_of", "symbols_of",
+    "interval_of", "kind_of", "lost", "symbols_of",
 ]  # fmt: skip
 
 
@@ -134,6 +134,32 @@ def _wave(x: Interval) -> Interval | None:
     return Interval(-1.0, 1.0) if x.is_finite else None
 
 
+def lost(a: float, b: float) -> float:
+    """What `a + b` loses to rounding, exactly. (A. Neumaier, Rundungsfehleranalyse einiger
+    Verfahren zur Summation endlicher Summen, 1974, as CPython's sum() has it.)
+    """
+    made = a + b
+    return (a - made) + b if abs(a) >= abs(b) else (b - made) + a
+
+
+def corrected(a: float, error: float) -> float:
+    """The end of such a sum."""
+    return a + error if error and math.isfinite(error) else a
+
+
+def _lost(a: Interval, b: Interval) -> Interval:
+    made = a.add(b)
+    if not made.is_finite:
+        return Interval(-math.inf, math.inf, nan=True)
+    ulp = math.ulp(max(-made.low, made.high))
+    return Interval(-ulp, ulp)
+
+
+def _corrected(a: Interval, error: Interval) -> Interval:
+    made = a.add(error)
+    return Interval(min(a.low, made.low), max(a.high, made.high), a.nan)
+
+
 OPERATIONS: Mapping[str, Operation] = {
     "+": Operation(operator.add, Interval.add),
     "-": Operation(operator.sub, Interval.sub),
@@ -159,6 +185,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "floor": Operation(math.floor, _rounded(math.floor)),
     "ceil": Operation(math.ceil, _rounded(math.ceil)),
     "round": Operation(round, _rounded(round)),
+    "lost": Operation(lost, _lost),
+    "corrected": Operation(corrected, _corrected),
     "sqrt": Operation(math.sqrt, _root),
     "exp": Operation(math.exp, _inexact(math.exp)),
     "log": Operation(math.log, _inexact(math.log, low=0.0)),

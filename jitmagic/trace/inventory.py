@@ -42,6 +42,7 @@ from .builtins import set_methods as _set_methods
 from .builtins import signatures as _signatures
 from .builtins import spectral as _spectral
 from .builtins import statistics as _statistics
+from .builtins import sums as _sums
 from .builtins import texts as _texts
 from .builtins import torch_calls as _torch_calls
 from .builtins import transforms as _transforms
@@ -96,7 +97,8 @@ MODULES: tuple[ModuleType, ...] = (
     _autocast, _autograd_functions, _checkpointing, _checks, _constructors, _containers, _copying,
     _counters, _differentiation, _distributions, _foreach, _functional_calls, _introspection,
     _iteration, _iterator_tools, _logs, _numbers, _objects, _operators, _ordering, _impure_calls,
-    _regular, _process_state, _seeds, _set_methods, _signatures, _statistics, _texts, _torch_calls,
+    _regular, _process_state, _seeds, _set_methods, _signatures, _statistics, _sums, _texts,
+    _torch_calls,
     _transforms, _wrappers,
     _numpy_calls, _attributes, _calls, _comparisons, _container_opcodes, _control,
     _exception_opcodes, _function_opcodes, _imports, _intrinsics, _locals, _patterns, _stack,

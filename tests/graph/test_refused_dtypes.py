@@ -18,6 +18,9 @@ OPERATIONS: dict[str, Callable[[Tensor], object]] = {
     "conv2d": lambda x: F.conv2d(x[None, None], x[:2, :2][None, None]),
     "matmul": lambda x: x @ x.mT,
     "logcumsumexp": lambda x: x.logcumsumexp(0),
+    "dropout": lambda x: F.dropout(x, 0.5),
+    "dropout1d": lambda x: F.dropout1d(x, 0.5),  # torch 2.11's meta function promotes
+    "feature_dropout": lambda x: torch.feature_dropout(x, 0.5, True),
     "renorm": lambda x: x.renorm(2, 0, 1.0),
     "unfold": lambda x: F.unfold(x[None, None], 2),
     "max_pool2d": lambda x: F.max_pool2d(x[None, None], 2),

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import torch
 
+from jitmagic import _frame
 from jitmagic.bytecode import FrameSnapshot
 from jitmagic.frame.native import GuardProgram, lower_guards
+from jitmagic.guards import contents
 from jitmagic.guards import guard as g
 from jitmagic.guards import source as s
 from jitmagic.guards.check import holds, show_guard, why
@@ -473,3 +475,16 @@ def test_comparisons_of_numbers_are_python_s(seed: int) -> None:
 
 
 def _numbers(a: float, b: float, n: int) -> None: ...
+
+
+@pytest.mark.parametrize("function", [contents.uncorrected, contents.correction_of])
+def test_sums_of_floats_agree(function: Any) -> None:
+    native = getattr(_frame, function.__name__)
+    inf = float("inf")
+    lists = ([], [0.1] * 10, [1e16, 1.0, -1e16], (-0.0,), [1e308, 1e308], [inf, 1.0, -inf], (inf,))
+    for numbers in lists:
+        assert repr(native(numbers)) == repr(function(numbers))
+    for numbers in ([1], [0.5, True], (0.5, "a")):
+        for one in (native, function):
+            with pytest.raises(TypeError):
+                one(numbers)

@@ -78,6 +78,22 @@ def endless_and_grouped(n):
     return turns, groups, rows, some, list(itertools.pairwise(some))
 
 
+@program(3)
+def in_batches(n):
+    if not hasattr(itertools, "batched"):
+        return None
+    found = [list(itertools.batched(range(7), n)), list(itertools.batched("abcd", n=2))]
+    rows = itertools.batched(iter([1, 2, n]), 2)
+    found.append((next(rows), list(rows), list(rows)))
+    tried = ([], {"n": 0}), ([1], {"n": 1, "what": 2}), ([1, 2, n], {"strict": True})
+    for args, options in tried:
+        try:
+            found.append(list(itertools.batched(args, options.pop("n", 2), **options)))
+        except (TypeError, ValueError) as error:
+            found.append((type(error), str(error)))
+    return found
+
+
 @program(2)
 def shared_and_filtered(n):
     one, two = itertools.tee([1, 2, n])

@@ -832,6 +832,34 @@ def unbound(n):
         return type(error).__name__
 
 
+@program(1)
+def names_without_a_value(n):
+    if n > 5:
+        bound = inner = n
+
+    def reads():
+        return inner
+
+    def deletes(n):
+        del n
+        return n  # noqa: F821
+
+    found = []
+    for look in (lambda: no_such_name, reads, lambda: deletes(1)):  # noqa: F821
+        try:
+            found.append(look())
+        except NameError as error:
+            found.append((type(error), str(error), error.args))
+    try:
+        return {}[n]
+    except KeyError as error:
+        found.append(str(error))
+    try:
+        return bound, inner
+    except UnboundLocalError as error:
+        return found, str(error)
+
+
 @program("ab1", 5)
 def methods_of_builtin_types(text, n):
     table = {"a": 1}

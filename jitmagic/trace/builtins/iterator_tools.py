@@ -11,6 +11,7 @@ from ..values.base import Args, Kwargs, Machine, Value
 from ..values.iterators import StepIterator
 from ..values.operators import binary, drain, equal, index_of, is_none, unpack
 from ..values.sequences import TupleValue
+from .numbers import fold_call
 from .registry import handles, method
 
 __all__: list[str] = []
@@ -151,6 +152,32 @@ def _pairwise(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
             before = item
 
     return StepIterator(machine, itertools.pairwise, steps())
+
+
+_BATCHED: Any = getattr(itertools, "batched", None)  # since 3.12; `strict` since 3.13
+
+
+def _accepts(*args: Any, **kwargs: Any) -> bool:
+    return _BATCHED((), *args, **kwargs) is not None
+
+
+def _batched(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    fold_call(machine, _accepts, args[1:], kwargs, "batched")  # or raises what Python raises
+    items = drain(machine, _stepped(machine, args[0]))
+    size = index_of(machine, args[1] if len(args) > 1 else kwargs["n"])
+    is_strict = "strict" in kwargs and kwargs["strict"].realize(machine).truth(machine)
+
+    def steps() -> Iterator[Value]:
+        while row := list(itertools.islice(items, size)):
+            if is_strict and len(row) < size:
+                raise machine.error(ValueError, "batched(): incomplete batch", exact=True)
+            yield TupleValue(row)
+
+    return StepIterator(machine, _BATCHED, steps())
+
+
+if _BATCHED is not None:
+    handles(_BATCHED)(_batched)
 
 
 @handles(itertools.zip_longest)

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from ...guards.source import Reduced, Source
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
-from ..values.constants import ConstantValue, fold
+from ..values.constants import fold
 from ..values.dimensions import DimensionValue
 from ..values.operators import binary, compare, drain, is_none, unpack
 from ..values.scalars import ScalarValue, SymbolicNumber, extreme, scalar_of
@@ -19,7 +20,7 @@ from ..values.sequences import StoredItems, TupleValue
 from ..values.sets import SetValue
 from .registry import handles
 
-__all__ = ["fold_call", "members"]
+__all__ = ["fold_call", "live_numbers", "members"]
 
 _MATH = [
     one for module in (math, cmath) for one in vars(module).values()
@@ -137,51 +138,11 @@ def _prod(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return total
 
 
-_CORRECTS_SUMS = sum([0.1] * 10) == 1.0  # CPython 3.12 and later: of floats
-
-
-@handles(sum)
-def _sum(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    start = args[1] if len(args) > 1 else kwargs.get("start", machine.constant(0))
-    total = start
-    if (known := _reduced(machine, sum, args, kwargs)) is not None:
-        total, items = known
-        if not items:
-            return total
-    else:
-        items = members(machine, args[0])
-    if isinstance(args[0], SetValue) and not all(map(_is_integer, items)):
-        items = unpack(machine, args[0])  # the order tells in the last digit
-    if _CORRECTS_SUMS and any(_is_float(machine, item) for item in items):
-        numbers = [one.realize(machine) for one in (total, *items)]
-        if all(_is_float(machine, one) or _is_integer(one) for one in numbers):
-            return fold(machine, _total, *numbers)
-    for item in items:
-        total = binary(machine, "+", total.realize(machine), item.realize(machine))
-    return total
-
-
-def _total(start: Any, *numbers: Any) -> Any:
-    return sum(numbers, start)
-
-
-def _is_float(machine: Machine, value: Value) -> bool:
-    return value.realize(machine).python_type(machine) is float
-
-
-def _reduced(
-    machine: Machine, function: Callable[..., Any], args: Args, kwargs: Kwargs
-) -> tuple[Value, list[Value]] | None:
-    """What a live list or deque of numbers comes to, and the items that were put behind it."""
+def live_numbers(args: Args, kwargs: Kwargs) -> tuple[list[float], Source, list[Value]] | None:
+    """Of a call that is given a live container alone: `ListStore.numbers`."""
     if len(args) != 1 or kwargs or not isinstance(args[0], StoredItems):
         return None
-    known = args[0].store.reduced(function)
-    corrected = known is not None and known[1] and function is sum and _CORRECTS_SUMS
-    return None if corrected else known
-
-
-def _is_integer(value: Value) -> bool:
-    return isinstance(value, ConstantValue) and type(value.value) is int
+    return args[0].store.numbers()
 
 
 def members(machine: Machine, value: Value) -> list[Value]:
@@ -224,9 +185,10 @@ def _max(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 def _extreme(machine: Machine, op: str, args: Args, kwargs: Kwargs) -> Value:
     """The first item that no other is `op` of, by `key` if given."""
-    known = _reduced(machine, min if op == "<" else max, args, kwargs)
-    if known is not None:
-        items = [known[0], *known[1]]
+    if (live := live_numbers(args, kwargs)) is not None:
+        function = min if op == "<" else max
+        numbers, path, behind = live
+        items = [machine.wrap(function(numbers), Reduced(path, function)), *behind]
     else:
         items = members(machine, args[0]) if len(args) == 1 else list(args)
     if not items:

@@ -11,7 +11,7 @@ from ...bytecode.instruction import Instruction
 from ..state import Frame
 from ..values.class_statements import NamesNow
 from ..values.mappings import DictValue
-from .locals import cell_contents, global_named, name_of, unbound
+from .locals import NO_NAME, cell_contents, global_named, name_of, unbound
 from .registry import opcode
 
 __all__: list[str] = []
@@ -37,7 +37,7 @@ def store_name(machine: Any, frame: Frame, instruction: Instruction) -> None:
 @opcode("DELETE_NAME")
 def delete_name(machine: Any, frame: Frame, instruction: Instruction) -> None:
     if frame.names.pop(name_of(instruction), None) is None:
-        raise unbound(machine, name_of(instruction), NameError)
+        raise unbound(machine, name_of(instruction), NO_NAME)
 
 
 @opcode("LOAD_CLASSDEREF", until=(3, 11))

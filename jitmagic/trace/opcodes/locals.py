@@ -11,7 +11,7 @@ from ..values.base import Value
 from ..values.functions import CellValue
 from .registry import opcode
 
-__all__ = ["cell_contents", "global_named", "name_of", "unbound"]
+__all__ = ["NO_NAME", "cell_contents", "global_named", "name_of", "unbound"]
 
 
 def name_of(instruction: Instruction) -> str:
@@ -20,12 +20,18 @@ def name_of(instruction: Instruction) -> str:
     return instruction.arg
 
 
-def unbound(machine: Any, name: str, kind: type[NameError] = UnboundLocalError) -> Exception:
-    """The error of a name that has no value."""
-    what = "cannot access local variable '{}' where it is not associated with a value"
-    if kind is not UnboundLocalError:
-        what = "name '{}' is not defined"
-    error: Exception = machine.error(kind, what.format(name.removesuffix(LOCAL_TWIN)))
+NO_NAME = "name '{}' is not defined"
+_LOCAL = "cannot access local variable '{}' where it is not associated with a value"
+_FREE = (
+    "cannot access free variable '{}' where it is not associated with a value in enclosing scope"
+)
+
+
+def unbound(machine: Any, name: str, text: str = _LOCAL) -> Exception:
+    """The error of a name that has no value, as CPython words it since 3.11."""
+    kind = UnboundLocalError if text is _LOCAL else NameError
+    named = text.format(name.removesuffix(LOCAL_TWIN))
+    error: Exception = machine.error(kind, named, exact=True)
     return error
 
 
@@ -73,7 +79,7 @@ def _cell(machine: Any, frame: Frame, instruction: Instruction) -> CellValue:
 
 def _empty(machine: Any, frame: Frame, name: str) -> Exception:
     own = name in frame.program.body.cellvars
-    return unbound(machine, name, UnboundLocalError if own else NameError)
+    return unbound(machine, name, _LOCAL if own else _FREE)
 
 
 @opcode("LOAD_DEREF")
@@ -120,7 +126,7 @@ def global_named(machine: Any, frame: Frame, name: str) -> Value:
     if found is None:
         found = frame.globals.builtin(machine, name)
     if found is None:
-        raise unbound(machine, name, NameError)
+        raise unbound(machine, name, NO_NAME)
     value: Value = found
     return value
 
@@ -134,7 +140,7 @@ def store_global(machine: Any, frame: Frame, instruction: Instruction) -> None:
 def delete_global(machine: Any, frame: Frame, instruction: Instruction) -> None:
     found = frame.globals.find(machine, name_of(instruction))
     if found is None:
-        raise unbound(machine, name_of(instruction), NameError)
+        raise unbound(machine, name_of(instruction), NO_NAME)
     found.realize(machine)  # the guard that there is one: nobody else looks at it
     frame.globals.store(machine, name_of(instruction), None)
 

@@ -96,13 +96,17 @@ class ExceptionValue(Value):
         return None
 
     def text(self, machine: Machine) -> str:
-        """`str(exception)` where the class leaves it to BaseException."""
+        """`str(exception)`, which a built-in class makes of its arguments alone."""
         self._leave(machine, "__str__", "str()")
-        printed = attribute_of_class(self.cls.live, "__str__")
-        if not self.exact or printed is not BaseException.__str__:
+        kind = self.cls.live
+        plain = attribute_of_class(kind, "__str__") is BaseException.__str__
+        if not self.exact or (not plain and kind.__flags__ & HEAP_TYPE):
             self.refuse(machine, "str()")
         parts = [arg.realize(machine).as_constant(machine) for arg in self.args]
-        return str(parts[0]) if len(parts) == 1 else str(tuple(parts)) if parts else ""
+        try:
+            return str((BaseException if plain else kind)(*parts))
+        except TypeError:  # not the arguments that the class wants: making it raises as well
+            self.refuse(machine, "str()")
 
     def recipe(self, builder: Builder) -> Recipe:
         if self.raised:

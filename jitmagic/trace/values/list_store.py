@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...guards.guard import LengthIs, ValueEquals
-from ...guards.source import Contents, Item, ItemAt, Part, Reduced, SlotAttr, Source
+from ...guards.source import Contents, Item, ItemAt, Part, SlotAttr, Source
 from ..result import BuildList, Effect, FromSource, Perform, Recipe, ReplaceList
 from ..rolled import check_filled
 from .base import Builder, Machine, Value
@@ -246,9 +246,9 @@ class ListStore:
             return made
         return made[:limit] if left else made[len(made) - limit :]
 
-    def reduced(self, function: Callable[..., Any]) -> tuple[Value, list[Value]] | None:
-        """sum(), min() or max() of what a live container held, and what came behind that; None: it
-        is more than floats and ints, or not known to be what it was.
+    def numbers(self) -> tuple[list[float], Source, list[Value]] | None:
+        """The floats and ints that a live container held, where they are read, and what came behind
+        them; None: it is more than that, or not known to be what it was.
         """
         behind = self._put_behind()
         kept = None if behind is None else self._kept(len(behind))
@@ -257,8 +257,7 @@ class ListStore:
         numbers, path = kept
         if not numbers or not all(type(number) in (float, int) for number in numbers):
             return None
-        machine, _ = self._where
-        return machine.wrap(function(numbers), Reduced(path, function)), behind
+        return numbers, path, behind
 
     def _kept(self, added: int) -> tuple[list[Any], Source] | None:
         """What is left of a live container to whose end so many were added; None: all of them are

@@ -49,6 +49,7 @@ __all__ = [
     "SymbolicNumber",
     "extreme",
     "number_node",
+    "python_node",
     "scalar_input",
     "scalar_of",
 ]
@@ -208,8 +209,8 @@ class ScalarValue(SymbolicNumber):
         else:
             known = within(machine, known, self.node, EXACT, why)
         expr = rounded(op, known, machine.symbols.range_of)
-        node = _call(machine, _NODES[op], self.argument(machine))
-        return ScalarValue(int, expr, _call(machine, "to", node, torch.int64))
+        node = python_node(machine, _NODES[op], self.argument(machine))
+        return ScalarValue(int, expr, python_node(machine, "to", node, torch.int64))
 
     def as_float(self, machine: Machine) -> ScalarValue:
         """`float(self)`, which has to be exact."""
@@ -218,7 +219,7 @@ class ScalarValue(SymbolicNumber):
         if isinstance(self.expr, Integer):
             return ScalarValue(float, Number(float(self.expr.value)), None)
         known = within(machine, self.expr, self.node, EXACT, "float()")
-        node = _call(machine, "to", self.argument(machine), torch.float64)
+        node = python_node(machine, "to", self.argument(machine), torch.float64)
         return ScalarValue(float, apply("float", float, known), node)
 
     # -- in the graph ----------------------------------------------------------------------------
@@ -285,8 +286,8 @@ def extreme(machine: Machine, op: str, best: ScalarValue, item: ScalarValue) -> 
     known = machine.symbols.known(op, item.expr, best.expr)
     if known is None and best.kind is item.kind:
         a, b = best.argument(machine, full=True), item.argument(machine, full=True)
-        condition = _call(machine, operator.lt if op == "<" else operator.gt, b, a)
-        node = _call(machine, torch.where, condition, b, a)
+        condition = python_node(machine, operator.lt if op == "<" else operator.gt, b, a)
+        node = python_node(machine, torch.where, condition, b, a)
         made = apply("min" if op == "<" else "max", best.kind, best.expr, item.expr)
         return ScalarValue(best.kind, made, node)
     return item if machine.symbols.decide(op, item.expr, best.expr) else best
@@ -302,7 +303,7 @@ def _compared(machine: Machine, op: str, left: ScalarValue, right: ScalarValue) 
 
     def record() -> Node:
         a, b = left.argument(machine, full=True), right.argument(machine, full=True)
-        return _call(machine, COMPARISONS[op], a, b)
+        return python_node(machine, COMPARISONS[op], a, b)
 
     answer = asserted(machine, record())
     if answer is None:
@@ -319,7 +320,8 @@ def _is_unlike_numbers(machine: Machine, other: Value) -> bool:
     return kind in _UNLIKE or issubclass(kind, torch.Tensor)
 
 
-def _call(machine: Machine, target: Any, *args: Any) -> Node:
+def python_node(machine: Machine, target: Any, *args: Any) -> Node:
+    """An operation on numbers, as a node."""
     node: Node = machine.graph.call(target, list(args), {}, machine.lines())
     node.meta["python"] = True
     return node
@@ -331,7 +333,7 @@ def _made(
     """The result of an operation that is one node."""
     expr = apply(op, kind, *(operand.expr for operand in operands))
     if kind is float:
-        made = _call(machine, _NODES[op], *args)
+        made = python_node(machine, _NODES[op], *args)
         return ScalarValue(kind, float_result(machine, op, expr, made), made)
     try:
         machine.symbols.require(expr, INT64, op)
@@ -340,7 +342,7 @@ def _made(
             operand.keep_within(machine, _HALF, op)
         expr = apply(op, kind, *(operand.expr for operand in operands))
         machine.symbols.require(expr, INT64, op)
-    return ScalarValue(kind, expr, _call(machine, _NODES[op], *args))
+    return ScalarValue(kind, expr, python_node(machine, _NODES[op], *args))
 
 
 def _is_of_ints(value: ScalarValue) -> bool:
@@ -372,9 +374,11 @@ def _of_floats(machine: Machine, op: str, left: ScalarValue, right: ScalarValue)
     args = [left.argument(machine, full), right.argument(machine, op == "%")]
     made = _made(machine, op, float, operands, args)
     if op == "%":  # Python gives a zero the sign of the divisor
-        zero = _call(machine, torch.copysign, _call(machine, torch.zeros_like, args[1]), args[1])
-        made.node = _call(
-            machine, torch.where, _call(machine, operator.eq, made.node, 0), zero, made.node
+        zero = python_node(
+            machine, torch.copysign, python_node(machine, torch.zeros_like, args[1]), args[1]
+        )
+        made.node = python_node(
+            machine, torch.where, python_node(machine, operator.eq, made.node, 0), zero, made.node
         )
     return made
 

@@ -163,6 +163,10 @@ def divided(x: Tensor, ids: Tensor) -> Tensor:
     return ids // (9 - ids)
 
 
+def at_a_fraction(x: Tensor, ids: Tensor) -> Tensor:
+    return x.quantile((4.0 - ids) / 4, dim=0) * 2
+
+
 def mutating(x: Tensor, ids: Tensor) -> Tensor:
     z = x.clone()
     x.mul_(1)
@@ -178,6 +182,7 @@ BY_INDEX = [
     one_hot,
     classified,
     divided,
+    at_a_fraction,
     mutating,
 ]
 
