@@ -244,8 +244,8 @@ def _resizing() -> Mapping[Any, Callable[..., Tensor | None]]:
 
 
 def _masked(x: Tensor, mask: Tensor, value: Any) -> Tensor | None:
-    """masked_fill with a number; the mask is broadcast to x."""
-    if not x.is_contiguous() or isinstance(value, complex) or mask.dtype is not torch.bool:
+    """masked_fill with a number: row-major, however x lies; the mask is broadcast to x."""
+    if isinstance(value, complex) or mask.dtype is not torch.bool:
         return None
     extents = zip(reversed(mask.shape), reversed(x.shape))  # noqa: B905 - the mask may be shorter
     if mask.dim() > x.dim() or any(m not in (1, e) for m, e in extents):

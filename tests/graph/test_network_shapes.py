@@ -63,6 +63,10 @@ CASES: list[tuple[Any, ...]] = [
         *(None, 0, -100),
     ),
     (aten.masked_fill.Scalar, IMAGE, IMAGE[0] > 0, 0.5),
+    *(
+        (aten.masked_fill.Scalar, x, x > 0, 0.5)
+        for x in (IMAGE.mT, IMAGE[:, :1].expand(4, 6, 8, 10), IMAGE.permute(0, 3, 1, 2)[:, 1:])
+    ),
     (aten.gather.default, ROWS, 1, CLASSES[:, None]),
     (aten.xlogy.Tensor, ROWS, ROWS[0]),
 ]
