@@ -173,8 +173,8 @@ def _patches(
     pads: Sequence[int],
     steps: Sequence[int],
 ) -> Tensor | None:
-    """im2col: a column of pixels for each place of a window."""
-    if x.dim() not in (3, 4) or not _usual(x) or not has_elements(x):
+    """im2col: a column of pixels for each place of a window; row-major, however x lies."""
+    if x.dim() not in (3, 4) or not x.dtype.is_floating_point or not has_elements(x):
         return None
     places = _places(x.shape[-2:], kernel, dilation, pads, steps)
     if any(n < 1 for n in places):

@@ -46,6 +46,7 @@ CASES: list[tuple[Any, ...]] = [
     ),
     *((aten.cumsum.default, x, -1) for x in (IMAGE.mT, IMAGE[..., ::2], CLASSES[None].T)),
     (aten.im2col.default, IMAGE, [3, 2], [1, 2], [1, 0], [2, 1]),
+    (aten.im2col.default, IMAGE.permute(0, 3, 1, 2), [3, 3], [1, 1], [1, 1], [2, 2]),
     (aten.im2col.default, IMAGE[0], [2, 2], [1, 1], [0, 0], [2, 2]),
     (aten.col2im.default, torch.randn(4, 12, 20), [8, 10], [2, 2], [1, 1], [0, 0], [2, 2]),
     (aten.upsample_nearest2d.default, IMAGE, [16, 20]),
