@@ -9,10 +9,11 @@ that the tracer recognises by identity.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import CodeType, ModuleType
 from typing import Any, ParamSpec, TypeVar, overload
@@ -20,7 +21,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 import torch
 
 from .bytecode import FrameSnapshot, shown_as
-from .errors import TaggingError
+from .errors import OptionError, TaggingError
 from .frame.dynamic import mark_dynamic, mark_static, mark_unbacked
 from .frame.family import Compiler
 from .frame.handle import Handle, all_handles
@@ -180,8 +181,22 @@ def jit(
 def _tag(fn: T, options: Options) -> T:
     if disabled_by_environment():
         return fn
+    if isinstance(options.dynamic, tuple) and not isinstance(fn, type):
+        _check_names(fn, [name for name, _ in options.dynamic])
     made: T = tag(fn, options, _COMPILER)
     return made
+
+
+def _check_names(fn: Any, names: Iterable[str]) -> None:
+    """That dynamic={...} names parameters: a name that is none would say nothing, silently."""
+    called = fn.forward if isinstance(fn, torch.nn.Module) else original_of(fn)
+    try:
+        known = tuple(inspect.signature(called).parameters)
+    except (TypeError, ValueError):  # a callable that does not tell
+        return
+    for name in names:
+        if name not in known:
+            raise OptionError("argument in dynamic", name, known)
 
 
 def tag_once(fn: T, options: Mapping[str, Any]) -> T:

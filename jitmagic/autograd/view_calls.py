@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import torch
 
 from ..errors import CompileFailed
-from ..graph.shapes import dense
 from ..graph.sym_node import as_dimensions, sizes_of
+from ..graph.tensor_iterator import dense
 from .recorder import Sym
 from .traced import AliasCall, Traced
 from .views import UNSAFE_SPLITS, ViewStep, split_steps

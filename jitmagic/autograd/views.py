@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from ..errors import CompileFailed
-from ..graph.shapes import dense
 from ..graph.sym_node import as_dimension
+from ..graph.tensor_iterator import dense
 from ..symbols.size import Dimension, hint_of
 from .nodes import is_view
 from .recorder import Sym

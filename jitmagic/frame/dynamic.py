@@ -10,6 +10,7 @@ they are compiled for.
     dynamic={...}   these: {"x": {0: (1, 4096), 1: None}}, by the argument's name; and as None
 
 A mark of mark_unbacked goes before all of that, one of mark_static behind that of mark_dynamic.
+A size outside the range that is asked for is one that nobody spoke of: those are one variant more.
 
 A dimension differs from a variant that fits the call in all but sizes and numbers: what also has
 another dtype or another mode is another use of the function, and says nothing about its sizes.
@@ -17,6 +18,7 @@ another dtype or another mode is another use of the function, and says nothing a
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -56,7 +58,9 @@ def mark_unbacked(
 
 
 def _mark(tensor: torch.Tensor, dim: int, low: int, high: int | None, *, unbacked: bool) -> None:
-    high = int(INT64.high) if high is None else high
+    low, high = _int("min=", low), int(INT64.high) if high is None else _int("max=", high)
+    if low < 0:
+        raise UsageError(f"min={low} is no size")
     if low > high:
         raise UsageError(f"min={low} is greater than max={high}")
     _marks(tensor)[_wrapped(tensor, dim)] = low, high, unbacked
@@ -77,9 +81,16 @@ def marked_static(tensor: torch.Tensor) -> set[int]:
 
 
 def _wrapped(tensor: torch.Tensor, dim: int) -> int:
+    dim = _int("a dimension: ", dim)
     if not -tensor.dim() <= dim < tensor.dim():
         raise IndexError(f"dimension {dim} of a tensor with {tensor.dim()} dimensions")
     return dim % tensor.dim()
+
+
+def _int(name: str, value: object) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise UsageError(f"{name}{value!r} is no int")
+    return operator.index(value)
 
 
 def _marks(tensor: torch.Tensor) -> dict[int, tuple[int, int, bool] | None]:
@@ -103,9 +114,7 @@ def dynamic_dims(
         if options.dynamic is True and is_argument(source, tensor):
             found = dict.fromkeys(range(tensor.dim()), INT64)
         if isinstance(source, Argument):
-            found.update(
-                {d: Interval(*r) for d, r in asked.get(source.name, ()) if d < tensor.dim()}
-            )
+            _update(found, tensor, {d: Interval(*r) for d, r in asked.get(source.name, ())})
         if tensor.__dict__:
             _add_marks(tensor, found)
         return dict(sorted(found.items()))
@@ -128,18 +137,26 @@ def _add_marks(tensor: torch.Tensor, found: Dims) -> None:
     for name in ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices"):
         for dim in theirs.get(name, ()):
             found.setdefault(dim, INT64)
-    for named in theirs.get("_dynamo_dynamic_range", ()):
-        found[named.dim] = Interval(*_limits(named.min, named.max))
+    ranges = theirs.get("_dynamo_dynamic_range", ())
+    asked: Dims = {one.dim: Interval(*_limits(one.min, one.max)) for one in ranges}
     bounds = theirs.get("_dynamo_unbacked_bounds", {})
     for name in ("_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices"):
         for dim in theirs.get(name, ()):
-            found[dim] = Unbacked(*_limits(*bounds.get(dim, (None, None))))
+            asked[dim] = Unbacked(*_limits(*bounds.get(dim, (None, None))))
     for dim, mark in theirs.get(_OURS, {}).items():
+        asked.pop(dim, None)
         if mark is None:
             found.pop(dim, None)
         else:
             low, high, unbacked = mark
-            found[dim] = Unbacked(low, high) if unbacked else Interval(low, high)
+            asked[dim] = Unbacked(low, high) if unbacked else Interval(low, high)
+    _update(found, tensor, asked)
+
+
+def _update(found: Dims, tensor: torch.Tensor, asked: Dims) -> None:
+    """With what is asked for, where the tensor has such a dimension of such a size."""
+    sizes = dict(enumerate(tensor.shape))
+    found.update({dim: range for dim, range in asked.items() if range.has(sizes.get(dim, -1))})
 
 
 def _limits(low: int | None, high: int | None) -> tuple[float, float]:

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 
 from .node_meta import tensors_in
-from .shapes import elementwise, infer, infer_in_place
+from .shapes import infer, infer_in_place
 from .small_runs import told_by_kernel
 from .sym_node import sizes_in, with_hints
 from .symbolic_views import view_of_sizes
+from .tensor_iterator import elementwise
 
 __all__ = ["inferred_at_hints", "told_of_sizes"]
 

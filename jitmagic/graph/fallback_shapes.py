@@ -68,8 +68,8 @@ def _along(x: Tensor, dim: Any, *args: Any, **kwargs: Any) -> Tensor | None:
 
 
 def _scan(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor | None:
-    """cumsum, cumprod: integers are summed as int64."""
-    if not _usual(x) or not _in_range(dim, x):
+    """cumsum, cumprod: integers are summed as int64; row-major, however the tensor lies."""
+    if x.dtype.is_complex or not _in_range(dim, x):
         return None
     whole = not x.dtype.is_floating_point
     return fresh_meta(x.shape, dtype or (torch.int64 if whole else x.dtype))

@@ -16,7 +16,7 @@ import torch
 
 from .node_meta import tensors_in
 from .propagate import DataDependent
-from .shapes import dense
+from .tensor_iterator import dense
 
 __all__ = [
     "copied_gradient",

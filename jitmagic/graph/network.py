@@ -14,12 +14,14 @@ import torch
 
 from .fresh_meta import fresh_meta, has_elements, same_shape
 from .sym_node import as_dimensions, has_strides_along
+from .tensor_iterator import like, strides_along
 
 __all__ = ["NETWORK_RULES"]
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
 _NONE = 0  # reduction="none"
+_IMAGES = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}  # channels_last, the fastest dimension first
 _REDUCTIONS = (0, 1, 2)  # what a kernel makes of others is its own
 
 
@@ -139,16 +141,18 @@ def _adaptive_maximum_gradient(grad: Tensor, x: Tensor, indices: Tensor) -> Tens
 
 def _is_of_images(x: Tensor) -> bool:
     """Whether channels_last is the layout that at::suggest_memory_format gives."""
-    order = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}.get(x.dim())
+    order = _IMAGES.get(x.dim())
     sizes, strides = as_dimensions(x.shape), as_dimensions(x.stride())
     return order is not None and has_strides_along(order, sizes, strides)
 
 
 def _padded(x: Tensor, pads: Sequence[int], value: Any = 0) -> Tensor | None:
     """constant_pad_nd: pairs (before, after) from the last dimension on. What is added to is
-    row-major, but for images.
+    row-major, but for images; of what is not, it is a copy.
     """
-    is_certain = x.is_contiguous() or (any(n > 0 for n in pads) and not _is_of_images(x))
+    if pads and all(n == 0 for n in pads) and not x.dtype.is_complex and len(pads) <= 2 * x.dim():
+        return like(x) if len(pads) % 2 == 0 else None
+    is_certain = x.is_contiguous() or any(n > 0 for n in pads)
     if not is_certain or x.dtype.is_complex or len(pads) % 2 or len(pads) > 2 * x.dim():
         return None
     shape = list(x.shape)
@@ -157,7 +161,59 @@ def _padded(x: Tensor, pads: Sequence[int], value: Any = 0) -> Tensor | None:
         if shape[-1 - i] + min(before, 0) + min(after, 0) < 1:
             return None
         shape[-1 - i] += before + after
-    return fresh_meta(shape, x.dtype)
+    if x.is_contiguous() or not _is_of_images(x):
+        return fresh_meta(shape, x.dtype)
+    return fresh_meta(shape, x.dtype, strides_along(shape, _IMAGES[x.dim()]))
+
+
+def _patches(
+    x: Tensor,
+    kernel: Sequence[int],
+    dilation: Sequence[int],
+    pads: Sequence[int],
+    steps: Sequence[int],
+) -> Tensor | None:
+    """im2col: a column of pixels for each place of a window; row-major, however x lies."""
+    if x.dim() not in (3, 4) or not x.dtype.is_floating_point or not has_elements(x):
+        return None
+    places = _places(x.shape[-2:], kernel, dilation, pads, steps)
+    if any(n < 1 for n in places):
+        return None
+    rows = x.shape[-3] * kernel[0] * kernel[1]
+    return fresh_meta((*x.shape[:-3], rows, places[0] * places[1]), x.dtype)
+
+
+def _image(
+    x: Tensor,
+    size: Sequence[int],
+    kernel: Sequence[int],
+    dilation: Sequence[int],
+    pads: Sequence[int],
+    steps: Sequence[int],
+) -> Tensor | None:
+    """col2im: the sums of what lies on each pixel."""
+    if x.dim() not in (2, 3) or not _usual(x) or not has_elements(x):
+        return None
+    places, area = _places(size, kernel, dilation, pads, steps), kernel[0] * kernel[1]
+    fits = all(n > 0 for n in places) and x.shape[-1] == places[0] * places[1]
+    if not fits or x.shape[-2] % area != 0:
+        return None
+    return fresh_meta((*x.shape[:-2], x.shape[-2] // area, *size), x.dtype)
+
+
+def _places(
+    size: Sequence[int],
+    kernel: Sequence[int],
+    dilation: Sequence[int],
+    pads: Sequence[int],
+    steps: Sequence[int],
+) -> list[int]:
+    """How many windows there are along each dimension; of ints that are none, none."""
+    ways = zip(size, kernel, dilation, pads, steps, strict=True)
+    if any(min(k, d, s) < 1 or p < 0 for _, k, d, p, s in ways):
+        return [0, 0]
+    ways = zip(size, kernel, dilation, pads, steps, strict=True)
+    return [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, d, p, s in ways]
 
 
 def _resized(x: Tensor, size: Sequence[int], *how: Any) -> Tensor | None:
@@ -188,8 +244,8 @@ def _resizing() -> Mapping[Any, Callable[..., Tensor | None]]:
 
 
 def _masked(x: Tensor, mask: Tensor, value: Any) -> Tensor | None:
-    """masked_fill with a number; the mask is broadcast to x."""
-    if not x.is_contiguous() or isinstance(value, complex) or mask.dtype is not torch.bool:
+    """masked_fill with a number: row-major, however x lies; the mask is broadcast to x."""
+    if isinstance(value, complex) or mask.dtype is not torch.bool:
         return None
     extents = zip(reversed(mask.shape), reversed(x.shape))  # noqa: B905 - the mask may be shorter
     if mask.dim() > x.dim() or any(m not in (1, e) for m, e in extents):
@@ -325,6 +381,8 @@ NETWORK_RULES: Mapping[Any, Callable[..., Any]] = {
     aten.adaptive_max_pool2d.default: _adaptive_maximum,
     aten.adaptive_max_pool2d_backward.default: _adaptive_maximum_gradient,
     aten.constant_pad_nd.default: _padded,
+    aten.im2col.default: _patches,
+    aten.col2im.default: _image,
     **_resizing(),
     aten.grid_sampler_2d.default: _sampled(2),
     aten.grid_sampler_3d.default: _sampled(3),

@@ -12,7 +12,6 @@ floating-point.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cmp_to_key
 from typing import Any
 
 import torch
@@ -21,21 +20,18 @@ from ..symbols.size import Size
 from .convolution import convolution, convolution_backward
 from .factories import FACTORY_RULES, counted
 from .fallback_shapes import FALLBACK_RULES, refuse_repeated
-from .fresh_meta import META, broadcast, fresh_meta, joins_to_rows, refuse_nothing, same_shape
+from .fresh_meta import fresh_meta, joins_to_rows, refuse_nothing, same_shape
 from .network import NETWORK_RULES
 from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, is_of_number, overloads
 from .recurrent import RECURRENT_RULES
 from .sym_node import in_layout
+from .tensor_iterator import Tensors, dense, elementwise, like
 from .without_meta import WITHOUT_META
 
-__all__ = [
-    "dense", "elementwise", "infer", "infer_in_place", "is_integer", "iterator_strides",
-    "number_dtype", "promoted",
-]  # fmt: skip
+__all__ = ["infer", "infer_in_place", "is_integer", "number_dtype", "promoted"]
 
 aten = torch.ops.aten
 _MOST_DIMS = 64  # of a reduction: ATen/WrapDimUtilsMulti.h, dim_bitset_size
-Tensors = Sequence[torch.Tensor]
 Rule = Callable[..., Any]
 
 
@@ -54,96 +50,6 @@ def infer_in_place(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     if result.dtype is not args[0].dtype:
         return None
     return args[0]
-
-
-#  TensorIterator ----------------------------------------------------------------------------------
-
-
-def elementwise(tensors: Tensors, dtype: torch.dtype) -> torch.Tensor:
-    """A fresh result of TensorIterator."""
-    first = tensors[0]
-    shape: Sequence[int] = first.shape
-    if all(same_shape(t.shape, shape) and t.is_contiguous() for t in tensors):
-        return fresh_meta(shape, dtype)
-    shape = broadcast([t.shape for t in tensors])
-    return fresh_meta(shape, dtype, iterator_strides(shape, tensors))
-
-
-def iterator_strides(shape: Sequence[int], tensors: Tensors) -> tuple[int, ...]:
-    """Strides of a fresh elementwise result (ATen/TensorIterator.cpp, reorder_dimensions)."""
-    first = tensors[0].stride()
-    if all(same_shape(t.shape, shape) for t in tensors):
-        if all(t.is_contiguous() for t in tensors):
-            return _strides_along(shape, range(len(shape) - 1, -1, -1))
-        if len(shape) == 4 and all(
-            t.is_contiguous(memory_format=torch.channels_last) for t in tensors
-        ):
-            return _strides_along(shape, (1, 3, 2, 0))
-        if dense(shape, first) and all(t.stride() == first for t in tensors):
-            return first
-    rows = [_aligned(t, shape) for t in tensors]
-    order = list(range(len(shape) - 1, -1, -1))
-    for i in range(1, len(order)):
-        at = i
-        for before in range(i - 1, -1, -1):
-            verdict = _compare(rows, shape, order[before], order[at])
-            if verdict > 0:
-                order[before], order[at] = order[at], order[before]
-                at = before
-            elif verdict < 0:
-                break
-    return _strides_along(shape, order)
-
-
-def _aligned(tensor: torch.Tensor, shape: Sequence[int]) -> list[int]:
-    """Strides of tensor against the broadcast shape, 0 where it is broadcast."""
-    missing = len(shape) - tensor.dim()
-    strides = [0] * missing
-    for i, (extent, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True), missing):
-        broadcast = in_layout("==", extent, 1) and in_layout("!=", shape[i], 1)
-        strides.append(0 if broadcast else stride)
-    return strides
-
-
-def _compare(rows: list[list[int]], shape: Sequence[int], left: int, right: int) -> int:
-    """1: `left` moves slower than `right` and should come after it; 0: undecided."""
-    for strides in rows:
-        a, b = strides[left], strides[right]
-        if in_layout("==", a, 0) or in_layout("==", b, 0):
-            continue
-        if in_layout("!=", a, b):
-            return -1 if in_layout("<", a, b) else 1
-        if in_layout(">", shape[left], shape[right]):
-            return 1
-    return 0
-
-
-def _strides_along(shape: Sequence[int], fastest_first: Sequence[int]) -> tuple[int, ...]:
-    strides, step = [0] * len(shape), 1
-    for dim in fastest_first:
-        strides[dim] = step
-        step *= shape[dim] if in_layout(">=", shape[dim], 1) else 1
-    return tuple(strides)
-
-
-def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Non-overlapping and without holes."""
-    step = 1
-    # By strides alone: of two that are equal the extents tell nothing, and comparing them guards.
-    for stride, extent in sorted(zip(strides, shape, strict=True), key=_BY_STRIDE):
-        if in_layout("==", extent, 1):
-            continue
-        if in_layout("!=", stride, step):
-            return False
-        step *= extent
-    return True
-
-
-def _in_order(a: tuple[int, int], b: tuple[int, int]) -> int:
-    return -1 if in_layout("<", a[0], b[0]) else 0
-
-
-_BY_STRIDE = cmp_to_key(_in_order)
 
 
 #  type promotion ----------------------------------------------------------------------------------
@@ -334,20 +240,6 @@ def _matrix(*shapes_of: int, rank: int = 2) -> Rule:
     return rule
 
 
-def _like(
-    x: torch.Tensor, *, memory_format: torch.memory_format | None = None, **kwargs: Any
-) -> torch.Tensor | None:
-    """clone, _to_copy, empty_like: layout kept where it is dense, else as TensorIterator would."""
-    dtype = kwargs.get("dtype") or x.dtype
-    if memory_format not in (None, torch.preserve_format):
-        if memory_format is torch.contiguous_format:
-            return fresh_meta(x.shape, dtype)
-        return torch.empty(x.shape, dtype=dtype, device=META, memory_format=memory_format)
-    if dense(x.shape, x.stride()):
-        return fresh_meta(x.shape, dtype, x.stride())
-    return fresh_meta(x.shape, dtype, iterator_strides(x.shape, [x]))
-
-
 def _full(size: Sequence[int], value: Any = None, **kwargs: Any) -> torch.Tensor | None:
     dtype = kwargs.get("dtype")
     return None if dtype is None else fresh_meta(size, dtype)
@@ -471,8 +363,8 @@ _RULES: Mapping[Any, Rule] = {
     aten.mm.default: _matrix(0, 1),
     aten.bmm.default: _matrix(0, 1, rank=3),
     aten.addmm.default: _matrix(1, 2),
-    **{op.default: _like for op in (aten.clone, aten._to_copy, aten._conj_physical)},
-    **{op.default: _like for op in (aten.empty_like, aten.zeros_like)},
+    **{op.default: like for op in (aten.clone, aten._to_copy, aten._conj_physical)},
+    **{op.default: like for op in (aten.empty_like, aten.zeros_like)},
     aten.full.default: _full,
     aten.select_scatter.default: _scattered,
     aten.slice_scatter.default: _scattered,

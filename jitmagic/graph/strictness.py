@@ -18,8 +18,8 @@ from .fresh_meta import broadcast, has_elements, refuse_nothing
 from .node_meta import tensors_in
 from .overlap import why_order_matters
 from .propagate import EagerRaises
-from .shapes import dense
 from .symbolic_views import view_of_sizes
+from .tensor_iterator import dense
 
 __all__ = ["check_as_kernels_do", "check_for_meta", "check_out"]
 

@@ -153,7 +153,12 @@ def _expand(x: torch.Tensor, size: Sequence[Any], *args: Any) -> torch.Tensor | 
                 return None
             step = 0  # noqa: PLW2901 - broadcast
         made.append(step)
-    return None if any(n == -1 for n in wanted[:missing]) else _strided(x, wanted, made, offset)
+    if any(n == -1 for n in wanted[:missing]):
+        return None
+    for place in reversed(range(missing)):
+        if shape and not usually("!=", wanted[place], 1):  # as unsqueeze
+            made[place] = wanted[place + 1] * made[place + 1]
+    return _strided(x, wanted, made, offset)
 
 
 def _dim(dim: int, rank: int) -> int | None:

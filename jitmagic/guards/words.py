@@ -6,6 +6,7 @@ Comes in: values, classes, names. Goes out: short text without addresses. A type
 
 from __future__ import annotations
 
+import numbers
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +31,11 @@ def short(value: object) -> str:
     kind = type(value)
     if issubclass(kind, type):
         text = class_name(value)  # type: ignore[arg-type]
-    elif kind in _PLAIN or value is ANY_KEY:
+    elif (
+        kind in _PLAIN
+        or value is ANY_KEY
+        or (kind.__module__ == "numpy" and issubclass(kind, numbers.Real))
+    ):
         text = repr(value)
     elif kind in (list, tuple, dict):
         text = _short_container(value)
@@ -41,6 +46,10 @@ def short(value: object) -> str:
     else:
         text = f"a {kind.__qualname__}"
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
+
+
+def _is_numpy_number(kind: type) -> bool:
+    return kind.__module__ == "numpy" and issubclass(kind, numbers.Real)
 
 
 def _own_name(value: Any) -> object:

@@ -39,6 +39,16 @@ CASES: list[tuple[Any, ...]] = [
     (aten._adaptive_avg_pool2d.default, IMAGE, [3, 2]),
     (aten.adaptive_max_pool2d.default, IMAGE, [3, 2]),
     (aten.constant_pad_nd.default, IMAGE, [1, 2, -1, 3]),
+    *(
+        (aten.constant_pad_nd.default, x, pads)
+        for x in (IMAGE.permute(0, 3, 1, 2), IMAGE.permute(0, 3, 1, 2)[:, 1:], IMAGE.mT, ROWS.T)
+        for pads in ([0, 0, 0, 0], [1, 2], [0, 0, -1, 3])
+    ),
+    *((aten.cumsum.default, x, -1) for x in (IMAGE.mT, IMAGE[..., ::2], CLASSES[None].T)),
+    (aten.im2col.default, IMAGE, [3, 2], [1, 2], [1, 0], [2, 1]),
+    (aten.im2col.default, IMAGE.permute(0, 3, 1, 2), [3, 3], [1, 1], [1, 1], [2, 2]),
+    (aten.im2col.default, IMAGE[0], [2, 2], [1, 1], [0, 0], [2, 2]),
+    (aten.col2im.default, torch.randn(4, 12, 20), [8, 10], [2, 2], [1, 1], [0, 0], [2, 2]),
     (aten.upsample_nearest2d.default, IMAGE, [16, 20]),
     (aten.upsample_bilinear2d.default, IMAGE, [16, 20], False),
     (aten.upsample_nearest2d_backward.default, IMAGE, [8, 10], [4, 6, 4, 5]),
@@ -54,6 +64,10 @@ CASES: list[tuple[Any, ...]] = [
         *(None, 0, -100),
     ),
     (aten.masked_fill.Scalar, IMAGE, IMAGE[0] > 0, 0.5),
+    *(
+        (aten.masked_fill.Scalar, x, x > 0, 0.5)
+        for x in (IMAGE.mT, IMAGE[:, :1].expand(4, 6, 8, 10), IMAGE.permute(0, 3, 1, 2)[:, 1:])
+    ),
     (aten.gather.default, ROWS, 1, CLASSES[:, None]),
     (aten.xlogy.Tensor, ROWS, ROWS[0]),
 ]

@@ -63,6 +63,7 @@ FREE: dict[str, Program] = {
     "permute": lambda n, m, E, I: (E(n, 4, m).permute(2, 0, 1), E(n, m).movedim(0, 1)),
     "squeeze": lambda n, m, E, I: (E(n, 1, 4).squeeze(1), E(n, m).unsqueeze(1)),
     "expand": lambda n, m, E, I: (E(64).expand(n, 64), E(1, m).expand(n, -1)),
+    "expand by ones": lambda n, m, E, I: (E(m).expand(n, 1, -1), E(2, m).expand(1, 1, 2, m)),
     "contiguous": lambda n, m, E, I: E(n, m).t().contiguous(),
     "chunk": lambda n, m, E, I: (E(n, 64).chunk(2, -1), E(n, 64).split(16, -1), E(n, 3).unbind(1)),
     "layer_norm": lambda n, m, E, I: F.layer_norm(E(n, m, 64), (64,)),

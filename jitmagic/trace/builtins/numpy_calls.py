@@ -26,6 +26,7 @@ from ..values.arrays import ArrayValue, DtypeValue, array_of, emulate
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.callables import BuiltinValue, name_of
 from ..values.sequences import SequenceValue
+from ..values.stacked_numbers import stacked_numbers
 from ..values.tensor import TensorValue, record
 from ..wrap import intercepts, wraps
 from .numbers import fold_call
@@ -68,6 +69,8 @@ def _shares(convert: Callable[..., torch.Tensor]) -> None:
 
     @handles(convert)
     def converted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if len(args) == 1 and (stacked := stacked_numbers(machine, args[0], kwargs)) is not None:
+            return stacked
         if not args or not isinstance(args[0], ArrayValue):
             return record(machine, convert, args, kwargs)
         names = ("dtype", "device")
@@ -86,10 +89,13 @@ def _copies(convert: Callable[..., torch.Tensor]) -> None:
     @handles(convert)
     def converted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         is_scalar = args and args[0].python_type(machine) in ARRAY_SCALARS
-        if is_scalar and args[0].is_constant(machine) and "dtype" not in kwargs:
+        is_known = is_scalar and not args[0].varies and args[0].is_constant(machine)
+        if is_known and "dtype" not in kwargs:
             dtype = torch_dtype(np.dtype(args[0].python_type(machine)))
             kwargs = {**kwargs, "dtype": machine.constant(dtype)}
             args = [machine.constant(args[0].as_constant(machine).item()), *args[1:]]
+        if len(args) == 1 and (stacked := stacked_numbers(machine, args[0], kwargs)) is not None:
+            return stacked
         if not args or not isinstance(args[0], ArrayValue):
             return record(machine, convert, args, kwargs)
         if len(args) > 1 or not kwargs.keys() <= {"dtype", "device"}:

@@ -36,6 +36,7 @@ from .validation import asserted
 __all__ = [
     "NUMBERS",
     "call_with_known",
+    "is_number",
     "number_of",
     "numbers_of",
     "plain_number",
@@ -202,8 +203,14 @@ def _copied(machine: Machine, node: Node, meta: torch.Tensor, dtype: torch.dtype
 
 def plain_number(constant: Any, name: str) -> Any:
     """Python's number in place of numpy's, where torch takes the one for the other."""
-    if type(constant) not in ARRAY_SCALARS[1:] or name in _ASKING_FOR_DTYPES:
-        return constant
-    if name == "operator setitem" and not isinstance(constant, float | np.integer):
-        return constant  # a float32: eager raises
-    return constant.item()
+    kind = type(constant)
+    is_plain = kind not in ARRAY_SCALARS[1:] or name in _ASKING_FOR_DTYPES
+    return constant if is_plain or not is_number(kind, name) else constant.item()
+
+
+def is_number(kind: type, name: str) -> bool:
+    """Whether a call takes an operand of a class for a number, if it takes it at all: where a
+    float32 of numpy is written to a tensor eager raises.
+    """
+    is_written = name == "operator setitem" and kind in ARRAY_SCALARS
+    return not is_written or issubclass(kind, float | np.integer)

@@ -52,7 +52,14 @@ from .enums import without_enum
 from .gradients import read_gradient, write_gradient
 from .inference import handed_out, refuse_behind_block, refuse_written
 from .input_numbers import decided_by_input
-from .items import NUMBERS, call_with_known, number_of, plain_number, with_known
+from .items import (
+    NUMBERS,
+    call_with_known,
+    is_number,
+    number_of,
+    plain_number,
+    with_known,
+)  # fmt: skip
 from .leaf_names import rely_on_names
 from .leaves import required_grad
 from .mappings import DictValue
@@ -435,7 +442,9 @@ def record(
 
 def _lower_outer(machine: Machine, value: Value, name: str) -> Any:
     """As `lower`; numbers that are data stay what they are."""
-    value = value.realize(machine).operand(machine)
+    value = value.realize(machine)
+    if is_number(value.python_type(machine), name):
+        value = value.operand(machine)
     return value if isinstance(value, ScalarValue) else lower(machine, value, name)
 
 

@@ -191,6 +191,7 @@ def test_layouts() -> None:
         ({}, lambda x: jitmagic.mark_static(x, 0), 3),
         ({"dynamic": {"x": {0: (2, 64)}}}, None, 1),
         ({"dynamic": {"x": {0: (2, 6)}}}, None, 2),
+        ({"dynamic": {"x": {0: (2, 3)}}}, None, 2),
         ({}, lambda x: jitmagic.mark_dynamic(x, 0), 1),
         ({}, lambda x: jitmagic.mark_dynamic(x, -2, min=3, max=64), 1),
         ({"dynamic": True}, lambda x: jitmagic.mark_static(x, 0), 3),
@@ -208,6 +209,39 @@ def test_options_and_marks(options: dict[str, Any], mark: Any, count: int) -> No
             mark(x)
         same(f(x), x.relu().sum(0))
     assert compiles(f) == count
+
+
+@pytest.mark.parametrize(
+    ("options", "mark"),
+    [
+        ({"dynamic": {"x": {0: (2, 8)}}}, None),
+        ({}, lambda x: jitmagic.mark_dynamic(x, 0, max=8)),
+        ({}, lambda x: jitmagic.mark_unbacked(x, 0, min=2, max=8)),
+    ],
+)
+def test_sizes_over_the_bounds_are_one_variant_more(options: dict[str, Any], mark: Any) -> None:
+    made = tagged(lambda x: x.relu().sum(0), **options)
+    for n, count in ((3, 1), (8, 1), (9, 2), (30, 2), (2, 2), (17, 2), (1, 3), (40, 3)):
+        x = torch.randn(n, 3)
+        if mark is not None:
+            mark(x)
+        same(made(x), x.relu().sum(0))
+        assert compiles(made) == count, n
+
+
+@pytest.mark.parametrize(
+    ("dim", "limits", "error"),
+    [
+        (5, {}, IndexError), ("a", {}, ValueError), ([0, 1], {}, ValueError),
+        (True, {}, ValueError),
+        (0, {"min": -1}, ValueError), (0, {"min": 2.5}, ValueError), (0, {"max": "9"}, ValueError),
+        (0, {"min": 9, "max": 8}, ValueError),
+    ],
+)  # fmt: skip
+def test_bad_marks(dim: Any, limits: dict[str, Any], error: type[Exception]) -> None:
+    for mark in (jitmagic.mark_dynamic, jitmagic.mark_unbacked):
+        with pytest.raises(error):
+            mark(torch.ones(2, 2), dim, **limits)
 
 
 def test_only_what_changed_becomes_a_symbol() -> None:
@@ -280,7 +314,9 @@ def test_where_symbols_do_harm_sizes_are_constants(
     assert constants == [[], ["x.shape[0]"], ["x.shape[0]"]]
 
 
-@pytest.mark.parametrize("given", [{"x": 3}, {"x": {0: (5, 2)}}, {1: {}}, {"x": {-1: None}}, "yes"])
+@pytest.mark.parametrize(
+    "given", [{"x": 3}, {"x": {0: (5, 2)}}, {1: {}}, {"x": {-1: None}}, {"y": {0: None}}, "yes"]
+)
 def test_bad_options(given: Any) -> None:
     with pytest.raises(jitmagic.OptionError):
         jitmagic.jit(lambda x: x, dynamic=given)

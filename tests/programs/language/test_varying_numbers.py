@@ -11,19 +11,26 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.trace.result import Trace
+from jitmagic.trace.result import Return, Trace
 
 Form = Callable[[Tensor, Any], Any]
 
 FLOATS = [0.5, 0.25, 0.0, -0.0, 1.0, -1.0, math.nan, math.inf, -math.inf, 1e30, -2.75]
 INTS = [3, 1, 0, -1, 7, 2**31, 2**63 - 1, -(2**63), True, False]
-KINDS = {"float": FLOATS, "int": INTS, "mixed": [0.5, 3, 2.5, 1, True, -1, 0.0]}
+KINDS = {
+    "float": FLOATS,
+    "int": INTS,
+    "mixed": [0.5, 3, 2.5, 1, True, -1, 0.0],
+    "float64 of numpy": [np.float64(one) for one in FLOATS],
+    "float32 of numpy": [np.float32(one) for one in FLOATS],
+}
 TIERS: dict[str, dict[str, Any]] = {
     "cpp": {},
     "numba": {"options": {"cpu_tier": "numba"}},
@@ -46,6 +53,8 @@ FORMS: dict[str, Form] = {
     "masked fill": lambda x, s: x.masked_fill(x > 0, s),
     "full": lambda x, s: (torch.full((3,), s), torch.full_like(x, s), x.new_full((2,), s)),
     "tensor": lambda x, s: torch.tensor(s) * x.detach(),
+    "tensor of several": lambda x, s: (torch.tensor([[s, 1], [2.5, s]]), torch.tensor((s, 3.0))),
+    "tensor of a dtype": lambda x, s: torch.as_tensor([x.shape[0], s, 2], dtype=torch.float64),
     "power": lambda x, s: (x.abs() + 0.5) ** s,
     "base": lambda x, s: s**x,
     "threshold": lambda x, s: torch.nn.functional.threshold(x, s, 0.0),
@@ -157,6 +166,8 @@ def test_each_form(name: str, kind: str) -> None:
 def test_other_dtypes(name: str, dtype: torch.dtype) -> None:
     calls = [(s,) for s in (0.5, 0.25, 3.0, -0.0, 3, 1, 0, -1)]
     run(FORMS[name], X.to(dtype), calls, backend="eager")
+    of_numpy = [(np.float64(s),) for s in (0.5, 0.25, -0.0, 3.0)]
+    run(FORMS[name], X.to(dtype), of_numpy, backend="eager")
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -207,6 +218,28 @@ def test_a_constant_says_what_asked_for_it_and_where() -> None:
     (special,) = traces(compiled)[-1].specialized
     assert (special.name, special.where.lineno) == ("i", program.__code__.co_firstlineno + 2)
     assert "an int that varies" in special.why
+
+
+OF_NUMPY: dict[str, tuple[Callable[[Tensor, Any], Any], int]] = {
+    "rate": (lambda x, s: x - s * x.sin() * (1 - s), 2),
+    "several": (lambda x, s: (x * (s * 2), x * (s * 3), s * 2, s / 3, -s), 2),
+    "functions": (lambda x, s: x * np.sqrt(s) + x * math.cos(math.pi * s), 2),
+    "passed on": (lambda x, s: (x, s, [s, {"s": s}]), 1),
+    "module": (lambda x, s: torch.nn.functional.leaky_relu(x, s), 2),
+    "compared": (lambda x, s: x if s > 0.4 else x + 1, 5),
+    "clipped": (lambda x, s: x * min(1.0, s * 2), 5),
+    "text": (lambda x, s: (x * s, f"{s:.2f}"), 5),
+}
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+@pytest.mark.parametrize("name", OF_NUMPY)
+def test_floats_of_numpy_are_data_where_nobody_asks_for_more(name: str, kind: Any) -> None:
+    program, most = OF_NUMPY[name]
+    calls = [(kind(s),) for s in (0.5, 0.25, 0.125, 0.75, 0.3)]
+    compiled = run(program, X, calls, options={"cpu_tier": "aten"})
+    assert len(traces(compiled)) <= most
+    assert all(isinstance(t.exit, Return) for t in traces(compiled))
 
 
 LOOKUPS: dict[str, Callable[[int], Any]] = {
