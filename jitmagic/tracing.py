@@ -19,6 +19,7 @@ from .bytecode import FrameSnapshot
 from .errors import OperationFailed, UserLine
 from .frame.dynamic import dynamic_dims, is_argument, marked_static
 from .frame.handle import Handle
+from .frame.skip import is_library_file
 from .graph.node_meta import lines_of
 from .guards.read import read_source
 from .guards.source import Source
@@ -44,12 +45,14 @@ def trace_frame(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> T
     if handle.library is not None:
         longer = replace(options, unroll_limit=_PARAMETERS * options.unroll_limit)
         return trace(snapshot, longer, stop, varying)
+    foresees = is_library_file if handle.ledger.foresees else None
     dynamic = dynamic_dims(options, partial(handle.ledger.differing_sizes, snapshot))
-    traced = trace(snapshot, options, stop, varying, dynamic)
+    traced = trace(snapshot, options, stop, varying, dynamic, foresees)
     if options.dynamic is None and dynamic is not None:
         changed = resized(traced, lambda source: marked_static(read_source(source, snapshot)))
         if changed:
-            again = trace(snapshot, options, stop, varying, partial(_also, dynamic, changed))
+            dims = partial(_also, dynamic, changed)
+            again = trace(snapshot, options, stop, varying, dims, foresees)
             traced = again if has_own_symbols(handle, again) else traced
     if not (isinstance(traced.exit, Break) and has_own_symbols(handle, traced)):
         return traced
@@ -89,7 +92,8 @@ def trace_statically(
     origins = {symbol.origin for symbol in places_of(symbolic)}
     varying = handle.ledger.varying(snapshot)
     numbers = None if varying is None else frozenset(one for one in varying if one not in origins)
-    static = trace(snapshot, handle.options, stop, numbers)
+    foresees = is_library_file if handle.ledger.foresees else None
+    static = trace(snapshot, handle.options, stop, numbers, None, foresees)
     constants = tuple(specialized(symbol, why, where) for symbol in places_of(symbolic))
     return replace(static, specialized=(*static.specialized, *constants))
 

@@ -71,18 +71,21 @@ def trace(
     stop: Stop | None = None,
     varying: frozenset[Source] | None = None,
     dynamic: DynamicDims | None = None,
+    foresees: Callable[[str], bool] | None = None,
 ) -> Trace:
     """Interpret a frame symbolically. Pure: reads live objects, changes none, compiles nothing.
 
     `stop` is where the trace has to end at the latest (tests break everywhere with it). `varying`:
     floats and ints that are symbols, until an attempt finds that one has to be a constant; if it is
     not None, what counts in a tensor is known to be a natural number. `dynamic`: so may these
-    dimensions be symbols.
+    dimensions be symbols. `foresees`: files in which data are taken to
+    decide what they do in this call.
     """
     programs: dict[CodeType, Program] = {}
     constants, first = Constants(), stop
     while True:
         machine = Machine(snapshot, options, stop, programs, varying, constants, dynamic)
+        machine.foresees = foresees
         try:
             return machine.run()
         except Specialize as special:
@@ -115,6 +118,7 @@ class Machine:
         dynamic: DynamicDims | None = None,
     ) -> None:
         self.options = options
+        self.foresees: Callable[[str], bool] | None = None
         self.symbols = Symbols(varying, constants or {}, self.guard, dynamic)
         self.snapshot = snapshot
         self.effects = EffectLog()
@@ -158,7 +162,8 @@ class Machine:
         except GraphBreak as broken:
             raise self._restart(broken.reason, broken.where, mark=broken.mark) from None
         except Specialize as special:
-            if (undecided := of_undecided(special)) is None:
+            undecided = of_undecided(special, self.foresees)
+            if undecided is None:
                 raise
             raise self._restart(undecided, self.symbols.where) from None
         except RecursionError:  # of this interpreter's own frames, several for each inlined call
