@@ -25,13 +25,16 @@ from ..result import GraphInput
 from ..values.arrays import ArrayValue, DtypeValue, array_of, emulate
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.callables import BuiltinValue, name_of
-from ..values.sequences import SequenceValue
+from ..values.scalars import ScalarValue
+from ..values.sequences import ListValue, SequenceValue, TupleValue
 from ..values.tensor import TensorValue, record
 from ..wrap import intercepts, wraps
 from .numbers import fold_call
 from .registry import handles
 
 __all__: list[str] = []
+
+_MOST_NUMBERS = 64  # of a list that becomes a tensor: each is a tensor of the graph
 
 
 @handles(torch.Tensor.numpy, torch.Tensor.__array__)
@@ -91,7 +94,8 @@ def _copies(convert: Callable[..., torch.Tensor]) -> None:
             kwargs = {**kwargs, "dtype": machine.constant(dtype)}
             args = [machine.constant(args[0].as_constant(machine).item()), *args[1:]]
         if not args or not isinstance(args[0], ArrayValue):
-            return record(machine, convert, args, kwargs)
+            numbers = _of_numbers(machine, args, kwargs)
+            return record(machine, convert, args, kwargs) if numbers is None else numbers
         if len(args) > 1 or not kwargs.keys() <= {"dtype", "device"}:
             raise GraphBreak(NumpyCall.of(name=name_of(convert), why="of its arguments"))
         order = machine.constant(torch.contiguous_format)
@@ -100,6 +104,23 @@ def _copies(convert: Callable[..., torch.Tensor]) -> None:
 
 
 _copies(torch.tensor)
+
+
+def _of_numbers(machine: Machine, args: Args, kwargs: Kwargs) -> Value | None:
+    """`torch.tensor([loss, 1.0])` of numbers some of which vary; None: it is of something else."""
+    given = args[0] if len(args) == 1 and not kwargs.keys() - {"dtype"} else None
+    if not isinstance(given, ListValue | TupleValue):
+        return None
+    items = [item.realize(machine) for item in given.items]
+    kinds = {item.python_type(machine) for item in items}
+    if not 0 < len(items) <= _MOST_NUMBERS or not kinds <= {float, int}:
+        return None
+    if not any(isinstance(item, ScalarValue) for item in items):
+        return None
+    dtype = torch.get_default_dtype() if float in kinds else torch.int64
+    named = {"dtype": machine.constant(dtype), **kwargs}
+    made = [record(machine, torch.tensor, [item], named) for item in items]
+    return record(machine, torch.stack, [TupleValue(made)])
 
 
 def _shared(machine: Machine, array: ArrayValue) -> Value:
