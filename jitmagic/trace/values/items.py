@@ -110,8 +110,19 @@ def call_with_known(
         if any(isinstance(number, ScalarValue) for number in read.values()):
             return call_with_scalars(machine, target, given, {**named, **read})
         if (given, named) == (args, kwargs):
+            given, named = map_nodes((args, kwargs), partial(_with_foreseen, machine))
+        if (given, named) == (args, kwargs):
             raise
         return graph.call(target, given, named, machine.lines())
+
+
+def _with_foreseen(machine: Machine, node: Node) -> Any:
+    """The integer in a 0-dim tensor, in library code that takes it for a size."""
+    meta = node.meta["val"]
+    if not isinstance(meta, torch.Tensor) or meta.dim():
+        return node
+    number = foreseen_int(machine, node)
+    return node if number is None else number
 
 
 def _with_foreseen_rows(

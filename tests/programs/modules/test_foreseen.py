@@ -44,6 +44,13 @@ def as_count(x, mask):
     names = ["a"] * 9
     return x[:, : len(names[:longest])]
 
+def as_size(x, mask):
+    """A tensor where sizes are taken, as in Longformer's global attention."""
+    most = (mask > 0).sum(1).max()
+    made = x.new_zeros(most, 2)
+    made[torch.arange(most) > 1] = 1
+    return made.sum() + x
+
 def behind_a_draw(x, mask):
     x = x + torch.rand_like(x)
     if x.sum() > 0:
@@ -60,7 +67,9 @@ def differentiated(x, mask):
     slope, = torch.autograd.grad((x ** 3).sum(), x, create_graph=True)
     return slope * 2 if slope.sum() > 100 else slope + x
 '''
-NAMES = "masked_mean by_item experts as_count behind_a_draw behind_a_write differentiated".split()
+NAMES = (
+    "masked_mean by_item experts as_count as_size behind_a_draw behind_a_write differentiated"
+).split()
 
 
 def library() -> dict[str, Any]:
