@@ -36,7 +36,7 @@ from .frame.beside import hide
 from .frame.eager import before_trace, eager_entry
 from .frame.handle import Handle
 from .frame.ledger import Variant
-from .frame.locked import start_over, while_held
+from .frame.locked import Again, while_held
 from .frame.native import Entry, GuardProgram, continue_with, lower_guards
 from .frame.sandbox import sandbox
 from .graph.autocast import modes_kept
@@ -162,14 +162,14 @@ def _compile_trace(
     if isinstance(entry, Eager):
         return eager_entry(handle.run_hooked, snapshot, traced.guards, entry)
     entry.notes = _variant(handle, traced, record)
+    entry.notes.foresees = traced.foresees
     return entry
 
 
 def _variant(handle: Handle, traced: Trace, record: Recording) -> Variant:
     ends = Eager(end.reason.message, end.where) if (end := traced.unexpected_break) else None
-    compared = comparable(handle, traced)
     constants = {symbol.origin: symbol.where for symbol in traced.specialized}
-    later = tuple(record.later)
+    compared, later = comparable(handle, traced), tuple(record.later)
     return Variant(traced.guards, COMPILED, later, ends, compared, traced.varying, constants)
 
 
@@ -226,7 +226,7 @@ def _make_entry(
         snapshot.builtins,
         handle.resume_dispatcher,
         continue_with,
-        handle.run_plainly if traced.lock is None else start_over,
+        again := Again(handle, is_locked=traced.lock is not None),
     )
     try:
         residual = emit(traced, handle.flat, graph, scope)
@@ -235,7 +235,8 @@ def _make_entry(
     program, run = GuardProgram(steps), residual
     if traced.lock is not None:
         run = while_held(traced.lock, program, residual, handle.run_plainly)
-    return Entry(program, run, None, None, isinstance(traced.exit, Break))
+    again.entry = Entry(program, run, None, None, isinstance(traced.exit, Break))
+    return again.entry
 
 
 def _no_graph() -> tuple[Any, ...]:

@@ -19,6 +19,7 @@ from .bytecode import FrameSnapshot
 from .errors import OperationFailed, UserLine
 from .frame.dynamic import dynamic_dims, is_argument, marked_static
 from .frame.handle import Handle
+from .frame.skip import is_library_file
 from .graph.node_meta import lines_of
 from .guards.read import read_source
 from .guards.source import Source
@@ -29,7 +30,15 @@ from .trace.concrete import places_of
 from .trace.machine import trace
 from .trace.restarts import Stop
 from .trace.result import Break, Trace
-from .trace.rolled import counts_of_rounds, ends_at_loop, items_of_round, loops_of, note, unroll
+from .trace.rolled import (
+    Loops,
+    counts_of_rounds,
+    ends_at_loop,
+    items_of_round,
+    loops_of,
+    note,
+    unroll,
+)
 from .trace.symbolic import specialized
 from .trace.written_back import Resized, resized
 
@@ -90,16 +99,23 @@ def _trace_loops(
     flat, options = handle.flat, handle.options
     items = items_of_round(flat, (*snapshot.args, *snapshot.cells))
     numbers = varying if not items else items | (varying or frozenset())
-    traced = trace(snapshot, options, stop, numbers, dynamic, loops_of(flat))
+    traced = trace(snapshot, options, stop, numbers, dynamic, *_known(handle))
     if any(constant.origin in items for constant in traced.specialized):
         unroll(flat)
-        traced = trace(snapshot, options, stop, varying, dynamic, loops_of(flat))
+        traced = trace(snapshot, options, stop, varying, dynamic, *_known(handle))
     rounds = [] if options.fullgraph else counts_of_rounds(traced)
     if rounds and (flat.root.rolled or _has_differed(handle, snapshot, rounds)):
-        rolled = trace(snapshot, options, stop, numbers, dynamic, loops_of(flat, may_roll=True))
+        known = _known(handle, may_roll=True)
+        rolled = trace(snapshot, options, stop, numbers, dynamic, *known)
         traced = rolled if ends_at_loop(rolled) else traced
     note(flat, traced)
     return traced
+
+
+def _known(handle: Handle, may_roll: bool = False) -> tuple[Loops, Callable[[str], bool] | None]:
+    """Of loops, and the files in which data decide as they do in this call."""
+    foresees = is_library_file if handle.ledger.foresees else None
+    return loops_of(handle.flat, may_roll), foresees
 
 
 def _has_differed(handle: Handle, snapshot: FrameSnapshot, origins: Iterable[Hashable]) -> bool:
@@ -147,8 +163,7 @@ def trace_statically(
     origins = {symbol.origin for symbol in places_of(symbolic)}
     varying = handle.ledger.varying(snapshot)
     numbers = None if varying is None else frozenset(one for one in varying if one not in origins)
-    loops = loops_of(handle.flat)
-    static = trace(snapshot, handle.options, stop, numbers, None, loops)
+    static = trace(snapshot, handle.options, stop, numbers, None, *_known(handle))
     constants = tuple(specialized(symbol, why, where) for symbol in places_of(symbolic))
     return replace(static, specialized=(*static.specialized, *constants))
 

@@ -110,6 +110,7 @@ class Variant:
     instance: int | None = None  # id of what has a budget of its own, see Ledger.instance_of
     number: int = 0  # in the order of compiling, from 1 on
     used: int = 0  # calls until the frame's limit was reached, or its last retry
+    foresees: bool = False  # whether it has branches that go as they did when it was compiled
     surprises: int = 0  # calls in which a branch went another way than its graph goes
     inlined: tuple[str, ...] = ()  # tagged functions and modules that are part of it
 
@@ -137,6 +138,7 @@ class Ledger:
     def __init__(self, dispatcher: Dispatcher, library: LibraryFunction | None) -> None:
         self._dispatcher, self._library = dispatcher, library
         self.wasted = 0
+        self.foresees = True  # whether branches on data of further variants are foreseen
         self.begun = 0  # compiles since the last reset
         self.added = 0  # entries that they made, since it was tagged
         self.part_of: dict[str, None] = {}  # functions whose compiled code has it inlined
@@ -182,6 +184,7 @@ class Ledger:
     def forget(self) -> None:
         """As if nothing had been compiled; entries are the dispatcher's."""
         self.wasted = self.begun = 0
+        self.foresees = True
         self.part_of.clear()
 
     def replace(self, entry: Entry, other: Entry) -> bool:
@@ -199,11 +202,24 @@ class Ledger:
         data went the way that it hardly ever goes."""
         if ASSERTION not in str(error):
             return f"its compiled graph raised {type(error).__name__}: {error}"
+        if self.foresees_less(entry):
+            return None
+        return "a branch on data goes the way that was taken to be rare, again and again"
+
+    def foresees_less(self, entry: Entry) -> bool:
+        """One more call went another way than a variant's graph: whether that is put up with. A
+        variant whose branches were foreseen too often makes room for one that breaks at them.
+        """
         notes: Variant = entry.notes
         notes.surprises += 1
         if notes.surprises <= _SURPRISES or _SURPRISES * notes.surprises < entry.hits:
-            return None
-        return "a branch on data goes the way that was taken to be rare, again and again"
+            return True
+        if not notes.foresees or self._dispatcher.owner.options.fullgraph:
+            return False
+        self.foresees = False
+        if entry in self._dispatcher.entries:
+            self._dispatcher.remove(entry)
+        return True
 
     def sweep(self) -> None:
         """Take out entries whose guarded objects died; they do not count as variants."""

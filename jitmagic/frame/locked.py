@@ -10,20 +10,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .native import GuardProgram
+from .native import Entry, GuardProgram
 
-__all__ = ["start_over", "while_held"]
+if TYPE_CHECKING:
+    from .handle import Handle
+
+__all__ = ["Again", "while_held"]
 
 
 class _StartsOver(Exception):
     """The graph has raised: the frame is plain Python's from its start."""
 
 
-def start_over(*values: Any) -> Any:
-    """What such a residual calls in place of the plain frame, which acquires the lock itself."""
-    raise _StartsOver
+class Again:
+    """What a residual calls when its graph has raised: the frame as plain Python, from its start.
+    Of one that holds a lock it ends the residual first, since the plain frame acquires that itself.
+    """
+
+    def __init__(self, handle: Handle, *, is_locked: bool) -> None:
+        self._handle, self._is_locked = handle, is_locked
+        self.entry: Entry | None = None  # whose residual it is, where surprises are counted
+
+    def __call__(self, *values: Any) -> Any:
+        if self._is_locked:
+            raise _StartsOver
+        result = self._handle.run_plainly(*values)
+        if self.entry is not None:
+            self._handle.ledger.foresees_less(self.entry)
+        return result
 
 
 def while_held(

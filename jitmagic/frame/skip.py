@@ -27,6 +27,7 @@ from .native import Dispatcher
 
 __all__ = [
     "frame_reader",
+    "is_library_file",
     "is_of_library",
     "is_of_library_module",
     "reason_to_skip",
@@ -111,7 +112,11 @@ def reason_to_skip(code: CodeType, namespace: dict[str, Any]) -> str | None:
 
 def is_of_library(code: CodeType) -> bool:
     """Whether an installed package, or nobody, wrote the code."""
-    return _library(code.co_filename) is not None
+    return is_library_file(code.co_filename)
+
+
+def is_library_file(filename: str) -> bool:
+    return _library(filename) is not None
 
 
 def is_of_library_module(name: object) -> bool:

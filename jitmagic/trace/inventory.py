@@ -28,6 +28,7 @@ from .builtins import introspection as _introspection
 from .builtins import iteration as _iteration
 from .builtins import iterator_tools as _iterator_tools
 from .builtins import logs as _logs
+from .builtins import nested as _nested
 from .builtins import numbers as _numbers
 from .builtins import numpy_calls as _numpy_calls
 from .builtins import objects as _objects
@@ -108,5 +109,5 @@ MODULES: tuple[ModuleType, ...] = (
     _nn_module, _scalars, _tensor_hooks, _tensor_inputs, _torch_function, _gradients, _recurrent,
     _weak_references, _class_bodies, _class_statements, _attention, _optimizers, _threads,
     _torch_generators, _profiled, _random_streams, _scripted, _inference, _library_flags,
-    _hook_handles, _exit_stacks, _deferred, _spectral, _numpy_numbers,
+    _hook_handles, _exit_stacks, _deferred, _spectral, _numpy_numbers, _nested,
 )  # fmt: skip

@@ -37,16 +37,16 @@ from .breaks import (
     TooManyInstructions,
     UnsupportedOperation,
 )
-from .closing import closes_quietly
 from .dead_calls import check_dead_calls
 from .effects import EffectLog, ExitBuilder, distinct_objects
 from .input_memory import check_histories
 from .library_files import is_library
-from .opcodes.registry import Returned, Signal, Yielded, handler_for
+from .opcodes.registry import Returned, Signal, handler_for
 from .restarts import Reached, Restart, Stop, earlier, release_tracebacks
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .rolled import UNROLLED, Loops, check_head
 from .state import Frame, GuardBook, Program, kind_only, program_of
+from .suspended import suspended
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_undecided, with_constants
 from .undo import can_assert
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
@@ -75,18 +75,21 @@ def trace(
     varying: frozenset[Source] | None = None,
     dynamic: DynamicDims | None = None,
     loops: Loops = UNROLLED,
+    foresees: Callable[[str], bool] | None = None,
 ) -> Trace:
     """Interpret a frame symbolically. Pure: reads live objects, changes none, compiles nothing.
 
     `stop` is where the trace has to end at the latest (tests break everywhere with it). `varying`:
     floats and ints that are symbols, until an attempt finds that one has to be a constant; if it is
     not None, what counts in a tensor is known to be a natural number. `dynamic`: so may these
-    dimensions be symbols. `loops`: where Python runs a loop.
+    dimensions be symbols. `loops`: where Python runs a loop. `foresees`: files in which data are
+    taken to decide what they do in this call.
     """
     programs: dict[CodeType, Program] = {}
     constants, first = Constants(), stop
     while True:
         machine = Machine(snapshot, options, stop, programs, varying, constants, dynamic, loops)
+        machine.foresees = foresees
         try:
             return machine.run()
         except Specialize as special:
@@ -120,6 +123,7 @@ class Machine:
         loops: Loops = UNROLLED,
     ) -> None:
         self.options, self.loops = options, loops
+        self.foresees: Callable[[str], bool] | None = None
         self.symbols = Symbols(varying, constants or {}, self.guard, dynamic)
         self.snapshot = snapshot
         self.effects = EffectLog()
@@ -164,7 +168,8 @@ class Machine:
         except GraphBreak as broken:
             raise self._restart(broken.reason, broken.where, mark=broken.mark) from None
         except Specialize as special:
-            if (undecided := of_undecided(special)) is None:
+            undecided = of_undecided(special, self.foresees)
+            if undecided is None:
                 raise
             raise self._restart(undecided, self.symbols.where) from None
         except RecursionError:  # of this interpreter's own frames, several for each inlined call
@@ -461,7 +466,10 @@ class Machine:
             raise GraphBreak(UnsupportedOperation.of(what="a coroutine", types=function.describe()))
         frame = self._callee(function, args, kwargs)
         if function.code.co_flags & inspect.CO_GENERATOR:
-            return self._generator(frame)
+            generator = suspended(self, frame)
+            self._generators.append(generator)
+            self.resume(frame)  # ends at RETURN_GENERATOR
+            return generator
         signal = self.resume(frame)
         assert isinstance(signal, Returned)
         return signal.value
@@ -478,23 +486,3 @@ class Machine:
         for name, cell in zip(program.body.freevars, function.closure, strict=True):
             slots[name] = cell.realize(self)
         return Frame(program, slots, function.globals)
-
-    def _generator(self, frame: Frame) -> GeneratorValue:
-        """A suspended frame: the part up to RETURN_GENERATOR creates the generator."""
-
-        def advance(sent: Value) -> Value | None:
-            frame.push(sent)
-            signal = self.resume(frame)
-            if isinstance(signal, Yielded):
-                return signal.value
-            assert isinstance(signal, Returned)
-            generator.result = signal.value
-            return None
-
-        def must_close() -> bool:
-            return frame.program.closes_at(frame.at) and not closes_quietly(self, frame)
-
-        generator = GeneratorValue(self, advance, must_close)
-        self._generators.append(generator)
-        self.resume(frame)  # ends at RETURN_GENERATOR
-        return generator

@@ -362,6 +362,11 @@ class Trace:
         return tuple(i for i, node in enumerate(results) if node.meta.get("spent"))
 
     @property
+    def foresees(self) -> bool:
+        """Whether it takes a branch on data because the call that it was traced for does."""
+        return any(node.meta.get("foreseen") for node in self.graph.graph.nodes)
+
+    @property
     def varying(self) -> frozenset[Source]:
         """The numbers of the call that are symbols."""
         return frozenset(i.source for i in self.inputs if i.is_scalar and not i.is_drawn)

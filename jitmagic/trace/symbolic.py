@@ -176,14 +176,20 @@ def _too_late(*guards: Guard) -> NoReturn:
     raise AssertionError(f"guards behind the end of the trace: {guards}")
 
 
-def of_undecided(special: Specialize) -> Reason | None:
-    """Why sizes by which nothing may be decided end the graph; None: others can be constants."""
+def of_undecided(
+    special: Specialize, foresees: Callable[[str], bool] | None = None
+) -> Reason | None:
+    """Why sizes by which nothing may be decided end the graph; None: others can be constants, or
+    what makes them tells them (values/foreseen.py).
+    """
     if not special.symbols or not all(map(hintless, special.symbols)):
         return None
     symbol = special.symbols[0]
     if isinstance(symbol.origin, SizeOf):
         return UnbackedSize.of(size=size_name(symbol), why=special.why)
     where: Any = symbol.origin.where  # type: ignore[attr-defined]
+    if foresees is not None and foresees(where.filename):
+        return None
     what = f"of line {where.lineno}, `{where.text}`"
     return DataDecidesSize.of(what=what, why=special.why)
 

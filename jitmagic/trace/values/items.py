@@ -31,7 +31,7 @@ from .base import Builder, Machine, Value
 from .input_numbers import decided_by_input, symbol_of_input
 from .scalar_calls import call_with_scalars
 from .scalars import ScalarValue, SymbolicNumber
-from .validation import asserted
+from .validation import asserted, foreseen_int
 
 __all__ = [
     "NUMBERS",
@@ -104,13 +104,44 @@ def call_with_known(
     try:
         return graph.call(target, args, kwargs, machine.lines())
     except DataDependent:
+        if (rows := _with_foreseen_rows(machine, target, args, kwargs)) is not None:
+            return rows
         given, named = map_nodes((args, kwargs), partial(with_known, graph))
         read = {name: _factor(machine, named[name]) for name in _FACTORS if name in named}
         if any(isinstance(number, ScalarValue) for number in read.values()):
             return call_with_scalars(machine, target, given, {**named, **read})
         if (given, named) == (args, kwargs):
+            given, named = map_nodes((args, kwargs), partial(_with_foreseen, machine))
+        if (given, named) == (args, kwargs):
             raise
         return graph.call(target, given, named, machine.lines())
+
+
+def _with_foreseen(machine: Machine, node: Node) -> Any:
+    """The integer in a 0-dim tensor, in library code that takes it for a size."""
+    meta = node.meta["val"]
+    if not isinstance(meta, torch.Tensor) or meta.dim():
+        return node
+    number = foreseen_int(machine, node)
+    return node if number is None else number
+
+
+def _with_foreseen_rows(
+    machine: Machine, target: Target, args: list[Any], kwargs: dict[str, Any]
+) -> Node | None:
+    """`nonzero()` with as many rows as in this call, where that has to be known; laid out as eager
+    does: coordinate by coordinate.
+    """
+    if target not in ("nonzero", torch.nonzero) or kwargs or len(args) != 1:
+        return None
+    graph, lines = machine.graph, machine.lines()
+    rows = foreseen_int(machine, graph.call("count_nonzero", args, {}, lines))
+    if rows is None:
+        return None
+    found = graph.call(torch.nonzero_static, args, {"size": rows}, lines)
+    columns = graph.call("contiguous", [graph.call("t", [found], {}, lines)], {}, lines)
+    made: Node = graph.call("t", [columns], {}, lines)
+    return made
 
 
 def _factor(machine: Machine, value: Any) -> Any:
@@ -156,7 +187,7 @@ class TruthValue(SymbolicNumber):
         return "a bool that varies"
 
 
-def _read(machine: Machine, node: Node) -> ScalarValue | TruthValue | None:
+def _read(machine: Machine, node: Node) -> Value | None:
     """On a GPU the graph waits for the number, as eager does; a recording cannot: that breaks."""
     graph: GraphBuilder = machine.graph
     meta: torch.Tensor = node.meta["val"]
@@ -172,7 +203,8 @@ def _read(machine: Machine, node: Node) -> ScalarValue | TruthValue | None:
         return ScalarValue(kind, symbol, _copied(machine, node, meta, dtype))
     origin = Reading(machine.symbols.count_of(Reading))
     if origin in machine.symbols.constants:
-        return None
+        foreseen = foreseen_int(machine, node)
+        return None if foreseen is None else machine.constant(foreseen)
     limits = ANY_FLOAT
     if meta.dtype is torch.bool:
         limits = Interval(0, 1)

@@ -1,8 +1,8 @@
-"""`torch.tensor([lr, 1.0])` of floats that vary: numbers of the graph, one beside the other.
+"""`torch.tensor([lr, 1.0])` of numbers that vary or were read: one beside the other in the graph.
 
-Comes in: what torch.tensor is given. Goes out: the tensor, or None where no item is a float that
-varies, or where there is something else than ints and floats. Sizes alone need none of this: a list
-of them is an argument as it is.
+Comes in: what torch.tensor is given. Goes out: the tensor, or None where no item is such a number,
+or where there is something else than ints and floats. Sizes alone need none of this: a list of them
+is an argument as it is.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ def stacked_numbers(machine: Machine, value: Value, options: Mapping[str, Value]
     if not shape or not options.keys() <= _OPTIONS:
         return None
     leaves = list(_leaves(machine, real))
+    if not any(isinstance(leaf, ScalarValue) for leaf in leaves):
+        return None
     numbers = [scalar for leaf in leaves if (scalar := scalar_of(machine, leaf)) is not None]
-    if len(numbers) < len(leaves) or not any(_varies(number) for number in numbers):
+    if len(numbers) < len(leaves):
         return None
     is_float = any(number.kind is float for number in numbers)
     made = torch.get_default_dtype() if is_float else torch.int64
@@ -47,10 +49,6 @@ def stacked_numbers(machine: Machine, value: Value, options: Mapping[str, Value]
     if device is not None and not is_none(device):
         tensor = record(machine, "to", [tensor, device])
     return tensor
-
-
-def _varies(number: ScalarValue) -> bool:
-    return number.node is not None and number.kind is float
 
 
 def _shape(machine: Machine, value: Value) -> tuple[int, ...] | None:

@@ -9,6 +9,7 @@ branch stays a graph break.
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import torch
@@ -19,12 +20,12 @@ from ...bytecode.instruction import Instruction
 from ...graph.builder import GraphBuilder
 from ...graph.ranges import likely_truth, truth_if_finite
 from ..breaks import TensorBranch
-from ..result import BreakReason
 from ..state import Frame, Program
 from ..undo import can_assert
 from .base import Builder, Unrestorable
+from .foreseen import number_in_this_call
 
-__all__ = ["assert_data", "asserted"]
+__all__ = ["assert_data", "asserted", "foreseen_int"]
 
 # Checks of torch.distributions that answer False for what is not square or symmetric, and so not
 # worth a further look. Who asks them raises then.
@@ -48,16 +49,45 @@ def asserted(machine: Any, node: Node) -> bool | None:
     taken = wanted is None
     if taken:  # where both ways lead on, eager has to be able to take the other
         wanted = truth_if_finite(machine.graph, node)
-    if wanted is not None and not assert_data(machine, node, wanted):
+        if wanted is None:
+            return _foreseen_truth(machine, node)
+    if wanted is None or not assert_data(machine, node, wanted):
         return None
-    if taken and wanted is not None:
-        reason = TensorBranch.of(what=machine.graph.owners[node].describe())
-        _rely_on_starting_over(machine, reason)
+    if taken:
+        _rely_on_starting_over(machine, node)
     return wanted
 
 
-def _rely_on_starting_over(machine: Any, reason: BreakReason) -> None:
+def _foreseen_truth(machine: Any, node: Node) -> bool | None:
+    number = number_in_this_call(machine, node)
+    return None if number is None else _foresee(machine, node, bool(number))
+
+
+def _foresee(machine: Any, node: Node, wanted: bool) -> bool:
+    assert_data(machine, node, wanted)
+    machine.graph.assertions[-1].meta["foreseen"] = True
+    _rely_on_starting_over(machine, node)
+    return wanted
+
+
+def foreseen_int(machine: Any, node: Node) -> int | None:
+    """The integer in a tensor as it is in this call, which the graph asserts; None: it is not to be
+    foreseen here.
+    """
+    meta = node.meta["val"]
+    if meta.is_floating_point() or meta.is_complex():
+        return None
+    number: int | None = number_in_this_call(machine, node)
+    if number is not None:
+        same = machine.graph.call(operator.eq, (node, number), {}, machine.lines())
+        _foresee(machine, same, True)
+    return number
+
+
+def _rely_on_starting_over(machine: Any, node: Node) -> None:
     graph: GraphBuilder = machine.graph.root
+    owner = graph.owners.get(node)  # numbers that were read have none
+    reason = TensorBranch.of(what="a number in a tensor" if owner is None else owner.describe())
     born: int = machine.step
 
     def check(builder: Builder) -> None:

@@ -72,7 +72,19 @@ def tensors_for_factors(x: Tensor) -> tuple[Tensor, ...]:
     return x.add(x, alpha=rate), more, x.clone().addcmul_(x, x, value=rate * 2)
 
 
+def tensors_of_numbers(x: Tensor) -> tuple[Tensor, ...]:
+    """Returns of an episode, losses of an epoch."""
+    returns: list[float] = []
+    for reward in x[0].tolist()[::-1]:
+        returns.insert(0, reward + 0.9 * (returns[0] if returns else 0.0))
+    made = torch.tensor(returns)
+    count, mean = int((x > 0).sum()), x.mean().item()
+    kinds = torch.tensor([count, 2]), torch.tensor((mean, count, 1.5)), torch.tensor([count + 1])
+    return (made - made.mean(), *kinds, torch.tensor([count, 1], dtype=torch.float64))
+
+
 WHOLE = [
+    tensors_of_numbers,
     tensors_for_factors, returned, in_arithmetic, gathered, read_before_a_write, of_a_loss,
     sliced_by_constants, truths, asserted,
 ]  # fmt: skip

@@ -1,0 +1,36 @@
+"""Suspended frames: what runs when the next item of a traced generator is asked for.
+
+Comes in: the frame of a generator function that was called. Goes out: the generator, which resumes
+it to the next yield. Machine.forget takes its closures apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .closing import closes_quietly
+from .opcodes.registry import Returned, Yielded
+from .state import Frame
+from .values.base import Value
+from .values.generators import GeneratorValue
+
+__all__ = ["suspended"]
+
+
+def suspended(machine: Any, frame: Frame) -> GeneratorValue:
+    """The generator of a frame; the part up to RETURN_GENERATOR is still to run."""
+
+    def advance(sent: Value) -> Value | None:
+        frame.push(sent)
+        signal = machine.resume(frame)
+        if isinstance(signal, Yielded):
+            return signal.value
+        assert isinstance(signal, Returned)
+        generator.result = signal.value
+        return None
+
+    def must_close() -> bool:
+        return frame.program.closes_at(frame.at) and not closes_quietly(machine, frame)
+
+    generator = GeneratorValue(machine, advance, must_close)
+    return generator
