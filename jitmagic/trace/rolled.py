@@ -57,7 +57,8 @@ UNROLLED = Loops()
 def rounds_vary(machine: Any, symbols: Iterable[Symbol], what: str) -> NoReturn:
     """Somebody wants the next item of what has a varying number of them."""
     symbols = tuple(symbols)
-    if (machine.loops.may_roll or any(map(hintless, symbols))) and _can_end(machine):
+    undecided = any(map(hintless, symbols)) and not _is_foreseen(machine)
+    if (machine.loops.may_roll or undecided) and _can_end(machine):
         raise GraphBreak(RolledLoop.of(what=what))
     raise Specialize(symbols, f"the number of rounds of a loop ({what})", counts_rounds=True)
 
@@ -84,6 +85,11 @@ def _can_end(machine: Any) -> bool:
     if code.flags & inspect.CO_GENERATOR:
         return False
     return not (frame is machine.root and frame.at in machine.loops.unrolled)
+
+
+def _is_foreseen(machine: Any) -> bool:
+    """Whether what data decide is taken to be what it is in this call (values/foreseen.py)."""
+    return machine.foresees is not None and machine.foresees(machine.frame.program.body.filename)
 
 
 def loops_of(flat: FlatCode, may_roll: bool = False) -> Loops:
