@@ -428,7 +428,7 @@ PyObject* correction_of(PyObject*, PyObject* numbers) {
   return PyFloat_FromDouble(std::isfinite(sum.lost) ? sum.lost : 0.0);
 }
 
-PyMethodDef functions[] = {
+PyMethodDef sum_functions[] = {
     {"uncorrected", uncorrected, METH_O, "The sum of floats, rounded at each addition."},
     {"correction_of", correction_of, METH_O, "What these additions lost; 0 if that is not finite."},
     {nullptr, nullptr, 0, nullptr},
@@ -473,7 +473,7 @@ ProfiledCall::~ProfiledCall() = default;
 #endif
 
 bool register_guards(PyObject* module) {
-  return PyModule_AddType(module, &ProgramType) == 0 && PyModule_AddFunctions(module, functions) == 0;
+  return PyModule_AddType(module, &ProgramType) == 0 && PyModule_AddFunctions(module, sum_functions) == 0;
 }
 
 }  // namespace jitmagic

@@ -121,7 +121,9 @@ def _made_late(nodes: Iterable[Node]) -> list[Node]:
         placed.append(node)
 
     for node in nodes:
-        if target_name(node.target) in _MADE_TO_BE_FILLED and not node.meta.get("by_data"):
+        is_call = node.op.startswith("call_")
+        is_made = is_call and target_name(node.target) in _MADE_TO_BE_FILLED
+        if is_made and not node.meta.get("by_data"):
             waiting.add(node)
         else:
             place(node)

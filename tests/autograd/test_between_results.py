@@ -242,3 +242,19 @@ def test_results_that_cannot_be_kept_apart_are_a_warning_at_the_users_line() -> 
         slopes = [torch.autograd.grad(one.sum(), w, retain_graph=True)[0] for one in (got, want)]
         torch.testing.assert_close(*slopes)
     tagged(torch.randn(5, 4), w)  # a variant more; it has been said
+
+
+def test_arguments_are_told_apart_though_they_are_called_like_what_makes_tensors() -> None:
+    def named(zeros: torch.Tensor, x: torch.Tensor, full: torch.Tensor) -> Any:
+        hidden = torch.sin(x - zeros)
+        return hidden, zeros - full, hidden * full, x.shape[0] / x.shape[1], x.shape[0] ** 2
+
+    made = jitmagic.jit(named, dynamic=True)
+    for shape in ((3, 3), (2, 5), (4, 7)):
+        given = [torch.randn(shape, requires_grad=n == 1) for n in range(3)]
+        found, wanted = made(*given), named(*given)
+        assert found[3:] == wanted[3:]
+        for a, b in zip(found[:3], wanted[:3], strict=True):
+            torch.testing.assert_close(a, b)
+        slopes = [torch.autograd.grad(r[2].sum(), r[0])[0] for r in (found, wanted)]
+        torch.testing.assert_close(*slopes)
