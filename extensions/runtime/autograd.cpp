@@ -51,7 +51,7 @@ bool share_memory(const at::Tensor& a, const at::Tensor& b) {
   if (!share_storage(a, b)) return false;
   const auto [begin, end] = bytes_of(a);
   const auto [start, stop] = bytes_of(b);
-  return begin < stop && start < end;
+  return std::max(begin, start) < std::min(end, stop);  // an empty one shares none, wherever it lies
 }
 
 // Sorted by storage, so that the hundreds of tensors of an optimizer meet only those of their own buffer.

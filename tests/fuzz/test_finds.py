@@ -49,6 +49,15 @@ def write_to_a_sliding_window(x):
     return x * 2
 
 
+@find("(base := tensor((2, 2))), base[1:]")
+def a_part_without_elements_is_written_beside_the_whole(x, y):
+    y.mul_(2)
+    part = y[:, 0:0]
+    x.add_(1.5)
+    part += 1
+    return x + 1
+
+
 @find("tensor((2, 2))")
 def tensor_twice_in_a_foreach(x):
     torch._foreach_mul_([x, x], 2)
