@@ -48,7 +48,6 @@ from ..guards.source import (
 )
 
 try:
-    from .. import _frame
     from .._frame import (
         TORCH_VERSION,
         Continue,
@@ -59,6 +58,7 @@ try:
         call_plainly,
         continue_with,
     )
+    from .. import _frame  # isort: skip  # last: its absence has another text
 except ImportError as error:
     raise native_missing("jitmagic._frame", str(error)) from error
 

@@ -334,7 +334,7 @@ def test_numbers_that_are_data_are_named(view: Any) -> None:
         program(torch.ones(3), epoch, epoch / 8)
     told = view(explanation_of(program)).replace("&lt;", "<")
     for line in (
-        "epoch: a constant, for its value of an int that varies (",
+        "epoch: a constant, for the number of rounds of a loop (range) (",
         "rate: a float, data of the graph",
     ):
         assert line in told

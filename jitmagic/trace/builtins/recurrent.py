@@ -36,7 +36,7 @@ def _refuse(function: Any, why: str) -> GraphBreak:
 def _register(function: Any) -> None:
     @handles(function)
     def _follow(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        if len(args) != _ARGUMENTS or kwargs or isinstance(args[2], TensorValue):
+        if len(args) != _ARGUMENTS or kwargs or isinstance(args[3], SequenceValue):
             raise _refuse(function, "the lengths of a packed sequence are tensor data")
         if machine.graph.autocast != OFF:
             raise _refuse(function, "torch.autocast casts the weights of a layer inside of it")

@@ -272,12 +272,12 @@ def breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The graph breaks where sizes are symbols."""
     real = tracing.trace
 
-    def broken(snapshot: Any, options: Any, stop: Any, varying: Any, dynamic: Any = None) -> Any:
-        found = real(snapshot, options, stop, varying, dynamic)
+    def broken(snapshot: Any, options: Any, stop: Any, *known: Any) -> Any:
+        found = real(snapshot, options, stop, *known)
         if not places_of(found):
             return found
         end = Stop(1, FailedOperation.of(name="f", why="symbols"), UserLine(__file__, 1, "f"))
-        return replace(real(snapshot, options, end, varying, dynamic), inputs=found.inputs)
+        return replace(real(snapshot, options, end, *known), inputs=found.inputs)
 
     monkeypatch.setattr(tracing, "trace", broken)
 
