@@ -129,7 +129,6 @@ SPECIALIZED: dict[str, tuple[Program, str]] = {
     "a key": (lambda count, rate: {rate: 1}, "hash()"),
     "a method": (lambda count, rate: rate.is_integer(), "is_integer"),
     "a root of a negative number": (lambda count, rate: (rate - 1) ** 0.5, "**"),
-    "a list of numbers": (lambda count, rate: torch.tensor([rate, 1.0]), "value"),
     "a complex number": (lambda count, rate: complex(rate), "value"),
 }
 DATA: dict[str, Program] = {

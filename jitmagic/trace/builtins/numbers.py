@@ -11,16 +11,13 @@ import torch
 
 from ...guards.source import Reduced, Source
 from ..breaks import GraphBreak, UnsupportedArguments
-from ..values.arrays import ArrayValue
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.constants import fold
 from ..values.dimensions import DimensionValue
-from ..values.items import NUMBERS
 from ..values.operators import binary, compare, drain, is_none, unpack
 from ..values.scalars import ScalarValue, SymbolicNumber, extreme, scalar_of
 from ..values.sequences import StoredItems, TupleValue
 from ..values.sets import SetValue
-from ..values.tensor import TensorValue
 from .registry import handles
 
 __all__ = ["fold_call", "live_numbers", "members"]
@@ -66,7 +63,7 @@ def _register_pure(function: Callable[..., Any]) -> None:
         if op is None or len(args) != 1 or kwargs:
             return fold_call(machine, function, args, kwargs)
         number = args[0]
-        if isinstance(number, TensorValue | ArrayValue):
+        if number.holds_data:
             number = number.call_method(machine, "__float__", [], {})
         if isinstance(number, ScalarValue | DimensionValue):
             return number.as_scalar(machine).as_float(machine).apply(machine, op)
@@ -79,7 +76,7 @@ def _register_protocol(function: Callable[..., Any], method: str) -> None:
     @handles(function)
     def asking(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         is_scalar = len(args) == 1 and isinstance(args[0], ScalarValue | DimensionValue)
-        is_array = method in NUMBERS and args and isinstance(args[0], ArrayValue)
+        is_array = method in ("__float__", "__int__") and args and args[0].holds_data
         if not args or (args[0].is_constant(machine) and not is_scalar and not is_array):
             return fold_call(machine, function, args, kwargs)
         return args[0].call_method(machine, method, args[1:], kwargs)

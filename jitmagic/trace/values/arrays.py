@@ -65,6 +65,7 @@ class ArrayValue(Value):
     """`kind`: np.ndarray, or the scalar class of which a 0-dim tensor has the value."""
 
     __slots__ = ("_number", "kind", "tensor")
+    holds_data = True
 
     def __init__(self, tensor: TensorValue, kind: type, source: Source | None = None) -> None:
         super().__init__(source)

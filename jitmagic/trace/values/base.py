@@ -256,6 +256,7 @@ class Value:
     __slots__ = ("source",)
     varies: ClassVar[bool] = False  # a number of any value: which object it is nobody knows
     by_identity: ClassVar[bool] = False  # guarded by IdentityIs: functions, classes, modules
+    holds_data: ClassVar[bool] = False  # a tensor, or an array of numpy
     opaque: ClassVar[bool] = False  # nothing is known of its contents, whatever its type
 
     def __init__(self, source: Source | None = None) -> None:

@@ -112,6 +112,7 @@ class TensorValue(Value):
     """One tensor. `kind` is its class, `live` the object if it existed before the call."""
 
     __slots__ = ("grad", "kind", "live", "node")
+    holds_data = True
 
     def __init__(
         self,
