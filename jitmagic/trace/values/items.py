@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
@@ -119,11 +120,7 @@ def call_with_known(
 
 def _with_foreseen(machine: Machine, node: Node) -> Any:
     """The integer in a 0-dim tensor, in library code that takes it for a size."""
-    meta = node.meta["val"]
-    if not isinstance(meta, torch.Tensor) or meta.dim():
-        return node
-    number = foreseen_int(machine, node)
-    return node if number is None else number
+    return _in_place_of(node, partial(foreseen_int, machine))
 
 
 def _with_foreseen_rows(
@@ -154,10 +151,15 @@ def _factor(machine: Machine, value: Any) -> Any:
 
 def with_known(graph: GraphBuilder, node: Node) -> Any:
     """The number in a 0-dim tensor, if the trace knows it; else the node."""
+    return _in_place_of(node, partial(known_number, graph))
+
+
+def _in_place_of(node: Node, find: Callable[[Node], Any]) -> Any:
+    """What is found of a 0-dim tensor; the node where that is nothing."""
     meta = node.meta["val"]
     if not isinstance(meta, torch.Tensor) or meta.dim():
         return node
-    number = known_number(graph, node)
+    number = find(node)
     return node if number is None else number
 
 
