@@ -161,6 +161,29 @@ def test_writes_in_eagers_order_stay_with_aten():
     assert all(step.reason for step in program.steps if hasattr(step, "reason"))
 
 
+@pytest.mark.parametrize("dtype", MIXED)
+def test_what_a_mask_chooses_gets_one_value(dtype):
+    x = values(dtype, 4, 5, 6)
+    deep, rows, columns = (torch.randn(shape) > 0 for shape in ((4, 5, 6), (4, 5), (5, 6)))
+    one, row, lead = values(dtype), values(dtype, 6), values(dtype, 4, 1)
+    check(lambda x, m, v: x.index_put((m,), v), x, deep, one)
+    check(lambda x, m, v: x.index_put((m,), v), x, rows, one)
+    check(lambda x, m, v: x.index_put((m,), v), x, rows, row)
+    check(lambda x, m, v: x.index_put((m,), v), x, rows, row[None])
+    check(lambda x, m, v: aten.index_put(x, [None, m], v), x, columns, lead)
+    check(lambda x, m, v: aten.index_put(x, [None, None, m], v), x, columns[0], one)
+    check(lambda x, m, v: x[:0].index_put((m,), v), x, deep[:0], one)
+
+
+def test_what_a_mask_chooses_gets_a_value_each():
+    x = torch.randn(4, 5)
+    check(
+        lambda x, v: x.index_put((x > x.mean(),), v),
+        *(x, torch.randn(int((x > x.mean()).sum()))),
+        fallbacks=["aten.index_put.default"],
+    )
+
+
 def test_inputs_are_not_changed():
     x, i = torch.randn(5, 3), torch.tensor([0, 0, 2])
     graph, _ = record(lambda x, i: x[i] + 1, x, i)

@@ -1,9 +1,10 @@
-"""Sums into elements that run-time indexes name: index_add, scatter_add, index_put, embeddings.
+"""Writes at run-time indexes and masks: index_add, scatter_add, index_put, embeddings.
 
 On a GPU one atomic addition per element, fused with what is computed for it. Eager's index_add and
 scatter_add are so too; its index_put and embedding_dense_backward sort the indexes first, and their
 sums are the same from run to run. Where that is asked for (use_deterministic_algorithms), on a CPU,
-and for 16-bit sums, which eager adds up in float32, the call is ATen's.
+and for 16-bit sums, which eager adds up in float32, the call is ATen's. A mask whose elements share
+what is written is a choice at each element: nothing waits to know how many they are.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 import torch
 
 from ..builder import Builder, Decline, Out
-from ..expr import Expr
+from ..expr import Expr, Integer
 from ..ir import Value
 from ..registry import lowers
 from ..tensor_view import Point, TensorView, broadcast_shapes
@@ -97,7 +98,7 @@ def index_put(
     accumulate: bool = False,
 ) -> TensorView:
     if not accumulate:
-        raise Decline("writes at run-time indexes happen in eager's order")
+        return _where_masked(builder, out, x, indices, values)
     _require_atomics(builder, out)
     sizes, place = at_indices(builder, x, indices)
     if broadcast_shapes((sizes, values.shape)) != sizes:
@@ -109,6 +110,32 @@ def index_put(
         place,
         lambda point: builder.load(values, point),
     )
+
+
+def _where_masked(
+    builder: Builder,
+    out: Out,
+    x: TensorView,
+    indices: Sequence[TensorView | None],
+    values: TensorView,
+) -> TensorView:
+    """x[..., mask] = values, of values that are the same wherever the mask is true."""
+    used = [(dim, part) for dim, part in enumerate(indices) if part is not None]
+    if len(used) != 1 or used[0][1].dtype is not torch.bool:
+        raise Decline("writes at run-time indexes happen in eager's order")
+    start, mask = used[0]
+    stop = start + len(mask.shape)
+    if not mask.shape or mask.shape != x.shape[start:stop] or values.dtype is not x.dtype:
+        raise Decline("the mask has another shape than what it chooses from")
+    written = (*x.shape[:start], 1, *x.shape[stop:])
+    if broadcast_shapes((written, values.shape)) != written:
+        raise Decline("each element that a mask chooses gets its own value")
+
+    def value(point: Point) -> Value:
+        given = builder.load(values, (*point[:start], Integer(0), *point[stop:]))
+        return where(builder.load(mask, point[start:stop]), given, builder.load(x, point))
+
+    return builder.pointwise(out, value)
 
 
 @lowers("embedding_dense_backward.default")
