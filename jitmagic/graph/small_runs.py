@@ -37,7 +37,7 @@ def told_by_kernel(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     tensors = list(tensors_in((args, dict(kwargs))))
     if not tensors or sum(t.numel() for t in tensors) > _MOST or not all(map(_is_plain, tensors)):
         return None
-    for integer in (0, 1):  # an index, or a pivot of LAPACK's
+    for integer in (1, 0):  # LAPACK counts from 1 and checks nothing; kernels with indexes check
         stand_ins = {id(t): _stand_in(t, integer) for t in tensors}
         try:
             with torch._C._DisableAutocast():
