@@ -130,8 +130,12 @@ def _check_arguments(
     ):
         _reject("scales of another shape than what is normalised")
     divisor = given.get("beta") if "loss" in name else None
-    if divisor == 0 and not all(t.is_floating_point() for t in tensors):
-        _reject("a kernel of integers divides by it")
+    inexact = all(t.is_floating_point() for t in tensors)
+    if isinstance(divisor, int | float) and abs(divisor) < 1 and not inexact:
+        _reject("a kernel of integers cuts it to 0 and divides by it")
+    graded = tensors and not (tensors[0].is_floating_point() or tensors[0].is_complex())
+    if graded and device.type == "cuda" and name.endswith("_backward"):
+        _reject("kernels of gradients on the GPU are hardly ever implemented for integers")
 
 
 _NAMED = frozenset(

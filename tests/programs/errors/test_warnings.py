@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -35,7 +37,21 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "grid_sample": lambda x: F.grid_sample(x.expand(1, 1, 2, 2), torch.zeros(1, 2, 2, 2)),
     "under autocast": in_autocast,
     "deviation of one number": lambda x: x[:1].std(0) + 1,
+    "transposed, but no matrix": lambda x: x[None].T + 1,
+    "a number without history": lambda x: x + float(x.sum().requires_grad_()),
+    "a number for Python": lambda x: x + math.atan(x.sum().requires_grad_()),
 }
+
+
+@contextmanager
+def warned_again() -> Iterator[None]:
+    """What torch's C++ warns of once in a process, it does at each call."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        yield
+    finally:
+        torch.set_warn_always(before)
 
 
 def shown(
@@ -45,7 +61,7 @@ def shown(
     they are always shown.
     """
     vars(sys.modules[__name__]).get("__warningregistry__", {}).clear()
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as seen, warned_again():
         warnings.simplefilter(action)  # type: ignore[arg-type]
         for x in calls:
             for _ in range(3 if action == "default" else 1):
