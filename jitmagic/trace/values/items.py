@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 import torch
 from torch.fx import Node
 
-from ...graph.attribution import call_from
 from ...graph.builder import GraphBuilder
 from ...graph.known import known_number
 from ...graph.nested import map_nodes
@@ -27,7 +26,6 @@ from ...graph.propagate import DataDependent, Target
 from ...symbols.context import Specialize
 from ...symbols.interval import ANY_FLOAT, Interval
 from ...symbols.scalar import Symbol
-from ..breaks import GraphBreak, TorchCallFailed
 from ..numpy_emulation import ARRAY_SCALARS, np
 from ..result import Recipe
 from .base import Builder, Machine, Value
@@ -35,6 +33,7 @@ from .input_numbers import decided_by_input, symbol_of_input
 from .scalar_calls import call_with_scalars
 from .scalars import ScalarValue, SymbolicNumber
 from .validation import asserted, foreseen_int
+from .warned import warned_as_by
 
 __all__ = [
     "NUMBERS",
@@ -65,7 +64,8 @@ class Reading:
 def number_of(machine: Machine, node: Node, name: str) -> Value | None:
     """What a method of NUMBERS gives; None: break."""
     if name != "item" and node.meta["val"].requires_grad:
-        _lose_history(machine, name)
+        stand_in = torch.ones((), device="cpu").requires_grad_()
+        warned_as_by(machine, f"Tensor.{name}", getattr(torch.Tensor, name), stand_in)
     known = known_number(machine.graph, node)
     if known is not None and (name != "__int__" or math.isfinite(known)):
         return machine.constant(known if name == "item" else _CONVERT[name](known))
@@ -79,18 +79,6 @@ def number_of(machine: Machine, node: Node, name: str) -> Value | None:
     if name == "item" or not isinstance(number, ScalarValue):
         return number
     return number.as_float(machine) if name == "__float__" else number.apply(machine, "trunc")
-
-
-def _lose_history(machine: Machine, name: str) -> None:
-    """Torch warns that the number has none, once in a process; only torch knows whether it has."""
-    stand_in = torch.ones((), requires_grad=True)
-    try:
-        call_from(machine.where(), getattr(torch.Tensor, name), (stand_in,), {})
-    except Warning as error:  # a filter makes it one
-        kind = type(error).__name__
-        raise GraphBreak(
-            TorchCallFailed.of(name=f"Tensor.{name}", error=f"{kind}: {error}")
-        ) from None
 
 
 def numbers_of(machine: Machine, node: Node) -> list[Value] | None:

@@ -39,6 +39,7 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "deviation of one number": lambda x: x[:1].std(0) + 1,
     "transposed, but no matrix": lambda x: x[None].T + 1,
     "a number without history": lambda x: x + float(x.sum().requires_grad_()),
+    "no window": lambda x: x + torch.istft(torch.ones(3, 4).to(torch.complex64), 4).sum(),
     "a number for Python": lambda x: x + math.atan(x.sum().requires_grad_()),
 }
 
@@ -132,3 +133,25 @@ def test_in_a_module_of_torch_the_users_line_is_named() -> None:
     run = jitmagic.jit(program, options={"keep": "compiled"})  # eager names torch's own line
     ((_, _, filename, lineno),) = shown(run, torch.randn(2, 2))
     assert (filename, lineno) == (__file__, program.__code__.co_firstlineno + 1)
+
+
+WRITES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "power": lambda x, y: x.pow_(y),
+    "remainder": lambda x, y: x.remainder_(y),
+    "comparison": lambda x, y: x.lt_(y),
+    "whole quotient": lambda x, y: x.floor_divide_(y),
+    "bound": lambda x, y: x.clamp_min_(y),
+    "sum": lambda x, y: x.add_(y),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
+@pytest.mark.parametrize("name", WRITES)
+def test_what_does_not_fit_raises_without_a_warning(name: str, dtype: torch.dtype) -> None:
+    """torch's meta functions resize, and warn of it, before they raise."""
+    x, y = torch.ones(3, 1, dtype=dtype), torch.ones(3, 4, dtype=dtype)
+    run = jitmagic.jit(WRITES[name])
+    with warnings.catch_warnings(record=True) as seen, pytest.raises(RuntimeError, match="shape"):
+        warnings.simplefilter("always")
+        run(x, y)
+    assert not [w for w in seen if not w.category.__module__.startswith("jitmagic")]
