@@ -37,7 +37,7 @@ __all__ = ["Replay", "ReplayInput", "drawn_from", "replay_inputs"]
 # Of inputs that eager would not hold: what may be held all the same before a replay is asked for.
 _LITTLE = 1 << 22  # bytes
 _SHARE = 4  # or the bytes that backward saves, divided by this
-_COPIED = 1 << 16  # bytes of those that the graph writes to: each call has to copy them first
+_COPIED = 1 << 16  # bytes that each call may have to copy first
 
 Tensors = tuple[torch.Tensor | None, ...]
 
@@ -45,14 +45,15 @@ Tensors = tuple[torch.Tensor | None, ...]
 @dataclass(frozen=True, slots=True)
 class ReplayInput:
     """An input whose value a replay needs. `saved`: its place among what backward saves, or -1.
-    `large`: it is held for a replay alone and big, so not before one was asked for. `written`: the
-    graph writes to it, so that it is a copy that is held.
+    `large`: it is held for a replay alone and big, so not before one was asked for. `copied`: the
+    graph writes to it, or whoever calls may do so later, as eager does not hold it; so that it is a
+    copy that is held.
     """
 
     index: int
     saved: int
     large: bool
-    written: bool
+    copied: bool
 
 
 def replay_inputs(partition: Partition) -> tuple[ReplayInput, ...]:
@@ -71,10 +72,10 @@ def replay_inputs(partition: Partition) -> tuple[ReplayInput, ...]:
         large.update(passing)
     if _bytes(holders, written) > _COPIED:
         large.update(written)
+    copied = {*written, *(passing if _bytes(holders, passing) <= _COPIED else ())}
     places = {i: n for n, i in enumerate(partition.saved_inputs) if i in saved}
     return tuple(
-        ReplayInput(i, places.get(i, -1), i in large, i in written)
-        for i in sorted((*saved, *apart))
+        ReplayInput(i, places.get(i, -1), i in large, i in copied) for i in sorted((*saved, *apart))
     )
 
 
@@ -153,7 +154,7 @@ class Replay:
                 "  hint: run it again, from now on they are kept (inference tensors cannot be)"
             )
         known = {
-            needed.index: value.clone() if needed.written else value.view_as(value)
+            needed.index: value.clone() if needed.copied else value.view_as(value)
             for needed, value in zip(self._needed, values, strict=True)
             if value is not None
         }

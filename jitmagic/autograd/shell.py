@@ -179,7 +179,7 @@ def _numbers(partition: Partition) -> dict[str, Any]:
         "reach": partition.reach,
         "spent": spent_parts(partition),
         "replayed": tuple(
-            (n.index, n.saved, int(n.large), int(n.written)) for n in replay_inputs(partition)
+            (n.index, n.saved, int(n.large), int(n.copied)) for n in replay_inputs(partition)
         ),
         "draws": drawn_from(partition),
     }

@@ -48,7 +48,7 @@ from .propagate import (
 from .regions import FunctionCall
 from .size_nodes import SizeNodes, expected_in, run_on_history
 from .strictness import check_as_kernels_do, check_for_meta, check_out
-from .sym_node import as_torch, with_hints
+from .sym_node import as_torch
 from .target_traits import draws, statistics_written
 
 __all__ = ["GraphBuilder", "map_nodes", "storage_of"]
@@ -210,9 +210,7 @@ class GraphBuilder:
             alone = run_on_meta(run, placement.args, others, self.grad_enabled)
             check_out(name, targets, alone, changed)
         if cast is None:  # the probe runs without autocast, on the dtypes before the casts
-            hinted = with_hints if self.sizes.are_used else lambda value: value
-            asked = hinted(placement.args), hinted(placement.kwargs)
-            check_dtypes(run, name, *asked, placement.device)
+            check_dtypes(run, name, placement.args, placement.kwargs, placement.device)
         written += statistics_written(target, args, kwargs, written)
         random = draws(target, args, kwargs)
         value = self._settle(target, value, given)

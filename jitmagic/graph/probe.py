@@ -6,9 +6,9 @@ bools, `int_tensor *= 0.5`, 1e30 as a factor of float16), and a functional graph
 something there. An elementwise operation is asked on one element; any other on small tensors of the
 call's own shapes, and only where a dtype or a number is one that kernels are known to refuse. Large
 tensors are cut down: shapes that fit no more are refused for another reason, so that only the lack
-of a kernel (NotImplementedError) is believed then. Each
-combination is tried once in a process: elementwise operations and products on the call's device,
-any other, and where that device is not here, on the CPU; what is no matter of the CPU's kernels
+of a kernel (NotImplementedError) is believed then. Each combination is tried once in a process, at
+the sizes of this call: elementwise operations and products on the call's device, any other, and
+where that device is not here, on the CPU; what is no matter of the CPU's kernels
 (NotImplementedError) holds for other devices too.
 
 A call that nothing reads is asked whatever its dtypes: no kernel will ever see it.
@@ -27,6 +27,7 @@ from .attribution import Silence, call_from
 from .dtypes import why_dtypes_are_refused
 from .node_meta import tensors_in
 from .propagate import EagerRaises
+from .sym_node import with_hints
 
 __all__ = ["check_dtypes", "why_refused"]
 
@@ -104,6 +105,7 @@ def check_dtypes(
     device: torch.device,
 ) -> None:
     """Raise EagerRaises where the kernel refuses the dtypes or the numbers of the call, or may."""
+    args, kwargs = with_hints(args), with_hints(kwargs)
     elementwise = name in _NAMES
     answered = elementwise or _is_suspect(target, name, args, kwargs)
     tensors = list(tensors_in((args, kwargs)))
@@ -141,6 +143,7 @@ def why_refused(
     in_torch = getattr(target, "__module__", None) in _IN_PYTHON
     if name in _NAMES or not (in_torch or _number_places(name)[0]):
         return None
+    args, kwargs = with_hints(args), with_hints(kwargs)
     if sum(t.numel() for t in tensors_in((args, kwargs))) > _MOST_UNCUT:
         return None
     described = tuple(_described(arg, False, _UNCUT) for arg in args)

@@ -295,6 +295,8 @@ class _Shapes(DispatchMode):
 
     def _by_torch(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """As torch's meta function says: of sizes that it wants to be ints, at several."""
+        if func._schema.is_mutable:
+            _refuse_to_grow(func, args, kwargs)
         try:
             return func(*args, **kwargs)
         except Exception:  # whatever it raises: of ints it is eager's
@@ -311,6 +313,22 @@ class _Shapes(DispatchMode):
 
     def _once_more(self, func: Any, args: tuple[Any, ...]) -> Any:
         return self.__torch_dispatch__(func, (), args)
+
+
+def _refuse_to_grow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """In place, a result may not be larger. Meta functions warn of what they resize, then raise."""
+    if not func._opname.endswith("_") or is_foreign(func) or _varies(args):
+        return
+    functional = getattr(aten, func._opname.removesuffix("_"), None)
+    if functional is None or len({t.shape for t in _tensors(args)}) < 2:
+        return
+    try:
+        result = functional(*args, **kwargs)
+    except Exception:  # it is the call itself that shall raise
+        return
+    if isinstance(result, torch.Tensor) and result.shape != args[0].shape:
+        shapes = f"{[*args[0].shape]} doesn't match the broadcast shape {[*result.shape]}"
+        raise RuntimeError(f"output with shape {shapes}")
 
 
 @lru_cache(maxsize=4096)

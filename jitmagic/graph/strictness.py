@@ -4,6 +4,12 @@ error.
 Comes in: the name and meta arguments of a call that the meta run accepted, and what it wrote. Goes
 out: nothing, or `EagerRaises`: the traced program then runs the call as plain Python. Being
 stricter than eager costs a graph break; being laxer would give a result where eager raises.
+
+Dtypes and plain numbers are asked of the kernels themselves (graph/probe.py). The names here are of
+what cannot be asked: checks that come after the shapes (of data that a stand-in has not, of memory
+that it lies in otherwise), layouts and draws that no error tells, a process that ends instead of
+raising. No schema and no tag says any of it; each was found by the sweeps of tests/operators, which
+run every sample of every operator, so that a missing name is a failure there.
 """
 
 from __future__ import annotations
@@ -130,8 +136,12 @@ def _check_arguments(
     ):
         _reject("scales of another shape than what is normalised")
     divisor = given.get("beta") if "loss" in name else None
-    if divisor == 0 and not all(t.is_floating_point() for t in tensors):
-        _reject("a kernel of integers divides by it")
+    inexact = all(t.is_floating_point() for t in tensors)
+    if isinstance(divisor, int | float) and abs(divisor) < 1 and not inexact:
+        _reject("a kernel of integers cuts it to 0 and divides by it")
+    graded = tensors and not (tensors[0].is_floating_point() or tensors[0].is_complex())
+    if graded and device.type == "cuda" and name.endswith("_backward"):
+        _reject("kernels of gradients on the GPU are hardly ever implemented for integers")
 
 
 _NAMED = frozenset(

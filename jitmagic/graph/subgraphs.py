@@ -22,8 +22,8 @@ from ..spec import TensorSpec
 from .gradients import gradients
 from .lazy_module import LazyModule
 from .node_meta import changes_mode, is_number, mutated_by, tensors_in, value_of
-from .propagate import target_name
 from .regions import FunctionCall
+from .target_traits import makes_new
 
 __all__ = [
     "Split",
@@ -35,9 +35,6 @@ __all__ = [
     "split_into_subgraphs",
 ]
 
-_MADE_TO_BE_FILLED = frozenset(
-    f"{kind}{form}" for kind in ("new_", "") for form in ("empty", "zeros", "ones", "full")
-) | {"empty_like", "zeros_like", "ones_like", "full_like"}
 _MOST = 16  # splits: each costs a compile, and a call each time
 
 
@@ -122,7 +119,7 @@ def _made_late(nodes: Iterable[Node]) -> list[Node]:
 
     for node in nodes:
         is_call = node.op.startswith("call_")
-        is_made = is_call and target_name(node.target) in _MADE_TO_BE_FILLED
+        is_made = is_call and makes_new(node.target)
         if is_made and not node.meta.get("by_data"):
             waiting.add(node)
         else:

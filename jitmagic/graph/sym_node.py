@@ -123,6 +123,8 @@ def with_hints(value: Any) -> Any:
         return {key: with_hints(item) for key, item in value.items()}
     if type(value) in (tuple, list):
         return type(value)(map(with_hints, value))
+    if isinstance(value, torch.Size):
+        return tuple(map(with_hints, value))
     if isinstance(value, slice):
         return slice(*map(with_hints, (value.start, value.stop, value.step)))
     return value

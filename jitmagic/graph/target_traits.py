@@ -1,20 +1,24 @@
-"""What the name of a torch function tells that its meta run does not: random draws, hidden writes.
+"""What the name of a torch function tells that its meta run does not: random draws, hidden writes,
+whether numbers are read at all.
 
 Comes in: a call's target and arguments. Goes out: whether it draws from the random number generator
-(then it stays in the graph and draws anew on every call), and which arguments the real kernel
-writes without the meta kernel saying so (the running statistics of the normalisations).
+(then it stays in the graph and draws anew on every call), which arguments the real kernel writes
+without the meta kernel saying so (the running statistics of the normalisations), and whether it
+makes a tensor whatever numbers there are.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from .foreign import is_random_op
 from .propagate import Target, target_name
 
-__all__ = ["draws", "statistics_written"]
+__all__ = ["draws", "makes_new", "statistics_written"]
 
 _ALWAYS = frozenset(
     """rand randn randint randperm rand_like randn_like randint_like normal bernoulli multinomial
@@ -61,6 +65,29 @@ def draws(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
     if given is None:
         return name not in _OFF_BY_DEFAULT
     return bool(given) if isinstance(given, int | float) else True
+
+
+def makes_new(target: Target) -> bool:
+    """Whether it is a factory (zeros, new_full, ones_like), which reads and draws no numbers."""
+    return _makes_new(target_name(target))
+
+
+@cache
+def _makes_new(name: str) -> bool:
+    """Asked of the schemas: a factory is told how to allocate. What its result is like is called
+    `self`; private ones (_to_copy) may read that.
+    """
+    packet = None if name.startswith("_") else getattr(torch.ops.aten, name, None)
+    overloads = [getattr(packet, each) for each in packet.overloads()] if packet else []
+    functional = [op for op in overloads if not any(a.is_out for a in op._schema.arguments)]
+    return bool(functional) and all(map(_is_factory, functional))
+
+
+def _is_factory(op: torch._ops.OpOverload) -> bool:
+    arguments = op._schema.arguments
+    is_told = any(a.name == "pin_memory" and a.kwarg_only for a in arguments)
+    read = [a.name for a in arguments if "Tensor" in str(a.type)]
+    return is_told and read in ([], ["self"]) and not is_random_op(op)
 
 
 # Where running_mean and running_var are, by (keyword, position); the training flag is at 5 in all.

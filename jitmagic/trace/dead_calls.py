@@ -21,7 +21,7 @@ from ..graph.node_meta import specs_in, value_of
 from ..graph.passes import dead_calls
 from ..graph.probe import why_refused
 from ..graph.propagate import call_name, target_name
-from ..graph.sym_node import as_torch, with_hints
+from ..graph.sym_node import as_torch
 from ..symbols.size import hint_of
 from .breaks import TorchCallFailed
 from .undo import may_raise
@@ -68,8 +68,7 @@ def _refusal(node: Node) -> Exception | None:
         return None
     args, kwargs = map_nodes((node.args, node.kwargs), lambda arg: as_torch(value_of(arg)))
     name = target_name(node.target)  # type: ignore[arg-type]
-    given, named = with_hints(args), with_hints(kwargs)
-    return why_refused(node.target, name, given, named, spec.device)  # type: ignore[arg-type]
+    return why_refused(node.target, name, args, kwargs, spec.device)  # type: ignore[arg-type]
 
 
 def _is_part(node: Node) -> bool:

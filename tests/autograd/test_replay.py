@@ -162,6 +162,28 @@ def test_an_input_written_to_after_the_call():
         assert len(said) == 2
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: (x + w).sin() * (x * 2 - w).exp(),
+        lambda x, w: torch.where(x > 0, w, w * w).tanh() + x[0],
+        lambda x, w: (x + w * w).softmax(-1),
+    ],
+)
+def test_an_input_that_eager_does_not_hold(function):
+    """Small ones are copied, so that they may be written to before a backward is differentiated."""
+    ours, theirs = [], []
+    for called, kept in ((jitmagic.jit(function), ours), (function, theirs)):
+        x, w = t(3, 4).detach(), t(3, 4)
+        for _ in range(2):
+            made = called(x, w).sum()
+            x.add_(1)
+            (first,) = grad(made, w, create_graph=True)
+            kept += [first, *grad(first.sum(), w)]
+    for a, e in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, e)
+
+
 def test_retained_and_released_graphs():
     compiled = jitmagic.jit(lambda x, w: (x @ w).tanh())
     x, w = t(3, 4), t(4, 4)
@@ -244,9 +266,9 @@ def test_accumulated_into_grad():
 
 def test_inference_tensors_are_no_trouble_before():
     with torch.inference_mode():
-        offset = torch.ones(4)
+        offset = torch.ones(1 << 15)  # too large to be copied each time
     compiled = jitmagic.jit(lambda x, o: (x + o).sin())
-    x = t(4)
+    x = t(1 << 15)
     made = compiled(x, offset)
     torch.testing.assert_close(grad(made.sum(), x, retain_graph=True)[0], (x + 1).cos())
     with pytest.raises(DoubleBackward, match="inference tensors"):

@@ -23,7 +23,7 @@ NEW = (
     "{0}.sin()|{0} * 2|{0}.exp()|{0}.clone()|{0}.cumsum(0)|{0}.detach()|{0} * {1}|{0} + {1}|"
     "torch.where({1} > 0, {0}, {1})|{0} @ {1}.t() @ {1}"
 ).split("|")
-BUFFERS = ("torch.zeros(3, 4)", "torch.ones_like({0})", "{0}.new_zeros(3, 4)")
+BUFFERS = ("torch.zeros(3, 4)", "torch.ones_like({0})", "{0}.new_zeros(3, 4)", "torch.eye(3, 4)")
 VIEWS = ("{0}[:2]", "{0}.view(-1)", "{0}.t()", "{0}[0]", "{0}[:, 1:3]")
 WRITES = (
     "{0}.mul_({1})|{0}.add_({1})|{0}.copy_({1})|{0}[0] = {1}[1]|{0}[:, 1] = {1}[:, 0]|{0}.tanh_()|"

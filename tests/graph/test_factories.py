@@ -6,6 +6,7 @@ import torch
 
 from jitmagic.graph.factories import FACTORY_RULES
 from jitmagic.graph.shapes import infer
+from jitmagic.graph.target_traits import makes_new
 
 from ..processes import run_forked
 
@@ -196,3 +197,13 @@ def test_common_programs_import_neither_sympy_nor_dynamo():
     done = run_forked(PROGRAMS, JITMAGIC_VERIFY="0")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("light")
+
+
+def test_what_reads_no_numbers():
+    """Told by the schemas, as torch has them."""
+    made = "zeros ones full empty arange eye hann_window new_zeros new_full empty_like ones_like"
+    read = "rand randn_like normal_ to _to_copy clone detach tensor linspace sparse_coo_tensor add"
+    assert all(map(makes_new, made.split()))
+    assert not any(map(makes_new, read.split()))
+    assert makes_new(torch.zeros)
+    assert not makes_new(torch.rand_like)

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from jitmagic.graph.at_vectors import told_at_vectors
 from jitmagic.graph.node_meta import tensors_in
+from jitmagic.graph.probe import check_dtypes
 from jitmagic.graph.propagate import EagerRaises, run_on_meta
 from jitmagic.graph.sym_node import as_dimensions, as_torch
 from jitmagic.symbols.context import Context, Specialize
@@ -221,3 +222,24 @@ def test_what_needs_an_int_makes_a_constant_of_the_size(use: Callable[..., Any])
     with pytest.raises(Specialize) as caught:
         run_on_meta(use, (*guards.sizes, make), {}, True)
     assert caught.value.symbols == tuple(guards.symbols)
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("scatter", lambda x, f: (x, 0, x, x)),
+        ("cat", lambda x, f: ([x, f], 1)),
+        ("full", lambda x, f: (x.shape, 1e5)),
+        ("embedding", lambda x, f: (f, x)),
+        ("matmul", lambda x, f: (x, x.mT)),
+    ],
+)
+def test_kernels_are_asked_at_the_sizes_of_the_call(
+    name: str, args: Callable[[torch.Tensor, torch.Tensor], tuple[Any, ...]]
+) -> None:
+    """Whichever stage asks, symbols are neither hashed nor decided."""
+    guards = Guards(8, 12)
+    x = torch.empty(guards.sizes, dtype=torch.int64, device="meta")
+    given = args(x, torch.empty(guards.sizes, device="meta"))
+    check_dtypes(getattr(torch.ops.aten, name), name, given, {}, torch.device("cpu"))
+    assert (guards.ranges, guards.relations) == ({}, [])

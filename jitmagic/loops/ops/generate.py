@@ -54,6 +54,8 @@ def zero(builder: Builder, out: Out, *_: Any, **__: Any) -> TensorView:
 @lowers("new_empty_strided.default", "empty_permuted.default")
 def empty(builder: Builder, out: Out, *_: Any, **__: Any) -> TensorView:
     """Uninitialised memory is allowed to be zeros."""
+    if torch.are_deterministic_algorithms_enabled():
+        raise Decline("deterministic algorithms are asked for: torch may fill it with nan")
     return _fill(builder, out, 0)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.library_code import Recorder
 from ..values.tensor import TensorValue, record
+from ..values.warned import warned_as_by
 from .registry import handles
 
 __all__: list[str] = []
@@ -43,6 +44,9 @@ def _follow_istft(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     sizes = _sizes(spectrum, weights, numbers)
     if sizes is None:
         return record(machine, _istft, args, kwargs)
+    if weights is None:
+        bins = torch.ones(3, 4, dtype=torch.complex64, device="cpu")
+        warned_as_by(machine, "istft", _istft, bins, 4)
     with recorder:
         return recorder.value_of(_inverse(spectrum, weights, sizes, numbers))
 

@@ -33,6 +33,7 @@ from .input_numbers import decided_by_input, symbol_of_input
 from .scalar_calls import call_with_scalars
 from .scalars import ScalarValue, SymbolicNumber
 from .validation import asserted, foreseen_int
+from .warned import warned_as_by
 
 __all__ = [
     "NUMBERS",
@@ -62,6 +63,9 @@ class Reading:
 
 def number_of(machine: Machine, node: Node, name: str) -> Value | None:
     """What a method of NUMBERS gives; None: break."""
+    if name != "item" and node.meta["val"].requires_grad:
+        stand_in = torch.ones((), device="cpu").requires_grad_()
+        warned_as_by(machine, f"Tensor.{name}", getattr(torch.Tensor, name), stand_in)
     known = known_number(machine.graph, node)
     if known is not None and (name != "__int__" or math.isfinite(known)):
         return machine.constant(known if name == "item" else _CONVERT[name](known))

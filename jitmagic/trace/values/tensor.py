@@ -197,6 +197,8 @@ class TensorValue(Value):
             return record(machine, "adjoint", [self])
         if name == "H":
             self.refuse(machine, "`.H` of a tensor that is no matrix")
+        if dims != 2:
+            return record(machine, getattr, [self, machine.constant(name)])  # torch warns
         return record(machine, "permute", [self, *map(machine.constant, reversed(range(dims)))])
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 
 import jitmagic
+from jitmagic.graph.propagate import EagerRaises
+from jitmagic.graph.strictness import check_as_kernels_do
 
 REFUSED = {
     "sum over a dimension twice": lambda x: x.sum((0, 0)),
@@ -32,6 +34,9 @@ REFUSED = {
 }
 TAKEN = {
     "hardtanh of integers": lambda x: F.hardtanh(x.to(torch.int64), -0.5, 1.5),
+    "gradient of smooth_l1_loss of integers": lambda x: torch.ops.aten.smooth_l1_loss_backward(
+        *x.long().expand(3, 3, 4), 0, 1.5
+    ),
     "hardtanh of bytes": lambda x: F.hardtanh(x.to(torch.uint8), 0.0, 2.7),
     "kron into memory": lambda x: torch.kron(x, x[:2], out=torch.zeros(6, 16)),
     "rank into memory": lambda x: torch.linalg.matrix_rank(
@@ -96,3 +101,22 @@ def test_eigenvectors_up_to_a_phase():
     for function in (loss, jitmagic.jit(loss)):
         with pytest.raises(RuntimeError, match="up to multiplication by"):
             function(a).backward()
+
+
+@pytest.mark.parametrize("beta", [0, 0.0, 0.5, -0.5])
+def test_what_integers_are_divided_by(beta):
+    """Eager's vectors divide by what the dtype makes of beta, and end the process at 0."""
+    call = torch.empty(9, 8, dtype=torch.int64, device="meta"), 0, beta
+    with pytest.raises(EagerRaises, match="divides by it"):
+        check_as_kernels_do(
+            "smooth_l1_loss_backward", (*call[0].chunk(3), *call[1:]), {}, (), torch.device("cpu")
+        )
+
+
+def test_gradients_of_integers_on_a_gpu():
+    """A graph break, whose kernel says that it is not implemented."""
+    numbers = torch.empty(3, 4, dtype=torch.int64, device="meta")
+    call = "embedding_dense_backward", (numbers, numbers[0], 5, -1, False), {}, ()
+    with pytest.raises(EagerRaises, match="integers"):
+        check_as_kernels_do(*call, torch.device("cuda"))
+    check_as_kernels_do(*call, torch.device("cpu"))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -35,7 +37,22 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "grid_sample": lambda x: F.grid_sample(x.expand(1, 1, 2, 2), torch.zeros(1, 2, 2, 2)),
     "under autocast": in_autocast,
     "deviation of one number": lambda x: x[:1].std(0) + 1,
+    "transposed, but no matrix": lambda x: x[None].T + 1,
+    "a number without history": lambda x: x + float(x.sum().requires_grad_()),
+    "no window": lambda x: x + torch.istft(torch.ones(3, 4).to(torch.complex64), 4).sum(),
+    "a number for Python": lambda x: x + math.atan(x.sum().requires_grad_()),
 }
+
+
+@contextmanager
+def warned_again() -> Iterator[None]:
+    """What torch's C++ warns of once in a process, it does at each call."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        yield
+    finally:
+        torch.set_warn_always(before)
 
 
 def shown(
@@ -45,7 +62,7 @@ def shown(
     they are always shown.
     """
     vars(sys.modules[__name__]).get("__warningregistry__", {}).clear()
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as seen, warned_again():
         warnings.simplefilter(action)  # type: ignore[arg-type]
         for x in calls:
             for _ in range(3 if action == "default" else 1):
@@ -116,3 +133,25 @@ def test_in_a_module_of_torch_the_users_line_is_named() -> None:
     run = jitmagic.jit(program, options={"keep": "compiled"})  # eager names torch's own line
     ((_, _, filename, lineno),) = shown(run, torch.randn(2, 2))
     assert (filename, lineno) == (__file__, program.__code__.co_firstlineno + 1)
+
+
+WRITES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "power": lambda x, y: x.pow_(y),
+    "remainder": lambda x, y: x.remainder_(y),
+    "comparison": lambda x, y: x.lt_(y),
+    "whole quotient": lambda x, y: x.floor_divide_(y),
+    "bound": lambda x, y: x.clamp_min_(y),
+    "sum": lambda x, y: x.add_(y),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
+@pytest.mark.parametrize("name", WRITES)
+def test_what_does_not_fit_raises_without_a_warning(name: str, dtype: torch.dtype) -> None:
+    """torch's meta functions resize, and warn of it, before they raise."""
+    x, y = torch.ones(3, 1, dtype=dtype), torch.ones(3, 4, dtype=dtype)
+    run = jitmagic.jit(WRITES[name])
+    with warnings.catch_warnings(record=True) as seen, pytest.raises(RuntimeError, match="shape"):
+        warnings.simplefilter("always")
+        run(x, y)
+    assert not [w for w in seen if not w.category.__module__.startswith("jitmagic")]
