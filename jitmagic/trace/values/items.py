@@ -40,7 +40,7 @@ __all__ = [
     "is_number",
     "number_of",
     "numbers_of",
-    "plain_number",
+    "plain",
     "with_known",
 ]
 
@@ -50,7 +50,15 @@ _CONVERT: dict[str, type] = {"__float__": float, "__int__": int}
 _CPU = torch.device("cpu")
 _MOST_NUMBERS = 32  # each is a tensor of the graph
 _FACTORS = ("alpha", "beta", "value")  # arguments that are numbers, whatever the operation
+_PYTHON_DTYPES: dict[type, torch.dtype] = {
+    float: torch.float64,
+    int: torch.int64,
+    bool: torch.bool,
+    complex: torch.complex128,
+}
+_MOST_IN_RANGE = 1024
 _ASKING_FOR_DTYPES = ("torch tensor", "torch as_tensor", "torch asarray")
+_TAKING_RANGES = ("operator getitem", *_ASKING_FOR_DTYPES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +243,15 @@ def _copied(machine: Machine, node: Node, meta: torch.Tensor, dtype: torch.dtype
     return made
 
 
-def plain_number(constant: Any, name: str) -> Any:
-    """Python's number in place of numpy's, where torch takes the one for the other."""
+def plain(constant: Any, name: str) -> Any:
+    """What torch takes a constant for: a dtype for `float`, Python's number for numpy's, the
+    numbers of a range.
+    """
     kind = type(constant)
+    if kind is type:
+        return _PYTHON_DTYPES.get(constant, constant)
+    if kind is range and name in _TAKING_RANGES and len(constant) <= _MOST_IN_RANGE:
+        return [*constant]
     is_plain = kind not in ARRAY_SCALARS[1:] or name in _ASKING_FOR_DTYPES
     return constant if is_plain or not is_number(kind, name) else constant.item()
 
