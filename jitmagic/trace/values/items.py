@@ -23,6 +23,8 @@ from ...graph.known import known_number
 from ...graph.nested import map_nodes
 from ...graph.node_meta import device_of
 from ...graph.propagate import DataDependent, Target
+from ...graph.recurrent import sequences_in
+from ...graph.sym_node import as_dimension
 from ...symbols.context import Specialize
 from ...symbols.interval import ANY_FLOAT, Interval
 from ...symbols.scalar import Symbol
@@ -70,6 +72,8 @@ class Reading:
 
 def number_of(machine: Machine, node: Node, name: str) -> Value | None:
     """What a method of NUMBERS gives; None: break."""
+    if name != "__float__" and (count := sequences_in(node)) is not None:
+        return machine.constant(count)
     known = known_number(machine.graph, node)
     if known is not None and (name != "__int__" or math.isfinite(known)):
         return machine.constant(known if name == "item" else _CONVERT[name](known))
@@ -159,6 +163,8 @@ def _factor(machine: Machine, value: Any) -> Any:
 
 def with_known(graph: GraphBuilder, node: Node) -> Any:
     """The number in a 0-dim tensor, if the trace knows it; else the node."""
+    if (count := sequences_in(node)) is not None:
+        return as_dimension(count)
     return _in_place_of(node, partial(known_number, graph))
 
 
