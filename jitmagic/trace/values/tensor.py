@@ -446,6 +446,8 @@ def _lower_outer(machine: Machine, value: Value, name: str) -> Any:
 def lower(machine: Machine, value: Value, name: str) -> Any:
     """A value as an argument of a node: a node, a plain constant, or a structure of them."""
     value = value.realize(machine)
+    if name == "operator getitem":
+        value = value.as_index(machine)
     if isinstance(value, TensorValue):
         return value.node
     if isinstance(value, SymbolicNumber) and (size := value.as_size(machine)) is not None:
