@@ -89,7 +89,6 @@ class GraphBuilder:
         self.noted: set[str] = set()  # what the tracer arranged once for this graph
         self.entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes: dict[int, Node] = {}  # id of a meta tensor -> its node
-        self._parameters: set[str] = set()  # of the code that fx writes
         self._inputs_over: dict[int | None, list[tuple[int, Node]]] = {}  # memory -> inputs
         self._outputs: dict[Node, int] = {}
 
@@ -118,9 +117,8 @@ class GraphBuilder:
             point = self.graph.inserting_before(first)
         with point:
             node = self.graph.placeholder(_identifier(name))
-        if node.target in self._parameters:  # of two draws of one function, say
-            node.target = node.name
-        self._parameters.add(str(node.target))
+        # fx names nodes, not parameters, apart: `forward(S, s)` would begin with `s = S`.
+        node.target = node.name
         meta = input_meta(spec)
         self._describe(node, meta, spec, ())
         self._nodes[id(meta)] = node
@@ -491,4 +489,6 @@ def _identifier(name: str) -> str:
     clean = "".join(char if char.isalnum() or char == "_" else "_" for char in name).strip("_")
     while "__" in clean:
         clean = clean.replace("__", "_")
-    return clean if clean and not clean[0].isdigit() else f"_{clean}"
+    if not clean or clean[0].isdigit() or clean == "self":
+        return f"_{clean}"
+    return clean

@@ -15,9 +15,10 @@ import torch
 
 from ..symbols.size import Dimension, Size, at_most
 from .fresh_meta import fresh_meta, same_shape
+from .recurrent import differentiable
 from .sym_node import as_dimension, as_torch
 
-__all__ = ["Fresh", "sized_by_data"]
+__all__ = ["Fresh", "padded_by_data", "sized_by_data"]
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -149,6 +150,33 @@ def _ctc_loss(
     return fresh_meta(batch, log_probs.dtype), path
 
 
+def _packed(
+    sizes: _Sizes, x: Tensor, lengths: Tensor, batch_first: bool
+) -> tuple[Tensor, Tensor] | None:
+    """The rows of all steps, and how many of them each step has."""
+    if x.dim() < 2 or lengths.dim() != 1 or lengths.dtype is not torch.int64:
+        return None
+    count, steps = x.shape[0] * x.shape[1], x.shape[1 if batch_first else 0]
+    rows = fresh_meta((sizes.up_to(count, 1), *x.shape[2:]), x.dtype)
+    return rows, fresh_meta((sizes.up_to(steps, 1),), torch.int64)
+
+
+def padded_by_data(
+    fresh: Fresh, rows: Tensor, counts: Tensor, batch_first: bool, padding: Any, steps: Any
+) -> tuple[Tensor, Tensor] | None:
+    """`_pad_packed_sequence`: as many sequences as the first step has rows. torch takes it apart
+    before any mode sees it.
+    """
+    if not rows.dim() or counts.dim() != 1:
+        return None
+    try:
+        batch = _Sizes(fresh).up_to(rows.shape[0], 1)
+    except _Refused:
+        return None
+    made = differentiable(fresh_meta((steps, batch, *rows.shape[1:]), rows.dtype), [rows])
+    return made.transpose(0, 1) if batch_first else made, fresh_meta((batch,), torch.int64)
+
+
 _RULES: Mapping[Any, Callable[..., Any]] = {
     aten.nonzero.default: _nonzero,
     aten.masked_select.default: _masked_select,
@@ -157,4 +185,5 @@ _RULES: Mapping[Any, Callable[..., Any]] = {
     aten.repeat_interleave.Tensor: _repeated,
     aten.bincount.default: _counted,
     aten._ctc_loss.Tensor: _ctc_loss,
+    aten._pack_padded_sequence.default: _packed,
 }

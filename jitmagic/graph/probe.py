@@ -27,6 +27,7 @@ from .attribution import Silence, call_from
 from .dtypes import why_dtypes_are_refused
 from .node_meta import tensors_in
 from .propagate import EagerRaises
+from .recurrent import is_over_packed
 from .sym_node import with_hints
 
 __all__ = ["check_dtypes", "why_refused"]
@@ -65,6 +66,8 @@ _UNASKED = (
         "ormqr",
         "orgqr",
         "qr",
+        "_pack_padded_sequence",
+        "_pad_packed_sequence",
     ),
 )
 _MOST = 1 << 14  # elements that the stand-ins of a call may have
@@ -225,7 +228,7 @@ def _is_suspect(
     if not known or (plain.startswith(_UNASKED) and plain not in _PRODUCTS):
         return False
     tensors = list(tensors_in((args, kwargs)))
-    if not tensors:
+    if not tensors or is_over_packed(target, args):
         return False
     if not all(t.is_floating_point() for t in tensors) or len({t.dtype for t in tensors}) > 1:
         return True

@@ -25,7 +25,7 @@ from ..symbols.scalar import symbols_of
 from .at_hints import told_of_sizes
 from .at_vectors import at_this_call, told_at_vectors
 from .attribution import Silence, call_from
-from .data_sizes import Fresh, sized_by_data
+from .data_sizes import Fresh, padded_by_data, sized_by_data
 from .device_layouts import differs_by_device
 from .dispatch_mode import DispatchMode
 from .foreign import is_foreign, name_of, without_data
@@ -224,6 +224,10 @@ def _run(
         return call_from(place, getattr(args[0], target), args[1:], kwargs)
     if target in INDEXING and (found := selected(args)) is not None:
         return found[0]
+    if target is torch._pad_packed_sequence and _SHAPES.fresh is not None:
+        told = padded_by_data(_SHAPES.fresh, *args, **kwargs)
+        if told is not None:
+            return told
     function = by_one_step(target)
     made = call_of_sizes(place, function, args, kwargs)
     return _with_kernel_strides(target, args, made)

@@ -10,12 +10,25 @@ forward runs without it. `jitmagic::lstm_layer` is that kernel in its training f
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.fx import Node
 
-__all__ = ["LSTM_LAYER", "RECURRENT", "RECURRENT_RULES", "by_one_step", "is_fused_lstm"]
+from .fresh_meta import fresh_meta
+
+__all__ = [
+    "LSTM_LAYER",
+    "RECURRENT",
+    "RECURRENT_RULES",
+    "by_one_step",
+    "differentiable",
+    "is_fused_lstm",
+    "is_over_packed",
+    "sequences_in",
+]
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -49,13 +62,35 @@ def is_fused_lstm(operator: Any, input: Tensor, states: Sequence[Tensor]) -> boo
     return bool(enabled and usual and not projected)
 
 
+def is_over_packed(function: Any, args: Sequence[Any]) -> bool:
+    """Whether it is a call of a layer with the counts of a packed sequence as second argument."""
+    return function in RECURRENT and isinstance(args[3], (list, tuple))
+
+
+def sequences_in(node: Node) -> int | torch.SymInt | None:
+    """What `batch_sizes[0]` of a packed sequence is: each sequence has a first step."""
+    counts = node.args[0] if node.target is operator.getitem and node.args[1:] == (0,) else None
+    if not isinstance(counts, Node) or any("mutates" in user.meta for user in counts.users):
+        return None
+    packed = counts.args[0] if counts.target is operator.getitem and counts.args[1] == 1 else None
+    if not isinstance(packed, Node) or packed.target is not torch._pack_padded_sequence:
+        return None
+    padded, _, batch_first = packed.args
+    shape: torch.Size = padded.meta["val"].shape  # type: ignore[union-attr]
+    return shape[0 if batch_first else 1]
+
+
 def by_one_step(function: Any) -> Any:
     """What to call on meta tensors in place of `function`; itself where it is no layer."""
     if function not in RECURRENT:
         return function
 
     def outcome(input: Tensor, *args: Any) -> Any:
-        """The last argument says whether the batch comes first."""
+        """The last argument says whether the batch comes first; a packed sequence has its second
+        to say how many rows each step has.
+        """
+        if is_over_packed(function, (input, *args)):
+            return _over_packed(input, *args)
         if input.dim() != 3:
             return function(input, *args)
         time = 1 if args[-1] else 0
@@ -66,6 +101,21 @@ def by_one_step(function: Any) -> Any:
         return made.transpose(0, 1).repeat(steps, 1, 1).transpose(0, 1), *states
 
     return outcome
+
+
+def _over_packed(
+    data: Tensor, counts: Tensor, states: Any, weights: Sequence[Tensor], *args: Any
+) -> tuple[Tensor, ...]:
+    held = states if isinstance(states, (list, tuple)) else [states]
+    shape = (data.shape[0], held[0].shape[2] * (2 if args[-1] else 1))
+    made = (fresh_meta(shape, data.dtype), *_empty(*held))
+    return tuple(differentiable(one, (data, *held, *weights)) for one in made)
+
+
+def differentiable(made: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+    """Of the history that a function of these inputs has."""
+    read = [one for one in inputs if one.requires_grad]
+    return sum((one.sum() for one in read), made) if torch.is_grad_enabled() else made
 
 
 def _empty(*likes: Tensor) -> tuple[Tensor, ...]:

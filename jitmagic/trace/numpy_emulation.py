@@ -9,6 +9,7 @@ default dtype for a moment, for all threads.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 import types
@@ -51,6 +52,22 @@ class _Torch:
         return torch.as_tensor(obj, dtype=torch_dtype(np.asarray(obj).dtype), device="cpu")
 
 
+def _quotient(x: Any, y: Any) -> torch.Tensor:
+    """Of integers numpy gives float64, torch what its default dtype is."""
+    if _is_integral(x) and _is_integral(y):
+        x, y = (torch.as_tensor(one).to(torch.float64) for one in (x, y))
+    return torch.true_divide(x, y)
+
+
+def _is_integral(x: Any) -> bool:
+    if isinstance(x, torch.Tensor):
+        return not (x.is_floating_point() or x.is_complex())
+    return isinstance(x, int)
+
+
+_quotient.__name__ = "true_divide"
+
+
 @cache
 def emulation() -> Any:
     """The instance, loaded from torch's own files (12 ms)."""
@@ -61,6 +78,8 @@ def emulation() -> Any:
     assert spec is not None
     assert spec.loader is not None
     made = sys.modules[_NAME] = importlib.util.module_from_spec(spec)
+    functions: Any = importlib.import_module(f"{_NAME}._binary_ufuncs_impl")
+    functions.divide = functions.true_divide = _quotient
     spec.loader.exec_module(made)
     dtypes: Any = sys.modules[f"{_NAME}._dtypes_impl"]
     dtypes._default_dtypes = dtypes.DefaultDTypes(torch.float64, torch.complex128, torch.int64)

@@ -70,6 +70,21 @@ def test_placeholders_may_come_late_and_stay_first() -> None:
     assert [n.name for n in module.graph.nodes if n.op == "placeholder"] == ["x0", "self_fc_weight"]
 
 
+NAMES = "s S self lambda_ class_ _ torch device inf nan add Add x_1 X_1 print None_".split()
+
+
+def test_inputs_of_any_names_are_told_apart() -> None:
+    graph = GraphBuilder(True)
+    for name in NAMES:
+        node = graph.placeholder(name, spec_of(torch.ones(2)))
+        graph.inputs[node] = name
+        made = graph.call(torch.clamp, (node,), {"max": float("inf")})
+        graph.output(graph.call(torch.add, (made, 1)))
+    module, names = graph.finish("self")
+    values = [torch.full((2,), float(n)) for n in range(len(NAMES))]
+    assert [int(out[0]) - 1 for out in module(*values)] == [NAMES.index(name) for name in names]
+
+
 def test_unused_inputs_and_dead_nodes_go() -> None:
     graph, (a, b) = builder_for(torch.ones(2), torch.ones(2))
     graph.call(torch.exp, (a,))

@@ -1,14 +1,16 @@
 """torch.lstm, gru, rnn_tanh, rnn_relu: what nn.LSTM and its kin call.
 
-Comes in: the arguments of a call over a padded sequence. Goes out: one node, or a graph break: a
-packed sequence has lengths that are tensor data, and where no kernel has the backward of a layer
-its formula is that of every step: 0.12 s of compiling for each, and a seventh of eager's time after
-that (GRU, 35 steps, two layers), so that long sequences are left to eager, and those whose length
-varies: each length would be a compile.
+Comes in: the arguments of a call. Goes out: one node, or a graph break. Over a packed sequence,
+which is as long as data say, the node is of those that run as eager does, between pieces of the
+graph (graph/data_split.py), and so are packing and padding. Over a padded one, where no kernel has
+the backward of a layer, its formula is that of every step: 0.12 s of compiling for each, and a
+seventh of eager's time after that (GRU, 35 steps, two layers), so that long sequences are left to
+eager, and those whose length varies: each length would be a compile.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,15 +38,50 @@ def _refuse(function: Any, why: str) -> GraphBreak:
 def _register(function: Any) -> None:
     @handles(function)
     def _follow(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        if len(args) != _ARGUMENTS or kwargs or isinstance(args[3], SequenceValue):
-            raise _refuse(function, "the lengths of a packed sequence are tensor data")
+        if len(args) != _ARGUMENTS or kwargs:
+            raise _refuse(function, "it is called with other arguments than modules give")
         if machine.graph.autocast != OFF:
             raise _refuse(function, "torch.autocast casts the weights of a layer inside of it")
+        if isinstance(args[3], SequenceValue):
+            return _over_packed(machine, function, args)
         input, states, weights = (_tensors(machine, function, arg) for arg in args[:3])
         given = (*input, *states, *weights)
         if machine.graph.grad_enabled and any(one.meta.requires_grad for one in given):
             _check_backward(machine, function, input[0], [one.meta for one in states], args[8])
         return record(machine, function, args)
+
+
+def _over_packed(machine: Machine, function: Any, args: Args) -> Value:
+    dropout, training = args[6], args[7]
+    if training.truth(machine) and dropout.truth(machine):
+        raise _refuse(function, "of a packed sequence it drops what eager's random numbers say")
+    given = [one for arg in args[:4] for one in _tensors(machine, function, arg)]
+    _refuse_other_devices(function, given)
+    return _by_data(record(machine, function, args))
+
+
+def _by_data(made: Value) -> Value:
+    """Run as eager does, whether or not it is the first to have such a size."""
+    first: Any = made.items[0]  # type: ignore[attr-defined]
+    first.node.args[0].meta["by_data"] = True
+    return made
+
+
+def _refuse_other_devices(function: Any, given: Sequence[TensorValue]) -> None:
+    """Lengths are on the CPU always, and a node's results are all on one device."""
+    if any(device_of(one.node).type != "cpu" for one in given):
+        raise _refuse(function, "the lengths of a packed sequence are on the CPU")
+
+
+@handles(torch._pack_padded_sequence, torch._pad_packed_sequence)
+def _pack_or_pad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    padding = isinstance(args[2], TensorValue) if len(args) > 2 else False
+    function = torch._pad_packed_sequence if len(args) > 3 else torch._pack_padded_sequence
+    if kwargs or padding or machine.graph.autocast != OFF:
+        raise _refuse(function, "it is called with other arguments than torch.nn.utils.rnn gives")
+    given = [one for arg in args[:2] for one in _tensors(machine, function, arg)]
+    _refuse_other_devices(function, given)
+    return _by_data(record(machine, function, args))
 
 
 def _tensors(machine: Machine, function: Any, value: Value) -> list[TensorValue]:

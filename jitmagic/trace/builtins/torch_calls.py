@@ -21,7 +21,15 @@ from torch.overrides import (
 from ...graph.known import known_value
 from ...guards.guard import IdentityIs
 from ...guards.source import Source
-from ..breaks import Construction, GraphBreak, RefusedTorchCall, TensorItem, UnsupportedArguments
+from ..breaks import (
+    Construction,
+    GraphBreak,
+    RefusedTorchCall,
+    TensorItem,
+    TorchCallFailed,
+    UnsupportedArguments,
+)
+from ..numpy_emulation import np
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.callables import BuiltinValue, name_of
 from ..values.classes import ClassValue, constructs
@@ -32,7 +40,7 @@ from ..values.sequences import ListValue, SequenceValue, SizeValue, TupleValue
 from ..values.tensor import TensorValue, record
 from ..values.varying_counts import VaryingRows, symbols_in
 from ..wrap import intercepts
-from .registry import handles, handles_named
+from .registry import handler_of, handles, handles_named
 
 __all__: list[str] = []
 
@@ -147,6 +155,19 @@ def _tracing_state(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(None)
 
 
+@handles(torch._C._infer_size)
+def _broadcast(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Of two shapes; where they do not go together the words of the error are another's."""
+    if not all(isinstance(arg, SizeValue) for arg in args):
+        what = "not two sizes"
+        raise GraphBreak(UnsupportedArguments.of(name="torch._C._infer_size", what=what))
+    try:
+        shape = torch.broadcast_shapes(*(arg.as_constant(machine) for arg in args))
+    except RuntimeError as error:
+        raise GraphBreak(TorchCallFailed.of(name="torch._C._infer_size", error=error)) from None
+    return SizeValue([machine.constant(size) for size in shape])
+
+
 @handles(torch.Size)
 def _size(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     items = args[0].items if args and isinstance(args[0], SequenceValue) else []
@@ -189,6 +210,8 @@ def _wrap_limits(machine: Machine, obj: Any, source: Source) -> Value:
 
 @constructs(lambda kind: issubclass(kind, torch.Tensor), before_others=True)
 def _make_tensor(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    if cls.live is torch.Tensor and default_device(machine) is None:
+        return _of_legacy_class(cls.live, machine, args, kwargs)
     if issubclass(cls.live, torch.nn.Parameter):
         raise GraphBreak(Construction.of(what=f"{name_of(cls.live)}()"))
     why = "it makes a leaf or an uninitialised tensor of a class"
@@ -196,15 +219,24 @@ def _make_tensor(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) 
 
 
 def _of_legacy_class(kind: Any, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """`torch.IntTensor([1, 2])`, `torch.FloatTensor(2, 3)`: of data, or of a shape alone."""
+    """`torch.IntTensor([1, 2])`, `torch.Tensor(2, 3)`: of data, or of a shape alone."""
     given = [arg.realize(machine) for arg in args]
-    options = {"dtype": machine.constant(kind.dtype), "device": machine.constant("cpu")}
+    dtype = torch.get_default_dtype() if kind is torch.Tensor else kind.dtype
+    options = {"dtype": machine.constant(dtype), "device": machine.constant("cpu")}
+    if len(given) == 1 and not kwargs and type(given[0]) is SizeValue:
+        given = given[0].realized(machine)
     if len(given) == 1 and not kwargs and type(given[0]) in (ListValue, TupleValue):
         return record(machine, torch.tensor, given, options)
+    if kind is torch.Tensor and len(given) == 1 and not kwargs:
+        if isinstance(given[0], TensorValue):
+            return record(machine, torch.ops.aten.alias.default, given)
+        share = handler_of(torch.as_tensor)
+        if share is not None and given[0].python_type(machine) is np.ndarray:
+            return share(machine, given, options)
     if kwargs or not all(arg.python_type(machine) is int for arg in given):
         what = "other arguments than a list or sizes"
         raise GraphBreak(UnsupportedArguments.of(name=name_of(kind), what=what))
-    return record(machine, torch.empty, [TupleValue(given)], options)
+    return record(machine, torch.empty, [TupleValue(given or [machine.constant(0)])], options)
 
 
 for _kind in torch._tensor_classes:

@@ -117,6 +117,15 @@ class ArrayValue(Value):
             self._number = number_of(machine, self.tensor.node, "item") or self
         return self._number
 
+    def as_index(self, machine: Machine) -> Value:
+        """A copy, as of a list; of several dimensions an index alone is the tuple of its rows."""
+        meta = self.tensor.meta
+        is_mask = meta.dtype in (torch.bool, torch.uint8)
+        if self.kind is not np.ndarray or meta.dim() != 1 or meta.is_floating_point():
+            return self
+        wanted = meta.dtype if is_mask else torch.int64
+        return record(machine, "to", [self.tensor, machine.constant(wanted)])
+
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:

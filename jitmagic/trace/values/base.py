@@ -291,6 +291,10 @@ class Value:
         """What torch takes it for where it computes with it."""
         return self
 
+    def as_index(self, machine: Machine) -> Value:
+        """What torch takes it for among the indexes of a tensor."""
+        return self
+
     def identity(self) -> object:
         """The live object if there is one known by identity (function, class, module), else self.
 

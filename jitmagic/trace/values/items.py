@@ -23,6 +23,8 @@ from ...graph.known import known_number
 from ...graph.nested import map_nodes
 from ...graph.node_meta import device_of
 from ...graph.propagate import DataDependent, Target
+from ...graph.recurrent import sequences_in
+from ...graph.sym_node import as_dimension
 from ...symbols.context import Specialize
 from ...symbols.interval import ANY_FLOAT, Interval
 from ...symbols.scalar import Symbol
@@ -41,7 +43,7 @@ __all__ = [
     "is_number",
     "number_of",
     "numbers_of",
-    "plain_number",
+    "plain",
     "with_known",
 ]
 
@@ -51,7 +53,15 @@ _CONVERT: dict[str, type] = {"__float__": float, "__int__": int}
 _CPU = torch.device("cpu")
 _MOST_NUMBERS = 32  # each is a tensor of the graph
 _FACTORS = ("alpha", "beta", "value")  # arguments that are numbers, whatever the operation
+_PYTHON_DTYPES: dict[type, torch.dtype] = {
+    float: torch.float64,
+    int: torch.int64,
+    bool: torch.bool,
+    complex: torch.complex128,
+}
+_MOST_IN_RANGE = 1024
 _ASKING_FOR_DTYPES = ("torch tensor", "torch as_tensor", "torch asarray")
+_TAKING_RANGES = ("operator getitem", *_ASKING_FOR_DTYPES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,8 @@ def number_of(machine: Machine, node: Node, name: str) -> Value | None:
     if name != "item" and node.meta["val"].requires_grad:
         stand_in = torch.ones((), device="cpu").requires_grad_()
         warned_as_by(machine, f"Tensor.{name}", getattr(torch.Tensor, name), stand_in)
+    if name != "__float__" and (count := sequences_in(node)) is not None:
+        return machine.constant(count)
     known = known_number(machine.graph, node)
     if known is not None and (name != "__int__" or math.isfinite(known)):
         return machine.constant(known if name == "item" else _CONVERT[name](known))
@@ -155,6 +167,8 @@ def _factor(machine: Machine, value: Any) -> Any:
 
 def with_known(graph: GraphBuilder, node: Node) -> Any:
     """The number in a 0-dim tensor, if the trace knows it; else the node."""
+    if (count := sequences_in(node)) is not None:
+        return as_dimension(count)
     return _in_place_of(node, partial(known_number, graph))
 
 
@@ -239,9 +253,15 @@ def _copied(machine: Machine, node: Node, meta: torch.Tensor, dtype: torch.dtype
     return made
 
 
-def plain_number(constant: Any, name: str) -> Any:
-    """Python's number in place of numpy's, where torch takes the one for the other."""
+def plain(constant: Any, name: str) -> Any:
+    """What torch takes a constant for: a dtype for `float`, Python's number for numpy's, the
+    numbers of a range.
+    """
     kind = type(constant)
+    if kind is type:
+        return _PYTHON_DTYPES.get(constant, constant)
+    if kind is range and name in _TAKING_RANGES and len(constant) <= _MOST_IN_RANGE:
+        return [*constant]
     is_plain = kind not in ARRAY_SCALARS[1:] or name in _ASKING_FOR_DTYPES
     return constant if is_plain or not is_number(kind, name) else constant.item()
 

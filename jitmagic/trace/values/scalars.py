@@ -139,7 +139,10 @@ class ScalarValue(SymbolicNumber):
         raise Specialize(symbols_of(self.expr), f"{what} of {self.describe()}")
 
     def truth(self, machine: Machine) -> bool:
-        return machine.symbols.decide("!=", self.expr, Integer(0))
+        zero = scalar_of(machine, machine.constant(self.kind(0)))
+        if zero is None or machine.symbols.has_hints((self.expr,)):
+            return machine.symbols.decide("!=", self.expr, Integer(0))
+        return _compared(machine, "!=", self, zero).truth(machine)
 
     # -- operators -------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ from .items import (
     call_with_known,
     is_number,
     number_of,
-    plain_number,
+    plain,
     with_known,
 )  # fmt: skip
 from .leaf_names import rely_on_names
@@ -100,12 +100,6 @@ _PLAIN_ARGUMENTS = (
     bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format,
     type(None), type(Ellipsis),
 )  # fmt: skip
-_PYTHON_DTYPES: dict[type, torch.dtype] = {
-    float: torch.float64,
-    int: torch.int64,
-    bool: torch.bool,
-    complex: torch.complex128,
-}
 
 
 class TensorValue(Value):
@@ -454,6 +448,8 @@ def _lower_outer(machine: Machine, value: Value, name: str) -> Any:
 def lower(machine: Machine, value: Value, name: str) -> Any:
     """A value as an argument of a node: a node, a plain constant, or a structure of them."""
     value = value.realize(machine)
+    if name == "operator getitem":
+        value = value.as_index(machine)
     if isinstance(value, TensorValue):
         return value.node
     if isinstance(value, SymbolicNumber) and (size := value.as_size(machine)) is not None:
@@ -466,11 +462,10 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
     if isinstance(value, DictValue):
         return {key: lower(machine, item, name) for key, item in value.as_names(machine).items()}
     if value.is_constant(machine):
-        constant = plain_number(without_enum(value.as_constant(machine)), name)
-        if type(constant) in _PLAIN_ARGUMENTS:
-            return constant
-        if isinstance(constant, type) and constant in _PYTHON_DTYPES:
-            return _PYTHON_DTYPES[constant]
+        constant = without_enum(value.as_constant(machine))
+        taken = plain(constant, name)
+        if taken is not constant or type(taken) in _PLAIN_ARGUMENTS:
+            return taken
     what = f"an argument of type {value.describe()}"
     raise GraphBreak(UnsupportedArguments.of(name=name, what=what))
 

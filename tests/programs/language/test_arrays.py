@@ -243,6 +243,40 @@ def test_a_program_that_leaves_torch_and_comes_back_is_one_graph(backend: str) -
     assert (counts.graphs, counts.breaks) == (1, 0)
 
 
+WITH_TENSORS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "quotients of integers": lambda x: x * torch.from_numpy(np.arange(4) / 3 + 2 / np.arange(1, 5)),
+    "quotients of bools": lambda x: x + torch.from_numpy((x.numpy() > 0) / np.arange(4)),
+    "several grids": lambda x: x + torch.from_numpy(np.meshgrid(np.arange(4), np.ones(4))[0]),
+    "rows by numbers": lambda x: x[np.array([2, 0, -1])],
+    "columns by int32": lambda x: x[:, np.array([1, 3], dtype=np.int32)],
+    "a mask": lambda x: x[:, np.array([True, False, True, True])],
+    "coordinates": lambda x: x[np.array([0, 1]), np.arange(2)],
+    "coordinates at once": lambda x: x[np.array([[0, 1], [1, 2]])],
+    "of two dimensions": lambda x: x[:, np.array([[0, 1], [1, 2]])],
+    "by floats": lambda x: x[np.array([0.0, 1.0])],
+    "written rows": lambda x: x.clone().index_fill_(0, torch.tensor(np.array([1])), 3.0),
+}
+IN_PARTS = ("a mask", "coordinates at once", "of two dimensions", "by floats")
+
+
+@pytest.mark.parametrize("what", WITH_TENSORS)
+def test_arrays_among_tensors(what: str) -> None:
+    with np.errstate(all="ignore"):
+        counts = check(WITH_TENSORS[what], torch.arange(16.0).view(4, 4) - 5)
+    assert what in IN_PARTS or (counts.graphs, counts.breaks) == (1, 0)
+
+
+def test_an_assignment_takes_an_array_as_index() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        made = x * 2
+        made[np.array([0, 2])] = 7.0
+        made[:, np.array([True, False, False, False])] = 0.5
+        return made
+
+    counts = check(program, torch.ones(4, 4), backend="native")
+    assert (counts.graphs, counts.breaks) == (1, 0)
+
+
 def test_arrays_are_guarded() -> None:
     """Another shape, dtype, order, class, or memory that is only read: as numpy each time."""
     tagged = jitmagic.jit(lambda a: a * 2 + a.shape[0], backend="eager")

@@ -45,6 +45,9 @@ def test_there_and_back(dtype: torch.dtype, through: torch.dtype, form: str) -> 
 def of_legacy_classes(x: Tensor, n: int) -> list[Tensor]:
     rows = [[1, 2], [3, n]]
     made = [torch.IntTensor([n]), torch.FloatTensor(rows), torch.LongTensor((1, 2)), x * n]
+    made += [torch.Tensor([1e10, n]), torch.Tensor((n, True)), torch.Tensor(x.numpy() + n)]
+    made += [torch.Tensor(n, 3).zero_(), torch.Tensor(x.size()).zero_(), torch.Tensor(x) * 2]
+    made += [torch.FloatTensor(), torch.Tensor(), torch.Tensor([])]
     return [*made, torch.DoubleTensor(n, 2).fill_(0.5), torch.BoolTensor([n > 2, False])]
 
 
@@ -54,6 +57,26 @@ def test_classes_of_tensors_by_dtype_make_tensors() -> None:
         have, want = compiled(torch.ones(2), n), of_legacy_classes(torch.ones(2), n)
         assert [one.dtype for one in have] == [one.dtype for one in want]
         assert all(map(torch.equal, have, want))
+
+
+def by_ranges(x: Tensor) -> tuple[Tensor, ...]:
+    made = x * 1
+    made[range(2), range(1, 3)] = 0
+    return made, x[range(2)], x[:, range(3, 0, -1)], torch.tensor(range(3)) + x[0, 0]
+
+
+def test_ranges_are_the_numbers_in_them() -> None:
+    compiled = jitmagic.jit(by_ranges, fullgraph=True)
+    x = torch.arange(12.0).view(3, 4)
+    assert all(map(torch.equal, compiled(x), by_ranges(x)))
+
+
+def test_tensors_made_of_tensors_share_their_memory() -> None:
+    compiled = jitmagic.jit(lambda x: torch.Tensor(x), fullgraph=True)
+    x = torch.ones(2, requires_grad=True)
+    made = compiled(x)
+    assert made.data_ptr() == x.data_ptr()
+    assert torch.equal(torch.autograd.grad(made.sum(), x)[0], torch.ones(2))
 
 
 def test_empty_selections_are_asked_about() -> None:

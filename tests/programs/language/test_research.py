@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Normal
+from torch.distributions import Categorical, MultivariateNormal, Normal, kl_divergence
 
 import jitmagic
 
@@ -112,6 +112,22 @@ def spectral_norms(x: Tensor) -> list[str]:
     return [f"{k:>2d} {v:8.3f}" for k, v in enumerate((spectrum * spectrum.conj()).real.tolist())]
 
 
+def greeks(S: Tensor, s: Tensor) -> tuple[Tensor, ...]:
+    """Two inputs whose names differ by case, two derivatives."""
+    S, s = (t.detach().clone().requires_grad_() for t in (S, s))
+    value = S * Normal(0.0, 1.0).cdf(torch.log(S / 1.5) / s)
+    delta, vega = torch.autograd.grad(value.sum(), (S, s), create_graph=True)
+    (gamma,) = torch.autograd.grad(delta.sum(), S)
+    return value.detach(), delta.detach(), vega.detach(), gamma
+
+
+def divergence(mean: Tensor, factor: Tensor) -> Tensor:
+    width = mean.size(0)
+    posterior = MultivariateNormal(mean, scale_tril=torch.tril(factor, -1) + torch.eye(width))
+    prior = MultivariateNormal(torch.zeros(width), torch.eye(width))
+    return kl_divergence(posterior, prior)
+
+
 EDGES = torch.tensor([[0, 1, 2, 3, 0, 2], [1, 2, 3, 0, 2, 1]])
 PROGRAMS = [
     Program("adapter", Adapter, lambda: [(r(2, 3, grad=True),)], train=True),
@@ -144,6 +160,14 @@ PROGRAMS = [
         lambda: sinkhorn,
         lambda: [(r(3, 4, grad=True).abs(), 0.5, 3), (r(3, 4).abs(), 0.25, 3)],
         graphs=1,
+    ),
+    Program("greeks", lambda: greeks, lambda: [(r(4).exp(), r(3, 4)[0].exp())], graphs=1),
+    Program(
+        "divergence",
+        lambda: divergence,
+        lambda: [(r(3, grad=True), r(3, 3, grad=True)), (r(3), r(3, 3, grad=True))],
+        graphs=1,
+        breaks=0,
     ),
     Program("spectral norms", lambda: spectral_norms, lambda: [(torch.arange(6.0),)]),
 ]

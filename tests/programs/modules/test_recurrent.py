@@ -150,20 +150,67 @@ def test_what_eager_refuses_is_refused_in_its_words(make: Callable[[], Tensor]) 
     assert str(got.value) == str(wanted.value)
 
 
-def test_a_packed_sequence_is_a_break() -> None:
-    layer = nn.LSTM(4, 5)
+class Packed(nn.Module):
+    """A layer over sequences of several lengths, between what can be compiled."""
 
-    def packed(x: Tensor, lengths: Tensor) -> Tensor:
-        made, _ = layer(pack_padded_sequence(x * 2, lengths))
-        return pad_packed_sequence(made)[0] + 1
+    def __init__(self, kind: type[nn.RNNBase], *, ordered: bool, **options: Any) -> None:
+        super().__init__()
+        self.layer = kind(4, 5, **options)
+        self.ordered, self.first = ordered, self.layer.batch_first
 
-    x, lengths = r(6, 3, 4, grad=True), torch.tensor([6, 4, 2])
-    compiled = jitmagic.jit(packed)
-    got, wanted = compiled(x, lengths), packed(x, lengths)
-    torch.testing.assert_close(got, wanted)
-    ours, plain = (torch.autograd.grad(out.pow(2).sum(), x)[0] for out in (got, wanted))
-    torch.testing.assert_close(ours, plain)
-    assert counts_of(compiled).breaks
+    def forward(self, x: Tensor, lengths: Any, states: Any = None) -> tuple[Any, ...]:
+        shape = {"batch_first": self.first, "enforce_sorted": self.ordered}
+        made, last = self.layer(pack_padded_sequence(torch.tanh(x) * 2, lengths, **shape), states)
+        padded, counts = pad_packed_sequence(made, self.first, padding_value=-1.5)
+        return torch.relu(padded) * 2 + 1, last, counts
+
+
+PACKED = [
+    (nn.LSTM, {"ordered": False, "batch_first": True, "bidirectional": True}),
+    (nn.LSTM, {"ordered": True, "num_layers": 2}),
+    (nn.GRU, {"ordered": False, "num_layers": 2, "bidirectional": True}),
+    (nn.RNN, {"ordered": False, "batch_first": True}),
+]
+LENGTHS = [[6, 4, 2], [5, 5, 1], [7, 3, 3], [6, 6], [6, 1, 1, 1]]
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize(("kind", "options"), PACKED)
+def test_packed_sequences_are_whole(kind: Any, options: Any, train: bool) -> None:
+    first = options.get("batch_first", False)
+
+    def calls() -> tuple[Any, ...]:
+        padded = [r(len(n), max(n), 4) for n in LENGTHS]
+        padded = [x if first else x.transpose(0, 1).contiguous() for x in padded]
+        lengths = [torch.tensor(n if options["ordered"] else n[::-1]) for n in LENGTHS]
+        pairs = zip(padded, lengths, strict=True)
+        return tuple((x.requires_grad_(train), n) for x, n in pairs)
+
+    compiled = jitmagic.jit(Packed(kind, **options), fullgraph=True, backend="eager")
+    with torch.set_grad_enabled(train):
+        compiled(*calls()[0])
+    check(Program("packed", lambda: Packed(kind, **options), calls, None, None, train=train))
+
+
+def test_packed_sequences_take_lists_and_states() -> None:
+    model = Packed(nn.GRU, ordered=True)
+    compiled = jitmagic.jit(model, fullgraph=True)
+    for lengths in LENGTHS[:2]:
+        x, state = r(max(lengths), 3, 4), r(1, 3, 5)
+        torch.testing.assert_close(compiled(x, lengths, state), model(x, lengths, state))
+
+
+@pytest.mark.parametrize("lengths", [[2, 4, 6], [6, 4, 0], [6, 4], [9, 4, 2]])
+def test_lengths_that_eager_refuses_are_refused(lengths: list[int]) -> None:
+    model = Packed(nn.GRU, ordered=True)
+    compiled = jitmagic.jit(model)
+    x, wrong = r(6, 3, 4), torch.tensor(lengths)
+    torch.testing.assert_close(compiled(x, torch.tensor([6, 4, 2]))[0].shape, (6, 3, 5))
+    with pytest.raises(RuntimeError) as wanted:
+        model(x, wrong)
+    with pytest.raises(RuntimeError) as got:
+        compiled(x, wrong)
+    assert str(got.value) == str(wanted.value)
 
 
 def test_the_switch_of_onednn_is_a_fact() -> None:

@@ -130,3 +130,41 @@ def test_a_second_backward_raises_where_eager_raises(saves: bool) -> None:
             return str(error)[:60]
 
     assert str(outcome(jitmagic.jit(twice))) == str(outcome(twice))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_step_with_scaled_gradients_is_one_graph(backend: str) -> None:
+    """Whether a gradient is infinite is read in torch's code: it is as in the call compiled for,
+    and eager runs where it is not.
+    """
+
+    def step(
+        model: nn.Module, opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler, x: Tensor
+    ) -> Tensor:
+        opt.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(x).square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(opt)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(opt)
+        scaler.update()
+        return loss.detach()
+
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    pair = [model, copy.deepcopy(model)]
+    opts = [torch.optim.SGD(one.parameters(), 0.1, momentum=0.9) for one in pair]
+    scalers = [torch.amp.GradScaler("cpu", growth_interval=2) for _ in pair]
+    compiled = jitmagic.jit(step, backend=backend)
+    for n in range(6):
+        x = torch.randn(5, 4)
+        x[0, 0] = float("inf") if n in (2, 3) else 1.0
+        ours, theirs = (
+            run(pair[i], opts[i], scalers[i], x) for i, run in ((0, compiled), (1, step))
+        )
+        torch.testing.assert_close(ours, theirs, **LOW, equal_nan=True)
+        assert scalers[0].get_scale() == scalers[1].get_scale()
+    for mine, plain in zip(*(one.parameters() for one in pair), strict=True):
+        torch.testing.assert_close(mine, plain, **LOW)
+    assert counts_of(compiled).breaks == 0
