@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import traceback
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from _pytest.runner import runtestprotocol
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,18 +38,54 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where tests run in parallel, those of a file share a process, its fixtures and its caches;
-    all that need the GPU share one. A scheduler of our own: xdist_group does nothing under
-    pytest 9.2 with xdist 3.8, which writes groups into a field that pytest does not read any more.
-    """
-    from xdist.scheduler import LoadScopeScheduling
-
-    class ByFile(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return "device" if file.startswith("tests/device/") else file
+    """xdist is there: it asks."""
+    from tests.scheduling import ByFile
 
     return ByFile(config, log)
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """A worker tells what counts: how the call ended, and what was skipped or failed elsewhere. As
+    pytest does it, six messages a test take both sides as long as most tests' own work.
+    """
+    if not hasattr(item.config, "workerinput"):
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+class Logged(logging.Handler):
+    """Remembers what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def logs_are_handled() -> Iterator[None]:
+    """What nobody listens to is dropped, and not printed. pytest's own plugin is off: it listens at
+    torch's 43 loggers anew for each part of each test.
+    """
+    handler = logging.NullHandler()
+    logging.getLogger().addHandler(handler)
+    yield
+    logging.getLogger().removeHandler(handler)
+
+
+@pytest.fixture
+def logged() -> Iterator[Logged]:
+    """What is logged from here to the end of the test, at the levels that loggers have."""
+    handler = Logged()
+    logging.getLogger().addHandler(handler)
+    yield handler
+    logging.getLogger().removeHandler(handler)
 
 
 @pytest.fixture
@@ -69,22 +107,20 @@ def seeds_without_stacks() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def same_data_every_time() -> None:
-    """A test that fails once fails again; one that wants another stream seeds it."""
+def same_state_every_time() -> None:
+    """A test that fails once fails again; one that wants another stream seeds it. Distributions
+    check their arguments: the first torch.compile of a process switches that off for everybody.
+    """
     torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True)
-def no_timing_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled variants and eager alternate in all their calls that are timed; none is given up."""
-    monkeypatch.setattr("jitmagic.frame.comparison.judge", lambda compiled, eager: None)
-
-
-@pytest.fixture(autouse=True)
-def distributions_check_their_arguments() -> Iterator[None]:
-    """The first torch.compile of a process switches that off for everybody."""
-    yield
     torch.distributions.Distribution.set_default_validate_args(__debug__)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_timing_decides() -> Iterator[None]:
+    """Compiled variants and eager alternate in all their calls that are timed; none is given up."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jitmagic.frame.comparison.judge", lambda compiled, eager: None)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -9,6 +9,7 @@ imported besides, or set before that, needs a process of its own: `processes.run
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -33,6 +34,9 @@ def become(request: dict[str, Any]) -> None:
 
 def serve() -> None:
     importlib.import_module(sys.argv[1])
+    # Collections of a fork, as at its end, walk what it made: 0.3 s of processor time, not 0.9.
+    gc.collect()
+    gc.freeze()
     for line in sys.stdin:
         request = json.loads(line)
         child = os.fork()

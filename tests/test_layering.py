@@ -11,9 +11,10 @@ import graphlib
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterator
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,6 +92,8 @@ LONG_FILES = {
 FILES = sorted(PACKAGE.rglob("*.py"))
 OPTIONAL = {"jitmagic.diagnostics", "jitmagic.notebook"}
 
+Nodes = dict[type[ast.AST], list[Any]]
+
 each_file = pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 
 
@@ -99,16 +102,38 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def imports(path: Path) -> Iterator[tuple[int, str, str]]:
+def by_type(tree: ast.Module) -> Nodes:
+    nodes: Nodes = defaultdict(list)
+    for node in ast.walk(tree):
+        nodes[type(node)].append(node)
+    return nodes
+
+
+@cache
+def nodes_of(path: Path) -> Nodes:
+    """A tree is walked once: that takes longer than all that is asked of it."""
+    return by_type(tree_of(path))
+
+
+@cache
+def imports(path: Path) -> list[tuple[int, str, str]]:
     """(line, absolute module, imported name or "") of every import, wherever it stands."""
     package = path.relative_to(ROOT).parent.parts
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else ()
-            dotted = ".".join((*base, *filter(None, [node.module])))
-            yield from ((node.lineno, dotted, alias.name) for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name, "") for alias in node.names)
+    found = [(n.lineno, alias.name, "") for n in nodes_of(path)[ast.Import] for alias in n.names]
+    for node in nodes_of(path)[ast.ImportFrom]:
+        base = package[: len(package) - node.level + 1] if node.level else ()
+        dotted = ".".join((*base, *filter(None, [node.module])))
+        found += [(node.lineno, dotted, alias.name) for alias in node.names]
+    return found
+
+
+def dotted_name(node: ast.expr) -> str:
+    """`a.b.c` of an attribute of a name; empty for everything else."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join((node.id, *reversed(parts))) if isinstance(node, ast.Name) else ""
 
 
 def imported_layers(path: Path) -> set[str]:
@@ -155,12 +180,8 @@ def test_heavy_packages_are_imported_in_one_file(path: Path) -> None:
 
 @each_file
 def test_imports_stand_at_the_top(path: Path) -> None:
-    inner = [
-        node.lineno
-        for function in functions(tree_of(path))
-        for node in ast.walk(function)
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-    ]
+    bodies = [range(f.lineno, (f.end_lineno or f.lineno) + 1) for f in functions(path)]
+    inner = [line for line, *_ in imports(path) if any(line in body for body in bodies)]
     assert not inner or str(path.relative_to(PACKAGE)) in LATE, f"lines {inner}"
 
 
@@ -177,12 +198,12 @@ def test_tests_elsewhere_need_neither_diagnostics_nor_notebook() -> None:
                 for name in named
                 for package in OPTIONAL
             ), f"{path}:{line}"
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.Attribute):
-                assert ast.unparse(node) != "jitmagic.explain", f"{path}:{node.lineno}"
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                for word in ("jitmagic.explain", "jitmagic.diagnostics", "jitmagic.notebook"):
-                    assert word not in node.value, f"{path}:{node.lineno}"
+        for node in nodes_of(path)[ast.Attribute]:
+            assert dotted_name(node) != "jitmagic.explain", f"{path}:{node.lineno}"
+        for node in nodes_of(path)[ast.Constant]:
+            for word in ("jitmagic.explain", "jitmagic.diagnostics", "jitmagic.notebook"):
+                named = isinstance(node.value, str) and word in node.value
+                assert not named, f"{path}:{node.lineno}"
 
 
 # ----------------------------------------------------------------------------------------- rivals
@@ -192,21 +213,15 @@ def is_rival(dotted: str) -> bool:
     return any(dotted == rival or dotted.startswith(f"{rival}.") for rival in RIVALS)
 
 
-def rivals_in(tree: ast.Module) -> list[str]:
+def rivals_in(nodes: Nodes) -> list[str]:
     """Where a tree imports or names what jitmagic competes with; also through a string."""
-    found = []
-    for node in ast.walk(tree):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Attribute):
-            names = [ast.unparse(node)]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            names = [node.value]
-        found += [f"line {node.lineno}: {name}" for name in names if is_rival(name)]  # type: ignore[attr-defined]
-    return found
+    named = [(node, alias.name) for node in nodes[ast.Import] for alias in node.names]
+    for node in nodes[ast.ImportFrom]:
+        if not node.level:
+            named += [(node, f"{node.module}.{alias.name}") for alias in node.names]
+    named += [(node, dotted_name(node)) for node in nodes[ast.Attribute]]
+    named += [(n, n.value) for n in nodes[ast.Constant] if isinstance(n.value, str)]
+    return [f"line {node.lineno}: {name}" for node, name in named if is_rival(name)]
 
 
 @pytest.mark.parametrize(
@@ -221,7 +236,7 @@ def rivals_in(tree: ast.Module) -> list[str]:
     ],
 )
 def test_rivals_are_recognised(code: str) -> None:
-    assert rivals_in(ast.parse(code))
+    assert rivals_in(by_type(ast.parse(code)))
 
 
 @each_file
@@ -234,7 +249,7 @@ def test_rivals_are_never_used(path: Path) -> None:
         "frame/stance.py": 1,
         "values/originals.py": 1,
     }
-    found = rivals_in(tree_of(path))
+    found = rivals_in(nodes_of(path))
     assert len(found) == known.get("/".join(path.parts[-2:]), 0), found
 
 
@@ -273,16 +288,16 @@ def test_what_others_import_is_published(path: Path) -> None:
             continue  # deleted, as invariant 6 allows
         loaded = importlib.import_module(module)
         published = getattr(loaded, "__all__", None)
-        submodule = hasattr(loaded, "__path__") and f"{module}.{name}" in map(
-            "{0.name}".format, pkgutil.iter_modules(loaded.__path__, f"{module}.")
-        )
-        assert published is None or name in published or submodule, f"line {line}: {module}.{name}"
+        if published is None or name in published:
+            continue
+        submodules = pkgutil.iter_modules(getattr(loaded, "__path__", ()))
+        assert name in {found.name for found in submodules}, f"line {line}: {module}.{name}"
 
 
 @each_file
 def test_reversed_nodes_are_no_iterator(path: Path) -> None:
     """`reversed(graph.nodes)` can be looped over; only since torch 2.12 is there a next() of it."""
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path)[ast.Call]:
         match node:
             case ast.Call(
                 func=ast.Name("next"),
@@ -294,15 +309,13 @@ def test_reversed_nodes_are_no_iterator(path: Path) -> None:
 # ------------------------------------------------------------------------------------------- sizes
 
 
-def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield node
+def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return nodes_of(path)[ast.FunctionDef] + nodes_of(path)[ast.AsyncFunctionDef]
 
 
 @each_file
 def test_functions_are_short(path: Path) -> None:
-    for node in functions(tree_of(path)):
+    for node in functions(path):
         length = (node.end_lineno or node.lineno) - node.lineno + 1
         assert length <= LONGEST_FUNCTION, f"{node.name}: {length} lines"
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +31,23 @@ def program(x: torch.Tensor, n: int = 1) -> torch.Tensor:
     return torch.sort(y.sum(-1) + n).values
 
 
-def heard(names: str, caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    caplog.clear()
-    jitmagic.logs(names)
-    tagged = jitmagic.jit(program)
-    with caplog.at_level(logging.INFO, "jitmagic"):
+@pytest.fixture
+def heard(logged: Any) -> Iterator[Callable[[str], list[logging.LogRecord]]]:
+    """Runs the program while it tells about these names."""
+
+    def run(names: str) -> list[logging.LogRecord]:
+        jitmagic.logs(names)
+        tagged = jitmagic.jit(program)
         for size in (3, 4):
             x = torch.ones(size, 5, requires_grad=True)
             tagged(x).sum().backward()
-    return list(caplog.records)
+        return list(logged.records)
+
+    logger = logging.getLogger("jitmagic")
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    yield run
+    logger.setLevel(before)
 
 
 SAID = {
@@ -56,9 +64,9 @@ SAID = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_name_tells_what_it_is_about(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_name_tells_what_it_is_about(name: str, heard: Callable[[str], Any]) -> None:
     words, line = SAID[name]
-    records = heard(name, caplog)
+    records = heard(name)
     assert {record.name for record in records} == {f"jitmagic.{name}"}
     assert {record.levelno for record in records} == {logging.INFO}
     [first, *_] = [record for record in records if words in record.getMessage()]
@@ -67,12 +75,12 @@ def test_each_name_tells_what_it_is_about(name: str, caplog: pytest.LogCaptureFi
         assert text.strip() == line
 
 
-def test_nothing_is_told_when_it_is_off(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_told_when_it_is_off(heard: Callable[[str], Any]) -> None:
     assert jitmagic.logs("output_code, graph_breaks") == {"kernels", "graph_breaks"}
     before = len(watchers)
     assert jitmagic.logs("") == frozenset()
     assert len(watchers) == before - 1
-    assert heard("", caplog) == []
+    assert heard("") == []
 
 
 def test_all_is_everything() -> None:
@@ -101,7 +109,7 @@ def traced(path: Path) -> list[tuple[dict[str, Any], str]]:
     return [(record, "\n".join(lines)) for record, lines in found]
 
 
-def test_a_trace_has_what_each_stage_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_trace_has_what_each_stage_made(tmp_path: Path) -> None:
     jitmagic.logs(trace=tmp_path / "trace")
     tagged = jitmagic.jit(program)
     for size in (3, 4):
@@ -143,11 +151,10 @@ def test_an_unknown_name_is_refused_and_changes_nothing() -> None:
     assert jitmagic.logs("guards") == {"guards"}
 
 
-def test_the_environment_asks_and_what_it_misspells_is_told(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_environment_asks_and_what_it_misspells_is_told(logged: Any) -> None:
     logs_of_environment("guards,kernel", "")
-    assert "no log 'kernel'" in caplog.text
+    [record] = logged.records
+    assert "no log 'kernel'" in record.getMessage()
 
 
 def test_a_script_hears_them_without_setting_logging_up() -> None:

@@ -9,7 +9,7 @@ counts as at least what an ulp of the arguments changes in float64.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ import jitmagic
 
 from .trials import Trial, copied
 
-__all__ = ["differs", "examine"]
+__all__ = ["differs", "examine", "examine_together"]
 
 _WIDE = {
     torch.float32: torch.float64,
@@ -58,6 +58,44 @@ def examine(trial: Trial, backend: str = "native") -> str | None:
     return f"{trial.label}: falls back: {told[0]}" if told else None
 
 
+def examine_together(trials: Sequence[Trial], backend: str = "native") -> list[str]:
+    """As `examine` of each, in one compiled function where eager takes them all: compiling is what
+    costs. What raises, or shows what is not told of many, is called alone.
+    """
+    asked: list[Trial] = []
+    joined: list[Trial] = []
+    for trial in trials:
+        (joined if _can_join(trial) else asked).append(trial)
+    asked += [_joint(joined)] if len(joined) > 1 else joined
+    found = [examine(trial, backend) for trial in asked]
+    return [text for text in found if text is not None]
+
+
+def _can_join(trial: Trial) -> bool:
+    """Its float64 judge too, or the others would have none."""
+    seen, wide = _observe(trial.call, trial), _observe(trial.call, trial, wide=True)
+    if seen.raised or wide.raised or len(seen.parts) != len(wide.parts):
+        return False
+    layouts = {value[2] for what, value in seen.parts if what.endswith("its dtype")}
+    return layouts <= {torch.strided} and not any(w == "backward raises" for w, _ in seen.parts)
+
+
+def _joint(trials: Sequence[Trial]) -> Trial:
+    """One after the other, each in a line of its own, so that a graph break is between two."""
+    names = [f"given_{n}" for n in range(len(trials))]
+    lines = "".join(f"    made_{n} = call_{n}(*{name})\n" for n, name in enumerate(names))
+    results = ", ".join(f"made_{n}" for n in range(len(trials)))
+    space: dict[str, Any] = {f"call_{n}": trial.call for n, trial in enumerate(trials)}
+    exec(f"def joint({', '.join(names)}):\n{lines}    return [{results}]\n", space)
+    return Trial(
+        space["joint"],
+        tuple(trial.arguments for trial in trials),
+        any(trial.grads for trial in trials),
+        "; ".join(trial.label for trial in trials),
+        joint=True,
+    )
+
+
 def differs(trial: Trial, compiled: Callable[..., Any]) -> str | None:
     """What one call of a compiled function does that eager does not."""
     found = _difference(_observe(trial.call, trial), _observe(compiled, trial), trial)
@@ -71,7 +109,8 @@ def _observe(call: Callable[..., Any], trial: Trial, wide: bool = False, ulps: i
     given = [v for v in tree_flatten(arguments)[0] if isinstance(v, Tensor)]
     torch.manual_seed(7)
     try:
-        results, structure = tree_flatten(call(*arguments))
+        made = call(*arguments)
+        results, structure = tree_flatten(made)
     except Exception as error:
         seen.raised = f"{type(error).__name__}: {error}".partition("\nException raised from")[0]
         return seen
@@ -83,7 +122,7 @@ def _observe(call: Callable[..., Any], trial: Trial, wide: bool = False, ulps: i
             shared = memory.get(value.untyped_storage()._cdata)
             seen.parts.append((f"result {n} shares memory of argument", shared))
     if trial.grads:
-        seen.parts += _gradients(results, given)
+        seen.parts += _gradients(made if trial.joint else [made], given)
     for n, t in enumerate(given):
         seen.parts += _portrait(f"argument {n} afterwards", t)
     seen.parts.append(("random numbers afterwards", torch.rand(2)))
@@ -113,16 +152,19 @@ def _has_memory(value: Any) -> bool:
     return isinstance(value, Tensor) and value.layout is torch.strided and value.numel() > 0
 
 
-def _gradients(results: list[Any], given: list[Tensor]) -> Iterator[tuple[str, Any]]:
-    ends = [v for v in results if isinstance(v, Tensor) and v.requires_grad]
+def _gradients(made: list[Any], given: list[Tensor]) -> Iterator[tuple[str, Any]]:
+    """`made`: the results of each call; the seeds of a call do not depend on the others."""
+    ends: list[Tensor] = []
+    seeds: list[Tensor] = []
+    for results in made:
+        generator = torch.Generator().manual_seed(3)
+        own = [v for v in tree_flatten(results)[0] if isinstance(v, Tensor) and v.requires_grad]
+        drawn = [torch.randn(v.shape, dtype=torch.float64, generator=generator) for v in own]
+        seeds += [seed.to(v.device, v.dtype) for seed, v in zip(drawn, own, strict=True)]
+        ends += own
     leaves = [t for t in given if t.requires_grad]
     if not ends or not leaves or any(v.layout is not torch.strided for v in ends):
         return
-    generator = torch.Generator().manual_seed(3)
-    seeds = [
-        torch.randn(v.shape, dtype=torch.float64, generator=generator).to(v.device, v.dtype)
-        for v in ends
-    ]
     try:
         made = torch.autograd.grad(ends, leaves, seeds, allow_unused=True)
     except RuntimeError as error:

@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -88,6 +88,32 @@ def _resolved(name: str) -> Any:
     return getattr(getattr(torch.ops.aten, packet, None), overload, None)
 
 
+class Argument(NamedTuple):
+    """One of a schema, which makes all of them anew each time it is asked."""
+
+    name: str
+    kind: str
+    is_number: bool
+    keyword_only: bool
+    has_default: bool
+    default: Any
+
+
+@cache
+def _arguments(op: Any) -> tuple[Argument, ...]:
+    return tuple(
+        Argument(
+            a.name,
+            str(a.real_type),
+            str(a.type) in ("number", "float"),
+            a.kwarg_only,
+            a.has_default_value(),
+            a.default_value,
+        )
+        for a in op._schema.arguments
+    )
+
+
 @cache
 def cases(only: str = "") -> tuple[Case, ...]:
     """All of them, of the operators whose names begin so; always in the same order."""
@@ -112,14 +138,14 @@ def _of_operator(op: Any) -> Iterator[Case]:
 def _changes(op: Any, dtype: torch.dtype) -> Iterator[dict[str, Any]]:
     """What differs from the base call: nothing, one argument, or two numbers."""
     yield {}
-    arguments = [a for a in op._schema.arguments if a.name not in _LEFT_OUT]
+    arguments = [a for a in _arguments(op) if a.name not in _LEFT_OUT]
     for argument in arguments:
-        kind = str(argument.real_type)
+        kind = argument.kind
         plain = kind.removeprefix("Optional[").removesuffix("]") if "Optional" in kind else kind
         edges = _EDGES.get(plain, ())
         for edge in edges if "Optional" not in kind else (None, *edges):
             yield {argument.name: edge}
-    numbers = [a.name for a in arguments if str(a.type) in ("number", "float")]
+    numbers = [a.name for a in arguments if a.is_number]
     if len(numbers) > 1:
         draw = random.Random(f"{op} {dtype}")
         for _ in range(_PAIRS):
@@ -173,20 +199,20 @@ def _case(op: Any, spelling: str, dtype: torch.dtype, change: Mapping[str, Any])
     positional: list[str | None] = []
     named: list[str] = []
     method = spelling.startswith("{self}")
-    for argument in op._schema.arguments:
+    for argument in _arguments(op):
         given = argument.name in change or argument.name in base
         value = change.get(argument.name, base.get(argument.name))
-        if not given and not argument.has_default_value():
+        if not given and not argument.has_default:
             return None
-        if argument.kwarg_only:
+        if argument.keyword_only:
             named += [f"{argument.name}={_shown(value, operands)}"] if given else []
         else:
             positional.append(_shown(value, operands) if given else None)
-    if not operands and any(argument.name == "device" for argument in op._schema.arguments):
+    if not operands and any(a.name == "device" for a in _arguments(op)):
         named.append("device=DEVICE")
     while positional and positional[-1] is None:
         positional.pop()
-    defaults = [a.default_value for a in op._schema.arguments]
+    defaults = [a.default for a in _arguments(op)]
     texts = [_shown(defaults[n], operands) if t is None else t for n, t in enumerate(positional)]
     head = spelling
     if method:

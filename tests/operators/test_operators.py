@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("expecttest", reason="torch's database of samples imports it")
 
-from .compare import examine  # noqa: E402
+from .compare import examine_together  # noqa: E402
 from .trials import OPERATORS, name_of, trials  # noqa: E402
 
 _TRIED = (
@@ -24,9 +24,8 @@ _TRIED = (
 
 @pytest.mark.parametrize("op", OPERATORS, ids=name_of)
 def test_operator(op):
-    found = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, of deprecated operators
-        for way, dtype, count in _TRIED:
-            found += [examine(trial) for trial in trials(op, way, dtype, count)]
-    assert not any(found), "\n".join(text for text in found if text)
+        tried = [trial for way, *what in _TRIED for trial in trials(op, way, *what)]
+        found = examine_together(tried)
+    assert not found, "\n".join(found)

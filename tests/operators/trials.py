@@ -34,12 +34,15 @@ OPERATORS = tuple(op for op in op_db if op.name not in _UNWRITTEN)
 
 @dataclass(frozen=True)
 class Trial:
-    """`call(*arguments)`; with `grads` the gradients of its results are taken too."""
+    """`call(*arguments)`; with `grads` the gradients of its results are taken too. `joint`: it is
+    several calls, and returns a list of their results.
+    """
 
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
     grads: bool = False
     label: str = ""
+    joint: bool = False
 
 
 def name_of(op: OpInfo) -> str:

@@ -59,15 +59,15 @@ def asked_at_first(x):
 
 
 @pytest.mark.parametrize("program", [asked_at_first, enabled, disabled, by_level, once, in_order])
-def test_logs(program, caplog, monkeypatch):
+def test_logs(program, logged, monkeypatch):
     monkeypatch.setattr(logging.Logger, "warning_once", warning_once, raising=False)
     x = torch.ones(3)
 
     def said(fn):
         warning_once.cache_clear()
-        caplog.clear()
+        logged.records.clear()
         results = [fn(x).tolist() for _ in range(3)]
-        told = [(r.levelname, r.getMessage(), r.funcName) for r in caplog.records]
+        told = [(r.levelname, r.getMessage(), r.funcName) for r in logged.records]
         return results, told if program is not once else [one[:2] for one in told]
 
     want = said(program)
