@@ -35,7 +35,8 @@ class Entry:
     hook: the frame hook is active for the dynamic extent of `run`
     mutates: a graph that failed half way may have written to its inputs
     comparison: has begin(), which says what a call runs: an Entry, and the time of that call is
-    told to end(result, nanoseconds), or to drop() that it gave no result; None: this entry, untimed
+    told to end(result, nanoseconds), or to drop() that it gave no result; or a Streak; None: this
+    entry, untimed
     """
 
     program: GuardProgram
@@ -56,6 +57,13 @@ class Entry:
         hook: bool = False,
     ) -> None: ...
     def check(self, args: tuple[Any, ...], /) -> bool: ...
+
+class Streak:
+    """What `Entry.comparison` is while so many calls in a row run `entry`, timed natively; the last
+    of them calls done([nanoseconds, ...]). One that raises is not counted.
+    """
+
+    def __init__(self, entry: Entry, calls: int, done: Callable[[list[int]], None]) -> None: ...
 
 class Dispatcher:
     """What a stub calls: tries entries most recently used first.
@@ -95,6 +103,14 @@ class Dispatcher:
 
 class Continue:
     """As a residual's result: the dispatcher goes on with the one named, in a loop."""
+
+class Spread:
+    """Runs code on the values of a dispatcher: parameters in slot order, then the cells. What plain
+    Python is where those are not the arguments one to one; no Python of ours runs.
+    """
+
+    def __init__(self, code: CodeType, globals: dict[str, Any]) -> None: ...
+    def __call__(self, *values: Any) -> Any: ...
 
 class ModuleCall:
     """What a tagged nn.Module instance keeps in its `_compiled_call_impl`; holds it weakly.

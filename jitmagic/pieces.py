@@ -33,7 +33,7 @@ from .symbols.expr import Expr
 from .trace.concrete import hints_of, places_of
 from .trace.result import NOWHERE, GraphInput, Trace
 
-__all__ = ["compile_pieces"]
+__all__ = ["compile_pieces", "results_of", "trace_of"]
 
 Executable = Callable[..., tuple[Any, ...]]
 Compile = Callable[..., Compiled]
@@ -52,7 +52,7 @@ def compile_pieces(
     runs = []
     for piece in split.pieces:
         part = piece.part
-        own = _trace_of(traced, piece, [specs[slot] for slot in part.inputs])
+        own = trace_of(traced, piece, [specs[slot] for slot in part.inputs])
         if piece.by_data:
             run, made = _as_eager(own.graph), None
         elif places_of(own) and options.cuda_graphs and _is_on_gpu(own.graph):
@@ -64,7 +64,7 @@ def compile_pieces(
             inputs = partial(examples, [entry.spec for entry in own.inputs])
             run, made = compile_static(own, inputs, record, None, piece.asked)
         runs.append((run, part.inputs, part.outputs, part.dead))
-        specs += _results(own) if made is None else made
+        specs += results_of(own) if made is None else made
     return split_graph(len(traced.inputs), tuple(runs), split.outputs)
 
 
@@ -72,7 +72,7 @@ def _is_on_gpu(gm: GraphModule) -> bool:
     return any(device.type == "cuda" for device in devices_in(gm))
 
 
-def _trace_of(traced: Trace, piece: Piece, specs: Sequence[TensorSpec]) -> Trace:
+def trace_of(traced: Trace, piece: Piece, specs: Sequence[TensorSpec]) -> Trace:
     """The piece as a frame's whole graph."""
     placeholders = piece.part.graph.graph.find_nodes(op="placeholder")
     for node, spec in zip(placeholders, specs, strict=True):
@@ -81,7 +81,8 @@ def _trace_of(traced: Trace, piece: Piece, specs: Sequence[TensorSpec]) -> Trace
     return replace(traced, graph=piece.part.graph, inputs=inputs, mutated=())
 
 
-def _results(own: Trace) -> list[TensorSpec]:
+def results_of(own: Trace) -> list[TensorSpec]:
+    """What its graph gives."""
     output = next(iter(reversed(own.graph.graph.nodes)))
     return [node.meta["spec"] for node in output.args[0]]  # type: ignore[union-attr]
 

@@ -289,11 +289,15 @@ class Journal:
 
     records: list[CompileRecord] = field(default_factory=list)
 
-    def amend(self, record: CompileRecord, measured: Measured | None, outcome: Outcome) -> None:
-        """Write down what was measured of a compile since it ended."""
+    def amend(
+        self, record: CompileRecord, measured: Measured | None, outcome: Outcome
+    ) -> CompileRecord:
+        """Write down what was measured of a compile since it ended: its record from now on."""
+        amended = replace(record, measured=measured, outcome=outcome)
         for at, known in enumerate(self.records):
             if known is record:
-                self.records[at] = replace(record, measured=measured, outcome=outcome)
+                self.records[at] = amended
+        return amended
 
     def __iter__(self) -> Iterator[CompileRecord]:
         return iter(self.records)

@@ -62,7 +62,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "api": BASE | {"frame", "pipeline", "records", "bytecode", "late"},
     "diagnostics": BASE
     | {"records", "api", "guards", "graph", "trace", "loops", "frame"}
-    | {"autograd", "schedule", "codegen", "runtime"},
+    | {"autograd", "schedule", "codegen", "runtime", "pieces"},
     "notebook": BASE | {"api", "diagnostics", "notice", "progress", "late"},
     "__init__": BASE | {"dependencies", "api", "late", "progress", "diagnostics", "notebook"},
 }

@@ -5,6 +5,8 @@
 
 #include "frame.h"
 
+#include <structmember.h>
+
 namespace jitmagic {
 namespace {
 
@@ -68,5 +70,98 @@ PyObject* ComparedCall::stop(PyObject* result) {
   Py_XDECREF(done);
   return result;
 }
+
+namespace {
+
+PyObject* streak_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"entry", "calls", "done", nullptr};
+  PyObject *entry, *done;
+  Py_ssize_t calls;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!nO:Streak", const_cast<char**>(names), &EntryType, &entry,
+                                   &calls, &done)) {
+    return nullptr;
+  }
+  auto* self = reinterpret_cast<Streak*>(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  self->chosen = reinterpret_cast<Entry*>(Py_NewRef(entry));
+  self->done = Py_NewRef(done);
+  self->left = calls;
+  self->taken = new std::vector<long long>();
+  return reinterpret_cast<PyObject*>(self);
+}
+
+int streak_traverse(PyObject* object, visitproc visit, void* arg) {
+  auto* self = reinterpret_cast<Streak*>(object);
+  Py_VISIT(self->chosen);
+  Py_VISIT(self->done);
+  return 0;
+}
+
+int streak_clear(PyObject* object) {
+  auto* self = reinterpret_cast<Streak*>(object);
+  Py_CLEAR(self->chosen);
+  Py_CLEAR(self->done);
+  return 0;
+}
+
+void streak_dealloc(PyObject* object) {
+  PyObject_GC_UnTrack(object);
+  streak_clear(object);
+  delete reinterpret_cast<Streak*>(object)->taken;
+  Py_TYPE(object)->tp_free(object);
+}
+
+PyObject* list_of(const std::vector<long long>& values) {
+  PyObject* list = PyList_New(0);
+  for (long long value : values) {
+    PyObject* number = list ? PyLong_FromLongLong(value) : nullptr;
+    if (!number || PyList_Append(list, number) < 0) Py_CLEAR(list);
+    Py_XDECREF(number);
+  }
+  return list;
+}
+
+// Whether `done` returned: an exception of its is set otherwise.
+bool end_streak(Streak* streak) {
+  PyObject* taken = list_of(*streak->taken);
+  if (!taken) return false;
+  PyObject* answer = ask(streak->done, "__call__", "O", taken);
+  Py_DECREF(taken);
+  Py_XDECREF(answer);
+  return answer;
+}
+
+}  // namespace
+
+PyTypeObject StreakType = {
+    .ob_base = PyVarObject_HEAD_INIT(nullptr, 0).tp_name = "jitmagic._frame.Streak",
+    .tp_basicsize = sizeof(Streak),
+    .tp_dealloc = streak_dealloc,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_doc = "Calls in a row that run the same entry, each timed.",
+    .tp_traverse = streak_traverse,
+    .tp_clear = streak_clear,
+    .tp_new = streak_new,
+};
+
+CallOfStreak::CallOfStreak(Entry* entry)
+    : streak_(reinterpret_cast<Streak*>(Py_NewRef(entry->comparison))) {
+  if (streak_->chosen != entry) entry->hits++;  // a turn of eager is a call of this variant too
+  jm_this_thread()->timed++;
+  since_ = std::chrono::steady_clock::now();
+}
+
+CallOfStreak::~CallOfStreak() { Py_DECREF(streak_); }
+
+PyObject* CallOfStreak::stop(PyObject* result) {
+  const auto taken = std::chrono::steady_clock::now() - since_;
+  jm_this_thread()->timed--;
+  if (!result || streak_->left <= 0) return result;
+  streak_->taken->push_back(std::chrono::duration_cast<std::chrono::nanoseconds>(taken).count());
+  if (--streak_->left == 0 && !end_streak(streak_)) Py_CLEAR(result);
+  return result;
+}
+
+bool register_compared(PyObject* module) { return PyModule_AddType(module, &StreakType) == 0; }
 
 }  // namespace jitmagic

@@ -1,9 +1,10 @@
-// One call of an entry that is being compared with eager (jitmagic/frame/comparison.py).
+// Calls of an entry that is being compared with eager (jitmagic/frame/comparison.py, streaks.py).
 #pragma once
 
 #include "entry.h"
 
 #include <chrono>
+#include <vector>
 
 namespace jitmagic {
 
@@ -28,5 +29,35 @@ class ComparedCall {
   bool timed_ = false, running_ = false;
   std::chrono::steady_clock::time_point since_;
 };
+
+// The `comparison` of an entry while calls in a row run the same entry: each is timed with no Python of ours
+// between them, which would leave the caches to the call as no loop of the user's does. The last of them calls
+// done([nanoseconds, ...]); one that raised is not counted.
+struct Streak {
+  PyObject_HEAD
+  Entry* chosen;
+  PyObject* done;
+  Py_ssize_t left;
+  std::vector<long long>* taken;
+};
+
+extern PyTypeObject StreakType;
+
+class CallOfStreak {
+ public:
+  explicit CallOfStreak(Entry* entry);
+  ~CallOfStreak();
+  CallOfStreak(const CallOfStreak&) = delete;
+  CallOfStreak& operator=(const CallOfStreak&) = delete;
+
+  Entry* chosen() const { return streak_->chosen; }
+  PyObject* stop(PyObject* result);  // the result, or NULL with an exception set
+
+ private:
+  Streak* streak_;
+  std::chrono::steady_clock::time_point since_;
+};
+
+bool register_compared(PyObject* module);
 
 }  // namespace jitmagic

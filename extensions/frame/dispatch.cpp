@@ -9,6 +9,7 @@
 #include "compared.h"
 #include "dispatch.h"
 #include "profiled.h"
+#include "spread.h"
 
 #include <structmember.h>
 
@@ -16,11 +17,6 @@
 
 namespace jitmagic {
 namespace {
-
-PyObject* code_of(PyObject* callable) {
-  return PyFunction_Check(callable) ? PyFunction_GET_CODE(callable) : nullptr;
-}
-
 // ----------------------------------------------------------------------------------- dispatcher
 
 struct Dispatcher {
@@ -212,6 +208,11 @@ PyObject* dispatch_once(Dispatcher* self, PyObject* const* args);
 
 // The whole of the frame is timed, its resume functions too.
 PyObject* run_compared(Dispatcher* self, Entry* entry, PyObject* const* args, Registers& registers) {
+  if (Py_IS_TYPE(entry->comparison, &StreakType)) {
+    CallOfStreak call(entry);  // the guards have just passed: they are run again for their time alone
+    if (call.chosen() == entry) first_failure(entry->program, args, self->arity, registers);
+    return call.stop(follow(run_entry(self, call.chosen(), args, registers)));
+  }
   ComparedCall call(entry);
   if (!call.chosen()) return nullptr;
   // Python has run since the guards passed, and another thread may have.

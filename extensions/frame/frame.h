@@ -14,6 +14,7 @@
 //   profiled_tensor.cpp  calls that a profiler is told of
 //   template.cpp       result templates            entry.cpp          guards, run and template
 //   compared.cpp       calls that are timed, compiled code beside eager
+//   spread.cpp         plain Python, called with a dispatcher's values
 //   dispatch.cpp       dispatchers                 module_call.cpp    tagged nn.Module instances
 #pragma once
 

@@ -1,8 +1,10 @@
 // jitmagic._frame: module initialisation.
 
+#include "compared.h"
 #include "dispatch.h"
 #include "entry.h"
 #include "profiled.h"
+#include "spread.h"
 
 namespace {
 
@@ -16,6 +18,7 @@ PyMODINIT_FUNC PyInit__frame() {
   PyObject* module = PyModule_Create(&definition);
   if (!module) return nullptr;
   const bool ready = jitmagic::register_guards(module) && jitmagic::register_entry(module) &&
+                     jitmagic::register_compared(module) && jitmagic::register_spread(module) &&
                      jitmagic::register_dispatch(module) &&
                      jitmagic::register_module_call(module) && jm_register_hook(module) &&
                      jm_register_watch(module) &&

@@ -37,8 +37,8 @@ from ..runtime.toolchain import build_command, linked_with
 from ..spec import TensorSpec, spec_of
 from ..symbols.size import Size, hint_of
 from ..trace.result import Trace
+from .builds import at_hints, builds_in_use, graphs_of, partitions_of
 from .cases import attributes_of, changed_options, lifted
-from .cost import at_hints, builds_in_use, graphs_of, partitions_of
 from .gutter import function_around
 from .scripts import NotWritable, inputs_text, made_text_of, script
 

@@ -15,40 +15,20 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ..autograd.result import Partition
-from ..codegen.plan import KernelSource, Plan
 from ..errors import UserLine
-from ..graph.foreign import is_foreign
 from ..graph.node_meta import lines_of
+from ..graph.propagate import call_name
 from ..loops.ir import Extern, Nest
 from ..options import Options
-from ..records import Compiled, CompileRecord
+from ..records import CompileRecord
 from ..runtime.examples import examples
 from ..runtime.steps import timed_calls
-from ..schedule.result import Schedule
-from ..spec import TensorSpec
 from ..target import find_target, weaker_target
-from ..trace.concrete import at_sizes, hints_of, places_of
-from ..trace.result import Trace
-from .laps import Laps, laps_of_graph, laps_of_plan, operations, quiet
+from .builds import Build, MeasuredFrame, MeasuredPart, inputs_of, newest_variants, nodes_of
+from .laps import Laps, laps_of_graph, laps_of_plan, made_up, operations, quiet
 
-__all__ = [
-    "Build",
-    "Costs",
-    "KernelCost",
-    "LineCost",
-    "MeasuredFrame",
-    "Place",
-    "at_hints",
-    "builds_in_use",
-    "builds_of",
-    "costs_of",
-    "graphs_of",
-    "newest_variants",
-    "nodes_of",
-    "partitions_of",
-]
+__all__ = ["Costs", "KernelCost", "LineCost", "Place", "costs_of"]
 
-MOST_BYTES = 1 << 31  # of made-up inputs
 Lines = tuple[UserLine, ...]  # innermost first, as nodes carry them
 Place = tuple[str, int]  # file and number: a comprehension's line is its function's too
 
@@ -104,102 +84,12 @@ class Costs:
         return known.eager / (self.eager or 1.0), known.compiled / (self.compiled or 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Build:
-    """One executable of a compile."""
-
-    name: str  # "forward", "backward"
-    schedule: Schedule
-    plan: Plan
-    source: KernelSource | None
-
-
-def builds_of(record: CompileRecord) -> list[Build]:
-    """What a compile loaded; tiers that failed are left out."""
-    builds: list[Build] = []
-    schedule, rendered = None, None
-    for stage in record.stages:
-        name, _, kind = stage.stage.partition(": ")
-        if kind == "schedule":
-            schedule = stage.result
-        elif kind == "render":
-            rendered = stage.result
-        elif kind == "load" and stage.result is not None and schedule and rendered:
-            builds.append(Build(name, schedule, *rendered))
-            schedule, rendered = None, None
-    return builds
-
-
-def builds_in_use(records: Iterable[CompileRecord]) -> list[Build]:
-    """Of one variant: where it is compiled for several sizes, for those of the first call."""
-    each = [builds for record in records if (builds := builds_of(record))]
-    forwards = [build for build in (each[0] if each else []) if build.name != "backward"]
-    backwards = [build for builds in each for build in builds if build.name == "backward"]
-    return forwards + backwards[: len(forwards)]
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredFrame:
-    """What is run again to measure a frame: its newest variant, of newest_variants."""
-
-    traced: Trace
-    builds: list[Build]
-    parts: list[Partition]
-
-    @classmethod
-    def of(cls, records: Sequence[CompileRecord]) -> MeasuredFrame | None:
-        """None where it computes nothing."""
-        traced = records[0].result("trace")
-        if not isinstance(traced, Trace) or not operations(traced.graph.graph):
-            return None
-        return cls(traced, builds_in_use(records), partitions_of(records[0]))
-
-    @property
-    def why_not(self) -> str:
-        """Why it cannot be run on made-up tensors; empty where it can."""
-        if not self.builds:
-            return "what the backend made of it has no plan to be timed"
-        if len([build for build in self.builds if build.name != "backward"]) > 1:
-            return "its graph is split, and what one part gives the next cannot be made up"
-        if any(is_foreign(node.target) for node in self.traced.graph.graph.nodes):
-            return "it calls operators of yours, which run only when you call them"
-        specs = [spec for part in self.parts for gm in graphs_of(part) for spec in _inputs_of(gm)]
-        if sum(spec.nbytes for spec in specs) > MOST_BYTES:
-            return f"its inputs take more than {MOST_BYTES >> 30} GiB"
-        return ""
-
-    @property
-    def has_backward(self) -> bool:
-        """Whether a backward is compiled."""
-        return any(build.name == "backward" for build in self.builds)
-
-
-def at_hints(traced: Trace) -> Trace:
-    """The trace, with the sizes of the first call in place of symbols. Raises CompileFailed."""
-    return at_sizes(traced, hints_of(traced))[0] if places_of(traced) else traced
-
-
 def costs_of(records: Iterable[CompileRecord], options: Options) -> Costs:
     """Measure the newest variant of each frame."""
     ledger = _Costs(options)
     for frame in newest_variants(records):
         ledger.add_frame(frame)
     return ledger.finished()
-
-
-def newest_variants(records: Iterable[CompileRecord]) -> list[list[CompileRecord]]:
-    """Of each frame what was compiled for its newest variant: the graph first, then its backward
-    and other sizes.
-    """
-    newest: dict[int, list[CompileRecord]] = {}
-    for record in records:
-        if isinstance(record.outcome, Compiled):
-            known = newest.setdefault(record.frame, [record])
-            if known[0].number < record.number:
-                newest[record.frame] = [record]
-            elif known[0].number == record.number and record is not known[0]:
-                known.append(record)
-    return list(newest.values())
 
 
 class _Costs:
@@ -237,19 +127,37 @@ class _Costs:
             return
         try:
             with quiet():
-                self._measure(frame)
+                measured = [self._measured(part) for part in frame.parts]
         except Exception as error:  # made-up tensors do not suit every graph: an index, a check
             self.notes.append(f"{name}: lines have no times: {type(error).__name__}: {error}")
+            return
+        for part, (eager, compiled) in zip(frame.parts, measured, strict=True):
+            self._add(part, eager, compiled)
 
-    def _measure(self, frame: MeasuredFrame) -> None:
-        traced, builds, parts = at_hints(frame.traced), frame.builds, frame.parts
-        specs = [entry.spec for entry in traced.inputs]
-        eager = laps_of_graph(traced.graph, specs, frame.has_backward)
-        compiled = _laps_of(builds, parts[0], self.options)  # of all, or nothing is added
-        weights = self._add_eager(traced.graph, eager)
-        for build, laps in zip(builds, compiled, strict=True):
-            lines = {name: lines_of(node) for name, node in nodes_of(build, parts).items()}
+    def _measured(self, part: MeasuredPart) -> tuple[Laps, list[Laps]]:
+        """Of the one as eager, and of its executables."""
+        specs = [entry.spec for entry in part.traced.inputs]
+        eager = laps_of_graph(part.traced.graph, specs, part.has_backward)
+        return eager, _laps_of(part, self.options) if part.builds else []
+
+    def _add(self, part: MeasuredPart, eager: Laps, compiled: list[Laps]) -> None:
+        weights = self._add_eager(part.traced.graph, eager)
+        for build, laps in zip(part.builds, compiled, strict=True):
+            lines = {name: lines_of(node) for name, node in nodes_of(build).items()}
             self._add_compiled(build, laps, lines, weights)
+        if not part.builds:
+            self._add_uncompiled(part.traced.graph, eager)
+
+    def _add_uncompiled(self, gm: torch.fx.GraphModule, laps: Laps) -> None:
+        """Calls whose results are as large as data say run as eager runs them."""
+        self.compiled += laps.whole
+        for node, seconds in zip(operations(gm.graph), laps.each, strict=True):
+            label, stack = f"as eager: {call_name(node.target)}", lines_of(node)
+            for cost in self._of(stack):
+                cost.compiled += seconds
+                cost.kernels[label] = cost.kernels.get(label, 0.0) + seconds
+            places = tuple(dict.fromkeys(map(place_of, stack)))
+            self.kernels.append(KernelCost(label, seconds, places, "", ()))
 
     def _add_eager(self, gm: torch.fx.GraphModule, laps: Laps) -> dict[Lines, float]:
         """The times by what led to the operations."""
@@ -302,29 +210,22 @@ def _divided(stacks: list[Lines], weights: Mapping[Lines, float]) -> Iterator[tu
         yield stack, weight / total if total else 1 / len(stacks)
 
 
-def _laps_of(builds: list[Build], parts: Partition, options: Options) -> list[Laps]:
+def _laps_of(part: MeasuredPart, options: Options) -> list[Laps]:
     """Of a forward and its backward, which reads what the forward saved: a library's workspace
     (that of a recurrent layer, say) cannot be made up.
     """
-    forward, *backwards = builds
-    inputs = examples(_inputs_of(parts.forward))
+    forward, *backwards = part.builds
+    split = forward.part
+    assert split is not None
+    inputs = [made_up(spec) for spec in inputs_of(split.forward)]
     laps, results = _laps_of_plan(forward, options, inputs)
     all_laps = [laps]
     for build in backwards:
-        assert parts.backward is not None
-        saved = _saved(parts, inputs, results)
-        tangents = examples(_inputs_of(parts.backward)[len(saved) :])
+        assert split.backward is not None
+        saved = _saved(split, inputs, results)
+        tangents = examples(inputs_of(split.backward)[len(saved) :])
         all_laps.append(_laps_of_plan(build, options, [*saved, *tangents])[0])
     return all_laps
-
-
-def _inputs_of(gm: torch.fx.GraphModule) -> list[TensorSpec]:
-    return [node.meta["spec"] for node in gm.graph.nodes if node.op == "placeholder"]
-
-
-def graphs_of(parts: Partition) -> list[torch.fx.GraphModule]:
-    """The ATen graphs, forward first."""
-    return [gm for gm in (parts.forward, parts.backward) if gm is not None]
 
 
 def _saved(
@@ -344,21 +245,6 @@ def _laps_of_plan(
         target = weaker_target(target, options)
     plain = replace(options, cuda_graphs=False)
     return laps_of_plan(build.plan, build.source, target, plain, inputs)
-
-
-def partitions_of(record: CompileRecord) -> list[Partition]:
-    """One for each graph that was differentiated or not: several where a graph was split."""
-    return [stage.result for stage in record.stages if isinstance(stage.result, Partition)]
-
-
-def nodes_of(build: Build, parts: Iterable[Partition]) -> dict[str, torch.fx.Node]:
-    """The ATen nodes that its kernels name as their origins. Each direction has its own: what the
-    backward reads of the forward is an input of the same name there.
-    """
-    is_backward = build.name == "backward"
-    graphs = [part.backward if is_backward else part.forward for part in parts]
-    nodes = [node for gm in graphs if gm is not None for node in gm.graph.nodes]
-    return {node.name: node for node in nodes if node.op not in ("placeholder", "output")}
 
 
 def _texts(build: Build) -> dict[str, str]:

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from ..api import handle_of, tagged_copy, tagged_handle
-from ..autograd.result import Partition
 from ..errors import UsageError
 from ..frame.handle import Handle
 from ..frame.ledger import Later
@@ -26,7 +25,8 @@ from ..guards.guard import ClassFacts, Guard, IdentityIs, NamespaceFacts
 from ..loops.ir import Extern, Nest
 from ..records import Compiled, CompileRecord
 from ..trace.result import Break, Trace
-from .cost import Build, builds_of, costs_of, newest_variants, nodes_of, partitions_of
+from .builds import Build, builds_of, newest_variants, nodes_of
+from .cost import costs_of
 from .findings import BreakReport, ComparisonReport, Findings, KernelReport, TrialReport
 from .footprint import most_memory
 from .html import html_report
@@ -262,24 +262,24 @@ def _stages(record: CompileRecord, suffix: str) -> list[tuple[str, Any]]:
 
 def _kernels(records: Sequence[CompileRecord]) -> tuple[KernelReport, ...]:
     """Of the code that was loaded, in the order of the graphs."""
-    parts: dict[tuple[int, int], list[Partition]] = {}
+    variants: dict[tuple[int, int], list[CompileRecord]] = {}
     for record in records:  # a backward is compiled later than its graph was split off
-        parts.setdefault((record.frame, record.number), []).extend(partitions_of(record))
+        variants.setdefault((record.frame, record.number), []).append(record)
     return tuple(
         kernel
-        for record in records
-        for build in builds_of(record)
-        for kernel in _kernels_of(build, parts[record.frame, record.number], record.number)
+        for (_, number), own in variants.items()
+        for build in builds_of(own)
+        for kernel in _kernels_of(build, number)
     )
 
 
-def _kernels_of(build: Build, parts: Sequence[Partition], variant: int) -> list[KernelReport]:
+def _kernels_of(build: Build, variant: int) -> list[KernelReport]:
     source = build.source
     if source is None:
         return []
     steps = build.schedule.program.steps
     origins = {step.name: step.origins for step in steps if isinstance(step, Nest)}
-    nodes = nodes_of(build, parts)
+    nodes = nodes_of(build)
     made = []
     for name in source.symbols:
         computes = origins.get(name, ())

@@ -26,7 +26,7 @@ from ..records import CompileRecord
 from ..runtime.steps import timed_calls
 from ..schedule.score import buffer_bytes
 from ..trace.result import Trace
-from .cost import Build, MeasuredFrame, at_hints
+from .builds import Build, MeasuredFrame, at_hints
 from .laps import differentiate, made_up_input, quiet
 from .words import size
 
@@ -52,7 +52,7 @@ def footprint_of(records: Sequence[CompileRecord]) -> Footprint | None:
     if frame is None:
         return None
     name = frame.traced.name
-    if why := frame.why_not:
+    if why := _why_not(frame):
         return Footprint(name, why_not=why)
     try:
         with quiet():
@@ -63,6 +63,12 @@ def footprint_of(records: Sequence[CompileRecord]) -> Footprint | None:
     return Footprint(name, eager, compiled, (eager_turn, turn))
 
 
+def _why_not(frame: MeasuredFrame) -> str:
+    if len([build for build in frame.builds if not build.is_backward]) > 1:
+        return "its graph is split, and what its parts hold for one another is not known"
+    return frame.why_not
+
+
 def most_memory(frames: Sequence[Sequence[CompileRecord]], *, measured: bool) -> str:
     """At most what is alive at a time in the frame that takes most, in words; "" where it is not
     known. `measured`: of eager too, for which the graphs run.
@@ -70,7 +76,7 @@ def most_memory(frames: Sequence[Sequence[CompileRecord]], *, measured: bool) ->
     known: list[tuple[int, str]] = []
     for records in frames:
         frame = MeasuredFrame.of(records)
-        if frame is None or frame.why_not:
+        if frame is None or _why_not(frame):
             continue
         compiled = max(_compiled(frame.builds)[0], default=0)
         eager = max(made.eager, default=0) if measured and (made := footprint_of(records)) else 0

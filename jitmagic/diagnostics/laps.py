@@ -38,13 +38,15 @@ __all__ = [
     "differentiate",
     "laps_of_graph",
     "laps_of_plan",
+    "made_up",
     "made_up_input",
     "operations",
     "quiet",
 ]
 
-SECONDS = 0.06  # of runs, for each graph and side; two of each are made in any case
+SECONDS = 0.06  # of runs, for each graph and side; one of each is made in any case
 LONG = 0.3  # seconds of a run that is made once
+SHORT = 0.04  # of a run that is made twice at least
 RUNS = 20
 _TICKS = 100
 _NUMBER = "jitmagic.cost"  # on a node of autograd: that of the operation which made it
@@ -104,7 +106,7 @@ def _measured(whole: Run, lapped: Lapped) -> Laps:
     wholes, runs = [_seconds(whole)], [lapped().seconds]
     fewest = 1
     if wholes[0] < LONG:
-        wholes, runs, fewest = [], [], 2
+        wholes, runs, fewest = [], [], 1 + (wholes[0] < SHORT)
     ends = time.perf_counter() + SECONDS
     while len(runs) < fewest or (time.perf_counter() < ends and len(runs) < RUNS):
         wholes.append(_seconds(whole))
@@ -252,9 +254,20 @@ def _new_nodes(value: object, number: int) -> Iterator[Any]:
             yield node
 
 
-def made_up_input(spec: TensorSpec) -> Tensor:
-    """A tensor like it, with a history where it is no leaf."""
+def made_up(spec: TensorSpec) -> Tensor:
+    """A tensor like it. A weight is as small as one that is trained: through a dozen layers of ones
+    gradients become denormal, and a product of such numbers takes 20 times as long.
+    """
     tensor: Tensor = example(spec.shape, spec.stride, spec.dtype, spec.device)
+    is_dense = tensor.numel() * tensor.itemsize == tensor.untyped_storage().nbytes()
+    if spec.requires_grad and spec.is_leaf and tensor.ndim > 1 and is_dense and tensor.numel():
+        tensor.mul_(tensor.shape[0] / tensor.numel())
+    return tensor
+
+
+def made_up_input(spec: TensorSpec) -> Tensor:
+    """The same, with a history where it is no leaf."""
+    tensor = made_up(spec)
     if not spec.requires_grad:
         return tensor
     tensor.requires_grad_(True)

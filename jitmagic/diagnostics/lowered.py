@@ -31,7 +31,7 @@ from ..schedule.deps import reads_of, writes_of
 from ..schedule.score import buffer_bytes
 from ..spec import TensorSpec
 from ..trace.result import Trace
-from .cost import Build, builds_of, graphs_of, partitions_of
+from .builds import Build, builds_of, graphs_of, partitions_of
 from .html import STYLE
 from .words import Question, refuse_arguments, size
 
@@ -113,7 +113,7 @@ class Lowered:
     @property
     def builds(self) -> list[Build]:
         """The executables, forward first."""
-        return [build for record in self.records for build in builds_of(record)]
+        return builds_of(self.records)
 
     def as_text(self, stage: str = "aten") -> str:
         """What a stage made, as text; empty where nothing passed it."""

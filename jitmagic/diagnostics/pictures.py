@@ -22,7 +22,7 @@ from torch.fx import Node
 from ..errors import UsageError, UserLine
 from ..loops.ir import Extern, Nest
 from ..records import CompileRecord
-from .cost import Build, builds_in_use, newest_variants, nodes_of, partitions_of
+from .builds import Build, builds_in_use, newest_variants, nodes_of
 from .footprint import Footprint, footprint_of
 from .svg import COLOURS, Drawing, letters_in, width_of
 from .words import duration, here, size
@@ -95,10 +95,9 @@ class _Row:
 def _draw_graphs(drawing: Drawing, records: Sequence[CompileRecord]) -> None:
     drawn = False
     for frame in newest_variants(records):
-        parts = partitions_of(frame[0])
         for build in builds_in_use(frame):
             drawing.text(8, drawing.height + 22, f"{frame[0].name}: {build.name}")
-            _draw_rows(drawing, _rows_of(build, nodes_of(build, parts)))
+            _draw_rows(drawing, _rows_of(build, nodes_of(build)))
             drawn = True
     if not drawn:
         drawing.text(8, drawing.height + 22, "nothing of it has a plan of ours", dim=True)

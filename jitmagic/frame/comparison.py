@@ -10,7 +10,6 @@ as in any program; nothing is copied or repeated for the sake of a measurement.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from statistics import median
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from .laps import Laps, Sample
 from .ledger import Comparable, Ledger
 from .native import Entry
 from .spans import Span, can_be_timed, has_room
+from .streaks import MOST_SECONDS, Streaks, undisturbed
 
 __all__ = ["PLAN", "PLAN_ON_GPU", "Comparison", "judge"]
 
@@ -144,7 +144,7 @@ class Comparison:
         measured = None
         if compiled and eager:
             calls = min(len(compiled), len(eager))
-            measured = Measured(_undisturbed(compiled), _undisturbed(eager), calls)
+            measured = Measured(undisturbed(compiled), undisturbed(eager), calls)
         if keep is False:
             self._hand_back(measured)
             return False
@@ -152,9 +152,21 @@ class Comparison:
         return True
 
     def _keep(self, measured: Measured | None) -> None:
-        """Its calls run compiled code, and nothing is timed any more."""
+        """Its calls run compiled code, and nothing is timed any more; what short calls take in a
+        loop is found out by those that follow.
+        """
         self._compiled.comparison = None
-        self._journal.amend(self._record, measured, COMPILED)
+        self._told(measured)
+        has_backward = any(sample.mark is not None for sample in self._samples)
+        if measured and measured.eager < MOST_SECONDS and not has_backward and self._is_on_cpu:
+            Streaks(self._compiled, self._eager, self._told).start()
+
+    @property
+    def _is_on_cpu(self) -> bool:
+        return self._where.device is None
+
+    def _told(self, measured: Measured | None) -> None:
+        self._record = self._journal.amend(self._record, measured, COMPILED)
 
     def _hand_back(self, measured: Measured | None) -> None:
         """Its calls run as plain Python; nothing of ours holds the compiled code."""
@@ -193,11 +205,6 @@ def judge(compiled: Sequence[float], eager: Sequence[float]) -> bool | None:
 def _half_take(times: Sequence[float]) -> float:
     """What half of the calls take at most."""
     return sorted(times)[(len(times) - 1) // 2]
-
-
-def _undisturbed(times: Sequence[float]) -> float:
-    """The median of the faster half."""
-    return median(sorted(times)[: (len(times) + 1) // 2])
 
 
 def _checkpointed() -> bool:

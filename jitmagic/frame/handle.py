@@ -461,9 +461,9 @@ class Handle:
         if original.is_weak:
             if not self.dispatcher.entries:
                 _frame.skip(original.code, self.family)
-        elif original.takes_positionals_only:
+        else:
             left = FOREVER if self._retries is None else self._retries.handed_over()
-            self.dispatcher.give_up(original.plain, original.code.co_argcount, left)
+            self.dispatcher.give_up(original.plain, original.arity, left)
 
     # ---------------------------------------------------------------------------------------- reset
 

@@ -55,6 +55,8 @@ try:
         Entry,
         GuardProgram,
         ModuleCall,
+        Spread,
+        Streak,
         call_plainly,
         continue_with,
     )
@@ -73,7 +75,9 @@ __all__ = [
     "Entry",
     "GuardProgram",
     "ModuleCall",
+    "Spread",
     "Step",
+    "Streak",
     "call_plainly",
     "continue_with",
     "lower_guards",

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..bytecode import FrameSnapshot
 from ..errors import UserLine, plain_title
-from .native import call_plainly
+from .native import Spread, call_plainly
 
 __all__ = ["Original", "parameter_count"]
 
@@ -56,9 +56,12 @@ class Original:
 
     @property
     def label(self) -> str:
-        """What the user calls it: a method with its class, a notebook's cell `<cell>`."""
-        name = self.code.co_qualname.rpartition("<locals>.")[2]
-        return self.name if name == "<module>" else name
+        """What the user calls it: a method with its class, a notebook's cell `<cell>`, a wrapper by
+        the name that it took over (functools.wraps).
+        """
+        code = self.code
+        name = code.co_qualname.rpartition("<locals>.")[2]
+        return self.name if name == "<module>" or self.name != code.co_name else name
 
     @property
     def first_line(self) -> int:
@@ -94,9 +97,11 @@ class Original:
     @property
     def plain(self) -> Callable[..., Any]:
         """What runs it on the dispatcher's values, with as little around it as there can be."""
-        if self.is_weak or not self.takes_positionals_only:
+        if self.is_weak:
             return self
-        return FunctionType(self.code, self.namespace, self.name)
+        if self.takes_positionals_only:
+            return FunctionType(self.code, self.namespace, self.name)
+        return Spread(self.code, self.namespace)
 
     @property
     def arity(self) -> int:

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 import jitmagic
 from demos.models import CharGPT, Classifier, fused
 from jitmagic.api import tagged_copy, tagged_handle
+from jitmagic.diagnostics.builds import MeasuredFrame, newest_variants, nodes_of
 from jitmagic.diagnostics.cost import costs_of
 from jitmagic.diagnostics.explain import Explanation, explanation_of
 from jitmagic.diagnostics.gutter import listings
 from jitmagic.diagnostics.laps import _without_clock
+from jitmagic.graph.node_meta import lines_of
 
 
 def three_lines(x: Tensor, y: Tensor) -> Tensor:
@@ -44,7 +46,33 @@ def branch(x: Tensor) -> Tensor:
     return x
 
 
+def results_of_results(x: Tensor) -> tuple[Tensor, Tensor]:
+    features = (x * 2).sin()
+    return features, (features @ features).cos()
+
+
+def of_data(x: Tensor, w: Tensor) -> Tensor:
+    h = torch.tanh(x @ w)
+    kept = h[h[:, 0] > 0]
+    y = torch.relu(kept * 2 + 1)
+    return (y @ w).sum(-1)
+
+
+def experts(x: Tensor, w: Tensor, which: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for expert in range(2):
+        rows = (which == expert).nonzero().squeeze(-1)
+        out = out.index_add(0, rows, torch.relu(x[rows] @ w))
+    return out.sum(-1)
+
+
+def masked(x: Tensor) -> tuple[Tensor, Tensor]:
+    positive = x[x > 0]
+    return positive.sin().mean(), positive
+
+
 SQUARE = torch.randn(32, 32)
+ROUGH = SQUARE.clone().requires_grad_()
 PROGRAMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "fused": (fused, (torch.randn(8, 64), torch.randn(8, 64))),
     "lines": (three_lines, (SQUARE, SQUARE)),
@@ -56,6 +84,14 @@ PROGRAMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "break, training": (breaks, (torch.randn(64, requires_grad=True),)),
     "random": (draws, (torch.randn(64),)),
     "callees": (branch, (torch.ones(8),)),
+    "results of results": (results_of_results, (SQUARE,)),
+    "results of results, training": (results_of_results, (ROUGH,)),
+    "data decide sizes": (of_data, (SQUARE, SQUARE)),
+    "data decide sizes, training": (of_data, (SQUARE, ROUGH)),
+    "experts": (experts, (SQUARE, SQUARE, torch.arange(32) % 2)),
+    "experts, training": (experts, (SQUARE, ROUGH, torch.arange(32) % 2)),
+    "masked": (masked, (SQUARE,)),
+    "masked, training": (masked, (ROUGH,)),
 }
 
 
@@ -128,6 +164,32 @@ def test_backends_without_a_plan_say_so(backend: str) -> None:
     found = jitmagic.explain(fused, backend=backend)(torch.ones(2, 2), torch.ones(2, 2))
     assert not found.costs
     assert "no plan" in str(found)
+
+
+@pytest.mark.parametrize("case", ["data decide sizes, training", "masked", "results of results"])
+def test_parts_of_any_sizes_are_measured_at_those_of_the_call(case: str) -> None:
+    fn, args = PROGRAMS[case]
+    found = jitmagic.explain(fn, dynamic=True)(*args)
+    assert not found.costs.notes
+    own, rest = listings(found)[0], found.costs.unattributed
+    assert own.eager + rest.eager / found.costs.eager == pytest.approx(1, abs=0.05)
+
+
+def test_a_backward_is_that_of_its_part() -> None:
+    """Each part is an autograd node, and its backward is compiled at its first use: the last one's
+    before the first one's. What was not called for has none.
+    """
+    step = tagged_copy(results_of_results, {})
+    features, result = step(ROUGH)
+    (features.sum() + result.sum()).backward()
+    (frame,) = newest_variants(tagged_handle(step).journal)
+    first, last = MeasuredFrame.of(frame).parts  # type: ignore[union-attr]
+    assert [build.name for build in first.builds] == ["forward", "backward"]
+    assert [build.name for build in last.builds] == ["forward", "backward"]
+    assert first.builds[0].part is first.builds[1].part is not last.builds[1].part
+    lines = [{n: lines_of(node) for n, node in nodes_of(b).items()} for b in first.builds]
+    assert all(line[0].lineno == results_of_results.__code__.co_firstlineno + 1
+               for known in lines for line in known.values() if line)  # fmt: skip
 
 
 @pytest.mark.parametrize("dynamic", [None, True])

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import jitmagic
 from jitmagic.codegen import render
-from jitmagic.diagnostics.cost import partitions_of
+from jitmagic.diagnostics.builds import partitions_of
 from jitmagic.diagnostics.explain import explanation_of
 from jitmagic.diagnostics.passport import Passport
 from jitmagic.diagnostics.timing import Against, Side, Timing

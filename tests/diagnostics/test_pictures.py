@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import jitmagic
-from jitmagic.diagnostics.cost import builds_in_use, newest_variants, nodes_of, partitions_of
+from jitmagic.diagnostics.builds import builds_in_use, newest_variants, nodes_of
 from jitmagic.diagnostics.footprint import footprint_of
 from jitmagic.diagnostics.pictures import PICTURES
 from jitmagic.loops.ir import Nest
@@ -170,9 +170,8 @@ def test_what_a_backward_reads_of_the_forward_is_drawn_and_told_where_it_is_comp
     """An input of the backward has the name of the forward's node."""
     found = jitmagic.explain(saves)(torch.randn(4, requires_grad=True))
     (frame,) = newest_variants(found.records)
-    parts = partitions_of(frame[0])
     for build in builds_in_use(frame):
-        nodes = nodes_of(build, parts)
+        nodes = nodes_of(build)
         made = [n for step in build.schedule.program.steps if isinstance(step, Nest)
                 for n in step.origins]  # fmt: skip
         assert made

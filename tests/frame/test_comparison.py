@@ -28,6 +28,12 @@ from jitmagic.records import COMPILED, Eager
 X = torch.linspace(-1, 1, 6)
 
 
+@pytest.fixture(autouse=True)
+def long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is timed after the comparison: test_streaks.py is about that."""
+    monkeypatch.setattr(comparison, "MOST_SECONDS", 0.0)
+
+
 def which(x: Tensor) -> Tensor:
     return x.sin() + (100 if jitmagic.is_compiling() else 0)
 
