@@ -24,7 +24,7 @@ from .graph.node_meta import lines_of
 from .guards.read import read_source
 from .guards.source import Source
 from .symbols.interval import INT64, Interval
-from .symbols.size import SizeOf
+from .symbols.size import hintless, is_of_tensor, origin_at
 from .trace.breaks import FailedOperation
 from .trace.concrete import places_of
 from .trace.machine import trace
@@ -122,7 +122,7 @@ def _has_differed(handle: Handle, snapshot: FrameSnapshot, origins: Iterable[Has
     """Whether sizes or numbers are not what they were in another call."""
     numbers = handle.ledger.varying(snapshot) or ()
     sizes = handle.ledger.differing_sizes(snapshot)
-    differing = {SizeOf(source, dim) for source, dims in sizes.items() for dim in dims}
+    differing = {origin_at(source, place) for source, places in sizes.items() for place in places}
     return any(origin in differing or origin in numbers for origin in origins)
 
 
@@ -137,17 +137,17 @@ def _also(
     source: Source,
     tensor: torch.Tensor,
 ) -> Mapping[int, Interval]:
-    """The dimensions that vary, and more of them."""
+    """What varies, and more of it."""
     found = dict(dims(source, tensor))
-    for dim in more(source, tensor) - found.keys() - marked_static(tensor):
-        found[dim] = INT64
+    for place in more(source, tensor) - found.keys() - marked_static(tensor):
+        found[place] = INT64
     return dict(sorted(found.items()))
 
 
 def has_own_symbols(handle: Handle, traced: Trace) -> bool:
     """Whether sizes are symbols because they were seen to change."""
     symbols = places_of(traced)
-    found = any(isinstance(s.origin, SizeOf) and not s.origin.unbacked for s in symbols)
+    found = any(is_of_tensor(symbol) and not hintless(symbol) for symbol in symbols)
     return handle.options.dynamic is None and found
 
 

@@ -14,6 +14,7 @@ A size outside the range that is asked for is one that nobody spoke of: those ar
 
 A dimension differs from a variant that fits the call in all but sizes and numbers: what also has
 another dtype or another mode is another use of the function, and says nothing about its sizes.
+Strides differ likewise, and go with the sizes, each at its place (symbols/size.py).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from ..errors import UsageError
 from ..guards.source import Argument, DictEntry, Item, Source
 from ..options import Options
 from ..symbols.interval import INT64, Interval, Unbacked
+from ..symbols.size import stride_place
 
 __all__ = [
     "dynamic_dims", "is_argument", "mark_dynamic", "mark_static", "mark_unbacked", "marked_static",
@@ -112,7 +114,8 @@ def dynamic_dims(
     def dims(source: Source, tensor: torch.Tensor) -> Mapping[int, Interval]:
         found: Dims = dict.fromkeys(differing.get(source, ()), INT64)
         if options.dynamic is True and is_argument(source, tensor):
-            found = dict.fromkeys(range(tensor.dim()), INT64)
+            rank = tensor.dim()
+            found = dict.fromkeys((*range(rank), *map(stride_place, range(rank))), INT64)
         if isinstance(source, Argument):
             _update(found, tensor, {d: Interval(*r) for d, r in asked.get(source.name, ())})
         if tensor.__dict__:

@@ -25,10 +25,18 @@ from ..symbols.floats import is_computable
 from ..symbols.interval import Interval, Unbacked
 from ..symbols.polynomial import is_integral
 from ..symbols.scalar import Symbol, symbols_of
-from ..symbols.size import DataSize, Size, SizeOf, hintless
+from ..symbols.size import (
+    DataSize,
+    Size,
+    SizeOf,
+    hintless,
+    is_of_tensor,
+    origin_at,
+    stride_place,
+)
 from .breaks import DataDecidesSize, Reason, UnbackedSize
 from .result import Specialized
-from .symbolic_sizes import LARGEST, SMALLEST, guards_of_range
+from .symbolic_sizes import LARGEST, SMALLEST, STRIDES, guards_of_range
 
 __all__ = [
     "Constants",
@@ -44,7 +52,7 @@ __all__ = [
 ]
 
 DynamicDims = Callable[[Source, torch.Tensor], Mapping[int, Interval]]
-"""Which dimensions of a tensor may vary, and within which range."""
+"""Which sizes and strides of a tensor may vary, by place, and within which range."""
 
 _EXAMPLE = 61  # of sizes that data decide, where they may be so large
 Constants = dict[Hashable, Specialized]
@@ -98,7 +106,7 @@ class Symbols(Context):
     def _guard_range(self, symbol: Symbol, range: Interval) -> None:
         if (place := self.place(symbol)) is not None:
             self.rounds[symbol, place] = self.rounds.get((symbol, place), 0) + 1
-        if isinstance(symbol.origin, SizeOf):
+        if is_of_tensor(symbol):
             for guard in guards_of_range(symbol, range):
                 self._guard(guard)
             return
@@ -145,8 +153,7 @@ class Symbols(Context):
     def are_sizes(symbols: Iterable[Symbol]) -> bool:
         """Whether these are ints that a call of the frame is given: sizes, or numbers."""
         return all(
-            isinstance(symbol.origin, SizeOf)
-            or (symbol.kind is int and isinstance(symbol.origin, Source))
+            is_of_tensor(symbol) or (symbol.kind is int and isinstance(symbol.origin, Source))
             for symbol in symbols
         )
 
@@ -160,15 +167,16 @@ class Symbols(Context):
         return Size(symbol, self)
 
     def varying_dims(self, source: Source, tensor: torch.Tensor) -> dict[int, Interval]:
-        """The dimensions of an input that become symbols."""
+        """The dimensions of an input that become symbols, and the places of strides that may."""
         if self.dynamic is None:
             return {}
         found = {}
-        for dim, range in self.dynamic(source, tensor).items():
+        for place, range in self.dynamic(source, tensor).items():
             least = 0 if isinstance(range, Unbacked) else SMALLEST
-            limits = range.narrowed(Interval(least, LARGEST))
-            if limits.has(tensor.shape[dim]) and SizeOf(source, dim) not in self.constants:
-                found[dim] = limits
+            limits = range.narrowed(Interval(least, LARGEST)) if place >= 0 else STRIDES
+            now = tensor.shape[place] if place >= 0 else tensor.stride(stride_place(place))
+            if limits.has(now) and origin_at(source, place) not in self.constants:
+                found[place] = limits
         return found
 
 
@@ -218,5 +226,5 @@ def specialized(
     symbol: Symbol, why: str, where: UserLine | None, counts_rounds: bool = False
 ) -> Specialized:
     """What is remembered of a symbol that has to be a constant."""
-    name = size_name(symbol) if isinstance(symbol.origin, SizeOf) else symbol.name
+    name = size_name(symbol) if is_of_tensor(symbol) else symbol.name
     return Specialized(symbol.origin, name, why, where, counts_rounds)

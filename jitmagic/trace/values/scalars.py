@@ -33,7 +33,7 @@ from ...symbols.interval import ANY_FLOAT, EXACT, INT64, Interval
 from ...symbols.polynomial import normal
 from ...symbols.rounding import rounded
 from ...symbols.scalar import Number, Symbol, apply, constant, symbols_of
-from ...symbols.size import Size, SizeFloat, SizeOf, number_of_sizes
+from ...symbols.size import Size, SizeFloat, is_of_tensor, number_of_sizes
 from ..result import GraphInput, InputKind, Recipe
 from ..wrap import intercepts
 from .asserted_numbers import float_result, is_nonzero, within
@@ -357,7 +357,7 @@ def _of_sizes(machine: Machine, op: str, operands: tuple[ScalarValue, ...]) -> S
     expr = apply(op, float, *(operand.expr for operand in operands))
     symbols = symbols_of(expr)
     machine.symbols.require(expr, ANY_FLOAT, op)
-    if all(isinstance(symbol.origin, SizeOf) for symbol in symbols):
+    if all(map(is_of_tensor, symbols)):
         made = SizeFloat(expr, machine.symbols)
         return ScalarValue(float, expr, number_node(machine, float, made))
     source = computed_early(machine, op, expr)
