@@ -17,7 +17,7 @@ import torch
 
 from .bytecode import FrameSnapshot
 from .errors import OperationFailed, UserLine
-from .frame.dynamic import dynamic_dims, is_argument, marked_static
+from .frame.dynamic import declared_numbers, dynamic_dims, is_argument, marked_static
 from .frame.handle import Handle
 from .frame.skip import is_library_file
 from .graph.node_meta import lines_of
@@ -50,13 +50,20 @@ _PARAMETERS = 4  # how many times longer the loops of optimizers may be than the
 
 def trace_frame(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> Trace:
     """The trace that is compiled for this call."""
-    options, varying = handle.options, handle.ledger.varying(snapshot)
+    options, varying = handle.options, _varying(handle, snapshot)
     if handle.library is not None:
         longer = replace(options, unroll_limit=_PARAMETERS * options.unroll_limit)
         return trace(snapshot, longer, stop, varying)
     traced = _trace_sizes(handle, snapshot, stop, varying)
     handle.flat.root.handed_on.add(traced)
     return traced
+
+
+def _varying(handle: Handle, snapshot: FrameSnapshot) -> frozenset[Source] | None:
+    """Numbers that differed, and those that the options name."""
+    differing = handle.ledger.varying(snapshot)
+    declared = declared_numbers(handle.options, snapshot.code.co_varnames, snapshot.args)
+    return differing if not declared else declared | (differing or frozenset())
 
 
 def _trace_sizes(
@@ -161,7 +168,7 @@ def trace_statically(
 ) -> Trace:
     """The trace with the sizes of this call, and `why`."""
     origins = {symbol.origin for symbol in places_of(symbolic)}
-    varying = handle.ledger.varying(snapshot)
+    varying = _varying(handle, snapshot)
     numbers = None if varying is None else frozenset(one for one in varying if one not in origins)
     static = trace(snapshot, handle.options, stop, numbers, None, *_known(handle))
     constants = tuple(specialized(symbol, why, where) for symbol in places_of(symbolic))

@@ -143,11 +143,18 @@ class Symbols(Context):
 
     def _can_compute(self, left: Expr, right: Expr) -> bool:
         """Nor numbers that are there only when the guards have passed."""
+        return all(
+            is_computable(side, lambda s: _is_given(s.origin), self.range_of)
+            for side in (left, right)
+        )
 
-        def is_given(symbol: Symbol) -> bool:
-            return isinstance(symbol.origin, Source) and not isinstance(symbol.origin, Drawn)
+    def is_given_or_computed(self, expr: Expr) -> bool:
+        """Whether Python can compute it before the graph runs, of numbers that were read."""
 
-        return all(is_computable(side, is_given, self.range_of) for side in (left, right))
+        def is_read(symbol: Symbol) -> bool:
+            return _is_given(symbol.origin) and symbol.origin in self.values
+
+        return is_computable(expr, is_read, self.range_of)
 
     @staticmethod
     def are_sizes(symbols: Iterable[Symbol]) -> bool:
@@ -178,6 +185,11 @@ class Symbols(Context):
             if limits.has(now) and origin_at(source, place) not in self.constants:
                 found[place] = limits
         return found
+
+
+def _is_given(origin: Hashable) -> bool:
+    """Whether a number is there before the guards are asked."""
+    return isinstance(origin, Source) and not isinstance(origin, Drawn)
 
 
 def _too_late(*guards: Guard) -> NoReturn:

@@ -17,7 +17,7 @@ on them. Goes out: 0-dim int64 and float64 nodes of the graph, each with an expr
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -269,6 +269,16 @@ def scalar_input(machine: Machine, name: str, source: Source, kind: type) -> Nod
     node = graph.placeholder(name, spec)
     graph.inputs[node] = GraphInput(node.name, source, spec, InputKind.SCALAR)
     return node
+
+
+def unknown_number(
+    machine: Machine, origin: Hashable, source: Drawn, kind: type, limits: Interval | None = None
+) -> ScalarValue:
+    """A number that is made before the graph runs, of which nothing is known but its limits."""
+    limits = limits or (INT64 if kind is int else ANY_FLOAT)
+    symbol = Symbol(f"{source.name}()", kind, limits, origin)
+    machine.symbols.add(symbol, None)
+    return ScalarValue(kind, symbol, scalar_input(machine, source.name, source, kind), source)
 
 
 def scalar_of(machine: Machine, value: Value) -> ScalarValue | None:
