@@ -39,7 +39,7 @@ from .trace.rolled import (
     note,
     unroll,
 )
-from .trace.symbolic import specialized
+from .trace.symbolic import DynamicDims, specialized
 from .trace.written_back import Resized, resized
 
 __all__ = ["has_own_symbols", "stop_before", "trace_frame", "trace_statically"]
@@ -98,12 +98,13 @@ def _trace_loops(
     snapshot: FrameSnapshot,
     stop: Stop | None,
     varying: frozenset[Source] | None,
-    dynamic: Dims | None,
+    dims: Dims | None,
 ) -> Trace:
     """Loops whose number of rounds was seen to vary are Python's, unless a graph break is not
     wanted, or a round needs to know which one it is.
     """
     flat, options = handle.flat, handle.options
+    dynamic = dims and DynamicDims(dims, handle.ledger.earlier_sizes(snapshot))
     items = items_of_round(flat, (*snapshot.args, *snapshot.cells))
     numbers = varying if not items else items | (varying or frozenset())
     traced = trace(snapshot, options, stop, numbers, dynamic, *_known(handle))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any, Protocol
@@ -35,6 +35,7 @@ from ..guards.read import UNREADABLE, read_source
 from ..guards.source import Argument, Source, describe
 from ..guards.words import one_value
 from ..records import COMPILED, Compiled, Difference, Eager, Failed, Missed, Occasion, Outcome
+from ..spec import TensorSpec
 from ..symbols.size import SizeOf, origin_at, stride_place
 from .growth import Guards, counted, grown_int, grown_size
 from .library import LibraryFunction
@@ -326,6 +327,19 @@ class Ledger:
                     found.setdefault(guard.source, set()).update(places, guard.free_places)
         return {source: places for source, places in found.items() if places}
 
+    def earlier_sizes(self, snapshot: FrameSnapshot) -> Callable[[Source, int], Hashable]:
+        """What tells the size or stride at a place of a tensor in each variant that there is."""
+        entries = self._alike((*snapshot.args, *snapshot.cells))
+        specs = [
+            {guard.source: guard.spec for guard in e.notes.guards if isinstance(guard, TensorMatch)}
+            for e in entries
+        ]
+
+        def earlier(source: Source, place: int) -> Hashable:
+            return tuple(_number_at(spec.get(source), place) for spec in specs)
+
+        return earlier
+
     def static_shapes(self, snapshot: FrameSnapshot) -> list[dict[Source, tuple[int, ...]]]:
         """The shapes of compiled entries that differ from the frame in sizes alone, and have no
         symbols.
@@ -368,6 +382,13 @@ class Ledger:
         constants = {origin for entry in entries for origin in entry.notes.constants}
         found = ((entry.notes.number, why_not(entry, snapshot, constants)) for entry in entries)
         return tuple((number, why) for number, why in found if why is not None)
+
+
+def _number_at(spec: TensorSpec | None, place: int) -> int | None:
+    if spec is None:
+        return None
+    numbers, dim = (spec.shape, place) if place >= 0 else (spec.stride, stride_place(place))
+    return numbers[dim] if dim < len(numbers) else None
 
 
 def _may_be_symbol(guard: Guard, newest: Entry) -> bool:

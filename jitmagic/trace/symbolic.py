@@ -51,12 +51,19 @@ __all__ = [
     "with_constants",
 ]
 
-DynamicDims = Callable[[Source, torch.Tensor], Mapping[int, Interval]]
-"""Which sizes and strides of a tensor may vary, by place, and within which range."""
-
 _EXAMPLE = 61  # of sizes that data decide, where they may be so large
 Constants = dict[Hashable, Specialized]
 """By the origins of their symbols."""
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicDims:
+    """Which sizes and strides of a tensor may vary, by place, and within which range; and what they
+    were in the variants there are: those that differed there are not one symbol.
+    """
+
+    of: Callable[[Source, torch.Tensor], Mapping[int, Interval]]
+    earlier: Callable[[Source, int], Hashable] = lambda source, place: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,7 @@ class Symbols(Context):
         self.results: Mapping[Expr, tuple[Node, int]] = {}  # where data's sizes are read off
         self.read_from: dict[Symbol, Node] = {}  # the tensors of numbers that data decide
         self.read_sizes: dict[Symbol, Size] = {}  # those that are sizes
-        self.sizes: dict[tuple[int, Interval], Symbol] = {}  # by hint and range
+        self.sizes: dict[Hashable, Symbol] = {}  # by hint, range and earlier values
         self.varying, self.constants = varying, constants
         self.values: dict[Source, Any] = {}  # the ScalarValue of each source that was read
         self.where: UserLine | None = None  # of the Specialize that ends the attempt
@@ -178,13 +185,22 @@ class Symbols(Context):
         if self.dynamic is None:
             return {}
         found = {}
-        for place, range in self.dynamic(source, tensor).items():
+        for place, range in self.dynamic.of(source, tensor).items():
             least = 0 if isinstance(range, Unbacked) else SMALLEST
             limits = range.narrowed(Interval(least, LARGEST)) if place >= 0 else STRIDES
             now = tensor.shape[place] if place >= 0 else tensor.stride(stride_place(place))
             if limits.has(now) and origin_at(source, place) not in self.constants:
                 found[place] = limits
         return found
+
+    def shared_symbol(self, own: Symbol, hint: int) -> Symbol:
+        """The symbol of all sizes that are equal and always were."""
+        origin: Any = own.origin
+        if isinstance(origin, SizeOf) and origin.unbacked:  # which this call says nothing of
+            return self.sizes.setdefault(own, own)
+        place = origin.dim if isinstance(origin, SizeOf) else stride_place(origin.dim)
+        earlier = None if self.dynamic is None else self.dynamic.earlier(origin.source, place)
+        return self.sizes.setdefault((hint, own.range, earlier), own)
 
 
 def _is_given(origin: Hashable) -> bool:

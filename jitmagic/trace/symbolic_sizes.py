@@ -2,8 +2,8 @@
 
 Comes in: a tensor, where it was found, and which of its dimensions and strides may vary. Goes out:
 its spec with Sizes, and the guards: what TensorMatch leaves free, that sizes keep to their ranges,
-that strides are products of them. Dimensions of equal size share one symbol, guarded by equality:
-where that fails the next variant has hints that differ, hence symbols of their own.
+that strides are products of them. Dimensions of equal size, now and in the variants there are,
+share one symbol, guarded by equality: where that fails the next variant has symbols of their own.
 
 A stride is a symbol where it varies and is no product: that of a row `x[:, t]` depends on a size
 that the tensor does not have. Strides further out are products with it, where they were.
@@ -21,7 +21,6 @@ from typing import Any
 from ..guards.guard import Guard, SizesRelate
 from ..guards.source import Source
 from ..spec import TensorSpec
-from ..symbols.context import Context
 from ..symbols.expr import Integer
 from ..symbols.interval import INT64, Interval, Unbacked
 from ..symbols.scalar import Symbol
@@ -55,19 +54,18 @@ class SymbolicShape:
 
 
 def symbolic_shape(
-    context: Context,
-    shared: dict[tuple[int, Interval], Symbol],
+    symbols: Any,
     source: Source,
     spec: TensorSpec,
     varying: Mapping[int, Interval],
 ) -> SymbolicShape:
-    """The spec with what is `varying`, by place, as symbols. `shared`: those there are, by hint."""
+    """The spec with what is `varying`, by place, as symbols; `symbols`: those of the trace."""
     guards: list[Guard] = []
 
     def symbol_at(place: int) -> Dimension:
         hint = spec.shape[place] if place >= 0 else spec.stride[stride_place(place)]
         origin = origin_at(source, place, isinstance(varying[place], Unbacked))
-        return _symbol(context, shared, origin, hint, varying[place], guards)
+        return _symbol(symbols, origin, hint, varying[place], guards)
 
     shape: list[Any] = [symbol_at(d) if d in varying else n for d, n in enumerate(spec.shape)]
     strides = _products(spec, shape)
@@ -81,29 +79,27 @@ def symbolic_shape(
 
 
 def _symbol(
-    context: Context,
-    shared: dict[tuple[int, Interval], Symbol],
+    symbols: Any,
     origin: SizeOf | StrideOf,
     hint: int,
     range: Interval,
     guards: list[Guard],
 ) -> Dimension:
     unbacked = isinstance(range, Unbacked)
-    name = f"s{len(shared)}" + "u" * unbacked
+    name = f"s{len(symbols.sizes)}" + "u" * unbacked
     limits = Interval(range.low, range.high)
     own = Symbol(name, int, limits, origin)
-    # Equal sizes of this call say nothing of unbacked ones: each has a key of its own.
-    symbol = shared.setdefault((-1 - len(shared) if unbacked else hint, limits), own)
+    symbol: Symbol = symbols.shared_symbol(own, hint)
     if symbol is own and unbacked:
-        context.add(symbol, None, hint)
+        symbols.add(symbol, None, hint)
     elif symbol is own:
-        context.add(symbol, hint)
+        symbols.add(symbol, hint)
     if symbol is own:
         guards.append(SizesRelate(">=", symbol, Integer(int(range.low))))
         guards.append(SizesRelate("<=", symbol, Integer(int(range.high))))
     else:
         guards.append(SizesRelate("==", own, symbol))
-    return size_of(symbol, context)
+    return size_of(symbol, symbols)
 
 
 def _is_stride(source: Source, dim: int, stride: Dimension) -> Guard:

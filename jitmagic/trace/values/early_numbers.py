@@ -20,7 +20,7 @@ from ...symbols.scalar import Symbol, symbols_of
 from ..result import BuildTuple, Recipe
 from .base import Builder, Machine, Value
 
-__all__ = ["computed_early", "keeps_off_zero"]
+__all__ = ["computed_early", "drawn_early", "keeps_off_zero"]
 
 _LEAST = 5e-324  # the float next to zero
 

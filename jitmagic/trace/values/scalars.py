@@ -52,6 +52,7 @@ __all__ = [
     "python_node",
     "scalar_input",
     "scalar_of",
+    "unknown_number",
 ]
 
 _DTYPES = {int: torch.int64, float: torch.float64}
