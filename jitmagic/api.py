@@ -124,7 +124,7 @@ def jit(
     backend: str | Callable[..., Any] = ...,
     mode: str = ...,
     fullgraph: bool = ...,
-    dynamic: bool | Mapping[str, Mapping[int, Any]] | None = ...,
+    dynamic: bool | Mapping[str, Any] | None = ...,
     options: Mapping[str, Any] | Options | None = ...,
 ) -> T: ...
 @overload
@@ -135,7 +135,7 @@ def jit(
     backend: str | Callable[..., Any] = ...,
     mode: str = ...,
     fullgraph: bool = ...,
-    dynamic: bool | Mapping[str, Mapping[int, Any]] | None = ...,
+    dynamic: bool | Mapping[str, Any] | None = ...,
     options: Mapping[str, Any] | Options | None = ...,
 ) -> Callable[[T], T]: ...
 
@@ -147,7 +147,7 @@ def jit(
     backend: str | Callable[..., Any] = "native",
     mode: str = "default",
     fullgraph: bool = False,
-    dynamic: bool | Mapping[str, Mapping[int, Any]] | None = None,
+    dynamic: bool | Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | Options | None = None,
 ) -> Any:
     """Tag a function, method, lambda, nn.Module instance (in place) or nn.Module class.
@@ -163,7 +163,7 @@ def jit(
     dynamic: which sizes are data, so that one variant serves them all (0 and 1 never are). None:
         those with a mark (mark_dynamic), and those that change, from the second variant on; True:
         of every argument; False: none; {"x": {0: (2, 4096), 1: None}}: these, within bounds, and
-        as None.
+        as None; {"n": ...}: an int or a float, or all sizes of a tensor.
     options: further names of `jitmagic.Options`, as a mapping or an Options object.
 
     A function comes back as a real Python function of the same signature, which can be asked

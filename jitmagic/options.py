@@ -44,7 +44,7 @@ KEEP = ("faster", "compiled")
 CPU_TIERS = ("auto", "cpp", "numba", "aten")
 
 
-Dimensions = tuple[tuple[str, tuple[tuple[int, tuple[int, int]], ...]], ...]
+Dimensions = tuple[tuple[str, Any], ...]  # of each ((dim, (low, high)), ...), or `...`
 """Of an argument's name: its dimensions that vary, and within which bounds."""
 _ANY_SIZE = (2, 2**31)
 
@@ -205,27 +205,28 @@ def _check(options: Options) -> None:
         raise OptionError("value for compile_seconds", seconds, ("a positive number",))
 
 
-_DYNAMIC = ('a mapping like {"x": {0: (2, 4096), 1: None}}',)
+_DYNAMIC = ('a mapping like {"x": {0: (2, 4096), 1: None}, "n": ...}',)
 
 
 def _dimensions(value: Any) -> Any:
     """dynamic={...} in a hashable form; everything else as it is."""
     if not isinstance(value, Mapping):
         return value
-    return tuple(
-        (name, tuple(map(_bounds, dims.items()))) for name, dims in map(_named, value.items())
-    )
+    return tuple(map(_named, value.items()))
 
 
-def _named(item: tuple[Any, Any]) -> tuple[str, Mapping[int, Any]]:
+def _named(item: tuple[Any, Any]) -> tuple[str, Any]:
+    """Of an argument its dimensions, or `...`: all that is a number of it."""
     name, dims = item
-    if not isinstance(name, str) or not isinstance(dims, Mapping):
+    if not isinstance(name, str) or not (dims is ... or isinstance(dims, Mapping)):
         raise OptionError("value for dynamic", {name: dims}, _DYNAMIC)
-    return name, dims
+    return name, dims if dims is ... else tuple(map(_bounds, dims.items()))
 
 
 def _bounds(item: tuple[Any, Any]) -> tuple[int, tuple[int, int]]:
     dim, bounds = item
+    if bounds is not None and not (isinstance(bounds, tuple | list) and len(bounds) == 2):
+        raise OptionError("value for dynamic", {dim: bounds}, _DYNAMIC)
     low, high = _ANY_SIZE if bounds is None else bounds
     if not all(type(n) is int for n in (dim, low, high)) or low > high or dim < 0:
         raise OptionError("value for dynamic", {dim: bounds}, _DYNAMIC)

@@ -17,14 +17,14 @@ import torch
 
 from .bytecode import FrameSnapshot
 from .errors import OperationFailed, UserLine
-from .frame.dynamic import dynamic_dims, is_argument, marked_static
+from .frame.dynamic import declared_numbers, dynamic_dims, is_argument, marked_static
 from .frame.handle import Handle
 from .frame.skip import is_library_file
 from .graph.node_meta import lines_of
 from .guards.read import read_source
 from .guards.source import Source
 from .symbols.interval import INT64, Interval
-from .symbols.size import SizeOf
+from .symbols.size import hintless, is_of_tensor, origin_at
 from .trace.breaks import FailedOperation
 from .trace.concrete import places_of
 from .trace.machine import trace
@@ -39,7 +39,7 @@ from .trace.rolled import (
     note,
     unroll,
 )
-from .trace.symbolic import specialized
+from .trace.symbolic import DynamicDims, specialized
 from .trace.written_back import Resized, resized
 
 __all__ = ["has_own_symbols", "stop_before", "trace_frame", "trace_statically"]
@@ -50,13 +50,20 @@ _PARAMETERS = 4  # how many times longer the loops of optimizers may be than the
 
 def trace_frame(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> Trace:
     """The trace that is compiled for this call."""
-    options, varying = handle.options, handle.ledger.varying(snapshot)
+    options, varying = handle.options, _varying(handle, snapshot)
     if handle.library is not None:
         longer = replace(options, unroll_limit=_PARAMETERS * options.unroll_limit)
         return trace(snapshot, longer, stop, varying)
     traced = _trace_sizes(handle, snapshot, stop, varying)
     handle.flat.root.handed_on.add(traced)
     return traced
+
+
+def _varying(handle: Handle, snapshot: FrameSnapshot) -> frozenset[Source] | None:
+    """Numbers that differed, and those that the options name."""
+    differing = handle.ledger.varying(snapshot)
+    declared = declared_numbers(handle.options, snapshot.code.co_varnames, snapshot.args)
+    return differing if not declared else declared | (differing or frozenset())
 
 
 def _trace_sizes(
@@ -91,12 +98,13 @@ def _trace_loops(
     snapshot: FrameSnapshot,
     stop: Stop | None,
     varying: frozenset[Source] | None,
-    dynamic: Dims | None,
+    dims: Dims | None,
 ) -> Trace:
     """Loops whose number of rounds was seen to vary are Python's, unless a graph break is not
     wanted, or a round needs to know which one it is.
     """
     flat, options = handle.flat, handle.options
+    dynamic = dims and DynamicDims(dims, handle.ledger.earlier_sizes(snapshot))
     items = items_of_round(flat, (*snapshot.args, *snapshot.cells))
     numbers = varying if not items else items | (varying or frozenset())
     traced = trace(snapshot, options, stop, numbers, dynamic, *_known(handle))
@@ -122,7 +130,7 @@ def _has_differed(handle: Handle, snapshot: FrameSnapshot, origins: Iterable[Has
     """Whether sizes or numbers are not what they were in another call."""
     numbers = handle.ledger.varying(snapshot) or ()
     sizes = handle.ledger.differing_sizes(snapshot)
-    differing = {SizeOf(source, dim) for source, dims in sizes.items() for dim in dims}
+    differing = {origin_at(source, place) for source, places in sizes.items() for place in places}
     return any(origin in differing or origin in numbers for origin in origins)
 
 
@@ -137,17 +145,17 @@ def _also(
     source: Source,
     tensor: torch.Tensor,
 ) -> Mapping[int, Interval]:
-    """The dimensions that vary, and more of them."""
+    """What varies, and more of it."""
     found = dict(dims(source, tensor))
-    for dim in more(source, tensor) - found.keys() - marked_static(tensor):
-        found[dim] = INT64
+    for place in more(source, tensor) - found.keys() - marked_static(tensor):
+        found[place] = INT64
     return dict(sorted(found.items()))
 
 
 def has_own_symbols(handle: Handle, traced: Trace) -> bool:
     """Whether sizes are symbols because they were seen to change."""
     symbols = places_of(traced)
-    found = any(isinstance(s.origin, SizeOf) and not s.origin.unbacked for s in symbols)
+    found = any(is_of_tensor(symbol) and not hintless(symbol) for symbol in symbols)
     return handle.options.dynamic is None and found
 
 
@@ -161,7 +169,7 @@ def trace_statically(
 ) -> Trace:
     """The trace with the sizes of this call, and `why`."""
     origins = {symbol.origin for symbol in places_of(symbolic)}
-    varying = handle.ledger.varying(snapshot)
+    varying = _varying(handle, snapshot)
     numbers = None if varying is None else frozenset(one for one in varying if one not in origins)
     static = trace(snapshot, handle.options, stop, numbers, None, *_known(handle))
     constants = tuple(specialized(symbol, why, where) for symbol in places_of(symbolic))

@@ -1,10 +1,10 @@
 // BySizes: an executable for each vector of sizes that a graph was called with, picked natively.
 //
-// A symbol of the graph is read off its inputs: dimension `dim` of input `place`, or, where `dim` is -1, the number
-// in it, an int64 on the CPU. Of a graph without places who calls it knows the vector (autograd_template.cpp). Vectors
-// are few, so they are compared one after the other, the one used last first. What is new is made by the first Template
-// whose predicates are true of it; where none are, Python tells what to call. Of more than `most` the one used longest
-// ago is forgotten.
+// A symbol of the graph is read off its inputs: the size of dimension `dim` of input `place`; where `dim` is -1, the
+// number in it, an int64 on the CPU; where it is less, the stride of dimension -2 - dim (symbols/size.py). Of a graph
+// without places who calls it knows the vector (autograd_template.cpp). Vectors are few, so they are compared one after
+// the other, the one used last first. What is new is made by the first Template whose predicates are true of it; where
+// none are, Python tells what to call. Of more than `most` the one used longest ago is forgotten.
 
 #include "callable.h"
 #include "sizes.h"
@@ -51,14 +51,15 @@ int64_t size_at(const Dimension& where, PyObject* const* args, Py_ssize_t count)
   check(PyExc_TypeError, where.place < count && THPVariable_Check(args[where.place]), "input %zd is no tensor",
         where.place);
   const at::Tensor& tensor = THPVariable_Unpack(args[where.place]);
-  if (where.dim < 0) {
+  if (where.dim == -1) {
     const bool is_number = tensor.is_cpu() && tensor.scalar_type() == at::kLong && tensor.numel() == 1;
     check(PyExc_ValueError, is_number, "input %zd is no int64 on the CPU", where.place);
     return *tensor.const_data_ptr<int64_t>();
   }
-  const at::IntArrayRef sizes = tensor.sizes();
-  check(PyExc_ValueError, where.dim < int64_t(sizes.size()), "input %zd has too few dimensions", where.place);
-  return sizes[size_t(where.dim)];
+  const bool is_size = where.dim >= 0;
+  const int64_t dim = is_size ? where.dim : -2 - where.dim;
+  check(PyExc_ValueError, dim < tensor.dim(), "input %zd has too few dimensions", where.place);
+  return (is_size ? tensor.sizes() : tensor.strides())[size_t(dim)];
 }
 
 // What is known for these values, now the first; nullptr where nothing is.
@@ -142,7 +143,7 @@ PyObject* sized_new(PyTypeObject* type, PyObject* args, PyObject*) {
   for (PyObject* place : items(places)) {
     self->places->push_back({Py_ssize_t(integer(item(place, 0))), integer(item(place, 1))});
     const Dimension& last = self->places->back();
-    check(PyExc_ValueError, last.place >= 0 && last.dim >= -1, "a size is named by an input and a dimension, or -1");
+    check(PyExc_ValueError, last.place >= 0, "a size is named by an input and a dimension");
   }
   if (apart) {
     for (PyObject* values : items(apart)) {

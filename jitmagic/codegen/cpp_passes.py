@@ -107,7 +107,7 @@ class PassWriter:
         self, pass_: Pass, spans: Sequence[Span], rows: Rows, totals: Sequence[Accumulator]
     ) -> None:
         """Loops over the spans; a Total takes in one block of them after the other."""
-        body, level = self.body, block_level(spans)
+        body, level = self.body, block_level(spans, bool(self.kernel.outer))
         # Blocks are summed apart and then added, as eager sums in cascade: the error of one long
         # sum grows with its length (2.2e-6 where blocks gave 1.5e-7).
         if level is None or not any(a.total for a in totals):
@@ -237,7 +237,7 @@ class PassWriter:
 
     def _named(self, node: Reduction, width: int, spans: Sequence[Span]) -> Accumulator:
         """An accumulator for all points of the spans."""
-        level, total = block_level(spans), self._total(node, width)
+        level, total = block_level(spans, bool(self.kernel.outer)), self._total(node, width)
         if level is None or not total.total:
             return Accumulator(node, total.name, width)
         if not _is_one_at_times(level, spans):

@@ -80,7 +80,7 @@ class SymbolReport:
     """A size or a number that changes from call to call: a symbol, or a constant all the same."""
 
     origin: str  # "x.shape[0]"
-    kind: str  # "size" | "int" | "float" | "number" (of a constant)
+    kind: str  # "size" | "stride" | "int" | "float" | "number" (of a constant)
     range: Interval | None = None  # the values that the compiled code serves; None: a constant
     conditions: tuple[tuple[str, UserLine | None], ...] = ()  # decided on, and the line that asked
     specialized: str = ""  # why it is a constant

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 
 from ..errors import UserLine
 from ..guards.guard import InRange, SizesRelate, TensorMatch
-from ..guards.sizes import relation
+from ..guards.sizes import relation, size_name
 from ..guards.source import describe
 from ..symbols.expr import Integer
 from ..symbols.interval import ANY_FLOAT, INT64, Interval
 from ..symbols.scalar import Symbol
-from ..symbols.size import SizeOf
+from ..symbols.size import SizeOf, StrideOf
 from ..trace.concrete import data_symbols, places_of
 from ..trace.result import Trace
 from .findings import SymbolReport
@@ -23,13 +23,15 @@ from .words import here
 
 __all__ = ["changing", "symbol_reports"]
 
+_KINDS = {SizeOf: "size", StrideOf: "stride"}
+
 
 def symbol_reports(traced: Trace) -> list[SymbolReport]:
     """Constants first, then sizes, then numbers."""
     constants = [
         SymbolReport(
             one.name,
-            "size" if isinstance(one.origin, SizeOf) else "number",
+            _KINDS.get(type(one.origin), "number"),
             specialized=one.why,
             where=one.where,
         )
@@ -66,6 +68,11 @@ def _size_reports(traced: Trace) -> Iterator[SymbolReport]:
                 tuple((relation(guard), guard.where) for guard in shown),
                 where=match.where,
             )
+    for symbol in places_of(traced):
+        if isinstance(symbol.origin, StrideOf):
+            own = [guard for guard in relations if symbol in guard.symbols]
+            asked = ((relation(g), g.where) for g in own if not _is_given(g, limits))
+            yield SymbolReport(size_name(symbol), "stride", symbol.range, tuple(asked))
 
 
 def _equates(guard: SizesRelate, origin: SizeOf) -> bool:
@@ -114,6 +121,9 @@ def _sizes(traced: Trace) -> Iterator[str]:
         if isinstance(guard, TensorMatch):
             for dim in guard.free_sizes:
                 yield f"{describe(guard.source)}.shape[{dim}]: a symbol{_at(guard.where)}"
+    for symbol in places_of(traced):
+        if isinstance(symbol.origin, StrideOf):
+            yield f"{size_name(symbol)}: a symbol"
     limits = {end for symbol in places_of(traced) for end in symbol.limits}
     for guard in traced.guards:
         if isinstance(guard, SizesRelate) and not _is_given(guard, limits):

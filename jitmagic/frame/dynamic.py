@@ -7,30 +7,35 @@ they are compiled for.
     dynamic=False   none
     dynamic=None    marked ones; those that differ from an earlier variant
     dynamic=True    all of tensors among the arguments that are no parameters
-    dynamic={...}   these: {"x": {0: (1, 4096), 1: None}}, by the argument's name; and as None
+    dynamic={...}   these: {"x": {0: (1, 4096), 1: None}}, by the argument's name; and as None.
+                    {"x": ...}: all of a tensor; of an int or a float itself
 
 A mark of mark_unbacked goes before all of that, one of mark_static behind that of mark_dynamic.
 A size outside the range that is asked for is one that nobody spoke of: those are one variant more.
 
 A dimension differs from a variant that fits the call in all but sizes and numbers: what also has
 another dtype or another mode is another use of the function, and says nothing about its sizes.
+Strides differ likewise, and go with the sizes, each at its place (symbols/size.py).
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ..errors import UsageError
+from ..guards.check import is_number
 from ..guards.source import Argument, DictEntry, Item, Source
 from ..options import Options
 from ..symbols.interval import INT64, Interval, Unbacked
+from ..symbols.size import stride_place
 
 __all__ = [
-    "dynamic_dims", "is_argument", "mark_dynamic", "mark_static", "mark_unbacked", "marked_static",
+    "declared_numbers", "dynamic_dims", "is_argument", "mark_dynamic", "mark_static",
+    "mark_unbacked", "marked_static",
 ]  # fmt: skip
 
 # dim -> (smallest, largest, whether it is unbacked), or None: not a symbol. Plain, to be pickled.
@@ -111,15 +116,32 @@ def dynamic_dims(
 
     def dims(source: Source, tensor: torch.Tensor) -> Mapping[int, Interval]:
         found: Dims = dict.fromkeys(differing.get(source, ()), INT64)
-        if options.dynamic is True and is_argument(source, tensor):
-            found = dict.fromkeys(range(tensor.dim()), INT64)
-        if isinstance(source, Argument):
-            _update(found, tensor, {d: Interval(*r) for d, r in asked.get(source.name, ())})
+        named = asked.get(source.name, ()) if isinstance(source, Argument) else ()
+        if (options.dynamic is True and is_argument(source, tensor)) or named is ...:
+            rank = tensor.dim()
+            found = dict.fromkeys((*range(rank), *map(stride_place, range(rank))), INT64)
+        else:
+            _update(found, tensor, {d: Interval(*limits) for d, limits in named})
         if tensor.__dict__:
             _add_marks(tensor, found)
         return dict(sorted(found.items()))
 
     return dims
+
+
+def declared_numbers(
+    options: Options, names: Sequence[str], args: Sequence[object]
+) -> frozenset[Source]:
+    """The arguments that are numbers of which the options say that they vary."""
+    if not isinstance(options.dynamic, tuple):
+        return frozenset()
+    asked = {name for name, dims in options.dynamic if dims is ...}
+    given = enumerate(zip(names, args, strict=False))
+    return frozenset(
+        Argument(index, name)
+        for index, (name, value) in given
+        if name in asked and is_number(value)
+    )
 
 
 def is_argument(source: Source, tensor: torch.Tensor) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any, Protocol
@@ -35,7 +35,8 @@ from ..guards.read import UNREADABLE, read_source
 from ..guards.source import Argument, Source, describe
 from ..guards.words import one_value
 from ..records import COMPILED, Compiled, Difference, Eager, Failed, Missed, Occasion, Outcome
-from ..symbols.size import SizeOf
+from ..spec import TensorSpec
+from ..symbols.size import SizeOf, origin_at, stride_place
 from .growth import Guards, counted, grown_int, grown_size
 from .library import LibraryFunction
 from .native import Dispatcher, Entry, ModuleCall
@@ -313,18 +314,31 @@ class Ledger:
         return changed | {source for source in declared if source.name in self._library.varying}
 
     def differing_sizes(self, snapshot: FrameSnapshot) -> dict[Source, set[int]]:
-        """Dimensions of tensors in which the frame differs from an entry that is like it in all but
-        sizes and numbers, or that were symbols of one. Other instances of a module have tensors of
-        other sizes, which do not vary.
+        """Sizes and strides of tensors, by place, in which the frame differs from an entry that is
+        like it in all but those and numbers, or that were symbols of one. Other instances of a
+        module have tensors of other sizes, which do not vary.
         """
         found: dict[Source, set[int]] = {}
         for entry in self._alike((*snapshot.args, *snapshot.cells)):
             only_sizes = _differs_in_sizes(entry.notes.guards, snapshot)
             for guard in entry.notes.guards:
                 if isinstance(guard, TensorMatch) and _same_rank(guard, snapshot):
-                    dims = _differing(guard, snapshot) if only_sizes else set()
-                    found.setdefault(guard.source, set()).update(dims, guard.free_sizes)
-        return {source: dims for source, dims in found.items() if dims}
+                    places = _differing(guard, snapshot) if only_sizes else set()
+                    found.setdefault(guard.source, set()).update(places, guard.free_places)
+        return {source: places for source, places in found.items() if places}
+
+    def earlier_sizes(self, snapshot: FrameSnapshot) -> Callable[[Source, int], Hashable]:
+        """What tells the size or stride at a place of a tensor in each variant that there is."""
+        entries = self._alike((*snapshot.args, *snapshot.cells))
+        specs = [
+            {guard.source: guard.spec for guard in e.notes.guards if isinstance(guard, TensorMatch)}
+            for e in entries
+        ]
+
+        def earlier(source: Source, place: int) -> Hashable:
+            return tuple(_number_at(spec.get(source), place) for spec in specs)
+
+        return earlier
 
     def static_shapes(self, snapshot: FrameSnapshot) -> list[dict[Source, tuple[int, ...]]]:
         """The shapes of compiled entries that differ from the frame in sizes alone, and have no
@@ -335,7 +349,7 @@ class Ledger:
             notes = entry.notes
             if isinstance(notes.outcome, Compiled) and _differs_in_sizes(notes.guards, snapshot):
                 matches = [guard for guard in notes.guards if isinstance(guard, TensorMatch)]
-                if not any(guard.free_sizes for guard in matches):
+                if not any(guard.free_places for guard in matches):
                     found.append({guard.source: guard.spec.shape for guard in matches})
         return found
 
@@ -368,6 +382,13 @@ class Ledger:
         constants = {origin for entry in entries for origin in entry.notes.constants}
         found = ((entry.notes.number, why_not(entry, snapshot, constants)) for entry in entries)
         return tuple((number, why) for number, why in found if why is not None)
+
+
+def _number_at(spec: TensorSpec | None, place: int) -> int | None:
+    if spec is None:
+        return None
+    numbers, dim = (spec.shape, place) if place >= 0 else (spec.stride, stride_place(place))
+    return numbers[dim] if dim < len(numbers) else None
 
 
 def _may_be_symbol(guard: Guard, newest: Entry) -> bool:
@@ -407,12 +428,15 @@ def _same_rank(guard: TensorMatch, snapshot: FrameSnapshot) -> bool:
 
 
 def _differing(guard: TensorMatch, snapshot: FrameSnapshot) -> set[int]:
-    """The dimensions of other sizes than the guard's, of a tensor that is like it in all else."""
+    """The places of other sizes and strides than the guard's, of a tensor that is like it in all
+    else.
+    """
     spec = guard.spec
     if not _same_rank(guard, snapshot):
         return set()
     value: torch.Tensor = read_source(guard.source, snapshot)
     found = {d for d, n in enumerate(value.shape) if n != spec.shape[d]}
+    found |= {stride_place(d) for d, n in enumerate(value.stride()) if n != spec.stride[d]}
     resized = replace(spec, shape=tuple(value.shape), stride=tuple(value.stride()))
     return found if found and holds(replace(guard, spec=resized), snapshot) else set()
 
@@ -451,5 +475,6 @@ def _made_constant(
     """The line for which a size that differs could be no symbol."""
     if not isinstance(guard, TensorMatch) or not constants:
         return None
-    lines = (constants.get(SizeOf(guard.source, d)) for d in sorted(_differing(guard, snapshot)))
+    places = sorted(_differing(guard, snapshot), reverse=True)
+    lines = (constants.get(origin_at(guard.source, place)) for place in places)
     return next(filter(None, lines), None)

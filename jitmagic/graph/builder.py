@@ -125,7 +125,7 @@ class GraphBuilder:
         memory = meta.untyped_storage()._cdata
         self._inputs_over.setdefault(memory, []).append((len(self.inputs), node))
         self.inputs[node] = None
-        self.sizes.add_input(node, spec.shape)
+        self.sizes.add_input(node, spec)
         return node
 
     def inputs_sharing(self, node: Node) -> list[Node]:

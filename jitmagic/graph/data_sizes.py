@@ -128,15 +128,16 @@ def _repeated(sizes: _Sizes, repeats: Tensor, *, output_size: int | None = None)
 def _counted(
     sizes: _Sizes, x: Tensor, weights: Tensor | None = None, minlength: int = 0
 ) -> Tensor | None:
-    whole = x.dim() == 1 and not x.dtype.is_floating_point and type(minlength) is int
-    if not whole or x.dtype is torch.bool:
+    whole = x.dim() == 1 and not x.dtype.is_floating_point and x.dtype is not torch.bool
+    least = as_dimension(minlength)
+    if not whole or not isinstance(least, int | Size) or least < 0:
         return None
     dtype = torch.int64
     if weights is not None:
         if not same_shape(weights.shape, x.shape):
             return None
         dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
-    return fresh_meta((sizes.up_to(_MOST, max(minlength, 0)),), dtype)
+    return fresh_meta((sizes.up_to(_MOST, least if isinstance(least, int) else 0),), dtype)
 
 
 def _ctc_loss(

@@ -1,9 +1,9 @@
 """Nodes of a graph for the sizes that its calls take.
 
 Comes in: arguments of a call with Sizes (or SymInts) in them. Goes out: the arguments with nodes in
-their place: `aten.sym_size.int` of an input for a symbol (`operator.index`, where the input is the
-number itself), calls of `operator` and `math` for arithmetic. One node for each expression; its
-meta `val` is the Size.
+their place: `aten.sym_size.int` or `sym_stride` of an input for a symbol (`operator.index`, where
+the input is the number itself), calls of `operator` and `math` for arithmetic. One node for each
+expression; its meta `val` is the Size.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import torch
 from torch.fx import Graph, Node
 
 from ..errors import SizesDiffer, UserLine
+from ..spec import TensorSpec
 from ..symbols.context import Context, Specialize
 from ..symbols.expr import Expr, Integer
 from ..symbols.polynomial import application
 from ..symbols.scalar import OPERATIONS, Number, Symbol, symbols_of
-from ..symbols.size import DataSize, Size, SizeFloat, expr_of, number_of_sizes
+from ..symbols.size import DataSize, Size, SizeFloat, expr_of, number_of_sizes, stride_place
 from .propagate import DataDependent, EagerRaises, Target, call_name, run_on_meta, target_name
 from .sym_node import as_dimension, sizes_in
 
@@ -48,14 +49,14 @@ def expected_in(value: Any) -> int:
 
 
 class SizeNodes:
-    """Those of one graph. `inputs`: the input and dimension where each symbol is read, by `read`;
-    `outer`: those of the graph around it, of whose nodes `capture` makes inputs.
+    """Those of one graph. `inputs`: the input and place where each symbol is read, of sizes and of
+    strides by `read`; `outer`: those of the graph around it, of whose nodes `capture` makes inputs.
     """
 
     def __init__(
         self,
         graph: Graph,
-        read: Any = aten.sym_size.int,
+        read: tuple[Any, Any] = (aten.sym_size.int, aten.sym_stride.int),
         outer: SizeNodes | None = None,
         capture: Callable[[Node], Node] = lambda node: node,
     ) -> None:
@@ -72,11 +73,12 @@ class SizeNodes:
         """Those read in this graph and in those around it."""
         return [*self.inputs, *(() if self._outer is None else self._outer.symbols())]
 
-    def add_input(self, node: Node, shape: Sequence[Any]) -> None:
+    def add_input(self, node: Node, spec: TensorSpec) -> None:
         """An input; symbols that it is the first to have are read off it."""
-        for dim, size in enumerate(shape):
+        strides = ((stride_place(dim), step) for dim, step in enumerate(spec.stride))
+        for place, size in (*enumerate(spec.shape), *strides):
             if isinstance(size, Size) and isinstance(size.expr, Symbol):
-                self.inputs.setdefault(size.expr, (node, dim))
+                self.inputs.setdefault(size.expr, (node, place))
 
     def add_result(self, node: Node, shape: Sequence[Any]) -> None:
         """What a call made: sizes that data decide are read off the first that has them."""
@@ -133,14 +135,9 @@ class SizeNodes:
             return expr.value
         if (known := self._made.get(expr)) is not None:
             return known
-        target: Any = self._read
+        args: tuple[Any, ...]
         if isinstance(expr, Symbol):
-            args: tuple[Any, ...] | None = self.place_of(expr)
-            if args is None:
-                raise Specialize((expr,), "a function with a graph of its own")
-            if args[1] == _VALUE:
-                of_data = isinstance(expr.origin, DataSize)
-                target, args = size_in if of_data else operator.index, args[:1]
+            target, args = self._reading(expr)
         else:
             op, operands = application(expr)
             target = OPERATIONS[op].python
@@ -148,6 +145,18 @@ class SizeNodes:
         node = self._made[expr] = self._graph.call_function(target, args)
         node.meta.update(val=number_of_sizes(expr, context), spec=None, lines=lines, step=step)
         return node
+
+    def _reading(self, symbol: Symbol) -> tuple[Any, tuple[Any, ...]]:
+        """The call that reads it."""
+        found = self.place_of(symbol)
+        if found is None:
+            raise Specialize((symbol,), "a function with a graph of its own")
+        node, place = found
+        if place == _VALUE:
+            of_data = isinstance(symbol.origin, DataSize)
+            return size_in if of_data else operator.index, (node,)
+        size, stride = self._read
+        return (size, found) if place >= 0 else (stride, (node, stride_place(place)))
 
 
 def run_on_history(target: Target, args: tuple[Any, ...], grad: bool, sizes: SizeNodes) -> Any:

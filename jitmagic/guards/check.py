@@ -17,7 +17,7 @@ from .kinds import KINDS
 from .read import UNREADABLE, read_source
 from .source import has_users_name
 
-__all__ = ["advice", "check", "holds", "is_other_number", "show_guard", "why"]
+__all__ = ["advice", "check", "holds", "is_number", "is_other_number", "show_guard", "why"]
 
 _NUMPY_FLOATS = ("float32", "float64")
 
@@ -56,12 +56,12 @@ def is_other_number(guard: ValueEquals | InRange, frame: FrameSnapshot) -> bool:
         value = read_source(guard.source, frame)
     except UNREADABLE:
         return False
-    if not _is_number(value) or holds(guard, frame):
+    if not is_number(value) or holds(guard, frame):
         return False
     return isinstance(guard, InRange) or type(value) is type(guard.value)
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
     """A float or an int, or a float of numpy, which may be absent."""
     kind = type(value)
     return kind in (float, int) or (kind.__module__ == "numpy" and kind.__name__ in _NUMPY_FLOATS)

@@ -53,6 +53,7 @@ from ..errors import UserLine
 from ..spec import TensorSpec
 from ..symbols.expr import Expr
 from ..symbols.scalar import Symbol, symbols_of
+from ..symbols.size import stride_place
 from .source import Source
 
 __all__ = [
@@ -166,6 +167,11 @@ class TensorMatch(Guard):
     keys: int  # torch._C._dispatch_keys(t).raw_repr(): python, conj, neg, functorch, ... bits
     free_sizes: tuple[int, ...] = ()  # dimensions of any size, but for what SizesRelate says
     free_strides: tuple[int, ...] = ()
+
+    @property
+    def free_places(self) -> tuple[int, ...]:
+        """Both, as places among the tensor's numbers."""
+        return (*self.free_sizes, *map(stride_place, self.free_strides))
 
 
 @dataclass(frozen=True, slots=True)

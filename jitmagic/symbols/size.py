@@ -34,10 +34,13 @@ __all__ = [
     "expr_of",
     "hint_of",
     "hintless",
+    "is_of_tensor",
     "is_same",
     "lesser",
     "number_of_sizes",
+    "origin_at",
     "size_of",
+    "stride_place",
     "supposed",
     "usually",
     "value_of",
@@ -67,7 +70,9 @@ class DataSize:
 
 @dataclass(frozen=True, slots=True)
 class StrideOf:
-    """The origin of a symbol that stands in guards alone: a stride, in elements."""
+    """The origin of a stride's symbol, in elements: in guards of any, in graphs of one that is no
+    product of sizes.
+    """
 
     source: Hashable
     dim: int
@@ -80,6 +85,25 @@ class OffsetOf:
     """
 
     source: Hashable
+
+
+def stride_place(dim: int) -> int:
+    """Where a stride stands among the numbers of a tensor: a size at its dimension, the number in
+    the tensor at -1, strides below. Its own inverse.
+    """
+    return -2 - dim
+
+
+def origin_at(source: Hashable, place: int, unbacked: bool = False) -> SizeOf | StrideOf:
+    """The origin of the symbol of a size or a stride."""
+    if place < 0:
+        return StrideOf(source, stride_place(place))
+    return SizeOf(source, place, unbacked)
+
+
+def is_of_tensor(symbol: Symbol) -> bool:
+    """Whether it is a size or a stride of an input."""
+    return isinstance(symbol.origin, SizeOf | StrideOf)
 
 
 class Size:

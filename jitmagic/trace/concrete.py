@@ -19,7 +19,7 @@ from ..guards.guard import GlobalState
 from ..symbols.expr import Expr
 from ..symbols.interval import Interval
 from ..symbols.scalar import Symbol, symbols_of
-from ..symbols.size import DataSize, Size, hint_of
+from ..symbols.size import DataSize, Size, hint_of, stride_place
 from .result import NOWHERE, GraphInput, InputKind, Trace
 
 __all__ = [
@@ -28,8 +28,8 @@ __all__ = [
 
 
 def places_of(traced: Trace) -> dict[Symbol, tuple[int, int]]:
-    """The symbols among the sizes of its inputs: (input, dimension) where each is read. An input
-    that is an int and a size of the graph is read itself: its dimension is -1.
+    """The symbols among the sizes and strides of its inputs: (input, place) where each is read. An
+    input that is an int and a size of the graph is read itself: its place is -1.
     """
     return {size.expr: place for place, size in _symbols(traced)}  # type: ignore[misc]
 
@@ -68,8 +68,10 @@ def _symbols(traced: Trace) -> Iterator[tuple[tuple[int, int], Size]]:
     """Each once: with the first place where it is read."""
     graph = traced.graph.graph
     nodes = list(graph.find_nodes(op="placeholder"))
-    shapes = [(n, entry.spec.shape) for n, entry in enumerate(traced.inputs)]
-    found = [((n, dim), size) for n, shape in shapes for dim, size in enumerate(shape)]
+    specs = [(n, entry.spec) for n, entry in enumerate(traced.inputs)]
+    found = [((n, dim), size) for n, spec in specs for dim, size in enumerate(spec.shape)]
+    for n, spec in specs:
+        found += [((n, stride_place(dim)), step) for dim, step in enumerate(spec.stride)]
     for target in (operator.index, size_in):
         for node in graph.find_nodes(op="call_function", target=target):
             if node.args[0] in nodes:

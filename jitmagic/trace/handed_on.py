@@ -15,6 +15,7 @@ import torch
 
 from ..guards.guard import TensorMatch
 from ..guards.source import Argument, Source
+from ..symbols.size import stride_place
 from .result import Break, FromGraph, FromSource, Invoke, Perform, Recipe, ReplaceList, Trace
 
 __all__ = ["HandedOn", "without_index"]
@@ -33,9 +34,9 @@ class HandedOn:
         if not isinstance(trace.exit, Break):
             return
         free = {
-            guard.source: guard.free_sizes
+            guard.source: guard.free_places
             for guard in trace.guards
-            if isinstance(guard, TensorMatch) and guard.free_sizes
+            if isinstance(guard, TensorMatch) and guard.free_places
         }
         outputs: Any = next(iter(reversed(trace.graph.graph.nodes))).args[0]
         for name, recipe in _variables(trace.exit):
@@ -57,9 +58,10 @@ class HandedOn:
                     self.filled.add(without_index(source))
 
     def dims(self, source: Source, tensor: torch.Tensor) -> set[int]:
-        """The dimensions of an input that vary."""
+        """The places of sizes and strides of an input that vary."""
         name = source.name if isinstance(source, Argument) else None
-        return {dim for dim in self.sizes.get(name or "", ()) if dim < tensor.dim()}
+        rank = tensor.dim()
+        return {place for place in self.sizes.get(name or "", ()) if -2 - rank < place < rank}
 
     def numbers_of(self, names: Sequence[str], args: Sequence[object]) -> frozenset[Source]:
         """Those of a resume function's arguments that are numbers and vary."""
@@ -89,4 +91,6 @@ def _variables(exit_: Break) -> Iterator[tuple[str, Recipe]]:
 def _symbolic(meta: object) -> set[int]:
     if not isinstance(meta, torch.Tensor):
         return set()
-    return {dim for dim, size in enumerate(meta.shape) if not isinstance(size, int)}
+    sizes = {dim for dim, size in enumerate(meta.shape) if not isinstance(size, int)}
+    strides = {stride_place(d) for d, step in enumerate(meta.stride()) if not isinstance(step, int)}
+    return sizes | strides

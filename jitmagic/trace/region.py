@@ -39,7 +39,7 @@ class _InnerBuilder(GraphBuilder):
         outer: GraphBuilder,
         name: str,
         grad_enabled: bool,
-        read: Any = torch.ops.aten.sym_size.int,
+        read: tuple[Any, Any] = (torch.ops.aten.sym_size.int, torch.ops.aten.sym_stride.int),
     ) -> None:
         super().__init__(grad_enabled)
         self.autocast = OFF
@@ -171,7 +171,8 @@ class TransformBuilder(_InnerBuilder):
     """The function under a transform."""
 
     def __init__(self, outer: GraphBuilder, name: str, grad_enabled: bool) -> None:
-        super().__init__(outer, name, grad_enabled, torch.Tensor.size)  # sym_size knows no levels
+        reads = torch.Tensor.size, torch.Tensor.stride  # sym_size knows no levels
+        super().__init__(outer, name, grad_enabled, reads)
         # Nodes of the root graph for floats that vary, and their values in the tracer.
         self.numbers: dict[Node, Any] = outer.numbers if isinstance(outer, TransformBuilder) else {}
 

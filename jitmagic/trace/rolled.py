@@ -77,8 +77,12 @@ def check_filled(machine: Any, source: Source | None) -> None:
 
 
 def _can_end(machine: Any) -> bool:
-    """Whether a frame of Python functions is at the head of a loop, which can be gone on with."""
+    """Whether a frame of Python functions is at the head of a loop, which can be gone on with: not
+    in a function under a transform, or a backward, whose graph ends with it.
+    """
     frame = machine.frame
+    if machine.graph is not machine.graph.root:
+        return False
     code = frame.program.body
     if frame.instruction.op != "FOR_ITER" or is_library(code.filename):
         return False

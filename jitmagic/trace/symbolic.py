@@ -25,10 +25,18 @@ from ..symbols.floats import is_computable
 from ..symbols.interval import Interval, Unbacked
 from ..symbols.polynomial import is_integral
 from ..symbols.scalar import Symbol, symbols_of
-from ..symbols.size import DataSize, Size, SizeOf, hintless
+from ..symbols.size import (
+    DataSize,
+    Size,
+    SizeOf,
+    hintless,
+    is_of_tensor,
+    origin_at,
+    stride_place,
+)
 from .breaks import DataDecidesSize, Reason, UnbackedSize
 from .result import Specialized
-from .symbolic_sizes import LARGEST, SMALLEST, guards_of_range
+from .symbolic_sizes import LARGEST, SMALLEST, STRIDES, guards_of_range
 
 __all__ = [
     "Constants",
@@ -43,12 +51,19 @@ __all__ = [
     "with_constants",
 ]
 
-DynamicDims = Callable[[Source, torch.Tensor], Mapping[int, Interval]]
-"""Which dimensions of a tensor may vary, and within which range."""
-
 _EXAMPLE = 61  # of sizes that data decide, where they may be so large
 Constants = dict[Hashable, Specialized]
 """By the origins of their symbols."""
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicDims:
+    """Which sizes and strides of a tensor may vary, by place, and within which range; and what they
+    were in the variants there are: those that differed there are not one symbol.
+    """
+
+    of: Callable[[Source, torch.Tensor], Mapping[int, Interval]]
+    earlier: Callable[[Source, int], Hashable] = lambda source, place: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +102,7 @@ class Symbols(Context):
         self.results: Mapping[Expr, tuple[Node, int]] = {}  # where data's sizes are read off
         self.read_from: dict[Symbol, Node] = {}  # the tensors of numbers that data decide
         self.read_sizes: dict[Symbol, Size] = {}  # those that are sizes
-        self.sizes: dict[tuple[int, Interval], Symbol] = {}  # by hint and range
+        self.sizes: dict[Hashable, Symbol] = {}  # by hint, range and earlier values
         self.varying, self.constants = varying, constants
         self.values: dict[Source, Any] = {}  # the ScalarValue of each source that was read
         self.where: UserLine | None = None  # of the Specialize that ends the attempt
@@ -98,7 +113,7 @@ class Symbols(Context):
     def _guard_range(self, symbol: Symbol, range: Interval) -> None:
         if (place := self.place(symbol)) is not None:
             self.rounds[symbol, place] = self.rounds.get((symbol, place), 0) + 1
-        if isinstance(symbol.origin, SizeOf):
+        if is_of_tensor(symbol):
             for guard in guards_of_range(symbol, range):
                 self._guard(guard)
             return
@@ -135,18 +150,24 @@ class Symbols(Context):
 
     def _can_compute(self, left: Expr, right: Expr) -> bool:
         """Nor numbers that are there only when the guards have passed."""
+        return all(
+            is_computable(side, lambda s: _is_given(s.origin), self.range_of)
+            for side in (left, right)
+        )
 
-        def is_given(symbol: Symbol) -> bool:
-            return isinstance(symbol.origin, Source) and not isinstance(symbol.origin, Drawn)
+    def is_given_or_computed(self, expr: Expr) -> bool:
+        """Whether Python can compute it before the graph runs, of numbers that were read."""
 
-        return all(is_computable(side, is_given, self.range_of) for side in (left, right))
+        def is_read(symbol: Symbol) -> bool:
+            return _is_given(symbol.origin) and symbol.origin in self.values
+
+        return is_computable(expr, is_read, self.range_of)
 
     @staticmethod
     def are_sizes(symbols: Iterable[Symbol]) -> bool:
         """Whether these are ints that a call of the frame is given: sizes, or numbers."""
         return all(
-            isinstance(symbol.origin, SizeOf)
-            or (symbol.kind is int and isinstance(symbol.origin, Source))
+            is_of_tensor(symbol) or (symbol.kind is int and isinstance(symbol.origin, Source))
             for symbol in symbols
         )
 
@@ -160,16 +181,31 @@ class Symbols(Context):
         return Size(symbol, self)
 
     def varying_dims(self, source: Source, tensor: torch.Tensor) -> dict[int, Interval]:
-        """The dimensions of an input that become symbols."""
+        """The dimensions of an input that become symbols, and the places of strides that may."""
         if self.dynamic is None:
             return {}
         found = {}
-        for dim, range in self.dynamic(source, tensor).items():
+        for place, range in self.dynamic.of(source, tensor).items():
             least = 0 if isinstance(range, Unbacked) else SMALLEST
-            limits = range.narrowed(Interval(least, LARGEST))
-            if limits.has(tensor.shape[dim]) and SizeOf(source, dim) not in self.constants:
-                found[dim] = limits
+            limits = range.narrowed(Interval(least, LARGEST)) if place >= 0 else STRIDES
+            now = tensor.shape[place] if place >= 0 else tensor.stride(stride_place(place))
+            if limits.has(now) and origin_at(source, place) not in self.constants:
+                found[place] = limits
         return found
+
+    def shared_symbol(self, own: Symbol, hint: int) -> Symbol:
+        """The symbol of all sizes that are equal and always were."""
+        origin: Any = own.origin
+        if isinstance(origin, SizeOf) and origin.unbacked:  # which this call says nothing of
+            return self.sizes.setdefault(own, own)
+        place = origin.dim if isinstance(origin, SizeOf) else stride_place(origin.dim)
+        earlier = None if self.dynamic is None else self.dynamic.earlier(origin.source, place)
+        return self.sizes.setdefault((hint, own.range, earlier), own)
+
+
+def _is_given(origin: Hashable) -> bool:
+    """Whether a number is there before the guards are asked."""
+    return isinstance(origin, Source) and not isinstance(origin, Drawn)
 
 
 def _too_late(*guards: Guard) -> NoReturn:
@@ -218,5 +254,5 @@ def specialized(
     symbol: Symbol, why: str, where: UserLine | None, counts_rounds: bool = False
 ) -> Specialized:
     """What is remembered of a symbol that has to be a constant."""
-    name = size_name(symbol) if isinstance(symbol.origin, SizeOf) else symbol.name
+    name = size_name(symbol) if is_of_tensor(symbol) else symbol.name
     return Specialized(symbol.origin, name, why, where, counts_rounds)

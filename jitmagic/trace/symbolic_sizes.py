@@ -1,32 +1,46 @@
-"""Dimensions of tensor inputs that are symbols.
+"""Dimensions and strides of tensor inputs that are symbols.
 
-Comes in: a tensor, where it was found, and which of its dimensions may vary. Goes out: its spec
-with Sizes, and the guards: what TensorMatch leaves free, that sizes keep to their ranges, that
-strides are products of them. Dimensions of equal size share one symbol, guarded by equality: where
-that fails the next variant has hints that differ, hence symbols of their own.
+Comes in: a tensor, where it was found, and which of its dimensions and strides may vary. Goes out:
+its spec with Sizes, and the guards: what TensorMatch leaves free, that sizes keep to their ranges,
+that strides are products of them. Dimensions of equal size, now and in the variants there are,
+share one symbol, guarded by equality: where that fails the next variant has symbols of their own.
+
+A stride is a symbol where it varies and is no product: that of a row `x[:, t]` depends on a size
+that the tensor does not have. Strides further out are products with it, where they were.
 
 Sizes 0 and 1 are never symbols: broadcasting, contiguity and empty results depend on them; but for
-dimensions that are unbacked, which have a symbol each and no hint.
+dimensions that are unbacked, which have a symbol each and no hint. Nor are strides of 0 and 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..guards.guard import Guard, SizesRelate
 from ..guards.source import Source
 from ..spec import TensorSpec
-from ..symbols.context import Context
 from ..symbols.expr import Integer
 from ..symbols.interval import INT64, Interval, Unbacked
 from ..symbols.scalar import Symbol
-from ..symbols.size import Dimension, Size, SizeOf, StrideOf, hint_of, size_of
+from ..symbols.size import (
+    Dimension,
+    Size,
+    SizeOf,
+    StrideOf,
+    hint_of,
+    origin_at,
+    size_of,
+    stride_place,
+)
 
-__all__ = ["LARGEST", "SMALLEST", "SymbolicShape", "guards_of_range", "symbolic_shape"]
+__all__ = [
+    "LARGEST", "SMALLEST", "STRIDES", "SymbolicShape", "guards_of_range", "symbolic_shape",
+]  # fmt: skip
 
 SMALLEST, LARGEST = 2, 2**31
+STRIDES = Interval(2, 2**40)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,37 +54,52 @@ class SymbolicShape:
 
 
 def symbolic_shape(
-    context: Context,
-    shared: dict[tuple[int, Interval], Symbol],
+    symbols: Any,
     source: Source,
     spec: TensorSpec,
     varying: Mapping[int, Interval],
 ) -> SymbolicShape:
-    """The spec with the `varying` dimensions as symbols. `shared`: those there are, by hint."""
-    shape: list[Any] = list(spec.shape)
+    """The spec with what is `varying`, by place, as symbols; `symbols`: those of the trace."""
     guards: list[Guard] = []
-    for dim, range in varying.items():
-        hint = spec.shape[dim]
-        unbacked = isinstance(range, Unbacked)
-        name = f"s{len(shared)}" + "u" * unbacked
-        limits = Interval(range.low, range.high)
-        own = Symbol(name, int, limits, SizeOf(source, dim, unbacked))
-        # Equal sizes of this call say nothing of unbacked ones: each has a key of its own.
-        symbol = shared.setdefault((-1 - len(shared) if unbacked else hint, limits), own)
-        if symbol is own and unbacked:
-            context.add(symbol, None, hint)
-        elif symbol is own:
-            context.add(symbol, hint)
-        if symbol is own:
-            guards.append(SizesRelate(">=", symbol, Integer(int(range.low))))
-            guards.append(SizesRelate("<=", symbol, Integer(int(range.high))))
-        else:
-            guards.append(SizesRelate("==", own, symbol))
-        shape[dim] = size_of(symbol, context)
-    strides, free = _strides(spec, shape)
+
+    def symbol_at(place: int) -> Dimension:
+        hint = spec.shape[place] if place >= 0 else spec.stride[stride_place(place)]
+        origin = origin_at(source, place, isinstance(varying[place], Unbacked))
+        return _symbol(symbols, origin, hint, varying[place], guards)
+
+    shape: list[Any] = [symbol_at(d) if d in varying else n for d, n in enumerate(spec.shape)]
+    strides = _products(spec, shape)
+    if strides is None:
+        strides = _strides(spec, shape, varying, symbol_at)
+    free = tuple(dim for dim, stride in enumerate(strides) if isinstance(stride, Size))
     guards += [_is_stride(source, dim, strides[dim]) for dim in free]
     made = replace(spec, shape=tuple(shape), stride=strides)
-    return SymbolicShape(made, tuple(varying), free, tuple(guards))
+    sizes = tuple(place for place in varying if place >= 0)
+    return SymbolicShape(made, sizes, free, tuple(guards))
+
+
+def _symbol(
+    symbols: Any,
+    origin: SizeOf | StrideOf,
+    hint: int,
+    range: Interval,
+    guards: list[Guard],
+) -> Dimension:
+    unbacked = isinstance(range, Unbacked)
+    name = f"s{len(symbols.sizes)}" + "u" * unbacked
+    limits = Interval(range.low, range.high)
+    own = Symbol(name, int, limits, origin)
+    symbol: Symbol = symbols.shared_symbol(own, hint)
+    if symbol is own and unbacked:
+        symbols.add(symbol, None, hint)
+    elif symbol is own:
+        symbols.add(symbol, hint)
+    if symbol is own:
+        guards.append(SizesRelate(">=", symbol, Integer(int(range.low))))
+        guards.append(SizesRelate("<=", symbol, Integer(int(range.high))))
+    else:
+        guards.append(SizesRelate("==", own, symbol))
+    return size_of(symbol, symbols)
 
 
 def _is_stride(source: Source, dim: int, stride: Dimension) -> Guard:
@@ -80,11 +109,27 @@ def _is_stride(source: Source, dim: int, stride: Dimension) -> Guard:
 
 
 def _strides(
-    spec: TensorSpec, shape: Sequence[Dimension]
-) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """Strides as products of sizes, where the tensor is dense in some order of its dimensions; and
-    which of them are no constants.
+    spec: TensorSpec,
+    shape: Sequence[Dimension],
+    varying: Container[int],
+    symbol_at: Callable[[int], Dimension],
+) -> tuple[Any, ...]:
+    """From the innermost dimension on: what the ones before lead to, a symbol where it varies and
+    is another, else a constant.
     """
+    made: list[Dimension] = [0] * len(shape)
+    step: Dimension = 1
+    for dim in sorted(range(len(shape)), key=lambda dim: (spec.stride[dim], -dim)):
+        stride = spec.stride[dim]
+        if hint_of(step) != stride:
+            step = symbol_at(stride_place(dim)) if stride_place(dim) in varying else stride
+        made[dim] = step
+        step = shape[dim] * step
+    return tuple(made)
+
+
+def _products(spec: TensorSpec, shape: Sequence[Dimension]) -> tuple[Any, ...] | None:
+    """Strides as products of sizes, where the tensor is dense in some order of its dimensions."""
     rank = len(shape)
     rows = list(range(rank - 1, -1, -1))
     for order in (rows, sorted(rows, key=lambda dim: (spec.stride[dim], -dim))):
@@ -97,8 +142,8 @@ def _strides(
             # torch lays tensors of no elements out as if that dimension were of size 1.
             step = step if _is_zero(shape[dim]) else shape[dim] * step
         if tuple(map(hint_of, made)) == spec.stride:
-            return tuple(made), tuple(d for d in range(rank) if isinstance(made[d], Size))
-    return spec.stride, ()
+            return tuple(made)
+    return None
 
 
 def _is_zero(size: Any) -> bool:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from jitmagic.runtime.native import by_sizes
+from jitmagic.symbols.size import stride_place
 
 Run = Callable[..., tuple[Any, ...]]
 
@@ -77,8 +78,15 @@ def test_what_is_no_tensor_or_too_flat_is_refused() -> None:
         run(torch.ones(2), torch.ones(2))
     with pytest.raises(ValueError, match="2 sizes"):
         run.add((1, 2), told)
-    with pytest.raises(ValueError, match="an input and a dimension, or -1"):
-        by_sizes(((0, -2),), told)
+    with pytest.raises(ValueError, match="input 0 has too few dimensions"):
+        by_sizes(((0, -3),), told)(torch.ones(2))
+    with pytest.raises(ValueError, match="an input and a dimension"):
+        by_sizes(((-1, 0),), told)
+
+
+def test_strides_are_read_below_the_number() -> None:
+    run = by_sizes(((0, stride_place(0)), (0, 1), (0, stride_place(1))), told)
+    assert run(torch.ones(3, 8)[:, ::2]) == ((8, 4, 2), 1, 1)
 
 
 def test_a_number_is_read_itself() -> None:

@@ -34,9 +34,16 @@ def _text(fn, hints):
 
 
 def test_each_pass_is_written_once_however_many_blocks_a_sum_takes():
-    text = _text(lambda x: x.softmax(1), (6, 64))
+    text = _text(lambda x: x.softmax(1), (6, 900))
     assert text.count("jm::exp") == text.count("jm::in_parts") == 1
-    assert re.search(r"acc\d+\.result\(s1 <= 512\)", text)
+    assert re.search(r"acc\d+\.result\(s1 <= \d+\)", text)
+
+
+def test_short_rows_are_one_block():
+    text = _text(lambda x: x.softmax(1), (6, 64))
+    assert text.count("jm::exp") == 1 and "jm::in_parts" not in text
+    template = compiled(lambda x: x.softmax(1), lambda m, n: (torch.randn(m, n),), (6, 64))
+    assert template.holds((6, 512)) and template.holds((5000, 3)) and not template.holds((6, 513))
 
 
 def test_whole_tiles_are_told_from_the_others_at_run_time():

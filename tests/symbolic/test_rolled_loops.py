@@ -282,3 +282,28 @@ def test_the_break_tells_why() -> None:
         if getattr(record.result("trace").exit, "reason", None) is not None
     ]
     assert reasons[0] == "how often this loop runs varies (the rows of a tensor)"
+
+
+@pytest.mark.parametrize("program", [rows, backwards])
+def test_a_loop_under_a_transform_is_a_variant_for_each_length(program: Program) -> None:
+    def batched(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(program, in_dims=(0, None))(x, w)
+
+    made = jitmagic.jit(batched, backend="eager")
+    for length in (4, 6, 5):
+        x, w = torch.randn(3, length, 8, dtype=torch.float64), torch.eye(8, dtype=torch.float64)
+        torch.testing.assert_close(made(x, w), batched(x, w))
+    handle = handle_of(made)
+    assert len(handle.dispatcher.entries) == 3 and not handle.family.members
+
+
+def test_reset_forgets_that_a_length_varied() -> None:
+    made = jitmagic.jit(rows, backend="eager")
+    for length in (4, 6, 5):
+        compare(made, rows, length, train=False)
+    handle = handle_of(made)
+    assert handle.family.members
+    handle.reset()
+    for _ in range(3):
+        compare(made, rows, 5, train=False)
+    assert len(handle.dispatcher.entries) == 1 and not handle.family.members

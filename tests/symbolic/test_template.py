@@ -35,7 +35,8 @@ def test_one_set_of_kernels_is_right_for_every_size(name, hints):
     template = compiled(fn, make, hints)
     for values in [*VALUES, (2, 1000), (1000, 3)]:
         if not template.holds(values):
-            assert name == "slice" and values[1] == 2, str(template.predicates)
+            long = name in ("sum", "mean", "softmax", "argmax") and values[1] > 512
+            assert long or (name == "slice" and values[1] == 2), str(template.predicates)
             continue
         inputs = make(*values)
         (made,) = template.instantiate(values)(*inputs)

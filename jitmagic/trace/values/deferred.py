@@ -2,8 +2,10 @@
 
 Comes in: a pure function (format, %, str.join, round) and its arguments, of which some are numbers
 that vary, or made of such. Goes out: a value that is stored, returned, printed or logged as it is,
-so that a line in a log costs neither a break nor a variant for each number. Whoever wants to know
-it (a key, a name, a comparison) specialises, as with the numbers themselves (scalars.py).
+so that a line in a log costs neither a break nor a variant for each number. A float that is
+computed with is made before the graph runs, where the call is given all it is made of: a number
+without a hint. Whoever wants to know it (a key, a name, a comparison) specialises, as with the
+numbers themselves (scalars.py).
 """
 
 from __future__ import annotations
@@ -11,16 +13,19 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ...symbols.context import Specialize
+from ...symbols.expr import Expr
 from ...symbols.interval import Interval
-from ...symbols.scalar import Symbol, symbols_of
+from ...symbols.scalar import Symbol, evaluate, symbols_of
 from ..breaks import GraphBreak
 from ..result import Recipe
 from .base import Builder, Machine, Value
 from .constants import fold, folds_late
-from .scalars import ScalarValue
+from .early_numbers import drawn_early
+from .scalars import ScalarValue, unknown_number
 
 __all__ = ["DeferredValue"]
 
@@ -31,15 +36,23 @@ _FINITE: Examples = {float: (0.5, -_LARGEST), int: (1, -(2**40)), str: ("text",)
 _ANY: Examples = {**_FINITE, float: (*_FINITE[float], math.inf, math.nan)}
 
 
+@dataclass(frozen=True, slots=True)
+class Early:
+    """The origin of the symbol of a number that is made before the graph runs: which one it is."""
+
+    index: int
+
+
 class DeferredValue(Value):
     """`function(*args)`, which raises for no values of the numbers among the arguments."""
 
-    __slots__ = ("args", "function", "kind")
+    __slots__ = ("_number", "args", "function", "kind")
     varies = True
 
     def __init__(self, kind: type, function: Callable[..., Any], args: Sequence[Value]) -> None:
         super().__init__()
         self.kind, self.function, self.args = kind, function, tuple(args)
+        self._number: ScalarValue | None = None
 
     def python_type(self, machine: Machine) -> type:
         return self.kind
@@ -57,9 +70,16 @@ class DeferredValue(Value):
     def get_attr(self, machine: Machine, name: str) -> Value:
         self.refuse(machine, f".{name}")
 
+    def operand(self, machine: Machine) -> Value:
+        if self._number is None and self.kind is float:
+            self._number = _early(machine, self)
+        return self if self._number is None else self._number
+
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
+        if (number := self.operand(machine)) is not self:
+            return number.binary(machine, op, other, reflected=reflected)
         if op == "+" and self.kind is other.python_type(machine) is str:
             return fold(machine, operator.add, *((other, self) if reflected else (self, other)))
         self.refuse(machine, op)
@@ -70,6 +90,8 @@ class DeferredValue(Value):
         self.refuse(machine, f"comparison {op}")
 
     def unary(self, machine: Machine, op: str) -> Value:
+        if (number := self.operand(machine)) is not self:
+            return number.unary(machine, op)
         self.refuse(machine, f"unary {op}")
 
     def truth(self, machine: Machine) -> bool:
@@ -97,6 +119,26 @@ class DeferredValue(Value):
     def describe(self) -> str:
         of = next((arg.describe() for arg in self.args if arg.varies), "numbers that vary")
         return f"a {self.kind.__name__} made of {of}"
+
+
+def _early(machine: Machine, value: DeferredValue) -> ScalarValue | None:
+    """The number as an input of the graph; None: it is made of what the graph computes."""
+    args = [arg.realize(machine) for arg in value.args]
+    if any(arg.varies and not isinstance(arg, ScalarValue) for arg in args):
+        return None
+    exprs = [arg.expr if isinstance(arg, ScalarValue) else None for arg in args]
+    known = [None if isinstance(arg, ScalarValue) else arg.as_constant(machine) for arg in args]
+
+    def perform(numbers: tuple[Any, ...]) -> object:
+        values: dict[Expr, Any] = dict(zip(symbols, numbers, strict=True))
+        pairs = zip(exprs, known, strict=True)
+        return value.function(*(one if e is None else evaluate(e, values) for e, one in pairs))
+
+    symbols, origin = value.symbols(machine), Early(machine.effects.drawn)
+    if origin in machine.symbols.constants:  # an earlier attempt was asked for its value
+        return None
+    source = drawn_early(machine, "number", [e for e in exprs if e is not None], symbols, perform)
+    return None if source is None else unknown_number(machine, origin, source, float)
 
 
 @folds_late

@@ -19,7 +19,7 @@ from ...symbols.context import Specialize
 from ...symbols.expr import Expr, Integer
 from ...symbols.polynomial import application
 from ...symbols.scalar import OPERATIONS, Number, Symbol, symbols_of
-from ...symbols.size import DataSize, Dimension, Size
+from ...symbols.size import DataSize, Dimension, Size, stride_place
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
 from .constants import COMPARE, ConstantValue
@@ -110,8 +110,10 @@ class DimensionValue(SymbolicNumber):
         if isinstance(expr, Symbol) and expr not in context.owners:
             return builder(context.values[expr.origin])
         if isinstance(expr, Symbol):
-            tensor, dim = context.owners[expr]
-            return builder.invoke(torch.Tensor.size, (builder(tensor), builder.constant(dim)))
+            tensor, place = context.owners[expr]
+            read = torch.Tensor.size if place >= 0 else torch.Tensor.stride
+            dim = place if place >= 0 else stride_place(place)
+            return builder.invoke(read, (builder(tensor), builder.constant(dim)))
         op, parts = application(expr)
         operands = tuple(self._recipe(builder, context, part) for part in parts)
         return builder.invoke(OPERATIONS[op].python, operands)

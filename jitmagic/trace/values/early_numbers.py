@@ -8,7 +8,7 @@ same way: that a divisor which is never negative, or never positive, is not zero
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...extension import runtime_module
@@ -20,7 +20,7 @@ from ...symbols.scalar import Symbol, symbols_of
 from ..result import BuildTuple, Recipe
 from .base import Builder, Machine, Value
 
-__all__ = ["computed_early", "keeps_off_zero"]
+__all__ = ["computed_early", "drawn_early", "keeps_off_zero"]
 
 _LEAST = 5e-324  # the float next to zero
 
@@ -61,8 +61,25 @@ def _early(machine: Machine, name: str, expr: Expr, then: Callable[[Any], object
     return machine.effects.draw(_Given(given), _Formula(expr, symbols, then), name)
 
 
+def drawn_early(
+    machine: Machine,
+    name: str,
+    exprs: Iterable[Expr],
+    symbols: Sequence[Symbol],
+    perform: Callable[[tuple[Any, ...]], object],
+) -> Drawn | None:
+    """Where that which `perform` makes of the values of the symbols will be; None: Python does not
+    compute the expressions as the graph does, or not of numbers that the call is given.
+    """
+    if not all(map(machine.symbols.is_given_or_computed, exprs)):
+        return None
+    values: Mapping[Any, Any] = machine.symbols.values
+    given = [values[symbol.origin] for symbol in symbols]
+    return machine.effects.draw(_Given(given), perform, name)
+
+
 class _Given(Value):
-    """Ints of the call, as a tuple."""
+    """Numbers of the call, as a tuple."""
 
     __slots__ = ("numbers",)
 

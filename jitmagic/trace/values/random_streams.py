@@ -23,8 +23,8 @@ from ...graph.builder import GraphBuilder
 from ...guards.guard import IdentityIs, KeyAbsent, TypeIs
 from ...guards.source import ArrayMemory, Drawn, InstanceDict, Source
 from ...spec import TensorSpec, spec_of
-from ...symbols.interval import ANY_FLOAT, INT64, Interval
-from ...symbols.scalar import Symbol, symbols_of
+from ...symbols.interval import Interval
+from ...symbols.scalar import symbols_of
 from ..breaks import GraphBreak, StatefulCall
 from ..numpy_emulation import ARRAY_SCALARS, np
 from ..result import GraphInput, InputKind, Recipe
@@ -34,7 +34,7 @@ from .base import Args, Builder, Kwargs, Machine, Value
 from .class_facts import attribute_of_class, guard_attribute
 from .identity import IdentityValue
 from .opaque import WithoutOperators
-from .scalars import ScalarValue, scalar_input
+from .scalars import ScalarValue, unknown_number
 from .tensor import TensorValue, record
 
 __all__ = ["PLAIN", "GeneratorObjectValue", "constant_argument", "drawn_tensor"]
@@ -238,11 +238,7 @@ def _allow_as_size(machine: Machine, number: ScalarValue) -> None:
 
 
 def _number(machine: Machine, source: Drawn, kind: type, limits: Interval | None) -> ScalarValue:
-    node = scalar_input(machine, source.name, source, kind)
-    limits = limits or (INT64 if kind is int else ANY_FLOAT)
-    symbol = Symbol(f"{source.name}()", kind, limits, DrawnNumber(source.index))
-    machine.symbols.add(symbol, None)
-    return ScalarValue(kind, symbol, node, source)
+    return unknown_number(machine, DrawnNumber(source.index), source, kind, limits)
 
 
 def _array(machine: Machine, source: Drawn, kind: type, spec: TensorSpec) -> Value:

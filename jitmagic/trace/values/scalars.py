@@ -17,7 +17,7 @@ on them. Goes out: 0-dim int64 and float64 nodes of the graph, each with an expr
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -33,7 +33,7 @@ from ...symbols.interval import ANY_FLOAT, EXACT, INT64, Interval
 from ...symbols.polynomial import normal
 from ...symbols.rounding import rounded
 from ...symbols.scalar import Number, Symbol, apply, constant, symbols_of
-from ...symbols.size import Size, SizeFloat, SizeOf, number_of_sizes
+from ...symbols.size import Size, SizeFloat, is_of_tensor, number_of_sizes
 from ..result import GraphInput, InputKind, Recipe
 from ..wrap import intercepts
 from .asserted_numbers import float_result, is_nonzero, within
@@ -52,6 +52,7 @@ __all__ = [
     "python_node",
     "scalar_input",
     "scalar_of",
+    "unknown_number",
 ]
 
 _DTYPES = {int: torch.int64, float: torch.float64}
@@ -274,6 +275,16 @@ def scalar_input(machine: Machine, name: str, source: Source, kind: type) -> Nod
     return node
 
 
+def unknown_number(
+    machine: Machine, origin: Hashable, source: Drawn, kind: type, limits: Interval | None = None
+) -> ScalarValue:
+    """A number that is made before the graph runs, of which nothing is known but its limits."""
+    limits = limits or (INT64 if kind is int else ANY_FLOAT)
+    symbol = Symbol(f"{source.name}()", kind, limits, origin)
+    machine.symbols.add(symbol, None)
+    return ScalarValue(kind, symbol, scalar_input(machine, source.name, source, kind), source)
+
+
 def scalar_of(machine: Machine, value: Value) -> ScalarValue | None:
     """A number as a scalar, constant or not; None: no number, or one of a class of its own."""
     if isinstance(value, SymbolicNumber):
@@ -360,7 +371,7 @@ def _of_sizes(machine: Machine, op: str, operands: tuple[ScalarValue, ...]) -> S
     expr = apply(op, float, *(operand.expr for operand in operands))
     symbols = symbols_of(expr)
     machine.symbols.require(expr, ANY_FLOAT, op)
-    if all(isinstance(symbol.origin, SizeOf) for symbol in symbols):
+    if all(map(is_of_tensor, symbols)):
         made = SizeFloat(expr, machine.symbols)
         return ScalarValue(float, expr, number_node(machine, float, made))
     source = computed_early(machine, op, expr)

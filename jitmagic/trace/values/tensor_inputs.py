@@ -104,8 +104,7 @@ def _wrap_tensor(machine: Machine, obj: torch.Tensor, source: Source) -> Value:
     spec = spec_of(obj)
     keys = torch._C._dispatch_keys(obj).raw_repr()
     if varying := machine.symbols.varying_dims(source, obj):
-        symbols = machine.symbols
-        shape = symbolic_shape(symbols, symbols.sizes, source, spec, varying)
+        shape = symbolic_shape(machine.symbols, source, spec, varying)
         machine.guard(TensorMatch(source, spec, keys, shape.free_sizes, shape.free_strides))
         machine.guard(*shape.guards)
         spec = shape.spec

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -314,8 +315,24 @@ def test_where_symbols_do_harm_sizes_are_constants(
     assert constants == [[], ["x.shape[0]"], ["x.shape[0]"]]
 
 
+def test_numbers_and_tensors_by_name() -> None:
+    @jitmagic.jit(backend="eager", dynamic={"n": ..., "rate": ..., "x": ...})
+    def f(x: torch.Tensor, n: int, rate: float, scale: float = 2.0) -> Any:
+        return x[:n] * rate * scale, n + 1
+
+    for k in (3, 4, 6):
+        for x in (torch.randn(k + 2, k), torch.randn(k + 1, 2 * k)[:, ::2]):
+            same(f(x, k, k / 4), (x[:k] * (k / 4) * 2, k + 1))
+            same(f(x, rate=np.float64(k / 3), n=k), (x[:k] * (k / 3) * 2, k + 1))
+    assert compiles(f) == 4  # x is dense or not, the rate is of Python or of numpy
+
+
 @pytest.mark.parametrize(
-    "given", [{"x": 3}, {"x": {0: (5, 2)}}, {1: {}}, {"x": {-1: None}}, {"y": {0: None}}, "yes"]
+    "given",
+    [
+        *({"x": 3}, {1: ...}, {"x": {0: ...}}, {"x": {0: (5, 2)}}, {1: {}}, {"x": {-1: None}}),
+        *({"y": {0: None}}, {"y": ...}, "yes"),
+    ],
 )
 def test_bad_options(given: Any) -> None:
     with pytest.raises(jitmagic.OptionError):

@@ -72,6 +72,7 @@ PYTHON: dict[str, Form] = {
     "powers": lambda x, s: x * s**2 + x * 0.9**s,
     "abs": lambda x, s: x * abs(s) + x * -s,
     "rounded": lambda x, s: x * round(s) + x * int(s) + x * math.floor(s) + x * math.ceil(s),
+    "digits": lambda x, s: (x * round(s, 1) + x * -round(s * 3 + 0.1, 2), round(s, 1) * 2),
     "min": lambda x, s: x * min(s, 0.3) + x * max(s, 2) + x * max(0, min(s, 1)),
     "math": lambda x, s: x * math.sqrt(s) + x * math.exp(s) + x * math.log(s) + x * math.cos(s),
     "fabs": lambda x, s: (x * math.fabs(s), math.fabs(s), max(True, s), min(s, False)),
@@ -95,6 +96,7 @@ BOTH: dict[str, Callable[[Tensor, int, float], Any]] = {
     "temperature": lambda x, i, r: torch.softmax(x / r, -1) * i,
     "numbers alone": lambda x, i, r: (i * r, i + r, i - r, r // 1 + i, i % 4 * r, i**2 * r),
     "compared": lambda x, i, r: x * i if r < i else x * r,
+    "digits": lambda x, i, r: (x * round(r * i, 2) - round(r, 3), f"{r:.2f}"),
     "picked": lambda x, i, r: x * max(i, r) + x * min(i * 1.0, r),
     "rounded": lambda x, i, r: x * round(r * i) + x * int(i * r) + x * (i // (abs(r) + 0.5)),
 }
