@@ -12,6 +12,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from ..codegen.plan import Plan
 from ..errors import OptionError, UserLine
@@ -40,6 +43,14 @@ _SAME: dict[str, tuple[str, ...]] = {
     "schedule": ("fusions",),
     "output_code": ("kernels",),
     "kernel_code": ("kernels",),
+    "graph_code_verbose": ("graph_code",),
+    "graph_sizes": ("graph_code",),
+    "pre_grad_graphs": ("graph_code",),
+    "post_grad_graphs": ("aot_graphs",),
+    "ir_pre_fusion": ("fusions",),
+    "ir_post_fusion": ("kernels",),
+    "loop_ordering": ("fusions",),
+    "cudagraph_static_inputs": ("cudagraphs",),
 }
 _on: set[str] = set()
 
@@ -77,10 +88,23 @@ def logs_of_environment(value: str, trace: str) -> None:
 
 
 def _named(names: str) -> list[str]:
-    """The names in a list, those of TORCH_LOGS as ours."""
+    """The names in a list, those of TORCH_LOGS as ours. `-name` asks for less, which is nothing."""
     given = [name.strip().lstrip("+") for name in names.split(",") if name.strip()]
-    found = [ours for name in given for ours in _SAME.get(name, (name,))]
-    return list(NAMES) if found == ["all"] else list(dict.fromkeys(found))
+    wanted = [name for name in given if not name.startswith("-")]
+    found = [ours for name in wanted for ours in _SAME.get(name, (name,))]
+    if found == ["all"]:
+        return list(NAMES)
+    nothing = dict.fromkeys(name for name in found if name not in NAMES and _is_torchs(name))
+    if nothing:
+        few = ", ".join(nothing)
+        _ROOT.warning("nothing is told here under these names of TORCH_LOGS: %s", few)
+    return [name for name in dict.fromkeys(found) if name not in nothing]
+
+
+def _is_torchs(name: str) -> bool:
+    """Whether TORCH_LOGS takes it: a component, an artifact, a module of torch."""
+    known: Any = torch._logging._internal.log_registry
+    return bool(name.startswith("torch") or known.is_log(name) or known.is_artifact(name))
 
 
 def _make_heard() -> None:

@@ -249,6 +249,9 @@ def _state(handle: Handle) -> str:
     if not handle.ledger.is_compiled:
         outcome = handle.dispatcher.entries[0].notes.outcome
         return f"plain Python, because {outcome.why}"
+    if handle.given_up is not None:
+        why = handle.given_up.why
+        return f"compiled; calls that fit no variant are plain Python, because {why}"
     return "compiled"
 
 
@@ -319,6 +322,10 @@ def ledger_of(handle: Handle) -> tuple[str, ...]:
     """
     own = variants_of(handle)
     lines = ledger_lines(own) if len(own) > 1 else []
+    if own and handle.given_up is not None:
+        plain = handle.ledger.calls - sum(variant.hits or 0 for variant in own)
+        told = f"{count(plain, 'call')} fitted no variant" if plain > 0 else "a call that fits none"
+        lines.append(f"{told}: plain Python, because {handle.given_up.why}")
     for part in handle.family.members:
         known = variants_of(part)
         if len(known) > 1:

@@ -76,6 +76,8 @@ class TestReport(Readable):
             tried.append(f"{self.unsteady:,} not judged: eager answers otherwise each time")
         changes = ", ".join(f"{kind} {number}" for kind, number in sorted(self.kinds.items()))
         verdict = "compiled code agrees with eager" if self else "compiled code DIFFERS from eager"
+        if self and self.refused + self.unsteady == self.tried:
+            verdict = "nothing could be compared"
         lines = [(f"{self.name}: {verdict} ({'; '.join(tried)})", "" if self else WRONG)]
         lines.append((f"  varied: {changes}", HINT))
         failure = str(self.failure).splitlines() if self.failure else ()

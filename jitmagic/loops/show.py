@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from ..symbols.scalar import Symbol
 from .axes import free_axes
 from .expr import Add, Axis, AxisVar, Expr, FloorDiv, Integer, Mod, Mul, ValueIndex
 from .ir import (
@@ -223,6 +224,8 @@ class _NestText:
                 return f"{self._atom(a)}%{b}"
             case ValueIndex(value, extent):
                 return f"checked({self.text(value)}, {extent})"
+            case Symbol(name):
+                return name
         raise TypeError(f"not an index expression: {expr!r}")
 
     def _atom(self, expr: Expr) -> str:

@@ -40,6 +40,7 @@ __all__ = [
     "Reason",
     "RefusedTorchCall",
     "RolledLoop",
+    "RoundOfLoop",
     "SharedNamespace",
     "StateSet",
     "StatefulCall",
@@ -290,6 +291,13 @@ class RolledLoop(Reason):
         "Python runs the loop, and one round of it is compiled, which serves any number of them."
     )
     advice = "write it without a loop over that, or pad to one length; fullgraph=True unrolls it"
+
+
+class RoundOfLoop(RolledLoop):
+    __slots__ = ()
+    template = "Python runs this loop: one compiled round of it serves any number of them"
+    explanation = "What comes before the loop and behind it is compiled as well."
+    advice = ""
 
 
 class FilledList(Reason):

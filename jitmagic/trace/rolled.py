@@ -18,7 +18,7 @@ from ..guards.source import Argument, Item, Source
 from ..symbols.context import Specialize
 from ..symbols.scalar import Symbol
 from ..symbols.size import hintless
-from .breaks import FilledList, GraphBreak, RolledLoop
+from .breaks import FilledList, GraphBreak, RolledLoop, RoundOfLoop
 from .handed_on import without_index
 from .library_files import is_library
 from .result import Break, Trace
@@ -66,7 +66,7 @@ def rounds_vary(machine: Any, symbols: Iterable[Symbol], what: str) -> NoReturn:
 def check_head(machine: Any) -> None:
     """Break at the head of a loop that Python runs: the next instruction of the root frame."""
     if machine.root.at in machine.loops.heads:
-        raise GraphBreak(RolledLoop.of(what="one round of it is compiled"))
+        raise GraphBreak(RoundOfLoop.of())
 
 
 def check_filled(machine: Any, source: Source | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -368,3 +369,16 @@ def test_a_refused_header_is_in_the_status_and_in_the_journal(monkeypatch) -> No
     assert "cc1plus: &lt;bad&gt; header" in shown._repr_html_()
     states.clear()
     assert "precompiled" not in str(jitmagic.status(tagged))
+
+
+def test_calls_after_the_limit_are_told_of() -> None:
+    """Else a card says "compiled" of a function most of whose calls are not."""
+    tagged = jitmagic.jit(lambda x, s: torch.cat([x] * len(s)), options={"recompile_limit": 2})
+    for n in range(1, 8):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", jitmagic.RecompileWarning)
+            tagged(torch.ones(3), "a" * n)
+    card = str(jitmagic.status(tagged))
+    assert "compiled; calls that fit no variant are plain Python, because its recompile lim" in card
+    for shown in (str(jitmagic.explain(tagged)), jitmagic.explain(tagged)._repr_html_()):
+        assert "5 calls fitted no variant: plain Python" in shown

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import jitmagic
+from jitmagic.api import handle_of
 
 X = torch.randn(4, 6)
 QUESTIONS = ("why", "test", "lower")
@@ -137,3 +138,27 @@ def test_copies_that_answers_are_made_with_are_not_listed() -> None:
     names = [card.name for card in jitmagic.status().cards]
     assert sum("listed" in name for name in names) == 1, names
     assert len(kept) == 5
+
+
+def test_a_wrapper_has_the_name_that_it_took_over() -> None:
+    """Cards, warnings and profiles call it by that, as reports do."""
+
+    def doubled(fn: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(fn)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return fn(*args, **kwargs) * 2
+
+        return wrapper
+
+    @jitmagic.jit(backend="eager")
+    @doubled
+    def users(x: Tensor) -> Tensor:
+        return x + 1
+
+    users(torch.ones(2))
+    known = handle_of(users)
+    assert known is not None
+    assert known.label == "users"
+    assert known.original.title.startswith("users (test_questions.py:")
+    assert str(jitmagic.status(users)).startswith("users: compiled")
+    assert str(jitmagic.why(users)(torch.ones(3))).startswith("users ")

@@ -130,6 +130,12 @@ def test_what_eager_refuses_is_refused_alike() -> None:
     assert found.refused
 
 
+def test_what_was_refused_throughout_agrees_with_nothing() -> None:
+    report = jitmagic.test(lambda x: x @ torch.ones(3, 3))(torch.ones(4, 8), n=4)
+    assert report.refused == report.tried == 4
+    assert ": nothing could be compared (4 inputs" in str(report)
+
+
 def test_eager_that_answers_otherwise_each_time_is_not_judged() -> None:
     counter = itertools.count()
 
