@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from torch import Tensor
 
 import jitmagic
 from jitmagic.api import handle_of
@@ -118,3 +121,27 @@ def test_a_backward_makes_no_ledger_of_one_variant():
     tagged(torch.ones(3, requires_grad=True)).backward()
     assert len(handle_of(tagged).journal) == 2
     assert jitmagic.explain(tagged).now.ledger == ()
+
+
+def test_a_rolled_loop_is_said_once_and_its_round_without_a_hint() -> None:
+    def rows(x: Tensor) -> Tensor:
+        h = torch.zeros(x.shape[1])
+        for t in range(x.shape[0]):
+            h = torch.tanh(h + x[t])
+        return h
+
+    tagged = jitmagic.jit(rows)
+    for length in (3, 5, 7):
+        tagged(torch.randn(length, 4))
+    told = " ".join(line.strip(" │") for line in str(jitmagic.explain(tagged)).splitlines())
+    assert told.count("how often this loop runs varies (range)") == 1
+    assert told.count("hint: write it without a loop over that") == 1
+    assert told.count("Python runs this loop: one compiled round of it serves any number") == 1
+
+
+def test_indexes_that_vary_are_shown_in_loops(tmp_path: Path) -> None:
+    """The index of a rolled loop's round: a report of it raised."""
+    tagged = jitmagic.jit(lambda x, t: x[t] * 2)
+    for t in (1, 2, 3):
+        tagged(torch.randn(5, 4), t)
+    assert jitmagic.report(tmp_path / "out", tagged).capsules
