@@ -73,12 +73,16 @@ def _is_on_gpu(gm: GraphModule) -> bool:
 
 
 def trace_of(traced: Trace, piece: Piece, specs: Sequence[TensorSpec]) -> Trace:
-    """The piece as a frame's whole graph."""
-    placeholders = piece.part.graph.graph.find_nodes(op="placeholder")
-    for node, spec in zip(placeholders, specs, strict=True):
+    """The piece as a frame's whole graph. `specs`: what it is given, as it was made; what got a
+    history by a write of a piece before has it here.
+    """
+    inputs = []
+    for node, made in zip(piece.part.graph.graph.find_nodes(op="placeholder"), specs, strict=True):
+        written = node.meta["spec"].requires_grad and not made.requires_grad
+        spec = replace(made, requires_grad=True, is_leaf=False) if written else made
         node.meta["spec"] = spec
-    inputs = tuple(GraphInput("between pieces", NOWHERE, spec) for spec in specs)
-    return replace(traced, graph=piece.part.graph, inputs=inputs, mutated=())
+        inputs.append(GraphInput("between pieces", NOWHERE, spec))
+    return replace(traced, graph=piece.part.graph, inputs=tuple(inputs), mutated=())
 
 
 def results_of(own: Trace) -> list[TensorSpec]:

@@ -290,7 +290,8 @@ def assemble(
     """
     results = _results(nodes)
     slots = {node: n for n, node in enumerate(n for n in nodes if n.op == "placeholder")}
-    bodies = [_body(nodes, assigned, index, copied) for index in sorted(set(assigned.values()))]
+    places = sorted(set(assigned.values()))
+    bodies = [_body(nodes, assigned, place, copied) for place in places]
     needed = [also(body) for body in bodies]
     bodies = [
         [node for node in nodes if node in body or (node in more and node in copied)]
@@ -306,7 +307,8 @@ def assemble(
         entered = tuple(others.values())
         others = _other_modes(others, body, callers)
         graph = extract(inputs, (*entered, *body, *map(callers.__getitem__, others)), outputs)
-        _tell_histories(graph, inputs, [n for n in nodes if assigned.get(n, index) < index])
+        place = places[index]
+        _tell_histories(graph, inputs, [n for n in nodes if assigned.get(n, place) < place])
         dead = [slots[node] for node in inputs if node not in later and node.op != "placeholder"]
         taken = tuple(slots[node] for node in inputs)
         subgraphs.append(Subgraph(graph, taken, len(outputs), tuple(dead)))
@@ -320,8 +322,9 @@ def _tell_histories(graph: GraphModule, inputs: Sequence[Node], before: Sequence
     """Which inputs of a subgraph require grad only since they were written to by calls before."""
     cells = _memory_of_all(n for call in before if _leads_on(call) for n in mutated_by(call))
     for node, held in zip(inputs, graph.graph.find_nodes(op="placeholder"), strict=True):
-        if node.op != "placeholder" and memory_of(node) & cells:
-            held.meta["spec"] = replace(held.meta["spec"], requires_grad=True)
+        records = any(tensor.requires_grad for tensor in tensors_in(value_of(node)))
+        if node.op != "placeholder" and records and memory_of(node) & cells:
+            held.meta["spec"] = replace(held.meta["spec"], requires_grad=True, is_leaf=False)
 
 
 def _mode(node: Node) -> object:

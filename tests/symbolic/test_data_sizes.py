@@ -92,6 +92,29 @@ def experts(x: torch.Tensor) -> Any:
     return out
 
 
+def received(x: torch.Tensor) -> Any:
+    """Filled where data decide, read where they do not, twice: layers of a graph network."""
+    index = torch.nonzero(x[:, 0] > 0).squeeze(-1)
+    h, shared = x, []
+    for _ in range(2):
+        messages = h[index].tanh()
+        out = messages.new_zeros(ROWS, COLUMNS).index_add_(0, index, messages)
+        shared.append(out.detach() * 2)
+        h = (out + x).sin() @ torch.ones(COLUMNS, COLUMNS)
+    return h, shared
+
+
+def received_in_part(x: torch.Tensor) -> Any:
+    index = torch.nonzero(x[:, 0] > 0).squeeze(-1)
+    picked = x[index]
+    out = picked.new_zeros(2, ROWS, COLUMNS)
+    degrees = torch.zeros(ROWS).index_add_(0, index, torch.ones_like(index, dtype=x.dtype))
+    out[1].index_add_(0, index, picked * degrees[index, None])
+    out[0].add_(1)
+    rows = out.flatten(0, 1)
+    return rows.exp().cumsum(0) * x.repeat(2, 1), out[1] * 2 + x
+
+
 def error(x: torch.Tensor) -> Any:
     y = x * 2
     return F.mse_loss(x[x > 0], y[x > 0], reduction="sum")
@@ -179,7 +202,8 @@ def layers(x: torch.Tensor) -> Any:
 
 PROGRAMS: tuple[Callable[..., Any], ...] = (
     coordinates, columns, argwhere, masked, selected, rows, lengths, reshaped, transposed, joined,
-    put, filled, added, experts, error, written_between, one_behind_another, loss, kept_apart,
+    put, filled, added, experts, received, received_in_part, error, written_between,
+    one_behind_another, loss, kept_apart,
     unique, unique_with_counts, consecutive, counted, repeated, without_grad, under_autocast,
     narrowed, sorted_and_kept, layers,
 )  # fmt: skip
