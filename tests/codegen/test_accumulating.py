@@ -86,10 +86,15 @@ def test_sums_of_16_bits_are_atens(dtype: torch.dtype) -> None:
 
 
 def test_a_call_that_is_atens_takes_scalars_from_the_cpu() -> None:
-    """Of one value from there ATen makes a masked fill, which waits for nothing."""
-    plan, _ = compiled(lambda x, m, c: x.index_put((m,), c) + 1, X, X > 0, torch.tensor(7.0))
+    plan, _ = compiled(lambda x, i, c: x.index_put((i,), c) + 1, X, AT, torch.tensor(7.0))
     calls = [str(step.op) for step in plan.steps if isinstance(step, Call)]
     assert calls == ["aten.index_put.default"]
+
+
+def test_what_a_mask_chooses_waits_for_nothing() -> None:
+    plan, _ = compiled(lambda x, m, c: x.index_put((m,), c) + 1, X, X > 0, torch.tensor(7.0))
+    assert not any(isinstance(step, Call) for step in plan.steps)
+    assert sum(isinstance(step, Launch) for step in plan.steps) == 1
 
 
 def test_where_an_order_is_asked_for_they_are_atens() -> None:
