@@ -2,7 +2,8 @@
 
 Comes in: a LoopProgram, unfused or fused. Raises VerifyError naming the step and the rule. Checked:
 names, dtypes of every node, arity of ops and indexes, bounds where they can be proved wrong, axes
-bound where they are used, buffers written before they are read, outputs defined.
+bound where they are used, elements written once, buffers written before they are read, outputs
+defined.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any, NoReturn
 import torch
 
 from ..errors import VerifyError
-from ..symbols.size import Size
-from .expr import Axis, AxisVar, Expr, ValueIndex, bounds, leaves
+from ..symbols.size import Size, is_same
+from .expr import Axis, AxisVar, Expr, ValueIndex, axes_of, bounds, leaves, linear
 from .ir import (
     COMPUTE_OPS,
     REDUCTIONS,
@@ -154,7 +155,18 @@ class _Verifier:
             store.value.dtype is buffer.dtype, f"a {store.value.dtype} stored as {buffer.dtype}"
         )
         self.index(store.index, buffer, bound, masked=False)
+        self.once(store, bound)
         self.value(store.value, bound)
+
+    def once(self, store: Store, bound: frozenset[Axis]) -> None:
+        """Two points of the loops, which may be two threads, do not write the same element."""
+        parts = [leaf for part in store.index for leaf in leaves(part)]
+        if store.mode != "set" or any(isinstance(leaf, ValueIndex) for leaf in parts):
+            return  # indexes of the user, who says whether some are the same
+        moving = frozenset().union(*map(axes_of, store.index))
+        for axis in bound - moving:
+            repeated = f"every {axis.name} writes the same of {store.buffer}"
+            self.require(is_same(axis.extent, 1), repeated)
 
     # -- values ----------------------------------------------------------------------------------
 
@@ -174,8 +186,9 @@ class _Verifier:
                 masked or (low < size and high >= 0),
                 f"{part} is outside {buffer.name}'s size {size}",
             )
-            if isinstance(part, (AxisVar,)) and not masked:
-                self.require(high < size, f"{part.axis} runs past {buffer.name}'s size {size}")
+            if not masked and _is_exact(part):
+                self.require(low >= 0, f"{part} begins before {buffer.name}")
+                self.require(high < size, f"{part} runs past {buffer.name}'s size {size}")
 
     def expr(self, expr: Expr, bound: frozenset[Axis]) -> None:
         for leaf in leaves(expr):
@@ -229,6 +242,13 @@ class _Verifier:
             self.require(dtypes == {torch.bool}, f"{node.op} is for bools")
         want = torch.bool if node.op in _TO_BOOL | _LOGIC else next(iter(dtypes))
         self.require(node.dtype is want, f"{node.op} of {want} typed {node.dtype}")
+
+
+def _is_exact(expr: Expr) -> bool:
+    """Whether the loops reach the bounds of the expression: each axis moves it by itself."""
+    atoms = linear(expr)[1]
+    fixed = (isinstance(a, AxisVar) and not isinstance(a.axis.extent, Size) for a in atoms)
+    return isinstance(expr, AxisVar) or all(fixed)
 
 
 def _references(part: Any) -> Iterator[BufferRef]:

@@ -311,7 +311,9 @@ def split_axes(
     bindings: dict[Axis, Expr] = {}
     for axis, marks in cuts.items():
         points = sorted(marks | {1, axis.extent})
-        if all(b % a == 0 for a, b in itertools.pairwise(points)):
+        # A reader of the first rows alone: its axis has fewer values than the digits would have.
+        whole = points[-1] == axis.extent
+        if whole and all(b % a == 0 for a, b in itertools.pairwise(points)):
             total: Expr = Integer(0)
             for low, high in itertools.pairwise(points):
                 total = add(total, mul(AxisVar(fresh_axis(axis, high // low)), low))

@@ -80,6 +80,11 @@ BROKEN = {
     "not bound": program(nest(X, outer=(I,), index=at(I, 0))),
     "outside": program(nest(Load("x", at(I, 5), F32))),
     "runs past": program(nest(Load("x", at(J, J), F32), outer=(I, J))),
+    "Add.* runs past y": program(nest(X, index=(AxisVar(I), add(AxisVar(J), Integer(1))))),
+    "Add.* begins before x": program(
+        nest(Load("x", (AxisVar(I), add(AxisVar(J), Integer(-1))), F32))
+    ),
+    "every j writes the same": program(nest(X, index=at(I, 0))),
     "bound outside": program(nest(X, outer=(I, J), inner=(J,))),
     "bound twice": program(nest(X, outer=(I, J, J))),
     "has extent": program(nest(X, outer=(I, J, Axis("z", 0)))),

@@ -79,6 +79,22 @@ def test_readers_with_other_extents_than_their_producer(shape, steps, dim):
     torch.testing.assert_close(made, fn(x)[0])
 
 
+@pytest.mark.parametrize("kept", [2, 4, 8, 16, 20, 32])
+@pytest.mark.parametrize("first", [0, 4])
+def test_readers_of_some_rows_of_groups(kept, first):
+    """Sixteen channels of 32 are rows 0 … 3 of 8, of which the digits of `c // 4` say nothing."""
+
+    def fn(x):
+        y = x.view(2, 8, -1).softmax(-1).view(2, 32, 5)
+        return y + 1, y[:, first : first + kept] * 2
+
+    x = torch.randn(2, 32, 5)
+    result = scheduled(fn, x)
+    verify(result.program)
+    for made, wanted in zip(run(result.program, [x]), fn(x), strict=True):
+        torch.testing.assert_close(made, wanted)
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_random_programs(seed):
     fn, inputs = random_function(seed)
