@@ -498,11 +498,3 @@ def test_a_rolled_loop_is_said_once_and_its_round_without_a_hint() -> None:
     assert told.count("how often this loop runs varies (range)") == 1
     assert told.count("hint: write it without a loop over that") == 1
     assert told.count("Python runs this loop: one compiled round of it serves any number") == 1
-
-
-def test_indexes_that_vary_are_shown_in_loops(tmp_path: Path) -> None:
-    """The index of a rolled loop's round: a report of it raised."""
-    tagged = jitmagic.jit(lambda x, t: x[t] * 2)
-    for t in (1, 2, 3):
-        tagged(torch.randn(5, 4), t)
-    assert jitmagic.report(tmp_path / "out", tagged).capsules

@@ -139,3 +139,16 @@ def test_what_is_set_takes_effect(getter: str, setter: str, back: str) -> None:
                 results.append((*results.pop(), asked(x)[1]))
             assert results[0] == results[1]
     assert results[0][0][0] != results[0][0][1]
+
+
+def test_a_block_of_library_flags_is_left_where_it_breaks_and_read_by_plain_python() -> None:
+    def program(x: torch.Tensor) -> Any:
+        with torch.backends.cudnn.flags(enabled=False):
+            y = x + 1
+            jitmagic.graph_break()
+            enabled = torch.backends.cudnn.enabled
+        return y * 2, enabled, torch.backends.cudnn.enabled
+
+    x = torch.randn(3)
+    torch.testing.assert_close(jitmagic.jit(program)(x), program(x))
+    assert torch.backends.cudnn.enabled
