@@ -14,37 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-import jitmagic
+from tests.diagnostics.shown import NAMES, shown_outputs
 from tests.notebook.kernels import execute
 from tests.processes import run_python
-
-
-def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    for _ in range(2):
-        x = torch.relu(x * y + 2)
-    jitmagic.graph_break()
-    return x.sum(-1)
 
 
 @pytest.fixture(scope="module")
 def outputs() -> dict[str, str]:
     """As a notebook stores them."""
-    tagged, x = jitmagic.jit(step), torch.ones(8, 64)
-    for each in (x, x.double(), x[:3]):
-        tagged(each, each)
-    shown = {
-        "explain": jitmagic.explain(tagged)(x, x),
-        "now": jitmagic.explain(tagged),
-        "status": jitmagic.status(tagged),
-        "passport": jitmagic.passport(tagged)(x, x),
-        "why": jitmagic.why(tagged)(x, 3),
-        "test": jitmagic.test(tagged)(x, x, n=4),
-        "lower": jitmagic.lower(lambda x: x + 1)(x),
-        "picture": jitmagic.explain(tagged).now.picture("graph"),
-    }
-    return {name: one._repr_html_() for name, one in shown.items()}
+    return {name: one._repr_html_() for name, one in shown_outputs().items()}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +48,6 @@ def page(browser: Any) -> Iterator[Any]:
     page.close()
 
 
-NAMES = ["explain", "now", "status", "passport", "why", "test", "lower", "picture"]
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 FRAMES = {
     "sandboxed frame": "<iframe sandbox srcdoc='{}' style='width:100%;height:100%'></iframe>",

@@ -486,11 +486,3 @@ def test_twelve_layers_fit_into_an_issue(tmp_path: Path) -> None:
     made = jitmagic.report(tmp_path / "out", model)
     assert made.capsules
     assert sum(map(len, files_in(made.folder).values())) < 2_000_000
-
-
-def test_indexes_that_vary_are_shown_in_loops(tmp_path: Path) -> None:
-    """The index of a rolled loop's round: a report of it raised."""
-    tagged = jitmagic.jit(lambda x, t: x[t] * 2)
-    for t in (1, 2, 3):
-        tagged(torch.randn(5, 4), t)
-    assert jitmagic.report(tmp_path / "out", tagged).capsules

@@ -482,19 +482,3 @@ def test_what_was_kept_beside_eager_is_said(keep: bool, monkeypatch: pytest.Monk
     assert now.compared == (line,) and now.graph_count == keep
     assert [name for name, _ in now.outcomes] == ([] if keep else ["whole"])
     assert jitmagic.explain(whole)(x, y).compared == ()
-
-
-def test_a_rolled_loop_is_said_once_and_its_round_without_a_hint() -> None:
-    def rows(x: Tensor) -> Tensor:
-        h = torch.zeros(x.shape[1])
-        for t in range(x.shape[0]):
-            h = torch.tanh(h + x[t])
-        return h
-
-    tagged = jitmagic.jit(rows)
-    for length in (3, 5, 7):
-        tagged(torch.randn(length, 4))
-    told = " ".join(line.strip(" │") for line in str(jitmagic.explain(tagged)).splitlines())
-    assert told.count("how often this loop runs varies (range)") == 1
-    assert told.count("hint: write it without a loop over that") == 1
-    assert told.count("Python runs this loop: one compiled round of it serves any number") == 1

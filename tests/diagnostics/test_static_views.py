@@ -8,11 +8,9 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-import torch
 from IPython.core.formatters import DisplayFormatter
-from torch import Tensor
 
-import jitmagic
+from .shown import NAMES, shown_outputs
 
 # GitHub's html-pipeline: what is not listed goes, its text stays; of these the text goes too.
 TAGS = frozenset(
@@ -63,31 +61,9 @@ class Sanitized(HTMLParser):
             self.text += data
 
 
-def step(x: Tensor, y: Tensor) -> Tensor:
-    for _ in range(2):
-        x = torch.relu(x * y + 2)
-    jitmagic.graph_break()
-    return x.sum(-1)
-
-
 @pytest.fixture(scope="module")
 def shown() -> dict[str, Any]:
-    tagged, x = jitmagic.jit(step), torch.ones(8, 64)
-    for each in (x, x.double(), x[:3]):
-        tagged(each, each)
-    return {
-        "explain": jitmagic.explain(tagged)(x, x),
-        "now": jitmagic.explain(tagged),
-        "status": jitmagic.status(tagged),
-        "passport": jitmagic.passport(tagged)(x, x),
-        "why": jitmagic.why(tagged)(x, 3),
-        "test": jitmagic.test(tagged)(x, x, n=4),
-        "lower": jitmagic.lower(lambda x: x + 1)(x),
-        "picture": jitmagic.explain(tagged).now.picture("graph"),
-    }
-
-
-NAMES = ["explain", "now", "status", "passport", "why", "test", "lower", "picture"]
+    return shown_outputs()
 
 
 def words(text: str) -> list[str]:

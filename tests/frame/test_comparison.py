@@ -17,35 +17,19 @@ from torch.utils.checkpoint import checkpoint
 
 import jitmagic
 from jitmagic import sizes
-from jitmagic.api import handle_of
 from jitmagic.errors import CompileFailed
 from jitmagic.frame import comparison
 from jitmagic.frame.comparison import PLAN, judge
-from jitmagic.frame.handle import Handle
 from jitmagic.frame.laps import Laps, Sample
 from jitmagic.records import COMPILED, Eager
 
-X = torch.linspace(-1, 1, 6)
+from .which_ran import X, handle, raising, ran, which
 
 
 @pytest.fixture(autouse=True)
 def long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is timed after the comparison: test_streaks.py is about that."""
     monkeypatch.setattr(comparison, "MOST_SECONDS", 0.0)
-
-
-def which(x: Tensor) -> Tensor:
-    return x.sin() + (100 if jitmagic.is_compiling() else 0)
-
-
-def handle(tagged: Any) -> Handle:
-    found = handle_of(tagged)
-    assert found is not None
-    return found
-
-
-def ran(result: Tensor) -> str:
-    return "c" if result.flatten()[0] > 50 else "e"
 
 
 @pytest.fixture(params=[True, False, None], ids=["faster", "slower", "unclear"])
@@ -103,6 +87,9 @@ def test_calls_alternate_until_it_is_clear(verdict: bool | None) -> None:
 
 
 def test_what_is_handed_back_is_released_and_said_once(slower: None) -> None:
+    def which(x: Tensor) -> Tensor:  # the user's line is in this file
+        return x.sin()
+
     shown = io.StringIO()
     tagged = jitmagic.jit(which, options={"notices": "always"})
     known = handle(tagged)
@@ -302,20 +289,8 @@ def test_callees_of_plain_python_are_measured(slower: None) -> None:
 
 
 def test_an_error_is_raised_once_and_the_row_goes_on(verdict: bool | None) -> None:
-    seen = []
-
-    @jitmagic.disable
-    def may_raise() -> None:
-        seen.append(1)
-        if len(seen) % 3 == 0:
-            raise ValueError("of the user's own")
-
-    def raises(x: Tensor) -> Tensor:
-        y = which(x)
-        may_raise()
-        return y
-
-    tagged = jitmagic.jit(raises)
+    seen: list[int] = []
+    tagged = jitmagic.jit(raising(3, seen))
     for n in range(1, 40):
         if n % 3 == 0:
             with pytest.raises(ValueError, match="own"):

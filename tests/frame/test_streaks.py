@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 import jitmagic
-from jitmagic.api import handle_of
 from jitmagic.frame import comparison, streaks
 from jitmagic.frame.comparison import PLAN
 from jitmagic.frame.native import Entry, Spread
 from jitmagic.frame.streaks import CALLS, TURNS, entry_cost, freeing_cost
 from jitmagic.records import CompileRecord
 
-X = torch.linspace(-1, 1, 6)
+from .which_ran import X, handle, raising, ran, which
+
 BEFORE = PLAN[:7] + "c"  # then it is clear
 ROW = ("e" * CALLS + "c" * CALLS) * TURNS
 
@@ -31,24 +31,12 @@ def clear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "MOST_SECONDS", 3600.0)
 
 
-def which(x: Tensor) -> Tensor:
-    return x.sin() + (100 if jitmagic.is_compiling() else 0)
-
-
-def ran(result: Tensor) -> str:
-    return "c" if result.flatten()[0] > 50 else "e"
-
-
 def record_of(tagged: Any) -> CompileRecord:
-    handle = handle_of(tagged)
-    assert handle is not None
-    return handle.journal.records[0]
+    return handle(tagged).journal.records[0]
 
 
 def entry_of(tagged: Any) -> Entry:
-    handle = handle_of(tagged)
-    assert handle is not None
-    return handle.dispatcher.entries[0]
+    return handle(tagged).dispatcher.entries[0]
 
 
 def test_calls_in_a_row_run_the_same_entry() -> None:
@@ -84,20 +72,8 @@ def test_calls_with_a_backward_are_as_they_were_compared() -> None:
 
 
 def test_a_call_that_raises_is_not_counted() -> None:
-    seen = []
-
-    @jitmagic.disable
-    def may_raise() -> None:
-        seen.append(1)
-        if len(seen) % 5 == 0:
-            raise ValueError("of the user's own")
-
-    def raises(x: Tensor) -> Tensor:
-        y = which(x)
-        may_raise()
-        return y
-
-    tagged, row = jitmagic.jit(raises), ""
+    seen: list[int] = []
+    tagged, row = jitmagic.jit(raising(5, seen)), ""
     for n in range(1, 200):
         if n % 5 == 0:
             with pytest.raises(ValueError, match="own"):
