@@ -301,13 +301,12 @@ def assemble(
     callers = {_mode(node): node for node in nodes if changes_mode(node)}
     others: dict[object, Node] = {}  # what sets the modes that are not as the caller has them
     subgraphs = []
-    for index, (inputs, body) in enumerate(zip(read, bodies, strict=True)):
+    for index, (place, inputs, body) in enumerate(zip(places, read, bodies, strict=True)):
         later = {node for needed in read[index + 1 :] for node in needed} | set(results)
         outputs = [node for node in body if node in later]
         entered = tuple(others.values())
         others = _other_modes(others, body, callers)
         graph = extract(inputs, (*entered, *body, *map(callers.__getitem__, others)), outputs)
-        place = places[index]
         _tell_histories(graph, inputs, [n for n in nodes if assigned.get(n, place) < place])
         dead = [slots[node] for node in inputs if node not in later and node.op != "placeholder"]
         taken = tuple(slots[node] for node in inputs)
