@@ -149,8 +149,8 @@ def call_plainly(
 def set_callback(
     callback: Callable[[CodeType, dict[str, Any]], CodeType | bool | None] | None, /
 ) -> None:
-    """callback(code, globals) gives a call stub, False: this family is not to ask again, or None:
-    nobody is."""
+    """callback(code, globals) gives a call stub, False: this family is not to ask again, None:
+    nobody is, or True: nobody is, and what it calls is not looked at either."""
 
 def install(callback: Callable[[CodeType, dict[str, Any]], CodeType | None], /) -> None:
     """set_callback, and begin an extent by hand; residuals and call_plainly make their own."""

@@ -45,6 +45,7 @@ typedef struct Stub {
 // What co_extra holds once a code object was asked about.
 typedef struct {
   bool never;  // whoever asks
+  bool ours;   // the package's own: nothing that it calls is looked at either
   Stub* stubs;
 } Decision;
 
@@ -248,6 +249,7 @@ static Stub* decide(PyCodeObject* code, Decision* decision, PyObject* globals) {
     PyErr_WriteUnraisable(callback);
     return NULL;
   }
+  decision->ours = answer == Py_True;
   if (answer == Py_False && remember(decision, family, globals, NULL)) {
     decision->never = false;
     Py_DECREF(answer);
@@ -280,20 +282,25 @@ static bool is_candidate(PyThreadState* tstate, _PyInterpreterFrame* frame, int 
   return (jm_frame_code(frame)->co_flags & (wanted | refused)) == wanted;
 }
 
-static void maybe_exchange(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwing) {
-  PyCodeObject* code = jm_frame_code(frame);
-  PyObject* exempt = here.exempt;
-  here.exempt = NULL;  // it is for the first frame of an extent only
-  if (exempt == (PyObject*)code || !is_candidate(tstate, frame, throwing)) return;
-  Decision* decision = decision_of((PyObject*)code);
-  if (!decision || decision->never) return;
-  Stub* stub = stub_for(decision, here.family);
-  if (!stub) stub = decide(code, decision, frame->f_globals);
+static void exchange(PyThreadState* tstate, _PyInterpreterFrame* frame, Stub* stub) {
   if (!stub || !stub->code || stub->globals != frame->f_globals) return;
   PyCodeObject* other = (PyCodeObject*)stub->code;
   if (!make_room(tstate, frame, other)) return;
   Py_INCREF(other);
   Py_DECREF(jm_frame_set_code(frame, other));  // the function still holds its own code
+}
+
+// Whether the frame is the package's own; others run their stub, if they have one.
+static bool is_ours_or_exchanged(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwing) {
+  PyCodeObject* code = jm_frame_code(frame);
+  PyObject* exempt = here.exempt;
+  here.exempt = NULL;  // it is for the first frame of an extent only
+  if (exempt == (PyObject*)code || !is_candidate(tstate, frame, throwing)) return false;
+  Decision* decision = decision_of((PyObject*)code);
+  if (!decision || decision->never) return decision && decision->ours;
+  Stub* stub = stub_for(decision, here.family);
+  exchange(tstate, frame, stub ? stub : decide(code, decision, frame->f_globals));
+  return decision->ours;
 }
 
 // Out of place for the dynamic extent of one frame: everything below runs at full speed.
@@ -308,9 +315,9 @@ static PyObject* evaluate_aside(PyThreadState* tstate, _PyInterpreterFrame* fram
 static PyObject* evaluate(PyThreadState* tstate, struct _PyInterpreterFrame* frame, int throwing) {
   if (!here.extents || here.paused) return previous(tstate, frame, throwing);
   if (here.depth >= DEEPEST) return evaluate_aside(tstate, frame, throwing);
-  const bool plainly = !throwing && jm_is_handed_its_caller(tstate, frame);  // and all it calls
-  here.paused += plainly;
-  if (!plainly) maybe_exchange(tstate, frame, throwing);
+  const bool plainly = (!throwing && jm_is_handed_its_caller(tstate, frame)) ||
+                       is_ours_or_exchanged(tstate, frame, throwing);
+  here.paused += plainly;  // and all it calls
   here.depth++;
   PyObject* result = previous(tstate, frame, throwing);
   here.depth--;

@@ -15,13 +15,15 @@ from .family import Family
 from .follow import stub_code
 from .handle import Handle
 from .library import library_function
-from .skip import reason_to_skip
+from .skip import is_of_jitmagic, reason_to_skip
 
 __all__ = ["Suspended", "stub_for"]
 
 
 def stub_for(code: CodeType, namespace: dict[str, Any]) -> CodeType | bool | None:
-    """The stub to run instead of `code`; False: not for this family; None: never ask again.
+    """The stub to run instead of `code`; False: not for this family; None: never ask again; True:
+    nor about what it calls. Calls have our own Python run too: what they compile late makes modules
+    of torch.fx, around which torch.compile may have put functions of its own.
 
     What is tagged is never skipped, a container of torch's neither: its instance may have a forward
     of its own that calls the class's.
@@ -29,6 +31,8 @@ def stub_for(code: CodeType, namespace: dict[str, Any]) -> CodeType | bool | Non
     family = _frame.current_family()
     if not isinstance(family, Family):
         return None
+    if is_of_jitmagic(code):
+        return True
     if code is not family.tagged and reason_to_skip(code, namespace) is not None:
         return False if code.co_name == "forward" else None  # others may be tagged as modules
     handle = Handle.of_callee(code, namespace, family, library_function(code, namespace))

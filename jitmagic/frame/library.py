@@ -48,8 +48,10 @@ _RIVAL = LibraryFunction(plain="torch.compile compiles what it calls")
 
 
 def is_of_torch_compile(module: str) -> bool:
-    """Whether a module (by name) is one that torch.compile's wrappers come from."""
-    return module.startswith("torch._dynamo.")
+    """Whether a module (by name) is the one that torch.compile's wrappers come from. What its other
+    modules put around functions of torch and into weak references compiles nothing.
+    """
+    return module == "torch._dynamo.eval_frame"
 
 
 def library_function(code: CodeType, namespace: dict[str, Any]) -> LibraryFunction | None:

@@ -28,6 +28,7 @@ from .native import Dispatcher
 __all__ = [
     "frame_reader",
     "is_library_file",
+    "is_of_jitmagic",
     "is_of_library",
     "is_of_library_module",
     "reason_to_skip",
@@ -40,6 +41,7 @@ _READERS_WITHOUT_ARGUMENTS = frozenset({"vars", "dir"})
 _FRAME_GETTERS = frozenset({"_getframe", "currentframe", "set_trace"})
 _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"})
 _TRACEABLE_SPECIALS = frozenset({"__call__", "__init__", "__enter__", "__exit__"})
+_OURS = "it belongs to jitmagic"
 _PACKAGE = "it belongs to an installed package"
 _GENERATED = ("<frozen ", "<eval_with_key>", "<attrs ", "<__array_function__", "<jitmagic")
 _SUSPENDABLE = {
@@ -110,6 +112,11 @@ def reason_to_skip(code: CodeType, namespace: dict[str, Any]) -> str | None:
     return None if where == _PACKAGE and _defines_layers(namespace) else where
 
 
+def is_of_jitmagic(code: CodeType) -> bool:
+    """Whether this package has the code in one of its files; stubs and residuals are generated."""
+    return _library(code.co_filename) == _OURS
+
+
 def is_of_library(code: CodeType) -> bool:
     """Whether an installed package, or nobody, wrote the code."""
     return is_library_file(code.co_filename)
@@ -178,7 +185,7 @@ def _library_folders() -> tuple[tuple[str, str], ...]:
     """Installed packages lie within the standard library's folder: they are asked for first."""
     paths = sysconfig.get_paths()
     named = [
-        (str(Path(__file__).parents[1]), "it belongs to jitmagic"),
+        (str(Path(__file__).parents[1]), _OURS),
         (paths["purelib"], _PACKAGE),
         (paths["platlib"], _PACKAGE),
         *((folder, _PACKAGE) for folder in _installed_elsewhere()),

@@ -207,3 +207,21 @@ def test_what_a_user_keeps_from_theirs_is_called_as_it_is(counter):
     apart = torch.compiler.disable(g)
     tagged = _ours(lambda x: apart(x) + 1)
     same_with_gradients(tagged, lambda x: g(x) + 1)
+
+
+def test_what_our_own_python_calls_is_not_hooked(counter):
+    """Their function around `nn.Module.__init__` is called where sizes are compiled for late."""
+    _theirs(g, counter)(torch.ones(2))
+
+    def program(x):
+        total = x.new_zeros(x.shape[1])
+        for row in x:
+            total = total + row.sin()
+        return total.tanh()
+
+    tagged = _ours(program)
+    for length in (3, 4, 5, 2):
+        x = torch.randn(length, 8, dtype=torch.float64)
+        torch.testing.assert_close(tagged(x), program(x))
+    handle = handle_of(tagged)
+    assert [each for each in (handle, *handle.family.members) if each.given_up is not None] == []

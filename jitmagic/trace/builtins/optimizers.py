@@ -20,6 +20,7 @@ from ..values.base import Args, Kwargs, Machine, Value
 from ..values.functions import FunctionValue
 from ..values.mappings import DictValue
 from ..values.operators import is_none, unpack
+from ..values.originals import beneath
 from ..values.sequences import ListValue, TupleValue
 from ..values.tensor import TensorValue
 from .process_state import read_state
@@ -99,7 +100,7 @@ def _follow_fused(module: Any, name: str) -> None:
     """The kernel of `fused=True` as the operations it stands for. It computes in float32, where
     these round after each: for narrower numbers, and under a GradScaler's scale, it is called.
     """
-    fused = getattr(module, f"_fused_{name}").__code__
+    fused = beneath(getattr(module, f"_fused_{name}")).__code__
 
     @handles(fused)
     def handler(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
