@@ -345,7 +345,7 @@ def _differentiate(
     recorder.lines, recorder.region = (), None
     histories = [history_of(results[i]) for i in tangents]
     reach = reach_of(histories, [inputs[i] for i in wanted])
-    saved.differentiate({node for edges in histories for node, _ in edges})
+    saved.differentiate(histories)
     seeds = [
         mode.fresh(recorder.placeholder(f"tangent_{i}", _tangent_spec(results[i])))
         for i in tangents

@@ -6,7 +6,7 @@ output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..graph.raising import may_raise_on_data
 __all__ = [
     "alias_root",
     "erase_dead",
+    "flows_of",
     "is_view",
     "is_view_op",
     "module_of",
@@ -41,6 +42,22 @@ def is_view_op(op: Any) -> bool:
 def is_view(node: Node) -> bool:
     """Shares the memory of its first argument."""
     return node.op == "call_function" and is_view_op(node.target)
+
+
+def flows_of(nodes: Iterable[Node], tangents: Sequence[Node]) -> dict[Node, int]:
+    """Nodes that tangents flow into, a bit for each. For some the history tells it, not the data
+    (`meta["behind"]`).
+    """
+    flows = {node: 1 << i for i, node in enumerate(tangents)}
+    for node in nodes:
+        flow = flows.get(node, 0)
+        for behind in node.meta.get("behind", ()):
+            flow |= 1 << behind
+        for part in node.all_input_nodes:
+            flow |= flows.get(part, 0)
+        if flow and node.op != "output":
+            flows[node] = flow
+    return flows
 
 
 def runs_once(node: Node) -> bool:

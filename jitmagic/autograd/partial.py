@@ -19,7 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..errors import CompileFailed
 from ..spec import TensorSpec, contiguous_strides
-from .nodes import erase_dead, module_of, runs_once
+from .nodes import erase_dead, flows_of, module_of, runs_once
 from .result import Partition
 
 __all__ = ["backward_without", "spent_parts", "tangent_nodes"]
@@ -70,28 +70,21 @@ def spent_parts(partition: Partition) -> tuple[tuple[tuple[int, ...], tuple[int,
     """
     if partition.backward is None:
         return ()
-    tangents = tangent_nodes(partition)
-    flows = {node: 1 << i for i, node in enumerate(tangents)}  # -> bits of the tangents in it
+    flows = flows_of(partition.backward.graph.nodes, tangent_nodes(partition))
     saved: dict[Node, int] = {}  # values of the forward -> bits of the saved ones they stem from
     parts: dict[int, int] = {}
     for node in partition.backward.graph.nodes:
         if node.op == "output":
             _add_constant(parts, node, partition.reach, saved)
             continue
-        if node in flows:
-            continue
-        if node.op == "placeholder":
-            saved[node] = 1 << len(saved)
-            continue
         reads = functools.reduce(or_, (saved.get(part, 0) for part in node.all_input_nodes), 0)
-        below = [flows.get(part, 0) for part in node.all_input_nodes]
-        flow = functools.reduce(or_, (*below, *(1 << i for i in node.meta.get("behind", ()))), 0)
-        if not flow:
+        if node in flows:
+            if reads:
+                parts[flows[node]] = parts.get(flows[node], 0) | reads
+        elif node.op == "placeholder":
+            saved[node] = 1 << len(saved)
+        else:
             saved[node] = reads
-            continue
-        flows[node] = flow
-        if reads:
-            parts[flow] = parts.get(flow, 0) | reads
     return tuple((_bits(flow), _bits(reads)) for flow, reads in parts.items())
 
 

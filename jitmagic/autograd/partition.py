@@ -4,15 +4,16 @@ In: a `Joint`. Out: a `Partition`. What backward needs of forward is either save
 a minimum cut weighs the bytes written and read against the work (after Chen et al. 2016, "Training
 deep nets with sublinear memory cost", and the min-cut form of it). Invariants: random draws, matrix
 products, convolutions and extern calls run once. Inputs and results are kept for backward only
-where eager autograd keeps them too (`meta["kept"]`): a later in-place write to them is then an
-error exactly where it is one in eager. A value that is written to an input is saved as that input
-(`meta["kept_in"]`). What lies inside of a region that the program checkpoints
+where eager autograd keeps them too, for the same tangents (`meta["kept"]`): a later in-place write
+to them is then an error exactly where it is one in eager. A value that is written to an input is
+saved as that input (`meta["kept_in"]`). What lies inside of a region that the program checkpoints
 (`meta["checkpoint"]`) is computed again whatever the work, but for draws.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +28,7 @@ from ..graph.reach import ancestors, descendants
 from ..spec import TensorSpec
 from ..symbols.size import hint_of
 from .mincut import INFINITE, FlowNetwork
-from .nodes import alias_root, is_view, module_of, runs_once
+from .nodes import alias_root, flows_of, is_view, module_of, runs_once
 from .result import Joint, Partition
 
 __all__ = ["partition"]
@@ -73,7 +74,7 @@ def partition(joint: Joint) -> Partition:
             aliasing=joint.aliasing,
         )
     parts = _Parts.of(joint)
-    saved, recomputed = _choose(parts, _inside_regions(parts))
+    saved, recomputed = _choose(parts, _inside_regions(parts), _barred(parts))
     return _split(joint, parts, saved, recomputed)
 
 
@@ -87,6 +88,7 @@ class _Parts:
     results: list[Node]
     gradients: list[Node]
     mutated: set[Node]  # inputs that forward writes to: they have lost their value by then
+    reach: Sequence[Sequence[int]]  # for each gradient: the tangents that lead to it
     left: dict[Node, int]  # values that are in an input's memory after forward -> which input
     backward: set[Node]  # nodes that depend on tangents
     forward: set[Node]  # needed for results, writes to inputs and random draws
@@ -117,6 +119,7 @@ class _Parts:
             results,
             gradients,
             {inputs[i] for i in joint.mutated_inputs},
+            joint.reach,
             _left_in_inputs(nodes, inputs, results),
             backward,
             forward,
@@ -147,14 +150,17 @@ def _left_in_inputs(nodes: list[Node], inputs: list[Node], results: list[Node]) 
 # -- save or compute again -------------------------------------------------------------------------
 
 
-def _choose(parts: _Parts, inside: set[Node]) -> tuple[set[Node], set[Node]]:
+def _choose(
+    parts: _Parts, inside: set[Node], barred: Mapping[Node, set[Node]]
+) -> tuple[set[Node], set[Node]]:
     """(nodes saved by forward, forward nodes that backward computes again). `inside`: nodes that
-    are not to be saved.
+    are not to be saved. `barred`: users of a node that may not read it where it is saved.
     """
     vertex_of = {node: 2 * i for i, node in enumerate(parts.needed)}
     source = 2 * len(vertex_of)
     sink = source + 1
-    network = FlowNetwork(sink + 1)
+    apart = {node: sink + 1 + i for i, node in enumerate(barred)}  # what barred users read
+    network = FlowNetwork(sink + 1 + len(apart))
     results, gradients = set(parts.results), set(parts.gradients)
     shown = {alias_root(node) for node in parts.results}  # memory that the user may write to
     for node, vertex in vertex_of.items():
@@ -174,19 +180,53 @@ def _choose(parts: _Parts, inside: set[Node]) -> tuple[set[Node], set[Node]]:
             again = INFINITE
         if again:
             network.edge(source, vertex, again)
-        if node in gradients or any(user in parts.backward for user in node.users):
-            network.edge(vertex + 1, sink, INFINITE)
-        for user in node.users:
-            if user in vertex_of:
-                network.edge(vertex + 1, vertex_of[user], INFINITE)
+        if node in apart:
+            network.edge(vertex, apart[node], INFINITE)
+        reads = {
+            (apart[node] if user in barred.get(node, ()) else vertex + 1, vertex_of.get(user, sink))
+            for user in node.users
+            if user in vertex_of or user in parts.backward
+        }
+        if node in gradients:
+            reads.add((vertex + 1, sink))
+        for behind, reader in reads:
+            network.edge(behind, reader, INFINITE)
     total, early = network.cut(source, sink)
+    if total >= INFINITE and barred:  # a formula of ours reads what eager's does not
+        return _choose(parts, inside, {})
     if total >= INFINITE and inside:  # a value of a region can only be kept
-        return _choose(parts, set())
+        return _choose(parts, set(), {})
     if total >= INFINITE:
         raise CompileFailed("autograd: the backward needs a value that cannot be kept")
     saved = {node for node, v in vertex_of.items() if v in early and v + 1 not in early}
     late = {node for node, v in vertex_of.items() if v not in early and node in parts.forward}
     return saved, late
+
+
+def _barred(parts: _Parts) -> dict[Node, set[Node]]:
+    """Users of inputs and results that run for tangents for which eager does not keep those."""
+    results, everything = set(parts.results), (1 << len(parts.tangents)) - 1
+    partly = {
+        node: kept
+        for node in parts.needed
+        if (node in results or node.op == "placeholder")
+        and (kept := alias_root(node).meta.get("kept"))
+        and everything & ~kept
+    }
+    if not partly:
+        return {}
+    runs_for = flows_of(parts.nodes, parts.tangents)
+    for gradient, behind in zip(parts.gradients, parts.reach, strict=True):
+        if gradient not in parts.backward:
+            runs_for[gradient] = sum(1 << i for i in behind)
+    for node in reversed(parts.needed):
+        for user in node.users:
+            runs_for[node] = runs_for.get(node, 0) | runs_for.get(user, 0)
+    barred = {
+        node: {user for user in node.users if runs_for.get(user, 0) & ~kept}
+        for node, kept in partly.items()
+    }
+    return {node: users for node, users in barred.items() if users}
 
 
 def _inside_regions(parts: _Parts) -> set[Node]:

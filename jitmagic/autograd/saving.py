@@ -2,14 +2,15 @@
 
 In: the hooks for saved tensors, while a program is traced and then differentiated. Out:
 `meta["kept"]` of a graph value: its memory is held (`kept_in`: that of these inputs), and a write
-to it between forward and backward is an error, in eager as well. A tensor counts once that backward
-fetches it: what an operation saves is gone with its node where no result needs its gradient
-(`x.abs() > 0.5`). Invariant: what was written since it was saved is not fetched.
+to it between forward and backward is an error, in eager as well, where one of these tangents is
+given (a bit for each; ALL_TANGENTS: of any). A tensor counts once that backward fetches it: what an
+operation saves is gone with its node where no result needs its gradient (`x.abs() > 0.5`).
+Invariant: what was written since it was saved is not fetched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,9 @@ import torch
 from .nodes import alias_root
 from .traced import Traced
 
-__all__ = ["SavedTensors"]
+__all__ = ["ALL_TANGENTS", "SavedTensors"]
+
+ALL_TANGENTS = -1
 
 
 class SavedTensors:
@@ -28,9 +31,10 @@ class SavedTensors:
     def __init__(self, refuse: Callable[[], Exception]) -> None:
         """`refuse`: the error for a tensor that has been written to since it was saved."""
         self._refuse = refuse
-        self._behind = False  # whether the backward at work is the one behind the program
+        # The nodes of the backward behind the program, once that is at work: bits of tangents.
+        self._behind: dict[Any, int] = {}
         self._of_nodes: dict[Any, list[Traced]] = {}
-        self._held: list[Traced] = []
+        self._held: list[tuple[Traced, int]] = []
 
     def keep(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
         """Note its version: hooks switch autograd's own check off."""
@@ -43,30 +47,33 @@ class SavedTensors:
             if tensor.counter.writes != version:
                 raise self._refuse()
             if self._behind:
-                self.hold(tensor)
+                node = torch._C._current_autograd_node()
+                self.hold(tensor, self._behind.get(node, ALL_TANGENTS))
         return tensor
 
     def of_node(self, node: Any, tensor: Traced) -> None:
         """An autograd node that was made without hooks keeps the tensor."""
         self._of_nodes.setdefault(node, []).append(tensor)
 
-    def hold(self, tensor: Traced) -> None:
-        """Eager holds the tensor's memory for the backward."""
-        self._held.append(tensor)
+    def hold(self, tensor: Traced, tangents: int = ALL_TANGENTS) -> None:
+        """Eager holds the tensor's memory for the backward of these."""
+        self._held.append((tensor, tangents))
 
-    def differentiate(self, history: Iterable[Any]) -> None:
-        """From now on the backward of the results is at work; `history`: its autograd nodes."""
-        self._behind = True
-        for node in history:
+    def differentiate(self, histories: Sequence[set[tuple[Any, int]]]) -> None:
+        """From now on the backward of the results is at work; the edges behind each of them."""
+        for place, edges in enumerate(histories):
+            for node in {node for node, _ in edges}:
+                self._behind[node] = self._behind.get(node, 0) | 1 << place
+        for node, tangents in self._behind.items():
             for tensor in self._of_nodes.get(node, ()):
-                self.hold(tensor)
+                self.hold(tensor, tangents)
 
     def mark(self) -> None:
         """Mark what is held, by the values that are in its memory in the end. Not while the trace
         is at work: views are followed to them.
         """
-        for tensor in self._held:
+        for tensor, tangents in self._held:
             meta = alias_root(tensor.sym.node).meta
-            meta["kept"] = True
+            meta["kept"] = meta.get("kept", 0) | tangents
             if tensor.cell.input is not None:
                 meta.setdefault("kept_in", set()).add(tensor.cell.input)

@@ -29,6 +29,7 @@ from ..symbols.scalar import Apply, Number, Symbol
 from .nodes import alias_root, erase_dead
 from .recorder import Sym
 from .result import Joint
+from .saving import ALL_TANGENTS
 
 __all__ = ["Numbers", "for_all_numbers"]
 
@@ -58,7 +59,9 @@ class Numbers:
         self.values[Symbol(f"n{count}", float, ANY_FLOAT, "number")] = value
         reader = tensor.node.graph.call_function(READS_NUMBER, (tensor.node,))
         reader.meta.update(spec=None, lines=lines_of(node), number=value)
-        alias_root(tensor.node).meta["kept"] = True  # what backward has of it is computed again
+        alias_root(tensor.node).meta["kept"] = (
+            ALL_TANGENTS  # what backward has of it is computed again
+        )
         self.readers.append(reader)
         return value
 

@@ -93,3 +93,45 @@ def test_inputs_are_held_where_eager_holds_them(path, use, write):
             torch.testing.assert_close(
                 result, backward_after_a_write(program, "none", is_parameter)
             )
+
+
+# Of a value that the first result's formula keeps; the second's keeps what is computed of it.
+KEEPERS = {
+    "glu": lambda v: F.glu(v, 1),
+    "square": lambda v: v * v,
+    "exp": lambda v: v.exp() * v,
+    "norm": lambda v: F.layer_norm(v, v.shape[-1:]),
+    "view": lambda v: (v.t() * v.t()).t(),
+}
+
+
+@pytest.mark.parametrize("asked", ["first", "second", "both"])
+@pytest.mark.parametrize("is_result", [True, False], ids=["a result", "an input"])
+@pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
+@pytest.mark.parametrize("keeper", KEEPERS)
+def test_held_for_the_results_whose_gradient_needs_it(keeper, use, is_result, asked):
+    keep = KEEPERS[keeper]
+
+    def program(x, value):
+        value = value * 2 if is_result else value
+        return value, keep(value), use(value, x)
+
+    def gradients(function, writes):
+        torch.manual_seed(0)
+        x, value = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4)
+        value = value.requires_grad_() * 1
+        written, first, second = function(x, value)
+        if writes:
+            written.detach().fill_(3.0)
+        loss = {"first": first, "second": second, "both": first.sum() + second.sum()}[asked].sum()
+        try:
+            return torch.autograd.grad(loss, (x, value), allow_unused=True)
+        except RuntimeError as error:
+            return "modified by an inplace operation" in str(error)
+
+    expected = gradients(program, True)
+    result = gradients(jitmagic.jit(program, backend="aot_eager"), True)
+    if result is True:
+        assert expected is True
+    else:
+        torch.testing.assert_close(result, gradients(program, False))
