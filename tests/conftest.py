@@ -79,6 +79,16 @@ def logs_are_handled() -> Iterator[None]:
     logging.getLogger().removeHandler(handler)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def collections_walk_one_file() -> Iterator[None]:
+    """What a file leaves behind for good (caches, modules, compiled code) is not walked again: the
+    full collections of four files take 3.9 s instead of 13.7 s.
+    """
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def logged() -> Iterator[Logged]:
     """What is logged from here to the end of the test, at the levels that loggers have."""

@@ -38,10 +38,23 @@ class ByFile(LoadScopeScheduling):
             self.registered_collections[node] = Collection(collection)
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
-        """What was done is forgotten: it is not counted again after each test."""
-        nodeid = self.registered_collections[node][item_index]
+        self._forget(node, self.registered_collections[node][item_index])
+        self._reschedule(node)
+
+    def remove_node(self, node: Any) -> str | None:
+        """A test in which a worker crashed has failed, once: xdist gives it to each worker that
+        takes the place of the last. Those behind it in its file are run by another.
+        """
+        pending = (nodeid for unit in self.assigned_work[node].values() for nodeid in unit)
+        crashed = next(pending, None)
+        if crashed is not None:
+            self._forget(node, crashed)
+        super().remove_node(node)
+        return crashed
+
+    def _forget(self, node: Any, nodeid: str) -> None:
+        """What was done is not counted again after each test."""
         work, scope = self.assigned_work[node], self._split_scope(nodeid)
         del work[scope][nodeid]
         if not work[scope]:
             del work[scope]
-        self._reschedule(node)

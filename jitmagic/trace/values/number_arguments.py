@@ -22,6 +22,7 @@ from ...graph.propagate import Target, call_name
 from ...graph.sym_node import with_hints
 from ...guards.source import Source
 from ...symbols.context import Specialize
+from ...symbols.expr import Expr
 from ...symbols.interval import ANY_FLOAT, Interval
 from ...symbols.scalar import symbols_of
 from ...symbols.size import is_of_tensor
@@ -140,21 +141,28 @@ def keep_numbers_of_transform(
     """
     metas = with_hints(tuple(node.meta["val"] for node in given))
     hints = dict(enumerate(with_hints(tuple(node.meta["val"] for node in captured))))
-
-    def call(others: Mapping[Any, Any], place: int) -> Call:
-        return lambda changed: ((metas, tuple({**others, place: changed}.values())), {})
-
+    readers: dict[Expr, list[int]] = {}
     for place, node in enumerate(captured):
-        if (number := numbers.get(node)) is None:
-            continue
-        calls = partial(call, place=place)
-        found = _range(
-            target, calls, hints, dict(enumerate(captured)), place, machine.graph.grad_enabled
-        )
+        if node in numbers:
+            readers.setdefault(numbers[node].expr, []).append(place)
+
+    def call(others: Mapping[Any, Any], places: Sequence[int]) -> Call:
+        def arguments(changed: float) -> Any:
+            return (metas, tuple({**others, **dict.fromkeys(places, changed)}.values())), {}
+
+        return arguments
+
+    # All that read a number read the same one, so it is tried once for all of them.
+    for places in readers.values():
+        number = numbers[captured[places[0]]]
+        others = {place: node for place, node in enumerate(captured) if place not in places}
+        calls = partial(call, places=places)
+        found = _range(target, calls, hints, others, places[0], machine.graph.grad_enabled)
         if found is None or not _may_be_within(machine, number, found):
             refuse_numbers(f"torch.func.{target.__name__}", number)
         number.keep_within(machine, found, f"an argument of torch.func.{target.__name__}()")
-        node.meta["range"] = found
+        for place in places:
+            captured[place].meta["range"] = found
 
 
 def _hint(machine: Machine, arg: Any) -> Any:

@@ -61,11 +61,21 @@ def kinds(length: int, dtype: torch.dtype) -> dict[str, Tensor]:
     return {kind: x.to(dtype).contiguous() for kind, x in made.items()}
 
 
-def assert_near(ours: Tensor, eager: Tensor, exact: Tensor, where: object) -> None:
+def assert_near(
+    ours: Tensor, eager: Tensor, exact: Tensor, where: object, slack: float = 0.0
+) -> None:
     """Four times eager's error, and a few roundings."""
     error, of_eager = ((part.double() - exact).abs().max() for part in (ours, eager))
-    allowed = 4 * of_eager + 20 * torch.finfo(eager.dtype).eps * exact.abs().max()
+    allowed = 4 * of_eager + 20 * torch.finfo(eager.dtype).eps * exact.abs().max() + slack
     assert error <= allowed, (where, error, of_eager)
+
+
+def assert_rows_near(compiled: Program, program: Program, length: int, dtype: torch.dtype) -> None:
+    for kind, x in kinds(length, dtype).items():
+        # In float64 eager is its own judge, and may round a mean otherwise: rows deviate by 1.
+        own_judge = dtype is torch.float64 and kind == "far from 0"
+        slack = 4 * torch.finfo(dtype).eps * x.abs().max().item() if own_judge else 0.0
+        assert_near(compiled(x), program(x), program(x.double()), (kind, length), slack)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
@@ -75,9 +85,9 @@ def test_each_row_is_as_exact_as_eagers(name: str, tier: str, dtype: torch.dtype
     program = PROGRAMS[name]
     lengths = (2, 33, 768, 9000) if tier == "cpp" and dtype is torch.float32 else (48,)
     for length in lengths:
-        compiled = jitmagic.jit(program, dynamic=False, options={"cpu_tier": tier})
-        for kind, x in kinds(length, dtype).items():
-            assert_near(compiled(x), program(x), program(x.double()), (kind, length))
+        options = {"cpu_tier": tier, "keep": "compiled"}
+        compiled = jitmagic.jit(program, dynamic=False, options=options)
+        assert_rows_near(compiled, program, length, dtype)
 
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if "norm" in name])
@@ -97,8 +107,6 @@ def test_gradients_of_equal_rows(name: str) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_one_kernel_for_all_sizes(name: str) -> None:
-    compiled = jitmagic.jit(PROGRAMS[name], dynamic=True)
+    compiled = jitmagic.jit(PROGRAMS[name], dynamic=True, options={"keep": "compiled"})
     for length in (5, 40, 300):
-        for kind, x in kinds(length, torch.float32).items():
-            exact = PROGRAMS[name](x.double())
-            assert_near(compiled(x), PROGRAMS[name](x), exact, (kind, length))
+        assert_rows_near(compiled, PROGRAMS[name], length, torch.float32)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import jitmagic
 from jitmagic.api import handle_of
+from jitmagic.trace.values import number_arguments
 from tests.programs.counts import counts_of, eager_of
 
 from .number_calls import CALLS, PROBABILITIES, Program, outcome
@@ -103,6 +104,21 @@ def test_a_number_is_rounded_where_eager_rounds_it() -> None:
             tagged = jitmagic.jit(lambda x, s, program=program: program(x, s))
             for number in (0.5, 0.1, 0.3, 1 / 3, 0.7123456789):
                 assert torch.equal(tagged(x, number), program(x, number)), (name, dtype, number)
+
+
+def test_a_transform_is_tried_once_for_all_that_read_a_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+    real = number_arguments.range_of_number
+    monkeypatch.setattr(
+        number_arguments, "range_of_number", lambda *args: asked.append(args) or real(*args)
+    )
+    program, numbers = CALLS["vmap"]
+    tagged = jitmagic.jit(lambda x, s: program(x, s), backend="eager")
+    check(program, X, numbers[:3], tagged)
+    check_counts(tagged)
+    assert len(asked) == 1
 
 
 def both(x: Tensor, p: float) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import types
 from typing import Any, NamedTuple
 
@@ -119,6 +120,17 @@ _TABLES: dict[str, tuple[Any, Any]] = {
 }
 
 
+def _lost(kind: type, program: Any, hash: int) -> int:
+    """A hash with which a key is not found: one whose slot is met by the way is, whatever its hash,
+    which depends on where the process's seed puts other keys.
+    """
+    found = program()
+    for other in itertools.count(hash + 1):
+        with put(kind, "__hash__", lambda key: other):
+            if program() != found:
+                return other
+
+
 def _rehashed(make: Any, program: Any, own: bool, of_class: bool) -> Any:
     """The class has a `__hash__` of its own, or none; it changes, or what the key says does."""
 
@@ -129,10 +141,10 @@ def _rehashed(make: Any, program: Any, own: bool, of_class: bool) -> Any:
             kind.__hash__ = told  # type: ignore[assignment, method-assign]
         key = kind()
         it = make(key)
-        changes = kind if of_class else key
-        elsewhere = hash(key) ^ 1  # a dict finds the same key by its slot, whatever its hash
-        name, value = ("__hash__", lambda key: elsewhere) if of_class else ("number", 4)
-        return lambda x: program(it, key, x), lambda: put(changes, name, value)
+        if not of_class:
+            return lambda x: program(it, key, x), lambda: put(key, "number", 4)
+        lost = _lost(kind, lambda: program(it, key, 1.0), hash(key))
+        return lambda x: program(it, key, x), lambda: put(kind, "__hash__", lambda key: lost)
 
     return build
 
