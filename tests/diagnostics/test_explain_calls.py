@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +28,58 @@ def test_a_report_of_a_call_has_the_ledger_of_what_is_tagged():
     assert told.ledger == jitmagic.explain(tagged).now.ledger != ()
     assert jitmagic.explain(scaled)(torch.ones(3), 3).ledger == ()
     assert len(handle_of(tagged).journal) == 2
+
+
+def test_what_is_compiled_is_told_of_and_not_compiled_again() -> None:
+    def both(x: Tensor, k: Tensor) -> Tensor:
+        y = torch.relu(x * k)
+        jitmagic.graph_break()
+        return y.sum() + 1
+
+    tagged = jitmagic.jit(both, dynamic=False)
+    x, other = torch.ones(3, requires_grad=True), torch.ones(5)
+    for each in (x, other):
+        tagged(each, each)
+    journal = handle_of(tagged).journal
+    compiled = len(journal)
+    for call in range(12):  # turns of eager are among them
+        told = jitmagic.explain(tagged)(x, x)
+        assert handle_of(tagged).ledger.calls == 3 + 2 * call
+        assert (told.variants, told.graph_count, told.graph_break_count) == (1, 2, 1)
+        assert {kernel.graph for kernel in told.kernels} == {"forward", "backward"}
+        assert not told.waiting and told.costs
+        tagged(x, x).backward()
+    assert {(r.frame, r.number) for r in told.records} < {(r.frame, r.number) for r in journal}
+    assert len(journal) == compiled + 2  # the backwards
+    assert all(any(each is record for record in journal) for each in told.records)
+    assert "x: float32[3]" in str(told) and "float32[5]" not in str(told)
+    assert len(told.ledger) == len(jitmagic.explain(tagged).now.ledger)
+
+
+@pytest.mark.parametrize(
+    ("options", "size"), [({"options": {"fuse": False}}, 3), ({}, 4)], ids=["options", "size"]
+)
+def test_what_is_not_compiled_is_compiled_apart(options: Any, size: int) -> None:
+    tagged = jitmagic.jit(lambda x: (x * 2).relu(), dynamic=False)
+    tagged(torch.ones(3))
+    told = jitmagic.explain(tagged, **options)(torch.ones(size))
+    assert told.graph_count == 1
+    assert told.records[0] is not handle_of(tagged).journal.records[0]
+    assert (len(handle_of(tagged).journal), handle_of(tagged).ledger.calls) == (1, 1)
+
+
+def test_a_call_that_a_tracer_watches_is_told_of_as_compiled() -> None:
+    """It runs as plain Python: the variant that fits is still what such calls have."""
+    tagged = jitmagic.jit(lambda x: (x * 2).relu())
+    tagged(torch.ones(3))
+    before = sys.gettrace()
+    sys.settrace(lambda frame, event, argument: None)
+    try:
+        told = jitmagic.explain(tagged)(torch.ones(3))
+    finally:
+        sys.settrace(before)
+    assert (told.graph_count, len(told.kernels)) == (1, 1)
+    assert len(handle_of(tagged).journal) == 1
 
 
 def test_guards_and_counts_are_those_of_a_variant():
