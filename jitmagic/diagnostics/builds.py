@@ -16,7 +16,6 @@ from torch.fx import GraphModule, Node
 from ..autograd.result import Partition
 from ..codegen.plan import KernelSource, Plan
 from ..errors import CompileFailed
-from ..graph.concrete import spec_at
 from ..graph.data_split import split_at_data
 from ..graph.foreign import is_foreign
 from ..graph.subgraphs import split_into_subgraphs
@@ -25,8 +24,7 @@ from ..pieces import results_of, trace_of
 from ..records import Compiled, CompileRecord
 from ..schedule.result import Schedule
 from ..spec import TensorSpec
-from ..symbols.expr import Expr
-from ..trace.concrete import at_sizes, hints_of, places_of
+from ..trace.concrete import at_sizes, hints_of, places_of, with_hints
 from ..trace.result import NOWHERE, GraphInput, Trace
 from .laps import operations
 
@@ -242,7 +240,7 @@ def _parts_of(traced: Trace) -> Iterator[tuple[Trace, bool]]:
         own = trace_of(traced, piece, [specs[slot] for slot in piece.part.inputs])
         specs += results_of(own)
         if piece.by_data:
-            yield _with_hints(own), True
+            yield with_hints(own), True
             continue
         for part in _subgraphs_of(at_hints(own), piece.asked):
             yield part, False
@@ -263,13 +261,6 @@ def _subgraphs_of(traced: Trace, asked: frozenset[int] | None) -> list[Trace]:
         parts.append(replace(traced, graph=subgraph.graph, inputs=inputs, mutated=()))
         specs += results_of(parts[-1])
     return parts
-
-
-def _with_hints(traced: Trace) -> Trace:
-    """Inputs of the sizes of the first call; the graph takes any."""
-    known: dict[Expr, int] = dict(zip(places_of(traced), hints_of(traced), strict=True))
-    inputs = tuple(replace(one, spec=spec_at(one.spec, known)) for one in traced.inputs)
-    return replace(traced, inputs=inputs)
 
 
 def at_hints(traced: Trace) -> Trace:
