@@ -36,6 +36,7 @@ __all__ = [
     "builds_in_use",
     "builds_of",
     "graphs_of",
+    "has_backward",
     "inputs_of",
     "newest_variants",
     "nodes_of",
@@ -146,6 +147,11 @@ def nodes_of(build: Build) -> dict[str, Node]:
     return {node.name: node for node in nodes if node.op not in ("placeholder", "output")}
 
 
+def has_backward(builds: Iterable[Build]) -> bool:
+    """Whether one is compiled."""
+    return any(build.is_backward for build in builds)
+
+
 def newest_variants(records: Iterable[CompileRecord]) -> list[list[CompileRecord]]:
     """Of each frame what was compiled for its newest variant: the graph first, then its backward
     and other sizes.
@@ -172,10 +178,6 @@ class MeasuredPart:
 
     traced: Trace
     builds: tuple[Build, ...]
-
-    @property
-    def has_backward(self) -> bool:
-        return any(build.is_backward for build in self.builds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +206,6 @@ class MeasuredFrame:
         if sum(spec.nbytes for gm in graphs for spec in inputs_of(gm)) > MOST_BYTES:
             return f"its inputs take more than {MOST_BYTES >> 30} GiB"
         return ""
-
-    @property
-    def has_backward(self) -> bool:
-        """Whether a backward is compiled."""
-        return any(build.is_backward for build in self.builds)
 
     @property
     def parts(self) -> list[MeasuredPart]:

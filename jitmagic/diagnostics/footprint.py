@@ -26,7 +26,7 @@ from ..records import CompileRecord
 from ..runtime.steps import timed_calls
 from ..schedule.score import buffer_bytes
 from ..trace.result import Trace
-from .builds import Build, MeasuredFrame, at_hints
+from .builds import Build, MeasuredFrame, at_hints, has_backward
 from .laps import differentiate, made_up_input, quiet
 from .words import size
 
@@ -56,7 +56,7 @@ def footprint_of(records: Sequence[CompileRecord]) -> Footprint | None:
         return Footprint(name, why_not=why)
     try:
         with quiet():
-            eager, eager_turn = _eager(at_hints(frame.traced), frame.has_backward)
+            eager, eager_turn = _eager(at_hints(frame.traced), has_backward(frame.builds))
     except Exception as error:  # made-up tensors do not suit every graph: an index, a check
         return Footprint(name, why_not=f"{type(error).__name__}: {error}")
     compiled, turn = _compiled(frame.builds)
