@@ -201,7 +201,7 @@ def described(
     traces = [t for r in used if isinstance(t := r.result("trace"), Trace)]
     graphs = [t.graph for t in traces if _ops(t.graph)]
     breaks = [t.exit for t in traces if isinstance(t.exit, Break)]
-    own, settled = _guards(used)
+    own, of_library = _guards(used)
     return Explanation(
         name=name or handle.label,
         source=handle.source_lines,
@@ -212,8 +212,8 @@ def described(
         break_reasons=tuple(
             BreakReport(b.reason.kind, b.reason.message, b.reason.hint, b.where) for b in breaks
         ),
-        guards=(*own, *settled),
-        settled=len(settled),
+        guards=(*own, *of_library),
+        library_guards=len(of_library),
         compile_times=_times(records),
         kernels=_kernels(used),
         externs=tuple(extern for record in used for extern in _externs(record)),
@@ -244,7 +244,7 @@ def _guards(records: Sequence[CompileRecord]) -> tuple[list[str], list[str]]:
     """
     variants: dict[int, set[int]] = {}  # by frame
     having: dict[tuple[int, str], set[int]] = {}
-    settled: dict[str, bool] = {}
+    is_library: dict[str, bool] = {}
     for record in records:
         traced = record.result("trace")
         if not isinstance(traced, Trace):
@@ -253,13 +253,13 @@ def _guards(records: Sequence[CompileRecord]) -> tuple[list[str], list[str]]:
         for guard in traced.guards:
             text = show_guard(guard)
             having.setdefault((record.frame, text), set()).add(record.number)
-            settled[text] = settled.get(text, True) and _is_settled(guard)
+            is_library[text] = is_library.get(text, True) and _is_of_library(guard)
     told = {
-        (_of_variants(numbers, variants[frame]) + text): settled[text]
+        (_of_variants(numbers, variants[frame]) + text): is_library[text]
         for (frame, text), numbers in having.items()
     }
-    own = [line for line, is_settled in told.items() if not is_settled]
-    return own, [line for line, is_settled in told.items() if is_settled]
+    own = [line for line, of_library in told.items() if not of_library]
+    return own, [line for line, of_library in told.items() if of_library]
 
 
 def _of_variants(numbers: set[int], every: set[int]) -> str:
@@ -269,7 +269,7 @@ def _of_variants(numbers: set[int], every: set[int]) -> str:
     return f"variant{'s' * (len(numbers) > 1)} {', '.join(map(str, sorted(numbers)))}: "
 
 
-def _is_settled(guard: Guard) -> bool:
+def _is_of_library(guard: Guard) -> bool:
     """Whether nothing that a user edits changes what it is about: torch.relu, torch.Tensor."""
     match guard:
         case NamespaceFacts():

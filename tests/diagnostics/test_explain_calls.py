@@ -144,12 +144,12 @@ def test_guards_about_installed_packages_are_counted_in_text_and_last_in_html():
     exec("def helper(x):\n    return x + 1", space)
     helper = space["helper"]
     told = jitmagic.explain(both)(torch.ones(3))
-    own, settled = told.guards[: -told.settled], told.guards[-told.settled :]
+    own, of_library = told.guards[: -told.library_guards], told.guards[-told.library_guards :]
     assert any("helper" in guard for guard in own)
-    assert any(guard.startswith("torch: same relu") for guard in settled)
+    assert any(guard.startswith("torch: same relu") for guard in of_library)
     text = str(told)
     assert "same relu" not in text
-    assert f"and {told.settled} about code of installed packages: all are in .guards" in text
+    assert f"and {told.library_guards} about code of installed packages: all are in .guards" in text
     assert "same relu" in told._repr_html_()
 
 
