@@ -305,8 +305,8 @@ def _times(records: Sequence[CompileRecord]) -> tuple[tuple[str, float], ...]:
 
 def _stages(record: CompileRecord, suffix: str) -> list[tuple[str, Any]]:
     """(graph name, result) of every stage called `<graph>: <suffix>`."""
-    found = [(stage.stage.partition(": "), stage.result) for stage in record.stages]
-    return [(name[0], result) for name, result in found if name[2] == suffix and result is not None]
+    named = [(stage.stage.partition(": "), stage.result) for stage in record.stages]
+    return [(name[0], result) for name, result in named if name[2] == suffix and result is not None]
 
 
 def _kernels(records: Sequence[CompileRecord]) -> tuple[KernelReport, ...]:
@@ -329,15 +329,15 @@ def _kernels_of(build: Build, variant: int) -> list[KernelReport]:
     steps = build.schedule.program.steps
     origins = {step.name: step.origins for step in steps if isinstance(step, Nest)}
     nodes = nodes_of(build)
-    made = []
+    reports = []
     for name in source.symbols:
         computes = origins.get(name, ())
         owned = [nodes[origin] for origin in computes if origin in nodes]
         lines = tuple(dict.fromkeys(line for node in owned for line in lines_of(node)[:1]))
-        made.append(
+        reports.append(
             KernelReport(name, build.name, source.language, computes, source.text, lines, variant)
         )
-    return made
+    return reports
 
 
 def _externs(record: CompileRecord) -> list[tuple[str, str]]:

@@ -109,11 +109,11 @@ class _Alive(DispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in tensors_in(made):
+        result = func(*args, **(kwargs or {}))
+        for tensor in tensors_in(result):
             self._follow(tensor.untyped_storage())
         self.points.append(self.bytes)
-        return made
+        return result
 
     def _follow(self, storage: torch.UntypedStorage) -> None:
         key, size = storage._cdata, storage.nbytes()
@@ -179,13 +179,13 @@ def _sizes_of_calls(build: Build) -> dict[int, dict[int, int]]:
     """By call what its results take, by slot."""
     program = build.schedule.program
     steps = [step for step in program.steps if isinstance(step, Nest | Extern)]
-    found = {}
+    sizes = {}
     for step, call in zip(steps, timed_calls(build.plan), strict=True):
         if isinstance(step, Extern) and isinstance(call, Call):
             pairs = zip(step.results, call.results, strict=True)
-            found[id(call)] = {
+            sizes[id(call)] = {
                 slot: buffer_bytes(program.buffers[name])
                 for name, slot in pairs
                 if name is not None and slot is not None
             }
-    return found
+    return sizes
