@@ -345,7 +345,7 @@ class Construction(Reason):
     __slots__ = ()
     expected = True
     template = "{what}: modules and their parameters are made outside of graphs"
-    explanation = "Plain Python makes them, which graphs are compiled for; they go on behind it."
+    explanation = "Plain Python makes them; what computes with them behind that is compiled."
     advice = "make it once, outside of what is called often"
 
 
