@@ -152,7 +152,10 @@ def _fitting(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ent
     """The compiled variant that a call runs; None: there is none, or `target` is not tagged."""
     if handle_of(target) is None:
         return None
-    handle, values = bind(target, args, kwargs)
+    try:
+        handle, values = bind(target, args, kwargs)
+    except TypeError:  # the call raises it in Python's words
+        return None
     entry = next((entry for entry in handle.dispatcher.entries if entry.check(values)), None)
     is_compiled = entry is not None and isinstance(entry.notes.outcome, Compiled)
     return entry if is_compiled else None

@@ -67,6 +67,14 @@ def test_what_is_not_compiled_is_compiled_apart(options: Any, size: int) -> None
     assert (len(handle_of(tagged).journal), handle_of(tagged).ledger.calls) == (1, 1)
 
 
+def test_arguments_that_do_not_fit_raise_as_they_do_in_a_call() -> None:
+    tagged = jitmagic.jit(lambda x, k: x * k)
+    tagged(torch.ones(3), 2)
+    for call in (tagged, jitmagic.explain(tagged)):
+        with pytest.raises(TypeError, match="missing 1 required positional argument: 'k'"):
+            call(torch.ones(3))
+
+
 def test_a_call_that_runs_as_plain_python_is_told_of_as_compiled() -> None:
     """The variant that fits is what such calls have elsewhere."""
     tagged = jitmagic.jit(lambda x: (x * 2).relu())
