@@ -171,8 +171,7 @@ def _run_variant(
     with compiled_alone(entry):
         call()
     ran = [(part, each) for part, each in _entries(handle) if each.hits > before.get(each, 0)]
-    if not any(part is handle for part, _ in ran):  # inside of jitmagic.disable, say
-        ran.append((handle, entry))
+    ran = ran or [(handle, entry)]  # it ran as plain Python: inside of jitmagic.disable, say
     for _, each in ran:
         for later in each.notes.waiting():
             later()

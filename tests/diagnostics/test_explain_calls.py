@@ -67,6 +67,17 @@ def test_what_is_not_compiled_is_compiled_apart(options: Any, size: int) -> None
     assert (len(handle_of(tagged).journal), handle_of(tagged).ledger.calls) == (1, 1)
 
 
+def test_what_runs_beside_a_variant_that_fits_is_told_of() -> None:
+    """A hook has the module's call be Python; what is compiled then is no variant of it."""
+    model = jitmagic.jit(torch.nn.Linear(3, 3))
+    model(torch.ones(3))
+    with model.register_forward_pre_hook(lambda module, args: (args[0] * 2,)):
+        told = jitmagic.explain(model)(torch.ones(3))
+    apart = torch.nn.Linear(3, 3)
+    apart.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+    assert told.graph_count == jitmagic.explain(apart)(torch.ones(3)).graph_count == 2
+
+
 def test_arguments_that_do_not_fit_raise_as_they_do_in_a_call() -> None:
     tagged = jitmagic.jit(lambda x, k: x * k)
     tagged(torch.ones(3), 2)
