@@ -134,9 +134,9 @@ def cost_lines(findings: Findings) -> list[str]:
     rest = costs.unattributed
     told = [
         f"{EAGER}, {COMPILED}: parts of {duration(costs.eager)} as eager, op by op, and of "
-        f"{duration(costs.compiled)} compiled: each graph run once, on made-up tensors of the "
-        "sizes that it was compiled for first; a line counts what it calls; a kernel of several "
-        "lines is divided among them as eager's time is"
+        f"{duration(costs.compiled)} compiled: each graph run once, on made-up tensors of its "
+        "first call's sizes; a line counts what it calls; a kernel of several lines is divided "
+        "among them as eager's time is"
     ]
     if rest.eager or rest.compiled:
         parts = rest.eager / (costs.eager or 1.0), rest.compiled / (costs.compiled or 1.0)
