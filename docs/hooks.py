@@ -81,7 +81,7 @@ def _section(reason: type[breaks.Reason]) -> str:
     if reason.advice:
         lines.append(f"**What to do:** {_filled(reason.advice)}.\n")
     if reason.expected:
-        lines.append("No warning is made of it: the program asked for this.\n")
+        lines.append("No notice is shown for it: this is what the program says.\n")
     return "\n".join(lines)
 
 

@@ -160,7 +160,7 @@ class UsageError(JitmagicError, TypeError, ValueError):
 
 
 def _with_nearest(name: object, known: tuple[str, ...]) -> str:
-    nearest = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.5)
+    nearest = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.6)
     return f"{name!r}" + (f" (did you mean {nearest[0]!r}?)" if nearest else "")
 
 

@@ -19,7 +19,6 @@ from torch.fx import GraphModule, Node
 
 from .errors import OperationFailed
 from .graph.autocast import modes_kept
-from .graph.concrete import spec_at
 from .graph.data_split import Piece, Pieces
 from .graph.node_meta import changes_mode, devices_in, specs_in
 from .options import Options
@@ -29,8 +28,7 @@ from .runtime.native import called, split_graph
 from .sized_joint import Builders
 from .sizes import Compiled, Sized
 from .spec import TensorSpec
-from .symbols.expr import Expr
-from .trace.concrete import hints_of, places_of
+from .trace.concrete import hints_of, places_of, with_hints
 from .trace.result import NOWHERE, GraphInput, Trace
 
 __all__ = ["compile_pieces", "results_of", "trace_of"]
@@ -101,8 +99,7 @@ def _for_all_sizes(
 ) -> Executable:
     made = Sized(own, partial(compile_static, asked=piece.asked), builders, options, record)
     hints = hints_of(own)
-    at_hints: dict[Expr, int] = dict(zip(places_of(own), hints, strict=True))
-    inputs = examples([spec_at(entry.spec, at_hints) for entry in own.inputs])
+    inputs = examples([entry.spec for entry in with_hints(own).inputs])
     if not made.is_expected(hints):
         return made.run
     with record.stage(f"sizes {hints}") as stage:

@@ -52,6 +52,7 @@ def test_inductor_is_native() -> None:
         ({"shape_padding": True}, "unknown option 'shape_padding'; known: backend, mode"),
         ({"fused": 1, "shape_padding": 1}, "'fused' (did you mean 'fuse'?), 'shape_padding';"),
         ({"max_autotune": "yes"}, "unknown value for max_autotune 'yes'"),
+        ({"trace.enabled": True, "cpp_wrapper": True}, "'trace.enabled', 'cpp_wrapper';"),
         ({"mode": "max-autotun"}, "unknown mode 'max-autotun' (did you mean 'max-autotune'?)"),
         ({"backend": "inducto"}, "unknown backend 'inducto'"),
         ({"on_error": "explode"}, "unknown on_error 'explode'; known: eager, raise"),

@@ -10,14 +10,19 @@
 namespace jitmagic {
 namespace {
 
-template <class... Arguments>
-PyObject* ask(PyObject* comparison, const char* method, const char* format, Arguments... arguments) {
+template <class Call>
+PyObject* not_hooked(Call call) {
   jm_this_thread()->paused++;
   const jm_nest saved = jm_begin_nest(true);
-  PyObject* answer = PyObject_CallMethod(comparison, method, format, arguments...);
+  PyObject* answer = call();
   jm_end_nest(saved);
   jm_this_thread()->paused--;
   return answer;
+}
+
+template <class... Arguments>
+PyObject* ask(PyObject* comparison, const char* method, const char* format, Arguments... arguments) {
+  return not_hooked([&] { return PyObject_CallMethod(comparison, method, format, arguments...); });
 }
 
 }  // namespace
@@ -125,7 +130,7 @@ PyObject* list_of(const std::vector<long long>& values) {
 bool end_streak(Streak* streak) {
   PyObject* taken = list_of(*streak->taken);
   if (!taken) return false;
-  PyObject* answer = ask(streak->done, "__call__", "O", taken);
+  PyObject* answer = not_hooked([&] { return PyObject_CallOneArg(streak->done, taken); });
   Py_DECREF(taken);
   Py_XDECREF(answer);
   return answer;

@@ -65,11 +65,11 @@ def compare(ours: Answers, eager: Answers, truth: Answers, graph: int = 1) -> li
     largest = max(
         (_scale(t) for t in eager.values() if t is not None and _is_double(t)), default=0.0
     )
-    found = (
+    lines = (
         _line(graph, name, ours.get(name), eager[name], truth.get(name), largest) for name in eager
     )
     more = [_unlike(graph, name, "eager has none") for name in ours if name not in eager]
-    return [line for line in found if line is not None] + more
+    return [line for line in lines if line is not None] + more
 
 
 def agree(ours: Answers, eager: Answers, truth: Callable[[], Answers]) -> bool:

@@ -16,7 +16,6 @@ from torch.fx import GraphModule, Node
 from ..autograd.result import Partition
 from ..codegen.plan import KernelSource, Plan
 from ..errors import CompileFailed
-from ..graph.concrete import spec_at
 from ..graph.data_split import split_at_data
 from ..graph.foreign import is_foreign
 from ..graph.subgraphs import split_into_subgraphs
@@ -25,8 +24,7 @@ from ..pieces import results_of, trace_of
 from ..records import Compiled, CompileRecord
 from ..schedule.result import Schedule
 from ..spec import TensorSpec
-from ..symbols.expr import Expr
-from ..trace.concrete import at_sizes, hints_of, places_of
+from ..trace.concrete import at_sizes, hints_of, places_of, with_hints
 from ..trace.result import NOWHERE, GraphInput, Trace
 from .laps import operations
 
@@ -38,6 +36,7 @@ __all__ = [
     "builds_in_use",
     "builds_of",
     "graphs_of",
+    "has_backward",
     "inputs_of",
     "newest_variants",
     "nodes_of",
@@ -148,6 +147,11 @@ def nodes_of(build: Build) -> dict[str, Node]:
     return {node.name: node for node in nodes if node.op not in ("placeholder", "output")}
 
 
+def has_backward(builds: Iterable[Build]) -> bool:
+    """Whether one is compiled."""
+    return any(build.is_backward for build in builds)
+
+
 def newest_variants(records: Iterable[CompileRecord]) -> list[list[CompileRecord]]:
     """Of each frame what was compiled for its newest variant: the graph first, then its backward
     and other sizes.
@@ -174,10 +178,6 @@ class MeasuredPart:
 
     traced: Trace
     builds: tuple[Build, ...]
-
-    @property
-    def has_backward(self) -> bool:
-        return any(build.is_backward for build in self.builds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +206,6 @@ class MeasuredFrame:
         if sum(spec.nbytes for gm in graphs for spec in inputs_of(gm)) > MOST_BYTES:
             return f"its inputs take more than {MOST_BYTES >> 30} GiB"
         return ""
-
-    @property
-    def has_backward(self) -> bool:
-        """Whether a backward is compiled."""
-        return any(build.is_backward for build in self.builds)
 
     @property
     def parts(self) -> list[MeasuredPart]:
@@ -242,7 +237,7 @@ def _parts_of(traced: Trace) -> Iterator[tuple[Trace, bool]]:
         own = trace_of(traced, piece, [specs[slot] for slot in piece.part.inputs])
         specs += results_of(own)
         if piece.by_data:
-            yield _with_hints(own), True
+            yield with_hints(own), True
             continue
         for part in _subgraphs_of(at_hints(own), piece.asked):
             yield part, False
@@ -263,13 +258,6 @@ def _subgraphs_of(traced: Trace, asked: frozenset[int] | None) -> list[Trace]:
         parts.append(replace(traced, graph=subgraph.graph, inputs=inputs, mutated=()))
         specs += results_of(parts[-1])
     return parts
-
-
-def _with_hints(traced: Trace) -> Trace:
-    """Inputs of the sizes of the first call; the graph takes any."""
-    known: dict[Expr, int] = dict(zip(places_of(traced), hints_of(traced), strict=True))
-    inputs = tuple(replace(one, spec=spec_at(one.spec, known)) for one in traced.inputs)
-    return replace(traced, inputs=inputs)
 
 
 def at_hints(traced: Trace) -> Trace:

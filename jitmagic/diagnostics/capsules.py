@@ -112,10 +112,10 @@ def versions() -> dict[str, str]:
     """Of what takes part in a compile and is loaded."""
     packages = ("jitmagic", "torch", "numpy", "numba", "triton")
     loaded = {name: sys.modules[name] for name in packages if name in sys.modules}
-    found = {name: str(getattr(module, "__version__", "?")) for name, module in loaded.items()}
+    known = {name: str(getattr(module, "__version__", "?")) for name, module in loaded.items()}
     cuda = {"cuda": str(torch.version.cuda)} if torch.version.cuda else {}
     python = {"python": platform.python_version(), "platform": platform.platform()}
-    return {**python, **found, **cuda, "threads": str(torch.get_num_threads())}
+    return {**python, **known, **cuda, "threads": str(torch.get_num_threads())}
 
 
 # -- the graph as it was captured ------------------------------------------------------------------
@@ -237,9 +237,9 @@ def _generated(
 
 def _aten_graphs(record: CompileRecord) -> list[tuple[str, GraphModule]]:
     named = (
-        (("forward", "backward")[place], gm)
+        (("forward", "backward")[direction], gm)
         for parts in partitions_of(record)
-        for place, gm in enumerate(graphs_of(parts))
+        for direction, gm in enumerate(graphs_of(parts))
     )
     return list(_numbered(named))
 

@@ -102,13 +102,13 @@ def _function(handle: Handle, number: Iterator[int]) -> _Function:
     variants: dict[tuple[int, int], list[CompileRecord]] = {}
     for record in handle.journal:
         variants.setdefault((record.frame, record.number), []).append(record)
-    made = []
+    capsules = []
     for records in variants.values():
         capsule = capsule_of(records, handle.source_lines, handle.options)
         if capsule is not None:
-            made.append(replace(capsule, name=f"{next(number):02}_{capsule.name}"))
-    found = described(handle) if len(handle.journal) else None
-    return _Function(card_of(handle), found, tuple(made))
+            capsules.append(replace(capsule, name=f"{next(number):02}_{capsule.name}"))
+    explanation = described(handle) if len(handle.journal) else None
+    return _Function(card_of(handle), explanation, tuple(capsules))
 
 
 # -- the views -------------------------------------------------------------------------------------
@@ -163,8 +163,8 @@ def _section(function: _Function, show: Callable[[Capsule], str]) -> str:
 
 
 def _linked(capsule: Capsule) -> str:
-    place = _place(capsule)
-    return f"<div><a href='{place}/replay.py'>{place}</a>: {escape(_state(capsule))}</div>"
+    path = _place(capsule)
+    return f"<div><a href='{path}/replay.py'>{path}</a>: {escape(_state(capsule))}</div>"
 
 
 def _inside(capsule: Capsule) -> str:

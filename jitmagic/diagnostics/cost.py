@@ -24,7 +24,15 @@ from ..records import CompileRecord
 from ..runtime.examples import examples
 from ..runtime.steps import timed_calls
 from ..target import find_target, weaker_target
-from .builds import Build, MeasuredFrame, MeasuredPart, inputs_of, newest_variants, nodes_of
+from .builds import (
+    Build,
+    MeasuredFrame,
+    MeasuredPart,
+    has_backward,
+    inputs_of,
+    newest_variants,
+    nodes_of,
+)
 from .laps import Laps, laps_of_graph, laps_of_plan, made_up, operations, quiet
 
 __all__ = ["Costs", "KernelCost", "LineCost", "Place", "costs_of"]
@@ -137,7 +145,7 @@ class _Costs:
     def _measured(self, part: MeasuredPart) -> tuple[Laps, list[Laps]]:
         """Of the one as eager, and of its executables."""
         specs = [entry.spec for entry in part.traced.inputs]
-        eager = laps_of_graph(part.traced.graph, specs, part.has_backward)
+        eager = laps_of_graph(part.traced.graph, specs, has_backward(part.builds))
         return eager, _laps_of(part, self.options) if part.builds else []
 
     def _add(self, part: MeasuredPart, eager: Laps, compiled: list[Laps]) -> None:

@@ -7,7 +7,7 @@ a notebook. All counts in all views come from here, so no two of them can disagr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -16,13 +16,17 @@ import torch
 
 from ..api import handle_of, tagged_copy, tagged_handle
 from ..errors import UsageError
+from ..frame.binding import bind
+from ..frame.comparison import compiled_alone
 from ..frame.handle import Handle
 from ..frame.ledger import Later
+from ..frame.native import Entry
 from ..frame.skip import is_of_library_module
 from ..graph.node_meta import lines_of
 from ..guards.check import show_guard
 from ..guards.guard import ClassFacts, Guard, IdentityIs, NamespaceFacts
 from ..loops.ir import Extern, Nest
+from ..options import Options
 from ..records import Compiled, CompileRecord
 from ..trace.result import Break, Trace
 from .builds import Build, builds_of, newest_variants, nodes_of
@@ -61,15 +65,15 @@ class Explanation(Findings):
 
 
 def explain(target: Callable[..., Any], /, *arguments: Any, **options: Any) -> Explainer:
-    """`explain(fn)(*args)`: run `fn` on the arguments with a compile of its own and report on it.
+    """`explain(fn)(*args)`: run `fn` once on the arguments, with all effects, and report on it.
 
-    `fn` may be plain or tagged (its options are kept unless others are given); neither its compiled
-    variants nor its counters change. The call itself happens once, with all its effects. Where
-    something requires grad, the backward is compiled as well (it does not run), so that its kernels
-    and its time are in the report.
+    Where `fn` is tagged and a compiled variant of it fits the call, that one runs and is told of.
+    Else, and with `options` that differ, the report is of a compile of its own, with the options of
+    `fn` unless others are given, and nothing of `fn` changes. Where something requires grad, the
+    backward is compiled as well (it does not run), so that its kernels and its time are there.
     """
     refuse_arguments("explain", arguments)
-    return Explainer(target, tagged_copy(target, options))
+    return Explainer(target, tagged_copy(target, options), bool(options))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -80,6 +84,7 @@ class Explainer:
 
     target: Callable[..., Any]  # a tagged copy of a module does not keep the module alive
     made: Callable[..., Any]
+    is_apart: bool = False  # it is compiled in any case
 
     @property
     def name(self) -> str:
@@ -87,19 +92,23 @@ class Explainer:
         return _shown_name(self.target, tagged_handle(self.made))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Explanation:
+        known = handle_of(self.target)
+        entry = None if self.is_apart else _fitting(self.target, args, kwargs)
+        if known is not None and entry is not None:
+            records = _run_variant(known, entry, lambda: self.target(*args, **kwargs))
+            return _with_figures(described(known, self.name, records), known.options)
         handle = tagged_handle(self.made)
         handle.family.told.add("notice")  # the report says it
         self.made(*args, **kwargs)
         for later in _waiting(handle):
             later()
-        known = handle_of(self.target)  # whose calls so far have been timed; the copy's have not
-        compared = () if known is None else _compared(known)
-        costs = costs_of(handle.journal, handle.options)
-        ledger = () if known is None else ledger_of(known)
-        found = described(handle, self.name)
-        memory = most_memory(newest_variants(found.records), measured=True)
-        ledger = ledger or found.ledger
-        return replace(found, compared=compared, costs=costs, ledger=ledger, memory=memory)
+        found = _with_figures(described(handle, self.name), handle.options)
+        if known is None:
+            return found
+        # The calls of what is tagged have been counted and timed; the copy's have not.
+        return replace(
+            found, compared=_compared(known.journal), ledger=ledger_of(known) or found.ledger
+        )
 
     @property
     def now(self) -> Explanation | None:
@@ -130,10 +139,50 @@ def explanation_of(target: Callable[..., Any], *, measured: bool = False) -> Exp
     """
     handle = tagged_handle(target)
     found = described(handle, _shown_name(target, handle))
-    if not measured:
-        return found
+    return _with_figures(found, handle.options) if measured else found
+
+
+def _with_figures(found: Explanation, options: Options) -> Explanation:
+    """With what its lines cost and eager's memory, for which the graphs run."""
     memory = most_memory(newest_variants(found.records), measured=True)
-    return replace(found, costs=costs_of(handle.journal, handle.options), memory=memory)
+    return replace(found, costs=costs_of(found.records, options), memory=memory)
+
+
+def _fitting(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry | None:
+    """The compiled variant that a call runs; None: there is none, or `target` is not tagged."""
+    if handle_of(target) is None:
+        return None
+    try:
+        handle, values = bind(target, args, kwargs)
+    except TypeError:  # the call raises it in Python's words
+        return None
+    entry = next((entry for entry in handle.dispatcher.entries if entry.check(values)), None)
+    is_compiled = entry is not None and isinstance(entry.notes.outcome, Compiled)
+    return entry if is_compiled else None
+
+
+def _run_variant(
+    handle: Handle, entry: Entry, call: Callable[[], object]
+) -> tuple[CompileRecord, ...]:
+    """The records of what a call runs, that of `entry` and of what follows its graph breaks, told
+    by the counters; their backwards are compiled.
+    """
+    before = {each: each.hits for _, each in _entries(handle)}
+    with compiled_alone(entry):
+        call()
+    ran = [(part, each) for part, each in _entries(handle) if each.hits > before.get(each, 0)]
+    ran = ran or [(handle, entry)]  # it ran as plain Python: inside of jitmagic.disable, say
+    for _, each in ran:
+        for later in each.notes.waiting():
+            later()
+    numbers = {(part.serial, each.notes.number) for part, each in ran}
+    return tuple(each for each in handle.journal if (each.frame, each.number) in numbers)
+
+
+def _entries(handle: Handle) -> list[tuple[Handle, Entry]]:
+    """Of the function, its resume functions and callees."""
+    parts = (handle, *handle.family.members)
+    return [(part, entry) for part in parts for entry in part.dispatcher.entries]
 
 
 def _shown_name(target: object, handle: Handle) -> str:
@@ -145,14 +194,16 @@ def _waiting(handle: Handle) -> list[Later]:
     return [later for part in (handle, *handle.family.members) for later in part.waiting()]
 
 
-def described(handle: Handle, name: str = "") -> Explanation:
-    """Collect one explanation from all records of a handle's family."""
-    records = list(handle.journal)
+def described(
+    handle: Handle, name: str = "", chosen: Sequence[CompileRecord] | None = None
+) -> Explanation:
+    """Collect one explanation from all records of a handle's family, or from some of them."""
+    records = list(handle.journal) if chosen is None else chosen
     used = [r for r in records if isinstance(r.outcome, Compiled)]  # of the others nothing runs
     traces = [t for r in used if isinstance(t := r.result("trace"), Trace)]
     graphs = [t.graph for t in traces if _ops(t.graph)]
     breaks = [t.exit for t in traces if isinstance(t.exit, Break)]
-    own, settled = _guards(used)
+    own, of_library = _guards(used)
     return Explanation(
         name=name or handle.label,
         source=handle.source_lines,
@@ -163,16 +214,16 @@ def described(handle: Handle, name: str = "") -> Explanation:
         break_reasons=tuple(
             BreakReport(b.reason.kind, b.reason.message, b.reason.hint, b.where) for b in breaks
         ),
-        guards=(*own, *settled),
-        settled=len(settled),
+        guards=(*own, *of_library),
+        library_guards=len(of_library),
         compile_times=_times(records),
         kernels=_kernels(used),
         externs=tuple(extern for record in used for extern in _externs(record)),
         decisions=tuple(line for record in used for line in _decisions(record)),
         cache_hits=sum(record.cache_hits for record in records),
         outcomes=tuple((r.name, r.outcome) for r in records if not isinstance(r.outcome, Compiled)),
-        waiting=len(_waiting(handle)),
-        compared=_compared(handle),
+        waiting=len(_waiting(handle)) if chosen is None else 0,
+        compared=_compared(records),
         trials=tuple(trial for record in records for trial in _trials(record)),
         untuned=tuple(
             f"{graph}: not tuned: {tuned.reason}"
@@ -195,7 +246,7 @@ def _guards(records: Sequence[CompileRecord]) -> tuple[list[str], list[str]]:
     """
     variants: dict[int, set[int]] = {}  # by frame
     having: dict[tuple[int, str], set[int]] = {}
-    settled: dict[str, bool] = {}
+    is_library: dict[str, bool] = {}
     for record in records:
         traced = record.result("trace")
         if not isinstance(traced, Trace):
@@ -204,13 +255,13 @@ def _guards(records: Sequence[CompileRecord]) -> tuple[list[str], list[str]]:
         for guard in traced.guards:
             text = show_guard(guard)
             having.setdefault((record.frame, text), set()).add(record.number)
-            settled[text] = settled.get(text, True) and _is_settled(guard)
+            is_library[text] = is_library.get(text, True) and _is_of_library(guard)
     told = {
-        (_of_variants(numbers, variants[frame]) + text): settled[text]
+        (_of_variants(numbers, variants[frame]) + text): is_library[text]
         for (frame, text), numbers in having.items()
     }
-    own = [line for line, is_settled in told.items() if not is_settled]
-    return own, [line for line, is_settled in told.items() if is_settled]
+    own = [line for line, of_library in told.items() if not of_library]
+    return own, [line for line, of_library in told.items() if of_library]
 
 
 def _of_variants(numbers: set[int], every: set[int]) -> str:
@@ -220,7 +271,7 @@ def _of_variants(numbers: set[int], every: set[int]) -> str:
     return f"variant{'s' * (len(numbers) > 1)} {', '.join(map(str, sorted(numbers)))}: "
 
 
-def _is_settled(guard: Guard) -> bool:
+def _is_of_library(guard: Guard) -> bool:
     """Whether nothing that a user edits changes what it is about: torch.relu, torch.Tensor."""
     match guard:
         case NamespaceFacts():
@@ -233,10 +284,10 @@ def _is_settled(guard: Guard) -> bool:
     return False
 
 
-def _compared(handle: Handle) -> tuple[ComparisonReport, ...]:
+def _compared(records: Iterable[CompileRecord]) -> tuple[ComparisonReport, ...]:
     return tuple(
         ComparisonReport(record.name, str(record.measured), isinstance(record.outcome, Compiled))
-        for record in handle.journal
+        for record in records
         if record.measured is not None
     )
 
@@ -245,7 +296,7 @@ def _ops(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
     return [n for n in graph.graph.nodes if n.op not in ("placeholder", "output", "get_attr")]
 
 
-def _times(records: list[CompileRecord]) -> tuple[tuple[str, float], ...]:
+def _times(records: Sequence[CompileRecord]) -> tuple[tuple[str, float], ...]:
     totals: dict[str, float] = {}
     for record in records:
         for stage in record.stages:
@@ -256,8 +307,8 @@ def _times(records: list[CompileRecord]) -> tuple[tuple[str, float], ...]:
 
 def _stages(record: CompileRecord, suffix: str) -> list[tuple[str, Any]]:
     """(graph name, result) of every stage called `<graph>: <suffix>`."""
-    found = [(stage.stage.partition(": "), stage.result) for stage in record.stages]
-    return [(name[0], result) for name, result in found if name[2] == suffix and result is not None]
+    named = [(stage.stage.partition(": "), stage.result) for stage in record.stages]
+    return [(name[0], result) for name, result in named if name[2] == suffix and result is not None]
 
 
 def _kernels(records: Sequence[CompileRecord]) -> tuple[KernelReport, ...]:
@@ -280,15 +331,15 @@ def _kernels_of(build: Build, variant: int) -> list[KernelReport]:
     steps = build.schedule.program.steps
     origins = {step.name: step.origins for step in steps if isinstance(step, Nest)}
     nodes = nodes_of(build)
-    made = []
+    reports = []
     for name in source.symbols:
         computes = origins.get(name, ())
         owned = [nodes[origin] for origin in computes if origin in nodes]
         lines = tuple(dict.fromkeys(line for node in owned for line in lines_of(node)[:1]))
-        made.append(
+        reports.append(
             KernelReport(name, build.name, source.language, computes, source.text, lines, variant)
         )
-    return made
+    return reports
 
 
 def _externs(record: CompileRecord) -> list[tuple[str, str]]:

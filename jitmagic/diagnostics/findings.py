@@ -104,7 +104,7 @@ class Findings:
     externs: tuple[tuple[str, str], ...]  # extern calls, and why
     decisions: tuple[str, ...]  # fusions made and refused, in words
     cache_hits: int
-    settled: int = 0  # of the guards: how many, the last, are about code of installed packages
+    library_guards: int = 0  # of the guards: how many, the last, are about installed packages
     outcomes: tuple[tuple[str, Eager | Failed], ...] = ()  # by name: frames not compiled, and why
     waiting: int = 0  # backwards that are compiled when they are first used
     trials: tuple[TrialReport, ...] = ()  # what mode="max-autotune" tried

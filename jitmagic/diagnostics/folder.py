@@ -139,8 +139,8 @@ def _staging(root: Path) -> Iterator[Path]:
 
 def _folders_of(root: Path, names: Sequence[str]) -> list[Path]:
     """Below the root, the innermost first."""
-    found = {folder for name in names for folder in Path(name).parents if folder != Path(".")}
-    return [root / folder for folder in sorted(found, key=lambda f: len(f.parts), reverse=True)]
+    folders = {folder for name in names for folder in Path(name).parents if folder != Path(".")}
+    return [root / folder for folder in sorted(folders, key=lambda f: len(f.parts), reverse=True)]
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:

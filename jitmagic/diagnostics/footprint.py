@@ -26,7 +26,7 @@ from ..records import CompileRecord
 from ..runtime.steps import timed_calls
 from ..schedule.score import buffer_bytes
 from ..trace.result import Trace
-from .builds import Build, MeasuredFrame, at_hints
+from .builds import Build, MeasuredFrame, at_hints, has_backward
 from .laps import differentiate, made_up_input, quiet
 from .words import size
 
@@ -56,7 +56,7 @@ def footprint_of(records: Sequence[CompileRecord]) -> Footprint | None:
         return Footprint(name, why_not=why)
     try:
         with quiet():
-            eager, eager_turn = _eager(at_hints(frame.traced), frame.has_backward)
+            eager, eager_turn = _eager(at_hints(frame.traced), has_backward(frame.builds))
     except Exception as error:  # made-up tensors do not suit every graph: an index, a check
         return Footprint(name, why_not=f"{type(error).__name__}: {error}")
     compiled, turn = _compiled(frame.builds)
@@ -109,11 +109,11 @@ class _Alive(DispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in tensors_in(made):
+        result = func(*args, **(kwargs or {}))
+        for tensor in tensors_in(result):
             self._follow(tensor.untyped_storage())
         self.points.append(self.bytes)
-        return made
+        return result
 
     def _follow(self, storage: torch.UntypedStorage) -> None:
         key, size = storage._cdata, storage.nbytes()
@@ -179,13 +179,13 @@ def _sizes_of_calls(build: Build) -> dict[int, dict[int, int]]:
     """By call what its results take, by slot."""
     program = build.schedule.program
     steps = [step for step in program.steps if isinstance(step, Nest | Extern)]
-    found = {}
+    sizes = {}
     for step, call in zip(steps, timed_calls(build.plan), strict=True):
         if isinstance(step, Extern) and isinstance(call, Call):
             pairs = zip(step.results, call.results, strict=True)
-            found[id(call)] = {
+            sizes[id(call)] = {
                 slot: buffer_bytes(program.buffers[name])
                 for name, slot in pairs
                 if name is not None and slot is not None
             }
-    return found
+    return sizes

@@ -66,11 +66,11 @@ def listings(found: Findings) -> list[Listing]:
         span = function_around(file, number)
         others[span] = others.get(span, 0.0) + cost.compiled
     dearest = sorted(others, key=lambda span: others[span], reverse=True)[:MOST_LISTINGS]
-    made = [own] if lines else []
+    shown = [own] if lines else []
     for file, begin, end, name in dearest:
         text = tuple(linecache.getline(file, number) for number in range(begin, end + 1))
-        made.append(_listing(name, file, begin, text, found.costs, breaks))
-    return made
+        shown.append(_listing(name, file, begin, text, found.costs, breaks))
+    return shown
 
 
 def _listing(

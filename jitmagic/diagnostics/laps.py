@@ -285,5 +285,5 @@ def _with_calls(gm: GraphModule, after: Callable[[int, object], None]) -> Callab
     for number, node in enumerate(operations(copied)):
         with copied.inserting_after(node):
             copied.call_function(told, (number, node))
-    made = GraphModule(gm, copied)
-    return modes_kept(made, made.forward)
+    timed = GraphModule(gm, copied)
+    return modes_kept(timed, timed.forward)

@@ -89,16 +89,16 @@ def logs_of_environment(value: str, trace: str) -> None:
 
 def _named(names: str) -> list[str]:
     """The names in a list, those of TORCH_LOGS as ours. `-name` asks for less, which is nothing."""
-    given = [name.strip().lstrip("+") for name in names.split(",") if name.strip()]
-    wanted = [name for name in given if not name.startswith("-")]
-    found = [ours for name in wanted for ours in _SAME.get(name, (name,))]
-    if found == ["all"]:
+    words = [name.strip().lstrip("+") for name in names.split(",") if name.strip()]
+    wanted = [name for name in words if not name.startswith("-")]
+    names_here = [ours for name in wanted for ours in _SAME.get(name, (name,))]
+    if names_here == ["all"]:
         return list(NAMES)
-    nothing = dict.fromkeys(name for name in found if name not in NAMES and _is_torchs(name))
+    nothing = dict.fromkeys(name for name in names_here if name not in NAMES and _is_torchs(name))
     if nothing:
         few = ", ".join(nothing)
         _ROOT.warning("nothing is told here under these names of TORCH_LOGS: %s", few)
-    return [name for name in dict.fromkeys(found) if name not in nothing]
+    return [name for name in dict.fromkeys(names_here) if name not in nothing]
 
 
 def _is_torchs(name: str) -> bool:

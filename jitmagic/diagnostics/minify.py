@@ -116,7 +116,12 @@ def _shrink(case: Case, fails: Fails) -> Case:
     """Take the first smaller candidate that fails, until there is none."""
     while True:
         smaller = next(
-            (one for one in _candidates(case) if one.size < case.size and fails(one)), None
+            (
+                candidate
+                for candidate in _candidates(case)
+                if candidate.size < case.size and fails(candidate)
+            ),
+            None,
         )
         if smaller is None:
             return case

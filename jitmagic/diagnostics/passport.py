@@ -181,9 +181,9 @@ def _differs_at(case: Case, node: torch.fx.Node, options: Mapping[str, Any]) -> 
 def _finite(value: Any) -> Any:
     match value:
         case dict():
-            return {key: _finite(one) for key, one in value.items()}
+            return {key: _finite(item) for key, item in value.items()}
         case list() | tuple():
-            return [_finite(one) for one in value]
+            return [_finite(item) for item in value]
         case float() if not math.isfinite(value):
             return str(value)
     return value

@@ -44,7 +44,7 @@ LEDGER = "variants: what was compiled, for which call, and why the one before di
 EAGER, COMPILED = "eager", "compiled"  # the columns of the gutter
 DEAR = 0.1  # of compiled time: a line that is marked
 SHOWN_GUARDS = 40  # in text, where nothing folds: an optimizer's step has hundreds
-SETTLED = "about code of installed packages"
+LIBRARY_GUARDS = "about code of installed packages"
 KERNEL_COLUMNS = ("kernel", "graph", "lines", "language", "computes")
 TRIAL_COLUMNS = ("graph", "what", "how", "time", "outcome")
 
@@ -134,9 +134,9 @@ def cost_lines(findings: Findings) -> list[str]:
     rest = costs.unattributed
     told = [
         f"{EAGER}, {COMPILED}: parts of {duration(costs.eager)} as eager, op by op, and of "
-        f"{duration(costs.compiled)} compiled: each graph run once, on made-up tensors of the same "
-        "sizes; a line counts what it calls; a kernel of several lines is divided among them as "
-        "eager's time is"
+        f"{duration(costs.compiled)} compiled: each graph run once, on made-up tensors of its "
+        "first call's sizes; a line counts what it calls; a kernel of several lines is divided "
+        "among them as eager's time is"
     ]
     if rest.eager or rest.compiled:
         parts = rest.eager / (costs.eager or 1.0), rest.compiled / (costs.compiled or 1.0)
@@ -158,10 +158,10 @@ def rich_report(findings: Findings) -> RenderableType:
         parts.extend(Text(f"  {line}") for line in findings.ledger)
     if findings.guards:
         parts.append(Text(f"\n{guards_title(findings)} ({len(findings.guards)})", style="bold"))
-        shown = findings.guards[: len(findings.guards) - findings.settled][:SHOWN_GUARDS]
+        shown = findings.guards[: len(findings.guards) - findings.library_guards][:SHOWN_GUARDS]
         parts.extend(Text(f"  {guard}") for guard in shown)
         if (more := len(findings.guards) - len(shown)) > 0:
-            what = SETTLED if more == findings.settled else "more"
+            what = LIBRARY_GUARDS if more == findings.library_guards else "more"
             parts.append(Text(f"  and {more} {what}: all are in .guards", style="dim"))
     parts.extend(Text(f"  {number}") for number in findings.numbers)
     if findings.kernels:

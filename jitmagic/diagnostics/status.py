@@ -228,8 +228,10 @@ def listed_handles() -> list[Handle]:
 
 def card_of(handle: Handle) -> Card:
     """The card of one tagged function, by its handle."""
-    given = handle.options.backend
-    backend = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+    chosen = handle.options.backend
+    backend = (
+        chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
+    )
     building = handle.building is not None
     variants = variants_of(handle)
     seconds = sum(record.seconds for record in handle.journal)
@@ -285,7 +287,7 @@ def _variant(number: int, records: list[CompileRecord], entry: Entry | None) -> 
 
 def _missed(record: CompileRecord, traced: Trace | None) -> Missed:
     """Numbers that this compile found to have no use as data are better left alone."""
-    constants = set() if traced is None else {one.origin for one in traced.specialized}
+    constants = set() if traced is None else {constant.origin for constant in traced.specialized}
 
     def known(why: Difference) -> Difference:
         if not isinstance(why.source, Source) or why.source not in constants:

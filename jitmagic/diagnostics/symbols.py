@@ -30,12 +30,12 @@ def symbol_reports(traced: Trace) -> list[SymbolReport]:
     """Constants first, then sizes, then numbers."""
     constants = [
         SymbolReport(
-            one.name,
-            _KINDS.get(type(one.origin), "number"),
-            specialized=one.why,
-            where=one.where,
+            constant.name,
+            _KINDS.get(type(constant.origin), "number"),
+            specialized=constant.why,
+            where=constant.where,
         )
-        for one in traced.specialized
+        for constant in traced.specialized
     ]
     of_data = [SymbolReport(s.name, "size", s.range, where=_line(s)) for s in data_symbols(traced)]
     return [*constants, *_size_reports(traced), *_number_reports(traced), *of_data]
@@ -82,13 +82,13 @@ def _equates(guard: SizesRelate, origin: SizeOf) -> bool:
 
 def _range_of(symbol: Symbol, relations: Iterable[SizesRelate]) -> Interval:
     """What the guards leave of the range that a size begins with."""
-    found = symbol.range
+    range_ = symbol.range
     for guard in relations:
         if guard.left is symbol and isinstance(guard.right, Integer):
-            low = guard.right.value if guard.op in (">=", "==") else found.low
-            high = guard.right.value if guard.op in ("<=", "==") else found.high
-            found = found.narrowed(Interval(low, high))
-    return found
+            low = guard.right.value if guard.op in (">=", "==") else range_.low
+            high = guard.right.value if guard.op in ("<=", "==") else range_.high
+            range_ = range_.narrowed(Interval(low, high))
+    return range_
 
 
 def _number_reports(traced: Trace) -> Iterator[SymbolReport]:
@@ -103,13 +103,14 @@ def _number_reports(traced: Trace) -> Iterator[SymbolReport]:
 def changing(traced: Trace) -> list[str]:
     """Constants first, then sizes, then numbers."""
     constants = [
-        f"{one.name}: a constant, for {one.why}{_at(one.where)}" for one in traced.specialized
+        f"{constant.name}: a constant, for {constant.why}{_at(constant.where)}"
+        for constant in traced.specialized
     ]
-    made = [
+    of_data = [
         f"{s.name}: a size that data decide, {s.limits[0]} to {s.limits[1]}{_at(_line(s))}"
         for s in data_symbols(traced)
     ]
-    return [*constants, *_sizes(traced), *_numbers(traced), *made]
+    return [*constants, *_sizes(traced), *_numbers(traced), *of_data]
 
 
 def _at(where: UserLine | None) -> str:

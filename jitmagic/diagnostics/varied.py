@@ -113,11 +113,11 @@ def _tested(name: str, trial: _Trial, n: int, chance: random.Random) -> TestRepo
     refused = unsteady = 0
     for number, (changes, inputs) in enumerate(_varied(trial.inputs, n, chance), 1):
         kinds.update(changes or ("as given",))
-        found = trial.difference(inputs)
-        refused += found == _REFUSED
-        unsteady += found == _UNSTEADY
-        if found not in _NO_FAILURE:
-            smallest, what = _shrunk(trial, inputs, found)
+        difference = trial.difference(inputs)
+        refused += difference == _REFUSED
+        unsteady += difference == _UNSTEADY
+        if difference not in _NO_FAILURE:
+            smallest, what = _shrunk(trial, inputs, difference)
             failure = Failure(what, tuple(map(_as_code, smallest)), number)
             return TestReport(name, number, refused, unsteady, dict(kinds), failure)
     return TestReport(name, n, refused, unsteady, dict(kinds))
@@ -265,8 +265,8 @@ def _resized(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     flat = tensor.detach().reshape(-1)
     if not flat.numel():
         flat = flat.new_zeros(1)
-    made = flat.repeat(total // flat.numel() + 1)[:total].reshape(tuple(shape))
-    return made.requires_grad_(tensor.requires_grad)
+    resized = flat.repeat(total // flat.numel() + 1)[:total].reshape(tuple(shape))
+    return resized.requires_grad_(tensor.requires_grad)
 
 
 def _other_layout(inputs: Inputs, chance: random.Random) -> Inputs:
@@ -276,8 +276,8 @@ def _other_layout(inputs: Inputs, chance: random.Random) -> Inputs:
 
 def _strided(tensor: Tensor) -> Tensor:
     plain = tensor.detach()
-    made = torch.stack([plain, plain], -1)[..., 0]
-    return made.requires_grad_(tensor.requires_grad)
+    strided = torch.stack([plain, plain], -1)[..., 0]
+    return strided.requires_grad_(tensor.requires_grad)
 
 
 def _turned(tensor: Tensor) -> Tensor:
@@ -307,7 +307,7 @@ def _other_values(inputs: Inputs, chance: random.Random) -> Inputs:
     """Random numbers, some special; ints and bools in another order."""
     generator = torch.Generator().manual_seed(chance.randrange(2**31))
     special = chance.random() < 0.5
-    made = []
+    changed = []
     for tensor in inputs:
         fresh = copy_of(tensor)
         with torch.no_grad():
@@ -315,14 +315,14 @@ def _other_values(inputs: Inputs, chance: random.Random) -> Inputs:
                 values = torch.randn(tensor.shape, generator=generator, device="cpu")
                 fresh.copy_(values)
                 for _ in range(min(3, tensor.numel()) if special else 0):
-                    place = chance.randrange(tensor.numel())
-                    index = torch.unravel_index(torch.tensor(place), tensor.shape)
+                    number = chance.randrange(tensor.numel())
+                    index = torch.unravel_index(torch.tensor(number), tensor.shape)
                     fresh[tuple(index)] = chance.choice(_SPECIAL)
             elif tensor.numel():
                 order = torch.randperm(tensor.numel(), generator=generator, device="cpu")
                 fresh.copy_(tensor.cpu().reshape(-1)[order].reshape(tensor.shape))
-        made.append(fresh)
-    return tuple(made)
+        changed.append(fresh)
+    return tuple(changed)
 
 
 _SPEC_CHANGES: Mapping[str, Change] = {
@@ -340,9 +340,9 @@ def _shrunk(trial: _Trial, inputs: Inputs, what: str) -> tuple[Inputs, str]:
     """Take the first simpler input that fails too, until there is none."""
     while True:
         for simpler in _simpler(inputs):
-            found = trial.difference(simpler)
-            if found not in _NO_FAILURE:
-                inputs, what = simpler, found
+            failure = trial.difference(simpler)
+            if failure not in _NO_FAILURE:
+                inputs, what = simpler, failure
                 break
         else:
             return inputs, what

@@ -9,7 +9,8 @@ as in any program; nothing is copied or repeated for the sake of a measurement.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from .native import Entry
 from .spans import Span, can_be_timed, has_room
 from .streaks import MOST_SECONDS, Streaks, undisturbed
 
-__all__ = ["PLAN", "PLAN_ON_GPU", "Comparison", "judge"]
+__all__ = ["PLAN", "PLAN_ON_GPU", "Comparison", "compiled_alone", "judge"]
 
 _next_node = torch._C._autograd._get_sequence_nr
 _WARM_UP = "cce"  # not counted: the backward is compiled, memory and caches are filled
@@ -184,6 +185,17 @@ class Comparison:
         if any(sample.backwards for sample in counted):
             counted = [sample for sample in counted if sample.backwards]
         return [sample.seconds for sample in counted if sample.is_eager == is_eager]
+
+
+@contextmanager
+def compiled_alone(entry: Entry) -> Iterator[None]:
+    """Calls that it fits run it: none is a turn of eager, and none is timed."""
+    waiting, entry.comparison = entry.comparison, None
+    try:
+        yield
+    finally:
+        if entry.comparison is None:
+            entry.comparison = waiting
 
 
 def judge(compiled: Sequence[float], eager: Sequence[float]) -> bool | None:

@@ -46,6 +46,7 @@ from .display import (
     parts_of,
     remove_formatters,
 )
+from .inspection import install_inspection, remove_inspection
 from .tagging import Mark, Tagged, Tagger, tag_methods
 from .timeit import BadLine, time_expression
 from .tracebacks import show_as_ever, show_from_users_line
@@ -443,6 +444,7 @@ def load(shell: InteractiveShell) -> None:
     shell.events.register("post_execute", magics.after_cell)
     install_formatters(shell)
     install_completion(shell, context_matcher)
+    install_inspection(shell, ("%%compile", *(f"%{name}" for name in _LINE_MAGICS)))
     _LOADED[id(shell)] = magics, reader
     prepare()
 
@@ -462,6 +464,7 @@ def unload(shell: InteractiveShell) -> None:
     magics.after_cell()
     remove_formatters(shell)
     remove_completion(shell)
+    remove_inspection(shell)
     shell.magics_manager.magics["cell"].pop("compile", None)
     for name in _LINE_MAGICS:
         shell.magics_manager.magics["line"].pop(name, None)

@@ -261,7 +261,7 @@ class DisabledFunction(Reason):
     __slots__ = ()
     expected = True
     rests_on = "nothing"
-    template = "{name} is excluded from compilation by jitmagic.disable"
+    template = "{name} is excluded from compilation by {by}.disable"
     explanation = "The program asked for it to run as plain Python."
     advice = ""
 
@@ -345,7 +345,7 @@ class Construction(Reason):
     __slots__ = ()
     expected = True
     template = "{what}: modules and their parameters are made outside of graphs"
-    explanation = "Plain Python makes them, which graphs are compiled for; they go on behind it."
+    explanation = "Plain Python makes them; what computes with them behind that is compiled."
     advice = "make it once, outside of what is called often"
 
 

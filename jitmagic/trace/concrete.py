@@ -23,8 +23,15 @@ from ..symbols.size import DataSize, Size, hint_of, stride_place
 from .result import NOWHERE, GraphInput, InputKind, Trace
 
 __all__ = [
-    "at_sizes", "data_symbols", "expected_of", "hints_of", "of_sizes", "places_of", "ranges_of",
-]  # fmt: skip
+    "at_sizes",
+    "data_symbols",
+    "expected_of",
+    "hints_of",
+    "of_sizes",
+    "places_of",
+    "ranges_of",
+    "with_hints",
+]
 
 
 def places_of(traced: Trace) -> dict[Symbol, tuple[int, int]]:
@@ -37,6 +44,13 @@ def places_of(traced: Trace) -> dict[Symbol, tuple[int, int]]:
 def hints_of(traced: Trace) -> tuple[int, ...]:
     """The values of these symbols in the call that was traced."""
     return tuple({size.expr: hint_of(size) for _, size in _symbols(traced)}.values())
+
+
+def with_hints(traced: Trace) -> Trace:
+    """The trace with inputs of the sizes that they had in that call; its graph takes any."""
+    known: dict[Expr, int] = dict(zip(places_of(traced), hints_of(traced), strict=True))
+    inputs = tuple(replace(entry, spec=spec_at(entry.spec, known)) for entry in traced.inputs)
+    return replace(traced, inputs=inputs)
 
 
 def ranges_of(traced: Trace) -> dict[Symbol, Interval]:

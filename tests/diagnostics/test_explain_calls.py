@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +27,73 @@ def test_a_report_of_a_call_has_the_ledger_of_what_is_tagged():
     assert told.ledger == jitmagic.explain(tagged).now.ledger != ()
     assert jitmagic.explain(scaled)(torch.ones(3), 3).ledger == ()
     assert len(handle_of(tagged).journal) == 2
+
+
+def test_what_is_compiled_is_told_of_and_not_compiled_again() -> None:
+    def both(x: Tensor, k: Tensor) -> Tensor:
+        y = torch.relu(x * k)
+        jitmagic.graph_break()
+        return y.sum() + 1
+
+    tagged = jitmagic.jit(both, dynamic=False)
+    x, other = torch.ones(3, requires_grad=True), torch.ones(5)
+    for each in (x, other):
+        tagged(each, each)
+    journal = handle_of(tagged).journal
+    compiled = len(journal)
+    for call in range(12):  # turns of eager are among them
+        told = jitmagic.explain(tagged)(x, x)
+        assert handle_of(tagged).ledger.calls == 3 + 2 * call
+        assert (told.variants, told.graph_count, told.graph_break_count) == (1, 2, 1)
+        assert {kernel.graph for kernel in told.kernels} == {"forward", "backward"}
+        assert not told.waiting and told.costs
+        tagged(x, x).backward()
+    assert {(r.frame, r.number) for r in told.records} < {(r.frame, r.number) for r in journal}
+    assert len(journal) == compiled + 2  # the backwards
+    assert all(any(each is record for record in journal) for each in told.records)
+    assert "x: float32[3]" in str(told) and "float32[5]" not in str(told)
+    assert len(told.ledger) == len(jitmagic.explain(tagged).now.ledger)
+
+
+@pytest.mark.parametrize(
+    ("options", "size"), [({"options": {"fuse": False}}, 3), ({}, 4)], ids=["options", "size"]
+)
+def test_what_is_not_compiled_is_compiled_apart(options: Any, size: int) -> None:
+    tagged = jitmagic.jit(lambda x: (x * 2).relu(), dynamic=False)
+    tagged(torch.ones(3))
+    told = jitmagic.explain(tagged, **options)(torch.ones(size))
+    assert told.graph_count == 1
+    assert told.records[0] is not handle_of(tagged).journal.records[0]
+    assert (len(handle_of(tagged).journal), handle_of(tagged).ledger.calls) == (1, 1)
+
+
+def test_what_runs_beside_a_variant_that_fits_is_told_of() -> None:
+    """A hook has the module's call be Python; what is compiled then is no variant of it."""
+    model = jitmagic.jit(torch.nn.Linear(3, 3))
+    model(torch.ones(3))
+    with model.register_forward_pre_hook(lambda module, args: (args[0] * 2,)):
+        told = jitmagic.explain(model)(torch.ones(3))
+    apart = torch.nn.Linear(3, 3)
+    apart.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+    assert told.graph_count == jitmagic.explain(apart)(torch.ones(3)).graph_count == 2
+
+
+def test_arguments_that_do_not_fit_raise_as_they_do_in_a_call() -> None:
+    tagged = jitmagic.jit(lambda x, k: x * k)
+    tagged(torch.ones(3), 2)
+    for call in (tagged, jitmagic.explain(tagged)):
+        with pytest.raises(TypeError, match="missing 1 required positional argument: 'k'"):
+            call(torch.ones(3))
+
+
+def test_a_call_that_runs_as_plain_python_is_told_of_as_compiled() -> None:
+    """The variant that fits is what such calls have elsewhere."""
+    tagged = jitmagic.jit(lambda x: (x * 2).relu())
+    tagged(torch.ones(3))
+    told = jitmagic.disable(jitmagic.explain(tagged))(torch.ones(3))
+    (entry,) = handle_of(tagged).dispatcher.entries
+    assert (entry.hits, len(handle_of(tagged).journal)) == (1, 1)
+    assert (told.graph_count, len(told.kernels)) == (1, 1)
 
 
 def test_guards_and_counts_are_those_of_a_variant():
@@ -90,12 +158,12 @@ def test_guards_about_installed_packages_are_counted_in_text_and_last_in_html():
     exec("def helper(x):\n    return x + 1", space)
     helper = space["helper"]
     told = jitmagic.explain(both)(torch.ones(3))
-    own, settled = told.guards[: -told.settled], told.guards[-told.settled :]
+    own, of_library = told.guards[: -told.library_guards], told.guards[-told.library_guards :]
     assert any("helper" in guard for guard in own)
-    assert any(guard.startswith("torch: same relu") for guard in settled)
+    assert any(guard.startswith("torch: same relu") for guard in of_library)
     text = str(told)
     assert "same relu" not in text
-    assert f"and {told.settled} about code of installed packages: all are in .guards" in text
+    assert f"and {told.library_guards} about code of installed packages: all are in .guards" in text
     assert "same relu" in told._repr_html_()
 
 

@@ -43,9 +43,11 @@ def called(tag: Tagger, fn: Callable[..., Any], *calls: tuple[Any, ...]) -> Any:
     return tagged
 
 
-def sized(*sizes: int, padded: bool = False) -> Callable[[Tagger], Any]:
+def sized(*sizes: int, padded: bool = False, marked: bool = False) -> Callable[[Tagger], Any]:
     def run(tag: Tagger) -> Any:
         xs = [torch.ones(size) for size in sizes]
+        if marked:
+            jitmagic.mark_dynamic(xs[0], 0)
         if padded:
             xs = [torch.nn.functional.pad(x, (0, max(sizes) - len(x))) for x in xs]
         return called(tag, double, *((x,) for x in xs))
@@ -204,7 +206,18 @@ def rebound(*factors: float, passed: bool = False) -> Callable[[Tagger], Any]:
 
 
 RECOMPILES = {
-    "size": Recompiles(sized(3, 4), "x.shape is (4,), was (3,)", "pad", sized(3, 4, padded=True)),
+    "size": Recompiles(
+        sized(3, 4),
+        "x.shape is (4,), was (3,)",
+        "jitmagic.mark_dynamic(x, 0) before the first call",
+        sized(3, 4, marked=True),
+    ),
+    "size, one of them 1": Recompiles(
+        sized(3, 1), "x.shape is (1,), was (3,)", "give x one size", sized(3, 1, padded=True)
+    ),
+    "size, padded": Recompiles(
+        sized(3, 4), "x.shape is (4,), was (3,)", "functional.pad", sized(3, 4, padded=True)
+    ),
     "int": Recompiles(
         scaled(2, 3), "n is 3, was 2", "torch.tensor", scaled(torch.tensor(2), torch.tensor(3))
     ),

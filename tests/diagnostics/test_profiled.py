@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
+import pstats
 import re
 import threading
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -241,3 +244,16 @@ def test_a_warning_of_an_extern_call_names_the_users_line() -> None:
         (str(w.message), w.filename, w.lineno, w.category) for w in eager
     ]
     assert len(eager) == 2
+
+
+def test_profilers_of_python_see_the_function_by_its_name_and_nothing_of_ours() -> None:
+    """%prun, and whoever samples the frames of a thread, as py-spy does."""
+    call = partial(step, *inputs())
+    call()
+    profiler = cProfile.Profile()
+    profiler.runcall(call)
+    seen = {(Path(file).name, line, name) for file, line, name in pstats.Stats(profiler).stats}
+    line = step.__code__.co_firstlineno
+    assert seen - {("~", 0, "<method 'disable' of '_lsprof.Profiler' objects>")} == {
+        (FILE, line, "step")
+    }

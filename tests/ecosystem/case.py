@@ -26,6 +26,7 @@ LIBRARIES = (
     "torch_geometric",
     "einops",
     "timm",
+    "joblib",
 )
 
 

@@ -5,12 +5,15 @@ Checked are values, gradients, and that each compiles what it was asked to, noth
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
 import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.frame.beside import torch_compile_set_aside
+from jitmagic.trace.result import Break
 
 testing = pytest.importorskip("torch._dynamo.testing")
 
@@ -225,3 +228,33 @@ def test_what_our_own_python_calls_is_not_hooked(counter):
         torch.testing.assert_close(tagged(x), program(x))
     handle = handle_of(tagged)
     assert [each for each in (handle, *handle.family.members) if each.given_up is not None] == []
+
+
+@pytest.mark.parametrize("is_recursive", [True, False])
+def test_what_torch_disables_runs_as_plain_python(is_recursive: bool) -> None:
+    seen = []
+
+    @torch.compiler.disable(recursive=is_recursive)
+    def disabled(x):
+        seen.append(jitmagic.is_compiling())
+        return x.sin()
+
+    tagged = _ours(lambda x: disabled(x) * 2)
+    assert torch.equal(tagged(torch.ones(3)), torch.ones(3).sin() * 2)
+    assert seen == [False]
+    reason = handle_of(tagged).journal.records[0].result("trace").exit.reason
+    assert reason.kind == "DisabledFunction"
+    assert reason.message.endswith("excluded from compilation by torch.compiler.disable")
+
+
+def test_what_wraps_a_tagged_function_is_not_disabled_by_its_marks() -> None:
+    inner = _ours(g)
+
+    @functools.wraps(inner)
+    def wrapper(x):
+        return inner(x) + 1
+
+    tagged = _ours(lambda x: wrapper(x) * 2)
+    assert torch.equal(tagged(torch.ones(3)), (g(torch.ones(3)) + 1) * 2)
+    (record,) = handle_of(tagged).journal
+    assert not isinstance(record.result("trace").exit, Break)

@@ -82,6 +82,34 @@ def test_tab_completes_the_first_line_of_a_cell(client: Any, code: str) -> None:
         assert sorted(found["matches"]) == wanted
 
 
+HELP = {
+    "%%com|pile --mode default\nx = 1": ["--mode M", "--quiet"],
+    "%%compile --mo|de default\nx = 1": ["--mode M", "--quiet"],
+    "%%compile\nprint|(1)": ["Prints the values"],
+    "y = 2\n%com|pile plain": ["%compile [options of %%compile] NAME"],
+    "%jit_timeit| plain(1)": ["--seconds S", "--vs"],
+    "%compile_off plain|": ["%compile_off NAME"],
+    "%timeit| 1": ["Time execution of a Python statement"],
+    "tag|ged(1)": ["Signature", "tagged(x)"],
+    "jitmagic.expl|ain(tagged)": ["with all effects"],
+}
+
+
+@pytest.mark.parametrize("code", HELP)
+def test_shift_tab_shows_the_help(client: Any, code: str) -> None:
+    before, _, after = code.partition("|")
+    found = client.inspect(before + after, len(before), reply=True, timeout=60)["content"]
+    text = plain(found["data"]["text/plain"])
+    assert [word for word in HELP[code] if word not in text] == []
+
+
+def test_shift_tab_is_as_ever_without_the_extension(client: Any) -> None:
+    assert run(client, "%unload_ext jitmagic")[0] == "ok"
+    found = client.inspect("%%compile\n", 4, reply=True, timeout=60)["content"]
+    assert run(client, "%load_ext jitmagic")[0] == "ok"
+    assert "--mode" not in plain(found["data"]["text/plain"])
+
+
 ERRORS = {
     "operation": "def f(x):\n    kept = x * 2\n    return kept @ torch.ones(7, 7)",
     "index": "def f(x):\n    kept = x * 2\n    return kept[torch.tensor([9])] + 1",

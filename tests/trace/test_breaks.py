@@ -120,6 +120,10 @@ def marked(**attributes: Any) -> Callable[[], None]:
     ("function", "reason"),
     [
         (marked(__jitmagic_disabled__=True), breaks.DisabledFunction),
+        (
+            marked(_torchdynamo_disable=True, _torchdynamo_orig_callable=len),
+            breaks.DisabledFunction,
+        ),
         (marked(__jitmagic_role__="graph_break"), breaks.UserGraphBreak),
     ],
 )

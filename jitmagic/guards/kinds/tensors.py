@@ -224,6 +224,23 @@ def _is_dense(guard: TensorMatch) -> bool:
     return True
 
 
+def _keep_sizes(guard: TensorMatch, name: str, value: torch.Tensor) -> str:
+    """A mark, where it helps: 0 and 1 have a variant of their own in any case."""
+    pad = "torch.nn.functional.pad, or DataLoader(drop_last=True) for a last short batch"
+    varying = _varying(guard, value)
+    sizes = {size for dim in varying for size in (value.shape[dim], guard.spec.shape[dim])}
+    if value.ndim != len(guard.spec.shape) or sizes & {0, 1}:
+        return f"give {name} one size: {pad}"
+    marks = "; ".join(f"jitmagic.mark_dynamic({name}, {dim})" for dim in varying)
+    return f"{marks} before the first call; or give {name} one size: {pad}"
+
+
+def _varying(guard: TensorMatch, value: torch.Tensor) -> list[int]:
+    """The dimensions whose sizes have to be what they are not."""
+    pairs = enumerate(zip(value.shape, guard.spec.shape, strict=False))
+    return [dim for dim, (size, was) in pairs if size != was and dim not in guard.free_sizes]
+
+
 def _keep_tensor(guard: TensorMatch, name: str, value: torch.Tensor) -> str:
     spec = guard.spec
     if type(value) is not spec.cls:
@@ -234,11 +251,8 @@ def _keep_tensor(guard: TensorMatch, name: str, value: torch.Tensor) -> str:
         return f"convert it before the call: {name} = {name}.to({spec.dtype})"
     if value.device != spec.device:
         return f"move it before the call: {name} = {name}.to({str(spec.device)!r})"
-    if tuple(value.shape) != spec.shape:
-        return (
-            f"give {name} one size: torch.nn.functional.pad, "
-            "or DataLoader(drop_last=True) for a last short batch"
-        )
+    if value.ndim != len(spec.shape) or _varying(guard, value):
+        return _keep_sizes(guard, name, value)
     if tuple(value.stride()) != spec.stride:
         return f"lay it out alike before the call: {name} = {name}.contiguous()"
     if value.requires_grad != spec.requires_grad:

@@ -374,16 +374,16 @@ class PartialValue(Value):
 
 @wraps(types.FunctionType)
 def _wrap_function(machine: Machine, obj: types.FunctionType, source: Source) -> Value:
-    if (tagged := tagged_value(machine, obj, source)) is not None:
-        return tagged
-    if handler_of(obj) is not None:  # a Python function that is known as C ones are
-        machine.guard(IdentityIs(source, obj))
-        return BuiltinValue(obj, source)
     if (inner := beneath(obj)) is not obj:
         machine.guard(TypeIs(source, types.FunctionType))
         machine.guard(IdentityIs(FunctionPart(source, "__code__"), obj.__code__))
         index = [cell.cell_contents for cell in obj.__closure__ or ()].index(inner)
         return machine.wrap(inner, CellContents(Item(FunctionPart(source, "__closure__"), index)))
+    if (tagged := tagged_value(machine, obj, source)) is not None:
+        return tagged
+    if handler_of(obj) is not None:  # a Python function that is known as C ones are
+        machine.guard(IdentityIs(source, obj))
+        return BuiltinValue(obj, source)
     return _plain_function(machine, obj, source)
 
 

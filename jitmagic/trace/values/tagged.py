@@ -1,7 +1,7 @@
 """Functions that jitmagic made or marked: what jit() and disable() return, graph_break() and
-is_compiling().
+is_compiling(); and what torch.compiler.disable() returns.
 
-Comes in: a live function with api.py's marks, or whose code is a call stub. Goes out: a call of
+Comes in: a live function with such a mark, or whose code is a call stub. Goes out: a call of
 what it was made from, or the break it asks for.
 """
 
@@ -19,10 +19,12 @@ __all__ = ["tagged_value"]
 
 _ROLE = "__jitmagic_role__"  # set by api.py on graph_break() and is_compiling()
 _DISABLED = "__jitmagic_disabled__"  # set by api.py on what disable() returns
+# Set by torch.compiler.disable(); a call stub, and what functools.wraps makes of it, has the first.
+_DISABLED_BY_TORCH = ("_torchdynamo_disable", "_torchdynamo_orig_callable")
 
 
 class _MarkedValue(IdentityValue):
-    """A function that api.py marked: graph_break(), is_compiling(), or a disabled function."""
+    """A function that is marked: graph_break(), is_compiling(), or a disabled function."""
 
     __slots__ = ()
 
@@ -32,7 +34,8 @@ class _MarkedValue(IdentityValue):
             return machine.constant(True)
         if role == "graph_break":
             raise GraphBreak(UserGraphBreak.of())
-        raise GraphBreak(DisabledFunction.of(name=self.live.__qualname__))
+        by = "jitmagic" if hasattr(self.live, _DISABLED) else "torch.compiler"
+        raise GraphBreak(DisabledFunction.of(name=self.live.__qualname__, by=by))
 
 
 class _TaggedValue(IdentityValue):
@@ -48,12 +51,17 @@ class _TaggedValue(IdentityValue):
 
 
 def tagged_value(machine: Machine, obj: types.FunctionType, source: Source) -> Value | None:
-    """The value of a function that is jitmagic's; None: it is not."""
-    marked = _DISABLED in obj.__dict__ or _ROLE in obj.__dict__
-    if not marked and not _is_tagged(obj):
+    """The value of a function that is jitmagic's, or disabled; None: it is not."""
+    is_tagged = _is_tagged(obj)
+    if not is_tagged and not _is_marked(obj):
         return None
     machine.guard(IdentityIs(source, obj))
-    return _MarkedValue(obj, source) if marked else _TaggedValue(obj, source)
+    return _TaggedValue(obj, source) if is_tagged else _MarkedValue(obj, source)
+
+
+def _is_marked(function: types.FunctionType) -> bool:
+    marks = function.__dict__
+    return _DISABLED in marks or _ROLE in marks or all(map(marks.get, _DISABLED_BY_TORCH))
 
 
 def _is_tagged(function: types.FunctionType) -> bool:
