@@ -72,7 +72,7 @@ constexpr OpName kOps[] = {
     {"SAME", Op::Same, 3},                      // source, source
     {"DIFFERENT", Op::Different, 3},            // sources, others
     {"NO_OVERLAP", Op::NoOverlap, 2},           // sources
-    {"SIZES", Op::Sizes, 3},                    // sources, program
+    {"SIZES", Op::Sizes, 3},                    // sources, programs
     {"NUMBERS", Op::Numbers, 3},                // sources, program
     {"STATE", Op::State, 10},                   // the fields of StateFacts
     {"AUTOCAST", Op::Autocast, 5},              // the fields of AutocastRest
@@ -220,8 +220,9 @@ class StepReader {
   }
 
   bool relation(PyObject* code, Step& step) const {
-    const auto make = step.op == Op::Sizes ? make_sizes_check : make_numbers_check;
-    return (step.sizes = make(code, step.registers->size())) != nullptr;
+    step.sizes = step.op == Op::Sizes ? make_sizes_check(code, *step.registers)
+                                      : make_numbers_check(code, step.registers->size());
+    return step.sizes != nullptr;
   }
 
   bool operands(Step& step, int next) const {
@@ -460,7 +461,7 @@ std::unique_ptr<TorchCheck> make_tensor_check(PyObject*) { return torch_is_missi
 std::unique_ptr<TorchCheck> make_state_check(PyObject*) { return torch_is_missing(); }
 std::unique_ptr<TorchCheck> make_autocast_check(PyObject*) { return torch_is_missing(); }
 std::unique_ptr<TorchCheck> make_range_check(PyObject*) { return torch_is_missing(); }
-std::unique_ptr<SizesCheck> make_sizes_check(PyObject*, size_t) { return torch_is_missing(); }
+std::unique_ptr<SizesCheck> make_sizes_check(PyObject*, const std::vector<int>&) { return torch_is_missing(); }
 bool tensors_overlap(PyObject* const*, size_t) { return true; }
 bool is_unhooked(PyObject*) { return false; }
 bool register_tensor_guards(PyObject*) { return true; }

