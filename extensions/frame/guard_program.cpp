@@ -44,6 +44,7 @@ constexpr OpName kOps[] = {
     {"ITERATOR_PARTS", Op::IteratorParts, 3},   // target, source
     {"CONTENTS", Op::Contents, 3},              // target, source
     {"LENGTH_OF", Op::LengthOf, 3},             // target, source
+    {"INT_OF", Op::IntOf, 4},                   // target, source, classes
     {"ITEM_AT", Op::ItemAt, 4},                 // target, source, source of the index
     {"PART", Op::Part, 4},                      // target, source, slice
     {"REDUCED", Op::Reduced, 4},                // target, source, sum, min or max
@@ -257,6 +258,7 @@ class StepReader {
       case Op::InstanceItem: case Op::TypeAttr: case Op::Slot: case Op::ModuleItem:
       case Op::InstanceAbsent: return name(next, step.object);
       case Op::Item: return key(next, step);
+      case Op::IntOf: return keys(next, step.object);
       case Op::FunctionPart: return part(next, step.number);
       case Op::Gradient: return gradient(next, step);
       case Op::ArrayMemory: return array_memory(next, step);

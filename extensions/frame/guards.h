@@ -41,7 +41,7 @@ bool register_tensor_guards(PyObject* module);
 enum class Op : unsigned char {
   // loads: (name, target, ...)
   Argument, NamespaceItem, Cell, InstanceDict, InstanceItem, Item, DictKey, DictValue, Type, TypeAttr,
-  Slot, FunctionPart, ModuleItem, IteratorParts, Contents, LengthOf, ItemAt, Part, Reduced, Gradient,
+  Slot, FunctionPart, ModuleItem, IteratorParts, Contents, LengthOf, IntOf, ItemAt, Part, Reduced, Gradient,
   ArrayMemory, Referent,
   // checks: (name, ...)
   TypeIs, Is, IsWeak, Equals, Length, DictKeys, SetHas, KeyAbsent, EntriesEmpty, InstanceAbsent,

@@ -19,6 +19,7 @@ from ..extension import native_missing
 from ..guards.constants import exact_name
 from ..guards.guard import Guard
 from ..guards.kinds import KINDS, Step
+from ..guards.read import integer_classes
 from ..guards.source import (
     Argument,
     ArrayMemory,
@@ -33,6 +34,7 @@ from ..guards.source import (
     Gradient,
     ImportedModule,
     InstanceDict,
+    IntOf,
     Item,
     ItemAt,
     IteratorParts,
@@ -177,6 +179,8 @@ class _Lowering:
                 return ("MODULE_ITEM", base, name)
             case Contents():
                 return ("CONTENTS", base)
+            case IntOf():
+                return ("INT_OF", base, integer_classes())
             case Length():
                 return ("LENGTH_OF", base)
             case Part(start=start, stop=stop):
