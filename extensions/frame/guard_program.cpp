@@ -44,6 +44,7 @@ constexpr OpName kOps[] = {
     {"ITERATOR_PARTS", Op::IteratorParts, 3},   // target, source
     {"CONTENTS", Op::Contents, 3},              // target, source
     {"LENGTH_OF", Op::LengthOf, 3},             // target, source
+    {"INT_OF", Op::IntOf, 4},                   // target, source, classes
     {"ITEM_AT", Op::ItemAt, 4},                 // target, source, source of the index
     {"PART", Op::Part, 4},                      // target, source, slice
     {"REDUCED", Op::Reduced, 4},                // target, source, sum, min or max
@@ -72,7 +73,7 @@ constexpr OpName kOps[] = {
     {"SAME", Op::Same, 3},                      // source, source
     {"DIFFERENT", Op::Different, 3},            // sources, others
     {"NO_OVERLAP", Op::NoOverlap, 2},           // sources
-    {"SIZES", Op::Sizes, 3},                    // sources, program
+    {"SIZES", Op::Sizes, 3},                    // sources, programs
     {"NUMBERS", Op::Numbers, 3},                // sources, program
     {"STATE", Op::State, 10},                   // the fields of StateFacts
     {"AUTOCAST", Op::Autocast, 5},              // the fields of AutocastRest
@@ -220,8 +221,9 @@ class StepReader {
   }
 
   bool relation(PyObject* code, Step& step) const {
-    const auto make = step.op == Op::Sizes ? make_sizes_check : make_numbers_check;
-    return (step.sizes = make(code, step.registers->size())) != nullptr;
+    step.sizes = step.op == Op::Sizes ? make_sizes_check(code, *step.registers)
+                                      : make_numbers_check(code, step.registers->size());
+    return step.sizes != nullptr;
   }
 
   bool operands(Step& step, int next) const {
@@ -256,6 +258,7 @@ class StepReader {
       case Op::InstanceItem: case Op::TypeAttr: case Op::Slot: case Op::ModuleItem:
       case Op::InstanceAbsent: return name(next, step.object);
       case Op::Item: return key(next, step);
+      case Op::IntOf: return keys(next, step.object);
       case Op::FunctionPart: return part(next, step.number);
       case Op::Gradient: return gradient(next, step);
       case Op::ArrayMemory: return array_memory(next, step);
@@ -460,7 +463,7 @@ std::unique_ptr<TorchCheck> make_tensor_check(PyObject*) { return torch_is_missi
 std::unique_ptr<TorchCheck> make_state_check(PyObject*) { return torch_is_missing(); }
 std::unique_ptr<TorchCheck> make_autocast_check(PyObject*) { return torch_is_missing(); }
 std::unique_ptr<TorchCheck> make_range_check(PyObject*) { return torch_is_missing(); }
-std::unique_ptr<SizesCheck> make_sizes_check(PyObject*, size_t) { return torch_is_missing(); }
+std::unique_ptr<SizesCheck> make_sizes_check(PyObject*, const std::vector<int>&) { return torch_is_missing(); }
 bool tensors_overlap(PyObject* const*, size_t) { return true; }
 bool is_unhooked(PyObject*) { return false; }
 bool register_tensor_guards(PyObject*) { return true; }

@@ -204,6 +204,16 @@ PyObject* length_as_int(PyObject* object, Registers& registers) {
   return made ? registers.keep(made) : nullptr;
 }
 
+// The int that a number of these classes of numpy is; those of the user's may have an __index__ of their own.
+PyObject* int_of(PyObject* number, PyObject* classes, Registers& registers) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(classes); i++) {
+    if ((PyObject*)Py_TYPE(number) != PyTuple_GET_ITEM(classes, i)) continue;
+    PyObject* made = PyNumber_Index(number);
+    return made ? registers.keep(made) : (PyErr_Clear(), nullptr);
+  }
+  return nullptr;
+}
+
 bool is_plain_sequence(PyObject* object) {
   return PyList_CheckExact(object) || PyTuple_CheckExact(object);
 }
@@ -264,6 +274,7 @@ PyObject* load(const Step& step, PyObject* base, PyObject* const* args, Register
     }
     case Op::Contents: return contents(base, registers);
     case Op::LengthOf: return length_as_int(base, registers);
+    case Op::IntOf: return int_of(base, step.object, registers);
     case Op::ItemAt: return item_at(base, registers[step.other]);
     case Op::Part: return part(base, step.object, registers);
     case Op::Reduced: return reduced(base, step.object, registers);

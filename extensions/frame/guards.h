@@ -27,12 +27,12 @@ std::unique_ptr<TorchCheck> make_autocast_check(PyObject* step);
 std::unique_ptr<TorchCheck> make_range_check(PyObject* step);
 // Whether two of them have memory in common; true as well when it cannot be known.
 bool tensors_overlap(PyObject* const* objects, size_t count);
-// A comparison of sizes and strides of several tensors: a program for a stack of 64-bit ints.
+// Comparisons of sizes and strides of several tensors, or of numbers: programs for a stack.
 struct SizesCheck {
   virtual ~SizesCheck() = default;
   virtual bool passes(PyObject* const* tensors, size_t count) const = 0;
 };
-std::unique_ptr<SizesCheck> make_sizes_check(PyObject* code, size_t count);  // raises: nullptr
+std::unique_ptr<SizesCheck> make_sizes_check(PyObject* codes, const std::vector<int>& registers);  // raises: nullptr
 std::unique_ptr<SizesCheck> make_numbers_check(PyObject* code, size_t count);  // of floats and ints
 // Whether it is a tensor for which nothing but autograd runs when its gradient is accumulated.
 bool is_unhooked(PyObject* object);
@@ -41,7 +41,7 @@ bool register_tensor_guards(PyObject* module);
 enum class Op : unsigned char {
   // loads: (name, target, ...)
   Argument, NamespaceItem, Cell, InstanceDict, InstanceItem, Item, DictKey, DictValue, Type, TypeAttr,
-  Slot, FunctionPart, ModuleItem, IteratorParts, Contents, LengthOf, ItemAt, Part, Reduced, Gradient,
+  Slot, FunctionPart, ModuleItem, IteratorParts, Contents, LengthOf, IntOf, ItemAt, Part, Reduced, Gradient,
   ArrayMemory, Referent,
   // checks: (name, ...)
   TypeIs, Is, IsWeak, Equals, Length, DictKeys, SetHas, KeyAbsent, EntriesEmpty, InstanceAbsent,

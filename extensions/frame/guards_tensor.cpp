@@ -1,16 +1,15 @@
-// Tensor guards and the thread's torch state: the only file of this extension that knows torch.
+// Tensor guards and the thread's torch state.
 //
 // The layout of torch.Tensor's Python object is one pointer, whose place is found by looking at a real
 // tensor when the module is imported. What autograd knows of a tensor is read where it lies: asked
 // through torch's functions it is most of the price of a guard.
 
 #include "function_modes.h"
-#include "guards.h"
+#include "tensors.h"
 
 #include <ATen/Context.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/core/TensorBase.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -27,13 +26,6 @@
 
 namespace jitmagic {
 namespace {
-
-// Bytes from the start of a torch.Tensor object to its at::Tensor (whose only member is a pointer).
-std::ptrdiff_t tensor_place = 0;
-
-const at::TensorBase& tensor_of(PyObject* object) {
-  return *reinterpret_cast<const at::TensorBase*>(reinterpret_cast<char*>(object) + tensor_place);
-}
 
 bool refuse(const char* why) {
   if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, why);
@@ -246,8 +238,6 @@ bool fill(AutocastCheck& check, PyObject* step) {
   return !PyErr_Occurred();
 }
 
-bool is_tensor(PyObject* object);
-
 // ("IN_RANGE", source, low, high, whole): a Python float or int, or the value of a CPU tensor with one element. An int
 // of more than 64 bits is in no range; smaller ones that are no double are rounded, beyond any range's ends.
 struct RangeCheck final : TorchCheck {
@@ -303,111 +293,6 @@ std::unique_ptr<TorchCheck> make(PyObject* step) {
   return check;
 }
 
-bool is_tensor(PyObject* object) {
-  static PyObject* base = nullptr;
-  if (!base) {
-    PyObject* torch = PyImport_ImportModule("torch");
-    base = torch ? PyObject_GetAttrString(torch, "Tensor") : nullptr;
-    Py_XDECREF(torch);
-    if (!base) return PyErr_Clear(), false;
-  }
-  return PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject*>(base));
-}
-
-// ("SIZES", sources, ((operation, operand, operand), ...)). Python's // and %; what leaves 64 bits fails.
-struct Relation final : SizesCheck {
-  enum Kind {
-    kConstant, kSize, kStride, kOffset, kNumber, kAdd, kMul, kDiv, kMod, kMin, kMax, kEq, kNe, kLt, kLe, kGt, kGe
-  };
-  struct Operation {
-    Kind kind;
-    int64_t a, b;
-  };
-  static constexpr std::string_view kNames[] = {"constant", "size", "stride", "offset", "number", "+",
-                                                "*", "//", "%", "min", "max", "==", "!=", "<", "<=",
-                                                ">", ">="};
-  static constexpr size_t kDeepest = 64;
-  std::vector<Operation> code;
-
-  // A size or a stride of a tensor, or an int itself; false where there is none.
-  static bool read(const Operation& op, PyObject* const* objects, int64_t& number) {
-    PyObject* object = objects[op.a];
-    if (op.kind == kNumber) {
-      int overflows = 0;
-      if (!PyLong_CheckExact(object)) return false;
-      number = PyLong_AsLongLongAndOverflow(object, &overflows);
-      return !overflows;
-    }
-    if (!is_tensor(object)) return false;
-    const c10::TensorImpl* impl = tensor_of(object).unsafeGetTensorImpl();
-    if (impl->key_set().has(c10::DispatchKey::Python) || impl->layout() != at::kStrided) return false;
-    if (op.kind == kOffset) return number = impl->storage_offset(), true;
-    const at::IntArrayRef numbers = op.kind == kSize ? impl->sizes() : impl->strides();
-    if (op.b >= static_cast<int64_t>(numbers.size())) return false;
-    number = numbers[op.b];
-    return true;
-  }
-
-  static bool combine(Kind kind, int64_t a, int64_t b, int64_t& made) {
-    switch (kind) {
-      case kAdd: return !__builtin_add_overflow(a, b, &made);
-      case kMul: return !__builtin_mul_overflow(a, b, &made);
-      case kDiv: case kMod: {
-        if (b == 0 || b == -1) return false;
-        const int64_t rest = a % b, down = rest != 0 && (rest < 0) != (b < 0);
-        made = kind == kDiv ? a / b - down : rest + (down ? b : 0);
-        return true;
-      }
-      case kMin: made = std::min(a, b); return true;
-      case kMax: made = std::max(a, b); return true;
-      case kEq: made = a == b; return true;
-      case kNe: made = a != b; return true;
-      case kLt: made = a < b; return true;
-      case kLe: made = a <= b; return true;
-      case kGt: made = a > b; return true;
-      case kGe: made = a >= b; return true;
-      default: return false;
-    }
-  }
-
-  bool passes(PyObject* const* objects, size_t) const override {
-    int64_t stack[kDeepest];
-    size_t top = 0;
-    for (const Operation& op : code) {
-      if (op.kind == kConstant) {
-        stack[top++] = op.a;
-      } else if (op.kind <= kNumber) {
-        if (!read(op, objects, stack[top++])) return false;
-      } else {
-        top--;
-        if (!combine(op.kind, stack[top - 1], stack[top], stack[top - 1])) return false;
-      }
-    }
-    return stack[0] == 1;
-  }
-};
-
-bool fill(Relation& relation, PyObject* code, size_t count) {
-  size_t height = 0;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code); i++) {
-    const char* text;
-    long long a, b;
-    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(code, i), "sLL", &text, &a, &b)) return false;
-    const auto known = std::ranges::find(Relation::kNames, std::string_view(text));
-    if (known == std::end(Relation::kNames)) return refuse("guard step: no such operation on sizes");
-    const auto kind = static_cast<Relation::Kind>(known - std::begin(Relation::kNames));
-    const bool is_leaf = kind <= Relation::kNumber;
-    if (is_leaf && kind != Relation::kConstant && (a < 0 || a >= (long long)count || b < 0)) {
-      return refuse("guard step: a size of no object");
-    }
-    if (!is_leaf && height < 2) return refuse("guard step: an operation without operands");
-    height = is_leaf ? height + 1 : height - 1;
-    if (height > Relation::kDeepest) return refuse("guard step: a program of sizes is too deep");
-    relation.code.push_back({kind, a, b});
-  }
-  return height == 1 || refuse("guard step: a program of sizes gives one number");
-}
-
 struct Range {
   uintptr_t begin, end;
 };
@@ -428,6 +313,9 @@ std::optional<Range> range_of(const c10::TensorImpl* impl) {
 // Where a torch.Tensor keeps its at::Tensor: 2.11 and 2.12 have a flag before it, 2.13 has not.
 bool find_tensor_place() {
   PyObject* torch = PyImport_ImportModule("torch");
+  if (!tensor_class && torch) {  // held for good
+    tensor_class = reinterpret_cast<PyTypeObject*>(PyObject_GetAttrString(torch, "Tensor"));
+  }
   PyObject* tensor = torch ? PyObject_CallMethod(torch, "empty", "i", 0) : nullptr;
   PyObject* address = tensor ? PyObject_GetAttrString(tensor, "_cdata") : nullptr;
   const void* wanted = address ? PyLong_AsVoidPtr(address) : nullptr;
@@ -451,6 +339,9 @@ bool find_tensor_place() {
 
 }  // namespace
 
+std::ptrdiff_t tensor_place = 0;
+PyTypeObject* tensor_class = nullptr;
+
 std::unique_ptr<TorchCheck> make_tensor_check(PyObject* step) {
   constexpr Py_ssize_t kind = 5;  // "TENSOR_KIND" and its operands; "TENSOR" has more
   return PyTuple_GET_SIZE(step) == kind ? make<KindCheck>(step) : make<TensorCheck>(step);
@@ -458,13 +349,6 @@ std::unique_ptr<TorchCheck> make_tensor_check(PyObject* step) {
 std::unique_ptr<TorchCheck> make_state_check(PyObject* step) { return make<StateCheck>(step); }
 std::unique_ptr<TorchCheck> make_autocast_check(PyObject* step) { return make<AutocastCheck>(step); }
 std::unique_ptr<TorchCheck> make_range_check(PyObject* step) { return make<RangeCheck>(step); }
-
-std::unique_ptr<SizesCheck> make_sizes_check(PyObject* code, size_t count) {
-  auto relation = std::make_unique<Relation>();
-  if (!PyTuple_Check(code)) return refuse("guard step: a tuple of operations is expected"), nullptr;
-  if (!fill(*relation, code, count)) return nullptr;
-  return relation;
-}
 
 bool tensors_overlap(PyObject* const* objects, size_t count) {
   c10::SmallVector<Range, 64> ranges;

@@ -47,19 +47,32 @@ struct BySizes : Callable {
   size_t most;
 };
 
-int64_t size_at(const Dimension& where, PyObject* const* args, Py_ssize_t count) {
-  check(PyExc_TypeError, where.place < count && THPVariable_Check(args[where.place]), "input %zd is no tensor",
-        where.place);
+// Why there is no such number, with a place for that of the input; nullptr where there is one.
+const char* read_size(const Dimension& where, PyObject* const* args, Py_ssize_t count, int64_t& size) {
+  if (where.place >= count || !THPVariable_Check(args[where.place])) return "input %zd is no tensor";
   const at::Tensor& tensor = THPVariable_Unpack(args[where.place]);
   if (where.dim == -1) {
     const bool is_number = tensor.is_cpu() && tensor.scalar_type() == at::kLong && tensor.numel() == 1;
-    check(PyExc_ValueError, is_number, "input %zd is no int64 on the CPU", where.place);
-    return *tensor.const_data_ptr<int64_t>();
+    if (!is_number) return "input %zd is no int64 on the CPU";
+    size = *static_cast<const int64_t*>(tensor.const_data_ptr());
+    return nullptr;
   }
   const bool is_size = where.dim >= 0;
   const int64_t dim = is_size ? where.dim : -2 - where.dim;
-  check(PyExc_ValueError, dim < tensor.dim(), "input %zd has too few dimensions", where.place);
-  return (is_size ? tensor.sizes() : tensor.strides())[size_t(dim)];
+  if (dim >= tensor.dim()) return "input %zd has too few dimensions";
+  size = (is_size ? tensor.sizes() : tensor.strides())[size_t(dim)];
+  return nullptr;
+}
+
+// False with a Python error set.
+bool read_sizes(const BySizes* self, PyObject* const* args, Py_ssize_t count, Vector& values) {
+  for (const Dimension& where : *self->places) {
+    if (const char* why = read_size(where, args, count, values.emplace_back())) {
+      const bool is_tensor = where.place < count && THPVariable_Check(args[where.place]);
+      return PyErr_Format(is_tensor ? PyExc_ValueError : PyExc_TypeError, why, where.place), false;
+    }
+  }
+  return true;
 }
 
 // What is known for these values, now the first; nullptr where nothing is.
@@ -114,15 +127,21 @@ PyObject* run_for(BySizes* self, const Vector& values, PyObject* const* args, Py
   return missed(self, values, args, count);
 }
 
-PyObject* sized_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
+PyObject* run_of_new(BySizes* self, const Vector& values, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
+  return run_for(self, values, args, count);
+  END_HANDLE_TH_ERRORS
+}
+
+// Sizes that are known are picked outside of torch's handler of errors and warnings, which is half of the price.
+PyObject* sized_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
   auto* self = reinterpret_cast<BySizes*>(object);
   const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
   Vector values;
-  for (const Dimension& where : *self->places) values.push_back(size_at(where, args, count));
-  THPObjectPtr held(run_for(self, values, args, count));
+  if (!read_sizes(self, args, count, values)) return nullptr;
+  PyObject* run = found(*self->known, values);
+  THPObjectPtr held(run ? Py_NewRef(run) : run_of_new(self, values, args, count));  // the call may add others
   return held ? PyObject_Vectorcall(held.get(), args, size_t(count), names) : nullptr;
-  END_HANDLE_TH_ERRORS
 }
 
 PyObject* sized_new(PyTypeObject* type, PyObject* args, PyObject*) {

@@ -19,7 +19,7 @@ from .source import has_users_name
 
 __all__ = ["advice", "check", "holds", "is_number", "is_other_number", "show_guard", "why"]
 
-_NUMPY_FLOATS = ("float32", "float64")
+_NUMPY_NUMBERS = ("float32", "float64", "int32", "int64")
 
 
 def check(guards: Iterable[Guard], frame: FrameSnapshot) -> Guard | None:
@@ -62,6 +62,6 @@ def is_other_number(guard: ValueEquals | InRange, frame: FrameSnapshot) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """A float or an int, or a float of numpy, which may be absent."""
+    """A float or an int, or such a number of numpy, which may be absent."""
     kind = type(value)
-    return kind in (float, int) or (kind.__module__ == "numpy" and kind.__name__ in _NUMPY_FLOATS)
+    return kind in (float, int) or (kind.__module__ == "numpy" and kind.__name__ in _NUMPY_NUMBERS)

@@ -8,6 +8,7 @@ program: no user code runs.
 
 from __future__ import annotations
 
+import operator
 import sys
 import types
 import weakref
@@ -33,6 +34,7 @@ from .source import (
     Gradient,
     ImportedModule,
     InstanceDict,
+    IntOf,
     Item,
     ItemAt,
     IteratorParts,
@@ -52,6 +54,8 @@ __all__ = [
     "array_memory",
     "entries_of",
     "entry_of",
+    "int_of",
+    "integer_classes",
     "is_array_scalar",
     "read_source",
 ]
@@ -122,8 +126,8 @@ def _step(source: Source, base: Any) -> Any:
             if type(base) is not weakref.ref:
                 raise TypeError("no plain weak reference")
             return base()
-        case ArrayMemory():
-            return array_memory(base)
+        case ArrayMemory() | IntOf():
+            return array_memory(base) if isinstance(source, ArrayMemory) else int_of(base)
     raise TypeError(f"not a source: {source!r}")
 
 
@@ -131,6 +135,19 @@ def is_array_scalar(kind: type) -> bool:
     """Whether its objects are numbers of numpy, which are told by their bytes."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and issubclass(kind, numpy.number | numpy.bool_)
+
+
+def integer_classes() -> tuple[type, ...]:
+    """Of numpy, where it was imported."""
+    numpy = sys.modules.get("numpy")
+    return () if numpy is None else tuple(numpy.dtype(code).type for code in "bhilBHIL")
+
+
+def int_of(number: Any) -> int:
+    """The int that an integer of numpy is, past any `__index__` of a class of the user's."""
+    if type(number) not in integer_classes():
+        raise TypeError("no integer of numpy")
+    return operator.index(number)
 
 
 def array_memory(array: Any) -> torch.Tensor:

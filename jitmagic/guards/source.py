@@ -24,6 +24,7 @@ out of instance dictionaries and tuples, never through `__getattr__` or properti
            | ModuleAttr(base, name)          base.__dict__[name] of a Python module
            | Contents(base)                  what a set or deque holds, as a tuple in its order
            | Length(base)                    len() of a list, tuple, dict, set or deque: an int
+           | IntOf(base)                     the int that an integer of numpy is
            | ItemAt(base, index)             base[i] of a list or tuple, i is where `index` leads
            | Part(base, start, stop)         base[start:stop] of an exact list or tuple, made anew
            | Reduced(base, function)         sum, min or max of a list or tuple of floats and ints
@@ -57,6 +58,7 @@ __all__ = [
     "Gradient",
     "ImportedModule",
     "InstanceDict",
+    "IntOf",
     "Item",
     "ItemAt",
     "IteratorParts",
@@ -174,6 +176,11 @@ class Contents(Source):
 
 
 @dataclass(frozen=True, slots=True)
+class IntOf(Source):
+    base: Source
+
+
+@dataclass(frozen=True, slots=True)
 class Length(Source):
     base: Source
 
@@ -265,8 +272,8 @@ def describe(source: Source) -> str:
             return describe(base)
         case InstanceDict(base=base):
             return f"{describe(base)}.__dict__"
-        case TypeOf(base=base):
-            return f"type({describe(base)})"
+        case TypeOf(base=base) | IntOf(base=base):
+            return f"{'type' if isinstance(source, TypeOf) else 'int'}({describe(base)})"
         case FunctionPart(base=base, part=part):
             return f"{describe(base)}.{part}"
         case (

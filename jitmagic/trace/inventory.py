@@ -82,6 +82,7 @@ from .values import made_modules as _made_modules
 from .values import namedtuples as _namedtuples
 from .values import namespaces as _namespaces
 from .values import nn_module as _nn_module
+from .values import numpy_ints as _numpy_ints
 from .values import numpy_numbers as _numpy_numbers
 from .values import profiled as _profiled
 from .values import random_streams as _random_streams
@@ -109,5 +110,5 @@ MODULES: tuple[ModuleType, ...] = (
     _nn_module, _scalars, _tensor_hooks, _tensor_inputs, _torch_function, _gradients, _recurrent,
     _weak_references, _class_bodies, _class_statements, _attention, _optimizers, _threads,
     _torch_generators, _profiled, _random_streams, _scripted, _inference, _library_flags,
-    _hook_handles, _exit_stacks, _deferred, _spectral, _numpy_numbers, _nested,
+    _hook_handles, _exit_stacks, _deferred, _spectral, _numpy_numbers, _numpy_ints, _nested,
 )  # fmt: skip

@@ -22,7 +22,7 @@ from ..bytecode import Instruction, build
 from ..guards.contents import read_contents
 from ..guards.guard import Guard, TypeIs
 from ..guards.iterator_parts import iterator_parts
-from ..guards.read import entries_of, entry_of
+from ..guards.read import entries_of, entry_of, int_of
 from ..guards.source import (
     Argument,
     ArrayMemory,
@@ -38,6 +38,7 @@ from ..guards.source import (
     Gradient,
     ImportedModule,
     InstanceDict,
+    IntOf,
     Item,
     ItemAt,
     IteratorParts,
@@ -325,6 +326,7 @@ _READERS: Mapping[type, Callable[[Any], object]] = {
     Contents: tuple,
     IteratorParts: iterator_parts,
     ArrayMemory: torch.from_numpy,
+    IntOf: int_of,
 }
 
 
@@ -360,7 +362,7 @@ def _load_source(source: Source, writer: Writer) -> Code:
         case DictKeyAt(base=base, index=index) | DictValueAt(base=base, index=index):
             read = _key_at if isinstance(source, DictKeyAt) else _value_at
             return _call(read, _load_source(base, writer), build.load_const(index))
-        case TypeOf() | Contents() | IteratorParts() | ArrayMemory():
+        case TypeOf() | Contents() | IteratorParts() | ArrayMemory() | IntOf():
             return _call(_READERS[type(source)], _load_source(source.base, writer))
         case Length() | Part() | Reduced():
             container = _load_source(source.base, writer)

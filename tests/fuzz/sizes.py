@@ -14,14 +14,21 @@ import types
 from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from .program import Program, load
 
-__all__ = ["DATA_SIZES", "SIZES", "with_sizes"]
+__all__ = ["DATA_SIZES", "SIZES", "Bounded", "TooLarge", "with_sizes"]
 
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33)
 _SHAPE = re.compile(r"tensor\(\(([\d, ]*)\)")
 _KEEP_RAISING = 0.05
+_MOST = 1 << 28  # bytes of one result
 _TRIES = 20  # for a statement that eager runs
 _OF_DATA = 0.4  # of the statements
 _CONDITIONS = ("$x != 0", "$x > 0", "$x <= 0", "$x.abs() > 0.5", "$x == $x", "$x > $n")
@@ -125,7 +132,7 @@ def with_sizes(program: Program, seed: int) -> Program:
     calls = [program.calls[0]]
     for _ in range(12):
         call = _resized(rng, program.calls[0])
-        if len(calls) < 5 and (rng.random() < _KEEP_RAISING or _runs(sized, call)):
+        if len(calls) < 5 and _is_kept(rng, sized, call):
             calls.append(call)
     return replace(sized, calls=(*calls, *program.calls[1:2]))
 
@@ -140,7 +147,7 @@ def _with_statements(rng: random.Random, program: Program, tensors: list[str]) -
             text = _statement(rng, f"w{n}", names)
             statements = (*added, text, *program.statements)
             larger = replace(sized, statements=statements, results=(*sized.results, f"w{n}"))
-            if rng.random() < _KEEP_RAISING or _runs(larger, program.calls[0]):
+            if _is_kept(rng, larger, program.calls[0]):
                 added, sized = (*added, text), larger
                 names.append(f"w{n}")
                 break
@@ -173,13 +180,34 @@ def _resized(rng: random.Random, call: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(_SHAPE.sub(resized, argument) for argument in call)
 
 
-def _runs(program: Program, call: tuple[str, ...]) -> bool:
-    """Whether eager has a result for the call."""
+class TooLarge(Exception):
+    """Memory that a program of a test should not take."""
+
+
+class Bounded(TorchDispatchMode):
+    """Raises where an operation gives more than `_MOST` bytes: a size that data decide, squared by
+    two statements, was 48 GB.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for one in tree_leaves(made):
+            is_dense = isinstance(one, Tensor) and one.layout is torch.strided
+            if is_dense and one.untyped_storage().nbytes() > _MOST:
+                raise TooLarge
+        return made
+
+
+def _is_kept(rng: random.Random, program: Program, call: tuple[str, ...]) -> bool:
+    """Whether eager has a result for the call; now and then also where it raises."""
+    keeps_raising = rng.random() < _KEEP_RAISING
     space = load(replace(program, calls=(call,)).source())
     space["jitmagic"] = types.SimpleNamespace(graph_break=lambda: None)
     try:
-        with redirect_stdout(StringIO()):
+        with redirect_stdout(StringIO()), Bounded():
             space["build"]()(*space["CALLS"][0]())
-    except Exception:  # whatever a program may raise
+    except TooLarge:
         return False
+    except Exception as error:  # whatever a program may raise
+        return keeps_raising and "allocate memory" not in str(error)
     return True

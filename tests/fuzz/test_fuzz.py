@@ -14,6 +14,7 @@ from .observe import Seen, observe
 from .oracle import _Judges, difference
 from .program import Program
 from .shrink import shrink
+from .sizes import Bounded, TooLarge
 from .tiers import GENERATED
 
 # one seed of each kind of program: function, method, module, closure
@@ -143,3 +144,11 @@ def test_a_python_number_is_judged_by_float64_too(have, alike):
     judges._wide = Seen([("call 0: result: value", "0.1")])
     judges._noisy = []
     assert judges.is_uncertain(0, "0.1000003", have) is alike
+
+
+def test_a_statement_that_takes_too_much_memory_is_not_drawn() -> None:
+    """What is allocated counts, however large a view of it is."""
+    with Bounded():
+        assert torch.zeros(4).expand(1 << 40, 4).shape[0] == 1 << 40
+        with pytest.raises(TooLarge):
+            torch.zeros(1 << 29, dtype=torch.uint8)

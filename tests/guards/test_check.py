@@ -11,6 +11,7 @@ import types
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -65,7 +66,8 @@ SOURCES: tuple[s.Source, ...] = (
     s.FunctionPart(FN, "__code__"), s.FunctionPart(FN, "__defaults__"),
     s.FunctionPart(FN, "__kwdefaults__"), s.FunctionPart(FN, "__closure__"),
     s.Item(s.FunctionPart(FN, "__globals__"), "FACTOR"),
-    s.ArrayMemory(entry("array")), s.Referent(entry("weak")), s.Referent(entry("dead")),
+    s.ArrayMemory(entry("array")), s.IntOf(entry("whole")),
+    s.Referent(entry("weak")), s.Referent(entry("dead")),
     *(s.Length(entry(name)) for name in ("layers", "few", "queue", "output", "dims")),
     s.ItemAt(entry("layers"), s.Item(entry("dims"), 0)),
     s.ItemAt(entry("dims"), s.Length(entry("few"))),
@@ -187,6 +189,9 @@ PERTURBATIONS = {
     "queue grows": lambda w: w.cfg["queue"].append(7),
     "queue turned": lambda w: w.cfg["queue"].rotate(1),
     "other values": set_world("x", lambda: torch.randn(2, 4)),
+    "another whole number": set_entry("whole", np.int64(4)),
+    "the same as another class": set_entry("whole", np.int32(3)),
+    "whole is an int": set_entry("whole", 3),
     "shape": set_world("x", lambda: torch.randn(3, 4)),
     "rank": set_world("x", lambda: torch.randn(2, 4, 1)),
     "stride": set_world("x", lambda: torch.randn(4, 2).t()),

@@ -102,6 +102,7 @@ def make_world() -> World:
         "queue": collections.deque([3, "b"], maxlen=4),
         "partial": functools.partial(user, 1),
         "array": np.zeros(2),
+        "whole": np.int64(3),
         "weak": weakref.ref(user),
         "dead": weakref.ref(type("Gone", (), {})()),
     }

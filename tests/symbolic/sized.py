@@ -22,7 +22,7 @@ from tests.loops.recording import record
 
 __all__ = ["EDGES", "PRIMES", "symbolic_graph"]
 
-PRIMES = (101, 211)  # far from each other, and from what a program has of its own
+PRIMES = (101, 211, 401)  # far from each other, and from what a program has of its own
 EDGES = (2, 3, 15, 16, 17, 64, 100)
 _COUNT = itertools.count()
 

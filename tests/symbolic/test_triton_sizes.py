@@ -95,8 +95,33 @@ def test_where_nothing_may_be_supposed_one_text_is_for_all(name):
     assert not found.relations, str(found)
 
 
-def _check(name, hints, sizes, supposes=True) -> Predicates:
-    fn, make = PROGRAMS[name]
+def _part(m, n, width):
+    """Rows of a wider matrix, and columns of one: their strides are a symbol of their own."""
+    return torch.randn(m, width)[:, :n], torch.randn(n, width)[:, :m].t()
+
+
+STRIDED = {
+    "pointwise": (lambda x, y: x * y + 1, _part),
+    "softmax": (lambda x, y: torch.softmax(x + y, -1), _part),
+    "columns": (lambda x, y: (x * y).sum(0), _part),
+    "moved": (lambda x, y: x.t().contiguous() * y.t(), _part),
+    "indexed": (lambda x, y: x.gather(1, y.argsort(1)) * 2, _part),
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_strides_that_vary(name, tmp_path):
+    """In the interpreter, and as a kernel of a GPU."""
+    _check(name, (8, 12, 40), [(2, 3, 5), (17, 7, 19), (130, 129, 200)], programs=STRIDED)
+    plans, source, _ = _rendered(*STRIDED[name], (8, 12, 40))
+    assert "s2" in source.text
+    flags = aligned_arguments(plans.sized, inputs=True)
+    cubins, _ = build_cubins(source, flags, H200, open_store(tmp_path))
+    assert set(cubins) == set(source.symbols)
+
+
+def _check(name, hints, sizes, supposes=True, programs=PROGRAMS) -> Predicates:
+    fn, make = programs[name]
     plans, source, found = _rendered(fn, make, hints, supposes)
     held = 0
     for values in sizes:

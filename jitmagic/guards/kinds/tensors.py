@@ -87,9 +87,9 @@ class _SizesRelate(Kind[SizesRelate]):
         return guard.sources
 
     def lower(self, guard: SizesRelate, registers: Registers) -> tuple[Step, ...]:
-        places = {source: place for place, source in enumerate(guard.sources)}
+        places = {source: registers.register(source) for source in guard.sources}
         sides = (*_postfix(guard.left, places), *_postfix(guard.right, places))
-        return (("SIZES", registers.registers(guard.sources), (*sides, (guard.op, 0, 0))),)
+        return (("SIZES", tuple(places.values()), ((*sides, (guard.op, 0, 0)),)),)
 
     def differs(self, guard: SizesRelate, frame: FrameSnapshot) -> str | None:
         return sizes_differ(guard, frame)

@@ -14,6 +14,7 @@ from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.constants import fold
 from ..values.dimensions import DimensionValue
+from ..values.numpy_ints import NumpyInt
 from ..values.operators import binary, compare, drain, is_none, unpack
 from ..values.scalars import ScalarValue, SymbolicNumber, extreme, scalar_of
 from ..values.sequences import StoredItems, TupleValue
@@ -65,9 +66,13 @@ def _register_pure(function: Callable[..., Any]) -> None:
         number = args[0]
         if number.holds_data:
             number = number.call_method(machine, "__float__", [], {})
+        number = number.operand(machine)
         if isinstance(number, ScalarValue | DimensionValue):
             return number.as_scalar(machine).as_float(machine).apply(machine, op)
         return fold_call(machine, function, [number], kwargs)
+
+
+_ANSWERING = ScalarValue | DimensionValue | NumpyInt
 
 
 def _register_protocol(function: Callable[..., Any], method: str) -> None:
@@ -75,7 +80,7 @@ def _register_protocol(function: Callable[..., Any], method: str) -> None:
 
     @handles(function)
     def asking(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        is_scalar = len(args) == 1 and isinstance(args[0], ScalarValue | DimensionValue)
+        is_scalar = len(args) == 1 and isinstance(args[0], _ANSWERING)
         is_array = method in ("__float__", "__int__") and args and args[0].holds_data
         if not args or (args[0].is_constant(machine) and not is_scalar and not is_array):
             return fold_call(machine, function, args, kwargs)

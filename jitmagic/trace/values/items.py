@@ -268,7 +268,9 @@ def plain(constant: Any, name: str) -> Any:
 
 def is_number(kind: type, name: str) -> bool:
     """Whether a call takes an operand of a class for a number, if it takes it at all: where a
-    float32 of numpy is written to a tensor eager raises.
+    float32 of numpy is written to a tensor eager raises, and a tensor is made of its dtype.
     """
+    if name in _ASKING_FOR_DTYPES and kind in ARRAY_SCALARS[1:]:
+        return False
     is_written = name == "operator setitem" and kind in ARRAY_SCALARS
     return not is_written or issubclass(kind, float | np.integer)

@@ -53,6 +53,7 @@ __all__ = [
     "scalar_input",
     "scalar_of",
     "unknown_number",
+    "varying_number",
 ]
 
 _DTYPES = {int: torch.int64, float: torch.float64}
@@ -429,7 +430,12 @@ def _wrap_varying(machine: Machine, obj: float, source: Source) -> Value | None:
     symbols = machine.symbols
     if source not in (symbols.varying or ()) or source in symbols.constants:
         return None
-    kind = type(obj)
+    return varying_number(machine, obj, source)
+
+
+def varying_number(machine: Machine, obj: float, source: Source) -> ScalarValue | None:
+    """The float or int as an input of the graph; None: it is too large for that."""
+    symbols, kind = machine.symbols, type(obj)
     limits = INT64 if kind is int else ANY_FLOAT
     if not limits.has(obj):
         return None

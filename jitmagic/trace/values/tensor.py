@@ -452,7 +452,8 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
         value = value.as_index(machine)
     if isinstance(value, TensorValue):
         return value.node
-    if isinstance(value, SymbolicNumber) and (size := value.as_size(machine)) is not None:
+    is_size = isinstance(value, SymbolicNumber) and is_number(value.python_type(machine), name)
+    if is_size and (size := value.as_size(machine)) is not None:  # type: ignore[attr-defined]
         return size
     if isinstance(value, SliceValue):
         return slice(*(_bound(machine, part, name) for part in value.items))

@@ -28,6 +28,8 @@ KINDS = {
     "float": FLOATS,
     "int": INTS,
     "mixed": [0.5, 3, 2.5, 1, True, -1, 0.0],
+    "int64 of numpy": [np.int64(one) for one in INTS[:-2]],
+    "int32 of numpy": [np.int32(one) for one in (3, 1, 0, -1, 7, 12)],
     "float64 of numpy": [np.float64(one) for one in FLOATS],
     "float32 of numpy": [np.float32(one) for one in FLOATS],
 }
@@ -242,6 +244,29 @@ def test_floats_of_numpy_are_data_where_nobody_asks_for_more(name: str, kind: An
     compiled = run(program, X, calls, options={"cpu_tier": "aten"})
     assert len(traces(compiled)) <= most
     assert all(isinstance(t.exit, Return) for t in traces(compiled))
+
+
+OF_NUMPY_INTS: dict[str, tuple[Callable[[Tensor, Any], Any], int]] = {
+    "sizes": (lambda x, n: (x[:n], torch.zeros(n, 2), x.expand((n, 2, *x.shape)).sum(0)), 3),
+    "arithmetic": (lambda x, n: (x * n, x * (2 * n - n // 2 + n % 3), x**n, x * float(n)), 2),
+    "passed on": (lambda x, n: (n, n + 1, -n, n * n, n * np.int64(2), [n], x), 2),
+    "numbers": (lambda x, n: (int(n), n.item(), f"{n}", x[:1] * math.sqrt(n), abs(int(n))), 2),
+    "compared": (lambda x, n: (x if n > 6 else x + 1, n == 7, not n), 4),
+    "extremes": (lambda x, n: x[: max(n, 2)] * min(n, 4), 4),
+    "quotient": (lambda x, n: x * (n / 4), 5),
+    "key": (lambda x, n: x * {5: 2.0}.get(n, 1.0), 5),
+}
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32])
+@pytest.mark.parametrize("name", OF_NUMPY_INTS)
+def test_integers_of_numpy_are_symbols_as_ints_are(name: str, kind: Any) -> None:
+    """What wraps around where it is no int64 is a constant: as many variants as numbers."""
+    program, most = OF_NUMPY_INTS[name]
+    calls = [(kind(n),) for n in (5, 6, 9, 7, 3)]
+    compiled = run(program, X, calls, options={"cpu_tier": "aten"})
+    is_wrapping = kind is np.int32 and name in ("arithmetic", "passed on")
+    assert len(traces(compiled)) <= (5 if is_wrapping else most)
 
 
 LOOKUPS: dict[str, Callable[[int], Any]] = {
