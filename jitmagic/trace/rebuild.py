@@ -22,7 +22,7 @@ from ..bytecode import Instruction, build
 from ..guards.contents import read_contents
 from ..guards.guard import Guard, TypeIs
 from ..guards.iterator_parts import iterator_parts
-from ..guards.read import entries_of, entry_of
+from ..guards.read import entries_of, entry_of, referent_of
 from ..guards.source import (
     Argument,
     ArrayMemory,
@@ -153,16 +153,23 @@ def _answers(kind: type) -> bool:
 
 def draw_numbers(writer: Writer, draws: Sequence[Draw]) -> int:
     """Code that does the draws, in order; and where in it `rewind` is possible from."""
-    for draw in draws:
-        writer.make(draw.generator)
+    generators = [draw.generator for draw in draws if not _is_drawn(draw.generator)]
+    for generator in generators:
+        writer.make(generator)
     if draws:
-        generators = dict.fromkeys(draw.generator for draw in draws)
-        writer.put(_call(states_of, *map(writer.load, generators)), build.store_fast(_STATES))
+        states = _call(states_of, *map(writer.load, dict.fromkeys(generators)))
+        writer.put(states, build.store_fast(_STATES))
     begin = len(writer.code)
     for index, draw in enumerate(draws):
+        writer.make(draw.generator)
         drawn = _call(draw.perform, writer.load(draw.generator))
         writer.put(drawn, build.store_fast(_drawn(index)))
     return begin
+
+
+def _is_drawn(generator: Recipe) -> bool:
+    """Whether the frame makes it: there is nothing to put back."""
+    return isinstance(generator, FromSource) and isinstance(generator.source, Drawn)
 
 
 def rewind(draws: Sequence[Draw]) -> Code:
@@ -325,6 +332,7 @@ _READERS: Mapping[type, Callable[[Any], object]] = {
     Contents: tuple,
     IteratorParts: iterator_parts,
     ArrayMemory: torch.from_numpy,
+    Referent: referent_of,
 }
 
 
@@ -360,7 +368,7 @@ def _load_source(source: Source, writer: Writer) -> Code:
         case DictKeyAt(base=base, index=index) | DictValueAt(base=base, index=index):
             read = _key_at if isinstance(source, DictKeyAt) else _value_at
             return _call(read, _load_source(base, writer), build.load_const(index))
-        case TypeOf() | Contents() | IteratorParts() | ArrayMemory():
+        case TypeOf() | Contents() | IteratorParts() | ArrayMemory() | Referent():
             return _call(_READERS[type(source)], _load_source(source.base, writer))
         case Length() | Part() | Reduced():
             container = _load_source(source.base, writer)
@@ -375,8 +383,6 @@ def _load_source(source: Source, writer: Writer) -> Code:
         case CellContents() | Gradient():
             name = "grad" if isinstance(source, Gradient) else "cell_contents"
             return [*_load_source(source.base, writer), *build.load_attr(name)]
-        case Referent(base=base):
-            return build.push_callable_then(_load_source(base, writer))
     raise CannotRestore(f"no way to read {source!r} again")
 
 

@@ -103,6 +103,7 @@ def make_world() -> World:
         "partial": functools.partial(user, 1),
         "array": np.zeros(2),
         "weak": weakref.ref(user),
+        "shown": types.MappingProxyType({"a": 1}),
         "dead": weakref.ref(type("Gone", (), {})()),
     }
     rest = (torch.zeros(4), torch.zeros(4))
