@@ -22,7 +22,7 @@ from ...symbols.scalar import Symbol, evaluate, symbols_of
 from ..breaks import GraphBreak, UnsupportedOperation
 from ..result import Recipe
 from .base import Builder, Machine, Value
-from .constants import BINARY, fold, folds_late
+from .constants import BINARY, ConstantMethodValue, fold, folds_late
 from .early_numbers import drawn_early
 from .scalars import ScalarValue, unknown_number
 
@@ -68,6 +68,8 @@ class DeferredValue(Value):
         self.refuse(machine, "hash()")
 
     def get_attr(self, machine: Machine, name: str) -> Value:
+        if self.kind is str and not name.startswith("_") and hasattr(str, name):
+            return ConstantMethodValue(self, name)  # what gives a text waits as well
         self.refuse(machine, f".{name}")
 
     def operand(self, machine: Machine) -> Value:
