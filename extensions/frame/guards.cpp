@@ -132,8 +132,22 @@ PyObject* array_memory(PyObject* array, const Step& step, Registers& registers) 
   return registers.keep(value);
 }
 
+int note_dictionary(PyObject* object, void* found) {
+  if (!PyDict_CheckExact(object) && !PyODict_CheckExact(object)) return 0;
+  *static_cast<PyObject**>(found) = object;
+  return 1;
+}
+
+// The dictionary that a mappingproxy shows, found as the garbage collector finds it.
+PyObject* shown_dictionary(PyObject* proxy) {
+  PyObject* found = nullptr;
+  PyDictProxy_Type.tp_traverse(proxy, note_dictionary, &found);
+  return found;
+}
+
 // What a weakref.ref leads to, None once that has died: calling one runs no code of the user's.
-PyObject* weak_target(PyObject* reference, Registers& registers) {
+PyObject* referent_of(PyObject* reference, Registers& registers) {
+  if (Py_IS_TYPE(reference, &PyDictProxy_Type)) return shown_dictionary(reference);
   if (!Py_IS_TYPE(reference, &_PyWeakref_RefType)) return nullptr;
   PyObject* value = PyObject_CallNoArgs(reference);
   if (!value) return PyErr_Clear(), nullptr;
@@ -280,7 +294,7 @@ PyObject* load(const Step& step, PyObject* base, PyObject* const* args, Register
     case Op::Reduced: return reduced(base, step.object, registers);
     case Op::Gradient: return gradient(base, step, registers);
     case Op::ArrayMemory: return array_memory(base, step, registers);
-    case Op::Referent: return weak_target(base, registers);
+    case Op::Referent: return referent_of(base, registers);
     default: return nullptr;
   }
 }

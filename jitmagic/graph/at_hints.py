@@ -40,13 +40,13 @@ def inferred_at_hints(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     """The result with Sizes. Raises what the operator raises at the sizes of this call."""
     if next(sizes_in((tuple(args), dict(kwargs))), None) is None:
         return None
+    made = infer(op, args, kwargs)  # first: where it expects sizes to be equal, the hints are
+    if made is None:
+        made = infer_in_place(op, args, kwargs)
     here = with_hints(tuple(args)), with_hints(dict(kwargs))
     known = told_by_kernel(op, *here)
     if known is None:
         known = op(*here[0], **here[1])
-    made = infer(op, args, kwargs)
-    if made is None:
-        made = infer_in_place(op, args, kwargs)
     if made is None and _is_elementwise(op) and isinstance(known, torch.Tensor):
         made = elementwise(list(tensors_in((tuple(args), dict(kwargs)))), known.dtype)
     return made if made is not None and _is_alike(with_hints(made), known) else None

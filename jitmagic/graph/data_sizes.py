@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..symbols.size import Dimension, Size, at_most
+from ..symbols.size import Dimension, Size, at_least, at_most
 from .fresh_meta import fresh_meta, same_shape
 from .recurrent import differentiable
 from .sym_node import as_dimension, as_torch
@@ -137,7 +137,7 @@ def _counted(
         if not same_shape(weights.shape, x.shape):
             return None
         dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
-    return fresh_meta((sizes.up_to(_MOST, least if isinstance(least, int) else 0),), dtype)
+    return fresh_meta((sizes.up_to(_MOST, at_least(least)),), dtype)
 
 
 def _ctc_loss(

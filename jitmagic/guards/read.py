@@ -8,6 +8,7 @@ program: no user code runs.
 
 from __future__ import annotations
 
+import gc
 import operator
 import sys
 import types
@@ -58,12 +59,14 @@ __all__ = [
     "integer_classes",
     "is_array_scalar",
     "read_source",
+    "referent_of",
 ]
 
 UNREADABLE = (KeyError, IndexError, AttributeError, ValueError, TypeError)
 """What reading a source raises where the frame has nothing there."""
 
 _NOTHING = object()
+_SHOWN = (dict, OrderedDict)
 
 _HAVE_PART: dict[str, Any] = {
     "__self__": types.MethodType | types.BuiltinFunctionType,
@@ -123,12 +126,21 @@ def _step(source: Source, base: Any) -> Any:
                 raise ValueError("an iterator that does not tell what it still has")
             return parts
         case Referent():
-            if type(base) is not weakref.ref:
-                raise TypeError("no plain weak reference")
-            return base()
+            return referent_of(base)
         case ArrayMemory() | IntOf():
             return array_memory(base) if isinstance(source, ArrayMemory) else int_of(base)
     raise TypeError(f"not a source: {source!r}")
+
+
+def referent_of(reference: Any) -> Any:
+    """What a plain weak reference leads to, or the dictionary that a mappingproxy shows."""
+    if type(reference) is types.MappingProxyType:
+        shown = (one for one in gc.get_referents(reference) if type(one) in _SHOWN)
+        if (found := next(shown, None)) is not None:
+            return found
+    elif type(reference) is weakref.ref:
+        return reference()
+    raise TypeError("neither a plain weak reference nor a proxy of a plain dictionary")
 
 
 def is_array_scalar(kind: type) -> bool:

@@ -30,7 +30,7 @@ out of instance dictionaries and tuples, never through `__getattr__` or properti
            | Reduced(base, function)         sum, min or max of a list or tuple of floats and ints
            | Gradient(base)                  base.grad of a leaf tensor
            | IteratorParts(base)             what a built-in iterator still has: iterator_parts.py
-           | Referent(base)                  what a plain weakref.ref leads to, or None
+           | Referent(base)                  what a weakref.ref or mappingproxy leads to, or None
            | ArrayMemory(base)               a tensor of the memory of a numpy array
            | Drawn(index, name)              what a draw before the graph gave (trace/result.py); no
                                              guard reads it

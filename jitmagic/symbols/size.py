@@ -29,6 +29,7 @@ __all__ = [
     "SizeFloat",
     "SizeOf",
     "StrideOf",
+    "at_least",
     "at_most",
     "expected",
     "expr_of",
@@ -360,6 +361,14 @@ def at_most(dimension: Dimension) -> int:
         return dimension
     known = dimension.context.range_of(dimension.expr)
     return int(INT64.high) if known is None else int(min(known.high, INT64.high))
+
+
+def at_least(dimension: Dimension) -> int:
+    """The least that it can be in any call."""
+    if not isinstance(dimension, Size):
+        return dimension
+    known = dimension.context.range_of(dimension.expr)
+    return 0 if known is None else int(max(known.low, 0))
 
 
 def value_of(dimension: Any, known: dict[Expr, Any]) -> Any:

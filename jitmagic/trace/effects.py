@@ -54,6 +54,7 @@ class EffectLog:
         self._draws: list[tuple[Value, Callable[[Any], object]]] = []
         self.changes = 0  # how often anything was written or called
         self.gradients = 0  # how many of them stored the `.grad` of a tensor
+        self.readings: list[Value] = []  # of clocks, done behind the graph, in this order
 
     def set_attr(
         self, target: Value, name: str, value: Value, setter: object | None = None

@@ -12,6 +12,7 @@ from .builtins import autocast as _autocast
 from .builtins import autograd_functions as _autograd_functions
 from .builtins import checkpointing as _checkpointing
 from .builtins import checks as _checks
+from .builtins import clocks as _clocks
 from .builtins import constructors as _constructors
 from .builtins import containers as _containers
 from .builtins import copying as _copying
@@ -97,12 +98,11 @@ from .values import weak_references as _weak_references
 __all__ = ["MODULES"]
 
 MODULES: tuple[ModuleType, ...] = (
-    _autocast, _autograd_functions, _checkpointing, _checks, _constructors, _containers, _copying,
-    _counters, _differentiation, _distributions, _foreach, _functional_calls, _introspection,
-    _iteration, _iterator_tools, _logs, _numbers, _objects, _operators, _ordering, _impure_calls,
-    _regular, _process_state, _seeds, _set_methods, _signatures, _statistics, _sums, _texts,
-    _torch_calls,
-    _transforms, _wrappers,
+    _autocast, _autograd_functions, _checkpointing, _checks, _clocks, _constructors, _containers,
+    _copying, _counters, _differentiation, _distributions, _foreach, _functional_calls,
+    _introspection, _iteration, _iterator_tools, _logs, _numbers, _objects, _operators, _ordering,
+    _impure_calls, _regular, _process_state, _seeds, _set_methods, _signatures, _statistics, _sums,
+    _texts, _torch_calls, _transforms, _wrappers,
     _numpy_calls, _attributes, _calls, _comparisons, _container_opcodes, _control,
     _exception_opcodes, _function_opcodes, _imports, _intrinsics, _locals, _patterns, _stack,
     _with, _cached, _context_vars, _contexts, _deques, _dict_objects, _enums, _exceptions,

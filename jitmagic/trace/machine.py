@@ -35,6 +35,7 @@ from .breaks import (
     MutatedGenerator,
     TensorBranch,
     TooManyInstructions,
+    TorchCallFailed,
     UnsupportedOperation,
 )
 from .dead_calls import check_dead_calls
@@ -42,7 +43,15 @@ from .effects import EffectLog, ExitBuilder, distinct_objects
 from .input_memory import check_histories
 from .library_files import is_library
 from .opcodes.registry import Returned, Signal, handler_for
-from .restarts import Reached, Restart, Stop, earlier, release_tracebacks
+from .restarts import (
+    CompiledBranchRaises,
+    Reached,
+    Restart,
+    Stop,
+    check_branch,
+    earlier,
+    release_tracebacks,
+)
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .rolled import UNROLLED, Loops, check_head
 from .state import Frame, GuardBook, Program, kind_only, program_of
@@ -87,11 +96,15 @@ def trace(
     """
     programs: dict[CodeType, Program] = {}
     constants, first = Constants(), stop
+    compiled_branch = True
     while True:
         machine = Machine(snapshot, options, stop, programs, varying, constants, dynamic, loops)
-        machine.foresees = foresees
+        machine.foresees, machine.compiled_branch = foresees, compiled_branch
         try:
             return machine.run()
+        except CompiledBranchRaises as raised:
+            compiled_branch, stop = False, first
+            release_tracebacks(raised)
         except Specialize as special:
             # Each restart makes a symbol a constant, so there are only so many. The stop is taken
             # back: with a constant there the next attempt may get past it.
@@ -124,6 +137,7 @@ class Machine:
     ) -> None:
         self.options, self.loops = options, loops
         self.foresees: Callable[[str], bool] | None = None
+        self.compiled_branch = True
         self.symbols = Symbols(varying, constants or {}, self.guard, dynamic)
         self.snapshot = snapshot
         self.effects = EffectLog()
@@ -162,10 +176,13 @@ class Machine:
         except Reached:
             return self._finish(self._break)
         except ObservedError as observed:
+            check_branch(self.graph.noted)
             error = observed.error.python_type(self).__name__
             reason = EscapingException.of(error=error)
             raise self._restart(reason, mark=observed.mark or 0) from None
         except GraphBreak as broken:
+            if isinstance(broken.reason, TorchCallFailed):
+                check_branch(self.graph.noted)
             raise self._restart(broken.reason, broken.where, mark=broken.mark) from None
         except Specialize as special:
             undecided = of_undecided(special, self.foresees)
@@ -254,15 +271,8 @@ class Machine:
         graph, inputs = self.graph.finish(name)
         guards = self._guards.finish(self.entry_state)
         constants = (*self.symbols.constants.values(), *self.symbols.counted())
-        rest = (
-            self._instructions,
-            self.graph.written(),
-            because,
-            constants,
-            self.effects.lock,
-            draws,
-        )
-        trace = Trace(name, graph, inputs, guards, effects, exit_, *rest)
+        rest = self._instructions, self.graph.written(), because, constants, self.effects.lock
+        trace = Trace(name, graph, inputs, guards, effects, exit_, *rest, draws)
         # An assertion that fails hands the call to eager, which runs the frame from its start.
         if self.graph.assertions and not can_assert(trace.inputs[n].spec for n in trace.mutated):
             what = "an assertion, where eager cannot run from the start again"

@@ -11,6 +11,7 @@ looked at or changed.
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ _SPECIAL = (
 )  # fmt: skip
 _WHOLE = (0, 1, -1, 2, -2, 3, -3, 7, -7, 8, 13, 100, -100)
 _RTOL = {torch.float16: 2e-3, torch.float32: 1e-5, torch.complex64: 1e-5}
+_INTS = (torch.int16, torch.int32, torch.int64)
 _MOST = 512  # verdicts kept
 
 
@@ -170,7 +172,21 @@ class _Side:
 
 def _round(call: Call, number: int) -> tuple[Any, bool]:
     data = [_data(spec, index, number) for index, spec in enumerate(call.slots)]
+    for index in _indexes(call):
+        most = min(call.slots[0].shape)
+        data[index] = data[index].remainder(2 * most).sub(most)
     return _compared(call, call.slots, data)
+
+
+def _indexes(call: Call) -> list[int]:
+    """Which of its arrays index the first one, by ints. What misses it raises IndexError in the
+    graph as it does in numpy, and eager takes the call.
+    """
+    if call.real not in (operator.getitem, operator.setitem) or not all(call.slots[0].shape):
+        return []
+    keys = call.args[1] if isinstance(call.args[1], tuple) else (call.args[1],)
+    slots = [key.index for key in keys if isinstance(key, Slot)]
+    return [n for n in slots if call.slots[n].dtype in _INTS]
 
 
 def _compared(call: Call, slots: Sequence[ArraySpec], data: list[torch.Tensor]) -> tuple[Any, bool]:

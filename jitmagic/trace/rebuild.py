@@ -22,7 +22,7 @@ from ..bytecode import Instruction, build
 from ..guards.contents import read_contents
 from ..guards.guard import Guard, TypeIs
 from ..guards.iterator_parts import iterator_parts
-from ..guards.read import entries_of, entry_of, int_of
+from ..guards.read import entries_of, entry_of, int_of, referent_of
 from ..guards.source import (
     Argument,
     ArrayMemory,
@@ -154,16 +154,23 @@ def _answers(kind: type) -> bool:
 
 def draw_numbers(writer: Writer, draws: Sequence[Draw]) -> int:
     """Code that does the draws, in order; and where in it `rewind` is possible from."""
-    for draw in draws:
-        writer.make(draw.generator)
+    generators = [draw.generator for draw in draws if not _is_drawn(draw.generator)]
+    for generator in generators:
+        writer.make(generator)
     if draws:
-        generators = dict.fromkeys(draw.generator for draw in draws)
-        writer.put(_call(states_of, *map(writer.load, generators)), build.store_fast(_STATES))
+        states = _call(states_of, *map(writer.load, dict.fromkeys(generators)))
+        writer.put(states, build.store_fast(_STATES))
     begin = len(writer.code)
     for index, draw in enumerate(draws):
+        writer.make(draw.generator)
         drawn = _call(draw.perform, writer.load(draw.generator))
         writer.put(drawn, build.store_fast(_drawn(index)))
     return begin
+
+
+def _is_drawn(generator: Recipe) -> bool:
+    """Whether the frame makes it: there is nothing to put back."""
+    return isinstance(generator, FromSource) and isinstance(generator.source, Drawn)
 
 
 def rewind(draws: Sequence[Draw]) -> Code:
@@ -327,6 +334,7 @@ _READERS: Mapping[type, Callable[[Any], object]] = {
     IteratorParts: iterator_parts,
     ArrayMemory: torch.from_numpy,
     IntOf: int_of,
+    Referent: referent_of,
 }
 
 
@@ -362,7 +370,7 @@ def _load_source(source: Source, writer: Writer) -> Code:
         case DictKeyAt(base=base, index=index) | DictValueAt(base=base, index=index):
             read = _key_at if isinstance(source, DictKeyAt) else _value_at
             return _call(read, _load_source(base, writer), build.load_const(index))
-        case TypeOf() | Contents() | IteratorParts() | ArrayMemory() | IntOf():
+        case TypeOf() | Contents() | IteratorParts() | ArrayMemory() | IntOf() | Referent():
             return _call(_READERS[type(source)], _load_source(source.base, writer))
         case Length() | Part() | Reduced():
             container = _load_source(source.base, writer)
@@ -377,8 +385,6 @@ def _load_source(source: Source, writer: Writer) -> Code:
         case CellContents() | Gradient():
             name = "grad" if isinstance(source, Gradient) else "cell_contents"
             return [*_load_source(source.base, writer), *build.load_attr(name)]
-        case Referent(base=base):
-            return build.push_callable_then(_load_source(base, writer))
     raise CannotRestore(f"no way to read {source!r} again")
 
 

@@ -8,13 +8,25 @@ leave half of an effect behind.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from ..errors import UserLine
 from ..guards.guard import Guard
 from .result import BreakReason
 
-__all__ = ["Reached", "Restart", "Stop", "earlier", "release_tracebacks"]
+__all__ = [
+    "TAKES_THE_COMPILED_BRANCH",
+    "CompiledBranchRaises",
+    "Reached",
+    "Restart",
+    "Stop",
+    "check_branch",
+    "earlier",
+    "release_tracebacks",
+]
+
+TAKES_THE_COMPILED_BRANCH = "is_compiling"  # a note on the graph: a library was told that it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +45,18 @@ class Restart(Exception):
     def __init__(self, stop: Stop) -> None:
         super().__init__()
         self.stop = stop
+
+
+class CompiledBranchRaises(Exception):
+    """The program raises where a library took its branch for compilers, which may be its own
+    mistake (masks that Switch Transformers makes in eager alone): the next attempt takes eager's.
+    """
+
+
+def check_branch(noted: Container[str]) -> None:
+    """Of a program that raises."""
+    if TAKES_THE_COMPILED_BRANCH in noted:
+        raise CompiledBranchRaises
 
 
 class Reached(Exception):

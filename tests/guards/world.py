@@ -104,6 +104,7 @@ def make_world() -> World:
         "array": np.zeros(2),
         "whole": np.int64(3),
         "weak": weakref.ref(user),
+        "shown": types.MappingProxyType({"a": 1}),
         "dead": weakref.ref(type("Gone", (), {})()),
     }
     rest = (torch.zeros(4), torch.zeros(4))

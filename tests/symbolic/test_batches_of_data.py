@@ -151,6 +151,43 @@ def levels() -> Iterator[tuple[Any, ...]]:
         yield maps, {"scale": torch.rand(batch)}
 
 
+class Neighbours(nn.Module):
+    """Means over edges: how many edges end in a node is counted, at least one number per node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.others = nn.Linear(3, 4), nn.Linear(3, 4, bias=False)
+
+    def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        begin, end = edges
+        degree = torch.bincount(end, minlength=x.size(0)).clamp(min=1).unsqueeze(-1)
+        mean = torch.zeros_like(x).index_add(0, end, x[begin]) / degree
+        return F.normalize(self.own(x) + self.others(mean), dim=-1)
+
+
+def edges() -> Iterator[tuple[Any, ...]]:
+    for nodes in (6, 9, 7, 30):
+        yield torch.randn(nodes, 3), torch.randint(0, nodes, (2, 2 * nodes))
+
+
+class Usage(nn.Module):
+    """How often each code was chosen, averaged in place, as quantizers count it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes = nn.Parameter(torch.randn(8, 3))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        chosen = torch.cdist(x, self.codes).argmin(1)
+        usage = torch.full((8,), 0.5)
+        usage.mul_(0.9).add_(torch.bincount(chosen, minlength=8), alpha=0.1)
+        return self.codes[chosen] + x, usage
+
+
+def vectors() -> Iterator[tuple[Any, ...]]:
+    yield from ((torch.randn(count, 3),) for count in (5, 9, 7, 20))
+
+
 CASES: dict[str, tuple[type[nn.Module], Batches]] = {
     "last batch": (Classifier, loader),
     "buckets": (Encoder, buckets),
@@ -158,6 +195,8 @@ CASES: dict[str, tuple[type[nn.Module], Batches]] = {
     "padded": (Padded, padded),
     "packed": (Packed, packed),
     "nested lists": (Levels, levels),
+    "edges": (Neighbours, edges),
+    "codes": (Usage, vectors),
 }
 
 

@@ -24,9 +24,9 @@ from ...graph.builder import GraphBuilder
 from ...graph.known import known_mask
 from ...graph.node_meta import device_of
 from ...graph.ranges import always_true
+from ..restarts import TAKES_THE_COMPILED_BRANCH
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.tensor import TensorValue, record
-from .checks import TAKES_THE_COMPILED_BRANCH
 from .process_state import read_state
 from .registry import handles
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..breaks import EscapingException, GraphBreak, UnsupportedArguments
+from ..restarts import TAKES_THE_COMPILED_BRANCH
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.class_facts import belongs_to_torch
 from ..values.tensor import TensorValue, record
@@ -18,9 +19,7 @@ from ..values.undecided import UndecidedValue
 from ..values.validation import assert_data
 from .registry import handles
 
-__all__ = ["TAKES_THE_COMPILED_BRANCH"]
-
-TAKES_THE_COMPILED_BRANCH = "is_compiling"  # a note on the graph: a library was told that it is
+__all__: list[str] = []
 _all = torch.all  # this one, whoever takes its name later
 
 _RAISES: dict[Any, type[Exception]] = {
@@ -75,10 +74,11 @@ def _check_tensor_all(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _is_compiling(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     """Libraries keep a branch without data-dependent control flow for this, and people expect it
     taken. Torch's own code is followed as eager runs it: its other branch is written for Dynamo and
-    rounds otherwise (optimizers count steps in float32 there).
+    rounds otherwise (optimizers count steps in float32 there). So is all code once that branch of
+    a library was seen to raise.
     """
     asking = machine.frame.globals.live.get("__name__")
-    answer = not (isinstance(asking, str) and belongs_to_torch(asking))
+    answer = machine.compiled_branch and not (isinstance(asking, str) and belongs_to_torch(asking))
     if answer:
         machine.graph.noted.add(TAKES_THE_COMPILED_BRANCH)
     constant: Value = machine.constant(answer)

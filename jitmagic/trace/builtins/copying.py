@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.callables import BuiltinValue
-from ..values.class_facts import NOTHING, attribute_of_class
+from ..values.class_facts import NOTHING, attribute_of_class, guarded_attribute
 from ..values.classes import ClassValue
 from ..values.constants import ConstantValue
 from ..values.deques import DequeValue
@@ -21,6 +21,7 @@ from ..values.dimensions import DimensionValue
 from ..values.enums import EnumValue
 from ..values.functions import FunctionValue
 from ..values.instances import InstanceValue
+from ..values.keys import is_users
 from ..values.mappings import DefaultDictValue, DictValue
 from ..values.namedtuples import NamedTupleValue
 from ..values.scalars import ScalarValue
@@ -78,7 +79,7 @@ def _rebuilt(machine: Machine, value: Value, part: Part, memo: dict[Value, Value
     itself before its parts are copied."""
     if isinstance(value, _THEMSELVES) or type(value) is BuiltinValue:
         return None
-    if isinstance(value, EnumValue) and value.is_constant(machine):
+    if isinstance(value, EnumValue) and _is_unhooked(machine, value):
         return None
     if type(value) is TupleValue:
         return _tuple(machine, value, part)
@@ -105,6 +106,12 @@ def _rebuilt(machine: Machine, value: Value, part: Part, memo: dict[Value, Value
     if type(value) is InstanceValue:
         return _instance(machine, value, part, memo)
     value.refuse(machine, "copying")
+
+
+def _is_unhooked(machine: Machine, member: EnumValue) -> bool:
+    """Whether nothing of the user's has a say in how the member is copied."""
+    hooks = [guarded_attribute(machine, type(member.value), name) for name in _HOOKS[:4]]
+    return not any(map(is_users, hooks))
 
 
 def _tuple(machine: Machine, value: TupleValue, part: Part) -> Value | None:

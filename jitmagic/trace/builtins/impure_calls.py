@@ -1,4 +1,4 @@
-"""Impure calls, which no graph can hold: output, clocks, the interpreter's state, random numbers.
+"""Impure calls, which no graph can hold: output, the interpreter's state, random numbers.
 
 They break, with a reason that says so, instead of the general UnknownCFunction.
 """
@@ -21,8 +21,7 @@ _OUTPUT: tuple[object, ...] = (builtins.print, builtins.input, builtins.open)
 _CHANGING: tuple[object, ...] = (
     builtins.locals, builtins.dir, builtins.eval,
     builtins.exec, builtins.compile, builtins.__import__, sys._getframe, sys.exc_info,
-    time.time, time.time_ns, time.perf_counter, time.perf_counter_ns, time.monotonic,
-    time.process_time, time.sleep, random.random, random.getrandbits,
+    time.sleep, random.random, random.getrandbits,
 )  # fmt: skip
 
 

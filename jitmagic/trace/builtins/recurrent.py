@@ -53,17 +53,16 @@ def _register(function: Any) -> None:
 
 def _over_packed(machine: Machine, function: Any, args: Args) -> Value:
     dropout, training = args[6], args[7]
-    if training.truth(machine) and dropout.truth(machine):
-        raise _refuse(function, "of a packed sequence it drops what eager's random numbers say")
+    drops = training.truth(machine) and dropout.truth(machine)
     given = [one for arg in args[:4] for one in _tensors(machine, function, arg)]
     _refuse_other_devices(function, given)
-    return _by_data(record(machine, function, args))
+    return _by_data(record(machine, function, args), drops)
 
 
-def _by_data(made: Value) -> Value:
+def _by_data(made: Value, drops: bool = False) -> Value:
     """Run as eager does, whether or not it is the first to have such a size."""
     first: Any = made.items[0]  # type: ignore[attr-defined]
-    first.node.args[0].meta["by_data"] = True
+    first.node.args[0].meta.update(by_data=True, random=drops)
     return made
 
 

@@ -1,10 +1,11 @@
-"""Seeds set inside a frame: `torch.manual_seed(0)`, `random.seed(0)`, `numpy.random.seed(step)`.
+"""Seeds set inside a frame: `torch.manual_seed(0)`, `random.seed(0)`, `numpy.random.seed(step)`;
+generators made there: `numpy.random.default_rng(seed)`.
 
-Comes in: a function that seeds generators which all share, and an int (of the call, or a constant).
-Goes out: a draw that gives nothing (values/random_streams.py): the frame sets the seed before the
-graph runs, in the order of the other draws. What the graph draws from torch's own generators comes
-behind that, so a frame that drew before it is seeded ends there. The states are put back where
-eager runs the frame from its start.
+Comes in: a function that seeds generators which all share, or one that makes a generator, and an
+int (of the call, or a constant). Goes out: a draw that gives nothing, or the generator
+(values/random_streams.py): the frame sets the seed before the graph runs, in the order of the other
+draws. What the graph draws from torch's own generators comes behind that, so a frame that drew
+before it is seeded ends there. The states are put back where eager runs the frame from its start.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from ..numpy_emulation import np
 from ..random_states import Seeding
 from ..result import BuildTuple, Recipe
 from ..values.base import Args, Builder, Kwargs, Machine, Value
+from ..values.callables import BuiltinValue
 from ..values.identity import IdentityValue
+from ..values.random_streams import GeneratorObjectValue
 from ..values.scalars import ScalarValue
 from ..wrap import intercepts
 from .registry import handles, handles_named
@@ -33,6 +36,7 @@ __all__: list[str] = []
 
 _SHARED = ModuleAttr(ImportedModule("torch"), "default_generator")
 _OF_NUMPY = Interval(0, 2**32 - 1)
+_NATURAL = Interval(0, 2**63 - 1)
 
 
 class _Seeded(Value):
@@ -68,6 +72,14 @@ def _seed(
     limits: Interval | None = None,
 ) -> None:
     name = f"{function.__module__}.{function.__name__}"
+    number = _number(machine, name, args, kwargs, limits)
+    machine.effects.draw(_Seeded(generators, number), _Seed(function), name)
+
+
+def _number(
+    machine: Machine, name: str, args: Args, kwargs: Kwargs, limits: Interval | None
+) -> Value:
+    """The seed that is given."""
     broken = GraphBreak(StatefulCall.of(name=name))
     given = [value.realize(machine) for value in (*args, *kwargs.values())]
     graph = machine.graph
@@ -79,7 +91,7 @@ def _seed(
             machine.symbols.require(number.expr, limits, name)
     elif number.varies or not number.is_constant(machine) or not _is_seed(number, machine, limits):
         raise broken
-    machine.effects.draw(_Seeded(generators, number), _Seed(function), name)
+    return number
 
 
 def _is_seed(number: Value, machine: Machine, limits: Interval | None) -> bool:
@@ -120,7 +132,45 @@ def _wrap_seed(machine: Machine, obj: Any, source: Source) -> Value | None:
     return _SeedFunction(obj, source, found)
 
 
+class _Made(Value):
+    """What makes a generator, and the seed."""
+
+    __slots__ = ("make", "number")
+
+    def __init__(self, make: Callable[[int], object], number: Value) -> None:
+        super().__init__()
+        self.make, self.number = make, number
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return BuildTuple((builder.constant(self.make), builder(self.number)))
+
+
+def _make(pair: tuple[Callable[[int], object], int]) -> object:
+    function, seed = pair
+    return function(seed)
+
+
+def _makes_generators(make: Any, limits: Interval) -> None:
+    @handles(make)
+    def made(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        number = _number(machine, make.__name__, args, kwargs, limits)
+        source = machine.effects.draw(_Made(make, number), _make, make.__name__)
+        return GeneratorObjectValue(make(0), source)
+
+
 _SEEDS: list[tuple[Any, Any]] = [(random.seed, getattr(random.seed, "__self__"))]  # noqa: B009
 if np is not None:
     _SEEDS.append((np.random.seed, np.random.mtrand._rand))
+    _makes_generators(np.random.RandomState, _OF_NUMPY)
+    _makes_generators(np.random.default_rng, _NATURAL)
+
+    @intercepts(type(np.random.default_rng))  # a type of Cython's
+    def _wrap_maker(machine: Machine, obj: Any, source: Source) -> Value | None:
+        if obj is not np.random.default_rng:
+            return None
+        machine.guard(IdentityIs(source, obj))
+        return BuiltinValue(obj, source)
+
+
+_makes_generators(random.Random, _NATURAL)
 intercepts(*{type(function) for function, _ in _SEEDS})(_wrap_seed)

@@ -148,6 +148,10 @@ _INLINED_FUNCTIONS = frozenset(
         *(f"torch.func.{name}" for name in ("functional_call", "stack_module_state")),
         "torch._functorch.functional_call.construct_stacked_leaf",
         *(
+            f"torch.utils.data.dataloader.DataLoader.{name}"
+            for name in ("__len__", "_auto_collation", "_index_sampler")
+        ),
+        *(
             f"torch.utils.checkpoint.checkpoint_sequential{inner}"
             for inner in ("", ".<locals>.run_function", ".<locals>.run_function.<locals>.forward")
         ),
@@ -166,6 +170,8 @@ _INLINED = (
     "torch.backends",
     "torch.autograd.functional",
     "torch.autograd.grad_mode",
+    "torch.utils.data.dataset",
+    "torch.utils.data.sampler",
 )
 
 

@@ -123,6 +123,7 @@ class Effects(Protocol):
     mutated: dict[int, Value]  # values with a source that were changed, by id
     changes: int  # how often anything was written or called
     gradients: int  # how many of them stored the `.grad` of a tensor
+    readings: list[Value]  # of clocks, done behind the graph, in this order
 
     def set_attr(
         self, target: Value, name: str, value: Value, setter: object | None = None

@@ -11,7 +11,6 @@ numbers themselves (scalars.py).
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -20,10 +19,10 @@ from ...symbols.context import Specialize
 from ...symbols.expr import Expr
 from ...symbols.interval import Interval
 from ...symbols.scalar import Symbol, evaluate, symbols_of
-from ..breaks import GraphBreak
+from ..breaks import GraphBreak, UnsupportedOperation
 from ..result import Recipe
 from .base import Builder, Machine, Value
-from .constants import fold, folds_late
+from .constants import BINARY, ConstantMethodValue, fold, folds_late
 from .early_numbers import drawn_early
 from .scalars import ScalarValue, unknown_number
 
@@ -31,8 +30,9 @@ __all__ = ["DeferredValue"]
 
 Examples = Mapping[type, tuple[Any, ...]]
 _LARGEST = 1e300
+_ARITHMETIC = ("+", "-", "*", "/")
 # Numbers that are as hard to write as any.
-_FINITE: Examples = {float: (0.5, -_LARGEST), int: (1, -(2**40)), str: ("text",)}
+_FINITE: Examples = {float: (0.5, -_LARGEST, 0.0), int: (1, -(2**40), 0), str: ("text",)}
 _ANY: Examples = {**_FINITE, float: (*_FINITE[float], math.inf, math.nan)}
 
 
@@ -68,6 +68,8 @@ class DeferredValue(Value):
         self.refuse(machine, "hash()")
 
     def get_attr(self, machine: Machine, name: str) -> Value:
+        if self.kind is str and not name.startswith("_") and hasattr(str, name):
+            return ConstantMethodValue(self, name)  # what gives a text waits as well
         self.refuse(machine, f".{name}")
 
     def operand(self, machine: Machine) -> Value:
@@ -80,8 +82,9 @@ class DeferredValue(Value):
     ) -> Value | None:
         if (number := self.operand(machine)) is not self:
             return number.binary(machine, op, other, reflected=reflected)
-        if op == "+" and self.kind is other.python_type(machine) is str:
-            return fold(machine, operator.add, *((other, self) if reflected else (self, other)))
+        both = {self.kind, other.python_type(machine)}
+        if (op == "+" and both == {str}) or (op in _ARITHMETIC and both <= {float, int}):
+            return fold(machine, BINARY[op], *((other, self) if reflected else (self, other)))
         self.refuse(machine, op)
 
     def compare(
@@ -98,7 +101,10 @@ class DeferredValue(Value):
         self.refuse(machine, "bool()")
 
     def refuse(self, machine: Machine, what: str) -> NoReturn:
-        raise Specialize(self.symbols(machine), f"{what} of {self.describe()}")
+        symbols = self.symbols(machine)
+        if not symbols:  # the graph has to have run
+            raise GraphBreak(UnsupportedOperation.of(what=what, types=self.describe()))
+        raise Specialize(symbols, f"{what} of {self.describe()}")
 
     def symbols(self, machine: Machine) -> list[Symbol]:
         """Of all its numbers."""

@@ -59,6 +59,12 @@ def _has_own_methods(kind: type) -> bool:
     )
 
 
+def _is_plain(machine: Machine, operand: Value) -> bool:
+    """Whether a method of a built-in class computes with it and runs no code of the user's."""
+    is_atom = isinstance(operand, EnumValue) and isinstance(operand.value, (int, float, str, bytes))
+    return is_atom or operand.is_constant(machine)
+
+
 def _looks_up_plainly(kind: type) -> bool:
     """Whether `kind(value)` runs no code of the user's."""
     return not is_users(attribute_of_class(kind, "_missing_"))
@@ -163,7 +169,7 @@ class EnumValue(Value):
         raw = guarded_attribute(machine, type(self.value), name)
         if raw is NOTHING or raw is attribute_of_class(object, name):
             return None
-        if isinstance(raw, _C_METHODS) and all(arg.is_constant(machine) for arg in args):
+        if isinstance(raw, _C_METHODS) and all(_is_plain(machine, arg) for arg in args):
             return fold(machine, raw, self, *args)
         if not is_users(raw):
             self.refuse(machine, name)
@@ -280,6 +286,14 @@ class EnumClassValue(ClassValue):
             return MembersValue(machine, self)
         return super().get_attr(machine, name)
 
+    def _from_metaclass(self, machine: Machine, name: str) -> Value:
+        """Until CPython 3.11 the metaclass looks for members, and for nothing under such names."""
+        looks_up = self.of_metaclass(machine, "__getattr__") is _LOOKUP
+        is_special = name[:2] == name[-2:] == "__"
+        if looks_up and is_special and self.of_metaclass(machine, name) is NOTHING:
+            raise machine.error(AttributeError, name)
+        return super()._from_metaclass(machine, name)
+
     def member(self, member: enum.Enum) -> EnumValue:
         """A member, found again among the members of the class."""
         if self.source is None or self.live._member_map_.get(member._name_) is not member:
@@ -341,6 +355,7 @@ class EnumClassValue(ClassValue):
 
 
 _MEMBERS = vars(enum.EnumMeta)["__members__"]
+_LOOKUP = vars(enum.EnumMeta).get("__getattr__")
 
 
 class MembersValue(ReadOnlyTable):

@@ -66,7 +66,9 @@ class DrawnNumber:
 
 
 class GeneratorObjectValue(WithoutOperators):
-    """A generator: one that lives at a source, or one that everybody shares."""
+    """A generator: one that lives at a source, or one that everybody shares. One that the frame
+    makes is drawn; `live` is then another of its class.
+    """
 
     __slots__ = ("live",)
 
@@ -85,7 +87,8 @@ class GeneratorObjectValue(WithoutOperators):
         raw = attribute_of_class(kind, name)
         if not callable(raw) or name.startswith("_"):
             self.refuse(machine, f"attribute {name!r}")
-        if hasattr(self.live, "__dict__") and self.source is not None:
+        is_live = not isinstance(self.source, Drawn)
+        if hasattr(self.live, "__dict__") and self.source is not None and is_live:
             if name in vars(self.live):
                 self.refuse(machine, f"attribute {name!r}")
             machine.guard(KeyAbsent(InstanceDict(self.source), name))

@@ -153,9 +153,9 @@ class ScalarValue(SymbolicNumber):
     ) -> Value | None:
         operand = scalar_of(machine, other)
         if operand is None:
-            if not issubclass(other.python_type(machine), torch.Tensor):
+            if not other.varies and not issubclass(other.python_type(machine), torch.Tensor):
                 self.refuse(machine, f"{op} with {other.describe()}")
-            return None  # the tensor is asked next
+            return None  # the tensor, or the number of another kind, is asked next
         left, right = (operand, self) if reflected else (self, operand)
         if op in ("/", "//", "%") and not is_nonzero(machine, right.expr, right.node):
             self.refuse(machine, f"{op} by zero")

@@ -277,6 +277,32 @@ def test_an_assignment_takes_an_array_as_index() -> None:
     assert (counts.graphs, counts.breaks) == (1, 0)
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_rows_that_an_array_of_numbers_picks(backend: str) -> None:
+    """What misses the array raises numpy's error, and nothing is written by then."""
+
+    def program(data: Any, labels: Any, order: Any) -> Any:
+        picked = torch.from_numpy(data[order]) * 2, torch.from_numpy(labels[order[:2]])
+        data[order] = 0
+        return *picked, data[order % 3, 1]
+
+    tagged = jitmagic.jit(program, backend=backend, fullgraph=True)
+    data, labels = array("float32", (6, 3)), np.arange(6)
+    for order in ([0, 2, 5, 1], [3, 3, -1, 0], [5, 4, 3, 2]):
+        ours, numpys = data.copy(), data.copy()
+        same(tagged(ours, labels, np.array(order)), program(numpys, labels, np.array(order)))
+        same(ours, numpys)
+    for order in ([0, 2, 6, 1], [-7, 0, 0, 0]):
+        with pytest.raises(IndexError) as wanted:
+            program(data.copy(), labels, np.array(order))
+        ours = data.copy()
+        with pytest.raises(IndexError) as got:
+            tagged(ours, labels, np.array(order))
+        assert str(got.value) == str(wanted.value)
+        same(ours, data)
+    assert counts_of(tagged).graphs == 1
+
+
 def test_arrays_are_guarded() -> None:
     """Another shape, dtype, order, class, or memory that is only read: as numpy each time."""
     tagged = jitmagic.jit(lambda a: a * 2 + a.shape[0], backend="eager")

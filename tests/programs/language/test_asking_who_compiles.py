@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import jitmagic
@@ -34,6 +35,23 @@ def test_true_where_code_is_traced():
 def test_false_in_what_runs_as_plain_python():
     tagged = jitmagic.jit(lambda x: (x + 1, plain()), backend="eager")
     assert tagged(torch.zeros(1))[1] is False
+
+
+def test_what_raises_for_compilers_alone_goes_as_in_eager():
+    def mask(x, given=None):
+        if given is None and not torch.compiler.is_compiling():
+            given = torch.ones_like(x)
+        return x * given[:, None]
+
+    tagged = jitmagic.jit(mask, fullgraph=True, backend="eager")
+    assert tagged(torch.ones(2)).tolist() == mask(torch.ones(2)).tolist()
+    assert counts_of(tagged).graphs == 1
+
+
+def test_what_raises_for_both_raises():
+    tagged = jitmagic.jit(lambda x: x.size(5 if torch.compiler.is_compiling() else 6))
+    with pytest.raises(IndexError, match="got 6"):
+        tagged(torch.ones(2))
 
 
 def test_behind_a_break():

@@ -449,6 +449,19 @@ def test_names_of_a_module_as_a_dictionary(how: str) -> None:
     assert results[: len(results) // 2] == results[len(results) // 2 :]
 
 
+def test_a_proxy_shows_what_its_dictionary_holds_now() -> None:
+    table: dict[str, Any] = {"a": 2.0, "b": 3.0}
+    proxy = types.MappingProxyType(table)
+
+    def function(t: Any) -> Any:
+        return t * proxy["a"] + sum(proxy.values()), list(proxy), "c" in proxy, proxy.get("c")
+
+    run = jitmagic.jit(function, backend="eager", fullgraph=True)
+    for change in ({}, {}, {"c": 1.0}, {"a": 5.0}):
+        table.update(change)
+        assert str(run(torch.ones(2))) == str(function(torch.ones(2)))
+
+
 def test_one_key_of_a_large_table_is_one_guard() -> None:
     table = {str(number): number for number in range(1000)}
     seen = set(range(1000))

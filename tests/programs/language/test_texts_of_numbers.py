@@ -51,6 +51,13 @@ def joined_items(loss, log):
 
 
 @line
+def methods(loss, log):
+    """As tqdm joins what is set behind its bar."""
+    shown = {"loss": f"{loss.item():8.4f}", "twice": f"{loss.item() * 2:.3e}".replace("e+0", "e+")}
+    log.append(", ".join(key + "=" + shown[key].strip() for key in shown).upper().ljust(40, "."))
+
+
+@line
 def sums(loss, log):
     text = "loss " + str(loss.item()) + "; " + repr(loss.item())
     text += f"{loss.item():.1f}"

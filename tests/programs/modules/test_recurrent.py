@@ -160,8 +160,10 @@ class Packed(nn.Module):
 
     def forward(self, x: Tensor, lengths: Any, states: Any = None) -> tuple[Any, ...]:
         shape = {"batch_first": self.first, "enforce_sorted": self.ordered}
+        x = nn.functional.dropout(x, 0.5, training=self.training and self.layer.dropout > 0)
         made, last = self.layer(pack_padded_sequence(torch.tanh(x) * 2, lengths, **shape), states)
         padded, counts = pad_packed_sequence(made, self.first, padding_value=-1.5)
+        padded = nn.functional.dropout(padded, self.layer.dropout, training=self.training)
         return torch.relu(padded) * 2 + 1, last, counts
 
 
@@ -170,6 +172,8 @@ PACKED = [
     (nn.LSTM, {"ordered": True, "num_layers": 2}),
     (nn.GRU, {"ordered": False, "num_layers": 2, "bidirectional": True}),
     (nn.RNN, {"ordered": False, "batch_first": True}),
+    (nn.LSTM, {"ordered": False, "num_layers": 3, "dropout": 0.4}),
+    (nn.GRU, {"ordered": True, "num_layers": 2, "dropout": 0.3, "bidirectional": True}),
 ]
 LENGTHS = [[6, 4, 2], [5, 5, 1], [7, 3, 3], [6, 6], [6, 1, 1, 1]]
 

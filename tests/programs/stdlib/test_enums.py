@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Callable
 from typing import Any
@@ -197,6 +198,53 @@ class Talking(enum.Enum):
     def __lt__(self, other: object) -> bool:
         SEEN.append("lt")
         return True
+
+
+class Loudness(enum.IntEnum):
+    LOW = 0
+    HIGH = 1
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+class Reduction(enum.StrEnum):
+    MEAN = "mean"
+    SUM = "sum"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclasses.dataclass
+class Settings:
+    level: Loudness = Loudness.HIGH
+    mode: Reduction = Reduction.SUM
+    sizes: tuple[int, ...] = (1, 2)
+
+
+def test_members_that_show_as_the_class_says_compare_as_their_values() -> None:
+    def program(x: Tensor, settings: Settings) -> Any:
+        if settings.level == Loudness.HIGH and settings.level in (Loudness.LOW, Loudness.HIGH):
+            x = x * (settings.level + 1)
+        x = x.sum() if settings.mode == Reduction.SUM else x.mean()
+        return x, f"{settings.level}/{settings.mode!s}", settings.level > Loudness.LOW
+
+    run = jitmagic.jit(program, backend="eager", fullgraph=True)
+    for settings in (Settings(), Settings(Loudness.LOW), Settings(mode=Reduction.MEAN)):
+        assert run(torch.ones(3), settings) == program(torch.ones(3), settings)
+
+
+def test_settings_with_members_become_dictionaries() -> None:
+    def program(x: Tensor, settings: Settings) -> Any:
+        return x * len(settings.sizes), dataclasses.asdict(settings)
+
+    run = jitmagic.jit(program, backend="eager", fullgraph=True)
+    x, found = run(torch.ones(1), Settings(sizes=(4, 5, 6)))
+    assert (x.item(), found) == (
+        3,
+        {"level": Loudness.HIGH, "mode": Reduction.SUM, "sizes": (4, 5, 6)},
+    )
 
 
 class Holding(enum.Enum):

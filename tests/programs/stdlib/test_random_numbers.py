@@ -130,6 +130,27 @@ def _agree(eager: Any, ours: Any) -> None:
         assert eager == ours
 
 
+def made_of_a_seed(x: Tensor, seed: int) -> Any:
+    rng, old, python = np.random.default_rng(seed), np.random.RandomState(7), random.Random(seed)
+    order = torch.from_numpy(old.permutation(len(x)))
+    noise = torch.from_numpy(rng.normal(size=x.shape).astype(np.float32))
+    return x[order] + noise * python.random(), old.randint(9), python
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_generators_made_in_the_frame(backend: str) -> None:
+    tagged = jitmagic.jit(made_of_a_seed, backend=backend, fullgraph=True)
+    x = torch.arange(8.0).reshape(4, 2)
+    for seed in (3, 3, 5, 2**40):
+        (wanted, number, python), made = made_of_a_seed(x, seed), tagged(x, seed)
+        torch.testing.assert_close(made[0], wanted)
+        assert made[1] == number
+        assert made[2].getstate() == python.getstate()
+    assert counts_of(tagged).graphs == 2
+    with pytest.raises(ValueError, match="non-negative"):
+        jitmagic.jit(made_of_a_seed, backend=backend)(x, -1)
+
+
 @pytest.mark.parametrize("backend", ["native", "eager"])
 @pytest.mark.parametrize("function", [*WHOLE, *BROKEN], ids=lambda f: f.__name__)
 def test_as_eager(function: Callable[[Tensor], Any], backend: str) -> None:

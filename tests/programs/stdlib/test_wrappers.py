@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -131,3 +132,19 @@ def test_what_it_wraps_gets_another_attribute() -> None:
     assert run(torch.ones(2))[1] == 0
     target.mark = 7  # type: ignore[attr-defined]
     assert run(torch.ones(2))[1] == 7
+
+
+def test_arguments_bound_by_a_signature_from_outside() -> None:
+    def target(first: Any, *others: Any, scale: float = 2.0, **rest: Any) -> Any:
+        return first
+
+    signature = inspect.signature(target)
+
+    def function(t: Any, **given: Any) -> Any:
+        bound = signature.bind(t, 1, **given)
+        bound.apply_defaults()
+        return t * bound.arguments["scale"], bound.args[1:], bound.kwargs
+
+    run = jitmagic.jit(function, backend="eager", fullgraph=True)
+    for given in ({}, {"scale": 3.0}, {"other": 1}):
+        assert str(run(torch.ones(2), **given)) == str(function(torch.ones(2), **given))
