@@ -245,10 +245,7 @@ static Stub* decide(PyCodeObject* code, Decision* decision, PyObject* globals) {
   here.paused++;
   PyObject* answer = PyObject_CallFunctionObjArgs(callback, (PyObject*)code, globals, NULL);
   here.paused--;
-  if (!answer) {
-    PyErr_WriteUnraisable(callback);
-    return NULL;
-  }
+  if (!answer) return PyErr_WriteUnraisable(callback), NULL;
   decision->ours = answer == Py_True;
   if (answer == Py_False && remember(decision, family, globals, NULL)) {
     decision->never = false;

@@ -215,12 +215,13 @@ def _barred(parts: _Parts) -> dict[Node, set[Node]]:
     }
     if not partly:
         return {}
-    runs_for = flows_of(parts.nodes, parts.tangents)
+    flows = flows_of(parts.nodes, parts.tangents)
+    runs_for = dict(flows)
     for gradient, behind in zip(parts.gradients, parts.reach, strict=True):
-        if gradient not in parts.backward:
+        if gradient not in flows:
             runs_for[gradient] = sum(1 << i for i in behind)
     for node in reversed(parts.needed):
-        for user in node.users:
+        for user in node.users if node not in flows else ():
             runs_for[node] = runs_for.get(node, 0) | runs_for.get(user, 0)
     barred = {
         node: {user for user in node.users if runs_for.get(user, 0) & ~kept}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jitmagic.api import handle_of
-from jitmagic.records import COMPILED, Compiled
+from jitmagic.records import COMPILED, Compiled, CompileRecord
 from jitmagic.trace.result import Break, Trace
 
 
@@ -26,10 +26,8 @@ class Counts:
 
 def counts_of(tagged: Callable[..., Any]) -> Counts:
     """Everything compiled for a tagged function or module so far."""
-    handle = handle_of(tagged)
-    assert handle is not None, f"{tagged!r} is not tagged"
-    records = [record for record in handle.journal if record.outcome == COMPILED]
-    traces = [found for r in records if isinstance(found := r.result("trace"), Trace)]
+    records = _compiled(tagged)
+    traces = _traces(records)
     return Counts(
         graphs=sum(_computes(trace) for trace in traces),
         breaks=sum(isinstance(trace.exit, Break) for trace in traces),
@@ -37,11 +35,27 @@ def counts_of(tagged: Callable[..., Any]) -> Counts:
     )
 
 
+def breaks_of(tagged: Callable[..., Any]) -> list[str]:
+    """The reason of each graph break so far."""
+    exits = [trace.exit for trace in _traces(_compiled(tagged))]
+    return [str(exit_.reason) for exit_ in exits if isinstance(exit_, Break)]
+
+
 def eager_of(tagged: Callable[..., Any]) -> list[tuple[str, str]]:
     """Names of frames that run as eager, and why."""
     handle = handle_of(tagged)
     assert handle is not None, f"{tagged!r} is not tagged"
     return [(r.name, r.outcome.why) for r in handle.journal if not isinstance(r.outcome, Compiled)]
+
+
+def _compiled(tagged: Callable[..., Any]) -> list[CompileRecord]:
+    handle = handle_of(tagged)
+    assert handle is not None, f"{tagged!r} is not tagged"
+    return [record for record in handle.journal if record.outcome == COMPILED]
+
+
+def _traces(records: Sequence[CompileRecord]) -> list[Trace]:
+    return [found for r in records if isinstance(found := r.result("trace"), Trace)]
 
 
 def _computes(trace: Trace) -> bool:

@@ -53,6 +53,7 @@ TORCH_SIDE = (
     "jitmagic.trace.values.library_flags",
     "jitmagic.trace.values.made_modules",
     "jitmagic.trace.values.nn_module",
+    "jitmagic.trace.values.numpy_ints",
     "jitmagic.trace.values.numpy_numbers",
     "jitmagic.trace.values.profiled",
     "jitmagic.trace.values.random_streams",

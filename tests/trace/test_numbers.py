@@ -125,7 +125,6 @@ ASSERTED: dict[str, Program] = {
 # A number of the call itself is a constant there: why, and by the trace on which line.
 SPECIALIZED: dict[str, tuple[Program, str]] = {
     "an index": (lambda count, rate: [1, 2][int(rate)], "value"),
-    "a method of a text": (lambda count, rate: f"{rate}".upper(), ".upper"),
     "a key": (lambda count, rate: {rate: 1}, "hash()"),
     "a method": (lambda count, rate: rate.is_integer(), "is_integer"),
     "a root of a negative number": (lambda count, rate: (rate - 1) ** 0.5, "**"),
@@ -133,6 +132,7 @@ SPECIALIZED: dict[str, tuple[Program, str]] = {
 }
 DATA: dict[str, Program] = {
     "text": lambda count, rate: f"{rate:.3f} of {2 * rate!r}",
+    "a method of a text": lambda count, rate: f"{rate}".upper(),
     "a comparison of two": lambda count, rate: rate < count.item(),
     "floor division": lambda count, rate: count.item() // 2,
     "rounding": lambda count, rate: round(count.item()),

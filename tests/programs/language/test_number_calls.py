@@ -17,7 +17,7 @@ from torch import Tensor
 import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.trace.values import number_arguments
-from tests.programs.counts import counts_of, eager_of
+from tests.programs.counts import breaks_of, counts_of, eager_of
 
 from .number_calls import CALLS, PROBABILITIES, Program, outcome
 
@@ -57,7 +57,7 @@ def check(
 def check_counts(tagged: Any, most: int = 2) -> None:
     made = counts_of(tagged)
     assert not eager_of(tagged)
-    assert made.breaks == 0 and made.graphs <= most, jitmagic.explain(tagged)
+    assert (made.breaks, made.graphs <= most) == (0, True), breaks_of(tagged)
 
 
 @pytest.mark.parametrize("name", CALLS)
