@@ -48,10 +48,11 @@ _RIVAL = LibraryFunction(plain="torch.compile compiles what it calls")
 
 
 def is_of_torch_compile(module: str) -> bool:
-    """Whether a module (by name) is the one that torch.compile's wrappers come from. What its other
-    modules put around functions of torch and into weak references compiles nothing.
+    """Whether wrappers of torch.compile and torch.compiler come from a module of that name. Others
+    of its package put functions around torch's and into weak references, which compile nothing.
     """
-    return module == "torch._dynamo.eval_frame"
+    package, _, name = module.rpartition(".")
+    return package == "torch._dynamo" and name in ("eval_frame", "external_utils")
 
 
 def library_function(code: CodeType, namespace: dict[str, Any]) -> LibraryFunction | None:
