@@ -8,6 +8,7 @@ set it at any time.
     JITMAGIC_CXX        path of the C++ compiler; empty: act as if there were none
     JITMAGIC_CACHE_DIR  folder of the kernel cache (default: the platform's user cache folder)
     JITMAGIC_VERIFY     1: verify traced graphs, lowered and scheduled programs (tests set it)
+    JITMAGIC_KEEP       the default of `keep`: "faster", or "compiled" (tests set it)
     JITMAGIC_DISABLE    1: jit() returns what it was given
     JITMAGIC_LOGS       what compiles tell through logging, as jitmagic.logs
 """
@@ -109,6 +110,8 @@ def _from_environment() -> dict[str, Any]:
         values["cxx"] = os.environ["JITMAGIC_CXX"]
     if "JITMAGIC_CACHE_DIR" in os.environ:
         values["cache_dir"] = os.environ["JITMAGIC_CACHE_DIR"]
+    if os.environ.get("JITMAGIC_KEEP"):
+        values["keep"] = os.environ["JITMAGIC_KEEP"]
     if os.environ.get("JITMAGIC_VERIFY", "") not in ("", "0"):
         values["verify"] = True
     return values

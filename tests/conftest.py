@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import traceback
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -22,6 +23,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure() -> None:
     torch.manual_seed(0)  # for what modules make while they are imported
+    # Else every other call is eager's, and a test of several compares eager with itself.
+    os.environ.setdefault("JITMAGIC_KEEP", "compiled")
 
 
 def pytest_collection_finish() -> None:
@@ -87,6 +90,12 @@ def collections_walk_one_file() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def calls_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled code and eager run in turns, and the faster is kept, as they do for users."""
+    monkeypatch.delenv("JITMAGIC_KEEP")
 
 
 @pytest.fixture

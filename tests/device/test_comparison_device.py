@@ -12,7 +12,7 @@ from jitmagic.frame import comparison
 from jitmagic.frame.comparison import PLAN_ON_GPU, judge
 from jitmagic.frame.spans import Span, has_room
 
-pytestmark = pytest.mark.device
+pytestmark = [pytest.mark.device, pytest.mark.usefixtures("calls_are_compared")]
 
 GPU = torch.device("cuda", 0)
 

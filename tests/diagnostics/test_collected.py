@@ -170,6 +170,7 @@ def test_capsules_replay_by_themselves(
 
 
 @pytest.mark.parametrize("options", [{"backend": "eager"}, {"options": {"fuse": False}}])
+@pytest.mark.usefixtures("calls_are_compared")
 def test_options_are_those_of_the_compile(options: Any, tmp_path: Path) -> None:
     made = jitmagic.report(tmp_path / "out", once(inferred, plain())(**options))
     (capsule,) = made.capsules

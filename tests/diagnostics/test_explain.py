@@ -465,6 +465,7 @@ def test_the_text_of_a_big_model_is_no_wall_of_guards() -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.usefixtures("calls_are_compared")
 def test_what_was_kept_beside_eager_is_said(keep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jitmagic.frame.comparison.judge", lambda compiled, eager: keep)
     tagged = jitmagic.jit(whole)

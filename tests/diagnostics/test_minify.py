@@ -277,6 +277,7 @@ def test_agree_compares_gradients_and_mutated_inputs(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.usefixtures("calls_are_compared")
 def test_options_are_told_as_they_were_given(mode: str) -> None:
     """What a mode switches on is not told again, and they make the same options."""
     for given in ({}, {"mode": mode}, {"mode": mode, "options": {"fuse": False}}):

@@ -25,6 +25,8 @@ from jitmagic.records import COMPILED, Eager
 
 from .which_ran import X, handle, raising, ran, which
 
+pytestmark = pytest.mark.usefixtures("calls_are_compared")
+
 
 @pytest.fixture(autouse=True)
 def long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,8 @@ from jitmagic.records import COMPILED
 
 from .test_comparison import X, handle, loss, ran, samples_of, which
 
+pytestmark = pytest.mark.usefixtures("calls_are_compared")
+
 
 @pytest.mark.parametrize(
     ("devices", "options", "exists"),

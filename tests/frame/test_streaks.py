@@ -20,6 +20,8 @@ from jitmagic.records import CompileRecord
 
 from .which_ran import X, handle, raising, ran, which
 
+pytestmark = pytest.mark.usefixtures("calls_are_compared")
+
 BEFORE = PLAN[:7] + "c"  # then it is clear
 ROW = ("e" * CALLS + "c" * CALLS) * TURNS
 
