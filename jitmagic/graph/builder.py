@@ -50,6 +50,7 @@ from .size_nodes import SizeNodes, expected_in, run_on_history
 from .strictness import check_as_kernels_do, check_for_meta, check_out
 from .sym_node import as_torch
 from .target_traits import draws, statistics_written
+from .tensor_nodes import TensorNodes
 
 __all__ = ["GraphBuilder", "map_nodes", "storage_of"]
 
@@ -88,7 +89,7 @@ class GraphBuilder:
         self.coordinates: dict[Any, Any] = {}  # the tracer's notes on those of masks
         self.noted: set[str] = set()  # what the tracer arranged once for this graph
         self.entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
-        self._nodes: dict[int, Node] = {}  # id of a meta tensor -> its node
+        self._nodes = TensorNodes()
         self._inputs_over: dict[int | None, list[tuple[int, Node]]] = {}  # memory -> inputs
         self._outputs: dict[Node, int] = {}
 
@@ -121,7 +122,7 @@ class GraphBuilder:
         node.target = node.name
         meta = input_meta(spec)
         self._describe(node, meta, spec, ())
-        self._nodes[id(meta)] = node
+        self._nodes[meta] = node
         memory = meta.untyped_storage()._cdata
         self._inputs_over.setdefault(memory, []).append((len(self.inputs), node))
         self.inputs[node] = None
@@ -212,9 +213,9 @@ class GraphBuilder:
         written += statistics_written(target, args, kwargs, written)
         random = draws(target, args, kwargs)
         value = self._settle(target, value, given)
-        fresh = [tensor for tensor in tensors_in(value) if id(tensor) not in self._nodes]
+        fresh = [tensor for tensor in tensors_in(value) if tensor not in self._nodes]
         if not (fresh or written or random or is_foreign(target)):
-            return map_tensors(value, lambda tensor: self._nodes[id(tensor)])
+            return map_tensors(value, self._nodes.__getitem__)
         return self._record(target, args, kwargs, value, placement.device, written, random, lines)
 
     def own_leaf(self, node: Node) -> Node | None:
@@ -290,7 +291,7 @@ class GraphBuilder:
         node.meta["step"] = self.step()
         if self.grad_enabled and any(tensor.requires_grad for tensor in tensors_in(outcome)):
             self.differentiates = True
-        known = [self._nodes.get(id(value)) for value in outcome]
+        known = [self._nodes.get(value) for value in outcome]
         return tuple(
             self._taken(node, index, lines) if one is None else one
             for index, one in enumerate(known)
@@ -300,7 +301,7 @@ class GraphBuilder:
         """The leaves that a backward from these nodes leads to: inputs, and the program's own; None
         for history from outside of the graph.
         """
-        return [self._nodes.get(id(leaf)) for leaf in leaves_behind(list(map(_value, outputs)))]
+        return [self._nodes.get(leaf) for leaf in leaves_behind(list(map(_value, outputs)))]
 
     def has_history(self, node: Node) -> bool:
         """Whether autograd has recorded what a node made."""
@@ -335,7 +336,7 @@ class GraphBuilder:
         made = self.graph.call_method("requires_grad_", (node,))
         self._describe(made, value, spec_on(value, device_of(node)), lines)
         made.meta["step"] = self.step()
-        self._nodes[id(value)] = made
+        self._nodes[value] = made
         self.leaves.append(made)
         self.differentiates = True
         return made
@@ -344,10 +345,10 @@ class GraphBuilder:
         """The node of one result; what was written in place keeps the node that it had."""
         value = node.meta["val"][index]
         if value is None or any(value is _value(dirty) for dirty in node.meta.get("mutates", ())):
-            return None if value is None else self._nodes[id(value)]
+            return None if value is None else self._nodes[value]
         taken = self.graph.call_function(operator.getitem, (node, index))
         self._describe(taken, value, node.meta["spec"][index], lines)
-        self._nodes[id(value)] = taken
+        self._nodes[value] = taken
         return taken
 
     def assert_false(self, wrong: Node, lines: tuple[UserLine, ...] = ()) -> None:
@@ -399,17 +400,19 @@ class GraphBuilder:
             self._note_writes(node, written)
         if not isinstance(value, torch.Tensor):
             return self._unpack(node, value, device, lines)
-        return self._nodes.setdefault(id(value), node)
+        if value not in self._nodes:
+            self._nodes[value] = node
+        return self._nodes[value]
 
     def _unpack(
         self, node: Node, value: Any, device: torch.device, lines: tuple[UserLine, ...]
     ) -> Any:
         """Getitem nodes for the tensors of a sequence; the structure with those nodes."""
         if isinstance(value, torch.Tensor):
-            if id(value) not in self._nodes:
+            if value not in self._nodes:
                 self._describe(node, value, spec_on(value, device), lines)
-                self._nodes[id(value)] = node
-            return self._nodes[id(value)]
+                self._nodes[value] = node
+            return self._nodes[value]
         if not isinstance(value, tuple | list):
             return value
         items = []
@@ -425,7 +428,7 @@ class GraphBuilder:
     def _settle(self, target: Target, value: Any, given: list[Node]) -> Any:
         """Results whose strides are the kernels' choice: a no-op on meta may copy in reality."""
         if isinstance(value, torch.Tensor) and target_name(target) in ("contiguous", "reshape"):
-            node = self._nodes.get(id(value))
+            node = self._nodes.get(value)
             if node in self.unknown_strides:
                 return run_on_meta("view_as", (value, value), {}, self.grad_enabled)
         return value
