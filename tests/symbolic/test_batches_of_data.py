@@ -263,5 +263,6 @@ def test_boxes_that_data_pick() -> None:
         torch.testing.assert_close(made(boxes, scores), pick(boxes, scores))
     none = found(6), torch.zeros(6)
     torch.testing.assert_close(made(*none), pick(*none))
-    records = list(handle_of(made).journal.records)
-    assert len(records) <= 2 and all(record.outcome == COMPILED for record in records)
+    records = list(handle_of(made).journal.records)  # that of no boxes has plans of its own
+    assert all(record.outcome == COMPILED for record in records)
+    assert sum(record.result("trace") is not None for record in records) <= 2

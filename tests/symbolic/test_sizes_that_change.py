@@ -269,6 +269,7 @@ class Clock:
         return self.now
 
 
+@pytest.mark.usefixtures("calls_are_compared")  # else each vector has one at once
 def test_a_plan_is_made_once_it_would_have_paid(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first `recompile_limit` vectors have one at once; then those that come again. So where
     the joint graph is not one for all sizes.
