@@ -23,6 +23,7 @@ __all__ = [
     "flows_of",
     "is_view",
     "is_view_op",
+    "mask_of",
     "module_of",
     "runs_once",
 ]
@@ -44,15 +45,18 @@ def is_view(node: Node) -> bool:
     return node.op == "call_function" and is_view_op(node.target)
 
 
+def mask_of(tangents: Iterable[int]) -> int:
+    """A bit for each of their positions."""
+    return sum(1 << place for place in set(tangents))
+
+
 def flows_of(nodes: Iterable[Node], tangents: Sequence[Node]) -> dict[Node, int]:
     """Nodes that tangents flow into, a bit for each. For some the history tells it, not the data
     (`meta["behind"]`).
     """
     flows = {node: 1 << i for i, node in enumerate(tangents)}
     for node in nodes:
-        flow = flows.get(node, 0)
-        for behind in node.meta.get("behind", ()):
-            flow |= 1 << behind
+        flow = flows.get(node, 0) | mask_of(node.meta.get("behind", ()))
         for part in node.all_input_nodes:
             flow |= flows.get(part, 0)
         if flow and node.op != "output":

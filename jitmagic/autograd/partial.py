@@ -19,7 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..errors import CompileFailed
 from ..spec import TensorSpec, contiguous_strides
-from .nodes import erase_dead, flows_of, module_of, runs_once
+from .nodes import erase_dead, flows_of, mask_of, module_of, runs_once
 from .result import Partition
 
 __all__ = ["backward_without", "spent_parts", "tangent_nodes"]
@@ -97,7 +97,7 @@ def _add_constant(
     for gradient, behind in zip(output.args[0], reach, strict=True):  # type: ignore[arg-type]
         reads = saved.get(gradient, 0)  # type: ignore[call-overload]
         if reads and behind:
-            flow = functools.reduce(or_, (1 << i for i in behind), 0)
+            flow = mask_of(behind)
             parts[flow] = parts.get(flow, 0) | reads
 
 

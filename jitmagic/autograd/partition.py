@@ -28,7 +28,7 @@ from ..graph.reach import ancestors, descendants
 from ..spec import TensorSpec
 from ..symbols.size import hint_of
 from .mincut import INFINITE, FlowNetwork
-from .nodes import alias_root, flows_of, is_view, module_of, runs_once
+from .nodes import alias_root, flows_of, is_view, mask_of, module_of, runs_once
 from .result import Joint, Partition
 
 __all__ = ["partition"]
@@ -219,7 +219,7 @@ def _barred(parts: _Parts) -> dict[Node, set[Node]]:
     runs_for = dict(flows)
     for gradient, behind in zip(parts.gradients, parts.reach, strict=True):
         if gradient not in flows:
-            runs_for[gradient] = sum(1 << i for i in behind)
+            runs_for[gradient] = mask_of(behind)
     for node in reversed(parts.needed):
         for user in node.users if node not in flows else ():
             runs_for[node] = runs_for.get(node, 0) | runs_for.get(user, 0)

@@ -127,8 +127,10 @@ def _step(source: Source, base: Any) -> Any:
             return parts
         case Referent():
             return referent_of(base)
-        case ArrayMemory() | IntOf():
-            return array_memory(base) if isinstance(source, ArrayMemory) else int_of(base)
+        case ArrayMemory():
+            return array_memory(base)
+        case IntOf():
+            return int_of(base)
     raise TypeError(f"not a source: {source!r}")
 
 

@@ -43,15 +43,18 @@ def breaks_of(tagged: Callable[..., Any]) -> list[str]:
 
 def eager_of(tagged: Callable[..., Any]) -> list[tuple[str, str]]:
     """Names of frames that run as eager, and why."""
+    records = _journal(tagged)
+    return [(r.name, r.outcome.why) for r in records if not isinstance(r.outcome, Compiled)]
+
+
+def _journal(tagged: Callable[..., Any]) -> list[CompileRecord]:
     handle = handle_of(tagged)
     assert handle is not None, f"{tagged!r} is not tagged"
-    return [(r.name, r.outcome.why) for r in handle.journal if not isinstance(r.outcome, Compiled)]
+    return list(handle.journal)
 
 
 def _compiled(tagged: Callable[..., Any]) -> list[CompileRecord]:
-    handle = handle_of(tagged)
-    assert handle is not None, f"{tagged!r} is not tagged"
-    return [record for record in handle.journal if record.outcome == COMPILED]
+    return [record for record in _journal(tagged) if record.outcome == COMPILED]
 
 
 def _traces(records: Sequence[CompileRecord]) -> list[Trace]:
