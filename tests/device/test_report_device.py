@@ -21,6 +21,7 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.usefixtures("calls_are_compared")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_capsules_replay(
