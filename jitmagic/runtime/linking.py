@@ -3,8 +3,9 @@
 In: objects, their paths and bytes. Out: command lines. What the objects leave undefined says what
 they need. Most kernels call nothing, so the linker is run directly and reads no library: 2.4 ms of
 processor time, 4.8 through the compiler's driver (g++ 12). Those that call something are linked
-with the libraries that it may be in (6 to 14 ms) and not with all that a C++ program gets (28). The
-last command is the compiler's own, for whatever else there may be.
+with the libraries that it may be in (6 to 14 ms; what products call is in every process, 8 ms) and
+not with all that a C++ program gets (28; with products 65). The last command is the compiler's own,
+for whatever else there may be.
 """
 
 from __future__ import annotations
@@ -17,11 +18,19 @@ from pathlib import Path
 
 __all__ = ["LINKED_AS", "link_commands"]
 
-_ALONE = ("-z", "defs", "--eh-frame-hdr", "--hash-style=gnu", "--build-id")
-_BY_DRIVER = ("-nostdlib", "-Wl,-z,defs")
+_ALONE = ("--eh-frame-hdr", "--hash-style=gnu", "--build-id")
+_BY_DRIVER = ("-nostdlib",)
 _OPENMP, _LIBRARIES = "-lgomp", ("-Wl,--as-needed", "-lm", "-lc", "-lgcc")
 _ALL = ("-fopenmp",)
-LINKED_AS = " ".join((*_ALONE, *_BY_DRIVER, _OPENMP, *_LIBRARIES, *_ALL))  # for the cache's keys
+
+# Of libc, which every process has: the loader finds it, and libc is not read. Of each there is one
+# version: a name that no library was searched for gets the oldest.
+_LOADED = {b"malloc", b"free", b"__tls_get_addr", b"__cxa_thread_atexit_impl"}
+_OF_THE_LINKER = {b"_GLOBAL_OFFSET_TABLE_"}
+
+LINKED_AS = " ".join(  # for the cache's keys
+    (*_ALONE, *_BY_DRIVER, _OPENMP, *_LIBRARIES, *_ALL, *map(bytes.decode, sorted(_LOADED)))
+)
 
 _SYMBOL_TABLE = 2  # SHT_SYMTAB
 _SECTION = struct.Struct("=IIQQQQIIQQ")  # Elf64_Shdr
@@ -32,27 +41,30 @@ def link_commands(cxx: str, objects: Mapping[Path, bytes], out: Path) -> Iterato
     """In the order in which to try them; all but the last fail where a symbol stays undefined."""
     parts, at = [*map(str, objects)], ["-o", str(out)]
     missing = _missing(objects.values())
-    if missing is not None and not missing:
-        if (linker := _linker(cxx)) is not None:
-            yield [linker, "-shared", *_ALONE, *parts, *at]
-        yield [cxx, "-shared", *_BY_DRIVER, *parts, *at]
-    elif missing is not None and (libraries := _libraries(missing)):
-        yield [cxx, "-shared", *_BY_DRIVER, *parts, *libraries, *at]
+    if missing is not None:
+        called = missing - _LOADED
+        libraries = _libraries(called)
+        searches_all = set(_LIBRARIES) <= set(libraries)
+        left = "defs" if searches_all or called == missing else "undefs"
+        if not called and (linker := _linker(cxx)) is not None:
+            yield [linker, "-shared", "-z", left, *_ALONE, *parts, *at]
+        if libraries or not called:
+            yield [cxx, "-shared", *_BY_DRIVER, f"-Wl,-z,{left}", *parts, *libraries, *at]
     yield [cxx, "-shared", *_ALL, *parts, *at]
 
 
-def _libraries(missing: Set[bytes]) -> Sequence[str]:
-    """Empty where all are needed, as for the C++ runtime, or the OpenMP runtime is not GCC's: two
-    in one process must not be.
+def _libraries(called: Set[bytes]) -> Sequence[str]:
+    """Empty where nothing is called, and where all are needed, as for the C++ runtime, or the
+    OpenMP runtime is not GCC's: two in one process must not be.
     """
-    if any(name.startswith((b"_Z", b"__cxa_", b"__dso_")) for name in missing):
+    if any(name.startswith((b"_Z", b"__cxa_", b"__dso_")) for name in called):
         return ()
-    parallel = {name for name in missing if name.startswith((b"GOMP_", b"omp_", b"__kmpc_"))}
+    parallel = {name for name in called if name.startswith((b"GOMP_", b"omp_", b"__kmpc_"))}
     if not parallel:
-        return _LIBRARIES
+        return _LIBRARIES if called else ()
     if not any(name.startswith(b"GOMP_") for name in parallel):
         return ()
-    return (_OPENMP,) if parallel == missing else (_OPENMP, *_LIBRARIES)
+    return (_OPENMP,) if parallel == called else (_OPENMP, *_LIBRARIES)
 
 
 def _linker(cxx: str) -> str | None:
@@ -73,7 +85,7 @@ def _missing(objects: Iterable[bytes]) -> set[bytes] | None:
                 (defined if is_defined else undefined).add(name)
     except (struct.error, ValueError):  # no 64-bit ELF file of this machine's byte order
         return None
-    return undefined - defined
+    return undefined - defined - _OF_THE_LINKER
 
 
 def _symbols(data: bytes) -> Iterator[tuple[bytes, bool]]:

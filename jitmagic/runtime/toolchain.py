@@ -14,10 +14,12 @@ import contextlib
 import os
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 from ..errors import ToolchainError
 from ..target import Target, distrust_compiler
@@ -31,10 +33,12 @@ __all__ = [
     "Library",
     "build_command",
     "build_library",
+    "build_object",
     "flags",
     "header_folder",
     "is_built",
     "linked_with",
+    "missing_objects",
 ]
 
 _FLAGS = (
@@ -52,6 +56,9 @@ _LONG = 20_000  # characters; a unit of several kernels has about 10 000 (codege
 _PRODUCTS = re.compile(r"^#include <jitmagic/(?:gemm|chain)\.h>$", re.MULTILINE)
 SECONDS = 600.0  # of one compiler: a hundred times what the largest kernels take
 _ROOM = 1 << 20  # bytes that a library may well take
+
+Slots = AbstractContextManager[Any, Any]  # entered by as many threads at once as compilers may run
+_UNLIMITED: Slots = contextlib.nullcontext()
 
 
 def flags(text: str) -> tuple[str, ...]:
@@ -174,10 +181,11 @@ def build_library(
     symbols: Iterable[str] = (),
     seconds: float = SECONDS,
     cancel: threading.Event | None = None,
+    slots: Slots = _UNLIMITED,
 ) -> Library:
     """Compile (or find) the shared object for one translation unit and load it; it has `symbols`.
-    `seconds`, `cancel`: when the compiler is stopped, see `run`. May be called from several
-    threads at once. Raises ToolchainError.
+    `seconds`, `cancel`: when the compiler is stopped, see `run`. `slots` is held while one runs.
+    May be called from several threads at once. Raises ToolchainError.
     """
     symbols = tuple(symbols)
     key = _key(text, target)
@@ -185,8 +193,8 @@ def build_library(
         with contextlib.suppress(ImageError):  # whole and still of no use: replaced below
             return Library(data, key, symbols, True, store.folder)
     try:
-        objects = _objects(text, target, store, seconds, cancel)
-        job = _Compile(text, target.cxx, seconds, cancel, objects=objects)
+        objects = partial(_objects, text, target, store, seconds, cancel, slots)
+        job = _Compile(text, target.cxx, seconds, cancel, objects, slots)
         data, library = _build(job, key, symbols, store)
     except ToolchainError:
         if (cancel is None or not cancel.is_set()) and (why := _broken(target.cxx, store, seconds)):
@@ -198,13 +206,16 @@ def build_library(
 
 @dataclass(frozen=True, slots=True)
 class _Compile:
-    """A text, and the objects it becomes a library with; None: it is to be an object itself."""
+    """A text, and the objects it becomes a library with, which are asked for once it is compiled:
+    somebody else may be compiling them. None: it is to be an object itself.
+    """
 
     text: str
     cxx: str
     seconds: float
     cancel: threading.Event | None
-    objects: tuple[bytes, ...] | None = ()
+    objects: Callable[[], tuple[bytes, ...]] | None = tuple
+    slots: Slots = _UNLIMITED
 
 
 def _build(job: _Compile, key: str, symbols: Iterable[str], store: Store) -> tuple[bytes, Library]:
@@ -219,22 +230,52 @@ _object_lock = threading.Lock()  # several units ask for it at once: it is compi
 
 
 def _objects(
-    text: str, target: Target, store: Store, seconds: float, cancel: threading.Event | None
+    text: str,
+    target: Target,
+    store: Store,
+    seconds: float,
+    cancel: threading.Event | None,
+    slots: Slots,
 ) -> tuple[bytes, ...]:
     """What the text is linked with, compiled once per store."""
-    return tuple(_object(name, target, store, seconds, cancel) for name in linked_with(text))
+    names = linked_with(text)
+    return tuple(build_object(name, target, store, seconds, cancel, slots) for name in names)
 
 
-def _object(
-    name: str, target: Target, store: Store, seconds: float, cancel: threading.Event | None
+def missing_objects(texts: Iterable[str], target: Target, store: Store) -> tuple[str, ...]:
+    """What `build_object` has to make before the texts can be linked. Raises ToolchainError."""
+    needed: dict[str, list[str]] = {}
+    for text in texts:
+        for name in linked_with(text):
+            needed.setdefault(name, []).append(text)
+    return tuple(
+        name
+        for name, users in needed.items()
+        if store.get(_key(_source(name), target), ".o") is None
+        and not all(is_built(text, target, store) for text in users)
+    )
+
+
+def build_object(
+    name: str,
+    target: Target,
+    store: Store,
+    seconds: float,
+    cancel: threading.Event | None,
+    slots: Slots = _UNLIMITED,
 ) -> bytes:
-    source = (header_folder() / name).read_text(encoding="utf-8")
+    """Compile (or find) a source beside the headers. Arguments and errors as `build_library`."""
+    source = _source(name)
     key = _key(source, target)
     with _object_lock:
         if (data := store.get(key, ".o")) is None:
-            data = _compile(_Compile(source, target.cxx, seconds, cancel, objects=None), store)
+            data = _compile(_Compile(source, target.cxx, seconds, cancel, None, slots), store)
             store.put(key, ".o", data)
     return data
+
+
+def _source(name: str) -> str:
+    return (header_folder() / name).read_text(encoding="utf-8")
 
 
 _PROBE = 'extern "C" int probe(void* const*) { return 0; }'
@@ -277,7 +318,7 @@ def _compile_in(folder: Path, job: _Compile, header: precompiled.Header | None =
     if job.objects is None:
         return compiled.read_bytes()
     objects = {compiled: compiled.read_bytes()}
-    for number, data in enumerate(job.objects):
+    for number, data in enumerate(job.objects()):
         objects[folder / f"{number}.o"] = data
         (folder / f"{number}.o").write_bytes(data)
     for command in link_commands(job.cxx, objects, out):
@@ -306,7 +347,8 @@ def _compile_object(
 
 def _failure(command: Sequence[str], out: Path, job: _Compile) -> str:
     """Why the command did not make `out`; empty when it did."""
-    done = run(command, job.seconds, job.cancel)
+    with job.slots:
+        done = run(command, job.seconds, job.cancel)
     made = done.code == 0 and out.is_file()
     return "" if made else done.words or f"exit code {done.code}"
 

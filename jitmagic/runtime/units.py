@@ -1,9 +1,9 @@
 """Translation units to libraries, compilers side by side.
 
 In: the units of a source. Out: for every kernel the library that defines it. One unit is compiled
-on the calling thread; of several as many at once as there are processors. When one is refused, or
-the user presses Ctrl-C, the compilers at work are stopped; what others made is in the cache for the
-next attempt.
+on the calling thread; of several, and of what they are linked with, as many at once as there are
+processors. When one is refused, or the user presses Ctrl-C, the compilers at work are stopped; what
+others made is in the cache for the next attempt.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from ..codegen.plan import Unit
 from ..target import Target
 from .store import Store
-from .toolchain import Library, build_library
+from .toolchain import Library, build_library, build_object, missing_objects
 
 __all__ = ["build_units"]
 
@@ -35,11 +35,12 @@ def build_units(
     is, in words; `cancel`, set by another thread, stops it. Raises ToolchainError.
     """
     progress = _Progress(target.cxx, sum(len(unit.symbols) for unit in units), tell)
-    if len(units) == 1:
+    objects = missing_objects((unit.text for unit in units), target, store)
+    if len(units) == 1 and not objects:
         (unit,) = units
         libraries = [build_library(unit.text, target, store, unit.symbols, seconds, cancel)]
     else:
-        libraries = _side_by_side(units, target, store, seconds, progress, cancel)
+        libraries = _side_by_side(units, objects, target, store, seconds, progress, cancel)
     return {
         symbol: library
         for unit, library in zip(units, libraries, strict=True)
@@ -63,18 +64,24 @@ class _Progress:
 
 def _side_by_side(
     units: Sequence[Unit],
+    objects: Sequence[str],
     target: Target,
     store: Store,
     seconds: float,
     progress: _Progress,
     cancel: threading.Event | None,
 ) -> list[Library]:
-    stop = _Stop(cancel)
-    pool = ThreadPoolExecutor(min(len(units), _processors(), _MOST), "jitmagic-compiler")
+    """A thread that waits for an object runs no compiler: there are more threads than slots. Why an
+    object could not be built the first unit tells that needs it, which tries again.
+    """
+    stop, slots = _Stop(cancel), threading.Semaphore(min(_processors(), _MOST))
+    pool = ThreadPoolExecutor(min(len(objects) + len(units), _MOST), "jitmagic-compiler")
     try:
+        for name in objects:
+            pool.submit(build_object, name, target, store, seconds, stop, slots)
         jobs: dict[Future[Library], Unit] = {}
         for unit in units:
-            given = (unit.text, target, store, unit.symbols, seconds, stop)
+            given = (unit.text, target, store, unit.symbols, seconds, stop, slots)
             jobs[pool.submit(build_library, *given)] = unit
         for job in as_completed(jobs):
             job.result()

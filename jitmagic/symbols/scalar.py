@@ -244,15 +244,19 @@ def apply(op: str, kind: type, *args: Expr) -> Expr:
     return Apply(op, args)
 
 
+# What an expression is made of, by its class: asked for hundreds of times for each size.
+_PARTS: Mapping[type, Callable[[Any], tuple[Expr, ...]]] = {
+    Add: operator.attrgetter("a", "b"),
+    Mul: operator.attrgetter("a", "b"),
+    FloorDiv: lambda expr: (expr.a,),
+    Mod: lambda expr: (expr.a,),
+    Apply: operator.attrgetter("args"),
+}
+
+
 def _parts(expr: Expr) -> tuple[Expr, ...]:
-    match expr:
-        case Add(a, b) | Mul(a, b):
-            return a, b
-        case FloorDiv(a, _) | Mod(a, _):
-            return (a,)
-        case Apply(args=args):
-            return args
-    return ()
+    parts = _PARTS.get(type(expr))
+    return () if parts is None else parts(expr)
 
 
 def _below(root: Expr, known: Mapping[Expr, Any]) -> Iterator[Expr]:
@@ -306,6 +310,8 @@ def _one(expr: Expr, given: list[Interval]) -> Interval | None:
 
 def evaluate(expr: Expr, known: dict[Expr, Any]) -> Any:
     """The value of an expression, as Python computes it; `known` has that of its symbols."""
+    if expr in known:  # most sizes are symbols
+        return known[expr]
     for part in _below(expr, known):
         known[part] = _value(part, [known[one] for one in _parts(part)])
     return known[expr]

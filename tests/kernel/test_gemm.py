@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import mmap
+import threading
 from math import nan
+from pathlib import Path
 
 import pytest
 import torch
@@ -88,6 +91,27 @@ def test_result_does_not_depend_on_threads() -> None:
             multiply("native", a, b, c, torch.empty(n), 0, threads)
             results.append(c)
         assert all(c.equal(results[0]) for c in results), (layout, m, n)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
+def test_scratch_ends_with_its_thread() -> None:
+    a, b = operands("NT", 32, 32, 200_000)  # a panel of 25 MB
+    c, bias = torch.empty(32, 32), torch.empty(32)
+
+    def in_a_thread() -> None:
+        thread = threading.Thread(target=multiply, args=("native", a, b, c, bias, 0, 1))
+        thread.start()
+        thread.join()
+
+    in_a_thread()
+    before = resident_bytes()
+    for _ in range(8):
+        in_a_thread()
+    assert resident_bytes() - before < 50_000_000
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])

@@ -30,6 +30,17 @@ TEXTS = {
         "for (int i = 0; i <= n; ++i) sum += told && i == n ? n + 1 : 0;\nreturn sum;",
         False,
     ),
+    "what every process has": (
+        "#include <stdlib.h>\n",
+        "int* volatile p = (int*)malloc(4); *p = n + 1; int r = *p; free(p); return r;",
+        True,
+    ),
+    "what every process has and more": (
+        "#include <stdlib.h>\n#include <math.h>\n",
+        "int* volatile p = (int*)malloc(4); *p = n; int r = *p + int(cosf(n * 1e-9f) + 0.5f);"
+        "free(p); return r;",
+        False,
+    ),
     "the C++ library": (
         "",
         "int* volatile p = new int(n + 1); int r = *p; delete p; return r;",
@@ -65,6 +76,8 @@ def test_products_are_linked_at_the_first_try(target, tmp_path, links):
     )
     build_library(text, target, Store(tmp_path), ("kernel",))
     assert len(links) == 1
+    libraries = [part for part in links[0] if part.startswith(("-l", "-fopenmp"))]
+    assert libraries == ["-lgomp"]
 
 
 @pytest.mark.parametrize("what", TEXTS)

@@ -62,6 +62,56 @@ def test_every_kernel_finds_its_library_and_the_wait_is_told(target, tmp_path):
     assert all(library.cached for library in again.values())
 
 
+AFTER_ALL_UNITS = """#!/bin/sh
+for argument; do case $argument in
+    *.cpp) source=$argument;;
+    -c) compiles=yes;;
+esac; done
+if [ "$compiles" ] && grep -q "namespace jm::detail" "$source"; then
+    for moment in $(seq 600); do
+        [ "$(ls {folder}/compiled.* 2>/dev/null | wc -l)" = {units} ] && exec {cxx} "$@"
+        sleep 0.05
+    done
+    echo "the units wait for it" >&2
+    exit 1
+fi
+{cxx} "$@" || exit
+if [ "$compiles" ]; then touch {folder}/compiled.$$; fi
+"""
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_no_unit_waits_for_the_tiles_of_products(target, tmp_path, monkeypatch, count):
+    """Even with two processors: they are only linked later."""
+    monkeypatch.setattr(units_module, "_processors", lambda: 2)
+    cxx = tmp_path / "cxx"
+    cxx.write_text(AFTER_ALL_UNITS.format(cxx=target.cxx, folder=tmp_path, units=count))
+    cxx.chmod(0o755)
+    units = [unit(name) for name in NAMES[:count]]
+    units = [replace(u, text=f"#include <jitmagic/gemm.h>\n{u.text}") for u in units]
+    store = Store(tmp_path / "cache")
+    libraries = build_units(units, replace(target, cxx=str(cxx)), store, 60.0, lambda _: None)
+    assert tuple(libraries) == NAMES[:count]
+
+
+REFUSES_PRODUCTS = """#!/bin/sh
+for argument; do case $argument in
+    *.cpp) if grep -q "namespace jm::detail" $argument; then echo "no tiles" >&2; exit 1; fi;;
+esac; done
+exec {cxx} "$@"
+"""
+
+
+def test_products_that_are_refused_refuse_the_source(target, tmp_path):
+    cxx = tmp_path / "cxx"
+    cxx.write_text(REFUSES_PRODUCTS.format(cxx=target.cxx))
+    cxx.chmod(0o755)
+    units = [unit("a"), unit("b")]
+    units[1] = replace(units[1], text=f"#include <jitmagic/gemm.h>\n{units[1].text}")
+    with pytest.raises(ToolchainError, match="no tiles"):
+        build_units(units, replace(target, cxx=str(cxx)), Store(tmp_path), 60.0, lambda _: None)
+
+
 @pytest.mark.parametrize("broken", [0, 1, 2])
 def test_one_refused_unit_refuses_the_source(target, tmp_path, broken):
     units = [unit(name) for name in NAMES]

@@ -168,24 +168,35 @@ JM_APART void multiply_area(RowSide rows, LaneSide cols, int64_t K, Area whole, 
     }
 }
 
+// What C++ registers destructors of a thread's objects with, through its own library: to search that
+// takes the linker 60 ms, for every kernel with a product.
+extern "C" int __cxa_thread_atexit_impl(void (*function)(void*), void* argument, void* library);
+
 // Scratch that a thread keeps: packing must not pay for fresh pages at each call.
 struct Scratch {
-    float* p = nullptr;
-    int64_t size = 0;
-    float* get(int64_t n) {
-        if (n > size) {
-            __builtin_free(p);
-            p = (float*)__builtin_malloc(uint64_t(n) * sizeof(float) + 64);
-            size = p ? n : 0;
-            if (!p) __builtin_trap();
-        }
-        return (float*)(((uintptr_t)p + 63) & ~uintptr_t(63));
-    }
-    ~Scratch() { __builtin_free(p); }
+    float* p;
+    int64_t size;
+    bool kept;   // freed when the thread ends
 };
+thread_local Scratch scratch_of_thread;
+
+void free_scratch(void* scratch) { __builtin_free(((Scratch*)scratch)->p); }
+
+JM_APART float* larger_scratch(Scratch& s, int64_t n) {
+    if (!s.kept) {
+        __cxa_thread_atexit_impl(free_scratch, &s, (void*)free_scratch);   // which is in this library
+        s.kept = true;
+    }
+    __builtin_free(s.p);
+    s.p = (float*)__builtin_malloc(uint64_t(n) * sizeof(float) + 64);
+    s.size = s.p ? n : 0;
+    if (!s.p) __builtin_trap();
+    return s.p;
+}
 JM_INLINE float* scratch(int64_t n) {
-    static thread_local Scratch s;
-    return s.get(n);
+    Scratch& s = scratch_of_thread;
+    float* p = n > s.size ? larger_scratch(s, n) : s.p;
+    return (float*)(((uintptr_t)p + 63) & ~uintptr_t(63));
 }
 
 struct Shape {
