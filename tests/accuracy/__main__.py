@@ -61,6 +61,9 @@ def _rows_of_suite(args: argparse.Namespace) -> list[Row]:
     rows: list[Row] = []
     for name, mode in itertools.product(suite.names(args.only or "."), args.modes.split(",")):
         runs = [measure_case(harness, name, mode, 1337 + seed) for seed in range(args.seeds)]
+        if isinstance(runs[0], str):
+            print(f"{name}, {mode}: {runs[0]}", flush=True)
+            continue
         for each in zip(*runs, strict=True):
             rows.append(mean_row(each))
             _show(rows[-1])

@@ -21,12 +21,14 @@ __all__ = ["measure_case"]
 Calls = list[dict[str, dict[str, Any]]]
 
 
-def measure_case(harness: ModuleType, name: str, mode: str, seed: int) -> list[Row]:
-    """`mode` is infer or train; no rows where the suite has no such run or no float64 of it."""
+def measure_case(harness: ModuleType, name: str, mode: str, seed: int) -> list[Row] | str:
+    """`mode` is infer or train. A text: why there is no such run, or no float64 of it."""
     options = harness.Options(size="tiny", perf=False, seed=seed)
     experiment = harness.Experiment(name, mode, options)
-    if experiment.setup() is not None or experiment.t64 is None:
-        return []
+    if (refused := experiment.setup()) is not None:
+        return f"{refused['status']}: {refused['note']}"
+    if experiment.t64 is None:
+        return str(experiment.base["fp64"])
     system = harness.systems_mod.make("jitmagic")
     system.reset()
     state = copy.deepcopy(experiment.state0)
