@@ -63,15 +63,22 @@ void add_result_node(const at::Tensor& result, torch::autograd::Edge&& behind) {
   torch::autograd::set_history(result, shared);
 }
 
+namespace {
+
+at::Tensor copy_of(const at::Tensor& value) {
+  // What a backward that is differentiated finds for a parameter's copy is the parameter's.
+  const at::AutoGradMode mode(value.requires_grad());
+  return value.requires_grad() ? value.clone() : value.detach().clone();
+}
+
+}  // namespace
+
 Before::Before(const Signature& s, PyObject* const* args) : drawn(generators_of(s)) {
   for (const Replayed& input : s.replayed) {
     if (!input.written) continue;
     written.emplace_back();
     if (input.large && !s.keeps_large) continue;
-    const at::Tensor& value = THPVariable_Unpack(args[input.input]);
-    // What a backward that is differentiated finds for a parameter's copy is the parameter's.
-    const at::AutoGradMode mode(value.requires_grad());
-    written.back() = value.requires_grad() ? value.clone() : value.detach().clone();
+    written.back() = copy_of(THPVariable_Unpack(args[input.input]));
   }
 }
 
@@ -83,7 +90,8 @@ void CallState::keep(PyObject* const* args, Before&& before) {
     const at::Tensor& value = input.written ? before.written[copied++] : THPVariable_Unpack(args[input.input]);
     const bool held = value.defined() && (!input.large || signature->keeps_large);
     // Inference tensors cannot be saved: eager has not done so either.
-    if (held && !value.is_inference()) kept_.emplace_back(value, false);
+    const bool copies = signature->keeps_copies && !input.written;
+    if (held && !value.is_inference()) kept_.emplace_back(copies ? copy_of(value) : value, false);
     else kept_.emplace_back();
   }
 }
@@ -189,9 +197,19 @@ variable_list CallState::unpack_inputs(const std::vector<char>& given, const Nod
   variable_list inputs;
   size_t apart = 0;
   for (const Replayed& input : signature->replayed) {
-    inputs.push_back((input.saved < 0 ? kept_[apart++] : saved[size_t(input.saved)]).unpack(node));
+    if (input.saved < 0) inputs.push_back(unpack_kept(apart++, node));
+    else inputs.push_back(saved[size_t(input.saved)].unpack(node));
   }
   return inputs;
+}
+
+at::Tensor CallState::unpack_kept(size_t at, const NodePtr& node) {
+  try {
+    return kept_[at].unpack(node);
+  } catch (const c10::Error&) {  // written to since then, which is as well where eager holds none
+    signature->keeps_copies = true;
+    throw;
+  }
 }
 
 void CallState::call_backward(

@@ -79,6 +79,7 @@ class CallState {
   std::vector<char> begin(const std::vector<char>& given);
   variable_list unpack(const std::vector<char>& given, const NodePtr& node);
   variable_list unpack_inputs(const std::vector<char>& given, const NodePtr& node);
+  at::Tensor unpack_kept(size_t at, const NodePtr& node);
   void call_backward(variable_list&& arguments, const std::vector<char>& given, variable_list& gradients);
   void replay(const std::vector<char>& given, const variable_list& grads, const NodePtr& node, variable_list& gradients);
 };

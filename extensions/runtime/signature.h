@@ -83,6 +83,7 @@ struct Signature : Facts {
   size_t slots = 0;  // of the inputs, the results and the views of `aliasing`, in this order
   std::vector<Tangent> tangents;
   bool keeps_large = false;  // of `replayed`; from the first time on that they were missing
+  bool keeps_copies = false;  // from the first time on that one was written to before its replay
   std::vector<Absent> absent;  // empty: all saved tensors always are read
   PyObject* family = nullptr;  // the AutogradTemplate, which has `resolve` and `replay` of all sizes
   std::vector<int64_t> values;  // of these

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ _SCATTERS = frozenset(
     "index_add_ index_copy_ index_reduce_ index_put_ scatter_ scatter_add_ scatter_reduce_ put_ "
     "masked_scatter_".split()
 )
+_ELEMENTWISE = frozenset(("copy", "fill", "masked_fill", "where"))  # though torch does not say so
 _BASIC = (int, slice, torch.SymInt)
 _MOST = 1 << 20  # elements looked at one by one; beyond, spans that meet are taken for an overlap
 
@@ -38,12 +40,26 @@ def why_order_matters(
         return "it writes to a tensor several times"
     storages = {_storage(tensor) for tensor in written}
     involved = [t for t in tensors_in((_regions(name, args), kwargs)) if _storage(t) in storages]
+    targets = {id(tensor) for tensor in written}
+    elsewhere = _reads_elsewhere(name)
     for n, one in enumerate(involved):
         if meets_itself(one):
             return "several elements of the written tensor share one place in memory"
-        if any(_meet(one, other, name in _SCATTERS) for other in involved[:n]):
-            return "it writes to memory that it reads through another view"
+        for other in involved[:n]:
+            is_target = elsewhere and not targets.isdisjoint((id(one), id(other)))
+            if _meet(one, other, is_target or name in _SCATTERS):
+                return "it writes to memory that it reads through another view"
     return None
+
+
+@cache
+def _reads_elsewhere(name: str) -> bool:
+    """Whether a kernel reads other elements than the one it writes, as products and scans do."""
+    plain = name.removesuffix("_")
+    packet = getattr(torch.ops.aten, plain, None)
+    if packet is None or plain in _ELEMENTWISE or plain.startswith("_foreach_"):
+        return False
+    return not any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
 
 
 def _regions(name: str, args: Sequence[Any]) -> Sequence[Any]:

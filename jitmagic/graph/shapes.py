@@ -288,6 +288,11 @@ def _same_layout(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return elementwise([x], x.dtype)
 
 
+def _magnitude(x: torch.Tensor) -> torch.Tensor | None:
+    """Complex ones lie as an empty_like of the input does, unlike what the meta function says."""
+    return like(x, dtype=x.dtype.to_real()) if x.dtype.is_complex else elementwise([x], x.dtype)
+
+
 def _contiguous(x: torch.Tensor, dim: int, *args: Any) -> torch.Tensor | None:
     """Softmax and its kin: a contiguous result."""
     _wrapped(dim, x.dim())
@@ -347,6 +352,7 @@ _RULES: Mapping[Any, Rule] = {
     **{op: _pointwise(_floating, n) for op, n in overloads(FLOATING)},
     **{op: _pointwise(_boolean, n) for op, n in overloads(BOOLEAN)},
     **{op: _pointwise(_kept, n) for op, n in overloads(KEEPING)},
+    aten.abs.default: _magnitude,
     aten.pow.Scalar: _power_of_number,
     aten.div.Tensor_mode: _divided,
     aten.xlogy.Tensor: _pointwise(_floating, 2),

@@ -55,6 +55,7 @@ __all__ = [
     "array_memory",
     "entries_of",
     "entry_of",
+    "instance_dict",
     "int_of",
     "integer_classes",
     "is_array_scalar",
@@ -68,6 +69,8 @@ UNREADABLE = (KeyError, IndexError, AttributeError, ValueError, TypeError)
 _NOTHING = object()
 _SHOWN = (dict, OrderedDict)
 
+_MRO, _NAMES = (type.__dict__[name].__get__ for name in ("__mro__", "__dict__"))
+_SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _HAVE_PART: dict[str, Any] = {
     "__self__": types.MethodType | types.BuiltinFunctionType,
     "__func__": types.MethodType,
@@ -94,27 +97,26 @@ def read_source(source: Source, frame: FrameSnapshot) -> Any:
 def _step(source: Source, base: Any) -> Any:
     match source:
         case CellContents():
-            return base.cell_contents
-        case InstanceDict() | ModuleAttr():
-            table = object.__getattribute__(base, "__dict__")
-            return table[source.name] if isinstance(source, ModuleAttr) else table
+            return _of_kind(types.CellType, base).cell_contents
+        case InstanceDict():
+            return instance_dict(base)
+        case ModuleAttr(name=name):
+            return instance_dict(_of_kind(types.ModuleType, base))[name]
         case Item(key=key) | DictEntry(key=key):
-            return entry_of(base, key) if isinstance(base, dict) else base[key]
+            return _item_of(base, key)
         case DictKeyAt(index=index) | DictValueAt(index=index):
             return entries_of(base)[index][isinstance(source, DictValueAt)]
         case TypeOf():
             return type(base)
         case TypeAttr(name=name):
-            for cls in base.__mro__:
-                if name in cls.__dict__:
-                    return cls.__dict__[name]
-            raise AttributeError(name)
-        case SlotAttr() | Gradient():
-            return getattr(base, "grad" if isinstance(source, Gradient) else source.name)
+            return _in_classes(_of_kind(type, base), name)
+        case SlotAttr(name=name):
+            return _slot_of(base, name)
+        case Gradient():
+            return _slot_of(_of_kind(torch.Tensor, base), "grad")
         case FunctionPart(part=part):
-            if not isinstance(base, _HAVE_PART.get(part, types.FunctionType)):
-                raise AttributeError(part)  # a bound method passes on what its function has
-            return getattr(base, part)
+            # A bound method passes on what its function has.
+            return getattr(_of_kind(_HAVE_PART.get(part, types.FunctionType), base), part)
         case Contents():
             if type(base) not in (set, frozenset, deque):
                 raise TypeError("neither a set nor a deque")
@@ -132,6 +134,45 @@ def _step(source: Source, base: Any) -> Any:
         case IntOf():
             return int_of(base)
     raise TypeError(f"not a source: {source!r}")
+
+
+def _of_kind(kind: Any, base: Any) -> Any:
+    """The object itself; isinstance() would ask an object of the user's for its `__class__`."""
+    if not issubclass(type(base), kind):
+        raise TypeError(f"no {kind}")
+    return base
+
+
+def _in_classes(cls: type, name: str) -> Any:
+    """What a class or its bases have under a name, past anything that a metaclass defines."""
+    for each in _MRO(cls):
+        if name in (names := _NAMES(each)):
+            return names[name]
+    raise AttributeError(name)
+
+
+def _slot_of(base: Any, name: str) -> Any:
+    """A member or getset of a C type: what is found there otherwise may be a user's property."""
+    descriptor = _in_classes(type(base), name)
+    if type(descriptor) not in _SLOTS:
+        raise AttributeError(name)
+    return descriptor.__get__(base, type(base))
+
+
+def instance_dict(base: Any) -> dict[str, Any]:
+    """An object's own attributes; AttributeError where it keeps none."""
+    table: dict[str, Any] = _slot_of(base, "__dict__")
+    return table
+
+
+def _item_of(base: Any, key: Any) -> Any:
+    """base[key] of a dict, list or tuple, as stored."""
+    if issubclass(type(base), dict):
+        return entry_of(base, key)
+    kind = tuple if issubclass(type(base), tuple) else list
+    if type(key) is not int:
+        raise TypeError("no index")
+    return kind.__getitem__(_of_kind(kind, base), key)
 
 
 def referent_of(reference: Any) -> Any:
@@ -168,6 +209,9 @@ def array_memory(array: Any) -> torch.Tensor:
     """A tensor of an array's memory: raises where torch has none, and for what is not written to
     (torch would warn, and let it be written to).
     """
+    numpy = sys.modules.get("numpy")
+    if numpy is None or type(array) is not numpy.ndarray:
+        raise TypeError("no plain array")
     if not array.flags.writeable:
         raise ValueError("it is only to be read")
     return torch.from_numpy(array)
@@ -182,6 +226,5 @@ def entry_of(table: dict[Any, Any], key: object) -> object:
 
 def entries_of(base: object) -> list[tuple[Any, Any]]:
     """The items of a dictionary in order, past any methods that its class has."""
-    if not isinstance(base, dict):
-        raise TypeError("no dictionary")
-    return list(OrderedDict.items(base) if isinstance(base, OrderedDict) else dict.items(base))
+    kind = OrderedDict if issubclass(type(base), OrderedDict) else dict
+    return list(kind.items(_of_kind(kind, base)))

@@ -52,11 +52,12 @@ def _value(origin: Any, frame: FrameSnapshot) -> int:
 
 def _strided(value: Any) -> torch.Tensor:
     """The tensor itself, if its sizes are told in C; raises TypeError for anything else."""
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+    if not issubclass(type(value), torch.Tensor) or value.layout is not torch.strided:
         raise TypeError("no strided tensor")
-    if torch._C._dispatch_keys(value).has(torch._C.DispatchKey.Python):
+    tensor: torch.Tensor = value
+    if torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
         raise TypeError("its sizes are told by Python")
-    return value
+    return tensor
 
 
 def relation(guard: SizesRelate) -> str:

@@ -18,7 +18,7 @@ import jitmagic
 
 from .programs import Program, draw
 
-__all__ = ["Every", "Row", "Summary", "jitted", "measure", "summary"]
+__all__ = ["Every", "Row", "Summary", "jitted", "mean_row", "measure", "summary"]
 
 GEOMEAN, WORST = 1.5, 4.0  # what is allowed, as multiples of eager's error
 Results = list[list[Tensor]]
@@ -56,6 +56,15 @@ def summary(rows: Sequence[Row]) -> Summary:
     rows = [row for row in rows if row.ours or row.eager]
     logs = [math.log(row.ratio) for row in rows]
     return Summary(len(rows), math.exp(sum(logs) / len(rows)), max(rows, key=lambda r: r.ratio))
+
+
+def mean_row(rows: Sequence[Row]) -> Row:
+    """One output's errors at several seeds, in the geometric mean."""
+    eager, ours = (
+        math.exp(sum(math.log(max(error, row.unit)) for error, row in pairs) / len(rows))
+        for pairs in ([(r.eager, r) for r in rows], [(r.ours, r) for r in rows])
+    )
+    return Row(rows[0].title, eager, ours, rows[0].unit)
 
 
 def jitted(**options: object) -> Callable[[Every], Every]:

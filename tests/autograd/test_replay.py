@@ -184,6 +184,26 @@ def test_an_input_that_eager_does_not_hold(function):
         torch.testing.assert_close(a, e)
 
 
+@pytest.mark.parametrize("leaf", [False, True], ids=["data", "parameter"])
+def test_a_large_input_that_eager_does_not_hold(leaf):
+    """It is held and not copied, until the first write that a backward finds: torch's error."""
+    compiled = jitmagic.jit(lambda x, w: ((x + 1).sin() * w).sum())
+
+    def orders(function):
+        x, w = t(1 << 15).detach().requires_grad_(leaf), t(1 << 15)
+        made = function(x, w)
+        with torch.no_grad():
+            x.add_(1)
+        (first,) = grad(made, w, create_graph=True)
+        return first, *grad((first * w).sum(), w)
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        orders(compiled)
+    for _ in range(2):
+        for a, e in zip(orders(compiled), orders(compiled.__wrapped__), strict=True):
+            torch.testing.assert_close(a, e)
+
+
 def test_retained_and_released_graphs():
     compiled = jitmagic.jit(lambda x, w: (x @ w).tanh())
     x, w = t(3, 4), t(4, 4)

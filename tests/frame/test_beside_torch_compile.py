@@ -258,3 +258,24 @@ def test_what_wraps_a_tagged_function_is_not_disabled_by_its_marks() -> None:
     assert torch.equal(tagged(torch.ones(3)), (g(torch.ones(3)) + 1) * 2)
     (record,) = handle_of(tagged).journal
     assert not isinstance(record.result("trace").exit, Break)
+
+
+@pytest.mark.parametrize("name", ["graph_break", "step_unsupported", "sub"])
+def test_what_theirs_keeps_out_of_graphs_breaks_ours(name: str, counter) -> None:
+    """What torch keeps of its id tells, even of a function that does nothing."""
+
+    def broken(x):
+        y = x * 2
+        torch.sub(y, 1) if name == "sub" else getattr(torch._dynamo.decorators, name)()
+        return y + 1
+
+    torch._dynamo.disallow_in_graph(torch.sub)
+    try:
+        made = _ours(broken)
+        same_with_gradients(made, broken)
+    finally:
+        torch._dynamo.allow_in_graph(torch.sub)
+    (first, *_) = handle_of(made).journal
+    exit_ = first.result("trace").exit
+    assert isinstance(exit_, Break)
+    assert "torch.compile has no graph go past it" in exit_.reason.message

@@ -137,6 +137,21 @@ def test_an_infinite_mean_that_eager_loses(call, values, have, alike):
     assert _Judges(program).accept(n, wanted, torch.tensor(float(have))) is alike
 
 
+@pytest.mark.parametrize(
+    ("shape", "have", "alike"), [((1, 1), 0.0, True), ((2, 3), 0.0, True), ((1, 1), 1e-4, False)]
+)
+def test_what_eager_s_layer_norm_of_equal_numbers_rounds_to(shape, have, alike):
+    """x * rstd - mean * rstd of 16 bits is a rounding, of any size beside 0, which it should be."""
+    program = _program(
+        f"t = torch.full({shape}, 0.3, dtype=torch.float16)", "y = F.layer_norm(t, t.shape[-1:])"
+    )
+    eager = observe(program.source(), lambda f: f)
+    where = [n for n, (_, value) in enumerate(eager.parts) if getattr(value, "shape", 0) == shape]
+    wanted = eager.parts[where[-1]][1]
+    assert 0 < wanted.abs().max() < 1e-5
+    assert _Judges(program).accept(where[-1], wanted, torch.full_like(wanted, have)) is alike
+
+
 @pytest.mark.parametrize(("have", "alike"), [("0.1000004", True), ("0.10001", False)])
 def test_a_python_number_is_judged_by_float64_too(have, alike):
     """What `.item()` gives may be as far from float64 as eager's own, or a little more."""

@@ -75,6 +75,8 @@ _TEXT = """
     $f.uniform_(-1, 1)
     $f.normal_()
     $f.bernoulli_(0.5)
+    $m.addmm_($m, $m.new_ones($m.shape[1], $m.shape[1]))
+    torch.cumsum($x, 0, out=$x)
     torch.add($x, $y, out=$o)
     torch.mul($x, $s, out=$o)
     torch.sum($x, 0, out=$o)

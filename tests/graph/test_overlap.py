@@ -9,8 +9,10 @@ from jitmagic.graph.overlap import why_order_matters
 
 X = torch.empty(4, 6, device="meta")
 WINDOW = torch.empty(12, device="meta").as_strided((4, 6), (1, 1))
+SQUARE = torch.empty(4, 4, device="meta")
 HARMLESS = {
     "itself": ("add_", (X, X)),
+    "a product, of one matrix twice": ("addmm_", (SQUARE[:2, :2], SQUARE[2:, 2:], SQUARE[2:, 2:])),
     "halves": ("copy_", (X[:2], X[2:])),
     "columns that interleave": ("copy_", (X[:, ::2], X[:, 1::2])),
     "another storage": ("add_", (X, torch.empty_like(X))),
@@ -27,13 +29,15 @@ HARMFUL = {
     "a row among the written": ("setitem", (X, slice(0, 2), X[0])),
     "another element size": ("copy_", (X.view(torch.int16)[0], X[0])),
     "one tensor twice in a list": ("_foreach_add_", ([X, X], 1)),
+    "a product of its own": ("addmm_", (SQUARE, SQUARE, torch.empty_like(SQUARE))),
 }
 
 
 @pytest.mark.parametrize("case", HARMLESS)
 def test_plain_changes_of_values(case: str) -> None:
     name, args = HARMLESS[case]
-    assert why_order_matters(name, args, {}, [X]) is None
+    written = args[0] if isinstance(args[0], list) else [args[0]]
+    assert why_order_matters(name, args, {}, written) is None
 
 
 @pytest.mark.parametrize("case", HARMFUL)
@@ -41,6 +45,13 @@ def test_writes_over_what_is_read(case: str) -> None:
     name, args = HARMFUL[case]
     written = args[0] if isinstance(args[0], list) else [args[0]]
     assert why_order_matters(name, args, {}, written) is not None
+
+
+@pytest.mark.parametrize(("name", "harmful"), [("mul", False), ("mm", True), ("cumsum", True)])
+def test_results_that_are_written_to_an_operand(name: str, harmful: bool) -> None:
+    """`out=`: a kernel that reads on while it writes gives what its own order makes of that."""
+    found = why_order_matters(name, (SQUARE, SQUARE), {"out": SQUARE}, [SQUARE])
+    assert (found is not None) is harmful
 
 
 def test_nothing_is_asked_of_calls_that_do_not_write() -> None:

@@ -12,7 +12,7 @@ import jitmagic
 from tests.fuzz.tiers import compiled_by
 from tests.workers import Pool
 
-from .batches import Tally, examine_cases
+from .batches import DeviceLost, Tally, examine_cases, run_eagerly
 from .edges import Case, cases, operators, unmade
 from .judge import unlike
 from .recipes import Operand
@@ -200,6 +200,19 @@ def handle(task):
 
 serve(handle)
 """
+
+
+def test_an_assertion_of_eager_s_kernel_is_eager_s(monkeypatch) -> None:
+    """It is told when the GPU has come to it: nobody may blame what runs next."""
+
+    def assertion() -> None:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", assertion)
+    operand = Operand((3, 4), torch.float32)
+    with pytest.raises(DeviceLost, match="assert"):
+        run_eagerly(Case("aten.neg.default", "{0}.neg()", (operand,), torch.float32), "cpu")
 
 
 def test_a_worker_that_dies_is_an_outcome() -> None:

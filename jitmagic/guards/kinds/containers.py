@@ -8,7 +8,7 @@ from ...bytecode import FrameSnapshot
 from ..constants import exact_name, same_constant
 from ..contents import SIZED, length_of
 from ..guard import ANY_KEY, DictKeysAre, EntriesEmpty, KeyAbsent, LengthIs, SetHas
-from ..read import UNREADABLE, entries_of, read_source
+from ..read import UNREADABLE, entries_of, instance_dict, read_source
 from ..source import InstanceDict, Source, describe
 from ..words import is_was, short
 from .row import OfSource, Registers, Step, missing, row
@@ -138,7 +138,7 @@ def _attribute_appeared(owner: Source, key: str, frame: FrameSnapshot) -> str | 
     except UNREADABLE:
         return missing(owner)
     try:
-        table = object.__getattribute__(instance, "__dict__")
+        table = instance_dict(instance)
     except AttributeError:
         return None
     return f"{describe(owner)} has an attribute {key} of its own now" if key in table else None

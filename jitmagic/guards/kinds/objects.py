@@ -153,8 +153,8 @@ class _NumbersRelate(Kind[NumbersRelate]):
                 number = read_source(source, frame)
             except UNREADABLE:
                 return missing(source)
-            is_exact = not isinstance(number, int) or EXACT.has(number)
-            if type(number) is not symbol.kind or not is_exact:
+            is_number = type(number) is symbol.kind
+            if not is_number or (symbol.kind is int and not EXACT.has(number)):
                 return f"{describe(source)} is {short(number)}, was a number"
             known[symbol] = number
         if is_true_of(guard.op, guard.left, guard.right, dict(known)):

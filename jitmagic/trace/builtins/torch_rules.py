@@ -8,6 +8,7 @@ in a table of refusals ends the graph with that sentence and runs as plain Pytho
 
 from __future__ import annotations
 
+import sys
 import types
 
 import torch
@@ -207,8 +208,18 @@ def _refused(function: types.FunctionType | types.BuiltinFunctionType) -> str | 
         return _STATE
     if name in REFUSED_FUNCTIONS:
         return REFUSED_FUNCTIONS[name]
+    if _is_disallowed(function):
+        return "torch.compile has no graph go past it either"
     while module:
         if module in REFUSED_MODULES:
             return REFUSED_MODULES[module]
         module = module.rpartition(".")[0]
     return None
+
+
+def _is_disallowed(function: types.FunctionType | types.BuiltinFunctionType) -> bool:
+    """Whether a call breaks torch.compile's graphs, as torch's graph_break() does, which nothing
+    but its id tells, or what a program disallows; both have loaded the module that keeps the ids.
+    """
+    kept = getattr(sys.modules.get("torch._dynamo.trace_rules"), "_disallowed_callable_ids", None)
+    return id(function) in (getattr(kept, "function_ids", None) or ())

@@ -60,6 +60,7 @@ _PYTHON_DTYPES: dict[type, torch.dtype] = {
     complex: torch.complex128,
 }
 _MOST_IN_RANGE = 1024
+_LARGEST = torch.iinfo(torch.int64).max
 _ASKING_FOR_DTYPES = ("torch tensor", "torch as_tensor", "torch asarray")
 _TAKING_RANGES = ("operator getitem", *_ASKING_FOR_DTYPES)
 
@@ -263,7 +264,12 @@ def plain(constant: Any, name: str) -> Any:
     if kind is range and name in _TAKING_RANGES and len(constant) <= _MOST_IN_RANGE:
         return [*constant]
     is_plain = kind not in ARRAY_SCALARS[1:] or name in _ASKING_FOR_DTYPES
-    return constant if is_plain or not is_number(kind, name) else constant.item()
+    if is_plain or not is_number(kind, name):
+        return constant
+    number = constant.item()
+    # No call of torch takes it, and of an operator numpy's own method makes an array.
+    is_too_large = isinstance(number, int) and number > _LARGEST
+    return constant if is_too_large else number
 
 
 def is_number(kind: type, name: str) -> bool:

@@ -31,7 +31,8 @@ def required_grad(machine: Machine, owner: Any, wanted: object) -> Node:
     graph: GraphBuilder = machine.graph
     node: Node = owner.node
     meta: torch.Tensor = node.meta["val"]
-    if meta.requires_grad is wanted and not graph.flags_vary(node):
+    is_so = meta.requires_grad is wanted and not graph.flags_vary(node)
+    if is_so and not (wanted and _is_refused(owner)):
         return node
     differentiable = meta.is_floating_point() or meta.is_complex()
     is_inference = graph.inference.is_on or node.meta.get("inference")
@@ -42,6 +43,12 @@ def required_grad(machine: Machine, owner: Any, wanted: object) -> Node:
     if not wanted:
         raise GraphBreak(_REASON)
     return graph.require_grad(node, machine.lines())
+
+
+def _is_refused(owner: Any) -> bool:
+    """Whether eager refuses although it is so: what was made in inference mode is for that."""
+    made_there = owner.live is not None and owner.live.is_inference()
+    return made_there and not torch.is_inference_mode_enabled()
 
 
 def _of_an_input(machine: Machine, owner: Any, wanted: bool) -> Node:

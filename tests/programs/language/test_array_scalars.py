@@ -203,3 +203,31 @@ def test_a_number_that_tensors_refuse_is_eagers_error(number: Any) -> None:
     for run in (assigned, jitmagic.jit(assigned)):
         with pytest.raises(TypeError, match="can't assign a numpy"):
             run(torch.zeros(3, 2), number)
+
+
+TOO_LARGE: dict[str, Callable[[Tensor, Any], Any]] = {
+    "operator": lambda x, n: x * n,
+    "reflected": lambda x, n: n * x,
+    "quotient": lambda x, n: n / x,
+    "equal": lambda x, n: x == n,
+    "function": lambda x, n: torch.mul(x, n),
+    "in place": lambda x, n: x.clone().mul_(n),
+    "filled": lambda x, n: torch.full_like(x, n),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_what_no_int64_holds_is_left_to_numpy(name: str) -> None:
+    """No call of torch takes it; numpy's operators make arrays of tensors, or refuse."""
+    fn = TOO_LARGE[name]
+    compiled = jitmagic.jit(fn)
+    for number in (np.uint64(3), np.uint64(2**63 - 1), np.uint64(2**63), np.uint64(2**64 - 1)):
+        x = torch.ones(2)
+        try:
+            wanted = fn(x, number)
+        except TypeError as error:
+            with pytest.raises(TypeError) as raised:
+                compiled(x, number)
+            assert str(raised.value) == str(error)
+        else:
+            alike(compiled(x, number), wanted)

@@ -161,3 +161,14 @@ def test_integer_views_of_results() -> None:
     assert all(map(torch.equal, (doubled, halves), bits(x)))
     assert halves.data_ptr() == doubled.data_ptr()
     assert counts_of(run).graphs == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"), [((2, 1), (1, 2)), ((2, 3), (1, 4)), ((2, 1, 3), (1, 7, 2))]
+)
+def test_magnitudes_lie_as_eager_s(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    """Where an axis of one element leaves a choice, eager makes another than its meta function."""
+    z = torch.arange(30).to(torch.complex64).as_strided(shape, strides)
+    compiled = jitmagic.jit(lambda z: (z.abs(), z.real.abs(), z.imag.contiguous().abs()))
+    eager = z.abs(), z.real.abs(), z.imag.contiguous().abs()
+    assert [t.stride() for t in compiled(z)] == [t.stride() for t in eager]

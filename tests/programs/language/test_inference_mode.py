@@ -211,3 +211,17 @@ def test_results_share_memory_as_in_eager() -> None:
     with torch.inference_mode():
         whole.add_(1)
     assert row.tolist() == [3.0, 3.0, 3.0]
+
+
+def test_what_was_made_there_is_refused_outside_each_time() -> None:
+    """Also where it requires grad by now, so that nothing would change."""
+    with torch.inference_mode():
+        x = torch.ones(2)
+        x.requires_grad_()
+    compiled = jitmagic.jit(lambda x, wanted: x.requires_grad_(wanted) * 2)
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="Setting requires_grad=True on inference tensor"):
+            compiled(x, True)
+        with torch.inference_mode():
+            assert compiled(x, True).tolist() == [2, 2]
+    assert compiled(x.clone(), True).tolist() == [2, 2]

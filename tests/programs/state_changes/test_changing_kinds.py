@@ -368,3 +368,28 @@ def named_tuples_change(tag: Tag) -> list[Any]:
         ),
         seen(f, Pair(1.0, 2.0), Known(1.0, 2.0, 3.0), x3()),
     ]
+
+
+@scenario
+def another_kind_of_argument_comes(tag: Tag) -> list[Any]:
+    """What a compile looks at of it is not to run its methods."""
+    told = []
+
+    class Noisy:
+        def __getitem__(self, key):
+            told.append(key)
+            return x3()
+
+        @property
+        def size(self):
+            told.append("size")
+            return x3()
+
+    @tag
+    def f(given):
+        if isinstance(given, Noisy):
+            return 0.0
+        return given["a"] * 2 if isinstance(given, dict) else given[0] + len(given)
+
+    calls = {"a": x3()}, [x3()], (x3(), 2), {"a": x3()[:2]}, [x3()[:2]]
+    return [(seen(f, given), seen(f, Noisy()), list(told)) for given in calls]
