@@ -328,9 +328,7 @@ def _compile_static(
     *,
     options: Options,
 ) -> Compiled:
-    """`kernels`: asked for an executable of each ATen graph before one is built. `asked`: the
-    results that gradients may be asked for; None: all.
-    """
+    """`kernels`: asked for executables first. `asked`: whose gradients are asked for; None: all."""
     if callable(options.backend):
         with record.stage(USERS_BACKEND):
             run = options.backend(written(traced.graph), make_inputs())
@@ -339,24 +337,26 @@ def _compile_static(
         return modes_kept(traced.graph, _as_tuple(run)), None
 
     specs = tuple(entry.spec for entry in traced.inputs)
+    whole = traced.graph, specs, options, record, make_inputs, kernels
     try:
         if (split := split_into_subgraphs(traced.graph, asked)) is not None:
             return _compile_split(split, specs, options, record, kernels)
     except OperationFailed:
         raise
     except CompileFailed as failed:  # outputs that share memory, say: one graph does without
+        made = _compile_ahead(*whole)
         _tell_of_one_node(record, str(failed))
-    return _compile_ahead(traced.graph, specs, options, record, make_inputs, kernels)
+        return made
+    return _compile_ahead(*whole)
 
 
 def _tell_of_one_node(record: Recording, why: str) -> None:
-    tell_once(
-        record,
-        "one node",
+    told = (
         f"results of {record.name} that are computed from one another are one autograd node, "
         f"so none can be differentiated with respect to another: {why}\n"
-        "  hint: where such gradients are needed, put jitmagic.graph_break() between the results",
+        "  hint: where such gradients are needed, put jitmagic.graph_break() between the results"
     )
+    tell_once(record, "one node", told)
 
 
 def _compile_split(
@@ -372,8 +372,8 @@ def _compile_split(
         if options.verify:
             verify_graph(subgraph.graph)
         taken = tuple(specs[slot] for slot in subgraph.inputs)
-        make_inputs = partial(examples, taken)
-        run, outputs = _compile_ahead(subgraph.graph, taken, options, record, make_inputs, kernels)
+        known = taken, options, record, partial(examples, taken), kernels
+        run, outputs = _compile_ahead(subgraph.graph, *known)
         runs.append((run, subgraph.inputs, subgraph.outputs, subgraph.dead))
         specs += outputs or ()
     run = split_graph(len(inputs), tuple(runs), split.outputs)

@@ -54,7 +54,7 @@ void call(const AliasStep& step, const at::Tensor& tensor, c10::SmallVectorImpl<
 
 }  // namespace
 
-// (kView, slot, name, overload, arguments, grad mode, results) | (kData, slot) | (kBump, slot, times)
+// (kView, slot, name, overload, arguments, grad mode, results) | (kData, slot) | (kBump, slot, times) | (kLeaf, slot)
 AliasStep read_alias_step(PyObject* tuple) {
   AliasStep step;
   step.kind = AliasStep::Kind(integer(item(tuple, 0)));
@@ -68,6 +68,7 @@ void perform(const AliasStep& step, const at::Tensor& tensor, c10::SmallVectorIm
   switch (step.kind) {
     case AliasStep::kView: call(step, tensor, views); break;
     case AliasStep::kData: views.push_back(tensor.variable_data()); break;
+    case AliasStep::kLeaf: tensor.set_requires_grad(true); break;
     case AliasStep::kBump:
       if (tensor.is_inference()) break;  // these have no counter
       for (size_t i = 0; i < step.count; i++) torch::autograd::impl::bump_version(tensor);

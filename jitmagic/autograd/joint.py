@@ -96,7 +96,7 @@ def _trace(
         _check_inputs(traced, inputs)
         with mode:  # the history of a view whose base was written since is made when asked for
             finished = Outputs.of(traced, outputs)
-        _check_leaves(gm, traced, finished.results)
+        _check_leaves(gm, traced, outputs, finished.results)
         with by_python_dispatcher(BACKWARD in by_python):
             gradients = _differentiate(mode, traced, finished.results, saved)
     return _finish(recorder, traced, inputs, finished, gradients)
@@ -310,13 +310,26 @@ def _check_inputs(traced: Sequence[Traced], specs: Sequence[TensorSpec]) -> None
             )
 
 
-def _check_leaves(gm: GraphModule, inputs: Sequence[Traced], results: Sequence[Traced]) -> None:
-    """An autograd node exists for the sake of its inputs, so the program's own leaf needs one."""
-    if any(tensor.requires_grad for tensor in inputs):
+def _check_leaves(
+    gm: GraphModule,
+    inputs: Sequence[Traced],
+    outputs: Sequence[Traced],
+    results: Sequence[Traced],
+) -> None:
+    """An autograd node exists for the sake of its inputs, so the program's own leaf needs one, and
+    a leaf that is handed out would get no gradient.
+    """
+    nodes = [node for node in gm.graph.nodes if node.target == "requires_grad_"]
+    recorded = [tensor for tensor in results if tensor.requires_grad]
+    if not nodes or not recorded:
         return
-    leaves = [node for node in gm.graph.nodes if node.target == "requires_grad_"]
-    if leaves and any(tensor.requires_grad for tensor in results):
-        raise _failed(leaves[0], CompileFailed("no input of the graph requires grad"))
+    if not any(tensor.requires_grad for tensor in inputs):
+        raise _failed(nodes[0], CompileFailed("no input of the graph requires grad"))
+    leaves = [tensor for tensor in outputs if tensor.custom in nodes and tensor.is_leaf]
+    reach = reach_of([history_of(result) for result in recorded], leaves)
+    for leaf, reached in zip(leaves, reach, strict=True):
+        if reached and leaf.custom is not None:
+            raise _failed(leaf.custom, CompileFailed("a result of the same graph leads to it"))
 
 
 # -- backward --------------------------------------------------------------------------------------

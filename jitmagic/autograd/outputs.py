@@ -21,7 +21,7 @@ from ..graph.propagate import target_name
 from ..graph.sym_node import as_dimension, as_dimensions, sizes_of
 from ..spec import TensorSpec
 from .origins import origin_of
-from .result import AliasStep, FromInput, Output, Result, VersionBump, ViewOf, ViewReplay
+from .result import AliasStep, FromInput, Leaf, Output, Result, VersionBump, ViewOf, ViewReplay
 from .traced import AliasCall, Traced
 from .views import UNSAFE_SPLITS
 
@@ -45,28 +45,26 @@ class Outputs:
         for value in values:
             if not isinstance(value, Traced):
                 raise CompileFailed(f"the graph returns a {type(value).__name__}, no traced tensor")
-            if value.custom is not None and value.is_leaf and value.requires_grad:
-                why = "it makes a leaf of the autograd graph, which is alive at the end"
-                raise OperationFailed(_name(value.custom), why, value.custom)
             if value.cell.frozen:
                 raise CompileFailed("the graph returns a tensor constant or a view of one")
         bases = _bases(inputs, values)
         owned = (base for base in bases if base.cell.input is None)
         results = list({id(base): base for base in owned}.values())
-        for result in results:
-            if result.requires_grad and result.is_leaf:
-                raise CompileFailed(
-                    "a leaf that requires grad is made inside the graph and returned"
-                )
+        for result in results:  # of a view that was written to, the history is made here
+            if result.requires_grad and result.is_leaf and not _is_leaf(result):
+                raise CompileFailed("a tensor that the program did not make a leaf is one")
         replay = _Replay(inputs, results)
-        pairs = zip(values, bases, strict=True)
+        pairs = list(zip(values, bases, strict=True))
         replay.reach([value for value, base in pairs if value is not base])
-        kinds = [_kind(*pair, results, replay) for pair in zip(values, bases, strict=True)]
-        wanted = {
-            id(base) for value, base in zip(values, bases, strict=True) if value.requires_grad
-        }
+        kinds = [_kind(*pair, results, replay) for pair in pairs]
+        wanted = {id(base) for value, base in pairs if value.requires_grad and not _is_leaf(base)}
         given = [one if id(one) in wanted else _without_history(one) for one in results]
         return cls(given, tuple(kinds), replay.steps())
+
+
+def _is_leaf(tensor: Traced) -> bool:
+    """Whether the program made it a leaf that requires grad: it has no history yet."""
+    return tensor.custom is not None and tensor.requires_grad and tensor.is_leaf
 
 
 def _without_history(result: Traced) -> Traced:
@@ -108,19 +106,23 @@ def _is_special(value: Traced) -> bool:
     meta = _creation_meta(value)
     if meta == _Meta.MULTI_OUTPUT_NODE:
         return True
-    return value.requires_grad and meta != _Meta.DEFAULT
+    return value.requires_grad and meta != _Meta.DEFAULT and not _is_leaf(value)
 
 
 def _kind(value: Traced, base: Traced, results: Sequence[Traced], replay: _Replay) -> Output:
     number = base.cell.input
     if value is not base:
-        if value.requires_grad and value._base is not base and not _is_split(value, base):
+        if value.requires_grad and value._base is not base and not _has_own_history(value, base):
             raise _apart_in_history(value)
         known = number is None and value._base is base
         return ViewOf(replay.slot(value), _spec(value), _index(results, base) if known else None)
     if number is not None:
         return FromInput(number)
-    return Result(_index(results, value), value.requires_grad)
+    return Result(_index(results, value), value.requires_grad and not _is_leaf(value))
+
+
+def _has_own_history(value: Traced, base: Traced) -> bool:
+    return _is_leaf(value) or _is_split(value, base)
 
 
 def _apart_in_history(value: Traced) -> CompileFailed:
@@ -145,6 +147,11 @@ def _is_split(value: Traced, base: Traced) -> bool:
         raise OperationFailed(_name(node), why, node)
     own = function is not None and function.name().startswith("UnsafeSplit")
     return own and (call.source is base or call.source._base is base)
+
+
+def _detaches(call: AliasCall) -> bool:
+    """Whether what it gives has no history, whatever it is given."""
+    return call.op is None or call.op is aten.detach.default
 
 
 def _index(results: Sequence[Traced], value: Traced) -> int:
@@ -173,12 +180,18 @@ class _Replay:
         self._replayed: dict[tuple[int, int], int] = {}  # number of the call, index -> slot
         self._free = len(self._slots)
         self._steps: list[AliasStep] = []
+        self._leaves: set[int] = set()  # slots
+        for result in results:
+            self._mark_leaf(result)
 
     def reach(self, values: Sequence[Traced]) -> None:
         """Replay the views that lead to values which are none of the inputs and results."""
-        needed = {call.number: call for value in values for call in self._chain(value)}
-        for _, call in sorted(needed.items()):
+        chains = [step for value in values for step in self._chain(value)]
+        for _, call in sorted({call.number: call for _, call in chains}.items()):
             self._replay(call)
+            for value, _ in chains:
+                if value.origin is not None and value.origin[0] is call:
+                    self._mark_leaf(value)
         for value in values:
             self._counter(value)
 
@@ -195,10 +208,19 @@ class _Replay:
             self._bump(slot, tensor._version)
         return tuple(self._steps)
 
-    def _chain(self, value: Traced) -> Iterator[AliasCall]:
-        """The calls between a value and the input or result that it is reached from."""
+    def _mark_leaf(self, tensor: Traced) -> None:
+        """What views of it are replayed behind that has a history."""
+        slot = self.slot(tensor)
+        if _is_leaf(tensor) and slot not in self._leaves:
+            self._leaves.add(slot)
+            self._steps.append(Leaf(slot))
+
+    def _chain(self, value: Traced) -> Iterator[tuple[Traced, AliasCall]]:
+        """The calls between a value and the input or result that it is reached from, and what they
+        gave.
+        """
         while id(value) not in self._slots:
-            if value.custom is not None:
+            if value.custom is not None and not _is_leaf(value):
                 why = "its result shares memory with an input or another result"
                 raise OperationFailed(_name(value.custom), why, value.custom)
             if value.origin is None or value.label:
@@ -206,7 +228,11 @@ class _Replay:
             call = value.origin[0]
             if call.label != call.source.label:
                 raise CompileFailed("an output is a view of a tensor whose shape changes in place")
-            yield call
+            leaf = call.source.custom if _is_leaf(call.source) else None
+            if leaf is not None and call.grad and value.is_leaf and not _detaches(call):
+                why = "there are views of it from before it was a leaf"
+                raise OperationFailed(_name(leaf), why, leaf)
+            yield value, call
             value = call.source
 
     def _replay(self, call: AliasCall) -> None:

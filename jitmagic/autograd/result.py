@@ -15,7 +15,7 @@ graph: placeholders `(*saved, *tangents)`; outputs one gradient (or None) per en
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ __all__ = [
     "AliasStep",
     "FromInput",
     "Joint",
+    "Leaf",
     "Output",
     "Partition",
     "Result",
@@ -98,6 +99,15 @@ class VersionBump(AliasStep):
 
 
 @dataclass(frozen=True, slots=True)
+class Leaf(AliasStep):
+    """The tensor in `slot`, which has no history, requires grad from here on: a parameter that the
+    program made.
+    """
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
 class Joint:
     """forward_outputs/grad_outputs name the nodes of `graph` by their meaning."""
 
@@ -135,13 +145,16 @@ class Partition:
 
 def output_specs(joint: Joint) -> list[TensorSpec]:
     """What the user's outputs will be like."""
+    leaves = {step.slot for step in joint.aliasing if isinstance(step, Leaf)}
     specs = []
     for output in joint.outputs:
         match output:
             case Result(index):
-                specs.append(joint.results[index])
+                spec = joint.results[index]
+                is_leaf = len(joint.inputs) + index in leaves
+                specs.append(replace(spec, requires_grad=True, is_leaf=True) if is_leaf else spec)
             case FromInput(index):
                 specs.append(joint.inputs[index])
-            case ViewOf(spec=spec):
-                specs.append(spec)
+            case ViewOf(slot, spec):
+                specs.append(replace(spec, is_leaf=True) if slot in leaves else spec)
     return specs

@@ -27,13 +27,23 @@ from ..symbols.expr import Expr
 from ..symbols.scalar import Symbol
 from .partial import backward_without, spent_parts, tangent_nodes
 from .replay import Replay, drawn_from, replay_inputs
-from .result import AliasStep, FromInput, Output, Partition, Result, VersionBump, ViewOf, ViewReplay
+from .result import (
+    AliasStep,
+    FromInput,
+    Leaf,
+    Output,
+    Partition,
+    Result,
+    VersionBump,
+    ViewOf,
+    ViewReplay,
+)
 from .saved import TRACED
 
 __all__ = ["Once", "SizedShell", "interpreted", "make_callable", "replayed"]
 
 Executable = Callable[..., Any]
-_VIEW, _DATA, _BUMP = 0, 1, 2  # enum AliasStep::Kind
+_VIEW, _DATA, _BUMP, _LEAF = range(4)  # enum AliasStep::Kind
 
 
 def make_callable(
@@ -212,6 +222,8 @@ def _alias_step(step: AliasStep) -> tuple[Any, ...]:
     match step:
         case VersionBump(slot, times):
             return _BUMP, slot, times
+        case Leaf(slot):
+            return _LEAF, slot
         case ViewReplay(None, source):
             return _DATA, source
         case ViewReplay(op, source, args, grad, outputs):

@@ -218,13 +218,6 @@ class GraphBuilder:
             return map_tensors(value, self._nodes.__getitem__)
         return self._record(target, args, kwargs, value, placement.device, written, random, lines)
 
-    def own_leaf(self, node: Node) -> Node | None:
-        """The leaf of the program's own that a tensor is, or shares memory and history with."""
-        if not node.meta["val"].requires_grad:
-            return None
-        memory = storage_of(node)
-        return next((leaf for leaf in self.leaves if storage_of(leaf) == memory), None)
-
     def call_function(
         self,
         call: FunctionCall,

@@ -246,7 +246,10 @@ def _check_storage(
 def _check_draws(
     name: str, args: Sequence[Any], kwargs: dict[str, Any], tensors: list[torch.Tensor]
 ) -> None:
-    if name in _FILLED_AT_RANDOM and not tensors[0].is_contiguous():
+    filled = tensors[0]
+    if name.endswith("_like"):  # of parts of another tensor they are contiguous
+        filled = torch.empty_like(filled, memory_format=kwargs.get("memory_format"))
+    if name in _FILLED_AT_RANDOM and not filled.is_contiguous():
         _reject("the order in which strided memory is filled decides which number goes where")
     if name == "bernoulli_":
         chance = _argument(args, kwargs, 1, "p", 0.5)

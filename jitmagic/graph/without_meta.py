@@ -196,6 +196,7 @@ WITHOUT_META: Mapping[Any, Callable[..., Any]] = {
     aten.multilabel_margin_loss_backward.default: _gradient,
     aten.fractional_max_pool3d_backward.default: _gradient,
     aten._ctc_loss_backward.default: _gradient,
+    aten._ctc_loss_backward.Tensor: _gradient,
     aten.histogram.bin_ct: _histogram,
     aten.histogram.bins_tensor: _histogram_between,
     aten._histogramdd_bin_edges.default: _edges,

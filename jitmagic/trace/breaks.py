@@ -344,7 +344,7 @@ class InlineTooDeep(Reason):
 class Construction(Reason):
     __slots__ = ()
     expected = True
-    template = "{what}: modules and their parameters are made outside of graphs"
+    template = "{what}: such modules and parameters are made outside of graphs"
     explanation = "Plain Python makes them; what computes with them behind that is compiled."
     advice = "make it once, outside of what is called often"
 

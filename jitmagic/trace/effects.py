@@ -245,8 +245,6 @@ class ExitBuilder:
             why = "a number that it computed is kept elsewhere"
             reason = TransformRefused.of(name="torch.func", why=why)
             raise Unrestorable("a number at a level of torch.func", node.meta["step"], reason)
-        if (leaf := self._graph.own_leaf(node)) is not None:
-            raise Unrestorable("a tensor that became a leaf", leaf.meta["step"])
         index = self._graph.output(node)
         return self._outputs.setdefault(index, FromGraph(index))
 

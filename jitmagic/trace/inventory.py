@@ -36,6 +36,7 @@ from .builtins import objects as _objects
 from .builtins import operators as _operators
 from .builtins import optimizers as _optimizers
 from .builtins import ordering as _ordering
+from .builtins import parameters as _parameters
 from .builtins import patterns as _regular
 from .builtins import process_state as _process_state
 from .builtins import recurrent as _recurrent
@@ -101,6 +102,7 @@ MODULES: tuple[ModuleType, ...] = (
     _autocast, _autograd_functions, _checkpointing, _checks, _clocks, _constructors, _containers,
     _copying, _counters, _differentiation, _distributions, _foreach, _functional_calls,
     _introspection, _iteration, _iterator_tools, _logs, _numbers, _objects, _operators, _ordering,
+    _parameters,
     _impure_calls, _regular, _process_state, _seeds, _set_methods, _signatures, _statistics, _sums,
     _texts, _torch_calls, _transforms, _wrappers,
     _numpy_calls, _attributes, _calls, _comparisons, _container_opcodes, _control,

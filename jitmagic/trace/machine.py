@@ -66,6 +66,7 @@ from .values.exceptions import ExceptionValue
 from .values.fresh import fresh_value
 from .values.functions import FunctionValue
 from .values.generators import GeneratorValue
+from .values.leaves import keep_leaves
 from .values.namespaces import GlobalsValue
 from .values.varying_counts import place_of_test
 from .wrap import wrap_object
@@ -251,6 +252,7 @@ class Machine:
             draws = self.effects.draws(builder)
             effects = builder.effects()
             check_histories(self.graph)
+            keep_leaves(self.graph)
             check_dead_calls(self.graph)
         except Unrestorable as lost:
             cause = f": {self.stop.reason.message}" if self.stop is not None else ""

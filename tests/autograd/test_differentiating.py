@@ -169,11 +169,6 @@ def not_used(a, b):
     return grad((a * 2).sum(), (a, b))[0]
 
 
-def leaf_returned(a, b):
-    leaf = (a * b).detach().requires_grad_()
-    return leaf, (leaf * leaf).sum()
-
-
 def leaf_at_a_break(a, b):
     leaf = (a * b).detach().requires_grad_()
     jitmagic.graph_break()
@@ -196,7 +191,7 @@ def batched(a, b):
 
 @pytest.mark.parametrize(
     "function",
-    [not_used, leaf_returned, leaf_at_a_break, history_outside, batched],
+    [not_used, leaf_at_a_break, history_outside, batched],
     ids=lambda f: f.__name__,
 )
 @pytest.mark.filterwarnings("ignore:.*:jitmagic.errors.FallbackWarning")

@@ -44,6 +44,12 @@ def _ctc(x: torch.Tensor) -> tuple[Any, ...]:
     return op, torch.ones_like(loss), x, targets, *lengths, loss, alpha, 0
 
 
+def _ctc_of_tensors(x: torch.Tensor) -> tuple[Any, ...]:
+    _, grad, x, targets, *lengths, loss, alpha, blank = _ctc(x)
+    op = aten._ctc_loss_backward.Tensor
+    return op, grad, x, targets, *map(torch.tensor, lengths), loss, alpha, blank
+
+
 def _encoder_layer(x: torch.Tensor) -> tuple[Any, ...]:
     wide, narrow = torch.ones(2, 2, x.shape[-1], dtype=x.dtype)
     ones = torch.ones(3 * x.shape[-1], x.shape[-1], dtype=x.dtype)
@@ -65,6 +71,7 @@ def _cases() -> Iterator[tuple[Any, ...]]:
     yield from map(_several, _layouts(ROWS))
     yield from map(_pool, _layouts(IMAGE))
     yield from map(_ctc, _layouts(IMAGE[0, 0].log_softmax(-1)))
+    yield from map(_ctc_of_tensors, _layouts(IMAGE[0, 0].log_softmax(-1)))
     yield from map(_encoder_layer, _layouts(IMAGE[0, 0]))
     for x in (*_layouts(ROWS), ROWS[0, 0], ROWS[:0]):
         yield aten.histogram.bin_ct, x, 3

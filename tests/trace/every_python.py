@@ -35,6 +35,7 @@ TORCH_SIDE = (
     "jitmagic.trace.builtins.nested",
     "jitmagic.trace.builtins.numpy_calls",
     "jitmagic.trace.builtins.optimizers",
+    "jitmagic.trace.builtins.parameters",
     "jitmagic.trace.builtins.process_state",
     "jitmagic.trace.builtins.recurrent",
     "jitmagic.trace.builtins.seeds",
@@ -88,7 +89,7 @@ class _Graph:
 
     def __init__(self, grad_enabled: bool) -> None:
         self.grad_enabled = grad_enabled
-        self.assertions = self.switched = ()
+        self.assertions = self.switched = self.leaves = ()
         self.mutated_inputs: dict[Any, int] = {}
 
     def finish(self, name: str) -> tuple[Any, tuple]:
@@ -98,6 +99,9 @@ class _Graph:
         return ()
 
     def differentiable_outputs(self) -> list[Any]:
+        return []
+
+    def leaves_behind(self, outputs: list[Any]) -> list[Any]:
         return []
 
 

@@ -119,7 +119,7 @@ def hook(x):
 
 
 def parameter_inside(x):
-    y = nn.Parameter(torch.zeros(3))  # here
+    y = nn.Parameter(x.numpy())  # here
     return x + y
 
 
@@ -274,7 +274,7 @@ def from_buffer(x):
 
 def module_inside(x):
     y = x + 1
-    return nn.Linear(3, 3)(y)  # here
+    return nn.LSTM(3, 3)(y)  # here
 
 
 BREAKS = {
@@ -283,7 +283,7 @@ BREAKS = {
     nonzero_length: "data decide", mask_branch: "y = x[x > 0]",
     slice_by_tensor: "", contains: "in", equal: "equal", allclose: "allclose",
     hook: "register_hook",
-    parameter_inside: "", seed: "state of the process",
+    parameter_inside: "such a value", seed: "state of the process",
     threads: "state of the process", default_dtype: "state", rng_state: "state", generator: "",
     vmap: "branch", linearize: "function", checkpoint: "use_reentrant", deepcopy: "",
     pickled: "", data_ptr: "storage", storage: "storage", sparse: "strided", resize: "storage",

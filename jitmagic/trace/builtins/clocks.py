@@ -66,6 +66,9 @@ class LateReading(DeferredValue):
     def operand(self, machine: Machine) -> Value:
         return self
 
+    def waits(self) -> bool:
+        return True
+
 
 def _reads(clock: Clock) -> None:
     broken = GraphBreak(StatefulCall.of(name=f"time.{clock.__name__}"))

@@ -22,7 +22,6 @@ from ...graph.known import known_value
 from ...guards.guard import IdentityIs
 from ...guards.source import Source
 from ..breaks import (
-    Construction,
     GraphBreak,
     RefusedTorchCall,
     TensorItem,
@@ -208,12 +207,13 @@ def _wrap_limits(machine: Machine, obj: Any, source: Source) -> Value:
     return NumberLimits(obj, source)
 
 
-@constructs(lambda kind: issubclass(kind, torch.Tensor), before_others=True)
+@constructs(
+    lambda kind: issubclass(kind, torch.Tensor) and kind is not torch.nn.Parameter,
+    before_others=True,
+)
 def _make_tensor(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     if cls.live is torch.Tensor and default_device(machine) is None:
         return _of_legacy_class(cls.live, machine, args, kwargs)
-    if issubclass(cls.live, torch.nn.Parameter):
-        raise GraphBreak(Construction.of(what=f"{name_of(cls.live)}()"))
     why = "it makes a leaf or an uninitialised tensor of a class"
     raise GraphBreak(RefusedTorchCall.of(name=name_of(cls.live), why=why))
 

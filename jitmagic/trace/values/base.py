@@ -109,9 +109,6 @@ class GraphBuilder(Protocol):
     def output(self, node: Any) -> int:
         """Make `node` an output (the same node gives the same index)."""
 
-    def own_leaf(self, node: Any) -> Any | None:
-        """The leaf of the program's own whose gradient `node` would hand on."""
-
     def finish(self, name: str) -> tuple[torch.fx.GraphModule, tuple[GraphInput, ...]]:
         """The finished graph: outputs one flat tuple; unused placeholders and dead pure nodes
         dropped."""

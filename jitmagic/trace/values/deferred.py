@@ -102,9 +102,15 @@ class DeferredValue(Value):
 
     def refuse(self, machine: Machine, what: str) -> NoReturn:
         symbols = self.symbols(machine)
-        if not symbols:  # the graph has to have run
+        if not symbols or self.waits():  # the graph has to have run
             raise GraphBreak(UnsupportedOperation.of(what=what, types=self.describe()))
         raise Specialize(symbols, f"{what} of {self.describe()}")
+
+    def waits(self) -> bool:
+        """Whether it is made of what nobody knows before the graph has run: to know the numbers
+        that it is made of beside that would not help.
+        """
+        return any(isinstance(part, DeferredValue) and part.waits() for part in self.args)
 
     def symbols(self, machine: Machine) -> list[Symbol]:
         """Of all its numbers."""

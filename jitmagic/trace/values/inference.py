@@ -89,7 +89,16 @@ def as_inference_tensor(tensor: torch.Tensor) -> torch.Tensor:
 def handed_out(builder: Builder, owner: Any) -> Recipe:
     """The recipe of a TensorValue that the trace made."""
     made = builder.output(owner, owner.node)
-    return builder.invoke(as_inference_tensor, (made,)) if is_made_inside(owner.node) else made
+    if is_made_inside(owner.node):
+        return builder.invoke(as_inference_tensor, (made,))
+    if owner.live is None and owner.kind is not torch.Tensor:
+        return builder.invoke(_of_class, (made, builder.constant(owner.kind)))
+    return made
+
+
+def _of_class(tensor: torch.Tensor, kind: type) -> torch.Tensor:
+    tensor.__class__ = kind
+    return tensor
 
 
 def is_made_inside(node: Node) -> bool:

@@ -4,7 +4,7 @@ Comes in: the tensor's value, and the flag asked for. Goes out: the node that th
 there on, for autograd's later questions. A tensor from outside that nothing was computed of yet is
 given the flag before the graph runs, which then has an input that requires grad. Later on it keeps
 its memory: its node is one of `detach()`, and an effect sets the flag at the exit; break where a
-later backward would have to lead to such a leaf.
+later backward would have to lead to such a leaf. One that the program made is a result like others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...graph.builder import GraphBuilder
 from ..breaks import GraphBreak, RefusedTorchCall
 from .base import Machine, Unrestorable
 
-__all__ = ["check_leaves", "required_grad"]
+__all__ = ["check_leaves", "keep_leaves", "required_grad"]
 
 _REASON = RefusedTorchCall.of(
     name="Tensor.requires_grad_", why="it makes a leaf of the autograd graph"
@@ -102,6 +102,18 @@ def _is_view_of(meta: torch.Tensor, node: Node) -> bool:
     if not isinstance(view, torch.Tensor) or view.requires_grad or not view._is_view():
         return False
     return bool(view.untyped_storage()._cdata == meta.untyped_storage()._cdata)
+
+
+def keep_leaves(graph: GraphBuilder) -> None:
+    """Hand out the leaves of the program's own that results lead to, if they lead to nothing else.
+    A graph has an autograd node for the sake of its inputs: the graph is split behind such leaves.
+    """
+    outputs = graph.differentiable_outputs() if graph.leaves else []
+    behind = set(graph.leaves_behind(outputs))
+    if behind <= set(graph.leaves):
+        for leaf in graph.leaves:
+            if leaf in behind:
+                graph.output(leaf)
 
 
 def check_leaves(graph: GraphBuilder) -> None:

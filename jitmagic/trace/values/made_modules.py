@@ -2,18 +2,18 @@
 
 Comes in: a call of a module class. Goes out: a record of attributes and tables, filled by its
 `__init__`, inlined, and called like any module; an exit that hands it out makes the object and
-gives it what is in the record. One that makes parameters is made by plain Python.
+gives it what is in the record, parameters too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from ..breaks import Construction, GraphBreak, UnknownObject, UnsupportedOperation
-from ..builtins.registry import handles
+from ..builtins.registry import handler_of, handles
 from ..result import Effect, Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
 from .class_facts import (
@@ -27,7 +27,7 @@ from .class_facts import (
 from .classes import ClassValue, constructs
 from .mappings import DictValue
 from .module_hooks import has_global_hooks
-from .nn_module import TABLES, NNModuleValue
+from .nn_module import TABLES, NNModuleValue, is_parameter
 from .operators import is_none
 from .originals import MODULE, beneath
 from .sets import SetValue
@@ -93,13 +93,18 @@ class MadeModuleValue(NNModuleValue):
     def register(self, machine: Machine, name: str, value: Value) -> None:
         """`torch.nn.Module.__setattr__`."""
         value, key = value.realize(machine), machine.constant(name)
-        if isinstance(value, TensorValue) and issubclass(value.kind, torch.nn.Parameter):
-            raise GraphBreak(Construction.of(what=f"registering the parameter {name!r}"))
-        modules, buffers = (self._table(machine, table) for table in ("_modules", "_buffers"))
-        if isinstance(value, NNModuleValue):
-            if name in self.attrs or buffers.find(machine, key) is not None:
+        parameters, buffers, modules = (self._table(machine, table) for table in TABLES)
+        others = [table.find(machine, key) for table in (parameters, buffers, modules)]
+        if is_parameter(value):
+            if name in self.attrs or others[1:] != [None, None]:
+                self.refuse(machine, f"replacing the attribute {name!r}")
+            self.call_method(machine, "register_parameter", [key, value], {})
+        elif isinstance(value, NNModuleValue):
+            if name in self.attrs or others[:2] != [None, None]:
                 self.refuse(machine, f"replacing the attribute {name!r}")
             modules.set_item(machine, key, value)
+        elif others[0] is not None:
+            self.refuse(machine, f"replacing the parameter {name!r}")
         elif modules.find(machine, key) is not None:
             self.refuse(machine, f"replacing the submodule {name!r}")
         elif buffers.find(machine, key) is not None:
@@ -162,18 +167,18 @@ def _begin(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(None)
 
 
-def _registers(method: Any, table: str, kinds: tuple[type[Value], ...]) -> None:
-    """A method that puts something of a kind, or None, into a table of a module made here."""
+def _registers(method: Any, table: str, fits: Callable[[Value], bool]) -> None:
+    """A method that puts something that fits, or None, into a table of a module made here."""
 
     @handles(method)
     def _register(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         module, *given = args
         if not isinstance(module, MadeModuleValue):
-            return trusted_function(machine, method).call(machine, args, kwargs)
+            return _register_in_live(machine, method, args, kwargs)
         named = dict(zip(("name", "value", "persistent"), given, strict=False)) | dict(kwargs)
         value = next((named[k] for k in ("value", "tensor", "module", "param") if k in named), None)
         name = named.get("name")
-        if name is None or value is None or not (is_none(value) or isinstance(value, kinds)):
+        if name is None or value is None or not (is_none(value) or fits(value)):
             module.refuse(machine, f"{method.__name__} with these arguments")
         module._table(machine, table).set_item(machine, name, value)
         if table == "_buffers" and "persistent" in named:
@@ -184,6 +189,17 @@ def _registers(method: Any, table: str, kinds: tuple[type[Value], ...]) -> None:
         return machine.constant(None)
 
 
-_registers(torch.nn.Module.register_buffer, "_buffers", (TensorValue,))
-_registers(torch.nn.Module.register_parameter, "_parameters", ())
-_registers(torch.nn.Module.add_module, "_modules", (NNModuleValue,))
+def _register_in_live(machine: Machine, method: Any, args: Args, kwargs: Kwargs) -> Value:
+    module, *given = args
+    if not kwargs and len(given) == 2 and is_parameter(given[1].realize(machine)):
+        has = handler_of(hasattr)
+        assert has is not None
+        if not has(machine, [module, given[0]], {}).truth(machine):  # else it raises
+            module.set_attr(machine, given[0].as_constant(machine), given[1])
+            return machine.constant(None)
+    return trusted_function(machine, method).call(machine, args, kwargs)
+
+
+_registers(torch.nn.Module.register_buffer, "_buffers", lambda v: isinstance(v, TensorValue))
+_registers(torch.nn.Module.register_parameter, "_parameters", is_parameter)
+_registers(torch.nn.Module.add_module, "_modules", lambda v: isinstance(v, NNModuleValue))

@@ -1,8 +1,8 @@
 """Named tuples: tuples with a class of their own.
 
-Comes in: a live instance of a tuple subclass made by `namedtuple` or `typing.NamedTuple`, or a call
-of `tuple.__new__` with such a class.  Goes out: fields by name, and the methods of the class,
-inlined.
+Comes in: a live instance of a tuple subclass made by `namedtuple` or `typing.NamedTuple`, or by
+torch in C, or a call of `tuple.__new__` with such a class.  Goes out: fields by name, and the
+methods of the class, inlined.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import typing
 from collections.abc import Iterable
+from typing import Any
 
 from ...guards.guard import TypeIs
 from ...guards.source import Source, TypeOf
@@ -21,7 +22,7 @@ from .class_facts import NOTHING, attribute_of_class, guard_attribute, is_standa
 from .classes import ClassValue, bind, constructs
 from .list_store import wrap_items
 from .opaque import OpaqueValue
-from .sequences import TupleValue
+from .sequences import StructuredTuple, TupleValue
 
 __all__ = ["NamedTupleValue", "is_named_tuple"]
 
@@ -50,6 +51,12 @@ def is_named_tuple(kind: type) -> bool:
     own = [base for base in kind.__mro__ if base not in _BASES]
     names = {name for base in own for name in vars(base)}
     return all(name in _USUAL for name in names if name.startswith("__") and name.endswith("__"))
+
+
+def _is_structure(kind: Any) -> bool:
+    """Whether C made the class, of torch.return_types for one, and all fields are items."""
+    known = "n_sequence_fields" in vars(kind) and kind.__mro__ == (kind, tuple, object)
+    return known and kind.n_fields == kind.n_sequence_fields and not kind.n_unnamed_fields
 
 
 class NamedTupleValue(TupleValue):
@@ -106,6 +113,8 @@ def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) ->
 def _wrap_named_tuple(machine: Machine, obj: tuple[object, ...], source: Source) -> Value:
     kind = type(obj)
     machine.guard(TypeIs(source, kind))
+    if _is_structure(kind):
+        return StructuredTuple(kind, wrap_items(machine, obj, source), source)
     if not is_named_tuple(kind):
         return OpaqueValue(kind, source, obj)
     _guard_protocols(machine, kind)

@@ -27,7 +27,7 @@ from ...guards.source import (
     TypeOf,
 )
 from ..aliased_dicts import Access
-from ..breaks import Construction, GraphBreak, UnknownObject
+from ..breaks import GraphBreak, UnknownObject
 from ..builtins.registry import handles
 from ..wrap import wraps
 from .backward_hooks import BACKWARD_HOOKS
@@ -54,7 +54,7 @@ from .sequences import SliceValue
 from .tensor import TensorValue
 from .trusted import trusted
 
-__all__ = ["TABLES", "NNModuleValue"]
+__all__ = ["TABLES", "NNModuleValue", "is_parameter"]
 
 TABLES = ("_parameters", "_buffers", "_modules")
 _HOOKS = (*BACKWARD_HOOKS, *FORWARD_HOOKS)
@@ -75,7 +75,7 @@ class NNModuleValue(InstanceValue):
     ) -> None:
         super().__init__(cls, live, source)
         self.callable_as_is = False  # the guard on hooks is installed
-        self.shifted = False  # the traced code replaced a buffer: the live tables are out of date
+        self.shifted = False  # the traced code stored in a table: the live ones are out of date
 
     # -- attributes ------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class NNModuleValue(InstanceValue):
         """What is in one of the tables is not in the dictionary itself."""
         own = self.use_table(machine)
         if self.shifted:
-            self.refuse(machine, "__dict__ after a buffer was replaced")
+            self.refuse(machine, "__dict__ after a table was changed")
         in_tables = any(name in own.get(part, ()) for part in TABLES)  # type: ignore[operator]
         if name in own or not in_tables:
             entry = super().dict_entry(machine, name)
@@ -158,7 +158,7 @@ class NNModuleValue(InstanceValue):
         raw = attribute_of_class(self.cls.live, name)
         if name in own:
             if self.shifted and name in TABLES:
-                self.refuse(machine, f"{name} after a buffer was replaced")
+                self.refuse(machine, f"{name} after a table was changed")
             guard_not_shadowed(machine, self.cls.live, name, raw)
             return machine.lazy(own[name], Item(table, name), certain=False)
         # Else the class itself has it, or its own __getattr__ says whether tables are read.
@@ -256,30 +256,39 @@ class NNModuleValue(InstanceValue):
         """`torch.nn.Module.__setattr__`."""
         value = value.realize(machine)
         own = object.__getattribute__(self.live, "__dict__")
-        if name in own["_modules"] or name in own["_parameters"]:
-            if self._holds(machine, name, value):
-                return
+        if is_parameter(value):
+            self._store_part(machine, "_parameters", name, value)
+        elif isinstance(value, NNModuleValue):
+            self._store_part(machine, "_modules", name, value)
+        elif name in own["_modules"] or name in own["_parameters"]:
             self.refuse(machine, f"replacing the submodule or parameter {name!r}")
-        is_parameter = isinstance(value, TensorValue) and issubclass(value.kind, torch.nn.Parameter)
-        if is_parameter or isinstance(value, NNModuleValue):
-            raise GraphBreak(Construction.of(what=f"registering {name!r}"))
-        if name in own["_buffers"]:
+        elif name in own["_buffers"]:
             self._replace_buffer(machine, name, value)
         else:
             self.store_attr(machine, name, value)
 
     def _holds(self, machine: Machine, name: str, value: Value) -> bool:
         """Whether a submodule or parameter is stored where it is already; relied on."""
-        module = torch.nn.modules.module
-        own = object.__getattribute__(self.live, "__dict__")
-        if name in own or any(vars(module)[table] for table in _REGISTRATION_HOOKS):
+        if name in object.__getattribute__(self.live, "__dict__"):
             return False
-        held = self.in_tables(machine, name)
+        held = self.attrs.get(name)
+        if held is None:
+            held = self.in_tables(machine, name)
         if held is None or held.realize(machine) is not value:
             return False
-        tables = InstanceDict(ImportedModule(module.__name__))
-        machine.guard(EntriesEmpty(tables, _REGISTRATION_HOOKS))
-        return True
+        return _registers_quietly(machine)
+
+    def _store_part(self, machine: Machine, table: str, name: str, value: Value) -> None:
+        """A parameter or submodule that takes another's place, or has a new name."""
+        if self._holds(machine, name, value):
+            return
+        own = object.__getattribute__(self.live, "__dict__")
+        apart = any(name in own[other] for other in TABLES if other != table)
+        apart = apart or guarded_attribute(machine, self.cls.live, name) is not NOTHING
+        quiet = self.as_torch(machine, "register_parameter") and _registers_quietly(machine)
+        if apart or not quiet:
+            self.refuse(machine, f"such a value for {name!r} of a module's {table}")
+        self._store_in_table(machine, table, name, value)
 
     def _replace_buffer(self, machine: Machine, name: str, value: Value) -> None:
         none = isinstance(value, ConstantValue) and value.value is None
@@ -290,12 +299,15 @@ class NNModuleValue(InstanceValue):
         is_same = known is None or known.realize(machine) is value
         if isinstance(value, TensorValue) and value.live is live and is_same:
             return  # what `self.count += 1` stores
+        self._store_in_table(machine, "_buffers", name, value)
+
+    def _store_in_table(self, machine: Machine, table: str, name: str, value: Value) -> None:
         if any(self.attrs.get(table) is not None for table in TABLES):
-            self.refuse(machine, "replacing a buffer of a module whose tables were read")
+            self.refuse(machine, f"changing {table} of a module whose tables were read")
         guarded_attribute(machine, self.cls.live, name)
         self.shifted = True
-        buffers = self.use_table(machine)["_buffers"]
-        machine.aliased_dicts.use(id(buffers), Access.NAMESPACE, changing=True)
+        entries = self.use_table(machine)[table]
+        machine.aliased_dicts.use(id(entries), Access.NAMESPACE, changing=True)
         self.attrs[name] = value
         setter = MODULE["__setattr__"]  # a class of the user's may have another
         plain = attribute_of_class(self.cls.live, "__setattr__") is setter
@@ -355,6 +367,20 @@ class NNModuleValue(InstanceValue):
             for name, table in tables.items()
             if table.is_changed(machine)
         }
+
+
+def _registers_quietly(machine: Machine) -> bool:
+    """Whether no hook runs where a parameter or submodule is stored; guarded if so."""
+    module = torch.nn.modules.module
+    if any(vars(module)[table] for table in _REGISTRATION_HOOKS):
+        return False
+    tables = InstanceDict(ImportedModule(module.__name__))
+    machine.guard(EntriesEmpty(tables, _REGISTRATION_HOOKS))
+    return True
+
+
+def is_parameter(value: Value) -> bool:
+    return isinstance(value, TensorValue) and issubclass(value.kind, torch.nn.Parameter)
 
 
 @handles(torch.nn.Module.__getattr__)

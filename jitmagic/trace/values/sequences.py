@@ -438,8 +438,8 @@ class StructuredTuple(TupleValue):
 
     __slots__ = ("_kind",)
 
-    def __init__(self, kind: type, items: Sequence[Value]) -> None:
-        super().__init__(items)
+    def __init__(self, kind: type, items: Sequence[Value], source: Source | None = None) -> None:
+        super().__init__(items, source)
         self._kind = kind
 
     def python_type(self, machine: Machine) -> type:

@@ -11,7 +11,7 @@ back. Sizes are Python ints, guarded by the TensorMatch of the graph's inputs.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,7 +42,7 @@ from ..builtins.torch_rules import DATA_METHODS, RAISING_ON_DATA, REFUSED_METHOD
 from ..input_memory import check_written_inputs
 from ..many_results import refuse_many
 from ..numpy_emulation import ARRAY_SCALARS
-from ..result import Recipe
+from ..result import Effect, Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
 from .bound_data import bind_data
 from .counters import read_counter
@@ -65,6 +65,7 @@ from .leaves import required_grad
 from .mappings import DictValue
 from .masks import by_coordinates
 from .number_index import at_number, at_numbers
+from .operators import is_none
 from .originals import TENSOR
 from .scalar_calls import call_with_scalars
 from .scalars import ScalarValue, SymbolicNumber
@@ -156,7 +157,7 @@ class TensorValue(Value):
             return record(machine, target, [self, *map(machine.constant, args)])
         if name == "grad":
             return read_gradient(machine, self)
-        if name == "grad_fn" and not self.meta.requires_grad:
+        if name == "grad_fn" and self.meta.is_leaf:
             return machine.constant(None)
         return self._other_attribute(machine, name)
 
@@ -316,6 +317,10 @@ class TensorValue(Value):
 
     def recipe(self, builder: Builder) -> Recipe:
         return handed_out(builder, self)
+
+    def fill(self, builder: Builder) -> Iterable[Effect]:
+        if self.grad is not None and not is_none(self.grad):
+            yield builder.set_attr(self, "grad", self.grad)
 
     def describe(self) -> str:
         meta = self.meta

@@ -1,4 +1,4 @@
-"""Draws of torch's with `generator=None`, as libraries write them: those of the default one."""
+"""Draws of torch's with `generator=None`, as libraries write them, and like parts of tensors."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
     "uniform_": lambda x: torch.empty(2, 8).uniform_(0, 1, generator=None) + x,
     "normal_": lambda x: torch.empty_like(x).normal_(generator=None),
 }
+# Like parts of other tensors: what is filled is contiguous. Like turned ones it is not.
+LIKE: dict[str, Callable[[Tensor], Tensor]] = {
+    "a chunk": lambda x: torch.randn_like(x.sin().chunk(2, 1)[1]),
+    "every other column": lambda x: torch.rand_like(x.sin()[:, ::2]),
+    "the same row": lambda x: torch.randint_like(x.sin()[:1].expand(3, -1), 9),
+}
 BACKENDS: list[dict[str, Any]] = [
     {"backend": "eager"},
     {"backend": "aot_eager"},
@@ -39,9 +45,9 @@ BACKENDS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("how", BACKENDS, ids=["eager", "aot", "cpp", "aten"])
-@pytest.mark.parametrize("draw", DRAWS)
-def test_no_generator_is_the_default_one(draw: str, how: dict[str, Any]) -> None:
-    run = DRAWS[draw]
+@pytest.mark.parametrize("draw", [*DRAWS, *LIKE])
+def test_draws_are_eagers(draw: str, how: dict[str, Any]) -> None:
+    run = (DRAWS | LIKE)[draw]
     compiled = jitmagic.jit(run, fullgraph=True, **how)
     x = torch.linspace(-1, 1, 16).reshape(2, 8)
     for seed in range(3):
