@@ -9,7 +9,7 @@ and does not without, is traced for the sizes of its call, and the Trace says wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -24,7 +24,7 @@ from .graph.node_meta import lines_of
 from .guards.read import read_source
 from .guards.source import Source
 from .symbols.interval import INT64, Interval
-from .symbols.size import hintless, is_of_tensor, origin_at
+from .symbols.size import hintless, is_of_tensor
 from .trace.breaks import FailedOperation
 from .trace.concrete import places_of
 from .trace.machine import trace
@@ -70,10 +70,11 @@ def _trace_sizes(
     handle: Handle, snapshot: FrameSnapshot, stop: Stop | None, varying: frozenset[Source] | None
 ) -> Trace:
     """With sizes as symbols where they vary."""
-    options = handle.options
-    dynamic = dynamic_dims(options, partial(handle.ledger.differing_sizes, snapshot))
+    options, differing = handle.options, partial(handle.ledger.differing_sizes, snapshot)
+    dynamic = dynamic_dims(options, differing)
     if handle.goes_on is not None:
         handed_on, args = handle.flat.root.handed_on, (*snapshot.args, *snapshot.cells)
+        dynamic = dynamic_dims(options, differing, handed_on.is_constant)
         dynamic = dynamic and partial(_also, dynamic, handed_on.dims)
         numbers = handed_on.numbers_of(handle.flat.parameters, args)
         varying = varying if not numbers else numbers | (varying or frozenset())
@@ -100,8 +101,8 @@ def _trace_loops(
     varying: frozenset[Source] | None,
     dims: Dims | None,
 ) -> Trace:
-    """Loops whose number of rounds was seen to vary are Python's, unless a graph break is not
-    wanted, or a round needs to know which one it is.
+    """Loops whose number of rounds varies (it is a symbol) are Python's, unless a graph break is
+    not wanted, or a round needs to know which one it is.
     """
     flat, options = handle.flat, handle.options
     dynamic = dims and DynamicDims(dims, handle.ledger.earlier_sizes(snapshot))
@@ -112,7 +113,7 @@ def _trace_loops(
         unroll(flat)
         traced = trace(snapshot, options, stop, varying, dynamic, *_known(handle))
     rounds = [] if options.fullgraph else counts_of_rounds(traced)
-    if rounds and (flat.root.rolled or _has_differed(handle, snapshot, rounds)):
+    if rounds:
         known = _known(handle, may_roll=True)
         rolled = trace(snapshot, options, stop, numbers, dynamic, *known)
         traced = rolled if ends_at_loop(rolled) else traced
@@ -124,14 +125,6 @@ def _known(handle: Handle, may_roll: bool = False) -> tuple[Loops, Callable[[str
     """Of loops, and the files in which data decide as they do in this call."""
     foresees = is_library_file if handle.ledger.foresees else None
     return loops_of(handle.flat, may_roll), foresees
-
-
-def _has_differed(handle: Handle, snapshot: FrameSnapshot, origins: Iterable[Hashable]) -> bool:
-    """Whether sizes or numbers are not what they were in another call."""
-    numbers = handle.ledger.varying(snapshot) or ()
-    sizes = handle.ledger.differing_sizes(snapshot)
-    differing = {origin_at(source, place) for source, places in sizes.items() for place in places}
-    return any(origin in differing or origin in numbers for origin in origins)
 
 
 def _changed(changed: Resized, source: Source, tensor: torch.Tensor) -> set[int]:

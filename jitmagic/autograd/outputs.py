@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from ..errors import CompileFailed, OperationFailed
 from ..graph.propagate import target_name
@@ -99,7 +100,9 @@ def _is_special(value: Traced) -> bool:
     written to the view lies otherwise than it. Another view of a temporary that nobody else has is
     as good as a tensor of its own, and replaying it has its price at each call.
     """
-    if value.is_conj() or (value.path and value.memory_layout() is not None):
+    with _pop_mode_temporarily():  # reading the value again is no operation of the program
+        lies_otherwise = value.path and value.memory_layout() is not None
+    if value.is_conj() or lies_otherwise:
         return True
     if not value._is_view():
         return False

@@ -9,13 +9,13 @@ into a Total lie at most BLOCK additions per lane (fewer than 2 * BLOCK never ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..loops.expr import Axis
 from ..symbols.size import Dimension, Size, supposed
 from .cpp_text import count_text
 
-__all__ = ["BLOCK", "BlockLevel", "Span", "block_level", "spans_of", "whole_span"]
+__all__ = ["BLOCK", "BlockLevel", "Span", "block_level", "fits_a_step", "spans_of", "whole_span"]
 
 # Eager's CPU sums cascade in steps of 16 to 32 additions. At 32 the rms error is theirs, and the
 # entry into the Total (6 operations) adds a fifth to the arithmetic of a sum that lies in L1.
@@ -25,17 +25,20 @@ SHORT = 512  # elements of a row that is one block at any width: one limit, so o
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One loop from `start` to `stop`, at most `extent` points, `width` of them a step."""
+    """One loop from `start` to `stop`, at most `extent` points, `width` of them a step. `lanes`:
+    what tells how many of them count, where one step has room for all.
+    """
 
     axis: Axis
     start: str
     stop: str
     extent: Dimension
     width: int = 1
+    lanes: str = ""
 
     @property
     def steps(self) -> Dimension:
-        return -(-self.extent // self.width)
+        return 1 if self.lanes else -(-self.extent // self.width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,19 @@ def whole_span(axis: Axis, width: int = 1) -> Span:
     return Span(axis, "0", count_text(axis.extent), axis.extent, width)
 
 
-def spans_of(axes: Sequence[Axis], lane: Axis | None, width: int) -> tuple[Span, ...]:
+def spans_of(
+    axes: Sequence[Axis], lane: Axis | None, width: int, lanes: str = ""
+) -> tuple[Span, ...]:
     """The loops over all of the axes, the lanes innermost."""
     plain = tuple(whole_span(axis) for axis in axes if axis != lane)
-    return plain if lane is None else (*plain, whole_span(lane, width))
+    return plain if lane is None else (*plain, replace(whole_span(lane, width), lanes=lanes))
+
+
+def fits_a_step(axis: Axis, width: int) -> bool:
+    """A row that varies and fits into one step is supposed to go on fitting: a loop over its blocks
+    takes a fifth of the time of a layer norm of 8 columns.
+    """
+    return isinstance(axis.extent, Size) and supposed("<=", axis.extent, width)
 
 
 def block_level(spans: Sequence[Span], of_rows: bool) -> BlockLevel | None:
@@ -79,6 +91,8 @@ def block_level(spans: Sequence[Span], of_rows: bool) -> BlockLevel | None:
                 inner *= most
                 continue
             return BlockLevel(depth, most * span.width, False)  # blocks as long as they may be
+        if span.lanes:
+            continue
         assert isinstance(span.extent, int)
         if inner * span.steps <= BLOCK:
             inner *= span.steps

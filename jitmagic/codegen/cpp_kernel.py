@@ -165,19 +165,20 @@ class KernelWriter:
         """Open a loop over all points of `axes`, in parallel when that pays; how many scopes."""
         rows = extent_product(axes)
         if not axes or not self._parallel(rows):
+            opened = self.passes.open_step() if axes else 0
             self.passes.serial(axes)
-            return len(axes)
+            return opened + len(axes)
         grain = self._grain(self._work() // self._speed(), rows)
         body = self.body
         pieces = self._pieces(points(axes), self._exact_work(), grain)
         self._open_range(pieces)
+        opened = 2 + self.passes.open_step()
         name = axes[0].name if len(axes) == 1 else "row"
         bound = axes if len(axes) == 1 else ()
         body.open(f"for (int64_t {name} = begin; {name} < end; ++{name}) {{", bound)
-        if len(axes) == 1:
-            return 2
-        self._digits(axes, "row")
-        return 2
+        if len(axes) > 1:
+            self._digits(axes, "row")
+        return opened
 
     def _digits(self, axes: Sequence[Axis], flat: str) -> None:
         """Coordinates from a flat position; the current scope then knows the axes."""

@@ -13,13 +13,13 @@ that of a short sum, whatever the loops around them are and whatever shares the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..loops.expr import Axis, AxisVar, Expr, Integer, add, mul, times
 from ..loops.ir import Reduction, Value
 from ..schedule.score import extent_product, points
 from ..symbols.size import Size
-from .cpp_blocks import BlockLevel, Span, block_level, spans_of, whole_span
+from .cpp_blocks import BlockLevel, Span, block_level, fits_a_step, spans_of, whole_span
 from .cpp_reduce import Accumulator
 from .cpp_text import CTYPES, blocks_text, count_text
 from .cpp_values import Body
@@ -45,6 +45,7 @@ class PassWriter:
     kernel: Structure
     lanes: Lanes
     body: Body
+    steps: dict[tuple[Axis, int], str] = field(default_factory=dict)  # rows of one step
 
     def write(self, passes: Sequence[Pass], split: bool = False) -> None:
         """All passes, in order."""
@@ -59,6 +60,19 @@ class PassWriter:
                 self._split_pass(pass_, axis, width, rows)
             else:
                 self._pass(pass_, axis, width, rows)
+
+    def open_step(self) -> int:
+        """Open, around rows of a length that varies and is one step, what tells whole steps from
+        others, so that no row has to; how many scopes. Of one length: each has the rows once more.
+        """
+        for lane, width in self.lanes.passes:
+            if lane is not None and fits_a_step(lane, width):
+                name = self.body.name("n")
+                header = f"jm::one_step<{width}>({count_text(lane.extent)}, [&](auto {name})"
+                self.body.open(f"{header} JM_BODY {{", footer="});")
+                self.steps[lane, width] = name
+                return 1
+        return 0
 
     def _scratch_rows(self, passes: Sequence[Pass]) -> dict[Value, tuple[str, tuple[Axis, ...]]]:
         """Memory for values that later passes use again, with the axes in the order it is laid out:
@@ -96,7 +110,8 @@ class PassWriter:
 
     def _pass(self, pass_: Pass, lane: Axis | None, width: int, rows: Rows) -> None:
         """One loop nest over the pass's axes, the lane axis innermost."""
-        spans = spans_of(pass_.axes, lane, width)
+        lanes = "" if lane is None else self.steps.get((lane, width), "")
+        spans = spans_of(pass_.axes, lane, width, lanes)
         totals = [self._accumulator(node, lane, width, spans) for node in pass_.reductions]
         for total in totals:
             self.body.line(total.declare())
@@ -418,6 +433,8 @@ def _blocks_of(span: Span) -> str:
     begins at such a block and is as long as parts are, or ends where the axis does.
     """
     extent = span.axis.extent
+    if span.lanes:
+        return f"jm::block({span.lanes}, "
     if span.start == "0" and span.stop == count_text(extent):
         return blocks_text(span.width, extent)
     whole = isinstance(extent, int) and extent % span.width == 0

@@ -75,7 +75,7 @@ _KEYWORDS = """
 """  # [lex.key] of C++17, which kernels are compiled as
 _OURS = "main args bad begin end n sum jm part L first rows finish"
 _TAKEN = frozenset([*_KEYWORDS.split(), *_OURS.split(), *CTYPES.values(), "errno", "size_t"])
-_LOCAL = re.compile(r"[vijrp]\d|row|part|acc|tile|after\d+")
+_LOCAL = re.compile(r"[vijrpn]\d|row|part|acc|tile|after\d+")
 
 
 def literal(value: bool | int | float, dtype: torch.dtype) -> str:

@@ -27,6 +27,7 @@ from ..loops.ir import (
     Value,
     walk,
 )
+from ..schedule.deps import run_time_values
 from ..schedule.rebuild import expr_axes
 from .cpp_text import (
     CTYPES,
@@ -66,6 +67,7 @@ class Scope:
     footer: str = ""
     lines: list[str] = field(default_factory=list)
     env: dict[Value, Text] = field(default_factory=dict)
+    divisors: dict[Value, str] = field(default_factory=dict)
 
 
 class Body:
@@ -194,6 +196,8 @@ class Body:
                 return self._load(node, depth, vector)
             case Cast(value=value, dtype=dtype):
                 return f"jm::convert<{CTYPES[dtype]}>({self._reach(value, depth).code})"
+            case Compute(op="truediv", args=(value, count)) if _is_count(count):
+                return f"{closed(self._reach(value, depth).code)} / {self._divisor(count, depth)}"
             case Compute(op=op, args=args):
                 texts = [self._operand(op, arg, depth, vector) for arg in args]
                 return call_text(op, texts, node.dtype, args[-1].dtype)
@@ -203,6 +207,16 @@ class Body:
                 lanes = self._lane_index(expr, depth, None)
                 return lanes if dtype == torch.int64 else f"jm::convert<{CTYPES[dtype]}>({lanes})"
         raise TypeError(f"no C++ for {type(node).__name__} here")
+
+    def _divisor(self, count: Value, depth: int) -> str:
+        """The name of a number of elements to divide by, which the kernel is told."""
+        number = self._reach(count, depth)
+        scope = self.scopes[number.depth]
+        if count not in scope.divisors:
+            scope.divisors[count] = name = self.name()
+            ctype = CTYPES[count.dtype]
+            scope.lines.append(f"const jm::Divisor<{ctype}> {name}({number.code});")
+        return scope.divisors[count]
 
     def _operand(self, op: str, arg: Value, depth: int, vector: bool) -> str:
         text = self._reach(arg, depth)
@@ -373,6 +387,17 @@ def _without(expr: Expr, atoms: Mapping[Expr, int]) -> Expr:
     for atom, factor in atoms.items():
         expr = add(expr, mul(atom, -factor))
     return expr
+
+
+def _is_count(value: Value) -> bool:
+    """A number of elements, as a float, that the kernel is told."""
+    return (
+        isinstance(value, Cast)
+        and value.dtype in (torch.float32, torch.float64)
+        and isinstance(value.value, IndexValue)
+        and not expr_axes(value.value.expr)
+        and not run_time_values(value.value.expr)
+    )
 
 
 def _count_uses(one: Structure) -> dict[Value, int]:

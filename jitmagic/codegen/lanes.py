@@ -18,7 +18,7 @@ from ..loops.expr import Axis, Expr
 from ..loops.ir import IndexValue, Load, Reduction, Store, Value, walk
 from ..schedule.deps import run_time_values
 from ..schedule.score import EXPENSIVE, extent_product, op_cost
-from ..symbols.size import Dimension, Size, hint_of
+from ..symbols.size import Dimension, Size, hint_of, supposed
 from ..target import Target
 from .structure import Pass, Structure, coefficient
 
@@ -179,14 +179,18 @@ def _points_at_hints(kernel: Structure) -> int:
 def _outer_width(kernel: Structure, lane: Axis, base: int, target: Target) -> int:
     """Column sums read several registers of a row at once, if that leaves work for all threads. Of
     columns whose number varies the blocks are wide unless threads are needed in this call: where
-    there are few that costs nothing, where there are many narrow ones cost most (sums of 512 by
-    512, made at 11 by 19: 4.7 times).
+    there are many, narrow ones cost most (sums of 512 by 512, made at 11 by 19: 4.7 times). Where
+    there are few, wide ones do (1000 by 8: 2.5 times), so that they stay few is supposed.
     """
     if not any(p.reductions for p in kernel.passes):
         return base
     roots = [root for p in kernel.passes for root in p.roots]
     width = 4 * base if _body_cost(roots)[1] < EXPENSIVE else base
     others = extent_product(axis for axis in kernel.outer if axis != lane)
+    if isinstance(lane.extent, Size) and kernel.outer == (lane,):  # no product: its rows grow
+        for few in (base, 2 * base):
+            if few < width and supposed("<=", lane.extent, few):
+                return few
     if isinstance(lane.extent, Size) and _points_at_hints(kernel) < FEW:
         # Doubles fill twice as many registers, which is twice as much to compile.
         doubles = any(node.dtype == torch.float64 for node in kernel.free)

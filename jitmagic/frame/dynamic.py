@@ -6,7 +6,8 @@ they are compiled for.
 
     dynamic=False   none
     dynamic=None    marked ones; those that differ from an earlier variant
-    dynamic=True    all of tensors among the arguments that are no parameters
+    dynamic=True    all of tensors among the arguments that are no parameters; behind a graph break,
+                    but for what is a constant at the break (trace/handed_on.py)
     dynamic={...}   these: {"x": {0: (1, 4096), 1: None}}, by the argument's name; and as None.
                     {"x": ...}: all of a tensor; of an int or a float itself
 
@@ -106,9 +107,13 @@ def _marks(tensor: torch.Tensor) -> dict[int, tuple[int, int, bool] | None]:
 
 
 def dynamic_dims(
-    options: Options, find_differing: Callable[[], Mapping[Source, Collection[int]]]
+    options: Options,
+    find_differing: Callable[[], Mapping[Source, Collection[int]]],
+    is_constant: Callable[[Source, int], bool] | None = None,
 ) -> Callable[[Source, torch.Tensor], Mapping[int, Interval]] | None:
-    """What the tracer asks of each tensor input; None: nothing is symbolic."""
+    """What the tracer asks of each tensor input; None: nothing is symbolic. `is_constant` tells the
+    places that dynamic=True is not about.
+    """
     if options.dynamic is False:
         return None
     differing = find_differing()
@@ -119,7 +124,8 @@ def dynamic_dims(
         named = asked.get(source.name, ()) if isinstance(source, Argument) else ()
         if (options.dynamic is True and is_argument(source, tensor)) or named is ...:
             rank = tensor.dim()
-            found = dict.fromkeys((*range(rank), *map(stride_place, range(rank))), INT64)
+            places = (*range(rank), *map(stride_place, range(rank)))
+            found |= {p: INT64 for p in places if not (is_constant and is_constant(source, p))}
         else:
             _update(found, tensor, {d: Interval(*limits) for d, limits in named})
         if tensor.__dict__:

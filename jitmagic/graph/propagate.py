@@ -172,10 +172,9 @@ def _followed(
             return told
         if isinstance(error, Specialize):
             raise
-        _retry_with_ints(target, (args, kwargs))
-        text = str(error)
-        if any(sign in text for sign in _NO_DATA):
+        if any(sign in str(error) for sign in _NO_DATA):  # of ints as well
             raise DataDependent(_first_line(error)) from None
+        _retry_with_ints(target, (args, kwargs))
         raise EagerRaises(error) from None
 
 

@@ -2,7 +2,8 @@
 
 Comes in: a trace that ended at a break. Goes out: kept with the function's body, the dimensions and
 numbers that are symbols at the break, so that what resumes there need not be compiled for one value
-first, and the lists that a rolled loop fills, which nobody reads as a whole.
+first; the dimensions that are constants there, which `dynamic=True` is not about; and the lists
+that a rolled loop fills, which nobody reads as a whole.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from ..guards.guard import TensorMatch
 from ..guards.source import Argument, Source
@@ -26,6 +27,7 @@ class HandedOn:
     """By the names of variables."""
 
     sizes: dict[str, set[int]] = field(default_factory=dict)
+    constants: dict[str, set[int]] = field(default_factory=dict)
     numbers: set[str] = field(default_factory=set)
     filled: set[Source] = field(default_factory=set)  # as paths of `without_index`
 
@@ -33,22 +35,24 @@ class HandedOn:
         """What a break says of the variables."""
         if not isinstance(trace.exit, Break):
             return
-        free = {
-            guard.source: guard.free_places
-            for guard in trace.guards
-            if isinstance(guard, TensorMatch) and guard.free_places
-        }
+        matches = {g.source: g for g in trace.guards if isinstance(g, TensorMatch)}
         outputs: Any = next(iter(reversed(trace.graph.graph.nodes))).args[0]
         for name, recipe in _variables(trace.exit):
             match recipe:
-                case FromSource(source) if source in free:
-                    self.sizes.setdefault(name, set()).update(free[source])
+                case FromSource(source) if source in matches:
+                    match_ = matches[source]
+                    self._add(name, len(match_.spec.shape), set(match_.free_places))
                 case FromSource(source) if source in trace.varying:
                     self.numbers.add(name)
-                case FromGraph(index) if dims := _symbolic(outputs[index].meta.get("val")):
-                    self.sizes.setdefault(name, set()).update(dims)
+                case FromGraph(index) if isinstance(meta := outputs[index].meta.get("val"), Tensor):
+                    self._add(name, meta.dim(), _symbolic(meta))
                 case Invoke():  # a size, or what was computed of some
                     self.numbers.add(name)
+
+    def _add(self, name: str, rank: int, symbolic: set[int]) -> None:
+        places = {*range(rank), *map(stride_place, range(rank))}
+        self.sizes.setdefault(name, set()).update(symbolic)
+        self.constants.setdefault(name, set()).update(places - symbolic)
 
     def fill(self, trace: Trace) -> None:
         """Lists of the caller's that a round of a loop writes to have a varying number of items."""
@@ -57,11 +61,16 @@ class HandedOn:
                 case Perform(_, (FromSource(source), *_)) | ReplaceList(FromSource(source)):
                     self.filled.add(without_index(source))
 
-    def dims(self, source: Source, tensor: torch.Tensor) -> set[int]:
+    def dims(self, source: Source, tensor: Tensor) -> set[int]:
         """The places of sizes and strides of an input that vary."""
-        name = source.name if isinstance(source, Argument) else None
         rank = tensor.dim()
-        return {place for place in self.sizes.get(name or "", ()) if -2 - rank < place < rank}
+        sizes = self.sizes.get(_name(source), ())
+        return {place for place in sizes if -2 - rank < place < rank}
+
+    def is_constant(self, source: Source, place: int) -> bool:
+        """Whether a place of an input is one number at each break that tells of it."""
+        name = _name(source)
+        return place in self.constants.get(name, ()) and place not in self.sizes[name]
 
     def numbers_of(self, names: Sequence[str], args: Sequence[object]) -> frozenset[Source]:
         """Those of a resume function's arguments that are numbers and vary."""
@@ -88,9 +97,11 @@ def _variables(exit_: Break) -> Iterator[tuple[str, Recipe]]:
         yield from variables.items()
 
 
-def _symbolic(meta: object) -> set[int]:
-    if not isinstance(meta, torch.Tensor):
-        return set()
+def _name(source: Source) -> str:
+    return source.name if isinstance(source, Argument) else ""
+
+
+def _symbolic(meta: Tensor) -> set[int]:
     sizes = {dim for dim, size in enumerate(meta.shape) if not isinstance(size, int)}
     strides = {stride_place(d) for d, step in enumerate(meta.stride()) if not isinstance(step, int)}
     return sizes | strides

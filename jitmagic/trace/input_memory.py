@@ -103,6 +103,7 @@ def _check_change(graph: GraphBuilder, node: Node) -> None:
 class _Compared:
     """What is known of a graph's inputs: where they lie, and that what is written lies apart."""
 
+    at: dict[Node, Span] = field(default_factory=dict)  # where inputs lie, read once
     inputs: int = 0  # looked at
     spans: list[tuple[Node, Span]] = field(default_factory=list)
     written: int = 0  # looked at
@@ -123,9 +124,16 @@ class _Compared:
             insort(self.apart, span)
 
 
+def _compared(graph: GraphBuilder) -> _Compared:
+    known: _Compared | None = graph.compared
+    if known is None:
+        known = graph.compared = _Compared()
+    return known
+
+
 def _check_apart(graph: GraphBuilder) -> None:
     """Every written input against every other; there may be hundreds of both."""
-    known = graph.compared = graph.compared or _Compared()
+    known = _compared(graph)
     for node, entry in islice(graph.inputs.items(), known.inputs, None):
         if entry.is_memory:
             known.spans.append((node, _span(graph, node)))
@@ -176,12 +184,12 @@ def _meet(one: Span, other: Span) -> bool:
 
 
 def _span(graph: GraphBuilder, node: Node) -> Span:
-    """Where a live input begins and ends, read once; nowhere if it is empty."""
-    span: Span | None = node.meta.get("span")
-    if span is None:
+    """Where a live input begins and ends; nowhere if it is empty."""
+    known = _compared(graph).at
+    if node not in known:
         live: torch.Tensor = graph.owners[node].live
         reach = sum((size - 1) * step for size, step in zip(live.shape, live.stride(), strict=True))
         start = live.data_ptr() if live.numel() else 0
         end = start + (reach + 1) * live.element_size() if live.numel() else 0
-        span = node.meta["span"] = str(live.device), start, end
-    return span
+        known[node] = str(live.device), start, end
+    return known[node]

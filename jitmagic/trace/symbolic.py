@@ -106,13 +106,15 @@ class Symbols(Context):
         self.varying, self.constants = varying, constants
         self.values: dict[Source, Any] = {}  # the ScalarValue of each source that was read
         self.where: UserLine | None = None  # of the Specialize that ends the attempt
-        self.rounds: dict[tuple[Symbol, int], int] = {}  # narrowed at an instruction of the root
-        self.place: Callable[[Symbol], int | None] = lambda symbol: None
+        # An instruction of the root that narrowed a symbol, and the steps at which it did.
+        self.rounds: dict[tuple[Symbol, int], set[int]] = {}
+        self.place: Callable[[Symbol], tuple[int, int] | None] = lambda symbol: None
         self._guard = guard
 
     def _guard_range(self, symbol: Symbol, range: Interval) -> None:
         if (place := self.place(symbol)) is not None:
-            self.rounds[symbol, place] = self.rounds.get((symbol, place), 0) + 1
+            at, step = place
+            self.rounds.setdefault((symbol, at), set()).add(step)
         if is_of_tensor(symbol):
             for guard in guards_of_range(symbol, range):
                 self._guard(guard)
@@ -132,7 +134,7 @@ class Symbols(Context):
 
     def counted(self) -> Iterator[Specialized]:
         """The numbers that tests of `while` loops left a single value, round by round."""
-        for symbol in {symbol: None for (symbol, _), times in self.rounds.items() if times > 1}:
+        for symbol in {symbol: None for (symbol, _), at in self.rounds.items() if len(at) > 1}:
             range = self.range_of(symbol)
             if range is not None and range.low == range.high:
                 yield specialized(symbol, "the number of rounds of a loop", None, True)

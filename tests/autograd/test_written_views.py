@@ -93,3 +93,22 @@ def test_their_gradients(layout: str, view: str) -> None:
     torch.testing.assert_close(ours[0], eager[0])
     torch.testing.assert_close(ours[1], eager[1])
     assert ours[2] == eager[2]
+
+
+@pytest.mark.parametrize("layout", [(1, 0), (1, 1)], ids=["expanded", "overlapping"])
+def test_a_relabelled_view_of_an_input_is_read_again_behind_a_write(
+    layout: tuple[int, int],
+) -> None:
+    """What the program writes to is the input, no constant, at one size and at any."""
+
+    def run(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        view = x.as_strided((x.shape[0] - 1, 2), layout)
+        x[0] = 3
+        return y * 2, view
+
+    compiled = jitmagic.jit(run, options={"on_error": "raise"})
+    for n in (2, 9, 2, 5):
+        ours, theirs, y = torch.arange(3.0), torch.arange(3.0), torch.randn(n, requires_grad=True)
+        (a, view), (b, expected) = compiled(ours, y), run(theirs, y)
+        assert torch.equal(a, b) and torch.equal(view, expected)
+        assert view.stride() == expected.stride() and view._base is ours

@@ -26,6 +26,12 @@ ROWS = {
     "turned": lambda x: x.t().contiguous() * 2,
 }
 
+NORMS = {
+    "softmax": lambda x: x.softmax(1),
+    "norm": lambda x: x - x.mean(1, keepdim=True),
+    "sum": lambda x: (x * x).sum(1),
+}
+
 
 def _text(fn, hints):
     gm, found = symbolic_graph(fn, lambda m, n: (torch.randn(m, n),), hints)
@@ -44,6 +50,37 @@ def test_short_rows_are_one_block():
     assert text.count("jm::exp") == 1 and "jm::in_parts" not in text
     template = compiled(lambda x: x.softmax(1), lambda m, n: (torch.randn(m, n),), (6, 64))
     assert template.holds((6, 512)) and template.holds((5000, 3)) and not template.holds((6, 513))
+
+
+@pytest.mark.parametrize("name", ["softmax", "norm", "sum", "amax", "argmax"])
+def test_rows_of_one_step_ask_for_their_length_once(name):
+    fn = {**ROWS, **NORMS}[name]
+    text = _text(fn, (6, 12))
+    assert text.count("jm::one_step<16>(s1, ") == 1 and "jm::blocks<16>(0, s1" not in text
+    template = compiled(fn, lambda m, n: (torch.randn(m, n),), (6, 12))
+    assert template.holds((6, 16)) and template.holds((900, 2)) and not template.holds((6, 17))
+    for shape in [(6, 12), (6, 16), (5, 15), (40, 2), (3, 1 + 6)]:
+        x = torch.randn(shape)
+        (result,) = template.instantiate(shape)(x)
+        torch.testing.assert_close(result, fn(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_number_of_elements_divides_as_a_constant_does(dtype):
+    """By the product with its reciprocal only where that is exact."""
+    template = compiled(
+        lambda x: (x / x.shape[1], x.mean(1)),
+        lambda m, n: (torch.randn(m, n, dtype=dtype),),
+        (6, 33),
+    )
+    tiny = torch.finfo(dtype).tiny
+    for columns in (2, 3, 16, 49, 64, 100, 256):
+        x = torch.randn(5, columns, dtype=dtype)
+        x[0, 0], x[1, 1] = float("inf"), float("nan")
+        x[2], x[3] = tiny, 1.0
+        quotient, mean = template.instantiate((5, columns))(x)
+        torch.testing.assert_close(quotient, x / columns, rtol=0, atol=0, equal_nan=True)
+        assert mean[3] == 1 and torch.equal(mean[2], x[2].mean())
 
 
 def test_whole_tiles_are_told_from_the_others_at_run_time():

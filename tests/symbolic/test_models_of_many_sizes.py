@@ -1,12 +1,14 @@
 """Layers, networks and steps of training at 16 batch sizes and lengths: how often a frame is
 compiled, and each result and gradient against eager's, with float64 as the judge of roundings.
 
-A frame is compiled twice, with dynamic=True once; and once more where a size is one.
+A frame is compiled twice, with dynamic=True once; and once more where a size is one. The round of
+a loop is compiled once more for its first one, where both states are one tensor.
 """
 
 from __future__ import annotations
 
 import copy
+import operator
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -86,14 +88,16 @@ def within(ours: list[Any], theirs: list[Any], exact: list[Any]) -> None:
         assert error <= 4 * allowed + floor
 
 
-def compiles(fn: Any) -> int:
-    """Of the frame that was compiled most often: of what goes on behind a loop, too."""
-    traced = [r.frame for r in handle_of(fn).journal.records if r.result("trace") is not None]
-    return max(Counter(traced).values())
+def compiles(fn: Any) -> tuple[int, int]:
+    """Of the frame, and of the part behind a break that was compiled most often."""
+    records = handle_of(fn).journal.records
+    traced = Counter(r.frame for r in records if r.result("trace") is not None)
+    own = traced.pop(records[0].frame)
+    return own, max(traced.values(), default=0)
 
 
-def check(name: str, calls: list[Sizes], train: bool, **options: Any) -> int:
-    """Every call is right; how often a frame was compiled."""
+def check(name: str, calls: list[Sizes], train: bool, **options: Any) -> tuple[int, int]:
+    """Every call is right; how often the frame and what goes on behind a loop were compiled."""
     make, inputs = ROW[name]
     torch.manual_seed(0)
     model = make().train(train)
@@ -108,13 +112,11 @@ def check(name: str, calls: list[Sizes], train: bool, **options: Any) -> int:
     return compiles(made)
 
 
-def allowed(name: str, changing: str, dynamic: bool | None) -> int:
-    """Compiles of a frame. That a loop's rounds vary is seen at the second length: the first is
-    unrolled, whatever its sizes are.
-    """
+def allowed(name: str, changing: str, dynamic: bool | None) -> tuple[int, int]:
+    """The most compiles of the frame, and of what goes on behind a loop."""
     ones = {tuple(size == 1 for size in sizes) for sizes in CALLS[changing]} - {(False, False)}
-    first = 1 if dynamic and (name != "lstm" or changing == "batch") else 2
-    return first + len(ones)
+    rounds = 2 * (1 + len(ones)) if name == "lstm" else 0
+    return (1 if dynamic else 2) + len(ones), rounds
 
 
 @pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
@@ -122,9 +124,10 @@ def allowed(name: str, changing: str, dynamic: bool | None) -> int:
 @pytest.mark.parametrize("name", ROW)
 def test_compiles_of_a_frame(name: str, changing: str, dynamic: bool | None, train: bool) -> None:
     found = check(name, CALLS[changing], train, dynamic=dynamic, backend="aot_eager")
-    assert found <= allowed(name, changing, dynamic)
+    assert all(map(operator.le, found, allowed(name, changing, dynamic)))
 
 
 @pytest.mark.parametrize("name", ROW)
 def test_generated_code_of_training(name: str) -> None:
-    assert check(name, CALLS["both"], True, dynamic=True) <= allowed(name, "both", True)
+    found = check(name, CALLS["both"], True, dynamic=True)
+    assert all(map(operator.le, found, allowed(name, "both", True)))

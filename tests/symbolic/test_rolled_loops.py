@@ -2,7 +2,8 @@
 
 Each program is called with many lengths, 0 and 1 among them, and compared with eager: results,
 gradients, what it prints and raises, in float64, as long loops amplify roundings. The frame itself
-is compiled twice, and once for a length that is special; nothing is given up.
+is compiled twice (once where its sizes are symbols from the first call on), and once for a length
+that is special; nothing is given up.
 """
 
 from __future__ import annotations
@@ -231,13 +232,19 @@ def test_any_number_of_rounds(name: str, train: bool) -> None:
         compare(made, plain, length, train)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [*PROGRAMS, *MODELS])
 def test_when_sizes_are_symbols_from_the_first_call(name: str) -> None:
-    plain = PROGRAMS[name]
-    made = jitmagic.jit(plain, dynamic=True, backend="eager")
-    for length in (*LENGTHS, 1, 0):
+    """Of a number, too: one that the options name."""
+    plain = PROGRAMS[name] if name in PROGRAMS else MODELS[name]().double()
+    varying = {"n": ...} if plain is of_a_number else True
+    made = jitmagic.jit(plain, dynamic=varying, backend="eager")
+    for length in LENGTHS:
         compare(made, plain, length, train=False)
-    assert handle_of(made).given_up is None
+    handle = handle_of(made)
+    assert len(handle.dispatcher.entries) <= 1 + SPECIAL.get(name, 0)
+    assert not [each for each in (handle, *handle.family.members) if each.given_up is not None]
+    for length in (1, 0, 10):
+        compare(made, plain, length, train=False)
 
 
 def test_a_round_that_needs_its_number_is_unrolled() -> None:
@@ -264,12 +271,34 @@ def test_fullgraph_unrolls() -> None:
     assert len(handle.dispatcher.entries) == 3 and not handle.family.members
 
 
-def test_one_length_is_unrolled_though_sizes_are_symbols() -> None:
-    made = jitmagic.jit(rows, dynamic=True, backend="eager")
+@pytest.mark.parametrize("marked", [True, False])
+def test_one_length_is_unrolled_unless_it_is_marked(marked: bool) -> None:
+    made = jitmagic.jit(rows, backend="eager")
+    x, w = torch.randn(5, 8), torch.randn(8, 8)
+    if marked:
+        jitmagic.mark_dynamic(x, 0)
     for _ in range(3):
-        compare(made, rows, 5, train=False)
+        torch.testing.assert_close(made(x, w), rows(x, w))
     handle = handle_of(made)
-    assert len(handle.dispatcher.entries) == 1 and not handle.family.members
+    assert len(handle.dispatcher.entries) == 1 and bool(handle.family.members) is marked
+
+
+def test_an_index_into_one_row_is_no_round_of_a_loop() -> None:
+    """Both of its limits leave one value: a dimension of size one is indexed by 0 or -1."""
+
+    def summed(x: torch.Tensor) -> torch.Tensor:
+        h = x.new_zeros(x.shape[0])
+        for t in range(x.shape[1]):
+            h = torch.tanh(h + x[:, t])
+        return h
+
+    made = jitmagic.jit(summed, dynamic=True, backend="eager")
+    for rows_, columns in ((2, 4), (2, 1), (1, 6), (3, 5), (1, 7)):
+        x = torch.randn(rows_, columns)
+        torch.testing.assert_close(made(x), summed(x))
+    handle = handle_of(made)
+    entries = [len(each.dispatcher.entries) for each in (handle, *handle.family.members)]
+    assert max(entries) <= 3 and entries[1:]
 
 
 def test_the_break_tells_why() -> None:

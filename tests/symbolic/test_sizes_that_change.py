@@ -372,3 +372,16 @@ def test_a_size_that_comes_back_is_none() -> None:
     made(Layer("attribute", torch.ones(5, 4)))
     (record,) = handle_of(made).journal.records
     assert not list(places_of(record.result("trace")))
+
+
+def test_a_break_at_what_data_decide_is_one_for_all_sizes() -> None:
+    """That ints would do for such a call is not tried: no size is a constant for it."""
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return F.gaussian_nll_loss(x * 2, x, x * x + 1) * 2
+
+    made = jitmagic.jit(loss, backend="aot_eager")
+    for n in (5, 2, 7, 3, 6, 4):
+        x = torch.randn(n, 3)
+        check(made(x), loss(x))
+    assert compiles(made) == 2

@@ -1,6 +1,6 @@
 // Loops of generated kernels: blocks of lanes with a short last one, and memory access that knows how many lanes count.
 //
-// In: what the C++ renderer writes. A block body is called as body(at, n): `n` is Full, or an int64_t 0 < n < N for the last
+// In: what the C++ renderer writes. A block body is called as body(at, n): `n` is Full, or an int64_t 0 <= n <= N for the last
 // block. Every access takes `n`, so a body is written once. Invariant: lanes at and after n are never read from memory
 // nor written to it; their values are whatever the arithmetic makes of zeros, and `only` removes them from reductions.
 #pragma once
@@ -37,6 +37,13 @@ template <int N, int64_t Count, class Body> JM_INLINE void blocks(Body&& body) {
 template <int N, class Body> JM_INLINE void whole_blocks(int64_t begin, int64_t end, Body&& body) {
     for (int64_t at = begin; at < end; at += N) body(at, Full{});
 }
+
+// Rows of `end` elements, which are at most N: what is asked about them is asked once. body(n) has a block(n, …) for each.
+template <int N, class Body> JM_INLINE void one_step(int64_t end, Body&& body) {
+    if (end == N) body(Full{});
+    else body(end);
+}
+template <class Count, class Body> JM_INLINE void block(Count n, Body&& body) { body(int64_t(0), n); }
 
 JM_INLINE int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 

@@ -50,6 +50,20 @@ template <class T, int N, class F> JM_INLINE auto each(Vec<T, N> a, Vec<T, N> b,
         return detail::each(a, b, [](T x, T y) { return NAME(x, y); }); \
     }
 
+// A number of elements, to divide by. Powers of two have exact reciprocals, so a product is the quotient: a division takes
+// longer than the sum of a short row (layer norm of rows of 64: 1.16 of the time that it takes with a constant, 1.06 so).
+template <class T> struct Divisor {
+    T count, inverse;
+    bool exact;
+
+    JM_INLINE explicit Divisor(T n) : count(n), inverse(T(1) / n) {
+        exact = (bit_cast<unsigned_of<T>>(n) << (sizeof(T) == 4 ? 9 : 12)) == 0;  // no bits but sign and exponent
+    }
+    template <class V> friend JM_INLINE V operator/(V value, const Divisor& by) {
+        return by.exact ? value * by.inverse : value / by.count;
+    }
+};
+
 // --- add, sub, mul, neg, truediv, fma ------------------------------------------------------------
 
 #define JM_ARITHMETIC(NAME, OP, BOOL_OP) \

@@ -31,17 +31,18 @@ def symbols_in(machine: Machine, values: Iterable[Value]) -> tuple[Symbol, ...]:
     return tuple(symbol for scalar in scalars for symbol in symbols_of(scalar.expr))
 
 
-def place_of_test(machine: Any, symbol: Symbol) -> int | None:
-    """The instruction of the root frame that asks for a number, where that may be the test of a
-    `while` loop: no `for` loop is running. The second round of one that is to be rolled breaks.
+def place_of_test(machine: Any, symbol: Symbol) -> tuple[int, int] | None:
+    """The instruction of the root frame that asks for a number, and the step that this is, where
+    that may be the test of a `while` loop: no `for` loop is running. The second round of one that
+    is to be rolled breaks.
     """
     root = machine.root
     if machine.frame is not root or any(isinstance(one, IteratorValue) for one in root.stack):
         return None
-    at: int = root.at
-    if machine.loops.may_roll and machine.symbols.rounds.get((symbol, at)):
+    at, step = root.at, machine.step
+    if machine.loops.may_roll and machine.symbols.rounds.get((symbol, at), set()) - {step}:
         raise GraphBreak(RolledLoop.of(what=symbol.name))
-    return at
+    return at, step
 
 
 class VaryingRange(Value):
