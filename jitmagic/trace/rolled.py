@@ -17,7 +17,7 @@ from ..bytecode.instruction import Instruction
 from ..guards.source import Argument, Item, Source
 from ..symbols.context import Specialize
 from ..symbols.scalar import Symbol
-from ..symbols.size import hintless
+from ..symbols.size import DataSize, hintless
 from .breaks import FilledList, GraphBreak, RolledLoop, RoundOfLoop
 from .handed_on import without_index
 from .library_files import is_library
@@ -112,8 +112,11 @@ def loops_of(flat: FlatCode, may_roll: bool = False) -> Loops:
 
 
 def counts_of_rounds(trace: Trace) -> list[Hashable]:
-    """Where what may vary comes from for which loops were unrolled."""
-    return [constant.origin for constant in trace.specialized if constant.counts_rounds]
+    """Where what may vary comes from for which loops were unrolled; what data decide is foreseen, or
+    the loop ended the graph.
+    """
+    counts = [constant.origin for constant in trace.specialized if constant.counts_rounds]
+    return [origin for origin in counts if not isinstance(origin, DataSize)]
 
 
 def ends_at_loop(trace: Trace) -> bool:
