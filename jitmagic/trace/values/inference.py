@@ -17,6 +17,7 @@ from ...graph.builder import GraphBuilder
 from ...graph.nested import tensor_nodes_in
 from ..breaks import GraphBreak, RefusedTorchCall
 from ..builtins.registry import handles
+from ..graph_notes import GraphNotes
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
 from .opaque import WithoutOperators
@@ -106,14 +107,15 @@ def is_made_inside(node: Node) -> bool:
     return bool(node.meta.get("inference"))
 
 
-def refuse_behind_block(graph: GraphBuilder, name: str, *parts: Any) -> dict[Node, int]:
+def refuse_behind_block(notes: GraphNotes, name: str, *parts: Any) -> dict[Node, int]:
     """Break where eager might refuse an inference tensor among the arguments of a call, or give a
     tensor of the other kind. Goes out: those that the call must not write to, by their versions.
     """
+    graph = notes.graph
     if graph.inference.is_on or torch.is_inference_mode_enabled():
         return {}
     if name in _DETACHING:  # what eager detaches may be written to, a view may not
-        inside = [n for n in tensor_nodes_in(parts) if is_made_inside(n) or _came_so(graph, n)]
+        inside = [n for n in tensor_nodes_in(parts) if is_made_inside(n) or _came_so(notes, n)]
         if inside:
             raise GraphBreak(RefusedTorchCall.of(name=name, why="it is an inference tensor"))
     if not graph.inference.used:
@@ -131,8 +133,8 @@ def refuse_written(name: str, kept: dict[Node, int]) -> None:
         raise GraphBreak(RefusedTorchCall.of(name=name, why="it writes to an inference tensor"))
 
 
-def _came_so(graph: GraphBuilder, node: Node) -> bool:
-    live = getattr(graph.owners.get(node), "live", None)
+def _came_so(notes: GraphNotes, node: Node) -> bool:
+    live = notes.live(node)
     return live is not None and live.is_inference()
 
 

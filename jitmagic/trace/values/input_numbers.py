@@ -39,14 +39,15 @@ def symbol_of_input(machine: Machine, node: Node) -> Symbol | None:
     """The symbol of the number in an input; None: nobody can tell it without running the graph."""
     graph: GraphBuilder = machine.graph
     node = _whole(node)
-    owner = graph.owners.get(node) if node.op == "placeholder" else None
+    owner = machine.notes.owners.get(node) if node.op == "placeholder" else None
     if owner is None or owner.live is None or graph.writers.get(storage_of(node)):
         return None
     source, live, symbols = owner.source, owner.live, machine.symbols
-    origin = InputNumber(source)
-    if source is None or origin in symbols.constants or device_of(node).type != "cpu":
+    if source is None or device_of(node).type != "cpu":
         return None
-    if live.numel() != 1 or live.dtype not in READ_BY_GUARDS:
+    origin = InputNumber(source)
+    is_read = live.numel() == 1 and live.dtype in READ_BY_GUARDS
+    if origin in symbols.constants or not is_read:
         return None
     symbol: Symbol | None = symbols.values.get(source)
     hint, limits = live.item(), _limits(live.dtype)

@@ -145,14 +145,14 @@ def _takes(part: Value, index: Node | None) -> int | None:
 
 
 def _keep_apart(machine: Machine, whole: Node, picked: Node) -> None:
-    graph: GraphBuilder = machine.graph
+    notes, graph = machine.notes, machine.graph
     born: int = machine.step
     before = len(graph.writers.get(storage_of(whole), ()))
     memory = storage_of(picked)
 
     def check(builder: Builder) -> None:
         written = len(graph.writers.get(storage_of(whole), ())) > before
-        handed_out = any(graph.is_output(n) and storage_of(n) == memory for n in graph.owners)
+        handed_out = any(graph.is_output(n) and storage_of(n) == memory for n in notes.owners)
         if written or handed_out or graph.writers.get(memory):
             raise Unrestorable("a part of a tensor, at a place that is data", born, _REASON)
 

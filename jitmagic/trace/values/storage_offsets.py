@@ -43,7 +43,7 @@ def guard_storage_offsets(
         if graph is not graph.root or node.meta["spec"].storage_offset:
             why = "its offset counts from the start of a storage that begins before the tensor"
             raise GraphBreak(RefusedTorchCall.of(name=call_name(target), why=why))
-        begin = Symbol("offset", int, INT64, OffsetOf(graph.inputs[node].source))
+        begin = Symbol("offset", int, INT64, OffsetOf(machine.notes.inputs[node].source))
         machine.guard(SizesRelate("==", begin, Integer(0)))
 
 
