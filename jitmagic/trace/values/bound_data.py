@@ -25,7 +25,7 @@ __all__ = ["bind_data"]
 
 def bind_data(machine: Machine, owner: Any, value: Any) -> None:
     """`owner.data = value`: the memory of `value` from here on; views of the old one keep that."""
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     source: Any = getattr(value, "node", None)
     if source is not None and _is_same_memory(graph, owner.node, source):
         return  # what `p.data += x` stores, and module.to(dtype) that converts nothing

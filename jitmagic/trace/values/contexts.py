@@ -48,7 +48,7 @@ _REFUSED: dict[type, str] = {
 
 def set_grad_mode(machine: Machine, mode: bool) -> None:
     """The traced program changes the grad mode of the thread."""
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     if mode and (graph.inference.is_on or torch.is_inference_mode_enabled()):
         why = "inside inference mode no gradients are recorded"
         raise GraphBreak(RefusedTorchCall.of(name="set_grad_enabled", why=why))

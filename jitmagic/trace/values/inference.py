@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ...graph.builder import GraphBuilder
 from ...graph.nested import tensor_nodes_in
 from ..breaks import GraphBreak, RefusedTorchCall
 from ..builtins.registry import handles
@@ -49,7 +48,7 @@ class InferenceBlock(WithoutOperators):
         return True
 
     def enter(self, machine: Machine) -> tuple[Value, Value]:
-        graph: GraphBuilder = machine.graph
+        graph = machine.graph
         end = _EndOfBlock(self, graph.grad_enabled, graph.inference.is_on, machine.step)
         if not torch.is_inference_mode_enabled():
             self.set_grad_mode(machine, False)
@@ -140,7 +139,7 @@ def _came_so(notes: GraphNotes, node: Node) -> bool:
 
 @handles(torch.Tensor.is_inference, torch.is_inference)
 def _is_inference(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     tensor: Any = args[0]
     if graph.root is not graph or not hasattr(tensor, "node"):
         raise GraphBreak(RefusedTorchCall.of(name="is_inference", why="its tensor is not known"))

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ...graph.builder import GraphBuilder, storage_of
+from ...graph.builder import storage_of
 from ...graph.node_meta import device_of
 from ...guards.guard import READ_BY_GUARDS
 from ...guards.source import describe
@@ -37,7 +37,7 @@ _VIEWS = (operator.getitem, "view", "reshape", "squeeze", "flatten", "detach", "
 
 def symbol_of_input(machine: Machine, node: Node) -> Symbol | None:
     """The symbol of the number in an input; None: nobody can tell it without running the graph."""
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     node = _whole(node)
     owner = machine.notes.owners.get(node) if node.op == "placeholder" else None
     if owner is None or owner.live is None or graph.writers.get(storage_of(node)):

@@ -42,7 +42,7 @@ class Switched(list[Switch]):
 
 def required_grad(machine: Machine, owner: Any, wanted: object) -> Node:
     """The same node where nothing changes. `owner` is a TensorValue."""
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     node: Node = owner.node
     meta: torch.Tensor = node.meta["val"]
     is_so = meta.requires_grad is wanted and not graph.flags_vary(node)

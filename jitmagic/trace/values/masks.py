@@ -35,7 +35,7 @@ def by_coordinates(
     machine: Machine, target: Target, args: list[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Target, list[Any]]:
     """The call and its arguments; as they were, where no mask is among them."""
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     if graph.fresh_size is None or kwargs or not args or not isinstance(args[0], Node):
         return target, args
     if target in _ITEMS and _is_tensor(args[0]):

@@ -73,7 +73,7 @@ def _as_number(
     """A node for a float that the call reads when it runs; None: it is no number that may vary. The
     range of the number is narrowed to those for which torch does the same.
     """
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     metas = with_hints(map_nodes(dict(given), lambda node: node.meta["val"]))
     hints = {name: _hint(machine, arg) for name, arg in metas.items()}
 

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from ...graph.builder import GraphBuilder
 from ...guards.guard import IdentityIs, KeyAbsent, TypeIs
 from ...guards.source import ArrayMemory, Drawn, InstanceDict, Source
 from ...spec import TensorSpec, spec_of
@@ -151,7 +150,7 @@ def _drawn(
 ) -> Value:
     label = f"{type(owner.live).__name__}.{name}"
     broken = GraphBreak(StatefulCall.of(name=label))
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     index = machine.effects.drawn
     if name in _NO_DRAWS or graph is not graph.root or DrawnNumber(index) in _asked(machine):
         raise broken

@@ -18,7 +18,6 @@ import torch
 from torch.fx import Node
 
 from ...graph.autocast import StaleCast
-from ...graph.builder import GraphBuilder
 from ...graph.devices import MixedDevices
 from ...graph.known import known_number
 from ...graph.node_meta import device_of
@@ -405,7 +404,7 @@ def record(
     machine: Machine, target: Target, args: Args, kwargs: Mapping[str, Value] | None = None
 ) -> Value:
     """Call a torch function, operator or tensor method in the graph; the value of its result."""
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     name = call_name(target)
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         raise GraphBreak(ActiveMode.of())

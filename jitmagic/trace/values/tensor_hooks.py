@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from ...graph.builder import GraphBuilder
 from ..breaks import GraphBreak, RefusedTorchCall
 from ..builtins.registry import handles, method
 from ..builtins.torch_rules import REFUSED_METHODS
@@ -103,7 +102,7 @@ def _remove(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
 
 def watch(machine: Machine, tensor: Any, hook: Value | None, strange: bool) -> Watched:
     """Run the hook with the tensor's gradient; None: retain that."""
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     meta = getattr(tensor, "meta", None)
     watched = Watched(tensor, hook, getattr(meta, "grad_fn", None), machine.step)
     inside = graph.root is graph and not graph.modes_vary
