@@ -58,26 +58,26 @@ aten = torch.ops.aten
 
 
 class GraphBuilder:
-    """A graph under construction. `grad_enabled` is the traced program's grad mode right now."""
+    """A graph under construction. `grad_enabled` is the traced program's grad mode right now;
+    `step()` tells where it is (node_meta.py).
+    """
 
-    def __init__(self, grad_enabled: bool | None = None) -> None:
+    def __init__(
+        self, grad_enabled: bool | None = None, step: Callable[[], int] = lambda: 0
+    ) -> None:
         self.graph = Graph()
+        self.step = step
         self.grad_enabled = torch.is_grad_enabled() if grad_enabled is None else grad_enabled
         self.autocast = read_autocast()
         self.differentiates = False  # whether autograd would have recorded anything
-        self.inputs: dict[Node, Any] = {}  # placeholder -> what the tracer knows about it
-        self.owners: dict[Node, Any] = {}  # node -> the tracer's value, for identity
+        self.inputs: dict[Node, None] = {}  # the placeholders, in order
         self.backwards = self._expected = 0  # calls of `gradients`; what calls expect of sizes
         self.leaves: list[Node] = []  # tensors that the program made leaves
-        self.switched: list[Any] = []  # and on inputs whose requires_grad was switched
-        self.watched: list[Any] = []  # the tracer's notes on hooks of tensors
         self.mutated_inputs: dict[Node, int] = {}  # placeholders written in place -> at which step
-        self.latest_writes: dict[Node, None] = {}  # those the tracer has not looked at since
-        self.compared: Any = None  # the tracer's notes on which of them are separate memory
+        self.input_writes: list[Node] = []  # and each time that this happens, in order
         self.kept_casts = KeptCasts()
         self.writers: dict[int | None, list[Node]] = {}  # memory -> what writes there, in order
         self.unknown_strides: set[Node] = set()  # nodes whose strides the kernels choose
-        self.step: Callable[[], int] = lambda: 0  # where the tracer is in the root frame
         self.assertions: list[Node] = []  # see `assert_false`
         self.has_cast = self.autocast != OFF  # whether autocast was ever on
         self.warns = True  # whether what torch warns of is shown
@@ -86,8 +86,6 @@ class GraphBuilder:
         self.sizes = SizeNodes(self.graph)
         self.fresh_size: Fresh | None = None  # where data may decide sizes
         self._sizes_made: list[Any] = []  # by the call under way
-        self.coordinates: dict[Any, Any] = {}  # the tracer's notes on those of masks
-        self.noted: set[str] = set()  # what the tracer arranged once for this graph
         self.entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes = TensorNodes()
         self._inputs_over: dict[int | None, list[tuple[int, Node]]] = {}  # memory -> inputs
@@ -137,8 +135,8 @@ class GraphBuilder:
         """Make `node` an output (the same node gives the same index)."""
         return self._outputs.setdefault(node, len(self._outputs))
 
-    def finish(self, name: str) -> tuple[GraphModule, tuple[Any, ...]]:
-        """The finished graph and what `inputs` says of each placeholder left, in order."""
+    def finish(self, name: str) -> tuple[GraphModule, tuple[Node, ...]]:
+        """The finished graph and the placeholders left, in order."""
         self._emit_modes(self.entry_modes, ())
         self.graph.output(tuple(self._outputs))
         drop_dead_code(self.graph)
@@ -146,7 +144,7 @@ class GraphBuilder:
         for node in self.graph.nodes:
             if node.op == "placeholder":
                 if node.users:
-                    kept.append(self.inputs[node])
+                    kept.append(node)
                 else:
                     self.graph.erase_node(node)
         call_by_identity(self.graph)
@@ -468,7 +466,7 @@ class GraphBuilder:
             found += self._inputs_over.get(memory, ())
         for _, node in sorted(found, key=operator.itemgetter(0)):
             self.mutated_inputs.setdefault(node, self.step())
-            self.latest_writes[node] = None
+            self.input_writes.append(node)
 
 
 def storage_of(node: Node) -> int | None:

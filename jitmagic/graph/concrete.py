@@ -70,10 +70,10 @@ def concrete_graph(
     replay = _Replay(values, grad, warns)
     for node in gm.graph.nodes:
         replay.follow(node)
-    made, kept = replay.builder.finish(name)
+    made, left = replay.builder.finish(name)
     if results_of(made) != results_of(gm):
         raise CompileFailed("results of the graph are one tensor at these sizes")
-    return made, kept
+    return made, tuple(replay.fed[node] for node in left)
 
 
 def results_of(gm: GraphModule) -> int:
@@ -174,19 +174,19 @@ class _Replay:
 
     def __init__(self, values: Values, grad: bool, warns: bool) -> None:
         self.values = values
-        self.builder = GraphBuilder(grad)
+        self.builder = GraphBuilder(grad, lambda: self.step)
         self.builder.warns = warns
         self.made: dict[Node, Any] = {}
         self.inputs = 0  # of the old graph, so far
+        self.fed: dict[Node, int | Filled] = {}  # inputs of the new one: which they are, or filled
         self.step = 0
-        self.builder.step = lambda: self.step
 
     def follow(self, node: Node) -> None:
         self.step = node.meta.get("step", self.step)
         if node.op == "placeholder":
             spec = spec_at(node.meta["spec"], self.values)
             self.made[node] = made = self.builder.placeholder(node.name, spec)
-            self.builder.inputs[made] = self.inputs
+            self.fed[made] = self.inputs
             self.inputs += 1
         elif node.op == "output":
             self._leave(node)
@@ -210,7 +210,7 @@ class _Replay:
         value = map_nodes(node.args[1], self.made.__getitem__)
         spec: TensorSpec = node.meta["spec"]
         made = self.builder.placeholder(node.name, spec)
-        self.builder.inputs[made] = Filled(spec, value)
+        self.fed[made] = Filled(spec, value)
         return made
 
     def _as_number(self, node: Node) -> Node:

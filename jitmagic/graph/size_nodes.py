@@ -87,7 +87,7 @@ class SizeNodes:
             if isinstance(symbol, Symbol) and isinstance(symbol.origin, DataSize):
                 self.inputs.setdefault(symbol, (node, dim))
 
-    def add_number(self, node: Node, symbol: Symbol) -> None:
+    def add_number(self, node: Node, symbol: Expr) -> None:
         """An input that is an int, which may be a size."""
         self.inputs[symbol] = node, _VALUE
 

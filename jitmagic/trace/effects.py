@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ..graph.builder import GraphBuilder
 from ..guards.guard import DifferentObjects, TypeIs
 from ..guards.source import Drawn, Source
 from .breaks import TransformRefused
@@ -34,7 +35,7 @@ from .result import (
     SetAttr,
     SetGlobal,
 )
-from .values.base import Builder, GraphBuilder, Lazy, Machine, Unrestorable, Value
+from .values.base import Builder, Lazy, Machine, Unrestorable, Value
 
 __all__ = ["EffectLog", "ExitBuilder", "distinct_objects"]
 

@@ -22,6 +22,7 @@ from ..graph.sym_node import as_dimensions
 from ..guards.guard import NoOverlap
 from ..spec import TensorSpec
 from .breaks import GraphBreak, MutatedInput
+from .graph_notes import GraphNotes
 from .values.base import Machine, Unrestorable
 from .values.leaves import check_leaves
 from .values.tensor_hooks import check_watched
@@ -31,26 +32,28 @@ __all__ = ["check_histories", "check_written_inputs"]
 Span = tuple[str, int, int]  # a device, and there the bytes from the first to behind the last
 
 
-def check_written_inputs(machine: Machine, graph: GraphBuilder) -> None:
+def check_written_inputs(machine: Machine, notes: GraphNotes) -> None:
     """Break if a write so far, or an input read since, is not a plain change of one tensor's
     values. Looks at what is new since it was last asked: optimizers write to hundreds of inputs.
     """
-    for node in graph.latest_writes:
-        _check_change(graph, node)
-    graph.latest_writes.clear()
-    _check_apart(graph)
-    if "no overlap" not in graph.noted:
-        graph.noted.add("no overlap")
-        machine.at_exit(lambda builder: _guard_separate(machine, graph))
+    known, writes = notes.of(_Compared), notes.graph.input_writes
+    for node in dict.fromkeys(islice(writes, known.writes, None)):
+        _check_change(node, notes.live(node))
+    known.writes = len(writes)
+    _check_apart(notes)
+    if "no overlap" not in notes.marks:
+        notes.marks.add("no overlap")
+        machine.at_exit(lambda builder: _guard_separate(machine, notes))
 
 
-def check_histories(graph: GraphBuilder) -> None:
+def check_histories(notes: GraphNotes) -> None:
     """Raise Unrestorable where the graph writes to a tensor after a result's history has saved it:
     eager raises when that is differentiated, so the write belongs to another graph. What is read
     after the write has the history it has in eager. Nor does autograd see new leaves and hooks.
     """
-    check_leaves(graph)
-    check_watched(graph)
+    check_leaves(notes)
+    check_watched(notes)
+    graph = notes.graph
     outputs = graph.differentiable_outputs()
     written = [node for node in graph.mutated_inputs if node.meta["val"].requires_grad]
     if not written:
@@ -88,14 +91,15 @@ def _is_leaf(spec: TensorSpec) -> bool:
     return spec.requires_grad and spec.is_leaf
 
 
-def _check_change(graph: GraphBuilder, node: Node) -> None:
+def _check_change(node: Node, live: torch.Tensor | None) -> None:
     meta, spec = node.meta["val"], node.meta["spec"]
     layout = as_dimensions(meta.shape), as_dimensions(meta.stride())
     if layout != (spec.shape, spec.stride):
         raise GraphBreak(MutatedInput.of(why="its shape changes in place"))
     if meets_itself(meta):  # a part was written: writing back the whole would undo it
         raise GraphBreak(MutatedInput.of(why="its elements share memory"))
-    if graph.owners[node].live.is_inference() and not torch.is_inference_mode_enabled():
+    is_inference = live is not None and live.is_inference()
+    if is_inference and not torch.is_inference_mode_enabled():
         raise GraphBreak(MutatedInput.of(why="it is an inference tensor"))
 
 
@@ -107,6 +111,7 @@ class _Compared:
     inputs: int = 0  # looked at
     spans: list[tuple[Node, Span]] = field(default_factory=list)
     written: int = 0  # looked at
+    writes: int = 0  # looked at, of all
     apart: list[Span] = field(default_factory=list)  # those of what is written, sorted
 
     def read(self, span: Span) -> None:
@@ -124,70 +129,64 @@ class _Compared:
             insort(self.apart, span)
 
 
-def _compared(graph: GraphBuilder) -> _Compared:
-    known: _Compared | None = graph.compared
-    if known is None:
-        known = graph.compared = _Compared()
-    return known
-
-
-def _check_apart(graph: GraphBuilder) -> None:
+def _check_apart(notes: GraphNotes) -> None:
     """Every written input against every other; there may be hundreds of both."""
-    known = _compared(graph)
-    for node, entry in islice(graph.inputs.items(), known.inputs, None):
+    known, written = notes.of(_Compared), notes.graph.mutated_inputs
+    for node, entry in islice(notes.inputs.items(), known.inputs, None):
         if entry.is_memory:
-            known.spans.append((node, _span(graph, node)))
+            known.spans.append((node, _span(notes, node)))
             known.read(known.spans[-1][1])
-    known.inputs = len(graph.inputs)
-    for node in islice(graph.mutated_inputs, known.written, None):
-        known.write(node, _span(graph, node))
-    known.written = len(graph.mutated_inputs)
+    known.inputs = len(notes.inputs)
+    for node in islice(written, known.written, None):
+        known.write(node, _span(notes, node))
+    known.written = len(written)
 
 
 def _shared() -> GraphBreak:
     return GraphBreak(MutatedInput.of(why="another tensor that is used shares its memory"))
 
 
-def _guard_separate(machine: Machine, graph: GraphBuilder) -> None:
+def _guard_separate(machine: Machine, notes: GraphNotes) -> None:
     """Guard that nothing shares memory with what is written; the others may do so."""
-    written = list(graph.mutated_inputs)
+    written = list(notes.graph.mutated_inputs)
     groups: list[list[Node]] = [[]]
-    for node in _tensors(graph):
-        if node in graph.mutated_inputs:
+    for node in _tensors(notes):
+        if node in notes.graph.mutated_inputs:
             continue
-        group = next((g for g in groups if not _meets(graph, node, g)), None)
+        group = next((g for g in groups if not _meets(notes, node, g)), None)
         if group is None:
             groups.append(group := [])
         group.append(node)
     for group in groups:
         members = [*written, *group]
         if len(members) > 1:
-            machine.guard(NoOverlap(tuple(graph.inputs[node].source for node in members)))
+            machine.guard(NoOverlap(tuple(notes.inputs[node].source for node in members)))
 
 
-def _tensors(graph: GraphBuilder) -> Iterable[Node]:
+def _tensors(notes: GraphNotes) -> Iterable[Node]:
     """The inputs that are memory of the caller's: numbers and what was drawn are not."""
-    return (node for node, entry in graph.inputs.items() if entry.is_memory)
+    return (node for node, entry in notes.inputs.items() if entry.is_memory)
 
 
-def _meets(graph: GraphBuilder, node: Node, group: Iterable[Node]) -> bool:
-    return any(_overlap(graph, node, other) for other in group)
+def _meets(notes: GraphNotes, node: Node, group: Iterable[Node]) -> bool:
+    return any(_overlap(notes, node, other) for other in group)
 
 
-def _overlap(graph: GraphBuilder, one: Node, other: Node) -> bool:
+def _overlap(notes: GraphNotes, one: Node, other: Node) -> bool:
     """Whether the byte ranges that two inputs span have a byte in common."""
-    return _meet(_span(graph, one), _span(graph, other))
+    return _meet(_span(notes, one), _span(notes, other))
 
 
 def _meet(one: Span, other: Span) -> bool:
     return one[1] < other[2] and other[1] < one[2] and one[0] == other[0]
 
 
-def _span(graph: GraphBuilder, node: Node) -> Span:
+def _span(notes: GraphNotes, node: Node) -> Span:
     """Where a live input begins and ends; nowhere if it is empty."""
-    known = _compared(graph).at
+    known = notes.of(_Compared).at
     if node not in known:
-        live: torch.Tensor = graph.owners[node].live
+        live = notes.live(node)
+        assert live is not None
         reach = sum((size - 1) * step for size, step in zip(live.shape, live.stride(), strict=True))
         start = live.data_ptr() if live.numel() else 0
         end = start + (reach + 1) * live.element_size() if live.numel() else 0

@@ -40,6 +40,7 @@ from .breaks import (
 )
 from .dead_calls import check_dead_calls
 from .effects import EffectLog, ExitBuilder, distinct_objects
+from .graph_notes import GraphNotes
 from .input_memory import check_histories
 from .library_files import is_library
 from .opcodes.registry import Returned, Signal, handler_for
@@ -145,8 +146,7 @@ class Machine:
         self.aliased_dicts = AliasedDicts()
         # Read once, at the entry: what the program switches on its way is in the graph.
         self.entry_state = read_state()
-        self.graph = GraphBuilder(self.entry_state.grad_enabled)
-        self.graph.step = lambda: self._steps
+        self.notes = GraphNotes(GraphBuilder(self.entry_state.grad_enabled, lambda: self._steps))
         self.graph.fresh_size = self._fresh_size
         self.autocast: AutocastRest | None = None
         self.frames: list[Frame] = []
@@ -177,13 +177,12 @@ class Machine:
         except Reached:
             return self._finish(self._break)
         except ObservedError as observed:
-            check_branch(self.graph.noted)
-            error = observed.error.python_type(self).__name__
-            reason = EscapingException.of(error=error)
+            check_branch(self.notes.marks)
+            reason = EscapingException.of(error=observed.error.python_type(self).__name__)
             raise self._restart(reason, mark=observed.mark or 0) from None
         except GraphBreak as broken:
             if isinstance(broken.reason, TorchCallFailed):
-                check_branch(self.graph.noted)
+                check_branch(self.notes.marks)
             raise self._restart(broken.reason, broken.where, mark=broken.mark) from None
         except Specialize as special:
             undecided = of_undecided(special, self.foresees)
@@ -191,8 +190,7 @@ class Machine:
                 raise
             raise self._restart(undecided, self.symbols.where) from None
         except RecursionError:  # of this interpreter's own frames, several for each inlined call
-            limit = len(self.frames) + 1
-            raise self._restart(InlineTooDeep.of(limit=limit)) from None
+            raise self._restart(InlineTooDeep.of(limit=len(self.frames) + 1)) from None
         assert isinstance(signal, Returned)
         return self._finish(lambda builder: Return(builder(signal.value)))
 
@@ -251,7 +249,7 @@ class Machine:
                 generator.leave()
             draws = self.effects.draws(builder)
             effects = builder.effects()
-            check_histories(self.graph)
+            check_histories(self.notes)
             keep_leaves(self.graph)
             check_dead_calls(self.graph)
         except Unrestorable as lost:
@@ -265,12 +263,13 @@ class Machine:
                 self.guard(TypeIs(source, type(found.obj)))
         # Writes are replayed object by object. Where two paths led to two objects and lead to one
         # in a later call, that would lose a write; so would two keys that become one.
-        distinct_objects(self, list(self.effects.mutated.values()), self._seen())
+        seen = [value for _, value in self._memo.values()]
+        distinct_objects(self, list(self.effects.mutated.values()), seen)
         distinct_objects(self, list(self._keys.values()), list(self._keys.values()))
         because = self.stop.because if self.stop and isinstance(exit_, Break) else ()
         self.guard(*because)
         name = self.snapshot.name
-        graph, inputs = self.graph.finish(name)
+        graph, inputs = self.notes.finish(name)
         guards = self._guards.finish(self.entry_state)
         constants = (*self.symbols.constants.values(), *self.symbols.counted())
         rest = self._instructions, self.graph.written(), because, constants, self.effects.lock
@@ -293,9 +292,6 @@ class Machine:
         cells: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n in cell_names}
         where = self.stop.where or self.root.line()
         return Break(self.stop.reason, where, self.root.at, stack, locals_, cells)
-
-    def _seen(self) -> list[Value]:
-        return [value for _, value in self._memo.values()]
 
     # -- frames ----------------------------------------------------------------------------------
 
@@ -385,6 +381,10 @@ class Machine:
             self._first_loop = self._steps + 1
 
     # -- what values ask -------------------------------------------------------------------------
+
+    @property
+    def graph(self) -> GraphBuilder:
+        return self.notes.graph
 
     @property
     def step(self) -> int:

@@ -26,53 +26,60 @@ from ..graph.regions import FunctionCall, Region, back_to_entry_mode
 from ..graph.size_nodes import SizeNodes
 from ..spec import TensorSpec
 from .breaks import BackwardRefused, GraphBreak, TransformRefused
+from .graph_notes import GraphNotes
 from .lost import LostNode
 
 __all__ = ["RegionBuilder", "TransformBuilder"]
 
 
 class _InnerBuilder(GraphBuilder):
-    """`name`: what it is the graph of."""
+    """`outer`: the notes of the graph around it; `name`: what it is the graph of."""
 
     def __init__(
         self,
-        outer: GraphBuilder,
+        outer: GraphNotes,
         name: str,
         grad_enabled: bool,
         read: tuple[Any, Any] = (torch.ops.aten.sym_size.int, torch.ops.aten.sym_stride.int),
     ) -> None:
-        super().__init__(grad_enabled)
+        around = outer.graph
+        super().__init__(grad_enabled, around.step)
         self.autocast = OFF
         self.entry_modes = self._emitted_modes = grad_enabled, OFF
-        self.step = outer.step
-        self.writers = outer.writers
-        self.unknown_strides = set(outer.unknown_strides)
+        self.writers = around.writers
+        self.unknown_strides = set(around.unknown_strides)
+        self.notes = GraphNotes(self, outer)
         self._outer, self._name = outer, name
+        self._feeds: dict[Node, tuple[str, int]] = {}  # the group of values, and which of them
         self._captured: dict[Node, Node] = {}
-        self.sizes = SizeNodes(self.graph, read, outer.sizes, self.local)
+        self.sizes = SizeNodes(self.graph, read, around.sizes, self.local)
 
     @property
     def root(self) -> GraphBuilder:
-        return self._outer.root
+        return self._outer.graph.root
 
     # -- what comes from outside -----------------------------------------------------------------
 
     def feed(self, group: str, index: int, spec: TensorSpec) -> Node:
         """A new input: that value of the group."""
         node = self.placeholder(f"{group}_{index}", spec)
-        self.inputs[node] = group, index
+        self._feeds[node] = group, index
         return node
+
+    def is_fed(self, node: Node, group: str) -> bool:
+        """Whether it is an input here, a value of that group."""
+        return self._feeds.get(node, (None, 0))[0] == group
 
     def local(self, node: Node) -> Node:
         """The node here that stands for one of a graph around this one."""
         if node.graph is self.graph:
             return node
         if node not in self._captured:
-            outer = self._outer.local(node)
+            outer = self._outer.graph.local(node)
             spec = spec_on(outer.meta["val"], device_of(outer))
             captured = self._captured[node] = self.feed("captured", len(self._captured), spec)
             if (owner := self._outer.owners.get(outer)) is not None:
-                self.owners[captured] = owner
+                self.notes.owners[captured] = owner
             if node in self.unknown_strides:
                 self.unknown_strides.add(captured)
         return self._captured[node]
@@ -81,13 +88,14 @@ class _InnerBuilder(GraphBuilder):
         self, name: str
     ) -> tuple[GraphModule, tuple[tuple[str, int], ...], tuple[Node, ...]]:
         """The finished graph, what feeds its inputs, and the outer nodes that it captured."""
-        graph, feeds = self.finish(name)
+        graph, left = self.finish(name)
+        feeds = [self._feeds[node] for node in left]
         outer = list(self._captured)
         used = [index for group, index in feeds if group == "captured"]
         renamed = tuple(
             (group, used.index(index) if group == "captured" else index) for group, index in feeds
         )
-        return graph, renamed, tuple(self._outer.local(outer[index]) for index in used)
+        return graph, renamed, tuple(self._outer.graph.local(outer[index]) for index in used)
 
     # -- calls -----------------------------------------------------------------------------------
 
@@ -120,14 +128,14 @@ class _InnerBuilder(GraphBuilder):
 class RegionBuilder(_InnerBuilder):
     """The backward of an autograd function."""
 
-    def __init__(self, outer: GraphBuilder, name: str) -> None:
+    def __init__(self, outer: GraphNotes, name: str) -> None:
         super().__init__(outer, name, grad_enabled=True)
         self.modes_vary = True
 
     def flags_vary(self, node: Node) -> bool:
         """Whether it is known only later if the tensor requires grad."""
-        entry = self.inputs.get(node)
-        return node.graph is self.graph and (entry is None or entry[0] == "gradient")
+        is_made = node not in self.inputs or self.is_fed(node, "gradient")
+        return node.graph is self.graph and is_made
 
     def close(self, returned: Sequence[Node | None]) -> tuple[Region, tuple[Node, ...]]:
         """The finished region, and the outer nodes in the order of what it captured."""
@@ -170,17 +178,18 @@ class RegionBuilder(_InnerBuilder):
 class TransformBuilder(_InnerBuilder):
     """The function under a transform."""
 
-    def __init__(self, outer: GraphBuilder, name: str, grad_enabled: bool) -> None:
+    def __init__(self, outer: GraphNotes, name: str, grad_enabled: bool) -> None:
         reads = torch.Tensor.size, torch.Tensor.stride  # sym_size knows no levels
         super().__init__(outer, name, grad_enabled, reads)
         # Nodes of the root graph for floats that vary, and their values in the tracer.
-        self.numbers: dict[Node, Any] = outer.numbers if isinstance(outer, TransformBuilder) else {}
+        around = outer.graph
+        self.numbers: dict[Node, Any] = (
+            around.numbers if isinstance(around, TransformBuilder) else {}
+        )
 
     def flags_vary(self, node: Node) -> bool:
         """What requires grad around a level may not do so at the level."""
-        entry = self.inputs.get(node)
-        is_given = entry is not None and entry[0] == "given"
-        return not is_given and bool(node.meta["val"].requires_grad)
+        return not self.is_fed(node, "given") and bool(node.meta["val"].requires_grad)
 
     def local(self, node: Node) -> Node:
         """Also of a function that a transform gave around this one (vjp)."""
@@ -196,7 +205,7 @@ class TransformBuilder(_InnerBuilder):
         """As `closed`, and the output that each node of the answer is."""
         outputs = [self.output(self.local(node)) for node in answer]
         closed = *self.closed(self._name), outputs
-        for node, owner in self.owners.items():
+        for node, owner in self.notes.owners.items():
             if owner.node is node:
                 owner.node = LostNode(self._name, self.step())
         return closed

@@ -53,9 +53,9 @@ class CompiledBranchRaises(Exception):
     """
 
 
-def check_branch(noted: Container[str]) -> None:
+def check_branch(marks: Container[str]) -> None:
     """Of a program that raises."""
-    if TAKES_THE_COMPILED_BRANCH in noted:
+    if TAKES_THE_COMPILED_BRANCH in marks:
         raise CompiledBranchRaises
 
 

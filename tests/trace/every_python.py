@@ -14,6 +14,7 @@ import json
 import sys
 import traceback
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +88,9 @@ class _StandIn(types.ModuleType):
 class _Graph:
     """A graph nothing is put into."""
 
-    def __init__(self, grad_enabled: bool) -> None:
-        self.grad_enabled = grad_enabled
-        self.assertions = self.switched = self.leaves = ()
+    def __init__(self, grad_enabled: bool, step: Callable[[], int]) -> None:
+        self.grad_enabled, self.step = grad_enabled, step
+        self.assertions = self.leaves = ()
         self.mutated_inputs: dict[Any, int] = {}
 
     def finish(self, name: str) -> tuple[Any, tuple]:
@@ -125,7 +126,7 @@ def _stand_in_for_torch() -> None:
     for name in (*TORCH_SIDE, *GRAPH_SIDE):
         sys.modules[name] = _StandIn(name)
     sys.modules["jitmagic.graph.builder"].GraphBuilder = _Graph
-    sys.modules["jitmagic.trace.values.tensor_hooks"].check_watched = lambda graph: None
+    sys.modules["jitmagic.trace.values.tensor_hooks"].check_watched = lambda notes: None
     sys.modules["jitmagic.trace.dead_calls"].check_dead_calls = lambda graph: None
     for name in ("jitmagic", "jitmagic.graph"):  # their own __init__ may import more of torch
         package = types.ModuleType(name)

@@ -114,7 +114,7 @@ def _is(machine: Machine, value: Value | None, default: object) -> bool:
 
 def _made_for_compilers(machine: Machine) -> bool:
     """Whether a library may have made a mask that it leaves out in eager."""
-    return TAKES_THE_COMPILED_BRANCH in machine.graph.noted
+    return TAKES_THE_COMPILED_BRANCH in machine.notes.marks
 
 
 def _is_square(scores: tuple[Any, ...]) -> bool:

@@ -205,7 +205,7 @@ class _Call:
                 TorchCallFailed.of(name=f"{self.name}.apply", error=f"{kind}: {error}")
             ) from None
         if graph.root.mutated_inputs:
-            check_written_inputs(machine, graph.root)
+            check_written_inputs(machine, machine.notes.root)
         pairs = zip(results, made, strict=True)
         return [value if node is None else self._renewed(value, node) for value, node in pairs]
 
@@ -218,7 +218,7 @@ class _Call:
         if value.node in self.inputs:
             return lift(self.machine, node)
         value.node = node
-        self.machine.graph.owners[node] = value
+        self.machine.notes.owners[node] = value
         return value
 
     # -- the backward ----------------------------------------------------------------------------
@@ -237,10 +237,10 @@ class _Call:
         self, backward: Value, made: Sequence[Node | None]
     ) -> tuple[Region, tuple[Node, ...]]:
         """The backward as a region, and what it captured."""
-        machine, outer = self.machine, self.machine.graph
+        machine, outer = self.machine, self.machine.notes
         region = RegionBuilder(outer, self.name)
         held = self.context.containers(machine)
-        effects, machine.effects, machine.graph = machine.effects, EffectLog(), region  # type: ignore[misc]
+        effects, machine.effects, machine.notes = machine.effects, EffectLog(), region.notes  # type: ignore[misc]
         try:
             gradients = [self._gradient(region, n, node) for n, node in enumerate(made)]
             self.context.saved = TupleValue(self._saved(region))
@@ -252,7 +252,7 @@ class _Call:
             kind = error.error.python_type(machine).__name__
             raise self._unfollowed(f"it raises {kind}") from None
         finally:
-            machine.graph, machine.effects = outer, effects  # type: ignore[misc]
+            machine.notes, machine.effects = outer, effects  # type: ignore[misc]
         return region.close(returned)
 
     def _gradient(self, region: RegionBuilder, place: int, node: Node | None) -> Value:
@@ -277,7 +277,7 @@ class _Call:
             node = region.feed("saved", place, spec_on(saved.meta, device_of(saved.node)))
             if saved.node in region.unknown_strides:
                 region.unknown_strides.add(node)
-            made = region.owners[node] = TensorValue(node, saved.kind)
+            made = region.notes.owners[node] = TensorValue(node, saved.kind)
             values.append(made)
         return values
 

@@ -80,6 +80,6 @@ def _is_compiling(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     asking = machine.frame.globals.live.get("__name__")
     answer = machine.compiled_branch and not (isinstance(asking, str) and belongs_to_torch(asking))
     if answer:
-        machine.graph.noted.add(TAKES_THE_COMPILED_BRANCH)
+        machine.notes.marks.add(TAKES_THE_COMPILED_BRANCH)
     constant: Value = machine.constant(answer)
     return constant

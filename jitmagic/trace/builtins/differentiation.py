@@ -69,8 +69,7 @@ def _grad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _run(machine: Machine, name: str, call: tuple[Any, ...]) -> tuple[Node | None, ...]:
-    owners = [machine.graph.owners.get(node) for node in machine.graph.inputs]
-    lives = [live for owner in owners if (live := getattr(owner, "live", None)) is not None]
+    lives = machine.notes.live_inputs()
     if any(live.is_inference() for live in lives):  # a compiled graph saves nothing, eager raises
         raise _refused("autograd cannot save an inference tensor", name)
     try:

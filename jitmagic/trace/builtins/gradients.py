@@ -41,7 +41,7 @@ def _register(function: Any) -> None:
             if owner.source is None:
                 raise
             machine.effects.perform(BuiltinValue(function), args, kwargs)
-            machine.graph.noted.add(GRADIENTS_GONE)
+            machine.notes.marks.add(GRADIENTS_GONE)
             return machine.constant(None)
         for parameter in parameters:
             store_gradient(machine, parameter, machine.constant(None))

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from ...graph.builder import GraphBuilder
 from ...guards.guard import IdentityIs, TensorMatch, TypeIs
 from ...guards.read import array_memory
 from ...guards.source import ArrayMemory, Source, describe
@@ -21,7 +20,6 @@ from ...spec import spec_of
 from ..breaks import GraphBreak, NumpyCall, UnknownCFunction, UnsupportedTensor
 from ..input_memory import check_written_inputs
 from ..numpy_emulation import ARRAY_SCALARS, counterpart, np, torch_dtype
-from ..result import GraphInput
 from ..values.arrays import ArrayValue, DtypeValue, array_of, emulate
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.callables import BuiltinValue, name_of
@@ -187,12 +185,11 @@ def _wrap_array(machine: Machine, obj: Any, source: Source) -> Value:
         raise GraphBreak(UnsupportedTensor.of(what=f"an array: {error}")) from None
     spec = spec_of(tensor)
     machine.guard(TensorMatch(memory, spec, torch._C._dispatch_keys(tensor).raw_repr()))
-    graph: GraphBuilder = machine.graph.root
-    node = graph.placeholder(describe(source), spec)
-    graph.inputs[node] = GraphInput(node.name, memory, spec)
-    value = graph.owners[node] = TensorValue(node, torch.Tensor, tensor, memory)
-    if graph.mutated_inputs:
-        check_written_inputs(machine, graph)
+    notes = machine.notes.root
+    node = notes.add_input(describe(source), memory, spec)
+    value = notes.owners[node] = TensorValue(node, torch.Tensor, tensor, memory)
+    if notes.graph.mutated_inputs:
+        check_written_inputs(machine, notes)
     return ArrayValue(value, np.ndarray, source)
 
 

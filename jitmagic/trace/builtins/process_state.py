@@ -41,7 +41,7 @@ _GETTERS = (
 
 def read_state(machine: Machine, getter: Callable[[], object]) -> Value:
     """What a C function without arguments tells, at each call anew."""
-    if "cudnn" in getattr(getter, "__name__", "") and FLAGS_ARE_SET in machine.graph.noted:
+    if "cudnn" in getattr(getter, "__name__", "") and FLAGS_ARE_SET in machine.notes.marks:
         raise GraphBreak(RefusedTorchCall.of(name=getter.__name__, why="a block has set it"))  # type: ignore[attr-defined]
     state = getter()
     made = machine.constant(state)

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from ...graph.autocast import OFF
-from ...graph.builder import GraphBuilder
 from ...graph.node_meta import device_of
 from ...guards.guard import StateRead
 from ...guards.source import Source
@@ -353,7 +352,7 @@ def _of_floats(machine: Machine, value: SequenceValue) -> Value | None:
 
 def array_spec(machine: Machine, value: Value) -> ArraySpec:
     """What the probe has to know of an array."""
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     tensor = _tensor(value)
     if tensor.meta.dim() and tensor.node in graph.unknown_strides:
         raise GraphBreak(UncertainStrides.of(what="an array"))

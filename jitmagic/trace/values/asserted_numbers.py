@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ...graph.builder import GraphBuilder
 from ...symbols.context import Specialize
 from ...symbols.expr import Expr, Integer
 from ...symbols.interval import ANY_FLOAT, Interval
@@ -71,7 +70,7 @@ def _can_assert(machine: Machine, expr: Expr, node: Any) -> bool:
     """Whether nobody but the graph knows a number, and the program handles no error of it. A graph
     for all sizes of its inputs has no assertions.
     """
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     if not isinstance(node, Node) or graph.root is not graph or not graph.sizes.are_of_data():
         return False
     return not machine.symbols.has_hints((expr,)) and not machine.catches()

@@ -31,9 +31,9 @@ How other modules plug in (each module is named once in trace/inventory.py, whic
   * context managers override `Value.enter`, see there.
   * `machine.at_exit(hook)`: `hook(builder)` runs once when the exit is described; it may call
     `builder.effect(...)`, e.g. to bring the thread's grad mode to what the trace has at a break.
-  * `machine.graph`: the GraphBuilder of `jitmagic/graph/builder.py`, made anew by each attempt. The
-    machine itself asks only for what `GraphBuilder` below says; tensors may use anything else it
-    offers.
+  * `machine.graph`: the GraphBuilder of `jitmagic/graph/builder.py` that calls go to, made anew by
+    each attempt; `machine.notes`: what the tracer knows of it (graph_notes.py). Who follows a
+    function into a graph of its own changes the notes for that time, and the graph with them.
 """
 
 from __future__ import annotations
@@ -41,22 +41,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, Protocol
 
-import torch
-
 from ...bytecode import FrameSnapshot
 from ...errors import UserLine
+from ...graph.builder import GraphBuilder
 from ...guards.guard import AutocastRest, Guard, StateFacts
 from ...guards.source import Drawn, Source
 from ...options import Options
 from ..aliased_dicts import AliasedDicts
 from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
-from ..result import BreakReason, Effect, FromGraph, GraphInput, Recipe
+from ..graph_notes import GraphNotes
+from ..result import BreakReason, Effect, FromGraph, Recipe
 from ..symbolic import Symbols
 
 __all__ = [
     "Args",
     "Builder",
-    "GraphBuilder",
     "Kwargs",
     "Lazy",
     "Machine",
@@ -98,20 +97,6 @@ class Builder(Protocol):
 
     def effect(self, effect: Effect) -> None:
         """Append an effect."""
-
-
-class GraphBuilder(Protocol):
-    """What the machine asks of a graph under construction;
-    `jitmagic.graph.builder.GraphBuilder`."""
-
-    graph: Any  # the torch.fx.Graph
-
-    def output(self, node: Any) -> int:
-        """Make `node` an output (the same node gives the same index)."""
-
-    def finish(self, name: str) -> tuple[torch.fx.GraphModule, tuple[GraphInput, ...]]:
-        """The finished graph: outputs one flat tuple; unused placeholders and dead pure nodes
-        dropped."""
 
 
 class Effects(Protocol):
@@ -160,12 +145,16 @@ class Machine(Protocol):
 
     options: Options
     snapshot: FrameSnapshot  # the root frame's live arguments
-    graph: Any  # a GraphBuilder and whatever the tensors need of it
+    notes: GraphNotes  # of the graph that calls go to
     symbols: Symbols  # numbers that vary, and what the trace takes for granted of them
     aliased_dicts: AliasedDicts  # dictionaries that are the attributes of something as well
     entry_state: StateFacts  # what the entry is guarded with
     frames: list[Any]  # the Python frames being followed, the root first
     autocast: AutocastRest | None  # what the traced code has made of it (builtins/autocast.py)
+
+    @property
+    def graph(self) -> GraphBuilder:
+        """The graph that calls go to."""
 
     @property
     def effects(self) -> Effects:

@@ -18,13 +18,14 @@ from ...graph.builder import GraphBuilder, storage_of
 from ...graph.node_meta import device_of
 from ..result import Perform
 from .base import Builder, Machine
+from .leaves import Switch, Switched
 
 __all__ = ["bind_data"]
 
 
 def bind_data(machine: Machine, owner: Any, value: Any) -> None:
     """`owner.data = value`: the memory of `value` from here on; views of the old one keep that."""
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     source: Any = getattr(value, "node", None)
     if source is not None and _is_same_memory(graph, owner.node, source):
         return  # what `p.data += x` stores, and module.to(dtype) that converts nothing
@@ -39,9 +40,9 @@ def bind_data(machine: Machine, owner: Any, value: Any) -> None:
         machine.effects.set_attr(owner, "data", bound)
         machine.at_exit(lambda builder: _count_writes(owner, made.meta["val"], builder))
     if wants_grad:
-        graph.switched.append((owner, machine.step, False))
+        machine.notes.of(Switched).append(Switch(owner, machine.step, is_early=False))
         made = graph.require_grad(made, lines)
-    graph.owners[made] = owner
+    machine.notes.owners[made] = owner
     owner.node = made
 
 

@@ -70,8 +70,8 @@ class CachedFunctionValue(IdentityValue):
                 self._leave("it has side effects")
             machine.effects.perform(self, args, kwargs)
             return result
-        noted = machine.graph.noted
-        if not all(_is_fixed(machine, arg, noted) for arg in (*args, *kwargs.values())):
+        marks = machine.notes.marks
+        if not all(_is_fixed(machine, arg, marks) for arg in (*args, *kwargs.values())):
             if _is_none(machine, result):  # a logger that is silent now, and may not be later
                 machine.effects.perform(self, args, kwargs)
                 return result
@@ -92,7 +92,7 @@ class CachedFunctionValue(IdentityValue):
         if not all(_may_be_shared(machine, part) for part in parts):
             self._leave(f"it returns a {result.describe()}")
         as_returned = [_contents(part) for part in parts]
-        machine.graph.noted.update(map(_note, parts))
+        machine.notes.marks.update(map(_mark, parts))
 
         def check(builder: Builder) -> None:
             for part, contents in zip(parts, as_returned, strict=True):
@@ -135,13 +135,13 @@ def _is_none(machine: Machine, value: Value) -> bool:
     return value.is_constant(machine) and value.as_constant(machine) is None
 
 
-def _is_fixed(machine: Machine, arg: Value, noted: set[str]) -> bool:
+def _is_fixed(machine: Machine, arg: Value, marks: set[str]) -> bool:
     """Whether equal arguments mean the same result at any time."""
     real = arg.realize(machine)
-    return real.is_constant(machine) or real.by_identity or _note(real) in noted
+    return real.is_constant(machine) or real.by_identity or _mark(real) in marks
 
 
-def _note(part: Value) -> str:
+def _mark(part: Value) -> str:
     """Of an object that a cache keeps, whose check at the exit keeps it alive."""
     return f"kept by a cache: {id(part)}"
 

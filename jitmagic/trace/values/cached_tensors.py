@@ -117,7 +117,7 @@ def _is_early(graph: GraphBuilder, nodes: Sequence[Node]) -> bool:
 
 
 def _keep_inside(machine: Machine, tensor: TensorValue, reason: BreakReason) -> None:
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     born = machine.step
     memory = tensor.meta.untyped_storage()._cdata
 

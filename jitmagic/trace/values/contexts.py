@@ -48,12 +48,12 @@ _REFUSED: dict[type, str] = {
 
 def set_grad_mode(machine: Machine, mode: bool) -> None:
     """The traced program changes the grad mode of the thread."""
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     if mode and (graph.inference.is_on or torch.is_inference_mode_enabled()):
         why = "inside inference mode no gradients are recorded"
         raise GraphBreak(RefusedTorchCall.of(name="set_grad_enabled", why=why))
-    if "grad mode" not in graph.noted:
-        graph.noted.add("grad mode")
+    if "grad mode" not in machine.notes.marks:
+        machine.notes.marks.add("grad mode")
         entry = graph.grad_enabled
         machine.at_exit(lambda builder: _tell_mode(graph, entry, builder))
     graph.set_grad_enabled(mode)

@@ -14,6 +14,7 @@ import torch
 
 from ...graph.node_meta import device_of
 from ..breaks import GraphBreak, UncertainStrides
+from ..region import RegionBuilder
 from .base import Args, Kwargs, Machine, Value
 
 __all__ = ["described"]
@@ -46,5 +47,5 @@ def _is_tensor(machine: Machine, value: Value) -> bool:
 
 def _is_gradient(machine: Machine, owner: Any) -> bool:
     """Whether it is what the backward of an autograd function is given, unchanged."""
-    fed = machine.graph.inputs.get(owner.node)
-    return isinstance(fed, tuple) and fed[0] == "gradient"
+    graph = machine.graph
+    return isinstance(graph, RegionBuilder) and graph.is_fed(owner.node, "gradient")

@@ -21,12 +21,12 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ...graph.autocast import modes_kept
-from ...graph.builder import GraphBuilder
 from ...graph.node_meta import specs_in
 from ...graph.python_numbers import in_python
 from ...guards.read import read_source
 from ...spec import TensorSpec
 from ...symbols.size import Size, hint_of
+from ..graph_notes import GraphNotes
 from ..result import GraphInput
 
 __all__ = ["number_in_this_call"]
@@ -37,7 +37,8 @@ _MOST_ELEMENTS = 1 << 24  # computed once more than the call needs, at each bran
 
 def number_in_this_call(machine: Any, node: Node) -> Any:
     """`tensor.item()` as this call computes it; None: it is not to be foreseen here."""
-    graph: GraphBuilder = machine.graph
+    notes: GraphNotes = machine.notes
+    graph = notes.graph
     foresees, filename = machine.foresees, machine.frame.program.code.co_filename
     if foresees is None or graph is not graph.root or not foresees(filename):
         return None
@@ -45,10 +46,10 @@ def number_in_this_call(machine: Any, node: Node) -> Any:
     if node.meta["val"].numel() != 1 or not _is_cheap(nodes):
         return None
     inputs = [one for one in nodes if one.op == "placeholder"]
-    if any(graph.inputs[one].is_drawn for one in inputs):
+    if any(notes.inputs[one].is_drawn for one in inputs):
         return None
     try:
-        values = [_input(graph.inputs[one], machine.snapshot) for one in inputs]
+        values = [_input(notes.inputs[one], machine.snapshot) for one in inputs]
         return _computed(nodes, node, values, graph.entry_modes[0])
     except Exception:  # eager's to raise, or a graph that runs only as a whole
         return None

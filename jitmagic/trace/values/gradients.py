@@ -29,12 +29,12 @@ __all__ = [
     "write_gradient",
 ]
 
-GRADIENTS_GONE = "gradients of unknown tensors are set to None at the exit"  # a note of the graph
+GRADIENTS_GONE = "gradients of unknown tensors are set to None at the exit"  # a mark of the graph
 
 
 def read_gradient(machine: Machine, owner: Any) -> Value:
     """`owner.grad`; `owner` is a TensorValue."""
-    if GRADIENTS_GONE in machine.graph.noted:
+    if GRADIENTS_GONE in machine.notes.marks:
         owner.refuse(machine, "`.grad` behind zero_grad()")
     if owner.grad is not None:
         stored: Value = owner.grad

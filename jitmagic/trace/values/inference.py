@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ...graph.builder import GraphBuilder
 from ...graph.nested import tensor_nodes_in
 from ..breaks import GraphBreak, RefusedTorchCall
 from ..builtins.registry import handles
+from ..graph_notes import GraphNotes
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
 from .opaque import WithoutOperators
@@ -48,7 +48,7 @@ class InferenceBlock(WithoutOperators):
         return True
 
     def enter(self, machine: Machine) -> tuple[Value, Value]:
-        graph: GraphBuilder = machine.graph
+        graph = machine.graph
         end = _EndOfBlock(self, graph.grad_enabled, graph.inference.is_on, machine.step)
         if not torch.is_inference_mode_enabled():
             self.set_grad_mode(machine, False)
@@ -106,14 +106,15 @@ def is_made_inside(node: Node) -> bool:
     return bool(node.meta.get("inference"))
 
 
-def refuse_behind_block(graph: GraphBuilder, name: str, *parts: Any) -> dict[Node, int]:
+def refuse_behind_block(notes: GraphNotes, name: str, *parts: Any) -> dict[Node, int]:
     """Break where eager might refuse an inference tensor among the arguments of a call, or give a
     tensor of the other kind. Goes out: those that the call must not write to, by their versions.
     """
+    graph = notes.graph
     if graph.inference.is_on or torch.is_inference_mode_enabled():
         return {}
     if name in _DETACHING:  # what eager detaches may be written to, a view may not
-        inside = [n for n in tensor_nodes_in(parts) if is_made_inside(n) or _came_so(graph, n)]
+        inside = [n for n in tensor_nodes_in(parts) if is_made_inside(n) or _came_so(notes, n)]
         if inside:
             raise GraphBreak(RefusedTorchCall.of(name=name, why="it is an inference tensor"))
     if not graph.inference.used:
@@ -131,14 +132,14 @@ def refuse_written(name: str, kept: dict[Node, int]) -> None:
         raise GraphBreak(RefusedTorchCall.of(name=name, why="it writes to an inference tensor"))
 
 
-def _came_so(graph: GraphBuilder, node: Node) -> bool:
-    live = getattr(graph.owners.get(node), "live", None)
+def _came_so(notes: GraphNotes, node: Node) -> bool:
+    live = notes.live(node)
     return live is not None and live.is_inference()
 
 
 @handles(torch.Tensor.is_inference, torch.is_inference)
 def _is_inference(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     tensor: Any = args[0]
     if graph.root is not graph or not hasattr(tensor, "node"):
         raise GraphBreak(RefusedTorchCall.of(name="is_inference", why="its tensor is not known"))

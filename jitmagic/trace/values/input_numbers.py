@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ...graph.builder import GraphBuilder, storage_of
+from ...graph.builder import storage_of
 from ...graph.node_meta import device_of
 from ...guards.guard import READ_BY_GUARDS
 from ...guards.source import describe
@@ -37,16 +37,17 @@ _VIEWS = (operator.getitem, "view", "reshape", "squeeze", "flatten", "detach", "
 
 def symbol_of_input(machine: Machine, node: Node) -> Symbol | None:
     """The symbol of the number in an input; None: nobody can tell it without running the graph."""
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     node = _whole(node)
-    owner = graph.owners.get(node) if node.op == "placeholder" else None
+    owner = machine.notes.owners.get(node) if node.op == "placeholder" else None
     if owner is None or owner.live is None or graph.writers.get(storage_of(node)):
         return None
     source, live, symbols = owner.source, owner.live, machine.symbols
-    origin = InputNumber(source)
-    if source is None or origin in symbols.constants or device_of(node).type != "cpu":
+    if source is None or device_of(node).type != "cpu":
         return None
-    if live.numel() != 1 or live.dtype not in READ_BY_GUARDS:
+    origin = InputNumber(source)
+    is_read = live.numel() == 1 and live.dtype in READ_BY_GUARDS
+    if origin in symbols.constants or not is_read:
         return None
     symbol: Symbol | None = symbols.values.get(source)
     hint, limits = live.item(), _limits(live.dtype)

@@ -97,7 +97,7 @@ def number_of(machine: Machine, node: Node, name: str) -> Value | None:
 def numbers_of(machine: Machine, node: Node) -> list[Value] | None:
     """All of a small tensor, in the order of memory that is row-major; None: break."""
     meta: torch.Tensor = node.meta["val"]
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     if not all(type(size) is int for size in meta.shape) or not meta.dtype.is_signed:
         return None
     if not 0 < meta.numel() <= _MOST_NUMBERS or meta.is_complex():
@@ -118,7 +118,7 @@ def call_with_known(
     """A call in the graph. Where torch reads a number out of an argument, one that the trace knows
     takes its place, or one that is data.
     """
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     try:
         return graph.call(target, args, kwargs, machine.lines())
     except DataDependent:
@@ -210,7 +210,7 @@ class TruthValue(SymbolicNumber):
 
 def _read(machine: Machine, node: Node) -> Value | None:
     """On a GPU the graph waits for the number, as eager does; a recording cannot: that breaks."""
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     meta: torch.Tensor = node.meta["val"]
     if graph is not graph.root or graph.modes_vary or meta.numel() != 1:
         return None
@@ -243,7 +243,7 @@ def _read(machine: Machine, node: Node) -> Value | None:
 
 def _copied(machine: Machine, node: Node, meta: torch.Tensor, dtype: torch.dtype) -> Node:
     """As it is now, whatever is written to the tensor later; on the CPU, where numbers are."""
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     lines = machine.lines()
     if meta.requires_grad:
         node = graph.call("detach", [node], {}, lines)

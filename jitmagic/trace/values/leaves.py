@@ -9,7 +9,7 @@ later backward would have to lead to such a leaf. One that the program made is a
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,18 +17,32 @@ from torch.fx import Node
 
 from ...graph.builder import GraphBuilder
 from ..breaks import GraphBreak, RefusedTorchCall
+from ..graph_notes import GraphNotes, Owner
 from .base import Machine, Unrestorable
 
-__all__ = ["check_leaves", "keep_leaves", "required_grad"]
+__all__ = ["Switch", "Switched", "check_leaves", "keep_leaves", "required_grad"]
 
 _REASON = RefusedTorchCall.of(
     name="Tensor.requires_grad_", why="it makes a leaf of the autograd graph"
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Of `requires_grad`, or of the memory of a leaf; `is_early`: done before the graph runs."""
+
+    owner: Owner
+    born: int
+    is_early: bool
+
+
+class Switched(list[Switch]):
+    """The switches of one graph."""
+
+
 def required_grad(machine: Machine, owner: Any, wanted: object) -> Node:
     """The same node where nothing changes. `owner` is a TensorValue."""
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     node: Node = owner.node
     meta: torch.Tensor = node.meta["val"]
     is_so = meta.requires_grad is wanted and not graph.flags_vary(node)
@@ -52,43 +66,42 @@ def _is_refused(owner: Any) -> bool:
 
 
 def _of_an_input(machine: Machine, owner: Any, wanted: bool) -> Node:
-    graph: GraphBuilder = machine.graph
+    notes, graph = machine.notes, machine.graph
     live: torch.Tensor = owner.live
     if graph.root is not graph or owner.source is None or not owner.meta.is_leaf:
         raise GraphBreak(_REASON)
     if live.is_inference() or owner.node.meta["spec"] is None:
         raise GraphBreak(_REASON)
-    if wanted and any(_is_view_of(owner.meta, node) for node in graph.owners):
+    if wanted and any(_is_view_of(owner.meta, node) for node in notes.owners):
         raise GraphBreak(_REASON)  # they have a history from then on, in eager
-    if wanted and _is_untouched(graph, owner):
+    if wanted and _is_untouched(notes, owner):
         return _flagged_early(machine, owner)
-    graph.switched.append((owner, machine.step, False))
+    notes.of(Switched).append(Switch(owner, machine.step, is_early=False))
     machine.effects.set_attr(owner, "requires_grad", machine.constant(wanted))
-    before = next((n for n in graph.inputs if graph.owners.get(n) is owner), None)
+    before = next((n for n in graph.inputs if notes.owners.get(n) is owner), None)
     if before is not None and before.meta["val"].requires_grad is wanted:
         return before  # as it came
     detached: Node = graph.call("detach", (owner.node,), {}, machine.lines())
     return graph.require_grad(detached, machine.lines()) if wanted else detached
 
 
-def _is_untouched(graph: GraphBuilder, owner: Any) -> bool:
+def _is_untouched(notes: GraphNotes, owner: Any) -> bool:
     """Whether the graph so far is the same for a leaf that requires grad."""
     node: Node = owner.node
-    if graph.inputs.get(node) is None or node.users or graph.is_output(node):
+    if node not in notes.inputs or node.users or notes.graph.is_output(node):
         return False
-    lives = [getattr(graph.owners.get(one), "live", None) for one in graph.inputs]
-    views = [live for live in lives if live is not None and live._is_view()]
+    views = [live for live in notes.live_inputs() if live._is_view()]
     return not owner.live._is_view() and all(view._base is not owner.live for view in views)
 
 
 def _flagged_early(machine: Machine, owner: Any) -> Node:
-    graph: GraphBuilder = machine.graph
+    notes = machine.notes
     node: Node = owner.node
-    graph.switched.append((owner, machine.step, True))
+    notes.of(Switched).append(Switch(owner, machine.step, is_early=True))
     machine.effects.draw(owner, _require_grad, "requires_grad_")
     node.meta["val"].requires_grad_()
     spec = node.meta["spec"] = replace(node.meta["spec"], requires_grad=True)
-    graph.inputs[node] = replace(graph.inputs[node], spec=spec)
+    notes.inputs[node] = replace(notes.inputs[node], spec=spec)
     return node
 
 
@@ -116,19 +129,20 @@ def keep_leaves(graph: GraphBuilder) -> None:
                 graph.output(leaf)
 
 
-def check_leaves(graph: GraphBuilder) -> None:
+def check_leaves(notes: GraphNotes) -> None:
     """Raise Unrestorable where a later backward leads to a tensor from outside that became a leaf,
     which to autograd is none while the graph runs; and where there are views of it, whose history
     changes with it.
     """
-    if not graph.switched:
+    graph, switched = notes.graph, notes.of(Switched)
+    if not switched:
         return
     behind = set(graph.leaves_behind(graph.differentiable_outputs()))
-    became = [graph.owners.get(leaf) for leaf in graph.leaves if leaf in behind]
-    handed_out = [node for node in graph.owners if graph.is_output(node)]
-    lives = [getattr(graph.owners.get(node), "live", None) for node in graph.inputs]
-    bases = [live._base for live in lives if live is not None and live._is_view()]
-    for owner, born, is_early in graph.switched:
-        views = not is_early and any(_is_view_of(owner.meta, node) for node in handed_out)
+    became = [notes.owners.get(leaf) for leaf in graph.leaves if leaf in behind]
+    handed_out = [node for node in notes.owners if graph.is_output(node)]
+    bases = [live._base for live in notes.live_inputs() if live._is_view()]
+    for switch in switched:
+        owner = switch.owner
+        views = not switch.is_early and any(_is_view_of(owner.meta, n) for n in handed_out)
         if owner in became or views or any(base is owner.live for base in bases):
-            raise Unrestorable("a tensor that became a leaf", born, _REASON)
+            raise Unrestorable("a tensor that became a leaf", switch.born, _REASON)

@@ -34,7 +34,7 @@ class _Flags(Value):
         self.given = given
 
     def enter(self, machine: Machine) -> tuple[Value, Value]:
-        machine.graph.noted.add(FLAGS_ARE_SET)
+        machine.notes.marks.add(FLAGS_ARE_SET)
         return _EndOfFlags(self.given, len(machine.graph.graph.nodes)), machine.constant(None)
 
     def recipe(self, builder: Builder) -> Recipe:
@@ -52,7 +52,7 @@ class _EndOfFlags(Value):
         self.given, self.nodes = given, nodes
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        machine.graph.noted.discard(FLAGS_ARE_SET)
+        machine.notes.marks.discard(FLAGS_ARE_SET)
         nodes = list(machine.graph.graph.nodes)[self.nodes :]
         if any(spec.device.type != "cpu" for node in nodes for spec in specs_in(node)):
             why = "it sets what kernels of a device are asked for"

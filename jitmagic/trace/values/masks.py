@@ -27,11 +27,15 @@ _SELECTED = ("masked_select", torch.masked_select)
 _DEPTH = 8  # how far back two masks are compared
 
 
+class _Coordinates(dict[Hashable, tuple[Node, ...]]):
+    """Those of the masks of one graph, by what the masks are computed of."""
+
+
 def by_coordinates(
     machine: Machine, target: Target, args: list[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Target, list[Any]]:
     """The call and its arguments; as they were, where no mask is among them."""
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     if graph.fresh_size is None or kwargs or not args or not isinstance(args[0], Node):
         return target, args
     if target in _ITEMS and _is_tensor(args[0]):
@@ -110,8 +114,7 @@ def _without_masks(machine: Machine, x: Node, key: tuple[Any, ...]) -> tuple[Any
 
 
 def _coordinates(machine: Machine, mask: Node) -> tuple[Node, ...]:
-    graph: GraphBuilder = machine.graph
-    known: dict[Hashable, tuple[Node, ...]] = graph.coordinates
+    graph, known = machine.graph, machine.notes.of(_Coordinates)
     itself = mask, _meta(mask)._version
     if itself not in known:
         alike = itself if _was_written(graph, mask) else _computation(graph, mask, _DEPTH)

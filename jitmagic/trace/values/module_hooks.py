@@ -34,9 +34,9 @@ def has_global_hooks(machine: Machine) -> bool:
     there are backward hooks.
     """
     hooked = any(vars(_MODULES)[f"_global{name}"] for name in FORWARD_HOOKS)
-    graph = machine.graph
-    if "module hooks" not in graph.noted:
-        graph.noted.add("module hooks")
+    marks = machine.notes.marks
+    if "module hooks" not in marks:
+        marks.add("module hooks")
         absent = BACKWARD_HOOKS if hooked else (*BACKWARD_HOOKS, *FORWARD_HOOKS)
         names = tuple(f"_global{name}" for name in absent)
         if any(vars(_MODULES)[name] for name in names):

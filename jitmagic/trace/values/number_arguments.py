@@ -73,7 +73,7 @@ def _as_number(
     """A node for a float that the call reads when it runs; None: it is no number that may vary. The
     range of the number is narrowed to those for which torch does the same.
     """
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     metas = with_hints(map_nodes(dict(given), lambda node: node.meta["val"]))
     hints = {name: _hint(machine, arg) for name, arg in metas.items()}
 
@@ -93,7 +93,7 @@ def _as_number(
         return None
     number.keep_within(machine, found, f"an argument of {call_name(target)}()")
     node = number.argument(machine, full=True)
-    return add_number(graph.graph, node, hints[place], found, machine.lines(), graph.step())
+    return add_number(graph.graph, node, hints[place], found, machine.lines(), machine.step)
 
 
 def _in_transform(
@@ -105,7 +105,7 @@ def _in_transform(
     root, tensor = graph.root, number.node
     if not isinstance(graph, TransformBuilder) or tensor is None or tensor.graph is not root.graph:
         return None
-    node = add_number(root.graph, tensor, hint, ANY_FLOAT, machine.lines(), root.step())
+    node = add_number(root.graph, tensor, hint, ANY_FLOAT, machine.lines(), machine.step)
     graph.numbers[node] = number
     return node
 

@@ -35,7 +35,7 @@ def at_numbers(
 ) -> list[Value]:
     """The tensor to index, and the key: the same ones where no part is such a number. `owner` is a
     TensorValue, and `lift` makes one."""
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     key = key.realize(machine)
     parts = key.realized(machine) if isinstance(key, TupleValue) else [key]
     indices = {n: part.node for n, part in enumerate(parts) if isinstance(part, type(owner))}
@@ -63,7 +63,7 @@ def at_number(
     machine: Machine, owner: Any, key: Value, value: Value
 ) -> tuple[str, list[Value]] | None:
     """The call that assigns; None: the usual one, as no part of the key is such a number."""
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     parts = key.realize(machine)
     given = parts.realized(machine) if isinstance(parts, TupleValue) else [parts]
     indices = {n: part.node for n, part in enumerate(given) if isinstance(part, type(owner))}
@@ -145,14 +145,14 @@ def _takes(part: Value, index: Node | None) -> int | None:
 
 
 def _keep_apart(machine: Machine, whole: Node, picked: Node) -> None:
-    graph: GraphBuilder = machine.graph
+    notes, graph = machine.notes, machine.graph
     born: int = machine.step
     before = len(graph.writers.get(storage_of(whole), ()))
     memory = storage_of(picked)
 
     def check(builder: Builder) -> None:
         written = len(graph.writers.get(storage_of(whole), ())) > before
-        handed_out = any(graph.is_output(n) and storage_of(n) == memory for n in graph.owners)
+        handed_out = any(graph.is_output(n) and storage_of(n) == memory for n in notes.owners)
         if written or handed_out or graph.writers.get(memory):
             raise Unrestorable("a part of a tensor, at a place that is data", born, _REASON)
 

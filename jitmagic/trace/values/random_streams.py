@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from ...graph.builder import GraphBuilder
 from ...guards.guard import IdentityIs, KeyAbsent, TypeIs
 from ...guards.source import ArrayMemory, Drawn, InstanceDict, Source
 from ...spec import TensorSpec, spec_of
@@ -27,7 +26,7 @@ from ...symbols.interval import Interval
 from ...symbols.scalar import symbols_of
 from ..breaks import GraphBreak, StatefulCall
 from ..numpy_emulation import ARRAY_SCALARS, np
-from ..result import GraphInput, InputKind, Recipe
+from ..result import InputKind, Recipe
 from ..wrap import intercepts, wraps
 from .arrays import ArrayValue
 from .base import Args, Builder, Kwargs, Machine, Value
@@ -151,7 +150,7 @@ def _drawn(
 ) -> Value:
     label = f"{type(owner.live).__name__}.{name}"
     broken = GraphBreak(StatefulCall.of(name=label))
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     index = machine.effects.drawn
     if name in _NO_DRAWS or graph is not graph.root or DrawnNumber(index) in _asked(machine):
         raise broken
@@ -250,9 +249,7 @@ def _array(machine: Machine, source: Drawn, kind: type, spec: TensorSpec) -> Val
 
 def drawn_tensor(machine: Machine, name: str, source: Source, spec: TensorSpec) -> TensorValue:
     """A copy in the graph, whose memory is the graph's alone."""
-    graph: GraphBuilder = machine.graph
-    node = graph.placeholder(name, spec)
-    graph.inputs[node] = GraphInput(node.name, source, spec, InputKind.DRAWN)
+    node = machine.notes.add_input(name, source, spec, InputKind.DRAWN)
     copy = record(machine, "clone", [TensorValue(node, torch.Tensor)])
     assert isinstance(copy, TensorValue)
     return copy

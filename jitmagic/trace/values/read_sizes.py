@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...graph.builder import GraphBuilder
 from ...graph.size_nodes import LARGEST_SIZE
 from ...symbols.expr import Expr
 from ...symbols.polynomial import is_integral, normal
@@ -59,7 +58,7 @@ def _size_of_number(machine: Machine, symbol: Symbol) -> Size | None:
 
 
 def _rely_on_starting_over(machine: Machine) -> None:
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     born: int = machine.step
 
     def check(builder: Builder) -> None:

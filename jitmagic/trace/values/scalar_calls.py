@@ -26,7 +26,6 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ...graph.builder import GraphBuilder
 from ...graph.node_meta import device_of
 from ...graph.propagate import Target, target_name
 from ...symbols.expr import Integer
@@ -93,7 +92,7 @@ class _Call:
         self, machine: Machine, name: str, device: torch.device, in_place: bool, is_method: bool
     ) -> None:
         self.machine = machine
-        self.graph: GraphBuilder = machine.graph
+        self.graph = machine.graph
         self.name, self.device = name, device
         self.in_place, self.is_method = in_place, is_method
 

@@ -23,7 +23,6 @@ from typing import Any, NoReturn
 import torch
 from torch.fx import Node
 
-from ...graph.builder import GraphBuilder
 from ...guards.guard import InRange, TypeIs
 from ...guards.source import Drawn, Source, describe
 from ...spec import TensorSpec
@@ -34,7 +33,7 @@ from ...symbols.polynomial import normal
 from ...symbols.rounding import rounded
 from ...symbols.scalar import Number, Symbol, apply, constant, symbols_of
 from ...symbols.size import Size, SizeFloat, is_of_tensor, number_of_sizes
-from ..result import GraphInput, InputKind, Recipe
+from ..result import InputKind, Recipe
 from ..wrap import intercepts
 from .asserted_numbers import float_result, is_nonzero, within
 from .base import Args, Builder, Kwargs, Machine, Value
@@ -269,11 +268,8 @@ def number_node(machine: Machine, kind: type, number: Any) -> Any:
 
 def scalar_input(machine: Machine, name: str, source: Source, kind: type) -> Node:
     """The node of a number that the graph is given."""
-    graph: GraphBuilder = machine.graph.root
     spec = TensorSpec((), (), _DTYPES[kind], _CPU)
-    node = graph.placeholder(name, spec)
-    graph.inputs[node] = GraphInput(node.name, source, spec, InputKind.SCALAR)
-    return node
+    return machine.notes.root.add_input(name, source, spec, InputKind.SCALAR)
 
 
 def unknown_number(

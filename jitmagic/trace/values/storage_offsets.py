@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ...graph.builder import GraphBuilder
 from ...graph.propagate import Target, call_name, target_name
 from ...guards.guard import SizesRelate
 from ...symbols.expr import Integer
@@ -38,12 +37,12 @@ def guard_storage_offsets(
     tensor = given[0] if given else named.get("input")
     if offset is None or not isinstance(tensor, Node):
         return
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     for node in graph.inputs_sharing(tensor):
         if graph is not graph.root or node.meta["spec"].storage_offset:
             why = "its offset counts from the start of a storage that begins before the tensor"
             raise GraphBreak(RefusedTorchCall.of(name=call_name(target), why=why))
-        begin = Symbol("offset", int, INT64, OffsetOf(graph.inputs[node].source))
+        begin = Symbol("offset", int, INT64, OffsetOf(machine.notes.inputs[node].source))
         machine.guard(SizesRelate("==", begin, Integer(0)))
 
 

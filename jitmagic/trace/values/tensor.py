@@ -18,7 +18,6 @@ import torch
 from torch.fx import Node
 
 from ...graph.autocast import StaleCast
-from ...graph.builder import GraphBuilder
 from ...graph.devices import MixedDevices
 from ...graph.known import known_number
 from ...graph.node_meta import device_of
@@ -214,7 +213,7 @@ class TensorValue(Value):
     def require_grad(self, machine: Machine, wanted: Value) -> TensorValue:
         flag = wanted.realize(machine).as_constant(machine)
         self.node = required_grad(machine, self, flag)
-        machine.graph.owners.setdefault(self.node, self)
+        machine.notes.owners.setdefault(self.node, self)
         return self
 
     # -- containers ------------------------------------------------------------------------------
@@ -405,7 +404,7 @@ def record(
     machine: Machine, target: Target, args: Args, kwargs: Mapping[str, Value] | None = None
 ) -> Value:
     """Call a torch function, operator or tensor method in the graph; the value of its result."""
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     name = call_name(target)
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         raise GraphBreak(ActiveMode.of())
@@ -418,7 +417,7 @@ def record(
     named = {key: _lower_outer(machine, arg, name) for key, arg in (kwargs or {}).items()}
     leaf = not isinstance(target, str) and named.pop("requires_grad", False) is True
     guard_storage_offsets(machine, target, given, named)
-    kept = refuse_behind_block(graph, name, given, named)
+    kept = refuse_behind_block(machine.notes, name, given, named)
     try:
         target, given = by_coordinates(machine, target, given, named)
         if any(isinstance(arg, ScalarValue) for arg in (*given, *named.values())):
@@ -435,7 +434,7 @@ def record(
         kind = type(error.error).__name__
         raise GraphBreak(TorchCallFailed.of(name=name, error=f"{kind}: {error}")) from None
     if graph.mutated_inputs:
-        check_written_inputs(machine, graph)
+        check_written_inputs(machine, machine.notes)
     refuse_many(machine, name, result)
     refuse_written(name, kept)
     made = lift(machine, result)
@@ -484,13 +483,11 @@ def _bound(machine: Machine, part: Value, name: str) -> Any:
 
 def lift(machine: Machine, result: Any) -> Value:
     """The value of a call's result, which has nodes in place of tensors."""
-    graph: GraphBuilder = machine.graph
     if isinstance(result, Node):
-        known = graph.owners.get(result)
-        if known is None:
-            known = graph.owners[result] = TensorValue(result)
-        made: Value = known
-        return made
+        known = machine.notes.owners.get(result)
+        if not isinstance(known, TensorValue):
+            known = machine.notes.owners[result] = TensorValue(result)
+        return known
     if isinstance(result, torch.Size) or not isinstance(result, tuple | list):
         return machine.constant(result)
     items = [lift(machine, item) for item in result]

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from ...graph.builder import GraphBuilder
 from ..breaks import GraphBreak, RefusedTorchCall
 from ..builtins.registry import handles, method
 from ..builtins.torch_rules import REFUSED_METHODS
+from ..graph_notes import GraphNotes
 from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
 from .callables import bind_builtin
 from .opaque import WithoutOperators
@@ -39,6 +39,10 @@ class Watched:
         """Why it stays outside of a graph."""
         name = "retain_grad" if self.hook is None else "register_hook"
         return RefusedTorchCall.of(name=f"Tensor.{name}", why=REFUSED_METHODS[name])
+
+
+class _WatchedTensors(list[Watched]):
+    """The hooks of one graph."""
 
 
 class HandleValue(WithoutOperators):
@@ -90,48 +94,50 @@ def _remove(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
     assert isinstance(owner, HandleValue)
     if args or kwargs:
         owner.refuse(machine, "a call with arguments")
-    if owner.watched in machine.graph.watched:
-        machine.graph.watched.remove(owner.watched)
+    hooks = machine.notes.of(_WatchedTensors)
+    if owner.watched in hooks:
+        hooks.remove(owner.watched)
     return machine.constant(None)
 
 
 def watch(machine: Machine, tensor: Any, hook: Value | None, strange: bool) -> Watched:
     """Run the hook with the tensor's gradient; None: retain that."""
-    graph: GraphBuilder = machine.graph
+    graph = machine.graph
     meta = getattr(tensor, "meta", None)
     watched = Watched(tensor, hook, getattr(meta, "grad_fn", None), machine.step)
     inside = graph.root is graph and not graph.modes_vary
     if strange or not inside or watched.history is None or tensor.live is not None:
         raise GraphBreak(watched.reason)
-    graph.watched.append(watched)
+    machine.notes.of(_WatchedTensors).append(watched)
     return watched
 
 
 def retains_gradient(machine: Machine, tensor: Any) -> bool:
     """Whether `retain_grad()` was called for it."""
-    return any(w.tensor is tensor and w.hook is None for w in machine.graph.watched)
+    return any(w.tensor is tensor and w.hook is None for w in machine.notes.of(_WatchedTensors))
 
 
 def watched_behind(machine: Machine, outputs: list[Any]) -> list[Watched]:
     """Hooks that a backward of these tensors runs, in the engine's order: what was computed last
     comes first.
     """
-    graph: GraphBuilder = machine.graph
-    if not graph.watched:
+    hooks = machine.notes.of(_WatchedTensors)
+    if not hooks:
         return []
-    history = graph.history([output.node for output in outputs])
-    found = [watched for watched in graph.watched if watched.history in history]
+    history = machine.graph.history([output.node for output in outputs])
+    found = [watched for watched in hooks if watched.history in history]
     for watched in found:
         if watched.tensor.meta.grad_fn is not watched.history:  # written to since
             raise GraphBreak(watched.reason)
     return sorted(found, key=lambda watched: -watched.history._sequence_nr())
 
 
-def check_watched(graph: GraphBuilder) -> None:
+def check_watched(notes: GraphNotes) -> None:
     """Raise Unrestorable where somebody could see a hook, or that it is missing, after the exit."""
-    outputs = graph.differentiable_outputs() if graph.watched else []
+    graph, hooks = notes.graph, notes.of(_WatchedTensors)
+    outputs = graph.differentiable_outputs() if hooks else []
     history = graph.history(outputs)
-    for watched in graph.watched:
+    for watched in hooks:
         runs = watched.hook is not None and watched.history in history
         if runs or graph.is_output(watched.tensor.node):
             raise Unrestorable("a tensor with a hook", watched.born, watched.reason)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import torch
 
-from ...graph.builder import GraphBuilder
 from ...guards.guard import TensorKind, TensorMatch, TypeIs
 from ...guards.kinds.tensors import has_forward_gradient
 from ...guards.source import Argument, Source, describe
@@ -22,7 +21,7 @@ from ..breaks import (
     UnsupportedTensor,
 )
 from ..input_memory import check_written_inputs
-from ..result import BreakReason, GraphInput
+from ..result import BreakReason
 from ..symbolic_sizes import symbolic_shape
 from ..wrap import wraps
 from .base import Machine, Value
@@ -110,13 +109,12 @@ def _wrap_tensor(machine: Machine, obj: torch.Tensor, source: Source) -> Value:
         spec = shape.spec
     else:
         machine.guard(TensorMatch(source, spec, keys))
-    graph: GraphBuilder = machine.graph.root
-    node = graph.placeholder(describe(source), spec)
-    graph.inputs[node] = GraphInput(node.name, source, spec)
-    made = graph.owners[node] = TensorValue(node, type(obj), obj, source)
-    for symbol, (at, dim) in graph.sizes.inputs.items() if varying else ():
+    notes = machine.notes.root
+    node = notes.add_input(describe(source), source, spec)
+    made = notes.owners[node] = TensorValue(node, type(obj), obj, source)
+    for symbol, (at, dim) in notes.graph.sizes.inputs.items() if varying else ():
         if at is node:
             machine.symbols.owners[symbol] = made, dim
-    if graph.mutated_inputs:
-        check_written_inputs(machine, graph)
+    if notes.graph.mutated_inputs:
+        check_written_inputs(machine, notes)
     return made

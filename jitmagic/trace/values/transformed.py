@@ -150,7 +150,8 @@ class _Call:
         return value.as_constant(self.machine)
 
     def run(self, function: Value, args: Args, kwargs: Kwargs) -> Value:
-        machine, outer = self.machine, self.machine.graph
+        machine, notes = self.machine, self.machine.notes
+        outer = notes.graph
         if outer.has_cast or outer.autocast != OFF:
             self._refuse("the graph has operations under autocast")
         slots = _slots(self.given)
@@ -159,9 +160,9 @@ class _Call:
         arguments = Pattern(*_flat((positional, named)))
         device = self._device()
         shown = self._show(arguments)
-        region = TransformBuilder(outer, self.name, shown.grad_enabled)
+        region = TransformBuilder(notes, self.name, shown.grad_enabled)
         watched = _Watched(machine.effects)
-        machine.graph, machine.effects = region, watched  # type: ignore[misc]
+        machine.notes, machine.effects = region.notes, watched  # type: ignore[misc]
         try:
             values = self._values(region, shown, device)
             answer = function.call(machine, *values).realize(machine)
@@ -170,7 +171,7 @@ class _Call:
             draws = region.draws
             graph, feeds, captured, outputs = region.close(_nodes(returned))
         finally:
-            machine.graph, machine.effects = outer, watched.log  # type: ignore[misc]
+            machine.notes, machine.effects = notes, watched.log  # type: ignore[misc]
         leaves, spec = _flat(structure)
         placed = tuple(Slot(outputs[x.index]) if isinstance(x, Slot) else x for x in leaves)
         target = Transformed(

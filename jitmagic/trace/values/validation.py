@@ -17,9 +17,9 @@ from torch.distributions.constraints import positive_definite, symmetric
 from torch.fx import Node
 
 from ...bytecode.instruction import Instruction
-from ...graph.builder import GraphBuilder
 from ...graph.ranges import likely_truth, truth_if_finite
 from ..breaks import TensorBranch
+from ..graph_notes import GraphNotes
 from ..state import Frame, Program
 from ..undo import can_assert
 from .base import Builder, Unrestorable
@@ -85,13 +85,13 @@ def foreseen_int(machine: Any, node: Node) -> int | None:
 
 
 def _rely_on_starting_over(machine: Any, node: Node) -> None:
-    graph: GraphBuilder = machine.graph.root
-    owner = graph.owners.get(node)  # numbers that were read have none
+    notes: GraphNotes = machine.notes.root
+    owner = notes.owners.get(node)  # numbers that were read have none
     reason = TensorBranch.of(what="a number in a tensor" if owner is None else owner.describe())
     born: int = machine.step
 
     def check(builder: Builder) -> None:
-        if not can_assert(node.meta["spec"] for node in graph.mutated_inputs):
+        if not can_assert(node.meta["spec"] for node in notes.graph.mutated_inputs):
             raise Unrestorable("a branch beside a write", born, reason)
 
     machine.at_exit(check)
