@@ -28,14 +28,14 @@ from .runtime.examples import examples
 
 __all__ = ["at_first_use", "made_up", "prepare_backward", "tell_of_replay", "tell_once"]
 
-Graph = Callable[..., tuple[Any, ...]]
+Executable = Callable[..., tuple[Any, ...]]
 # Python of ours that compiled graphs call: torch.compile, where it runs too, passes over it.
 for _called_in_graph in (Once.__call__, Replay.__call__):
     hide(_called_in_graph.__code__)
 
 
 def prepare_backward(
-    build: Callable[..., Graph],
+    build: Callable[..., Executable],
     parts: Partition,
     options: Options,
     record: Recording,
@@ -54,23 +54,23 @@ def prepare_backward(
 
 
 def _build_backward(
-    build: Callable[..., Graph],
+    build: Callable[..., Executable],
     gm: GraphModule,
     options: Options,
     record: Recording,
-) -> Graph:
-    def made(record: Recording) -> Graph:
+) -> Executable:
+    def made(record: Recording) -> Executable:
         return build(gm, "backward", options, record, partial(made_up, gm))
 
     return at_first_use(made, lambda: gm, options, record)
 
 
 def at_first_use(
-    build: Callable[[Recording], Graph],
+    build: Callable[[Recording], Executable],
     graph: Callable[[], GraphModule],
     options: Options,
     record: Recording,
-) -> Graph:
+) -> Executable:
     """A backward, when the forward has run and the frame cannot be eager any more. `graph`: what
     is replayed where it cannot be built.
     """
