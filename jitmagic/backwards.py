@@ -7,43 +7,70 @@ should know of it is told once per function.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
-from .autograd.shell import replayed
+from .autograd.partial import backward_without
+from .autograd.replay import Replay
+from .autograd.result import Partition
+from .autograd.shell import Once, replayed
 from .errors import warn
+from .frame.beside import hide
 from .frame.sandbox import sandbox
 from .options import Options
 from .records import COMPILED, Failed, Recording
 from .runtime.examples import examples
 
-__all__ = ["at_first_use", "build_backward", "made_up", "tell_of_replay", "tell_once"]
+__all__ = ["at_first_use", "made_up", "prepare_backward", "tell_of_replay", "tell_once"]
 
-Graph = Callable[..., tuple[Any, ...]]
+Executable = Callable[..., tuple[Any, ...]]
+# Python of ours that compiled graphs call: torch.compile, where it runs too, passes over it.
+for _called_in_graph in (Once.__call__, Replay.__call__):
+    hide(_called_in_graph.__code__)
 
 
-def build_backward(
-    build: Callable[..., Graph],
+def prepare_backward(
+    build: Callable[..., Executable],
+    parts: Partition,
+    options: Options,
+    record: Recording,
+    make_inputs: Callable[[], Sequence[torch.Tensor]],
+) -> Once | None:
+    """What builds it calls later, as a record of its own; None: nothing is differentiated."""
+    if parts.backward is None:
+        return None
+    if record.wanted:
+        # Nothing runs it: its kernels are wanted, to be built beside the forward's.
+        build(backward_without(parts, ()), "backward", options, record, make_inputs)
+    later = record.for_later()
+    backward = Once.of(lambda gm: _build_backward(build, gm, options, later), parts)
+    record.later.append(weakref.ref(backward))  # status asks it, and keeps nothing alive
+    return backward
+
+
+def _build_backward(
+    build: Callable[..., Executable],
     gm: GraphModule,
     options: Options,
     record: Recording,
-) -> Graph:
-    def made(record: Recording) -> Graph:
+) -> Executable:
+    def made(record: Recording) -> Executable:
         return build(gm, "backward", options, record, partial(made_up, gm))
 
     return at_first_use(made, lambda: gm, options, record)
 
 
 def at_first_use(
-    build: Callable[[Recording], Graph],
+    build: Callable[[Recording], Executable],
     graph: Callable[[], GraphModule],
     options: Options,
     record: Recording,
-) -> Graph:
+) -> Executable:
     """A backward, when the forward has run and the frame cannot be eager any more. `graph`: what
     is replayed where it cannot be built.
     """

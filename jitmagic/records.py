@@ -1,6 +1,6 @@
 """Outcome, StageRecord, CompileRecord and Journal: history for people.
 
-`pipeline` times every stage it runs in a Recording; when the compile ends, the Recording becomes a
+Every stage runs in a Recording, which times it; when the compile ends, the Recording becomes a
 frozen CompileRecord in the journal. Diagnostics and notebook read it; no call depends on it: with
 the journal emptied every function behaves as before. A record keeps the results of the stages
 (frozen data), never user tensors or entries. `watchers` are told when a stage begins and ends: the

@@ -60,7 +60,7 @@ KEPT = 64  # executables of a template: one more takes microseconds
 
 
 class Builders(NamedTuple):
-    """What `pipeline` builds with. `target` of a graph; `graph`: the executable of one of ints;
+    """What executables are built with. `target` of a graph; `graph`: the executable of one of ints;
     `backward`: what its first argument builds, or a replay of the graph that the second gives;
     `tell`: that a backward is replayed.
     """

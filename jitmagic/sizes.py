@@ -31,6 +31,7 @@ from .autograd.joint import trace_joint
 from .autograd.partition import partition
 from .autograd.result import output_specs
 from .errors import CompileFailed, SizesDiffer, warn
+from .frame.beside import hide
 from .frame.sandbox import sandbox
 from .graph.autocast import modes_kept
 from .graph.concrete import Filled, results_of
@@ -274,6 +275,10 @@ class Sized:
                 return _raising(error)
             warn(failed.report(f"{record.name} at sizes {values}", "runs op by op"))
             return self._graph
+
+
+# Python of ours that compiled graphs call: torch.compile, where it runs too, passes over it.
+hide(Sized.missed.__code__)
 
 
 def _raising(error: SizesDiffer) -> Executable:

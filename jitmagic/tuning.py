@@ -25,7 +25,7 @@ from .target import Target
 
 __all__ = ["best_kernels", "best_products"]
 
-Graph = Callable[..., tuple[Any, ...]]
+Executable = Callable[..., tuple[Any, ...]]
 Examples = Callable[[], Sequence[torch.Tensor]]
 
 
@@ -42,7 +42,7 @@ def best_products(
         return {}
     plainly = replace(options, cuda_graphs=False)
 
-    def make(ours: Mapping[str, bool]) -> tuple[Plan, Graph]:
+    def make(ours: Mapping[str, bool]) -> tuple[Plan, Executable]:
         rendered = render(schedule(program, target, options, ours), target)
         return rendered[0], load(*rendered, target, plainly).run
 

@@ -50,16 +50,23 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     | {"sized_joint"},
     "sized_joint": BASE | {"records", "graph", "trace", "autograd", "runtime", "template"},
     "backwards": BASE | {"records", "frame", "autograd", "runtime"},
+    "background": BASE | {"records", "codegen", "runtime"},
+    "executable": BASE
+    | {"records", "autograd", "loops", "schedule", "codegen", "runtime", "titles", "tuning"}
+    | {"background", "backwards", "sizes", "sized_joint"},
     "pieces": BASE | {"records", "graph", "trace", "runtime", "sizes", "sized_joint"},
+    "subgraphs": BASE | {"records", "graph", "runtime", "sizes", "backwards"},
+    "backends": BASE | {"records", "bytecode", "guards", "graph", "trace", "runtime"},
+    "entries": BASE
+    | {"records", "bytecode", "guards", "graph", "frame", "trace", "runtime", "comparable"},
     "tracing": BASE | {"guards", "bytecode", "frame", "graph", "trace"},
     "comparable": BASE | {"frame", "graph", "trace"},
     "titles": BASE | {"graph", "loops", "schedule"},
     "template": BASE | {"records", "titles", "graph", "loops", "schedule", "codegen", "runtime"},
     "tuning": BASE | {"records", "loops", "schedule", "codegen", "runtime"},
     "pipeline": BASE
-    | {"records", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops", "schedule"}
-    | {"codegen", "runtime", "sizes", "titles", "tracing", "comparable", "tuning"}
-    | {"sized_joint", "backwards", "pieces"},
+    | {"records", "bytecode", "graph", "frame", "trace", "autograd", "sizes", "tracing"}
+    | {"backwards", "background", "backends", "entries", "executable", "pieces", "subgraphs"},
     "api": BASE | {"frame", "pipeline", "records", "bytecode", "late"},
     "diagnostics": BASE
     | {"records", "api", "guards", "graph", "trace", "loops", "frame"}

@@ -1,8 +1,8 @@
 """sandbox: what the user's modes, hooks and observers never see of a compile.
 
 Comes in: nothing; the thread as the user's call or backward left it. Goes out: a context in which
-operations are recorded, shaped and tried out, entered by the pipeline and nowhere else. Set aside
-are default hooks for saved tensors (checkpointing counts what it packs), torch-function and
+operations are recorded, shaped and tried out, entered where a compile begins. Set aside are
+default hooks for saved tensors (checkpointing counts what it packs), torch-function and
 torch-dispatch modes (they would log our operations), anomaly mode (it would blame a backward that
 the user never ran), the profiler, and torch.compile's evaluator. Invariant: afterwards the thread
 has all it had, in its order, also after an exception, wherever Ctrl-C struck.

@@ -3,7 +3,7 @@
 Chooses by the source's language how kernels are built (C++ through the toolchain and the disk
 cache, Triton through its compiler, numba through its own), then hands the plan to the native
 executor. The order of what may be missing is: no native part -> NativeMissing; compiler refuses ->
-ToolchainError. The pipeline decides what to do about either.
+ToolchainError. executable.py decides what to do about either.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import jitmagic
-from jitmagic import pipeline
+from jitmagic import entries
 from jitmagic.comparable import comparable
 from jitmagic.frame import comparison, laps
 from jitmagic.frame.comparison import PLAN_ON_GPU, judge
@@ -40,7 +40,7 @@ def test_devices_whose_calls_can_be_timed(
     tagged = jitmagic.jit(which, options=options)
     made = []
     monkeypatch.setattr(
-        pipeline,
+        entries,
         "comparable",
         lambda *args: made.append(comparable(*args)),  # and not compared
     )
@@ -77,7 +77,7 @@ class Queue:
 
         Span.is_over = property(Span.is_over)  # type: ignore[method-assign, assignment]
         where = Comparable(torch.device("cuda", 0), 7)
-        monkeypatch.setattr(pipeline, "comparable", lambda handle, traced: where)
+        monkeypatch.setattr(entries, "comparable", lambda handle, traced: where)
         for module in (comparison, laps):
             monkeypatch.setattr(module, "Span", Span)
             monkeypatch.setattr(module, "can_be_timed", lambda: not self.is_captured)

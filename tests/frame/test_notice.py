@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 import jitmagic
-from jitmagic import pipeline, sized_joint, tracing
+from jitmagic import pipeline, sized_joint
 from jitmagic.api import handle_of
 from jitmagic.records import COMPILED, Eager, Failed
 
 from ..processes import run_forked
+from ..stages import caller_of
 
 
 class Terminal(io.StringIO):
@@ -135,7 +136,7 @@ def test_a_failed_compile_keeps_its_exception(stage: str, monkeypatch: pytest.Mo
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("a bug of ours")
 
-    monkeypatch.setattr(tracing if stage == "trace" else pipeline, stage, broken)
+    monkeypatch.setattr(caller_of(stage), stage, broken)
     run = jitmagic.jit(plain)
     with pytest.warns(jitmagic.FallbackWarning) as caught:
         torch.testing.assert_close(run(X), plain(X))
@@ -166,7 +167,7 @@ def test_a_failed_backward_keeps_its_exception(stage: str, monkeypatch: pytest.M
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("a bug of ours")
 
-    monkeypatch.setattr(pipeline, stage, broken)
+    monkeypatch.setattr(caller_of(stage), stage, broken)
     with pytest.warns(jitmagic.FallbackWarning) as caught:
         results[0].sum().backward()
     plain(z).sum().backward()

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 import jitmagic
-from jitmagic import pipeline
+from jitmagic import executable
 from jitmagic.codegen import render
 from jitmagic.loops import interp
 from jitmagic.loops.lower import lower
@@ -56,16 +56,16 @@ def compiled_by(tier: str) -> Iterator[Callable[[Any], Any]]:
     if tier in OPTIONS:
         yield lambda target: jitmagic.jit(target, options=OPTIONS[tier])
         return
-    kept = pipeline.build_native
-    pipeline.build_native = _builder(tier)
+    kept = executable.build_native
+    executable.build_native = _builder(tier)
     try:
         yield jitmagic.jit
     finally:
-        pipeline.build_native = kept
+        executable.build_native = kept
 
 
 def _builder(tier: str) -> Callable[..., Any]:
-    """Stands in for pipeline.build_native: the program is interpreted, not rendered and loaded."""
+    """Stands in for build_native: the program is interpreted, not rendered and loaded."""
 
     def build(gm: Any, name: str, target: Target, options: Options, *rest: Any) -> Any:
         program = lower(gm, name)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import jitmagic
-from jitmagic import pipeline
+from jitmagic import executable
 from jitmagic.autograd.saved import Saved
 from jitmagic.errors import CompileFailed
 from jitmagic.loops.interp import run
@@ -197,7 +197,7 @@ def test_a_backward_that_falls_back_gets_images_as_traced(monkeypatch):
             raise CompileFailed("planted")
         return schedule(program, *rest)
 
-    monkeypatch.setattr(pipeline, "schedule", refuse)
+    monkeypatch.setattr(executable, "schedule", refuse)
 
     def turned(x, w):
         y = F.conv2d(x.sin(), w)

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 import jitmagic
-from jitmagic import pipeline, tracing
+from jitmagic import executable
 from jitmagic.api import handle_of
 from jitmagic.records import COMPILED, Failed
 from jitmagic.runtime.store import open_store
 from tests.processes import ROOT, run_forked
+from tests.stages import caller_of
 
 from ..chain import chain, check_chain
 
@@ -208,7 +209,7 @@ STAGES = ["trace", "trace_joint", "partition", "lower", "schedule", "render", "l
 
 @pytest.mark.parametrize("stage", [s for s in STAGES if s != "emit"])
 def test_ctrl_c_during_a_compile(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = tracing if stage == "trace" else pipeline
+    module = caller_of(stage)
     real, presses = getattr(module, stage), [1]
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:
@@ -234,7 +235,7 @@ def test_a_stage_that_fails_is_a_visible_fallback(
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("a bug of ours")
 
-    monkeypatch.setattr(tracing if stage == "trace" else pipeline, stage, broken)
+    monkeypatch.setattr(caller_of(stage), stage, broken)
     run = jitmagic.jit(chain)
     with pytest.warns(jitmagic.FallbackWarning, match="a bug of ours"):
         check_chain(run)
@@ -264,14 +265,14 @@ def test_ctrl_c_while_the_compiler_runs(cache: Path, monkeypatch: pytest.MonkeyP
 def test_a_backward_whose_compile_fails(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, failures = pipeline.lower, [error]
+    real, failures = executable.lower, [error]
 
     def broken(gm: torch.fx.GraphModule, name: str) -> Any:
         if name == "backward" and failures:
             raise failures.pop()
         return real(gm, name)
 
-    monkeypatch.setattr(pipeline, "lower", broken)
+    monkeypatch.setattr(executable, "lower", broken)
     run = jitmagic.jit(chain)
     x, y = torch.randn(3, 5, requires_grad=True), torch.randn(3, 5)
     if isinstance(error, KeyboardInterrupt):

@@ -1,0 +1,151 @@
+"""From a traced frame and the executable of its graph to what calls run: an Entry.
+
+Comes in: a Trace whose guards hold in this call, and a callable of its graph. Goes out: an Entry,
+natively callable where the frame is one graph with a plain result, else with a residual; or one
+that runs as plain Python, where the frame is not to be cut at its graph break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.fx import GraphModule
+
+from .bytecode import FrameSnapshot
+from .comparable import comparable
+from .errors import CompileFailed, Unsupported
+from .frame.eager import eager_entry
+from .frame.handle import Handle
+from .frame.ledger import Variant
+from .frame.locked import Again, while_held
+from .frame.native import Entry, GuardProgram, continue_with, lower_guards
+from .graph.data_split import split_at_data
+from .graph.subgraphs import split_into_subgraphs
+from .guards.guard import GlobalState
+from .options import Options
+from .records import COMPILED, Eager, Recording
+from .runtime.native import spent, undoing, with_numbers
+from .trace.emit import CannotRestore, FrameScope, emit
+from .trace.result import Break, Trace
+from .trace.template import template_of
+from .trace.undo import can_start_over, written_before_raising
+
+__all__ = ["computes", "left_to_eager", "make_entry", "variant_of", "wrapped"]
+
+Executable = Callable[..., tuple[Any, ...]]
+
+
+def computes(traced: Trace) -> bool:
+    """Whether its graph has an operation."""
+    return any(node.op not in ("placeholder", "output") for node in traced.graph.graph.nodes)
+
+
+def left_to_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Entry | Eager | None:
+    """The answer for a frame that is not to be cut at its break, but left to plain Python; None: it
+    is cut, or has no break. The guards are torch's state and what led to the break: nothing else
+    matters to eager. Raises Unsupported under fullgraph.
+    """
+    if not isinstance(traced.exit, Break):
+        return None
+    reason, where = traced.exit.reason, traced.exit.where
+    if handle.library is None and handle.options.fullgraph:
+        raise Unsupported(reason.message, reason.hint, where)
+    state = tuple(guard for guard in traced.guards if isinstance(guard, GlobalState))
+    if reason.whole_frame and handle.goes_on is None:
+        guards = (*state, *traced.because)
+        return eager_entry(handle.run_plainly, snapshot, guards, Eager(reason.message, where))
+    if reason.spreads and not computes(traced):
+        guards = (*state, *traced.because)
+        return eager_entry(handle.run_hooked, snapshot, guards, Eager(reason.message, where))
+    if handle.library is None:
+        return None
+    eager = Eager(f"library code is compiled whole or not at all: {reason.message}", where)
+    if not traced.because:
+        return eager
+    return eager_entry(handle.run_hooked, snapshot, (*state, *traced.because), eager)
+
+
+# ------------------------------------------------------------------------- around the executable
+
+
+def wrapped(run: Executable, traced: Trace, options: Options) -> Executable:
+    """The executable as the frame calls it."""
+    # From the inside out: each wraps the one before, and costs a call only where it is needed.
+    if traced.spent_results and options.backend in ("native", "aot_eager"):  # no autograd ran
+        run = spent(run, traced.spent_results, traced.grad_inputs)
+    if numbers := tuple(i for i, entry in enumerate(traced.inputs) if entry.is_scalar):
+        run = with_numbers(run, numbers)
+    draws = any(node.meta.get("random") for node in traced.graph.graph.nodes)
+    if (traced.mutated or draws) and can_start_over(traced):
+        copied = _written_half_way(traced, options)
+        run = undoing(run, copied, draws) if copied or draws else run
+    return run
+
+
+def _written_half_way(traced: Trace, options: Options) -> tuple[int, ...]:
+    """The inputs that a graph may have written when it raises."""
+    early = written_before_raising(traced)
+    if not early or options.backend not in ("native", "aot_eager"):
+        return early
+    return early if _runs_in_parts(traced.graph) else ()
+
+
+def _runs_in_parts(gm: GraphModule) -> bool:
+    """Whether one executable writes before another one may raise."""
+    try:
+        return split_at_data(gm) is not None or split_into_subgraphs(gm) is not None
+    except CompileFailed:  # it cannot be cut
+        return False
+
+
+# ------------------------------------------------------------------------------ guards and result
+
+
+def make_entry(
+    handle: Handle, snapshot: FrameSnapshot, traced: Trace, run: Executable | None
+) -> Entry | Eager:
+    """`run`: the executable, or None. Eager, where what the frame does cannot be written down."""
+    template = template_of(traced) if traced.lock is None else None
+    sources = tuple(entry.source for entry in traced.inputs)
+    if template is not None:
+        wanted = (*sources, *template.sources)
+        steps, registers = lower_guards(traced.guards, wanted, snapshot.globals, snapshot.builtins)
+        # What guards have read of the call is not read again for the graph or the result.
+        inputs, read_again = registers[: len(sources)], registers[len(sources) :]
+        shape = template.with_registers(read_again)
+        called = run if run is not None else _no_graph
+        entry = Entry(GuardProgram(steps), called, inputs if run else (), shape, False)
+        entry.mutates = not can_start_over(traced)  # eager must not repeat a graph that raised
+        return entry
+    steps, _ = lower_guards(traced.guards, (), snapshot.globals, snapshot.builtins)
+    scope = FrameScope(
+        snapshot.globals,
+        snapshot.builtins,
+        handle.resume_dispatcher,
+        continue_with,
+        again := Again(handle, is_locked=traced.lock is not None),
+    )
+    try:
+        residual: Callable[..., Any] = emit(traced, handle.flat, run, scope)
+    except CannotRestore as error:
+        return Eager(str(error))
+    program = GuardProgram(steps)
+    if traced.lock is not None:
+        residual = while_held(traced.lock, program, residual, handle.run_plainly)
+    again.entry = Entry(program, residual, None, None, isinstance(traced.exit, Break))
+    return again.entry
+
+
+def _no_graph() -> tuple[Any, ...]:
+    """The executable of a frame that computes nothing."""
+    return ()
+
+
+def variant_of(handle: Handle, traced: Trace, record: Recording) -> Variant:
+    """What the entry remembers."""
+    ends = Eager(end.reason.message, end.where) if (end := traced.unexpected_break) else None
+    constants = {symbol.origin: symbol.where for symbol in traced.specialized}
+    compared, later = comparable(handle, traced), tuple(record.later)
+    known = traced.guards, COMPILED, later, ends, compared, traced.varying, constants
+    return Variant(*known, foresees=traced.foresees)
