@@ -25,7 +25,7 @@ from .node_meta import tensors_in
 from .overlap import why_order_matters
 from .propagate import EagerRaises
 from .symbolic_views import view_of_sizes
-from .tensor_iterator import dense
+from .tensor_iterator import dense, like
 
 __all__ = ["check_as_kernels_do", "check_for_meta", "check_out"]
 
@@ -246,10 +246,10 @@ def _check_storage(
 def _check_draws(
     name: str, args: Sequence[Any], kwargs: dict[str, Any], tensors: list[torch.Tensor]
 ) -> None:
-    filled = tensors[0]
+    filled: torch.Tensor | None = tensors[0]
     if name.endswith("_like"):  # of parts of another tensor they are contiguous
-        filled = torch.empty_like(filled, memory_format=kwargs.get("memory_format"))
-    if name in _FILLED_AT_RANDOM and not filled.is_contiguous():
+        filled = like(tensors[0], memory_format=kwargs.get("memory_format"))
+    if name in _FILLED_AT_RANDOM and (filled is None or not filled.is_contiguous()):
         _reject("the order in which strided memory is filled decides which number goes where")
     if name == "bernoulli_":
         chance = _argument(args, kwargs, 1, "p", 0.5)

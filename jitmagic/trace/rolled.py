@@ -112,8 +112,8 @@ def loops_of(flat: FlatCode, may_roll: bool = False) -> Loops:
 
 
 def counts_of_rounds(trace: Trace) -> list[Hashable]:
-    """Where what may vary comes from for which loops were unrolled; what data decide is foreseen, or
-    the loop ended the graph.
+    """Where what may vary comes from for which loops were unrolled. What data decide is foreseen: a
+    loop over anything else of that kind has ended the graph.
     """
     counts = [constant.origin for constant in trace.specialized if constant.counts_rounds]
     return [origin for origin in counts if not isinstance(origin, DataSize)]
