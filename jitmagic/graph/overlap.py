@@ -130,8 +130,10 @@ def _meet(one: torch.Tensor, other: torch.Tensor, same_counts: bool = False) -> 
 
 
 def _places(tensor: torch.Tensor) -> torch.Tensor:
-    """The offset of every element in the storage."""
-    offsets = torch.tensor(tensor.storage_offset())
+    """The offset of every element in the storage: of sizes that vary, which are constants then. A
+    SymInt beside a tensor would stand for a number that nobody is to read.
+    """
+    offsets = torch.tensor(int(tensor.storage_offset()))
     for step, size in _layout(tensor)[1]:
-        offsets = offsets.unsqueeze(-1) + torch.arange(size) * step
+        offsets = offsets.unsqueeze(-1) + torch.arange(int(size)) * int(step)
     return offsets.flatten()

@@ -169,3 +169,26 @@ def test_rows_of_a_loop_over_an_inner_dimension() -> None:
         x = torch.randn(4, n, 8)
         torch.testing.assert_close(compiled(x, w), run(x, w))
     assert len(handle_of(compiled).journal) == 5  # the frame twice, what goes before, in and after
+
+
+@pytest.mark.parametrize("written", [lambda v: v[:-1].add_(v[1:]), lambda v: v[1:].copy_(v[:-1])])
+def test_writes_over_what_is_read_raise_for_a_size_of_one_value(written: Program) -> None:
+    """A comparison leaves the size a symbol that has a single value: so are the strides."""
+
+    def shifted(x: torch.Tensor) -> torch.Tensor:
+        v = x * (3 if x.shape[1] == 7 else 2)
+        written(v)
+        return -x
+
+    compiled = jitmagic.jit(shifted)
+    for columns in (5, 7, 9):
+        for rows in (6, 2):
+            x = torch.randn(rows, columns)
+            if rows == 2:
+                torch.testing.assert_close(compiled(x), shifted(x))
+                continue
+            with pytest.raises(RuntimeError) as ours:
+                compiled(x)
+            with pytest.raises(RuntimeError) as eagers:
+                shifted(x)
+            assert str(ours.value) == str(eagers.value)
