@@ -39,15 +39,15 @@ def prepare_backward(
     parts: Partition,
     options: Options,
     record: Recording,
+    later: Recording,
     make_inputs: Callable[[], Sequence[torch.Tensor]],
 ) -> Once | None:
-    """What builds it calls later, as a record of its own; None: nothing is differentiated."""
+    """What builds it calls later, as the record `later`; None: nothing is differentiated."""
     if parts.backward is None:
         return None
     if record.wanted:
         # Nothing runs it: its kernels are wanted, to be built beside the forward's.
         build(backward_without(parts, ()), "backward", options, record, make_inputs)
-    later = record.for_later()
     backward = Once.of(lambda gm: _build_backward(build, gm, options, later), parts)
     record.later.append(weakref.ref(backward))  # status asks it, and keeps nothing alive
     return backward

@@ -197,7 +197,7 @@ def _compile_ahead(
     saved = Saved(parts)
     forward = build(parts.forward, "forward", options, record, make_inputs, saved=saved)
     parts = saved.as_they_lie()
-    backward = prepare_backward(build, parts, options, record, make_inputs)
-    later = record.for_later()
+    later = record.for_later()  # a backward is built calls later, and is a record of its own
+    backward = prepare_backward(build, parts, options, record, later, make_inputs)
     executable = make_callable(parts, forward, backward, gm, lambda: tell_of_replay(later))
     return executable, output_specs(joint)
