@@ -18,7 +18,12 @@ from .dispatch_mode import dataless
 from .fresh_meta import has_elements
 from .sym_node import has_strides_along
 
-__all__ = ["convolution", "convolution_backward", "convolution_layout"]
+__all__ = [
+    "convolution",
+    "convolution_backward",
+    "convolution_layout",
+    "is_convolved_by_cudnn",
+]
 
 META = torch.device("meta")
 
@@ -106,6 +111,10 @@ def convolution_backward(
     )
 
 
+# The enumeration has one name when it runs and another in torch's stubs.
+_CUDNN = frozenset({"Cudnn", "CudnnTranspose"})
+
+
 class _StandIn(torch.Tensor):
     """Shape, strides, dtype and device of a tensor, for functions that ask for no more."""
 
@@ -116,14 +125,31 @@ class _StandIn(torch.Tensor):
         raise NotImplementedError(f"{func} of a tensor without data")
 
 
+def _chosen(
+    device: torch.device, tensors: Sequence[torch.Tensor], settings: Sequence[Any]
+) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    """Image and weight without data, on `device`, and which library convolves them there."""
+    x, weight = (dataless(_StandIn, t, device, 0, False) for t in tensors)
+    return x, weight, torch._C._select_conv_backend(x, weight, None, *settings)
+
+
+def is_convolved_by_cudnn(
+    device: torch.device, tensors: Sequence[torch.Tensor], settings: Sequence[Any]
+) -> bool:
+    """Of an image and a weight, which are meta tensors that lie as the kernel meets them, and the
+    arguments after the bias.
+    """
+    _, _, backend = _chosen(device, tensors, settings)
+    return backend.name in _CUDNN
+
+
 def convolution_layout(device: torch.device, args: Sequence[Any], made: Any) -> Any:
     """The meta results of a convolution, or of its backward, as the kernel of `device` has them."""
     first = isinstance(made, tuple)  # the backward's first argument is the gradient
     if len(args) < first + 9 or args[first].dim() not in (4, 5):
         return made
-    x, weight = (dataless(_StandIn, t, device, 0, False) for t in args[first : first + 2])
-    settings = args[first + 3 : first + 9]
-    backend = torch._C._select_conv_backend(x, weight, None, *settings)
+    tensors, settings = args[first : first + 2], args[first + 3 : first + 9]
+    x, weight, backend = _chosen(device, tensors, settings)
     format = torch._C._conv_determine_backend_memory_format(x, weight, backend)
     if not first:
         return _empty(made.shape, made, format)

@@ -2,12 +2,12 @@
 
 In: the unfused program. Out: the same values; a convolution whose result nests read has no bias,
 and a nest adds it, which is fused with them. Rounded in between as eager's two passes round. Where
-nothing else reads the result there is nothing to gain, and of several groups a kernel of torch's
-may add the bias on its way.
+nothing else reads the result there is nothing to gain.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -24,6 +24,7 @@ from ..loops.ir import (
     Step,
     Store,
 )
+from ..loops.libraries import adds_bias_apart
 from ..loops.values import cast, compute, opmath
 from .deps import reads_of
 
@@ -31,7 +32,7 @@ __all__ = ["with_biases_apart"]
 
 _DEVICES = frozenset({"cuda"})
 _CONVOLUTION = torch.ops.aten.convolution.default
-_BIAS, _GROUPS = 2, 8  # where it takes them
+_BIAS = 2  # where it takes it
 
 
 def with_biases_apart(program: LoopProgram) -> LoopProgram:
@@ -42,15 +43,17 @@ def with_biases_apart(program: LoopProgram) -> LoopProgram:
     buffers = dict(program.buffers)
     steps: list[Step] = []
     for step in program.steps:
-        if isinstance(step, Extern) and _has_bias(step) and step.results[0] in read:
+        if isinstance(step, Extern) and _has_bias(step, buffers) and step.results[0] in read:
             steps += _apart(step, buffers)
         else:
             steps.append(step)
     return replace(program, buffers=buffers, steps=tuple(steps))
 
 
-def _has_bias(step: Extern) -> bool:
-    return step.op is _CONVOLUTION and step.args[_BIAS] is not None and step.args[_GROUPS] == 1
+def _has_bias(step: Extern, buffers: Mapping[str, Buffer]) -> bool:
+    if step.op is not _CONVOLUTION or step.args[_BIAS] is None:
+        return False
+    return adds_bias_apart(step, buffers)
 
 
 def _apart(step: Extern, buffers: dict[str, Buffer]) -> tuple[Extern, Nest]:

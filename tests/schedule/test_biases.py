@@ -116,6 +116,23 @@ def grouped(x, w, b):
     return F.relu(F.conv2d(x, w[:, :2], b, groups=2))
 
 
+def of_one_channel(x, w, b):
+    return F.gelu(F.conv2d(x, w[:4, :1], b[:4], groups=4))
+
+
+def turned_of_groups(x, w, b):
+    return F.gelu(F.conv_transpose2d(x, w[:4, :2], b[:4], groups=2))
+
+
+@pytest.mark.parametrize("fn", [grouped, of_one_channel, turned_of_groups])
+@pytest.mark.parametrize("backend", ["Cudnn", "CudnnTranspose", "CudaDepthwise2d", "Slow2d"])
+def test_several_groups_are_apart_where_cudnn_convolves(fn, backend, as_on_a_gpu, monkeypatch):
+    chosen = getattr(torch._C._ConvBackend, backend)
+    monkeypatch.setattr(torch._C, "_select_conv_backend", lambda *given: chosen)
+    (call,) = [s for s in scheduled(fn, *tensors()).program.steps if isinstance(s, Extern)]
+    assert (call.args[2] is None) == backend.startswith("Cudnn")
+
+
 def without(x, w, b):
     return F.relu(F.conv2d(x, w)) + b[0]
 
