@@ -133,8 +133,9 @@ def make_entry(
     program = GuardProgram(steps)
     if traced.lock is not None:
         residual = while_held(traced.lock, program, residual, handle.run_plainly)
-    again.entry = Entry(program, residual, None, None, isinstance(traced.exit, Break))
-    return again.entry
+    entry = Entry(program, residual, None, None, isinstance(traced.exit, Break))
+    again.belongs_to(entry)
+    return entry
 
 
 def _no_graph() -> tuple[Any, ...]:

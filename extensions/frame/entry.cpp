@@ -78,6 +78,7 @@ int entry_clear(PyObject* object) {
 void entry_dealloc(PyObject* object) {
   auto* self = reinterpret_cast<Entry*>(object);
   PyObject_GC_UnTrack(object);
+  if (self->weakrefs) PyObject_ClearWeakRefs(object);
   entry_clear(object);
   delete self->inputs;
   delete self->kept;
@@ -166,6 +167,7 @@ PyTypeObject EntryType = {
     .tp_doc = "Entry(program, run, inputs=None, template=None, hook=False)",
     .tp_traverse = entry_traverse,
     .tp_clear = entry_clear,
+    .tp_weaklistoffset = offsetof(Entry, weakrefs),
     .tp_methods = entry_methods,
     .tp_members = entry_members,
     .tp_getset = entry_getset,

@@ -18,6 +18,7 @@ struct Entry {
   std::vector<int>* kept;  // registers the template reads when the graph has run
   Template* result;
   long long hits;
+  PyObject* weakrefs;
 };
 
 extern PyTypeObject EntryType;

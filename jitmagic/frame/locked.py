@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from .native import Entry, GuardProgram
 
@@ -27,18 +28,28 @@ class _StartsOver(Exception):
 class Again:
     """What a residual calls when its graph has raised: the frame as plain Python, from its start.
     Of one that holds a lock it ends the residual first, since the plain frame acquires that itself.
+
+    A constant of the residual's code, whose constants the garbage collector does not see: what
+    leads back to the residual is held weakly. A call keeps the handle alive while it runs.
     """
 
     def __init__(self, handle: Handle, *, is_locked: bool) -> None:
-        self._handle, self._is_locked = handle, is_locked
-        self.entry: Entry | None = None  # whose residual it is, where surprises are counted
+        self._handle, self._is_locked = ref(handle), is_locked
+        self._entry: Callable[[], Entry | None] = lambda: None
+
+    def belongs_to(self, entry: Entry) -> None:
+        """Whose residual it is, where surprises are counted."""
+        self._entry = ref(entry)
 
     def __call__(self, *values: Any) -> Any:
         if self._is_locked:
             raise _StartsOver
-        result = self._handle.run_plainly(*values)
-        if self.entry is not None:
-            self._handle.ledger.foresees_less(self.entry)
+        handle = self._handle()
+        assert handle is not None
+        result = handle.run_plainly(*values)
+        entry = self._entry()
+        if entry is not None:
+            handle.ledger.foresees_less(entry)
         return result
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -101,3 +103,89 @@ def test_what_a_call_was_given_dies_without_the_collector(fn: Callable[..., Any]
             assert [ref() for ref in alive] == [None] * 3
         finally:
             gc.enable()
+
+
+class Answer(dict):
+    def __init__(self, **parts):
+        super().__init__(parts)
+
+
+LOCK = threading.Lock()
+
+
+def of_a_class(o, t):
+    return Answer(loss=(o.t * 2 + t).sum(), logits=t.relu())
+
+
+def that_writes(o, t):
+    o.t = o.t * 2
+    return o.t + t
+
+
+def that_draws(o, t):
+    return Holder(torch.dropout(o.t, 0.5, True) + t)
+
+
+def under_a_lock(o, t):
+    with LOCK:
+        o.t = o.t + 1
+    return Holder(o.t * t)
+
+
+def that_decides(o, t):
+    return Holder(o.t + t if bool((o.t > -1).all()) else t)
+
+
+def that_steps(o, t):
+    leaf = torch.nn.Parameter(o.t.clone())
+    optimizer = torch.optim.SGD([leaf], lr=0.1)
+    (leaf * t.detach()).sum().backward()
+    optimizer.step()
+    return Answer(leaf=leaf.detach())
+
+
+def of_sizes(o, t):
+    return Answer(rows=[row * 2 for row in o.t], n=len(o.t))
+
+
+def of_items(o, t):
+    return [Holder(one + t) for one in (o.t, o.t * 2)]
+
+
+def through_a_callee(o, t):
+    return that_writes(o, t) + with_a_break(o, t)
+
+
+WRITTEN = [of_a_class, that_writes, that_draws, under_a_lock, that_decides, that_steps]
+WRITTEN += [of_sizes, of_items, through_a_callee]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("fn", [one_graph, with_a_break, with_restarts, that_raises, *WRITTEN])
+def test_what_was_compiled_dies_with_the_tagged_function(fn: Callable[..., Any], dynamic) -> None:
+    """With it go kernels, constants and, on a GPU, the memory of its CUDA graphs."""
+    tagged = jitmagic.jit(types.FunctionType(fn.__code__, globals()), dynamic=dynamic)
+    for size in (3, 3, 3, 4, 4, 5, 5):
+        given = Holder(torch.ones(size)), torch.ones(size, requires_grad=True)
+        with contextlib.suppress(ValueError):
+            tagged(*given)
+    handles = [handle_of(tagged), *handle_of(tagged).family.members]
+    entries = [entry for handle in handles for entry in handle.dispatcher.entries]
+    assert entries
+    alive = [weakref.ref(one) for one in (*handles, *entries)]
+    del tagged, handles, entries, given
+    for _ in range(3):  # a root's end lets go of its family, whose cycles are found after that
+        gc.collect()
+    assert [ref() for ref in alive] == [None] * len(alive)
+
+
+@pytest.mark.parametrize("fn", WRITTEN)
+def test_reset_lets_go_of_what_was_compiled(fn: Callable[..., Any]) -> None:
+    tagged = jitmagic.jit(types.FunctionType(fn.__code__, globals()))
+    for _ in range(3):
+        tagged(Holder(torch.ones(3)), torch.ones(3, requires_grad=True))
+    alive = [weakref.ref(entry) for entry in handle_of(tagged).dispatcher.entries]
+    assert alive
+    jitmagic.reset()
+    gc.collect()
+    assert [ref() for ref in alive] == [None] * len(alive)
