@@ -13,6 +13,11 @@ pytestmark = pytest.mark.device
 LAYOUTS = {"row-major": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
+@pytest.fixture(autouse=True)
+def all_bits(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("groups", [1, 4, 32])
