@@ -39,7 +39,7 @@ aten = torch.ops.aten
 _SAVED_BYTE = 8
 _READ_BYTE = 4
 _CHEAP = 1  # per element: an addition, a comparison, a cast
-_COSTLY = 16  # per element: exp, erf, tanh
+_COSTLY = {"cpu": 16, "cuda": 4}  # per element: exp, erf, tanh; a GPU waits for memory anyway
 _REDUCED = 6  # per element read by a reduction
 _ASKED_FOR = 1  # of an operation inside of a region that the program checkpoints
 
@@ -308,7 +308,8 @@ def _cost_again(node: Node, parts: _Parts) -> int:
     if spec is None:
         return INFINITE
     if is_pointwise(node.target):
-        work = _COSTLY if is_transcendental(node.target) else _CHEAP
+        costly = _COSTLY.get(spec.device.type, _COSTLY["cpu"])
+        work = costly if is_transcendental(node.target) else _CHEAP
         cost = work * _elements(spec)
         return cost + _bytes(spec) * _READ_BYTE if _read_whole(node, parts) else cost
     if node.target in _REDUCTIONS:

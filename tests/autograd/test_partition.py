@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from jitmagic.autograd import partition as costs
 from jitmagic.autograd.joint import trace_joint
 from jitmagic.autograd.mincut import FlowNetwork
 from jitmagic.autograd.partition import partition
@@ -51,6 +52,30 @@ def test_cheap_chains_are_computed_again():
     assert saved_bytes(parts) == 0
     assert parts.saved_inputs == (0,)
     assert parts.recomputed
+
+
+ACTIVATIONS = {
+    "gelu": F.gelu,
+    "gelu, tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "mish": F.mish,
+    "elu": F.elu,
+    "sigmoid": lambda x: x * torch.sigmoid(1.702 * x),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_a_gpu_saves_what_an_activation_reads_and_nothing_of_it(name, dtype, monkeypatch):
+    """The product before it, from which value and derivative are computed where they are read."""
+    monkeypatch.setitem(costs._COSTLY, "cpu", costs._COSTLY["cuda"])
+
+    def feed_forward(x, up, down):
+        return F.linear(ACTIVATIONS[name](F.linear(x, up)), down)
+
+    given = (t(64, 32), t(128, 32), t(32, 128))
+    given = [each.detach().to(dtype).requires_grad_() for each in given]
+    assert saved_bytes(parts_of(feed_forward, *given)) == 64 * 128 * dtype.itemsize
 
 
 def test_random_draws_are_never_repeated():
