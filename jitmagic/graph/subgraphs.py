@@ -21,6 +21,7 @@ from ..errors import CompileFailed
 from ..spec import TensorSpec
 from .gradients import gradients
 from .lazy_module import LazyModule
+from .memory import memory_of
 from .node_meta import changes_mode, is_number, mutated_by, tensors_in, value_of
 from .regions import FunctionCall
 from .target_traits import makes_new
@@ -30,7 +31,6 @@ __all__ = [
     "Subgraph",
     "assemble",
     "extract",
-    "memory_of",
     "refuse_crossing",
     "split_into_subgraphs",
 ]
@@ -214,11 +214,6 @@ def _fewest(ranges: Sequence[range]) -> list[int]:
         if not any(index in where for index in chosen):
             chosen.append(where[-1])
     return chosen
-
-
-def memory_of(node: Node) -> set[int]:
-    """Where its tensors lie."""
-    return {tensor.untyped_storage()._cdata for tensor in tensors_in(value_of(node))}
 
 
 def _assign(nodes: Sequence[Node], ends: Sequence[int]) -> dict[Node, int]:
