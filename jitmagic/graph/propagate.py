@@ -221,6 +221,8 @@ def _run(
     target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: UserLine | Silence
 ) -> Any:
     if isinstance(target, str):
+        if isinstance(args[0], torch.Tensor):
+            return call_of_sizes(place, getattr(type(args[0]), target), args, kwargs)
         return call_from(place, getattr(args[0], target), args[1:], kwargs)
     if target in INDEXING and (found := selected(args)) is not None:
         return found[0]
