@@ -32,6 +32,7 @@ __all__ = [
     "assemble",
     "extract",
     "refuse_crossing",
+    "split_if_possible",
     "split_into_subgraphs",
 ]
 
@@ -58,6 +59,17 @@ class Split:
     subgraphs: tuple[Subgraph, ...]
     outputs: tuple[int, ...]
 
+    def follow(
+        self,
+        inputs: Sequence[TensorSpec],
+        gives: Callable[[Subgraph, Sequence[TensorSpec]], Sequence[TensorSpec]],
+    ) -> list[TensorSpec]:
+        """What all slots are like. `gives`: what a subgraph gives for what it takes, in order."""
+        specs = list(inputs)
+        for subgraph in self.subgraphs:
+            specs += gives(subgraph, [specs[slot] for slot in subgraph.inputs])
+        return specs
+
 
 def split_into_subgraphs(gm: GraphModule, asked: Container[int] | None = None) -> Split | None:
     """None if no result depends on another. Raises CompileFailed where one does and two graphs
@@ -82,6 +94,14 @@ def split_into_subgraphs(gm: GraphModule, asked: Container[int] | None = None) -
     for node in nodes:
         refuse_crossing(node, assigned)
     return assemble(nodes, assigned, numbers)
+
+
+def split_if_possible(gm: GraphModule, asked: Container[int] | None = None) -> Split | None:
+    """None as well where it cannot be cut: it is compiled as one then."""
+    try:
+        return split_into_subgraphs(gm, asked)
+    except CompileFailed:
+        return None
 
 
 def _results(nodes: Sequence[Node]) -> list[Node]:
