@@ -20,11 +20,10 @@ from .graph.python_numbers import in_python
 from .guards.read import read_source
 from .records import USERS_BACKEND, Recording
 from .runtime.examples import examples
+from .runtime.native import Executable
 from .trace.result import GraphInput
 
 __all__ = ["call_backend", "example_inputs", "interpreted_by_torch"]
-
-Executable = Callable[..., tuple[Any, ...]]
 
 
 def interpreted_by_torch(gm: GraphModule) -> Executable:

@@ -10,28 +10,21 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
 from .autograd.partial import backward_without
-from .autograd.replay import Replay
 from .autograd.result import Partition
 from .autograd.shell import Once, replayed
 from .errors import warn
-from .frame.beside import hide
 from .frame.sandbox import sandbox
 from .options import Options
 from .records import COMPILED, Failed, Recording
 from .runtime.examples import examples
+from .runtime.native import Executable
 
 __all__ = ["at_first_use", "made_up", "prepare_backward", "tell_of_replay", "tell_once"]
-
-Executable = Callable[..., tuple[Any, ...]]
-# Python of ours that compiled graphs call: torch.compile, where it runs too, passes over it.
-for _called_in_graph in (Once.__call__, Replay.__call__):
-    hide(_called_in_graph.__code__)
 
 
 def prepare_backward(

@@ -10,30 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch.fx import GraphModule
-
 from .bytecode import FrameSnapshot
 from .comparable import comparable
-from .errors import CompileFailed, Unsupported
+from .errors import Unsupported
 from .frame.eager import eager_entry
 from .frame.handle import Handle
 from .frame.ledger import Variant
 from .frame.locked import Again, while_held
 from .frame.native import Entry, GuardProgram, continue_with, lower_guards
-from .graph.data_split import split_at_data
-from .graph.subgraphs import split_into_subgraphs
 from .guards.guard import GlobalState
 from .options import Options
 from .records import COMPILED, Eager, Recording
-from .runtime.native import spent, undoing, with_numbers
+from .runtime.native import Executable, spent, undoing, with_numbers
 from .trace.emit import CannotRestore, FrameScope, emit
 from .trace.result import Break, Trace
 from .trace.template import template_of
 from .trace.undo import can_start_over, written_before_raising
 
 __all__ = ["computes", "left_to_eager", "make_entry", "variant_of", "wrapped"]
-
-Executable = Callable[..., tuple[Any, ...]]
 
 
 def computes(traced: Trace) -> bool:
@@ -69,8 +63,8 @@ def left_to_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Ent
 # ------------------------------------------------------------------------- around the executable
 
 
-def wrapped(run: Executable, traced: Trace, options: Options) -> Executable:
-    """The executable as the frame calls it."""
+def wrapped(run: Executable, traced: Trace, options: Options, in_parts: bool) -> Executable:
+    """The executable as the frame calls it. `in_parts`: as a CompiledGraph's."""
     # From the inside out: each wraps the one before, and costs a call only where it is needed.
     if traced.spent_results and options.backend in ("native", "aot_eager"):  # no autograd ran
         run = spent(run, traced.spent_results, traced.grad_inputs)
@@ -78,25 +72,17 @@ def wrapped(run: Executable, traced: Trace, options: Options) -> Executable:
         run = with_numbers(run, numbers)
     draws = any(node.meta.get("random") for node in traced.graph.graph.nodes)
     if (traced.mutated or draws) and can_start_over(traced):
-        copied = _written_half_way(traced, options)
+        copied = _written_half_way(traced, options, in_parts)
         run = undoing(run, copied, draws) if copied or draws else run
     return run
 
 
-def _written_half_way(traced: Trace, options: Options) -> tuple[int, ...]:
-    """The inputs that a graph may have written when it raises."""
-    early = written_before_raising(traced)
-    if not early or options.backend not in ("native", "aot_eager"):
-        return early
-    return early if _runs_in_parts(traced.graph) else ()
-
-
-def _runs_in_parts(gm: GraphModule) -> bool:
-    """Whether one executable writes before another one may raise."""
-    try:
-        return split_at_data(gm) is not None or split_into_subgraphs(gm) is not None
-    except CompileFailed:  # it cannot be cut
-        return False
+def _written_half_way(traced: Trace, options: Options, in_parts: bool) -> tuple[int, ...]:
+    """The inputs that a graph may have written when it raises: one executable of ours writes when
+    nothing can raise any more.
+    """
+    is_ours = options.backend in ("native", "aot_eager")
+    return written_before_raising(traced) if in_parts or not is_ours else ()
 
 
 # ------------------------------------------------------------------------------ guards and result

@@ -26,6 +26,7 @@ from .loops.verify import verify
 from .options import Options
 from .records import Recording
 from .runtime.load import load
+from .runtime.native import Executable
 from .runtime.tiers import tell_of_no_compiler, tell_of_weaker
 from .schedule import schedule, turned_outputs
 from .sized_joint import Builders
@@ -36,7 +37,6 @@ from .tuning import best_kernels, best_products
 
 __all__ = ["build_executable", "build_native", "builders_for_sizes"]
 
-Executable = Callable[..., tuple[Any, ...]]
 Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inputs
 
 

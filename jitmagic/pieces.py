@@ -24,17 +24,16 @@ from .graph.node_meta import changes_mode, devices_in, specs_in
 from .options import Options
 from .records import Recording
 from .runtime.examples import examples
-from .runtime.native import called, split_graph
+from .runtime.native import Executable, called, split_graph
 from .sized_joint import Builders
-from .sizes import Compiled, Sized
+from .sizes import CompiledGraph, Sized
 from .spec import TensorSpec
 from .trace.concrete import hints_of, places_of, with_hints
 from .trace.result import NOWHERE, GraphInput, Trace
 
 __all__ = ["compile_pieces", "results_of", "trace_of"]
 
-Executable = Callable[..., tuple[Any, ...]]
-Compile = Callable[..., Compiled]
+Compile = Callable[..., CompiledGraph]
 
 
 def compile_pieces(
@@ -44,7 +43,7 @@ def compile_pieces(
     builders: Builders,
     options: Options,
     record: Recording,
-) -> Executable:
+) -> CompiledGraph:
     """The executable. Raises what a stage raises."""
     specs = [entry.spec for entry in traced.inputs]
     runs = []
@@ -60,10 +59,11 @@ def compile_pieces(
             run, made = _for_all_sizes(own, piece, compile_static, builders, options, record), None
         else:
             inputs = partial(examples, [entry.spec for entry in own.inputs])
-            run, made = compile_static(own, inputs, record, None, piece.asked)
+            run, made, _ = compile_static(own, inputs, record, None, piece.asked)
         runs.append((run, part.inputs, part.outputs, part.dead))
         specs += results_of(own) if made is None else made
-    return split_graph(len(traced.inputs), tuple(runs), split.outputs)
+    run = split_graph(len(traced.inputs), tuple(runs), split.outputs)
+    return CompiledGraph(run, in_parts=True)
 
 
 def _is_on_gpu(gm: GraphModule) -> bool:

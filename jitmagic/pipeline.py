@@ -17,15 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
 from .autograd.joint import trace_joint
 from .autograd.partition import partition
+from .autograd.replay import Replay
 from .autograd.result import output_specs
 from .autograd.saved import Saved
-from .autograd.shell import make_callable, replayed
+from .autograd.shell import Once, make_callable, replayed
 from .backends import call_backend, example_inputs, interpreted_by_torch
 from .background import build_in_background, may_wait
 from .backwards import prepare_backward, tell_of_replay
@@ -33,6 +33,7 @@ from .bytecode import FrameSnapshot
 from .entries import computes, left_to_eager, make_entry, variant_of, wrapped
 from .errors import OperationFailed, Unsupported
 from .executable import build_executable, builders_for_sizes
+from .frame.beside import hide
 from .frame.eager import before_trace, eager_entry
 from .frame.handle import Handle
 from .frame.native import Entry
@@ -42,7 +43,8 @@ from .graph.verify import verify
 from .options import Options
 from .pieces import compile_pieces
 from .records import Begun, Eager, Failed, Recording
-from .sizes import Build, Compiled, sized
+from .runtime.native import Executable
+from .sizes import Build, CompiledGraph, Sized, sized
 from .spec import TensorSpec
 from .subgraphs import compile_subgraphs
 from .trace.concrete import places_of
@@ -53,10 +55,12 @@ from .tracing import has_own_symbols, stop_before, trace_frame, trace_statically
 
 __all__ = ["compile_frame", "flatten"]
 
-Executable = Callable[..., tuple[Any, ...]]
 Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inputs
 flatten = FlatCode.of
 _ATTEMPTS = 4  # at one frame, each of which found an operation that cannot be compiled
+# Python of ours that compiled graphs call: torch.compile, where it runs too, passes over it.
+for _called_in_graph in (Once.__call__, Replay.__call__, Sized.missed):
+    hide(_called_in_graph.__code__)
 
 
 def compile_frame(
@@ -119,7 +123,7 @@ def _compile_trace(
         run: Executable | None = None
         if computes(traced):
             compiled = compile_graph(handle, traced, snapshot, record)
-            run = wrapped(compiled, traced, handle.options)
+            run = wrapped(compiled.run, traced, handle.options, compiled.in_parts)
         if record.wanted:
             return build_in_background(record)
         with record.stage("emit"):
@@ -141,13 +145,13 @@ def _compile_trace(
 
 def compile_graph(
     handle: Handle, traced: Trace, snapshot: FrameSnapshot, record: Recording
-) -> Executable:
+) -> CompiledGraph:
     """The chosen backend's callable for a torch-level graph; returns a flat tuple of outputs."""
     options = handle.options
     if options.backend == "eager":
-        return interpreted_by_torch(traced.graph)
+        return CompiledGraph(interpreted_by_torch(traced.graph))
     # Symbols end here: the autograd split sees the sizes of one call, kernels may serve all sizes.
-    static: Callable[..., Compiled] = partial(_compile_static, options=options)
+    static: Callable[..., CompiledGraph] = partial(_compile_static, options=options)
     builders = builders_for_sizes(options, record)
     make_inputs = partial(example_inputs, traced.inputs, snapshot)
     if (pieces := split_at_data(traced.graph)) is not None:
@@ -155,7 +159,7 @@ def compile_graph(
     if places_of(traced):
         known = handle.ledger.static_shapes(snapshot)
         return sized(traced, make_inputs(), static, builders, options, record, known)
-    return static(traced, make_inputs, record, None)[0]
+    return static(traced, make_inputs, record, None)
 
 
 def _compile_static(
@@ -166,10 +170,10 @@ def _compile_static(
     asked: Container[int] | None = None,
     *,
     options: Options,
-) -> Compiled:
+) -> CompiledGraph:
     """`kernels`: asked for executables first. `asked`: whose gradients are asked for; None: all."""
     if callable(options.backend):
-        return call_backend(options.backend, traced.graph, make_inputs, record), None
+        return CompiledGraph(call_backend(options.backend, traced.graph, make_inputs, record))
     specs = tuple(entry.spec for entry in traced.inputs)
     ahead = partial(_compile_ahead, options=options, record=record, kernels=kernels)
     return compile_subgraphs(traced.graph, specs, make_inputs, asked, ahead, options, record)
@@ -183,7 +187,7 @@ def _compile_ahead(
     options: Options,
     record: Recording,
     kernels: Build | None,
-) -> Compiled:
+) -> CompiledGraph:
     """The executable, and what its outputs are like."""
     with record.stage("joint") as stage:
         joint = stage.keep(trace_joint(gm, specs))
@@ -200,4 +204,4 @@ def _compile_ahead(
     later = record.for_later()  # a backward is built calls later, and is a record of its own
     backward = prepare_backward(build, parts, options, record, later, make_inputs)
     executable = make_callable(parts, forward, backward, gm, lambda: tell_of_replay(later))
-    return executable, output_specs(joint)
+    return CompiledGraph(executable, output_specs(joint))

@@ -34,10 +34,10 @@ from .autograd.sized import trace_sized_joint
 from .autograd.verify import verify_joint
 from .errors import CompileFailed
 from .graph.concrete import Filled, graph_at, results_of
-from .graph.subgraphs import split_into_subgraphs
+from .graph.subgraphs import Subgraph, split_into_subgraphs
 from .options import Options
 from .records import Recording
-from .runtime.native import AtSizes, BySizes, by_sizes, split_template
+from .runtime.native import AtSizes, BySizes, Executable, by_sizes, split_template
 from .spec import TensorSpec
 from .symbols.compiled import Relation, SizeCode, SizeProgram
 from .symbols.expr import Expr
@@ -52,7 +52,6 @@ from .trace.result import Trace
 
 __all__ = ["KEPT", "Builders", "Made", "SizedJoint", "checks", "places_among"]
 
-Executable = Callable[..., tuple[Any, ...]]
 Vector = tuple[int, ...]
 Missing = tuple[int, ...]
 _COUNT = itertools.count()
@@ -181,12 +180,14 @@ class SizedJoint:
             whole = tuple(range(len(specs))), results_of(self._sized.graph), ()
             return [self._part(self._sized.graph, specs, whole, record)]
         self._slots = split.outputs
-        made = []
-        for subgraph in split.subgraphs:
+        made: list[_Part] = []
+
+        def gives(subgraph: Subgraph, taken: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
             slots = subgraph.inputs, subgraph.outputs, subgraph.dead
-            taken = [specs[slot] for slot in subgraph.inputs]
             made.append(self._part(subgraph.graph, taken, slots, record))
-            specs += output_specs(made[-1].joint)
+            return output_specs(made[-1].joint)
+
+        split.follow(specs, gives)
         return made
 
     def _part(
@@ -224,6 +225,11 @@ class SizedJoint:
     def is_ready(self, values: Vector) -> bool:
         """Whether the forward needs no compiler for these values."""
         return self.holds(values) and all(part.forward.known(values) for part in self._parts)
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether its graph is cut into subgraphs."""
+        return self._slots is not None
 
     @property
     def compiled(self) -> int:

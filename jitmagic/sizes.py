@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from threading import RLock
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import GraphModule
@@ -30,18 +30,17 @@ from torch.fx import GraphModule
 from .autograd.joint import trace_joint
 from .autograd.partition import partition
 from .autograd.result import output_specs
-from .errors import CompileFailed, SizesDiffer, warn
-from .frame.beside import hide
+from .errors import SizesDiffer, warn
 from .frame.sandbox import sandbox
 from .graph.autocast import modes_kept
 from .graph.concrete import Filled, results_of
 from .graph.lazy_module import written
-from .graph.subgraphs import split_into_subgraphs
+from .graph.subgraphs import split_if_possible
 from .guards.guard import InRange, SizesRelate
 from .guards.source import Source
 from .options import Options
 from .records import COMPILED, Failed, Recording
-from .runtime.native import BySizes, by_sizes, split_graph
+from .runtime.native import BySizes, Executable, by_sizes, split_graph, undoing
 from .sized_joint import KEPT, Builders, Made, SizedJoint, checks, places_among
 from .spec import TensorSpec
 from .symbols.compiled import SizeProgram
@@ -53,20 +52,31 @@ from .target import Target
 from .template import Templates, for_all_sizes
 from .trace.concrete import at_sizes, expected_of, hints_of, places_of
 from .trace.result import Trace
+from .trace.undo import can_start_over, written_before_raising
 
-__all__ = ["Build", "Compiled", "Sized", "sized"]
+__all__ = ["Build", "CompiledGraph", "Sized", "sized"]
 
-Executable = Callable[..., tuple[Any, ...]]
 Vector = tuple[int, ...]
 Shapes = Mapping[Source, tuple[int, ...]]
 Build = Callable[[GraphModule, str, Target, Recording], Executable | None]
-Compiled = tuple[Executable, Sequence[TensorSpec] | None]
-"""What runs, and what its outputs are like; None: as the trace says."""
-Compile = Callable[[Trace, Callable[[], Sequence[torch.Tensor]], Recording, Build], Compiled]
+Inputs = Callable[[], Sequence[torch.Tensor]]
 _PLANNED = 32  # times `limit`: vectors that need no compiler, but tracing and memory for a plan
 _PRIMES = (101, 211, 307, 401, 503, 601, 701, 809)  # numbers that programs do not have
 _MULTIPLES = (1, 2, 4, 8, 16, 3, 5, 64)  # of them, where sizes have to be divisible
 _TRIED = 4096
+
+
+class CompiledGraph(NamedTuple):
+    """What runs, and what its outputs are like; None: as the trace says. `in_parts`: one executable
+    of it writes to inputs before another one may raise.
+    """
+
+    run: Executable
+    outputs: Sequence[TensorSpec] | None = None
+    in_parts: bool = False
+
+
+Compile = Callable[[Trace, Inputs, Recording, Build], CompiledGraph]
 
 
 def sized(
@@ -77,13 +87,22 @@ def sized(
     options: Options,
     record: Recording,
     static: Iterable[Shapes] = (),
-) -> Executable:
+) -> CompiledGraph:
     """The executable, compiled for the sizes of `inputs`. `static`: shapes of variants that have
     kernels of their own. Raises what a stage raises.
     """
     made = Sized(traced, compile_static, builders, options, record, _vectors(traced, static))
     made.add(hints_of(traced), inputs, record)
-    return made.run
+    return CompiledGraph(made.run, in_parts=made.in_parts)
+
+
+def _in_order(traced: Trace) -> Executable:
+    """The graph op by op, for sizes that nothing is compiled for. Other than what is compiled, it
+    may have written to inputs when it raises, and then puts them back if eager is to start over.
+    """
+    run = modes_kept(traced.graph, written(traced.graph).forward)
+    early = written_before_raising(traced) if can_start_over(traced) else ()
+    return undoing(run, early, False) if early else run
 
 
 def _vectors(traced: Trace, known: Iterable[Shapes]) -> frozenset[Vector]:
@@ -104,7 +123,7 @@ class Sized:
     __slots__ = (
         *("_builders", "_compile", "_costly", "_expected", "_graph", "_is_patient", "_is_sized"),
         *("_joints", "_kernels", "_later", "_limit", "_lock", "_made", "_options", "_planning"),
-        *("_static", "_symbols", "_traced", "_waited", "run"),
+        *("_static", "_symbols", "_traced", "_waited", "in_parts", "run"),
     )
 
     def __init__(
@@ -120,13 +139,14 @@ class Sized:
         self._builders, self._options = builders, options
         self._limit, self._static = options.recompile_limit, static
         self._joints: list[SizedJoint] = []
+        self.in_parts = False  # whether an executable of those made is
         self._is_sized = options.backend == "native" and not options.tunes
         self._made: dict[Vector, Executable] = {}
         self._costly = 0  # of these, how many were compiled
         self._is_patient = options.keep == "faster"
         self._planning = 0.0  # seconds, for all that were made
         self._waited: dict[Vector, float] = {}  # seconds op by op of those that were not
-        self._graph = modes_kept(traced.graph, written(traced.graph).forward)
+        self._graph = _in_order(traced)
         self._lock = RLock()
         self._kernels: list[Templates | None] = []  # when they are needed
         self._symbols, self._expected = tuple(places_of(traced)), expected_of(traced)
@@ -147,6 +167,7 @@ class Sized:
         joint = None if values in self._static else self._joint_of(values, record)
         if joint is None:
             return self._compile_alone(values, inputs, record)
+        self.in_parts = self.in_parts or joint.in_parts
         before = joint.compiled
         made = joint.made(values, len(inputs), record)
         self._costly += joint.compiled > before
@@ -194,13 +215,14 @@ class Sized:
         concrete, taken = at_sizes(self._traced, values, warns)
         numbers = tuple(one.make() for one in taken if isinstance(one, Filled))
         places, known = places_among(len(inputs), taken), (*inputs, *numbers)
-        run, _ = self._compile(concrete, lambda: [known[place] for place in places], record, build)
+        made = self._compile(concrete, lambda: [known[place] for place in places], record, build)
+        self.in_parts = self.in_parts or made.in_parts
         self._costly += kernels is None or kernels.compiled > before
         if places == tuple(range(len(inputs))):
-            return run
+            return made.run
         results = results_of(concrete.graph)
         outputs = tuple(range(len(known), len(known) + results))
-        return split_graph(len(inputs), ((run, places, results, ()),), outputs, numbers)
+        return split_graph(len(inputs), ((made.run, places, results, ()),), outputs, numbers)
 
     def _templates(self, record: Recording) -> Templates | None:
         if not self._kernels:
@@ -277,10 +299,6 @@ class Sized:
             return self._graph
 
 
-# Python of ours that compiled graphs call: torch.compile, where it runs too, passes over it.
-hide(Sized.missed.__code__)
-
-
 def _raising(error: SizesDiffer) -> Executable:
     """Nothing has run yet: the frame starts over as eager, unless its graph writes to inputs."""
 
@@ -340,25 +358,20 @@ def _graphs_at(traced: Trace, values: Vector) -> list[GraphModule]:
     """The ATen graphs at these sizes, as `pipeline` would compile them."""
     concrete, _ = at_sizes(traced, values)
     specs = [entry.spec for entry in concrete.inputs]
-    try:
-        split = split_into_subgraphs(concrete.graph)
-    except CompileFailed:
-        split = None
+    graphs: list[GraphModule] = []
+
+    def follow(gm: GraphModule, taken: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
+        joint = trace_joint(gm, taken)
+        parts = partition(joint)
+        graphs.extend(gm for gm in (parts.forward, parts.backward) if gm is not None)
+        return output_specs(joint)
+
+    split = split_if_possible(concrete.graph)
     if split is None:
-        return _aten(concrete.graph, specs)[0]
-    all_graphs = []
-    for subgraph in split.subgraphs:
-        graphs, results = _aten(subgraph.graph, [specs[slot] for slot in subgraph.inputs])
-        all_graphs += graphs
-        specs += results
-    return all_graphs
-
-
-def _aten(gm: GraphModule, specs: list[TensorSpec]) -> tuple[list[GraphModule], list[TensorSpec]]:
-    joint = trace_joint(gm, specs)
-    parts = partition(joint)
-    graphs = [gm for gm in (parts.forward, parts.backward) if gm is not None]
-    return graphs, output_specs(joint)
+        follow(concrete.graph, specs)
+    else:
+        split.follow(specs, lambda subgraph, taken: follow(subgraph.graph, taken))
+    return graphs
 
 
 def _expressions(traced: Trace) -> Iterator[Expr]:

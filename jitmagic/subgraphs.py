@@ -16,19 +16,19 @@ from torch.fx import GraphModule
 
 from .backwards import tell_once
 from .errors import CompileFailed, OperationFailed
-from .graph.subgraphs import Split, split_into_subgraphs
+from .graph.subgraphs import Split, Subgraph, split_into_subgraphs
 from .graph.verify import verify
 from .options import Options
 from .records import Recording
 from .runtime.examples import examples
 from .runtime.native import split_graph
-from .sizes import Compiled
+from .sizes import CompiledGraph
 from .spec import TensorSpec
 
 __all__ = ["compile_subgraphs"]
 
 Examples = Callable[[], Sequence[torch.Tensor]]
-Compile = Callable[[GraphModule, Sequence[TensorSpec], Examples], Compiled]
+Compile = Callable[[GraphModule, Sequence[TensorSpec], Examples], CompiledGraph]
 
 
 def compile_subgraphs(
@@ -39,7 +39,7 @@ def compile_subgraphs(
     compile_: Compile,
     options: Options,
     record: Recording,
-) -> Compiled:
+) -> CompiledGraph:
     """`asked`: whose gradients are asked for; None: all. One subgraph is the graph itself."""
     try:
         if (split := split_into_subgraphs(gm, asked)) is not None:
@@ -64,14 +64,16 @@ def _tell_of_one_node(record: Recording, why: str) -> None:
 
 def _compile_split(
     split: Split, inputs: Sequence[TensorSpec], compile_: Compile, options: Options
-) -> Compiled:
-    specs, runs = list(inputs), []
-    for subgraph in split.subgraphs:
+) -> CompiledGraph:
+    runs = []
+
+    def gives(subgraph: Subgraph, taken: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
         if options.verify:
             verify(subgraph.graph)
-        taken = tuple(specs[slot] for slot in subgraph.inputs)
-        run, outputs = compile_(subgraph.graph, taken, partial(examples, taken))
-        runs.append((run, subgraph.inputs, subgraph.outputs, subgraph.dead))
-        specs += outputs or ()
+        made = compile_(subgraph.graph, taken, partial(examples, taken))
+        runs.append((made.run, subgraph.inputs, subgraph.outputs, subgraph.dead))
+        return made.outputs or ()
+
+    specs = split.follow(inputs, gives)
     run = split_graph(len(inputs), tuple(runs), split.outputs)
-    return run, [specs[slot] for slot in split.outputs]
+    return CompiledGraph(run, [specs[slot] for slot in split.outputs], in_parts=True)

@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import RLock
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from torch.fx import GraphModule
 
@@ -31,7 +31,7 @@ from .options import Options
 from .records import Recording
 from .runtime.cudagraph import replayed
 from .runtime.load import Loaded, load_template
-from .runtime.native import AtSizes
+from .runtime.native import AtSizes, Executable
 from .schedule import schedule
 from .symbols.context import Specialize
 from .symbols.expr import Expr
@@ -45,7 +45,6 @@ from .titles import call_places, titles_of
 
 __all__ = ["Template", "Templates", "compile_template", "for_all_sizes"]
 
-Executable = Callable[..., tuple[Any, ...]]
 Vector = tuple[int, ...]
 _ATTEMPTS = itertools.count()
 

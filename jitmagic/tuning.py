@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -19,13 +18,13 @@ from .loops.show import show
 from .options import Options
 from .records import Recording
 from .runtime.load import load
+from .runtime.native import Executable
 from .runtime.tune import tune, tune_products
 from .schedule import Schedule, product_choices, schedule
 from .target import Target
 
 __all__ = ["best_kernels", "best_products"]
 
-Executable = Callable[..., tuple[Any, ...]]
 Examples = Callable[[], Sequence[torch.Tensor]]
 
 

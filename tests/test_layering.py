@@ -65,7 +65,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "template": BASE | {"records", "titles", "graph", "loops", "schedule", "codegen", "runtime"},
     "tuning": BASE | {"records", "loops", "schedule", "codegen", "runtime"},
     "pipeline": BASE
-    | {"records", "bytecode", "graph", "frame", "trace", "autograd", "sizes", "tracing"}
+    | {"records", "bytecode", "graph", "frame", "trace", "autograd", "runtime", "sizes", "tracing"}
     | {"backwards", "background", "backends", "entries", "executable", "pieces", "subgraphs"},
     "api": BASE | {"frame", "pipeline", "records", "bytecode", "late"},
     "diagnostics": BASE

@@ -12,9 +12,9 @@ original exception) for whatever cannot be expressed.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -42,7 +42,7 @@ from .origins import history_of, mark_origin, origin_of, reach_of
 from .outputs import Outputs
 from .recorded_call import recorded_call
 from .recorder import Recorder, Sym
-from .result import Joint
+from .result import Held, Joint
 from .saving import SavedTensors
 from .traced import AliasCall, Counter, Traced
 from .transformed import transformed
@@ -341,13 +341,11 @@ class _Gradients:
     inputs: tuple[int, ...] = ()
     values: tuple[Sym, ...] = ()
     reach: tuple[tuple[int, ...], ...] = ()
+    held: Mapping[Node, Held] = field(default_factory=dict)
 
 
 def _differentiate(
-    mode: Functionalizer,
-    inputs: Sequence[Traced],
-    results: Sequence[Traced],
-    saved: SavedTensors,
+    mode: Functionalizer, inputs: Sequence[Traced], results: Sequence[Traced], saved: SavedTensors
 ) -> _Gradients:
     """Record the backward of `results` with respect to the inputs that require grad."""
     tangents = tuple(i for i, tensor in enumerate(results) if tensor.requires_grad)
@@ -386,7 +384,7 @@ def _differentiate(
         raise _refused(mode.origin, error) from error
     finally:
         mode.in_backward, mode.origin, recorder.behind = False, None, ()
-    saved.mark()
+    held = saved.values()
     apart = _apart(mode, computed, seeds)
     gradients_of = [
         (i, sym, behind)
@@ -396,7 +394,8 @@ def _differentiate(
     if not gradients_of:
         # Their formula gives nothing: a node must stand behind the results, which hands on as much.
         gradients_of = [_nothing_for(mode, inputs, wanted, reach)]
-    return _Gradients(tangents, *zip(*gradients_of, strict=True))
+    places, values, behind = zip(*gradients_of, strict=True)
+    return _Gradients(tangents, places, values, behind, held)
 
 
 def _nothing_for(
@@ -482,6 +481,7 @@ def _finish(
         gradients.inputs,
         gradients.reach,
         outputs.aliasing,
+        {node: gradients.held[node] for node in recorder.graph.nodes if node in gradients.held},
     )
 
 

@@ -4,9 +4,9 @@ In: a `Joint`. Out: a `Partition`. What backward needs of forward is either save
 a minimum cut weighs the bytes written and read against the work (after Chen et al. 2016, "Training
 deep nets with sublinear memory cost", and the min-cut form of it). Invariants: random draws, matrix
 products, convolutions and extern calls run once. Inputs and results are kept for backward only
-where eager autograd keeps them too, for the same tangents (`meta["kept"]`): a later in-place write
-to them is then an error exactly where it is one in eager. A value that is written to an input is
-saved as that input (`meta["kept_in"]`). What lies inside of a region that the program checkpoints
+where eager autograd keeps them too, for the same tangents (`Joint.held`): a later in-place write to
+them is then an error exactly where it is one in eager. A value that is written to an input is saved
+as that input. What lies inside of a region that the program checkpoints
 (`meta["checkpoint"]`) is computed again whatever the work, but for draws.
 """
 
@@ -29,7 +29,7 @@ from ..spec import TensorSpec
 from ..symbols.size import hint_of
 from .mincut import INFINITE, FlowNetwork
 from .nodes import alias_root, flows_of, is_view, mask_of, module_of, runs_once
-from .result import Joint, Partition
+from .result import Held, Joint, Partition
 
 __all__ = ["partition"]
 
@@ -43,6 +43,7 @@ _COSTLY = {"cpu": 16, "cuda": 4}  # per element: exp, erf, tanh; a GPU waits for
 _REDUCED = 6  # per element read by a reduction
 _ASKED_FOR = 1  # of an operation inside of a region that the program checkpoints
 
+_NOT_HELD = Held(0)
 # A number that a call reads is no tensor: it is read again.
 _FREE = frozenset({aten.full.default, aten.arange.start_step, READS_NUMBER})
 _REDUCTIONS = frozenset(
@@ -89,6 +90,7 @@ class _Parts:
     gradients: list[Node]
     mutated: set[Node]  # inputs that forward writes to: they have lost their value by then
     reach: Sequence[Sequence[int]]  # for each gradient: the tangents that lead to it
+    held: Mapping[Node, Held]  # of values that are no views
     left: dict[Node, int]  # values that are in an input's memory after forward -> which input
     backward: set[Node]  # nodes that depend on tangents
     forward: set[Node]  # needed for results, writes to inputs and random draws
@@ -120,15 +122,22 @@ class _Parts:
             gradients,
             {inputs[i] for i in joint.mutated_inputs},
             joint.reach,
-            _left_in_inputs(nodes, inputs, results),
+            joint.held,
+            _left_in_inputs(nodes, inputs, results, joint.held),
             backward,
             forward,
             needed,
             ends,
         )
 
+    def kept_for(self, node: Node) -> int:
+        """The tangents for whose backward eager autograd holds the memory of a value, as bits."""
+        return self.held.get(alias_root(node), _NOT_HELD).tangents
 
-def _left_in_inputs(nodes: list[Node], inputs: list[Node], results: list[Node]) -> dict[Node, int]:
+
+def _left_in_inputs(
+    nodes: list[Node], inputs: list[Node], results: list[Node], held: Mapping[Node, Held]
+) -> dict[Node, int]:
     """What eager holds of these is the input that it has written to, and compares its version: a
     parameter that was clipped before it is used.
     """
@@ -142,7 +151,7 @@ def _left_in_inputs(nodes: list[Node], inputs: list[Node], results: list[Node]) 
         lies_alike = value.meta["spec"].stride == target.meta["spec"].stride
         if place is None or not lies_alike or value in results:
             continue
-        if place in value.meta.get("kept_in", ()):
+        if place in held.get(value, _NOT_HELD).inputs:
             left[value] = place
     return left
 
@@ -165,7 +174,7 @@ def _choose(
     shown = {alias_root(node) for node in parts.results}  # memory that the user may write to
     for node, vertex in vertex_of.items():
         lost = node in parts.mutated or node in inside
-        save = INFINITE if lost else _cost_to_save(node, results, shown)
+        save = INFINITE if lost else _cost_to_save(node, parts, results, shown)
         if node in parts.left:
             save = 0
         if node.op == "placeholder" and not lost and _enters_region(node, inside):
@@ -210,7 +219,7 @@ def _barred(parts: _Parts) -> dict[Node, set[Node]]:
         node: kept
         for node in parts.needed
         if (node in results or node.op == "placeholder")
-        and (kept := alias_root(node).meta.get("kept"))
+        and (kept := parts.kept_for(node))
         and everything & ~kept
     }
     if not partly:
@@ -284,10 +293,10 @@ def _elements(spec: TensorSpec) -> int:
     return count
 
 
-def _cost_to_save(node: Node, results: set[Node], shown: set[Node]) -> int:
+def _cost_to_save(node: Node, parts: _Parts, results: set[Node], shown: set[Node]) -> int:
     if node.op == "get_attr":
         return 0
-    kept = alias_root(node).meta.get("kept")
+    kept = parts.kept_for(node)
     if node.op == "placeholder" or node in results:
         return 0 if kept else INFINITE
     spec = node.meta.get("spec")

@@ -16,15 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from torch.fx import Node
 
 from ..spec import TensorSpec
 
 __all__ = [
     "AliasStep",
     "FromInput",
+    "Held",
     "Joint",
     "Leaf",
     "Output",
@@ -108,6 +110,21 @@ class Leaf(AliasStep):
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """Eager autograd holds the memory of a value for the backward, where one of these tangents (a
+    bit for each) is given: a write to it in between is an error then. `inputs`: whose memory it is.
+    """
+
+    ALL_TANGENTS: ClassVar[int] = -1
+
+    tangents: int
+    inputs: frozenset[int] = frozenset()
+
+    def __or__(self, other: Held) -> Held:
+        return Held(self.tangents | other.tangents, self.inputs | other.inputs)
+
+
+@dataclass(frozen=True, slots=True)
 class Joint:
     """forward_outputs/grad_outputs name the nodes of `graph` by their meaning."""
 
@@ -121,6 +138,7 @@ class Joint:
     # per gradient: positions of the tangents whose results have this input in their history
     reach: tuple[tuple[int, ...], ...] = ()
     aliasing: tuple[AliasStep, ...] = ()  # in the program's order
+    held: Mapping[Node, Held] = field(default_factory=dict)  # of no view
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,7 @@
 """SavedTensors: what eager autograd holds for the backward behind a program.
 
-In: the hooks for saved tensors, while a program is traced and then differentiated. Out:
-`meta["kept"]` of a graph value: its memory is held (`kept_in`: that of these inputs), and a write
-to it between forward and backward is an error, in eager as well, where one of these tangents is
-given (a bit for each; ALL_TANGENTS: of any). A tensor counts once that backward fetches it: what an
+In: the hooks for saved tensors, while a program is traced and then differentiated. Out: what is
+held of the graph's values (`Held`). A tensor counts once that backward fetches it: what an
 operation saves is gone with its node where no result needs its gradient (`x.abs() > 0.5`).
 Invariant: what was written since it was saved is not fetched.
 """
@@ -14,13 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from .nodes import alias_root
+from .result import Held
 from .traced import Traced
 
-__all__ = ["ALL_TANGENTS", "SavedTensors"]
-
-ALL_TANGENTS = -1
+__all__ = ["SavedTensors"]
 
 
 class SavedTensors:
@@ -48,14 +46,14 @@ class SavedTensors:
                 raise self._refuse()
             if self._behind:
                 node = torch._C._current_autograd_node()
-                self.hold(tensor, self._behind.get(node, ALL_TANGENTS))
+                self.hold(tensor, self._behind.get(node, Held.ALL_TANGENTS))
         return tensor
 
     def of_node(self, node: Any, tensor: Traced) -> None:
         """An autograd node that was made without hooks keeps the tensor."""
         self._of_nodes.setdefault(node, []).append(tensor)
 
-    def hold(self, tensor: Traced, tangents: int = ALL_TANGENTS) -> None:
+    def hold(self, tensor: Traced, tangents: int = Held.ALL_TANGENTS) -> None:
         """Eager holds the tensor's memory for the backward of these."""
         self._held.append((tensor, tangents))
 
@@ -68,12 +66,13 @@ class SavedTensors:
             for tensor in self._of_nodes.get(node, ()):
                 self.hold(tensor, tangents)
 
-    def mark(self) -> None:
-        """Mark what is held, by the values that are in its memory in the end. Not while the trace
-        is at work: views are followed to them.
+    def values(self) -> dict[Node, Held]:
+        """What is held, by the values that are in its memory in the end. Not while the trace is at
+        work: views are followed to them.
         """
+        held: dict[Node, Held] = {}
         for tensor, tangents in self._held:
-            meta = alias_root(tensor.sym.node).meta
-            meta["kept"] = meta.get("kept", 0) | tangents
-            if tensor.cell.input is not None:
-                meta.setdefault("kept_in", set()).add(tensor.cell.input)
+            node, place = alias_root(tensor.sym.node), tensor.cell.input
+            own = Held(tangents, frozenset(() if place is None else (place,)))
+            held[node] = held.get(node, Held(0)) | own
+        return held

@@ -28,8 +28,7 @@ from ..symbols.interval import ANY_FLOAT, Interval
 from ..symbols.scalar import Apply, Number, Symbol
 from .nodes import alias_root, erase_dead
 from .recorder import Sym
-from .result import Joint
-from .saving import ALL_TANGENTS
+from .result import Held, Joint
 
 __all__ = ["Numbers", "for_all_numbers"]
 
@@ -59,9 +58,6 @@ class Numbers:
         self.values[Symbol(f"n{count}", float, ANY_FLOAT, "number")] = value
         reader = tensor.node.graph.call_function(READS_NUMBER, (tensor.node,))
         reader.meta.update(spec=None, lines=lines_of(node), number=value)
-        alias_root(tensor.node).meta["kept"] = (
-            ALL_TANGENTS  # what backward has of it is computed again
-        )
         self.readers.append(reader)
         return value
 
@@ -90,7 +86,7 @@ def for_all_numbers(gm: GraphModule, trace: Callable[[Numbers | None], Joint]) -
     first, second = Numbers(0), Numbers(1)
     joint, other = trace(first), trace(second)
     try:
-        graph = _joined(joint.module, other.module, first, second)
+        graph, copies = _joined(joint.module, other.module, first, second)
     except Differs as error:
         node = nodes[0]
         user = next(iter(node.users), node)
@@ -99,10 +95,17 @@ def for_all_numbers(gm: GraphModule, trace: Callable[[Numbers | None], Joint]) -
         raise OperationFailed(call_name(user.target), why, node, where) from error
     if (joint.grad_inputs, joint.outputs) != (other.grad_inputs, other.outputs):
         raise CompileFailed("autograd: gradients depend on the value of a number")
-    return replace(joint, module=graph)
+    held = dict(joint.held)
+    for reader in first.readers:  # what backward has of the number is computed again
+        node = alias_root(reader.all_input_nodes[0])
+        held[node] = held.get(node, Held(0)) | Held(Held.ALL_TANGENTS)
+    return replace(joint, module=graph, held={copies[node]: of for node, of in held.items()})
 
 
-def _joined(one: GraphModule, two: GraphModule, first: Numbers, second: Numbers) -> GraphModule:
+def _joined(
+    one: GraphModule, two: GraphModule, first: Numbers, second: Numbers
+) -> tuple[GraphModule, Mapping[Node, Node]]:
+    """And the node of it for each of the first graph's."""
     symbols = list(first.values)
     values = [first.values, dict(zip(symbols, second.values.values(), strict=True))]
     makers = _Makers(dict(zip(symbols, first.readers, strict=True)))
@@ -119,7 +122,7 @@ def _joined(one: GraphModule, two: GraphModule, first: Numbers, second: Numbers)
     for reader in first.readers:
         del makers.copies[reader].meta["number"]
     erase_dead(made.graph)
-    return made
+    return made, makers.copies
 
 
 class _Makers:

@@ -18,7 +18,7 @@ from ..codegen.plan import KernelSource, Plan
 from ..errors import CompileFailed
 from ..graph.data_split import split_at_data
 from ..graph.foreign import is_foreign
-from ..graph.subgraphs import split_into_subgraphs
+from ..graph.subgraphs import Subgraph, split_if_possible
 from ..loops.ir import Extern, Nest
 from ..pieces import results_of, trace_of
 from ..records import Compiled, CompileRecord
@@ -244,19 +244,17 @@ def _parts_of(traced: Trace) -> Iterator[tuple[Trace, bool]]:
 
 
 def _subgraphs_of(traced: Trace, asked: frozenset[int] | None) -> list[Trace]:
-    try:
-        split = split_into_subgraphs(traced.graph, asked)
-    except CompileFailed:  # it is compiled as one
-        split = None
+    split = split_if_possible(traced.graph, asked)
     if split is None:
         return [traced]
-    specs = [entry.spec for entry in traced.inputs]
-    parts = []
-    for subgraph in split.subgraphs:
-        taken = [specs[slot] for slot in subgraph.inputs]
+    parts: list[Trace] = []
+
+    def gives(subgraph: Subgraph, taken: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
         inputs = tuple(GraphInput("between subgraphs", NOWHERE, spec) for spec in taken)
         parts.append(replace(traced, graph=subgraph.graph, inputs=inputs, mutated=()))
-        specs += results_of(parts[-1])
+        return results_of(parts[-1])
+
+    split.follow([entry.spec for entry in traced.inputs], gives)
     return parts
 
 

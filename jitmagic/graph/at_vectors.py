@@ -22,6 +22,7 @@ from ..symbols.reading import Readings
 from ..symbols.scalar import Symbol, evaluate, symbols_of
 from ..symbols.size import Size, SizeFloat, expr_of, size_of, value_of
 from .linked_history import linked
+from .memory import storages_in
 from .nested import rebuilt
 from .node_meta import tensors_in
 from .sym_node import as_dimension, as_dimensions, as_torch, sizes_in
@@ -106,7 +107,7 @@ def _told(run: Run, arguments: Any, context: Context, symbols: Sequence[Symbol])
     if len(vectors) < _FEWEST:
         return None
     given = [_at(arguments, known, {}) for known in vectors]
-    held = [{t.untyped_storage()._cdata for t in tensors_in(one)} for one in given]
+    held = [storages_in(one) for one in given]
     try:
         made_at = _outcomes(run, given, vectors, bool(of_data))
     except Exception:  # of the sizes: what of those of this call raises is asked once more
@@ -115,8 +116,7 @@ def _told(run: Run, arguments: Any, context: Context, symbols: Sequence[Symbol])
         return None
     vectors, outcomes = [vectors[n] for n in made_at], list(made_at.values())
     for (result, written), memory in zip(outcomes, [held[n] for n in made_at], strict=True):
-        shared = any(t.untyped_storage()._cdata in memory for t in tensors_in(result))
-        if shared or not memory.isdisjoint(written):
+        if not memory.isdisjoint(storages_in(result).union(written)):
             return None  # views lie as their rules say
     results = [result for result, _ in outcomes]
     exprs = [*(size.expr for size in sizes), *_near(symbols)]

@@ -22,6 +22,7 @@ from ..errors import UserLine
 from .at_vectors import told_at_vectors
 from .dispatch_mode import DispatchMode, dataless
 from .linked_history import linked
+from .memory import storage_under
 from .node_meta import changes_mode, tensors_in
 from .probe import check_dtypes
 from .propagate import EagerRaises, Target, call_on_meta, is_view_in_place
@@ -388,11 +389,11 @@ def _watch(
 
 
 def _check_fresh(results: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
-    taken = {tensor.untyped_storage()._cdata for tensor in inputs}
+    taken = set(map(storage_under, inputs))
     for result in results:
         if not isinstance(result, _Shown):
             raise EagerRaises(RuntimeError("it makes a tensor of data under autocast"))
-        storage = result.held.untyped_storage()._cdata
+        storage = storage_under(result.held)
         if storage in taken or result.storage_offset():
             raise EagerRaises(RuntimeError("its results share memory under autocast"))
         taken.add(storage)

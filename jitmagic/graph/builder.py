@@ -31,6 +31,7 @@ from .foreign import is_foreign
 from .gradients import gradients, history_of, is_spent, leaves_behind, refuse_sparse
 from .inference_memory import InferenceMemory
 from .lazy_module import LazyModule
+from .memory import Writes, storage_of
 from .names import call_by_identity
 from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
 from .node_meta import device_of, spec_on, tensors_in
@@ -52,7 +53,7 @@ from .sym_node import as_torch
 from .target_traits import draws, statistics_written
 from .tensor_nodes import TensorNodes
 
-__all__ = ["GraphBuilder", "map_nodes", "storage_of"]
+__all__ = ["GraphBuilder", "map_nodes"]
 
 aten = torch.ops.aten
 
@@ -76,7 +77,7 @@ class GraphBuilder:
         self.mutated_inputs: dict[Node, int] = {}  # placeholders written in place -> at which step
         self.input_writes: list[Node] = []  # and each time that this happens, in order
         self.kept_casts = KeptCasts()
-        self.writers: dict[int | None, list[Node]] = {}  # memory -> what writes there, in order
+        self.writes = Writes()
         self.unknown_strides: set[Node] = set()  # nodes whose strides the kernels choose
         self.assertions: list[Node] = []  # see `assert_false`
         self.has_cast = self.autocast != OFF  # whether autocast was ever on
@@ -121,8 +122,7 @@ class GraphBuilder:
         meta = input_meta(spec)
         self._describe(node, meta, spec, ())
         self._nodes[meta] = node
-        memory = meta.untyped_storage()._cdata
-        self._inputs_over.setdefault(memory, []).append((len(self.inputs), node))
+        self._inputs_over.setdefault(storage_of(node), []).append((len(self.inputs), node))
         self.inputs[node] = None
         self.sizes.add_input(node, spec)
         return node
@@ -460,19 +460,13 @@ class GraphBuilder:
         self._emitted_modes = modes
 
     def _note_writes(self, writer: Node, written: tuple[Node, ...]) -> None:
+        self.writes.note(writer, written)
         found: list[tuple[int, Node]] = []
-        for memory in {node.meta["val"].untyped_storage()._cdata for node in written}:
-            self.writers.setdefault(memory, []).append(writer)
+        for memory in set(map(storage_of, written)):
             found += self._inputs_over.get(memory, ())
         for _, node in sorted(found, key=operator.itemgetter(0)):
             self.mutated_inputs.setdefault(node, self.step())
             self.input_writes.append(node)
-
-
-def storage_of(node: Node) -> int | None:
-    """Which memory the tensor of a node lies in; None where it is none."""
-    value = node.meta["val"]
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
 
 def _value(node: Node) -> Any:

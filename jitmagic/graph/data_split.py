@@ -25,6 +25,7 @@ from ..symbols.expr import Expr
 from ..symbols.scalar import Symbol
 from ..symbols.size import DataSize, Size
 from .gradients import gradients
+from .memory import memory_of
 from .node_meta import (
     changes_mode,
     is_effectful,
@@ -38,7 +39,7 @@ from .node_meta import (
 from .propagate import call_name
 from .regions import FunctionCall
 from .size_nodes import size_in
-from .subgraphs import Subgraph, assemble, memory_of, refuse_crossing
+from .subgraphs import Subgraph, assemble, refuse_crossing
 
 __all__ = ["Piece", "Pieces", "split_at_data"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .node_meta import tensors_in
+from .memory import storage_under, storages_in
 
 __all__ = ["InferenceMemory"]
 
@@ -27,11 +27,11 @@ class InferenceMemory:
     def note(self, value: Any, is_input: bool) -> None:
         """What a node gives: its memory is older, or made here and now."""
         inside = self.is_on and not is_input
-        for tensor in tensors_in(value):
-            self._made_inside.setdefault(tensor.untyped_storage()._cdata, inside)
+        for memory in storages_in(value):
+            self._made_inside.setdefault(memory, inside)
 
     def holds(self, value: Any) -> bool:
         """Whether a tensor lies there."""
         if not self.used or not isinstance(value, torch.Tensor):
             return False
-        return self._made_inside.get(value.untyped_storage()._cdata, False)
+        return self._made_inside.get(storage_under(value), False)

@@ -125,7 +125,7 @@ class _Computation:
             return False
         if value.numel() > self._most_elements:
             return False
-        return not self._graph.writers.get(value.untyped_storage()._cdata)
+        return not self._graph.writes.to(node)
 
 
 def _is_elsewhere(node: Node) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from .memory import storage_under
 from .node_meta import tensors_in
 from .propagate import run_on_meta
 from .sym_node import in_layout
@@ -38,8 +39,9 @@ def why_order_matters(
         return None
     if name.startswith("_foreach_") and len({id(tensor) for tensor in args[0]}) < len(args[0]):
         return "it writes to a tensor several times"
-    storages = {_storage(tensor) for tensor in written}
-    involved = [t for t in tensors_in((_regions(name, args), kwargs)) if _storage(t) in storages]
+    storages = set(map(storage_under, written))
+    reached = tensors_in((_regions(name, args), kwargs))
+    involved = [tensor for tensor in reached if storage_under(tensor) in storages]
     targets = {id(tensor) for tensor in written}
     elsewhere = _reads_elsewhere(name)
     for n, one in enumerate(involved):
@@ -76,10 +78,6 @@ def _is_basic(index: Any) -> bool:
     return plain and next(tensors_in(index), None) is None
 
 
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
-
-
 def _layout(tensor: torch.Tensor) -> tuple[int | torch.SymInt, list[tuple[int, int]]]:
     """The start, and (stride, extent) of the dimensions that have several elements; SymInts where
     sizes are.
@@ -113,7 +111,7 @@ def _repeats(tensor: torch.Tensor) -> bool:
 
 def _meet(one: torch.Tensor, other: torch.Tensor, same_counts: bool = False) -> bool:
     """Whether two views of a storage, the same one too if `same_counts`, have a place in common."""
-    if _storage(one) != _storage(other) or not one.numel() or not other.numel():
+    if storage_under(one) != storage_under(other) or not one.numel() or not other.numel():
         return False
     # Eager compares strides as they are, of dimensions with one element too.
     same = (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())

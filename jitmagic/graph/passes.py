@@ -12,7 +12,8 @@ from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
 
-from .node_meta import changes_mode, is_effectful, tensors_in
+from .memory import memory_of
+from .node_meta import changes_mode, is_effectful
 from .raising import may_raise_on_data, takes_data_size
 
 __all__ = ["dead_calls", "drop_dead_code", "merge_equal", "run_passes"]
@@ -76,7 +77,7 @@ def merge_equal(graph: Graph) -> int:
         mode += changes_mode(node)
         if node.op not in ("call_function", "call_method") or is_effectful(node):
             continue
-        if leaving & _storages(node):
+        if leaving & memory_of(node):
             continue
         key = (mode, node.op, node.target, _freeze(node.args), _freeze(node.kwargs))
         first = seen.setdefault(key, node)
@@ -87,16 +88,12 @@ def merge_equal(graph: Graph) -> int:
     return merged
 
 
-def _storages(node: Node) -> set[int]:
-    return {t.untyped_storage()._cdata for t in tensors_in(node.meta.get("val"))}
-
-
 def _storages_of_outputs(graph: Graph) -> set[int]:
     leaving: set[int] = set()
     for node in graph.nodes:
         if node.op == "output":
             for source in node.all_input_nodes:
-                leaving |= _storages(source)
+                leaving |= memory_of(source)
     return leaving
 
 

@@ -29,6 +29,7 @@ from .data_sizes import Fresh, padded_by_data, sized_by_data
 from .device_layouts import differs_by_device
 from .dispatch_mode import DispatchMode
 from .foreign import is_foreign, name_of, without_data
+from .memory import storage_under
 from .recurrent import by_one_step
 from .shapes import infer, infer_in_place
 from .sized_calls import call_of_sizes
@@ -116,8 +117,8 @@ def run_on_meta(
 ) -> Any:
     """Call `target` (a function, or a method's name) on meta tensors in that grad mode.
 
-    `written` receives the storages (by `_cdata`) that some operator of the call writes to; `line`
-    is the one that warnings name, which are shown for the sizes of this call; without it none are.
+    `written` receives the storages that some operator of the call writes to; `line` is the one that
+    warnings name, which are shown for the sizes of this call; without it none are.
     `guesses`: it may be told by what it gives for a few sizes: what looks at the history of its
     arguments may not, as tensors made for those sizes have none.
     """
@@ -220,6 +221,8 @@ def _run(
     target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: UserLine | Silence
 ) -> Any:
     if isinstance(target, str):
+        if isinstance(args[0], torch.Tensor):
+            return call_of_sizes(place, getattr(type(args[0]), target), args, kwargs)
         return call_from(place, getattr(args[0], target), args[1:], kwargs)
     if target in INDEXING and (found := selected(args)) is not None:
         return found[0]
@@ -347,7 +350,7 @@ def _storages_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[position] if position < len(args) else kwargs.get(argument.name)
             for tensor in _tensors(value):
-                yield tensor.untyped_storage()._cdata
+                yield storage_under(tensor)
 
 
 def _is_safe(func: Any, tensors: list[torch.Tensor], kwargs: Mapping[str, Any]) -> bool:

@@ -16,6 +16,7 @@ from torch.fx import Node
 
 from ..symbols.interval import Interval
 from .intervals import rounded, whole_range
+from .memory import storage_of
 from .sym_node import as_dimension
 
 __all__ = ["RULES", "Call", "Rule", "ranges_of"]
@@ -346,18 +347,13 @@ def _finite(call: Call) -> Interval | None:
     node = call.given(0, "input")
     if not call.finite or not isinstance(node, Node):
         return None
-    memory = node.meta["val"].untyped_storage()._cdata
+    memory = storage_of(node)
     while node.op != "placeholder":
         source = next(iter(node.all_input_nodes), None)
-        if source is None or _storage(source) != memory:
+        if source is None or storage_of(source) != memory:
             return Interval(_FINITE[call.name], _FINITE[call.name])
         node = source
     return None
-
-
-def _storage(node: Node) -> int | None:
-    value = node.meta["val"]
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
 
 @ranges_of("any", "all")

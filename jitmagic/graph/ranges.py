@@ -73,15 +73,15 @@ class _Reader:
         if not isinstance(value, torch.Tensor):
             return Interval(-math.inf, math.inf, nan=True)
         self._left -= 1
-        writer = self._last_writer(node, value, place)
+        writer = self._last_writer(node, place)
         found = None
         if self._left >= 0 and node.op != "placeholder":
             found = self._of_call(node if writer is None else writer, node, value)
         return whole_range(value.dtype) if found is None else rounded(found, value.dtype)
 
-    def _last_writer(self, node: Node, value: torch.Tensor, place: Node | None) -> Node | None:
+    def _last_writer(self, node: Node, place: Node | None) -> Node | None:
         """Who wrote to the memory of a tensor last, after it was made and before `place`."""
-        for writer in reversed(self._graph.writers.get(value.untyped_storage()._cdata, ())):
+        for writer in reversed(self._graph.writes.to(node)):
             if place is None or writer < place:
                 return writer if node < writer else None
         return None

@@ -136,8 +136,23 @@ def _rounded_otherwise(factor: float, exact: Fraction) -> int:
     return next((n for n in whole if int(n * factor) != n * exact), _LARGEST)
 
 
+def _fill_diagonal(x: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor | None:
+    """The elements whose indices are all one (ATen/native/Fill.cpp, which asks for strides)."""
+    is_cube = x.dim() == 2 or all(size == x.shape[0] for size in x.shape)
+    if x.dim() < 2 or not is_cube or next(sizes_in(x), None) is None:
+        return None
+    if wrap and x.dim() == 2 and x.shape[0] > x.shape[1] + 1:  # it goes on below
+        return None
+    diagonal = x.diagonal()
+    while diagonal.dim() > 1:
+        diagonal = diagonal.diagonal()
+    diagonal.fill_(fill_value)
+    return x
+
+
 # Each gives None where its function is called as it is.
 _BY_OPERATORS: Mapping[Any, Callable[..., Any]] = {
     interpolate: _interpolate,
     max_pool1d: _max_pool1d,
+    torch.Tensor.fill_diagonal_: _fill_diagonal,
 }

@@ -21,6 +21,7 @@ from ..errors import CompileFailed
 from ..spec import TensorSpec
 from .gradients import gradients
 from .lazy_module import LazyModule
+from .memory import memory_of
 from .node_meta import changes_mode, is_number, mutated_by, tensors_in, value_of
 from .regions import FunctionCall
 from .target_traits import makes_new
@@ -30,8 +31,8 @@ __all__ = [
     "Subgraph",
     "assemble",
     "extract",
-    "memory_of",
     "refuse_crossing",
+    "split_if_possible",
     "split_into_subgraphs",
 ]
 
@@ -58,6 +59,17 @@ class Split:
     subgraphs: tuple[Subgraph, ...]
     outputs: tuple[int, ...]
 
+    def follow(
+        self,
+        inputs: Sequence[TensorSpec],
+        gives: Callable[[Subgraph, Sequence[TensorSpec]], Sequence[TensorSpec]],
+    ) -> list[TensorSpec]:
+        """What all slots are like. `gives`: what a subgraph gives for what it takes, in order."""
+        specs = list(inputs)
+        for subgraph in self.subgraphs:
+            specs += gives(subgraph, [specs[slot] for slot in subgraph.inputs])
+        return specs
+
 
 def split_into_subgraphs(gm: GraphModule, asked: Container[int] | None = None) -> Split | None:
     """None if no result depends on another. Raises CompileFailed where one does and two graphs
@@ -82,6 +94,14 @@ def split_into_subgraphs(gm: GraphModule, asked: Container[int] | None = None) -
     for node in nodes:
         refuse_crossing(node, assigned)
     return assemble(nodes, assigned, numbers)
+
+
+def split_if_possible(gm: GraphModule, asked: Container[int] | None = None) -> Split | None:
+    """None as well where it cannot be cut: it is compiled as one then."""
+    try:
+        return split_into_subgraphs(gm, asked)
+    except CompileFailed:
+        return None
 
 
 def _results(nodes: Sequence[Node]) -> list[Node]:
@@ -214,11 +234,6 @@ def _fewest(ranges: Sequence[range]) -> list[int]:
         if not any(index in where for index in chosen):
             chosen.append(where[-1])
     return chosen
-
-
-def memory_of(node: Node) -> set[int]:
-    """Where its tensors lie."""
-    return {tensor.untyped_storage()._cdata for tensor in tensors_in(value_of(node))}
 
 
 def _assign(nodes: Sequence[Node], ends: Sequence[int]) -> dict[Node, int]:

@@ -40,6 +40,7 @@ __all__ = [
     "BySizes",
     "CpuEntry",
     "CudaEntry",
+    "Executable",
     "KernelEntry",
     "by_sizes",
     "called",
@@ -55,6 +56,9 @@ __all__ = [
     "undoing",
     "with_numbers",
 ]
+
+Executable = Callable[..., tuple[Any, ...]]
+"""What runs a graph: from its inputs to a flat tuple of its outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +91,8 @@ def make_executable(
     plan: Plan,
     kernels: Mapping[str, KernelEntry],
     aligned: tuple[int, ...] = (),
-    otherwise: Callable[..., tuple[Any, ...]] | None = None,
-) -> Callable[..., tuple[Any, ...]]:
+    otherwise: Executable | None = None,
+) -> Executable:
     """The native executable of a plan. It keeps what its kernels live in.
 
     `aligned`: inputs that the kernels take to start on 16-byte boundaries; a call in which one does
@@ -107,7 +111,7 @@ def _owners(kernels: Mapping[str, KernelEntry]) -> tuple[object, ...]:
 class AtSizes(Protocol):
     """What is made for all sizes (extensions/runtime/sizes.h)."""
 
-    def at(self, values: tuple[int, ...]) -> Callable[..., tuple[Any, ...]]:
+    def at(self, values: tuple[int, ...]) -> Executable:
         """The executable where the symbols have these values."""
         ...
 
@@ -117,7 +121,7 @@ def executable_template(
     kernels: Mapping[str, KernelEntry],
     symbols: Sequence[Symbol],
     aligned: tuple[int, ...] = (),
-    otherwise: Callable[[tuple[int, ...]], Callable[..., tuple[Any, ...]]] | None = None,
+    otherwise: Callable[[tuple[int, ...]], Executable] | None = None,
 ) -> AtSizes:
     """`make_executable` of a plan with Sizes. `symbols`: in the order of their values, for which
     `otherwise` gives what runs where an input is not aligned.
@@ -137,25 +141,19 @@ def executable_template(
     return made
 
 
-def with_numbers(
-    run: Callable[..., tuple[Any, ...]], positions: tuple[int, ...]
-) -> Callable[..., tuple[Any, ...]]:
+def with_numbers(run: Executable, positions: tuple[int, ...]) -> Executable:
     """`run` with the Python floats at these positions handed on as 0-dim float64 tensors."""
     return runtime_module().WithNumbers(run, positions)  # type: ignore[no-any-return]
 
 
-def undoing(
-    run: Callable[..., tuple[Any, ...]], written: tuple[int, ...], draws: bool
-) -> Callable[..., tuple[Any, ...]]:
+def undoing(run: Executable, written: tuple[int, ...], draws: bool) -> Executable:
     """`run`; when it raises, the inputs at `written` get their old contents back, and torch's
     default CPU generator goes back if it `draws`.
     """
     return runtime_module().Undoing(run, written, draws)  # type: ignore[no-any-return]
 
 
-def spent(
-    run: Callable[..., tuple[Any, ...]], results: tuple[int, ...], leaves: tuple[int, ...]
-) -> Callable[..., tuple[Any, ...]]:
+def spent(run: Executable, results: tuple[int, ...], leaves: tuple[int, ...]) -> Executable:
     """`run`; a backward of the results at these positions raises, as the one inside the graph has
     freed their history, which led to the inputs at `leaves`.
     """
@@ -167,7 +165,7 @@ def split_graph(
     subgraphs: tuple[tuple[Callable[..., Any], tuple[int, ...], int, tuple[int, ...]], ...],
     results: tuple[int, ...],
     constants: tuple[torch.Tensor, ...] = (),
-) -> Callable[..., tuple[Any, ...]]:
+) -> Executable:
     """Executables that run one after the other as one. Each: (run, slots of its inputs, number of
     outputs, slots not read after it), see extensions/runtime/split_graph.cpp. The slots of
     constants follow those of the inputs.
@@ -199,7 +197,7 @@ def called(
     function: Callable[..., Any],
     arguments: tuple[tuple[int] | tuple[Any, None], ...],
     names: tuple[str, ...] = (),
-) -> Callable[..., tuple[Any, ...]]:
+) -> Executable:
     """A function of torch as an executable: of inputs at positions, (position,), and constants,
     (constant, None), the last of which have these names. See extensions/runtime/called.cpp.
     """
@@ -213,7 +211,7 @@ class BySizes(Protocol):
         """Run what is known for the sizes of the inputs."""
         ...
 
-    def add(self, values: tuple[int, ...], run: Callable[..., tuple[Any, ...]]) -> None:
+    def add(self, values: tuple[int, ...], run: Executable) -> None:
         """What calls of these sizes run from now on."""
         ...
 
@@ -231,7 +229,7 @@ class BySizes(Protocol):
 
 def by_sizes(
     places: tuple[tuple[int, int], ...],
-    miss: Callable[[tuple[int, ...], tuple[torch.Tensor, ...]], Callable[..., tuple[Any, ...]]],
+    miss: Callable[[tuple[int, ...], tuple[torch.Tensor, ...]], Executable],
     most: int = sys.maxsize,
     apart: tuple[tuple[int, ...], ...] = (),
 ) -> BySizes:

@@ -15,7 +15,8 @@ import operator
 
 from torch.fx import Node
 
-from ..graph.builder import GraphBuilder, storage_of
+from ..graph.builder import GraphBuilder
+from ..graph.memory import storage_of
 from ..graph.nested import map_nodes
 from ..graph.node_meta import specs_in, value_of
 from ..graph.passes import dead_calls

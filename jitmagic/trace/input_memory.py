@@ -15,7 +15,7 @@ from itertools import islice
 import torch
 from torch.fx import Node
 
-from ..graph.builder import GraphBuilder, storage_of
+from ..graph.builder import GraphBuilder
 from ..graph.gradients import is_stale
 from ..graph.overlap import meets_itself
 from ..graph.sym_node import as_dimensions
@@ -77,7 +77,7 @@ def _step_between(graph: GraphBuilder, written: list[Node]) -> int:
 
 def _overwrites(graph: GraphBuilder, node: Node) -> int | None:
     """The step of the first write to an input's memory after a read with a history."""
-    writers = graph.writers.get(storage_of(node), ())
+    writers = graph.writes.to(node)
     read = False
     for user in graph.graph.nodes:
         if user in writers and read:

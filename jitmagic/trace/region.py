@@ -46,7 +46,7 @@ class _InnerBuilder(GraphBuilder):
         super().__init__(grad_enabled, around.step)
         self.autocast = OFF
         self.entry_modes = self._emitted_modes = grad_enabled, OFF
-        self.writers = around.writers
+        self.writes = around.writes
         self.unknown_strides = set(around.unknown_strides)
         self.notes = GraphNotes(self, outer)
         self._outer, self._name = outer, name
@@ -117,8 +117,7 @@ class _InnerBuilder(GraphBuilder):
         self._refuse("it asserts something about data")
 
     def _note_writes(self, writer: Node, written: tuple[Node, ...]) -> None:
-        memory = {node.meta["val"].untyped_storage()._cdata for node in written}
-        if any(self._inputs_over.get(storage) for storage in memory):
+        if any(map(self.inputs_sharing, written)):
             self._refuse("it writes to a tensor from outside of it")
 
     def _refuse(self, why: str) -> NoReturn:

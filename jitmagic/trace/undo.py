@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from torch.fx import Node
 
-from ..graph.builder import storage_of
+from ..graph.memory import storage_of
 from ..graph.raising import has_data_sizes, may_raise_on_data
 from ..spec import TensorSpec
 from ..symbols.size import hint_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -162,6 +163,23 @@ def test_whatever_is_written_before_an_error_is_as_eager_leaves_it(
         run = jitmagic.jit(program, **BACKENDS[backend])
         for number in (first, 5, 999, 999, 5):
             assert outcome(run, number, rows) == outcome(program, number, rows)
+
+
+@pytest.mark.parametrize("backend", ["native", "aten", "aot_eager"])
+def test_sizes_that_nothing_is_compiled_for_are_put_back_too(backend: str) -> None:
+    """More vectors of sizes than are compiled: the graph runs op by op for them."""
+    how = BACKENDS[backend]
+    options = {**how.get("options", {}), "recompile_limit": 1}
+    run = jitmagic.jit(pick_after, dynamic=True, **{**how, "options": options})
+    for rows in (2, 3, 4, 5, 70):
+        for number in (5, 999):
+            found = []
+            for fn in (run, pick_after):
+                x = torch.ones(rows, 600)
+                with contextlib.suppress(IndexError):
+                    fn(x, torch.tensor([number]))
+                found.append(x)
+            assert torch.equal(*found)
 
 
 def test_inputs_are_not_copied_for_the_sake_of_an_error() -> None:

@@ -43,6 +43,10 @@ def sequences(n: int) -> tuple[Any, ...]:
     return (torch.randn(3, n, 8),)
 
 
+def cube_of(x: torch.Tensor) -> torch.Tensor:
+    return x[:, 0, None, None] * x[:, 1, None] + x[:, 2]
+
+
 def assigned(x: torch.Tensor) -> torch.Tensor:
     y = torch.zeros(x.shape[0] + 2, 6)
     y[1:-1] = x
@@ -73,6 +77,8 @@ PROGRAMS: dict[str, tuple[Program, Make]] = {
     "linspace up to a size": (lambda x: torch.linspace(0, x.shape[0] - 1, x.shape[0]), rows),
     "window": (lambda x: x * torch.hann_window(x.shape[0])[:, None], rows),
     "eye": (lambda x: x @ x.t() + torch.eye(x.shape[0]), rows),
+    "diagonal": (lambda x: (x @ x.t()).fill_diagonal_(0.5).softmax(-1), rows),
+    "diagonal of a cube": (lambda x: cube_of(x).fill_diagonal_(0.5) * 2, rows),
     "power": (lambda x: x / x.shape[0] ** 0.5 + x.shape[0] ** -0.5, rows),
     "logarithm": (lambda x: x * math.log(x.shape[0] + 1), rows),
     "sym_float": (lambda x: x / torch.sym_float(x.shape[0]), rows),

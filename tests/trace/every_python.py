@@ -68,7 +68,7 @@ TORCH_SIDE = (
 
 
 GRAPH_SIDE = tuple(
-    f"jitmagic.graph.{name}" for name in ("builder", "gradients", "verify", "overlap")
+    f"jitmagic.graph.{name}" for name in ("builder", "gradients", "memory", "verify", "overlap")
 )
 
 

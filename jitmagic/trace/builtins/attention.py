@@ -124,10 +124,9 @@ def _is_square(scores: tuple[Any, ...]) -> bool:
 
 def _read(graph: GraphBuilder, node: Node) -> Literal["nothing", "causal"] | None:
     """What the values of a mask that is made of constants come to. Every layer asks."""
-    writes = sum(map(len, graph.writers.values()))
     found: tuple[int, Any] = node.meta.get("attends", (-1, None))
-    if found[0] != writes:
-        found = node.meta["attends"] = (writes, _come_to(known_mask(graph, node)))
+    if found[0] != graph.writes.count:
+        found = node.meta["attends"] = (graph.writes.count, _come_to(known_mask(graph, node)))
     said: Literal["nothing", "causal"] | None = found[1]
     return said
 

@@ -14,7 +14,7 @@ from typing import Any
 from torch.fx import Node
 from torch.utils import checkpoint
 
-from ...graph.builder import storage_of
+from ...graph.memory import storage_of
 from ..breaks import GraphBreak, RefusedTorchCall
 from ..values.base import Args, Kwargs, Machine, Value
 from .registry import handles

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
+from ...graph.memory import storage_under
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.callables import BuiltinValue
@@ -147,9 +148,9 @@ def _tensor(machine: Machine, value: TensorValue, memo: dict[Value, Value]) -> V
         grad = value.get_attr(machine, "grad").realize(machine)
         if not (isinstance(grad, ConstantValue) and grad.value is None):
             value.refuse(machine, "copying with its gradient")
-    memory = meta.untyped_storage()._cdata
+    memory = storage_under(meta)
     others = (known for known in memo if isinstance(known, TensorValue))
-    if any(known.meta.untyped_storage()._cdata == memory for known in others):
+    if any(storage_under(known.meta) == memory for known in others):
         value.refuse(machine, "copying with another view of its memory")
     return record(machine, "clone", [value])
 

@@ -14,6 +14,7 @@ import torch
 from torch.optim import Optimizer
 from torch.utils import _foreach_utils
 
+from ...graph.memory import storage_under
 from ...graph.node_meta import device_of
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
@@ -72,7 +73,7 @@ def _columns(machine: Machine, name: str, args: Args) -> list[list[Value]]:
         for position, entry in enumerate(column):
             if not isinstance(entry, TensorValue):
                 continue
-            memory = entry.node.meta["val"].untyped_storage()._cdata
+            memory = storage_under(entry.meta)
             if column is columns[0] and memory in positions:
                 raise _refusal(name, "tensors that share memory")
             if column is columns[0]:

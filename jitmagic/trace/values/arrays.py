@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ...graph.autocast import OFF
+from ...graph.memory import storage_under
 from ...graph.node_meta import device_of
 from ...guards.guard import StateRead
 from ...guards.source import Source
@@ -365,7 +366,7 @@ def array_spec(machine: Machine, value: Value) -> ArraySpec:
 
 def _placed(arrays: Sequence[Value], specs: Sequence[ArraySpec]) -> tuple[ArraySpec, ...]:
     """The specs, with what lies in one memory marked as such."""
-    storages = [_tensor(storage).meta.untyped_storage()._cdata for storage in arrays]
+    storages = [storage_under(_tensor(storage).meta) for storage in arrays]
     groups = list(dict.fromkeys(storages))
     return tuple(
         replace(

@@ -14,7 +14,8 @@ import torch
 from torch.autograd.graph import increment_version
 from torch.fx import Node
 
-from ...graph.builder import GraphBuilder, storage_of
+from ...graph.builder import GraphBuilder
+from ...graph.memory import storage_of
 from ...graph.node_meta import device_of
 from ..result import Perform
 from .base import Builder, Machine

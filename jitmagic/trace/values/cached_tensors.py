@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ...graph.builder import GraphBuilder, storage_of
+from ...graph.builder import GraphBuilder
+from ...graph.memory import storage_of
 from ...graph.node_meta import device_of
 from ...guards.guard import StateRead
 from ...spec import TensorSpec, spec_of
@@ -112,18 +113,18 @@ def _is_early(graph: GraphBuilder, nodes: Sequence[Node]) -> bool:
     """Whether these give before the graph what they give in it: they draw no random numbers, and
     read no memory that the graph writes to.
     """
-    read = {storage_of(source) for node in nodes for source in (node, *node.all_input_nodes)}
-    return not any(n.meta.get("random") for n in nodes) and not any(map(graph.writers.get, read))
+    read = dict.fromkeys(source for node in nodes for source in (node, *node.all_input_nodes))
+    return not any(n.meta.get("random") for n in nodes) and not any(map(graph.writes.to, read))
 
 
 def _keep_inside(machine: Machine, tensor: TensorValue, reason: BreakReason) -> None:
     graph = machine.graph
     born = machine.step
-    memory = tensor.meta.untyped_storage()._cdata
+    memory = storage_of(tensor.node)
 
     def check(builder: Builder) -> None:
         over = [node for node in graph.graph.nodes if storage_of(node) == memory]
-        if any(map(graph.is_output, over)) or graph.writers.get(memory):
+        if any(map(graph.is_output, over)) or graph.writes.to(tensor.node):
             raise Unrestorable("a tensor that a cache keeps", born, reason)
 
     machine.at_exit(check)

@@ -88,7 +88,7 @@ def _count_from(graph: GraphBuilder, node: Node) -> float | None:
 def _added(graph: GraphBuilder, node: Node) -> int | None:
     """The sum of small natural numbers that the trace added to an input; None: it did more."""
     total = 0
-    for each in graph.writers.get(node.meta["val"].untyped_storage()._cdata, ()):
+    for each in graph.writes.to(node):
         amount = _amount(each, node)
         if amount is None or amount not in range(1 << 16):
             return None

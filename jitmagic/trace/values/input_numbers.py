@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ...graph.builder import storage_of
+from ...graph.memory import storage_of
 from ...graph.node_meta import device_of
 from ...guards.guard import READ_BY_GUARDS
 from ...guards.source import describe
@@ -40,7 +40,7 @@ def symbol_of_input(machine: Machine, node: Node) -> Symbol | None:
     graph = machine.graph
     node = _whole(node)
     owner = machine.notes.owners.get(node) if node.op == "placeholder" else None
-    if owner is None or owner.live is None or graph.writers.get(storage_of(node)):
+    if owner is None or owner.live is None or graph.writes.to(node):
         return None
     source, live, symbols = owner.source, owner.live, machine.symbols
     if source is None or device_of(node).type != "cpu":

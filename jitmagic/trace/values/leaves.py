@@ -16,6 +16,7 @@ import torch
 from torch.fx import Node
 
 from ...graph.builder import GraphBuilder
+from ...graph.memory import storage_under
 from ..breaks import GraphBreak, RefusedTorchCall
 from ..graph_notes import GraphNotes, Owner
 from .base import Machine, Unrestorable
@@ -114,7 +115,7 @@ def _is_view_of(meta: torch.Tensor, node: Node) -> bool:
     view = node.meta["val"]
     if not isinstance(view, torch.Tensor) or view.requires_grad or not view._is_view():
         return False
-    return bool(view.untyped_storage()._cdata == meta.untyped_storage()._cdata)
+    return storage_under(view) == storage_under(meta)
 
 
 def keep_leaves(graph: GraphBuilder) -> None:

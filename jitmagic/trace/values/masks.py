@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ...graph.builder import GraphBuilder, storage_of
+from ...graph.builder import GraphBuilder
 from ...graph.fresh_meta import same_shape
 from ...graph.propagate import Target
 from ...graph.sym_node import of_data
@@ -117,7 +117,7 @@ def _coordinates(machine: Machine, mask: Node) -> tuple[Node, ...]:
     graph, known = machine.graph, machine.notes.of(_Coordinates)
     itself = mask, _meta(mask)._version
     if itself not in known:
-        alike = itself if _was_written(graph, mask) else _computation(graph, mask, _DEPTH)
+        alike = itself if graph.writes.to(mask) else _computation(graph, mask, _DEPTH)
         if alike not in known:
             known[alike] = graph.call(torch.where, [mask], {}, machine.lines())
         known[itself] = known[alike]
@@ -135,12 +135,8 @@ def _computation(graph: GraphBuilder, value: Any, depth: int) -> Hashable:
     if not isinstance(value, Node):
         return type(value), repr(value)
     acts = value.op not in ("call_function", "call_method") or value.meta.get("random")
-    if acts or not depth or any(_was_written(graph, one) for one in value.all_input_nodes):
+    if acts or not depth or any(map(graph.writes.to, value.all_input_nodes)):
         return value
     kwargs = tuple(sorted(value.kwargs.items()))
     parts = (_computation(graph, part, depth - 1) for part in (value.args, kwargs))
     return value.target, getattr(value.meta["val"], "dtype", None), *parts
-
-
-def _was_written(graph: GraphBuilder, node: Node) -> bool:
-    return bool(graph.writers.get(storage_of(node)))

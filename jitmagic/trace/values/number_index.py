@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ...graph.builder import GraphBuilder, storage_of
+from ...graph.builder import GraphBuilder
 from ...graph.known import known_number
+from ...graph.memory import storage_of
 from ...graph.node_meta import device_of
 from ..breaks import TensorItem
 from .base import Builder, Machine, Unrestorable, Value
@@ -147,13 +148,13 @@ def _takes(part: Value, index: Node | None) -> int | None:
 def _keep_apart(machine: Machine, whole: Node, picked: Node) -> None:
     notes, graph = machine.notes, machine.graph
     born: int = machine.step
-    before = len(graph.writers.get(storage_of(whole), ()))
+    before = len(graph.writes.to(whole))
     memory = storage_of(picked)
 
     def check(builder: Builder) -> None:
-        written = len(graph.writers.get(storage_of(whole), ())) > before
+        written = len(graph.writes.to(whole)) > before
         handed_out = any(graph.is_output(n) and storage_of(n) == memory for n in notes.owners)
-        if written or handed_out or graph.writers.get(memory):
+        if written or handed_out or graph.writes.to(picked):
             raise Unrestorable("a part of a tensor, at a place that is data", born, _REASON)
 
     machine.at_exit(check)
