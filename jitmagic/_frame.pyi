@@ -167,7 +167,7 @@ def watch_functions(callback: Callable[[FunctionType, str, Any], None], /) -> No
     """
 
 def observed() -> bool:
-    """Whether a tracer or a mode of torch's is shown the operations of this thread."""
+    """Whether a tracer, a mode or a transform of torch's is shown the operations of this thread."""
 
 def set_other_evaluator(other: Callable[[Any], Any] | None, /) -> None:
     """other(callback | None) gives the callback until now: whoever else evaluates frames of this

@@ -1,9 +1,11 @@
 // Who watches the operations of this thread: torch.jit.trace, modes (fake tensors, make_fx and
-// torch.export are such), torch.fx.symbolic_trace.
+// torch.export are such), torch.fx.symbolic_trace, a function transform of torch.func.
 //
 // A tracer records the operations it is shown; a graph of ours shows it none, and its results would
 // be constants of what is recorded. While anybody watches, the original runs. So it does where
 // torch's own code has switched __torch_function__ off: such code is in the middle of one operation.
+// A transform watches although no operand may be wrapped by it: vmap decides what is drawn, and grad
+// refuses a write to a tensor from outside.
 
 #include "function_modes.h"
 #include "guards.h"
@@ -16,8 +18,8 @@
 namespace jitmagic {
 namespace {
 
-constexpr c10::DispatchKeySet kWatching(
-    {c10::DispatchKey::Tracer, c10::DispatchKey::Python, c10::DispatchKey::PreDispatch});
+constexpr c10::DispatchKeySet kWatching({c10::DispatchKey::Tracer, c10::DispatchKey::Python, c10::DispatchKey::PreDispatch,
+                                         c10::DispatchKey::FuncTorchDynamicLayerFrontMode});
 PyObject* fx_globals = nullptr;  // of torch.fx._symbolic_trace
 PyObject* fx_flag = nullptr;     // the name of what it sets while it traces
 Lookup fx_lookup;
@@ -52,7 +54,7 @@ std::optional<c10::Device> device_of(PyObject* mode) {
 PyObject* observed(PyObject*, PyObject*) { return PyBool_FromLong(torch_is_observed()); }
 
 PyMethodDef functions[] = {
-    {"observed", observed, METH_NOARGS, "Whether a tracer or a mode of torch's watches this thread."},
+    {"observed", observed, METH_NOARGS, "Whether a tracer, a mode or a function transform of torch's watches this thread."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from ..bytecode import FrameSnapshot
 from ..guards.guard import Guard
 from ..guards.state import read_state
@@ -49,8 +51,12 @@ def before_trace(snapshot: FrameSnapshot) -> Eager | None:
 
 
 def under_mode() -> Eager | None:
-    """Why calls are not compiled now: a mode has to see every operation, and nothing of ours."""
+    """Why calls are not compiled now: a transform or a mode has to see every operation, and nothing
+    of ours.
+    """
     state = read_state()
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return Eager("it is called under a function transform or forward-mode differentiation")
     if not (state.function_modes or state.dispatch_modes):
         return None
     return Eager("a torch function mode or dispatch mode is active")

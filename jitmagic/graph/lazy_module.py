@@ -7,11 +7,15 @@ written (`written`), as a module made by torch.fx is.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch.fx import GraphModule
 
 __all__ = ["LazyModule", "written"]
+
+# Names in the repr() of a complex number; fx knows those of a float.
+_PARTS = {"nanj": complex(0.0, math.nan), "infj": complex(0.0, math.inf)}
 
 
 class LazyModule(GraphModule):
@@ -28,6 +32,7 @@ class LazyModule(GraphModule):
         """Make `forward` what the graph says now, if it is not yet."""
         if not self._written:
             super().recompile()
+            type(self).forward.__globals__.update(_PARTS)
             self._written = True
 
     @property

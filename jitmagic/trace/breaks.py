@@ -32,6 +32,7 @@ __all__ = [
     "InlineTooDeep",
     "KeptCast",
     "LoopIterator",
+    "Mortal",
     "MutatedGenerator",
     "MutatedInput",
     "NumpyCall",
@@ -228,6 +229,14 @@ class TransformedTensor(Reason):
     template = "it is called under a function transform or forward-mode differentiation: {what}"
     explanation = "Graphs know neither vmap's batches nor the tangents of jvp, so torch runs it."
     advice = "tag what calls no transform; plain calls of this function are compiled"
+
+
+class Mortal(Reason):
+    __slots__ = ()
+    whole_frame = True  # behind a cut the frames around hold what the program has dropped
+    template = "an object made here tells when it dies: {what}"
+    explanation = "Objects that a graph needs no more are not made, those at a graph break live on."
+    advice = "make the object outside of the compiled function"
 
 
 class ActiveMode(Reason):

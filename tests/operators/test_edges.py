@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -89,6 +92,8 @@ _FINDS = [
     ("torch.prod({0}, 0)", "complex64"),
     ("torch.native_layer_norm({0}, [4], None, None, -1)", "float64"),
     ("torch.ops.aten.softshrink_backward.default({0}, {1}, nan)", "float64"),
+    ("torch.var_mean(torch.tensor([1, inf, inf]).to({0}), -1)", "bfloat16 float32 float64"),
+    ("torch.std_mean(torch.tensor([[1], [-inf], [-inf]]).to({0}), 0)", "bfloat16 float16"),
 ]
 
 
@@ -105,6 +110,28 @@ def test_finds(call: str, dtypes: str) -> None:
     with compiled_by("cpp") as wrap:
         assert not list(examine_cases(made, wrap, tally))
     assert tally.cases == len(made)
+
+
+@pytest.mark.parametrize(
+    ("row", "mean", "alike"),
+    [
+        ([1, math.inf, 2], math.inf, True),  # the order of one pass makes eager's NaN
+        ([1, -math.inf, 2], math.inf, False),
+        ([1, math.nan, 2], math.inf, False),
+        ([math.inf, 1, -math.inf], math.inf, False),
+        ([1, 3, 2], math.inf, False),
+    ],
+)
+def test_an_infinite_mean_beside_eager_s_nan(row: list[float], mean: float, alike: bool) -> None:
+    """As a kernel of a GPU that takes the numbers in another order than eager's."""
+    operand = Operand((3, 4), torch.bfloat16)
+    call = f"torch.var_mean(torch.tensor({row}).to({{0}}), -1)"
+    case = Case("aten.var_mean.correction", call, (operand,), torch.bfloat16)
+
+    def wrap(f: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: [(v, torch.full_like(m, mean)) for v, m in f(*args)]
+
+    assert (not list(examine_cases([case], wrap, Tally()))) is alike
 
 
 @pytest.mark.parametrize(

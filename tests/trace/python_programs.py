@@ -1115,3 +1115,50 @@ def calls_that_are_refused(n):
         refused(only, n, n, k=1),
         refused(only, n, k=1),
     ]
+
+
+class Left:
+    def __matmul__(self, other):
+        return NotImplemented
+
+    def __rmatmul__(self, other):
+        return "reflected"
+
+    def __radd__(self, other):
+        return "added"
+
+    def __sub__(self, other):
+        return NotImplemented
+
+    def __lt__(self, other):
+        return NotImplemented
+
+    def __gt__(self, other):
+        return "greater"
+
+
+class Lower(Left):
+    def __rsub__(self, other):
+        return "subtracted"
+
+
+@program(1)
+def who_is_asked_for_an_operator(n):
+    """Of two of one class only the left one is; comparisons ask both."""
+    calls = [
+        lambda a, b: a @ b,
+        lambda a, b: a + b,
+        lambda a, b: a - b,
+        lambda a, b: a < b,
+        lambda a, b: a > b,
+    ]
+    kinds = (Left, Lower, lambda: n)
+    answers = []
+    for call in calls:
+        for a in kinds:
+            for b in kinds:
+                try:
+                    answers.append(call(a(), b()))
+                except TypeError:
+                    answers.append("refused")
+    return answers

@@ -13,6 +13,7 @@ from ..values.class_facts import (
     NOTHING,
     guarded_attribute,
     is_instance,
+    is_plain_instance,
     is_subclass,
     load_attribute,
 )
@@ -59,6 +60,15 @@ def _kinds(machine: Machine, value: Value, name: str) -> list[type]:
 def _isinstance(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     kinds = _kinds(machine, args[1], "isinstance")
     return machine.constant(any(is_instance(machine, args[0], kind) for kind in kinds))
+
+
+@handles(type.__instancecheck__)
+def _instance_check(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """What a metaclass falls back on."""
+    kind, value = args
+    if not isinstance(kind, ClassValue):
+        raise GraphBreak(UnsupportedArguments.of(name="type.__instancecheck__", what="not a class"))
+    return machine.constant(is_plain_instance(machine, value, kind.live))
 
 
 @handles(issubclass)
@@ -151,12 +161,14 @@ def _super(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     start, obj = args if args else _implicit_super(machine)
     if not isinstance(start, ClassValue):
         raise GraphBreak(UnsupportedArguments.of(name="super", what="not a class"))
-    if isinstance(obj, ClassValue):
+    if isinstance(obj, ClassValue) and start.live in obj.live.__mro__:
         return SuperValue(start.live, obj, obj)
     owner = obj.cls if isinstance(obj, InstanceValue) else None
     if owner is None:
         path = None if obj.source is None else TypeOf(obj.source)
         owner = machine.class_of(obj.python_type(machine), path)
+    if start.live not in owner.live.__mro__:  # each Python has its own words for it
+        raise GraphBreak(UnsupportedArguments.of(name="super", what="an object of another class"))
     return SuperValue(start.live, obj, owner)
 
 

@@ -39,6 +39,7 @@ __all__ = [
     "is_instance",
     "is_library_class",
     "is_library_module",
+    "is_plain_instance",
     "is_standard",
     "is_subclass",
     "load_attribute",
@@ -200,6 +201,19 @@ def is_instance(machine: Machine, value: Value, kind: type) -> bool:
     if of_dtype:
         return issubclass(own, torch.Tensor) and _is_of_kind(machine, value, kind)
     return is_subclass(machine, own, kind, _CHECK, value)
+
+
+def is_plain_instance(machine: Machine, value: Value, kind: type) -> bool:
+    """`type.__instancecheck__(kind, value)`: by its type, or by what it says that its class is."""
+    own = value.python_type(machine)
+    guard_bases(machine, own)
+    if kind in own.__mro__:
+        return True
+    if all(is_standard(machine, own, one) for one in ("__class__", "__getattribute__")):
+        return False
+    told = _told_class(machine, value)
+    guard_bases(machine, told)
+    return kind in told.__mro__
 
 
 def _told_class(machine: Machine, value: Value) -> type:

@@ -16,7 +16,13 @@ from weakref import WeakKeyDictionary
 
 from ...guards.guard import IdentityIs, TypeIs, ValueEquals
 from ...guards.source import InstanceDict, Item, SlotAttr, Source, TypeAttr, TypeOf
-from ..breaks import GraphBreak, UnknownCFunction, UnknownObject, UnsupportedAttribute
+from ..breaks import (
+    GraphBreak,
+    Mortal,
+    UnknownCFunction,
+    UnknownObject,
+    UnsupportedAttribute,
+)
 from ..builtins.registry import handler_of
 from ..result import Constant, Recipe
 from ..wrap import wraps
@@ -257,6 +263,8 @@ class ClassValue(Value):
         if handler is not None:
             return handler(machine, args, kwargs)
         guard_bases(machine, self.live)
+        if isinstance(guarded_attribute(machine, self.live, "__del__"), types.FunctionType):
+            raise GraphBreak(Mortal.of(what=f"{self.live.__name__} has a __del__"))
         constructor = _constructor_for(self.live)
         if constructor is not None:
             return constructor(machine, self, args, kwargs)

@@ -351,6 +351,8 @@ class InstanceValue(Value):
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
+        if reflected and self.python_type(machine) is other.python_type(machine):
+            return None  # two of one class: only the left one is asked
         name = f"__{'r' if reflected else ''}{BINARY_METHODS[op]}__"
         return implemented(self.special(machine, name, other))
 

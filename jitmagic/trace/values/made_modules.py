@@ -27,7 +27,7 @@ from .class_facts import (
 from .classes import ClassValue, constructs
 from .mappings import DictValue
 from .module_hooks import has_global_hooks
-from .nn_module import TABLES, NNModuleValue, is_parameter
+from .nn_module import TABLES, NNModuleValue, is_buffer, is_parameter
 from .operators import is_none
 from .originals import MODULE, beneath
 from .sets import SetValue
@@ -111,6 +111,8 @@ class MadeModuleValue(NNModuleValue):
             if not is_none(value) and not isinstance(value, TensorValue):
                 self.refuse(machine, f"such a value for the buffer {name!r}")
             buffers.set_item(machine, key, value)
+        elif is_buffer(machine, value):
+            self.refuse(machine, f"a new buffer {name!r}")
         else:
             self.store_attr(machine, name, value)
 

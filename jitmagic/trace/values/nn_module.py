@@ -41,6 +41,7 @@ from .class_facts import (
     guard_precedence,
     guarded_attribute,
     is_data_descriptor,
+    is_instance,
 )
 from .classes import ClassValue, bind
 from .constants import ConstantValue
@@ -54,7 +55,7 @@ from .sequences import SliceValue
 from .tensor import TensorValue
 from .trusted import trusted
 
-__all__ = ["TABLES", "NNModuleValue", "is_parameter"]
+__all__ = ["TABLES", "NNModuleValue", "is_buffer", "is_parameter"]
 
 TABLES = ("_parameters", "_buffers", "_modules")
 _HOOKS = (*BACKWARD_HOOKS, *FORWARD_HOOKS)
@@ -264,6 +265,8 @@ class NNModuleValue(InstanceValue):
             self.refuse(machine, f"replacing the submodule or parameter {name!r}")
         elif name in own["_buffers"]:
             self._replace_buffer(machine, name, value)
+        elif is_buffer(machine, value):
+            self.refuse(machine, f"a new buffer {name!r}")
         else:
             self.store_attr(machine, name, value)
 
@@ -381,6 +384,11 @@ def _registers_quietly(machine: Machine) -> bool:
 
 def is_parameter(value: Value) -> bool:
     return isinstance(value, TensorValue) and issubclass(value.kind, torch.nn.Parameter)
+
+
+def is_buffer(machine: Machine, value: Value) -> bool:
+    """Whether a tensor says itself that it is one: modules register it under its name."""
+    return isinstance(value, TensorValue) and is_instance(machine, value, torch.nn.Buffer)
 
 
 @handles(torch.nn.Module.__getattr__)

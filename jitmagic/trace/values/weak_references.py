@@ -11,10 +11,13 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from ...guards.guard import TypeIs
 from ...guards.source import Referent, Source
-from ..breaks import GraphBreak, UnsupportedArguments
+from ..breaks import GraphBreak, Mortal, UnsupportedArguments
 from ..builtins.registry import handles
+from ..library_files import is_library
 from ..result import Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
@@ -74,9 +77,18 @@ class NewReference(WithoutOperators):
         return "weak reference"
 
 
+def _is_of_a_layer(machine: Any, target: Value) -> bool:
+    """A tensor that library code refers to: its module holds it as well."""
+    in_library = is_library(machine.frame.program.body.filename)
+    return in_library and issubclass(target.python_type(machine), torch.Tensor)
+
+
 @handles(weakref.ref)
-def _make_reference(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) != 1 or kwargs or args[0].source is None:
+def _make_reference(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+    made_here = bool(args) and args[0].source is None
+    if made_here and not _is_of_a_layer(machine, args[0]):
+        raise GraphBreak(Mortal.of(what="weakref.ref()"))
+    if len(args) != 1 or kwargs or made_here:
         what = "a call back, or an object made here, which may die"
         raise GraphBreak(UnsupportedArguments.of(name="weakref.ref", what=what))
     return NewReference(args[0])

@@ -6,6 +6,7 @@ is such a view in a compiled function too, with eager's gradient, and the graph 
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -172,3 +173,23 @@ def test_magnitudes_lie_as_eager_s(shape: tuple[int, ...], strides: tuple[int, .
     compiled = jitmagic.jit(lambda z: (z.abs(), z.real.abs(), z.imag.contiguous().abs()))
     eager = z.abs(), z.real.abs(), z.imag.contiguous().abs()
     assert [t.stride() for t in compiled(z)] == [t.stride() for t in eager]
+
+
+PARTS = (math.nan, math.inf, -math.inf, 1.0)
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager", "eager"])
+def test_complex_numbers_that_are_not_finite(backend: str) -> None:
+    """The text of a graph that runs as Python has `nanj` and `infj` for their parts."""
+    numbers = [complex(real, imag) for real in PARTS for imag in PARTS]
+
+    def fn(x: Tensor) -> list[Tensor]:
+        return [x * number for number in numbers]
+
+    compiled = jitmagic.jit(fn, backend=backend, fullgraph=True)
+    x = torch.tensor([1.0, -0.5, 2.0], requires_grad=True)
+    for got, wanted in zip(compiled(x), fn(x), strict=True):
+        torch.testing.assert_close(got, wanted, equal_nan=True)
+        (g,) = torch.autograd.grad(got.abs().sum(), x, retain_graph=True)
+        (w,) = torch.autograd.grad(wanted.abs().sum(), x)
+        torch.testing.assert_close(g, w, equal_nan=True)

@@ -16,6 +16,7 @@ import torch
 
 import jitmagic
 from jitmagic.api import handle_of
+from jitmagic.records import COMPILED
 
 
 def make_class() -> type:
@@ -189,3 +190,97 @@ def test_reset_lets_go_of_what_was_compiled(fn: Callable[..., Any]) -> None:
     jitmagic.reset()
     gc.collect()
     assert [ref() for ref in alive] == [None] * len(alive)
+
+
+class Loud:
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __del__(self):
+        print("gone")
+
+
+class Quiet:
+    scale = 2.0
+
+
+def dropped(x):
+    loud = Loud(3.0)
+    y = x * loud.scale
+    del loud
+    print("after")
+    return y
+
+
+def dropped_by_a_callee(x):
+    y = (lambda scale: x * Loud(scale).scale)(2.0)
+    print("after")
+    return y
+
+
+def referred_to(x):
+    quiet = Quiet()
+    reference = weakref.ref(quiet)
+    alive = reference() is quiet
+    quiet = None
+    return x * 2, alive, reference() is None
+
+
+def with_a_call_back(x):
+    quiet, told = Quiet(), []
+    kept = weakref.ref(quiet, lambda reference: told.append("gone"))
+    del quiet
+    return x * 2, told, kept() is None
+
+
+def in_a_weak_set(x):
+    members, quiet = weakref.WeakSet(), Quiet()
+    members.add(quiet)
+    length = len(members)
+    del quiet
+    return x + 1, length, len(members)
+
+
+def in_a_weak_table(x):
+    quiet, table = Quiet(), weakref.WeakValueDictionary()
+    table["quiet"] = quiet
+    length = len(table)
+    del quiet
+    return x + 1, length, len(table)
+
+
+def finalized(x):
+    quiet = Quiet()
+    ends = weakref.finalize(quiet, print, "gone")
+    print("before", ends.alive)
+    del quiet
+    print("after", ends.alive)
+    return x.sin()
+
+
+MORTAL = [
+    *(dropped, dropped_by_a_callee, referred_to, with_a_call_back),
+    *(in_a_weak_set, in_a_weak_table, finalized),
+]
+
+
+@pytest.mark.parametrize("fn", MORTAL)
+def test_what_is_made_inside_dies_when_it_dies_in_eager(fn: Callable[..., Any], capsys) -> None:
+    tagged = jitmagic.jit(fn)
+    for start in range(3):
+        x = torch.arange(start, start + 3.0)
+        wanted, told = repr(fn(x)), capsys.readouterr().out
+        assert repr(tagged(x)) == wanted
+        assert capsys.readouterr().out == told
+
+
+def test_a_layer_that_refers_to_its_weights_weakly_is_compiled() -> None:
+    """Its module holds them: nothing dies."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.LSTM(3, 2)(x)[0].sum() * 0 + x.sum()
+
+    tagged = jitmagic.jit(fn)
+    torch.testing.assert_close(tagged(torch.ones(4, 3)), fn(torch.ones(4, 3)))
+    outcomes = [member.outcome for member in handle_of(tagged).family.members]
+    assert outcomes.count(COMPILED) >= 1

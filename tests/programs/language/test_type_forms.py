@@ -67,6 +67,30 @@ class Row(metaclass=Shaped):
     width = 3
 
 
+class Numbers(type):
+    """A number is an instance too; the rest is as ever."""
+
+    def __instancecheck__(cls, one: Any) -> bool:
+        return type(one) is int or super().__instancecheck__(one)
+
+
+class Number(metaclass=Numbers):
+    pass
+
+
+class Whole(Number):
+    pass
+
+
+NUMBER, WHOLE = Number(), Whole()
+
+
+def metaclasses_that_ask_their_own(x: Tensor) -> Any:
+    subjects = (3, "3", x, NUMBER, WHOLE, Row())
+    answers = [isinstance(one, kind) for one in subjects for kind in (Number, Whole)]
+    return x * 2, answers, isinstance(x, torch.nn.Buffer)
+
+
 def metaclasses(x: Tensor) -> Any:
     answers: list[Any] = [isinstance(one, Row) for one in (x, x[None], 3, Row())]
     answers += [issubclass(kind, Row) for kind in (Row, int)]
@@ -124,6 +148,7 @@ def every_form(x: Tensor) -> Any:
         compared,
         instances,
         metaclasses,
+        metaclasses_that_ask_their_own,
         cast,
         known_lists,
     ],  # fmt: skip
@@ -152,3 +177,16 @@ def test_bad_subscripts_raise_as_in_eager() -> None:
     with pytest.raises(TypeError) as ours:
         jitmagic.jit(fn)(torch.ones(2))
     assert str(ours.value) == str(eager.value)
+
+
+def test_super_of_another_class_raises_as_in_eager() -> None:
+    def fn(x: Tensor, one: Any) -> Any:
+        try:
+            return super(Settings, one).rate
+        except TypeError as error:
+            return x + 1, str(error)
+
+    compiled = jitmagic.jit(fn)
+    for one in (Whole(), Whole):
+        for _ in range(2):
+            assert repr(compiled(torch.ones(2), one)) == repr(fn(torch.ones(2), one))

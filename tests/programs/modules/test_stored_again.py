@@ -101,3 +101,35 @@ def test_data_of_a_tensor_stored_again() -> None:
             found.append([*map(str, results), str(w), str(held), w._version])
         assert found[0] == found[1]
         assert (counts_of(run).breaks > 0) == breaks
+
+
+MARKED = nn.Buffer(torch.ones(3), persistent=False)
+
+
+class Marked(nn.Module):
+    """`nn.Buffer` says itself what it is: made here, from outside, in the place of another."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where, self.plain = where, 0.0
+        self.register_buffer("old", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, list[str], list[str]]:
+        module = nn.Module() if self.where == "new" else self
+        module.made = nn.Buffer(x.detach() * 2)
+        module.given = MARKED
+        module.plain = x.detach() + 1  # no buffer
+        if self.where == "replaced":
+            module.old = nn.Buffer(x.detach() - 1)
+        names = [name for name, _ in module.named_buffers()]
+        return module.made + module.given + x, names, sorted(module.state_dict())
+
+
+@pytest.mark.parametrize("where", ["new", "self", "replaced"])
+def test_buffers_that_say_so_themselves_are_registered(where: str) -> None:
+    plain, run = Marked(where), jitmagic.jit(Marked(where), backend="eager")
+    for n in range(3):
+        x = torch.full((3,), float(n), requires_grad=True)
+        assert repr(run(x)) == repr(plain(x))
+        assert sorted(run.state_dict()) == sorted(plain.state_dict())
+        assert repr(dict(run.named_buffers())) == repr(dict(plain.named_buffers()))

@@ -326,3 +326,59 @@ def test_a_failed_compile_is_for_the_calls_it_was_made_for(
         torch.testing.assert_close(tagged(x), pointwise(x))
         assert is_one_graph(tagged)
         torch.testing.assert_close(tagged(x.double()), pointwise(x.double()))
+
+
+# ----------------------------------------------- under a transform that wraps no operand
+
+
+def draws(c: Tensor) -> Tensor:
+    return torch.rand(3) * c
+
+
+def writes(c: Tensor) -> Tensor:
+    return c.add_(1) * 2
+
+
+def makes_a_leaf(c: Tensor) -> Tensor:
+    return c * nn.Parameter(torch.ones(3))
+
+
+def reads(c: Tensor) -> Tensor:
+    return (c * c).sum()
+
+
+UNWRAPPED: dict[str, Call] = {
+    "vmap, one draw": lambda run, c: torch.func.vmap(lambda y: y + run(c), randomness="same")(
+        torch.zeros(4, 3)
+    ),
+    "vmap, a draw each": lambda run, c: torch.func.vmap(
+        lambda y: y + run(c), randomness="different"
+    )(torch.zeros(4, 3)),
+    "vmap, no draws": lambda run, c: torch.func.vmap(lambda y: y + run(c))(torch.zeros(4, 3)),
+    "grad": lambda run, c: torch.func.grad(lambda y: (y * run(c)).sum())(torch.ones(3)),
+    "jvp": lambda run, c: torch.func.jvp(lambda y: y * run(c), (c + 1,), (c + 1,)),
+    "an operand of it": lambda run, c: torch.func.grad(lambda y: run(y).sum())(c + 1),
+}
+
+
+@pytest.mark.parametrize("fn", [draws, writes, makes_a_leaf, reads])
+@pytest.mark.parametrize("call", UNWRAPPED)
+@pytest.mark.parametrize("order", ["oox", "xoox"])
+def test_a_transform_decides_of_every_operation(
+    order: str, call: str, fn: Callable[[Tensor], Tensor]
+) -> None:
+    """Whether something may be drawn or written, and how often, also where nothing is wrapped."""
+    tagged = jitmagic.jit(fn, options={"cpu_tier": "aten"})
+
+    def told(run: Callable[..., Any]) -> list[Any]:
+        torch.manual_seed(0)
+        c, answers = torch.ones(3), []
+        for which in order:
+            chosen = UNWRAPPED[call] if which == "o" else lambda run, c: run(c)
+            answers += [seen(run, chosen, c), c.clone()]
+        return answers
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", jitmagic.FallbackWarning)
+        same(told(fn), told(tagged))
+    assert is_one_graph(tagged)
