@@ -349,18 +349,19 @@ class KernelWriter:
         stop = f"jm::least_of({count_text(tile.extent)}, {start} + {some})"
         loop = f"int64_t {tile.name} = {start}, {end} = {stop}; {tile.name} < {end}; ++{tile.name}"
         body.open(f"for ({loop}) {{", (tile,))
-        body.line(f"const int64_t first = {tile.name} * {width};")
+        # Else g++ keeps a pointer for each row of a tile, in memory, and moves them all along.
+        position = f"jm::opaque({tile.name} * {width})" if varying else f"{tile.name} * {width}"
+        body.line(f"const int64_t first = {position};")
         left = f"{count_text(tiled.extent)} - first"
         body.line(f"const int64_t rows = jm::least_of({left}, {width});")
         start_of = mul(AxisVar(tile), width)
+        turned = self._load_tiles(tiled, start_of, lane, width, "some" if varying else "n")
         if varying:  # else the compiler knows which tiles are whole
-            header = f"jm::tile_of<{width}>(rows, some, [&](auto count, auto n) JM_BODY {{"
-            body.open(header, footer="});")
-            turned = self._load_tiles(tiled, start_of, lane, width, "count")
-            rows_loop = f"jm::tile_rows<{width}>(first, count, [&](int64_t {name}) JM_BODY {{"
+            lanes = f"{CTYPES[next(iter(turned)).dtype]}, {width}"
+            body.open(f"jm::tile_of<{lanes}>(some, [&](auto n) JM_BODY {{", footer="});")
+            rows_loop = f"jm::tile_rows<{width}>(first, rows, [&](int64_t {name}) JM_BODY {{"
             body.open(rows_loop, (tiled,), footer="});")
         else:
-            turned = self._load_tiles(tiled, start_of, lane, width, "rows")
             body.open(f"for (int64_t {name} = first; {name} < first + rows; ++{name}) {{", (tiled,))
         for node, tile_name in turned.items():
             body.define(node, f"{tile_name}[{name} - first]", vector=True)
@@ -370,9 +371,9 @@ class KernelWriter:
         self.passes.close(opened)
 
     def _load_tiles(
-        self, tiled: Axis, start: Expr, lane: Axis, width: int, rows: str
+        self, tiled: Axis, start: Expr, lane: Axis, width: int, lanes: str
     ) -> dict[Load, str]:
-        """One turned tile per load that runs along the rows."""
+        """One turned tile per load that runs along the rows; `lanes`: how many of them count."""
         body, names = self.body, {}
         for node, step in self._turned_loads(tiled, lane):
             names[node] = body.name("tile")
@@ -380,5 +381,5 @@ class KernelWriter:
             body.line(f"{body.vector_type(node.dtype)} {names[node]}[{width}];")
             pointer = f"{self.names[node.buffer]} + {at}"
             distance = step_text(step)
-            body.line(f"jm::load_tile({names[node]}, {pointer}, {distance}, {rows}, n);")
+            body.line(f"jm::load_tile({names[node]}, {pointer}, {distance}, rows, {lanes});")
         return names

@@ -83,10 +83,14 @@ def test_a_number_of_elements_divides_as_a_constant_does(dtype):
         assert mean[3] == 1 and torch.equal(mean[2], x[2].mean())
 
 
-def test_whole_tiles_are_told_from_the_others_at_run_time():
+def test_tiles_are_loaded_and_turned_once_whole_or_not():
     text = _text(lambda x: x.t().contiguous() * 2, (6, 64))
+    load = text.index("jm::load_tile")
     assert text.count("jm::load_tile") == 1
-    assert re.search(r"jm::tile_of<\d+>\(rows, some, ", text)
+    stores = re.search(
+        r"jm::tile_of<float, \d+>\(some, .*\n *jm::tile_rows<\d+>\(first, rows", text
+    )
+    assert stores is not None and stores.start() > load
 
 
 @pytest.mark.parametrize("name", ROWS)
