@@ -38,12 +38,26 @@ template <int N, class Body> JM_INLINE void whole_blocks(int64_t begin, int64_t 
     for (int64_t at = begin; at < end; at += N) body(at, Full{});
 }
 
-// Rows of `end` elements, which are at most N: what is asked about them is asked once. body(n) has a block(n, …) for each.
+// Rows of `end` elements: what is asked about their length is asked once, around all of them. body(n) has told_steps(n, …)
+// in place of blocks(0, end, …): of at most one step, or of K, the last of which is not empty, where few_steps finds so many.
+template <int K> struct Steps { int64_t rest; };
+struct AnySteps { int64_t end; };
 template <int N, class Body> JM_INLINE void one_step(int64_t end, Body&& body) {
     if (end == N) body(Full{});
     else body(end);
 }
-template <class Count, class Body> JM_INLINE void block(Count n, Body&& body) { body(int64_t(0), n); }
+template <int N, int K, class Body> JM_INLINE void few_steps(int64_t end, Body&& body) {
+    if (end > N * (K - 1) && end <= N * K) body(Steps<K>{end - N * (K - 1)});
+    else body(AnySteps{end});
+}
+template <int N, class Body> JM_INLINE void told_steps(Full n, Body&& body) { body(int64_t(0), n); }
+template <int N, class Body> JM_INLINE void told_steps(int64_t n, Body&& body) { body(int64_t(0), n); }
+template <int N, int K, class Body> JM_INLINE void told_steps(Steps<K> n, Body&& body) {
+#pragma GCC unroll 8
+    for (int64_t step = 0; step < K - 1; ++step) body(step * N, Full{});
+    body(int64_t(N * (K - 1)), n.rest);
+}
+template <int N, class Body> JM_INLINE void told_steps(AnySteps n, Body&& body) { blocks<N>(0, n.end, body); }
 
 JM_INLINE int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
