@@ -23,7 +23,8 @@ from ..schedule.deps import run_time_values
 from ..schedule.score import PARALLEL_WORK, body_cost, extent_product, points
 from ..symbols.size import Dimension, Size, hint_of, is_same
 from ..target import Target
-from .cpp_passes import PARTIAL_SUMS, PassWriter
+from .cpp_blocks import spans_of
+from .cpp_passes import PARTIAL_SUMS, PassWriter, told_text
 from .cpp_product import products_in, write_products
 from .cpp_text import CTYPES, blocks_text, closed, comment_line, count_text, step_text
 from .cpp_values import Body
@@ -165,14 +166,14 @@ class KernelWriter:
         """Open a loop over all points of `axes`, in parallel when that pays; how many scopes."""
         rows = extent_product(axes)
         if not axes or not self._parallel(rows):
-            opened = self.passes.open_step() if axes else 0
+            opened = self.passes.open_told(self.lanes.passes) if axes else 0
             self.passes.serial(axes)
             return opened + len(axes)
         grain = self._grain(self._work() // self._speed(), rows)
         body = self.body
         pieces = self._pieces(points(axes), self._exact_work(), grain)
         self._open_range(pieces)
-        opened = 2 + self.passes.open_step()
+        opened = 2 + self.passes.open_told(self.lanes.passes)
         name = axes[0].name if len(axes) == 1 else "row"
         bound = axes if len(axes) == 1 else ()
         body.open(f"for (int64_t {name} = begin; {name} < end; ++{name}) {{", bound)
@@ -210,9 +211,7 @@ class KernelWriter:
             self._tiles(others, tiled, lane, width)
             return
         if self.kernel.symbols:
-            opened = self._rows_of_blocks(others, lane)
-            self._block(blocks_text(width, lane.extent), lane, width)
-            self.passes.close(opened)
+            self._rows_of_any_length(others, lane, width)
             return
         if extent_product(others) >= 4 * self.target.threads or not self._parallel(
             extent_product(self.kernel.outer)
@@ -222,6 +221,15 @@ class KernelWriter:
             self.passes.close(opened)
             return
         self._columns(others, lane, width)
+
+    def _rows_of_any_length(self, others: tuple[Axis, ...], lane: Axis, width: int) -> None:
+        is_pointwise = not any(p.axes for p in self.kernel.passes)
+        opened = self.passes.open_told([(lane, width)]) if is_pointwise else 0
+        (span,) = spans_of((), lane, width, self.passes.told.get((lane, width)))
+        loop = blocks_text(width, lane.extent) if span.told is None else told_text(span)
+        opened += self._rows_of_blocks(others, lane)
+        self._block(loop, lane, width)
+        self.passes.close(opened)
 
     def _is_tall(self, others: Sequence[Axis], lane: Axis) -> bool:
         """One pass of sums over many rows of few columns, then pointwise statements only."""
@@ -349,18 +357,19 @@ class KernelWriter:
         stop = f"jm::least_of({count_text(tile.extent)}, {start} + {some})"
         loop = f"int64_t {tile.name} = {start}, {end} = {stop}; {tile.name} < {end}; ++{tile.name}"
         body.open(f"for ({loop}) {{", (tile,))
-        body.line(f"const int64_t first = {tile.name} * {width};")
+        # Else g++ keeps a pointer for each row of a tile, in memory, and moves them all along.
+        position = f"jm::opaque({tile.name} * {width})" if varying else f"{tile.name} * {width}"
+        body.line(f"const int64_t first = {position};")
         left = f"{count_text(tiled.extent)} - first"
         body.line(f"const int64_t rows = jm::least_of({left}, {width});")
         start_of = mul(AxisVar(tile), width)
+        turned = self._load_tiles(tiled, start_of, lane, width, "some" if varying else "n")
         if varying:  # else the compiler knows which tiles are whole
-            header = f"jm::tile_of<{width}>(rows, some, [&](auto count, auto n) JM_BODY {{"
-            body.open(header, footer="});")
-            turned = self._load_tiles(tiled, start_of, lane, width, "count")
-            rows_loop = f"jm::tile_rows<{width}>(first, count, [&](int64_t {name}) JM_BODY {{"
+            lanes = f"{CTYPES[next(iter(turned)).dtype]}, {width}"
+            body.open(f"jm::tile_of<{lanes}>(some, [&](auto n) JM_BODY {{", footer="});")
+            rows_loop = f"jm::tile_rows<{width}>(first, rows, [&](int64_t {name}) JM_BODY {{"
             body.open(rows_loop, (tiled,), footer="});")
         else:
-            turned = self._load_tiles(tiled, start_of, lane, width, "rows")
             body.open(f"for (int64_t {name} = first; {name} < first + rows; ++{name}) {{", (tiled,))
         for node, tile_name in turned.items():
             body.define(node, f"{tile_name}[{name} - first]", vector=True)
@@ -370,9 +379,9 @@ class KernelWriter:
         self.passes.close(opened)
 
     def _load_tiles(
-        self, tiled: Axis, start: Expr, lane: Axis, width: int, rows: str
+        self, tiled: Axis, start: Expr, lane: Axis, width: int, lanes: str
     ) -> dict[Load, str]:
-        """One turned tile per load that runs along the rows."""
+        """One turned tile per load that runs along the rows; `lanes`: how many of them count."""
         body, names = self.body, {}
         for node, step in self._turned_loads(tiled, lane):
             names[node] = body.name("tile")
@@ -380,5 +389,5 @@ class KernelWriter:
             body.line(f"{body.vector_type(node.dtype)} {names[node]}[{width}];")
             pointer = f"{self.names[node.buffer]} + {at}"
             distance = step_text(step)
-            body.line(f"jm::load_tile({names[node]}, {pointer}, {distance}, {rows}, n);")
+            body.line(f"jm::load_tile({names[node]}, {pointer}, {distance}, rows, {lanes});")
         return names

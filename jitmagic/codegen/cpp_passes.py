@@ -15,24 +15,36 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from ..loops.expr import Axis, AxisVar, Expr, Integer, add, mul, times
-from ..loops.ir import Reduction, Value
+from ..loops.ir import Reduction, Value, walk
 from ..schedule.score import extent_product, points
 from ..symbols.size import Size
-from .cpp_blocks import BlockLevel, Span, block_level, fits_a_step, spans_of, whole_span
-from .cpp_reduce import Accumulator
+from .cpp_blocks import (
+    MOST_TEXT,
+    BlockLevel,
+    Span,
+    Told,
+    block_level,
+    spans_of,
+    steps_to_tell,
+    whole_span,
+)
+from .cpp_reduce import POSITIONAL, Accumulator
 from .cpp_text import CTYPES, blocks_text, count_text
 from .cpp_values import Body
 from .lanes import Lanes
 from .structure import Pass, Structure, passes_in
 
-__all__ = ["PARTIAL_SUMS", "PassWriter"]
+__all__ = ["PARTIAL_SUMS", "PassWriter", "told_text"]
 
 ROW_BYTES = 128 << 10  # scratch rows live on the stack of the thread
 # Parts do not depend on the number of threads, and so neither does how a sum is rounded.
 PART = 1 << 14  # elements of one part of a split pass
 MOST_PARTS = 1024
 PARTIAL_SUMS = 1 << 18  # kept by a thread for the parts of tall columns
+POSITION_TEXT = 6  # values that a step of an argmax is
 TALL_PART = 512  # rows of one part of tall columns, at least
 
 Rows = Mapping[Value, tuple[str, tuple[Axis, ...]]]
@@ -45,7 +57,7 @@ class PassWriter:
     kernel: Structure
     lanes: Lanes
     body: Body
-    steps: dict[tuple[Axis, int], str] = field(default_factory=dict)  # rows of one step
+    told: dict[tuple[Axis, int], Told] = field(default_factory=dict)  # of how many steps rows are
 
     def write(self, passes: Sequence[Pass], split: bool = False) -> None:
         """All passes, in order."""
@@ -61,16 +73,19 @@ class PassWriter:
             else:
                 self._pass(pass_, axis, width, rows)
 
-    def open_step(self) -> int:
-        """Open, around rows of a length that varies and is one step, what tells whole steps from
-        others, so that no row has to; how many scopes. Of one length: each has the rows once more.
+    def open_told(self, lanes: Sequence[tuple[Axis | None, int]]) -> int:
+        """Open, around rows of a length that varies and is few steps of lanes, what tells whether
+        they are so many, so that no row has to; how many scopes. Of one length: each has the rows
+        once more.
         """
-        for lane, width in self.lanes.passes:
-            if lane is not None and fits_a_step(lane, width):
-                name = self.body.name("n")
-                header = f"jm::one_step<{width}>({count_text(lane.extent)}, [&](auto {name})"
-                self.body.open(f"{header} JM_BODY {{", footer="});")
-                self.steps[lane, width] = name
+        cost = _text_of(self.kernel.passes)
+        for lane, width in lanes:
+            if lane is not None and (steps := steps_to_tell(lane, width, cost)):
+                told = Told(self.body.name("n"), steps)
+                kind = f"one_step<{width}>" if steps == 1 else f"few_steps<{width}, {steps}>"
+                header = f"jm::{kind}({count_text(lane.extent)}, [&](auto {told.name}) JM_BODY {{"
+                self.body.open(header, footer="});")
+                self.told[lane, width] = told
                 return 1
         return 0
 
@@ -110,8 +125,8 @@ class PassWriter:
 
     def _pass(self, pass_: Pass, lane: Axis | None, width: int, rows: Rows) -> None:
         """One loop nest over the pass's axes, the lane axis innermost."""
-        lanes = "" if lane is None else self.steps.get((lane, width), "")
-        spans = spans_of(pass_.axes, lane, width, lanes)
+        told = None if lane is None else self.told.get((lane, width))
+        spans = spans_of(pass_.axes, lane, width, told)
         totals = [self._accumulator(node, lane, width, spans) for node in pass_.reductions]
         for total in totals:
             self.body.line(total.declare())
@@ -433,13 +448,29 @@ def _blocks_of(span: Span) -> str:
     begins at such a block and is as long as parts are, or ends where the axis does.
     """
     extent = span.axis.extent
-    if span.lanes:
-        return f"jm::block({span.lanes}, "
     if span.start == "0" and span.stop == count_text(extent):
-        return blocks_text(span.width, extent)
+        return blocks_text(span.width, extent) if span.told is None else told_text(span)
     whole = isinstance(extent, int) and extent % span.width == 0
     loop = "whole_blocks" if whole else "blocks"
     return f"jm::{loop}<{span.width}>({span.start}, {span.stop}, "
+
+
+def told_text(span: Span) -> str:
+    """The same, of steps that were told before."""
+    assert span.told is not None
+    return f"jm::told_steps<{span.width}>({span.told.name}, "
+
+
+def _text_of(passes: Sequence[Pass]) -> int:
+    """How much is written for one step of all passes; more than rows of few steps may be, where
+    none is reduced: those gain by one step alone.
+    """
+    if not any(pass_.reductions for pass_ in passes):
+        return MOST_TEXT
+    nodes = [node for pass_ in passes for node in walk(pass_.roots)]
+    positions = sum(isinstance(n, Reduction) and n.op in POSITIONAL for n in nodes)
+    doubles = sum(n.dtype is torch.float64 for n in nodes)  # of two registers each
+    return len(nodes) + doubles + POSITION_TEXT * positions
 
 
 def _until(name: str, span: Span) -> tuple[str, str]:

@@ -15,11 +15,11 @@ import torch
 from ..loops.ir import Reduction
 from .cpp_text import CTYPES, literal
 
-__all__ = ["Accumulator"]
+__all__ = ["POSITIONAL", "Accumulator"]
 
 _JOIN = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 _LANES = {"sum": "hsum", "prod": "hprod", "max": "hmax", "min": "hmin"}
-_ARGS = ("argmax", "argmin")
+POSITIONAL = ("argmax", "argmin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Accumulator:
     @property
     def positional(self) -> bool:
         """argmax and argmin carry a position beside the value."""
-        return self.node.op in _ARGS
+        return self.node.op in POSITIONAL
 
     @property
     def dtype(self) -> torch.dtype:

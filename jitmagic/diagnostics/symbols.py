@@ -93,11 +93,14 @@ def _range_of(symbol: Symbol, relations: Iterable[SizesRelate]) -> Interval:
 
 def _number_reports(traced: Trace) -> Iterator[SymbolReport]:
     ranges = {g.source: Interval(g.low, g.high) for g in traced.guards if isinstance(g, InRange)}
+    relations = [guard for guard in traced.guards if isinstance(guard, SizesRelate)]
     for entry in traced.inputs:
         if entry.is_scalar:
             kind = "float" if entry.spec.dtype.is_floating_point else "int"
             range = ranges.get(entry.source, ANY_FLOAT if kind == "float" else INT64)
-            yield SymbolReport(describe(entry.source), kind, range)
+            own = (g for g in relations if any(s.origin == entry.source for s in g.symbols))
+            asked = tuple((relation(guard), guard.where) for guard in own)
+            yield SymbolReport(describe(entry.source), kind, range, asked)
 
 
 def changing(traced: Trace) -> list[str]:

@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from ..symbols.size import Size, SizeFloat
 from .builder import Decline
 from .tensor_view import NumberView, TensorView
 from .values import FLOATS, Number, opmath
 
 __all__ = ["RULES", "Casts", "Operand", "result_type"]
 
-Operand = TensorView | NumberView | Number | None
+Operand = TensorView | NumberView | Number | Size | None
 Casts = tuple[tuple[torch.dtype, ...], ...]
 Rule = Callable[[Sequence[Operand]], tuple[Casts, torch.dtype]]
 
@@ -48,10 +49,10 @@ def result_type(operands: Sequence[Operand]) -> torch.dtype:
 def _number_dtype(value: object) -> torch.dtype:
     if isinstance(value, bool):
         return torch.bool
-    if isinstance(value, int):
-        return torch.int64
-    if isinstance(value, float | NumberView):
+    if isinstance(value, float | NumberView | SizeFloat):
         return torch.get_default_dtype()
+    if isinstance(value, int | Size):
+        return torch.int64
     raise Decline(f"a {type(value).__name__} operand has no loops")
 
 

@@ -198,7 +198,7 @@ def _read_number(builder: Builder, number: NumberView, through: tuple[torch.dtyp
     return value
 
 
-def _number_value(number: Number, through: tuple[torch.dtype, ...]) -> Value:
+def _number_value(number: Number | Size, through: tuple[torch.dtype, ...]) -> Value:
     if isinstance(number, Size):
         return _size_value(number, through)
     for dtype in through:

@@ -51,6 +51,21 @@ def test_a_number_that_varies_is_a_symbol(number: float) -> None:
     assert symbol.range.has(number)
 
 
+def test_what_a_number_was_compiled_for_is_told_with_its_line() -> None:
+    """How many parts there are is decided while the program is traced."""
+
+    @jitmagic.jit
+    def program(x: Tensor, n: int) -> list[Tensor]:
+        return [part * 2 for part in x.split(n)]
+
+    for n in (2, 3, 4):
+        program(torch.ones(12), n)
+    *_, symbol = explanation_of(program).symbols
+    conditions = {text: line.text for text, line in symbol.conditions}
+    assert symbol.origin == "n"
+    assert "x.split(n)" in conditions["((n + 11) // n) == 3"]
+
+
 def test_explain_names_the_size_and_its_line() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         y = x[x > 0] * 2  # here

@@ -83,10 +83,46 @@ def test_a_number_of_elements_divides_as_a_constant_does(dtype):
         assert mean[3] == 1 and torch.equal(mean[2], x[2].mean())
 
 
-def test_whole_tiles_are_told_from_the_others_at_run_time():
+BESIDE = {  # of rows that are read from elsewhere: none is flattened with its neighbours
+    "flipped": lambda x: x.flip(1) + 1,
+    "rows": lambda x: x[torch.arange(x.shape[0]).flip(0)] * 2,
+    "padded": lambda x: torch.nn.functional.pad(x, (1, 2)) + 1,
+    "joined": lambda x: torch.cat([x * 2, x], 1),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_pointwise_rows_of_one_step_ask_for_their_length_once(name):
+    text = _text(BESIDE[name], (600, 6))
+    assert len(re.findall(r"jm::one_step<\d+>\(s1", text)) == 1 and "jm::blocks<" not in text
+    assert "jm::one_step" not in _text(BESIDE[name], (600, 64))
+
+
+@pytest.mark.parametrize(("name", "columns", "steps"), [("amax", 64, 4), ("argmax", 30, 2)])
+def test_rows_of_few_steps_are_written_beside_those_of_any(name, columns, steps):
+    fn = ROWS[name]
+    assert f"jm::few_steps<16, {steps}>(s1, " in _text(fn, (600, columns))
+    assert "jm::few_steps" not in _text(fn, (600, 300))
+    template = compiled(fn, lambda m, n: (torch.randn(m, n),), (6, columns))
+    for length in range(2, 100):
+        x = torch.randn(5, length)
+        (made,) = template.instantiate((5, length))(x)
+        assert torch.equal(made, fn(x))
+
+
+@pytest.mark.parametrize("fn", [lambda x: x.softmax(1), lambda x: x.double().std(1)])
+def test_more_than_a_few_values_a_step_are_written_for_any_length_alone(fn):
+    assert "jm::few_steps" not in _text(fn, (600, 30))
+
+
+def test_tiles_are_loaded_and_turned_once_whole_or_not():
     text = _text(lambda x: x.t().contiguous() * 2, (6, 64))
+    load = text.index("jm::load_tile")
     assert text.count("jm::load_tile") == 1
-    assert re.search(r"jm::tile_of<\d+>\(rows, some, ", text)
+    stores = re.search(
+        r"jm::tile_of<float, \d+>\(some, .*\n *jm::tile_rows<\d+>\(first, rows", text
+    )
+    assert stores is not None and stores.start() > load
 
 
 @pytest.mark.parametrize("name", ROWS)

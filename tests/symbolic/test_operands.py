@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import jitmagic
 from jitmagic.api import handle_of
+from jitmagic.loops.ir import Extern
 
 SIZES = (5, 7, 6, 11, 2)
 Program = tuple[Callable[..., Any], Callable[[int], tuple[Tensor, ...]]]
@@ -74,6 +75,64 @@ def test_one_variant_serves_all_sizes(name: str, backend: str) -> None:
         torch.testing.assert_close(found, wanted)
     traces = [r.result("trace") for r in handle_of(made).journal if r.occasion.at]
     assert [trace.specialized for trace in traces][1:] in ([], [()])  # sizes that are equal once
+
+
+def _small(n: int) -> tuple[Tensor]:
+    return (torch.randint(-50, 50, (n, 3)),)
+
+
+def _doubles(n: int) -> tuple[Tensor]:
+    return (torch.randn(n, 3, dtype=torch.float64),)
+
+
+BESIDE_SIZES: dict[str, Program] = {
+    "sums": (lambda x: x + x.shape[0] - x.shape[1], _numbers),
+    "a factor of it": (lambda x: torch.add(x, x, alpha=len(x)), _numbers),
+    "less a multiple": (lambda x: torch.sub(x, x, alpha=len(x)), _small),
+    "a quotient": (lambda x: x / len(x), _numbers),
+    "a quotient of ints": (lambda x: x / len(x), _small),
+    "doubles": (lambda x: len(x) / (x * x + len(x)), _doubles),
+    "a root": (lambda x: x / len(x) ** 0.5, _numbers),
+    "rows and columns": (lambda x: (x // len(x)) * 100 + x % len(x), _small),
+    "a remainder as in C": (lambda x: x.fmod(len(x)), _small),
+    "rounded to 16 bits": (lambda x: x.half() * len(x) + (x.bfloat16() - len(x)), _numbers),
+    "compared": (lambda x: (x == len(x)) | (x > len(x) - 2), _small),
+    "chosen": (lambda x: torch.where(x > 0, x, len(x)).masked_fill(x < -9, len(x)), _small),
+    "limits": (lambda x: x.clamp(-len(x), len(x) - 1), _small),
+    "deviations": (lambda x: (x.std(0), x.var(0, unbiased=False), x.std()), _numbers),
+    "its share": (
+        lambda x: torch.autograd.grad((y := x.clone().requires_grad_()).mean(), y),
+        _numbers,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE_SIZES)
+def test_a_size_among_operands_is_computed_with_in_the_kernel(name: str) -> None:
+    """Not by a call of ATen, between two kernels."""
+    fn, make = BESIDE_SIZES[name]
+    made = jitmagic.jit(fn, dynamic=True)
+    for n in SIZES:
+        torch.manual_seed(n)
+        torch.testing.assert_close(made(*(inputs := make(n))), fn(*inputs))
+    lowered = [r.result("forward: lower") for r in handle_of(made).journal]
+    steps = [step for program in lowered if program is not None for step in program.steps]
+    assert steps and not [step for step in steps if isinstance(step, Extern)]
+
+
+@pytest.mark.parametrize("n", [5, 7, 300])
+def test_a_size_that_a_dtype_cannot_hold_is_eagers(n: int) -> None:
+    fn = lambda x: (x.to(torch.uint8) + len(x), x.to(torch.uint8) // len(x))  # noqa: E731
+    made = jitmagic.jit(fn, dynamic=True)
+    made(*_ints(4))
+    inputs = _ints(n)
+    try:
+        wanted = fn(*inputs)
+    except RuntimeError:
+        with pytest.raises(RuntimeError):
+            made(*inputs)
+    else:
+        torch.testing.assert_close(made(*inputs), wanted, rtol=0, atol=0)
 
 
 REJECTED: dict[str, Callable[[Tensor], Any]] = {

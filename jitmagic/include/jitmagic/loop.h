@@ -38,12 +38,26 @@ template <int N, class Body> JM_INLINE void whole_blocks(int64_t begin, int64_t 
     for (int64_t at = begin; at < end; at += N) body(at, Full{});
 }
 
-// Rows of `end` elements, which are at most N: what is asked about them is asked once. body(n) has a block(n, …) for each.
+// Rows of `end` elements: what is asked about their length is asked once, around all of them. body(n) has told_steps(n, …)
+// in place of blocks(0, end, …): of at most one step, or of K, the last of which is not empty, where few_steps finds so many.
+template <int K> struct Steps { int64_t rest; };
+struct AnySteps { int64_t end; };
 template <int N, class Body> JM_INLINE void one_step(int64_t end, Body&& body) {
     if (end == N) body(Full{});
     else body(end);
 }
-template <class Count, class Body> JM_INLINE void block(Count n, Body&& body) { body(int64_t(0), n); }
+template <int N, int K, class Body> JM_INLINE void few_steps(int64_t end, Body&& body) {
+    if (end > N * (K - 1) && end <= N * K) body(Steps<K>{end - N * (K - 1)});
+    else body(AnySteps{end});
+}
+template <int N, class Body> JM_INLINE void told_steps(Full n, Body&& body) { body(int64_t(0), n); }
+template <int N, class Body> JM_INLINE void told_steps(int64_t n, Body&& body) { body(int64_t(0), n); }
+template <int N, int K, class Body> JM_INLINE void told_steps(Steps<K> n, Body&& body) {
+#pragma GCC unroll 8
+    for (int64_t step = 0; step < K - 1; ++step) body(step * N, Full{});
+    body(int64_t(N * (K - 1)), n.rest);
+}
+template <int N, class Body> JM_INLINE void told_steps(AnySteps n, Body&& body) { blocks<N>(0, n.end, body); }
 
 JM_INLINE int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -138,40 +152,46 @@ template <int D, class T, int N> JM_INLINE void turn(Vec<T, N> (&tile)[N]) {
         turn<2 * D>(tile);
     }
 }
-template <class T, int N, class Rows, class Count>
-JM_INLINE void load_tile(Vec<T, N> (&tile)[N], const T* p, int64_t stride, Rows rows, Count n) {
+// g++ takes no loop apart by it.
+template <class T> JM_INLINE T opaque(T x) {
+    asm("" : "+r"(x));
+    return x;
+}
+template <class T, int N, class Count>
+JM_INLINE void load_tile(Vec<T, N> (&tile)[N], const T* p, int64_t stride, int64_t rows, Count n) {
     using V = Vec<T, N>;
-    constexpr bool turns = !V::wide && !is_bool<T>;
-    if constexpr (turns && same<Count, Full>) {
-        if (is_whole<N>(rows)) {
+    constexpr bool turns = !V::wide && !is_bool<T>, masks = turns && detail::lane_masks<typename V::storage>;
+    bool whole = turns && is_whole<N>(rows) && is_whole<N>(n);
+    if (masks || whole) {
+        p = opaque(p);
+        if (whole) {
 #pragma GCC unroll 16
             for (int l = 0; l < N; ++l) tile[l] = V::load(p + l * stride);
-            turn<1>(tile);
-            return;
-        }
-    }
-    if constexpr (turns && detail::lane_masks<typename V::storage>) {
-        int64_t columns = lanes_in<N>(n), most = lanes_in<N>(rows);
+        } else {
+            int64_t columns = lanes_in<N>(n), most = lanes_in<N>(rows);
 #pragma GCC unroll 16
-        for (int l = 0; l < N; ++l) tile[l] = V::load(p + l * stride, l < columns ? most : 0);
-        turn<1>(tile);
+            for (int l = 0; l < N; ++l) tile[l] = V::load(p + l * stride, l < columns ? most : 0);
+        }
+        if constexpr (turns) turn<1>(tile);
     } else
         for (int64_t r = 0; r < N && r < lanes_in<N>(rows); ++r) tile[r] = load_strided<N>(p + r, stride, n);
 }
 
-// body(count, n) for a tile of which `rows` rows and `lanes` lanes count: two Full where all do, the case worth unrolling.
-template <int N, class Body> JM_INLINE void tile_of(int64_t rows, int64_t lanes, Body&& body) {
-    if (rows == N && lanes == N) body(Full{}, Full{});
-    else body(rows, lanes);
+// body(n) for a tile of which so many lanes count: Full where a tile that is not whole needs other instructions than masks.
+template <class T, int N, class Body> JM_INLINE void tile_of(int64_t lanes, Body&& body) {
+    if constexpr (!detail::lane_masks<typename Vec<T, N>::storage>) {
+        if (lanes == N) return body(Full{});
+    }
+    body(lanes);
 }
 
-// body(row) for the rows of a tile of N; those of a whole tile stay in registers.
-template <int N, class Body> JM_INLINE void tile_rows(int64_t first, Full, Body&& body) {
-#pragma GCC unroll 16
-    for (int64_t r = 0; r < N; ++r) body(first + r);
-}
+// body(row) for the first `rows` of a tile of N, whose rows stay in registers.
 template <int N, class Body> JM_INLINE void tile_rows(int64_t first, int64_t rows, Body&& body) {
-    for (int64_t r = 0; r < rows; ++r) body(first + r);
+#pragma GCC unroll 16
+    for (int64_t r = 0; r < N; ++r) {
+        if (r >= rows) break;
+        body(first + r);
+    }
 }
 
 // --- run-time indexes -------------------------------------------------------------------------------------------------

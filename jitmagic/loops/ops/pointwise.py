@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 
+from ...symbols.scalar import interval_of
 from ..builder import Builder, Decline, Out
-from ..ir import Constant, Value
+from ..expr import axes_of
+from ..ir import Cast, Constant, IndexValue, Value
 from ..promotion import Operand
 from ..registry import lowers, pointwise, pointwise_lowering
 from ..tensor_view import TensorView
@@ -68,14 +70,16 @@ pointwise("min.other")(_binary("minimum"))
 
 
 def _scaled(x: Value, y: Value, alpha: Value, sign: int) -> Value:
-    if not isinstance(alpha, Constant):
-        raise Decline("alpha is no number")
-    factor = alpha.value
+    factor = alpha.value if isinstance(alpha, Constant) else alpha
     if factor == 1:
         return compute("add" if sign > 0 else "sub", x, y)
     if x.dtype in FLOATS:
-        return compute("fma", y, sign * factor, x)
+        return compute("fma", y, factor if sign > 0 else _negated(factor), x)
     return compute("add" if sign > 0 else "sub", x, compute("mul", y, factor))
+
+
+def _negated(factor: Number | Value) -> Number | Value:
+    return compute("neg", factor) if isinstance(factor, Value) else -factor
 
 
 @pointwise("add.Tensor", "add.Scalar", rule="alpha")
@@ -139,9 +143,22 @@ def lerp(x: Value, y: Value, weight: Value) -> Value:
 
 def _divisor(y: Value) -> Value:
     """Integers divided by zero raise in eager: only divisors known not to be zero become loops."""
-    if y.dtype in FLOATS or (isinstance(y, Constant) and y.value != 0):
+    if y.dtype in FLOATS or _is_never_zero(y):
         return y
     raise Decline("integer division by values that may be zero, which raises")
+
+
+def _is_never_zero(y: Value) -> bool:
+    """Of a size its range tells, and it fits the dtype: `_size_value` has seen to that."""
+    match y:
+        case Constant(value=value):
+            return value != 0
+        case Cast(value=value):
+            return y.dtype is not torch.bool and _is_never_zero(value)
+        case IndexValue(expr=expr):
+            limits = None if axes_of(expr) else interval_of(expr, {})
+            return limits is not None and not limits.has(0)
+    return False
 
 
 @pointwise("floor_divide.default", "floor_divide.Scalar", rule="arith_wide")
