@@ -11,8 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-from _pytest.runner import runtestprotocol
+
+gc.disable()  # until `pytest_collection` has ended: torch is a million objects itself
+
+import torch  # noqa: E402
+from _pytest.runner import runtestprotocol  # noqa: E402
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,12 +30,15 @@ def pytest_configure() -> None:
     os.environ.setdefault("JITMAGIC_KEEP", "compiled")
 
 
-def pytest_collection_finish() -> None:
-    """Nearly a million objects stay from here to the end: a full collection walks the others only,
-    0.1 s instead of 0.6 s each time.
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Nearly a million objects are made here and stay to the end. Collections meanwhile find next
+    to nothing, in 6 s of 20; later ones walk the others only, in 0.1 s instead of 0.6 s.
     """
+    yield
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

@@ -45,7 +45,9 @@ from .scripts import NotWritable, inputs_text, made_text_of, script
 __all__ = ["Capsule", "capsule_of", "versions"]
 
 _SUFFIX = {"cpp": ".cpp", "triton": "_triton.py", "numba": "_numba.py"}
-_HEADERS = '$(python -c "from jitmagic.runtime.toolchain import header_folder as h; print(h())")'
+# Where the package lies is asked without importing it, and torch with it.
+_PACKAGE = "from importlib.util import find_spec as f; print(f('jitmagic').origin)"
+_HEADERS = f'$(dirname "$(python -c "{_PACKAGE}")")/include'
 _NO_REPLAY = '''\
 """Says why this graph cannot be replayed. Written by jitmagic.report."""
 

@@ -342,10 +342,12 @@ def _enter(
     default: torch.dtype,
     deterministic: bool,
 ) -> None:
-    """The state of the process and the thread, until the stack is left."""
-    were = torch.are_deterministic_algorithms_enabled()
-    stack.callback(torch.use_deterministic_algorithms, were)
-    torch.use_deterministic_algorithms(deterministic)
+    """The state of the process and the thread, until the stack is left. Determinism by its mode:
+    torch.use_deterministic_algorithms imports Inductor, 1.4 s, and forgets that only warnings were
+    asked for.
+    """
+    stack.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
+    torch.set_deterministic_debug_mode("error" if deterministic else "default")
     stack.callback(torch.set_default_dtype, torch.get_default_dtype())
     torch.set_default_dtype(default)
     stack.enter_context(torch.set_grad_enabled(grad))

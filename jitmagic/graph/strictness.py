@@ -79,9 +79,10 @@ def check_as_kernels_do(
         _check_channels(tensors[0], name, device)
     if name in _DIM_UNCHECKED:
         _check_dim(tensors[0], _argument(args, kwargs, 1, "dim"))
-    no_dims = _argument(args, kwargs, 1, "dim") in ((), []) and tensors[0].dim()
-    if name in _EMPTY_DIMS_UNCLEAR and no_dims:
-        _reject("whether no dimension means all is for the kernel of the device to say")
+    if name in _EMPTY_DIMS_UNCLEAR and tensors[0].dim():
+        dim = _argument(args, kwargs, 1, "dim")
+        if isinstance(dim, tuple | list) and not dim:
+            _reject("whether no dimension means all is for the kernel of the device to say")
     if tensors[0].dim() > _ADDEND_RANK.get(name.removesuffix("_"), tensors[0].dim()):
         _reject("what is added to has more dimensions than the product")
     if name in _FLOATS_ON_GPU and device.type == "cuda" and not tensors[0].is_floating_point():

@@ -60,11 +60,12 @@ def _seen(write: Fill, x: Tensor, place: Tensor, value: Tensor) -> Any:
 @pytest.mark.parametrize("fill", FILLS)
 @pytest.mark.parametrize("target", TARGETS)
 def test_filled_values_have_eagers_gradients(fill: str, target: str) -> None:
-    for index, number in itertools.product(INDICES, VALUES):
+    for index in INDICES:
         jitmagic.reset()
         compiled = jitmagic.jit(FILLS[fill], backend="aot_eager")
-        expected = observed(FILLS[fill], target, INDICES[index], number)
-        assert observed(compiled, target, INDICES[index], number) == expected, (index, number)
+        for number in VALUES:  # it is data
+            expected = observed(FILLS[fill], target, INDICES[index], number)
+            assert observed(compiled, target, INDICES[index], number) == expected, (index, number)
 
 
 # A detached view of a leaf that gets a history of its own is a graph break.

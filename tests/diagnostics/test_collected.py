@@ -169,6 +169,27 @@ def test_capsules_replay_by_themselves(
             assert capsys.readouterr().out.startswith("result 0: ")
 
 
+def test_a_replay_imports_no_other_compiler(tmp_path: Path) -> None:
+    (capsule,) = jitmagic.report(tmp_path / "out", once(inferred, plain())()).capsules
+    rivals = "[name for name in sys.modules if name in ('torch._dynamo', 'torch._inductor')]"
+    told = f"import atexit, sys\natexit.register(lambda: print({rivals}))"
+    status, text = replayed(capsule, told)
+    assert (status, text) == (0, "agrees with eager (1 graph)\n[]\n")
+
+
+@pytest.mark.parametrize("mode", ["default", "warn", "error"])
+def test_a_replay_leaves_determinism_as_it_was(mode: str, tmp_path: Path) -> None:
+    torch.set_deterministic_debug_mode(mode)
+    try:
+        (capsule,) = jitmagic.report(tmp_path / "out", once(inferred, plain())()).capsules
+        before = torch.get_deterministic_debug_mode()
+        with pytest.raises(SystemExit, match="0"):
+            runpy.run_path(str(capsule / "replay.py"), run_name="__main__")
+        assert torch.get_deterministic_debug_mode() == before
+    finally:
+        torch.set_deterministic_debug_mode("default")
+
+
 @pytest.mark.parametrize("options", [{"backend": "eager"}, {"options": {"fuse": False}}])
 @pytest.mark.usefixtures("calls_are_compared")
 def test_options_are_those_of_the_compile(options: Any, tmp_path: Path) -> None:
@@ -236,10 +257,22 @@ def test_generated_code_is_built_by_the_command_beside_it(tmp_path: Path) -> Non
     (capsule,) = jitmagic.report(tmp_path / "out", once(trained, wanting())()).capsules
     commands = json.loads((capsule / "capsule.json").read_text())["build"]
     assert set(commands) == {"forward.cpp", "backward.cpp"}
-    for command in commands.values():
-        environment = child_environment(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-        subprocess.run(command, shell=True, cwd=capsule, env=environment, check=True)
-    assert (capsule / "forward.so").exists()
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = child_environment(PATH=path, PYTHONPROFILEIMPORTTIME="1")
+    for name, command in commands.items():
+        done = subprocess.run(
+            command,
+            shell=True,
+            cwd=capsule,
+            env=environment,
+            check=True,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert (capsule / name).with_suffix(".so").exists()
+        imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+        assert "importlib.util" in imported
+        assert not {"torch", "jitmagic"} & imported
 
 
 def test_no_values_are_written(tmp_path: Path) -> None:
@@ -334,8 +367,13 @@ def test_the_page_shows_what_explain_shows(tmp_path: Path) -> None:
 
 def test_everything_tagged_or_some_of_it(tmp_path: Path) -> None:
     one, two, idle = once(inferred, plain())(), once(trained, plain())(), jitmagic.jit(mutating)
-    everything = jitmagic.report(tmp_path / "all")
-    assert everything.functions >= 3
+    # In a fork: here it would be what all tests before have tagged.
+    code = """
+        import sys, torch, jitmagic
+        tagged = [jitmagic.jit(lambda x: x + n, backend="eager") for n in range(3)]
+        print(tagged[0](torch.zeros(2)).tolist(), jitmagic.report(sys.argv[1]).functions)
+    """
+    assert run_forked(code, str(tmp_path / "all")).stdout == "[2.0, 2.0] 3\n"
     assert jitmagic.report(tmp_path / "two", one, two).functions == 2
     shown = (jitmagic.report(tmp_path / "idle", idle).folder / "report.txt").read_text()
     assert "not called yet" in shown

@@ -27,12 +27,16 @@ FLAGS = (
 CXX = shutil.which("g++")
 
 
+def cpu_flags() -> str:
+    file = Path("/proc/cpuinfo")
+    return file.read_text() if file.exists() else ""
+
+
 def _runs_here(isa: str) -> bool:
     """Whether this machine has the instructions: an ISA that it lacks cannot be tested on it."""
     if isa == "native" or isa == "x86-64":
         return True
-    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    return "avx2" in flags and "fma" in flags
+    return "avx2" in cpu_flags() and "fma" in cpu_flags()
 
 
 ISAS = [isa for isa in ("native", "x86-64-v3", "x86-64") if _runs_here(isa)]

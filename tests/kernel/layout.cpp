@@ -1,5 +1,5 @@
 // Conversions, memory access and masks as C functions over arrays: what test_vec.py drives.
-#include <jitmagic/math.h>
+#include <jitmagic/loop.h>
 using namespace jm;
 
 constexpr int N = lanes<float>;
@@ -45,6 +45,11 @@ template <class T> void copy_tail(const T* a, T* o, int64_t n, T fill) {
         auto mask = Mask<N>::load(keep); \
         Vec<T, N>::gather(a, at, mask).store(o); \
         Vec<T, N>::gather(a, at).scatter(o + N, at, mask); \
+    } \
+    extern "C" void part_##S(const T* a, const bool* keep, const T* fill, int64_t n, T* o) { \
+        load_where(a, Mask<N>::load(keep), *fill, Full{}).store(o); \
+        load_where(a, Mask<N>::load(keep), *fill, n).store(o + N); \
+        load_where(a, Mask<4 * N>::load(keep), *fill, n).store(o + 2 * N); \
     } \
     extern "C" void where_##S(const bool* m, const T* a, const T* b, T* o) { \
         where(Mask<N>::load(m), Vec<T, N>::load(a), Vec<T, N>::load(b)).store(o); \

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ctypes
 import math
 import platform
+import subprocess
 
 import pytest
 import torch
 
-from .building import CXX, ISAS, library
+from jitmagic.runtime import toolchain
+
+from .building import CXX, ISAS, cpu_flags, library
 
 pytestmark = pytest.mark.skipif(CXX is None, reason="no C++ compiler")
 
@@ -127,6 +130,69 @@ def test_strided_gather_where_stream(isa: str, name: str) -> None:
     assert out.equal(torch.where(keep, a[:n], b[:n]))
     getattr(lib, f"stream_{name}")(pointer(a), pointer(out))
     assert out.equal(a[:n])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", MEMORY)
+def test_parts_of_blocks(isa: str, name: str) -> None:
+    """What is concatenated is read block by block, of each tensor the lanes that it has there."""
+    n, lib = width(isa), library("layout.cpp", isa)
+    a, fill, lane = sample(name, 4 * n), sample(name, 3)[2:], torch.arange(4 * n)
+    for first, last in (
+        (0, 4 * n),
+        (0, 0),
+        (1, n - 1),
+        (n // 2, 3 * n),
+        (n - 1, n),
+        (2 * n, 4 * n),
+    ):
+        keep = (first <= lane) & (lane < last)
+        for count in (n, n - 1, 1, 3 * n):
+            out = torch.zeros(6 * n, dtype=a.dtype)
+            given = pointer(a), pointer(keep), pointer(fill), ctypes.c_int64(count), pointer(out)
+            getattr(lib, f"part_{name}")(*given)
+            wanted = [
+                torch.where(mask, a[: len(mask)], fill)
+                for mask in (keep[:n], (keep & (lane < count))[:n], keep & (lane < count))
+            ]
+            assert raw(out).equal(raw(torch.cat(wanted)))
+
+
+READS = """
+#include <jitmagic/loop.h>
+extern "C" void kernel(const float* x, float* y, int64_t end) {{
+    jm::blocks<16>(0, 1000, [&](int64_t i, auto n) JM_BODY {{
+        const auto mask = jm::lt(jm::iota<int64_t, 16>(i), jm::Vec<int64_t, 16>(end));
+        auto sum = jm::load<16>(x + i, n);
+        {reads}
+        jm::store(y + i, sum, n);
+    }});
+}}
+"""
+
+
+def _instructions(reads: int) -> int:
+    read = "sum = sum + jm::load_where(x + i + 1000 * {}, mask, 0.0f, n);"
+    text = READS.format(reads="\n".join(read.format(number) for number in range(reads)))
+    command = [
+        str(CXX),
+        "-O3",
+        "-std=c++17",
+        "-ffp-contract=off",
+        "-march=native",
+        "-S",
+        "-x",
+        "c++",
+    ]
+    command += [f"-I{toolchain.header_folder()}", "-", "-o", "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    return sum(line.startswith("\t") and line[1] != "." for line in done.stdout.splitlines())
+
+
+@pytest.mark.skipif("avx512bw" not in cpu_flags(), reason="lanes are read one by one")
+def test_a_part_of_a_block_is_read_by_few_instructions() -> None:
+    """A kernel may have fifty such reads: g++ takes as long as there are instructions."""
+    assert _instructions(12) - _instructions(2) < 10 * 40
 
 
 @pytest.mark.parametrize("isa", ISAS)

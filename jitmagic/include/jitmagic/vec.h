@@ -117,6 +117,7 @@ template <class T, int N> struct Vec {
 
     static JM_INLINE Vec load(const T* p);
     static JM_INLINE Vec load(const T* p, int64_t n, T fill = T{});
+    static JM_INLINE Vec load_lanes(const T* p, uint64_t bits, T fill);
     JM_INLINE void store(T* p) const;
     JM_INLINE void store(T* p, int64_t n) const;
     JM_INLINE void stream(T* p) const;
@@ -371,6 +372,23 @@ template <class T, int N> JM_INLINE Vec<T, N> Vec<T, N>::load(const T* p, int64_
         T lanes[N];
         Vec(fill).store(lanes);
         __builtin_memcpy(lanes, p, sizeof(T) * uint64_t(n < N ? n : N));
+        return load(lanes);
+    }
+}
+
+// Lanes that are masked may lie outside of memory.
+template <class T, int N> JM_INLINE Vec<T, N> Vec<T, N>::load_lanes(const T* p, uint64_t bits, T fill) {
+    if constexpr (is_bool<T>)
+        return convert<bool>(Vec<uint8_t, N>::load_lanes(detail::bytes_of(p), bits, uint8_t(fill)));
+    else if constexpr (wide) {
+        constexpr int H = N / 2;
+        return join(Vec<T, H>::load_lanes(p, bits, fill), Vec<T, H>::load_lanes(p + H, bits >> H, fill));
+    } else if constexpr (detail::lane_masks<storage>) {
+        using I = detail::as_ints<storage>;
+        return Vec((storage)detail::masked_load(p, bits, (I)Vec(fill).v));
+    } else {
+        T lanes[N];
+        for (int i = 0; i < N; ++i) lanes[i] = bits >> i & 1 ? element(p, i) : fill;
         return load(lanes);
     }
 }
