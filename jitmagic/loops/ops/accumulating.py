@@ -152,6 +152,8 @@ def embedding_dense_backward(
     require_index(index)
     if scaled or rows < 2:
         raise Decline("gradients that are divided by how often a row is read, or one row")
+    if not -(2**31) <= padding < 2**31:
+        raise Decline("the row that has no gradient is a number of 32 bits to eager's kernel")
     zero = constant(0, out.spec.dtype)
 
     def row(point: Point) -> Value:
