@@ -120,3 +120,36 @@ def test_rows_with_infinities_in_rms_norm(length: int, dtype: torch.dtype) -> No
     rows = [(r * r).mean() if by_fours else _moments_by_welford(r) for r in wide]
     expected = wide * (torch.stack(rows).unsqueeze(1) + 1e-6).rsqrt()
     torch.testing.assert_close(result, expected.to(dtype), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("rows", [(3,), (2, 5), ()])
+@pytest.mark.parametrize("has_weight", [True, False])
+def test_gradients_of_rms_norm(has_weight: bool, rows: tuple[int, ...], dtype: torch.dtype) -> None:
+    """The sizes that the formula hands on are not looked at: those that vary are no numbers."""
+    grad, x = (torch.randn(*rows, 8).to(dtype) for _ in range(2))
+    weight = torch.randn(8).to(dtype) if has_weight else None
+    rstd = (x.to(torch.float64).square().mean(-1, True) + 1e-6).rsqrt()
+    rstd = rstd if dtype is torch.float64 else rstd.float()
+    given = {"grad": grad, "x": x, "rstd": rstd, "weight": weight}
+    recorder = Recorder(TABLE)
+    syms = {
+        name: None if t is None else recorder.placeholder(name, spec(tuple(t.shape), dtype=t.dtype))
+        for name, t in given.items()
+    }
+    made = TABLE[aten._fused_rms_norm_backward.default](
+        recorder, syms["grad"], syms["x"], [-(2**62) - 5], syms["rstd"], syms["weight"], [True] * 2
+    )
+    recorder.graph.output(tuple(None if sym is None else sym.node for sym in made))
+    module = GraphModule(torch.nn.Module(), recorder.graph)
+    results = module(*(t for t in given.values() if t is not None))
+
+    leaves = [t.to(torch.float64).requires_grad_() for t in (x, weight) if t is not None]
+    normal = leaves[0] * (leaves[0].square().mean(-1, True) + 1e-6).rsqrt()
+    exact = torch.autograd.grad(
+        normal * leaves[-1] if has_weight else normal, leaves, grad.double()
+    )
+    bound = {torch.bfloat16: 2e-2}.get(dtype, 1e-5)
+    for got, wanted in zip([r for r in results if r is not None], exact, strict=True):
+        assert got.dtype is dtype
+        torch.testing.assert_close(got.double(), wanted, rtol=bound, atol=bound)

@@ -104,6 +104,31 @@ def _rms_norm(
     return [_affine(wide * rstd, weight, None).to(x.dtype), rstd]
 
 
+@rule(aten._fused_rms_norm_backward.default)
+def _rms_norm_backward(
+    r: Recorder,
+    grad: Sym,
+    x: Sym,
+    shape: list[int],
+    rstd: Sym,
+    weight: Sym | None,
+    mask: Mask,
+) -> list[Sym | None] | None:
+    """Of `shape` the length alone counts: torch hands on sizes that vary as if they were ints."""
+    if not x.numel:
+        return None
+    first = len(x.shape) - len(shape)
+    g, xhat = up(grad), up(x) * up(rstd)
+    dx = dw = None
+    if mask[0]:
+        gw = g if weight is None else g * up(weight)
+        dx = (gw - xhat * (gw * xhat).mean(list(range(first, len(x.shape))), True)) * up(rstd)
+        dx = dx.to(x.dtype)
+    if mask[1] and weight is not None:
+        dw = _sum_to(g * xhat, list(range(first))).to(weight.dtype)
+    return [dx, dw]
+
+
 def _is_read_in_fours(x: Sym, dims: list[int]) -> bool:
     """Whether eager's kernel of a GPU adds up squares. Of other rows it takes Welford's moments, in
     which an infinity makes NaN of all, as x - x does; the inverse root of a sum would make 0 of the
