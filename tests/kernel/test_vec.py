@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import platform
 import subprocess
 
@@ -190,6 +191,7 @@ def _instructions(reads: int) -> int:
 
 
 @pytest.mark.skipif("avx512bw" not in cpu_flags(), reason="lanes are read one by one")
+@pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="sanitizers add theirs")
 def test_a_part_of_a_block_is_read_by_few_instructions() -> None:
     """A kernel may have fifty such reads: g++ takes as long as there are instructions."""
     assert _instructions(12) - _instructions(2) < 10 * 40
