@@ -55,7 +55,7 @@ def trace_frame(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> T
         longer = replace(options, unroll_limit=_PARAMETERS * options.unroll_limit)
         return trace(snapshot, longer, stop, varying)
     traced = _trace_sizes(handle, snapshot, stop, varying)
-    handle.flat.root.handed_on.add(traced)
+    handle.flat.root.handed_on.add(traced, handle.flat.at)
     return traced
 
 
@@ -76,7 +76,9 @@ def _trace_sizes(
         handed_on, args = handle.flat.root.handed_on, (*snapshot.args, *snapshot.cells)
         dynamic = dynamic_dims(options, differing, handed_on.is_constant)
         dynamic = dynamic and partial(_also, dynamic, handed_on.dims)
-        numbers = handed_on.numbers_of(handle.flat.parameters, args)
+        flat = handle.flat
+        read = flat.item if options.dynamic is True and flat.head in handed_on.reads else None
+        numbers = handed_on.numbers_of(flat.parameters, args, read)
         varying = varying if not numbers else numbers | (varying or frozenset())
     run = partial(_trace_loops, handle, snapshot, stop, varying)
     traced = run(dynamic)

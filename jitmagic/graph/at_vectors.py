@@ -27,7 +27,7 @@ from .nested import rebuilt
 from .node_meta import tensors_in
 from .sym_node import as_dimension, as_dimensions, as_torch, sizes_in
 
-__all__ = ["at_this_call", "told_at_vectors"]
+__all__ = ["Known", "at_this_call", "other_vectors", "told_at_vectors"]
 
 Known = dict[Expr, int]
 Run = Callable[[Any], tuple[Any, Collection[int]]]
@@ -36,6 +36,7 @@ _STEPS = (0, 97, 12, 35, 46, 61, 64, 240, 211, 48)
 _SMALL_STEPS = (1, 2, 3, 5, 7)  # where data decide, there may be no larger ones
 _APART = 12  # so that symbols differ; even, so that all may be even at once
 _FEWEST = 4
+_FEW = 2
 _PAIRS = ((1, 3), (1, 2), (0, 1), (2, 3))
 _WINDOWS, _PARTS = (-1, 1, -2, 2, -3, 3, -4, 4), (2, 3, 4)
 _MOST_PAIRS = 8  # of sizes, each of which is tried
@@ -151,12 +152,31 @@ def _holds_in_any_order(
 def _holds_where_turned(
     made: Any, run: Run, arguments: Any, context: Context, hints: Known
 ) -> bool:
+    return all(_holds_for(made, run, arguments, known) for known in _turned(context, hints))
+
+
+def _turned(context: Context, hints: Known) -> list[Known]:
+    """Smaller values, and values in other orders, that pass the guards."""
     count = len(hints)
     large = max(hints.values()) + count * _APART
     turned = [range(2, count + 2), range(count + 1, 1, -1), range(large, 0, -_APART)]
     vectors = [dict(zip(hints, values, strict=False)) for values in turned]
-    allowed = [known for known in vectors if context.allows(known)]
-    return all(_holds_for(made, run, arguments, known) for known in allowed)
+    return [known for known in vectors if context.allows(known)]
+
+
+def other_vectors(context: Context, symbols: Sequence[Symbol]) -> list[Known]:
+    """Few values of the symbols that pass the guards: larger than in this call, the smallest ones,
+    at which something may be empty, and as `_turned`.
+    """
+    hints: Known = {symbol: context.hint_of(symbol) for symbol in symbols}
+    larger = [known for known in _vectors(context, symbols) if known != hints]
+    smallest: Known = dict(hints)
+    for symbol in symbols:
+        limits = context.range_of(symbol)
+        if limits is not None and limits.low >= 0:
+            smallest[symbol] = int(limits.low)
+    allowed = [smallest] if context.allows(smallest) else []
+    return [*larger[:_FEW], *allowed, *_turned(context, hints)]
 
 
 def _outcomes(

@@ -2,8 +2,9 @@
 
 Comes in: a trace that ended at a break. Goes out: kept with the function's body, the dimensions and
 numbers that are symbols at the break, so that what resumes there need not be compiled for one value
-first; the dimensions that are constants there, which `dynamic=True` is not about; and the lists
-that a rolled loop fills, which nobody reads as a whole.
+first; the calls that read data, whose numbers `dynamic=True` has vary from the first one on; the
+dimensions that are constants there, which it is not about; and the lists that a rolled loop fills,
+which nobody reads as a whole.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from typing import Any
 
 from torch import Tensor
 
+from ..bytecode.instruction import Instruction
 from ..guards.guard import TensorMatch
 from ..guards.source import Argument, Source
 from ..symbols.size import stride_place
+from .breaks import TensorBranch, TensorItem
 from .result import Break, FromGraph, FromSource, Invoke, Perform, Recipe, ReplaceList, Trace
 
 __all__ = ["HandedOn", "without_index"]
@@ -29,12 +32,16 @@ class HandedOn:
     sizes: dict[str, set[int]] = field(default_factory=dict)
     constants: dict[str, set[int]] = field(default_factory=dict)
     numbers: set[str] = field(default_factory=set)
+    reads: set[Instruction] = field(default_factory=set)  # calls that ended a graph to read data
     filled: set[Source] = field(default_factory=set)  # as paths of `without_index`
 
-    def add(self, trace: Trace) -> None:
-        """What a break says of the variables."""
+    def add(self, trace: Trace, at: Mapping[int, Instruction]) -> None:
+        """What a break says of the variables, and of the result of its instruction, one of `at`."""
         if not isinstance(trace.exit, Break):
             return
+        reason, broken = trace.exit.reason, at[trace.exit.index]
+        if isinstance(reason, TensorItem | TensorBranch) and broken.op.startswith("CALL"):
+            self.reads.add(broken)
         matches = {g.source: g for g in trace.guards if isinstance(g, TensorMatch)}
         outputs: Any = next(iter(reversed(trace.graph.graph.nodes))).args[0]
         for name, recipe in _variables(trace.exit):
@@ -72,13 +79,15 @@ class HandedOn:
         name = _name(source)
         return place in self.constants.get(name, ()) and place not in self.sizes[name]
 
-    def numbers_of(self, names: Sequence[str], args: Sequence[object]) -> frozenset[Source]:
-        """Those of a resume function's arguments that are numbers and vary."""
+    def numbers_of(
+        self, names: Sequence[str], args: Sequence[object], read: str | None
+    ) -> frozenset[Source]:
+        """Those of a resume function's arguments that are numbers and vary, `read` among them."""
         given = enumerate(zip(names, args, strict=True))
         return frozenset(
             Argument(index, name)
             for index, (name, value) in given
-            if name in self.numbers and type(value) in (int, float)
+            if (name in self.numbers or name == read) and type(value) in (int, float)
         )
 
 

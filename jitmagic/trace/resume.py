@@ -66,8 +66,8 @@ class Root:
 class FlatCode:
     """A code object to trace. `parameters` are the dispatcher's arguments in order; `at` maps the
     number of an instruction of `code` to the root's instruction (a resume's prologue has none);
-    `head`: the instruction, of a rolled loop or a call with one, whose result the parameter `item`
-    is."""
+    `head`: the instruction, of a rolled loop, a call with one, or one that reads data, whose result
+    the parameter `item` is."""
 
     code: CodeType
     parameters: tuple[str, ...]
@@ -153,11 +153,11 @@ def _resume_code(root: Root, key: ResumeKey) -> FlatCode:
 
 
 def _head_before(root: Root, key: ResumeKey) -> Instruction | None:
-    """What has just put a value on the stack, if that is an item of a rolled loop or what a call
-    made in one."""
+    """What has just put a value on the stack, if that is an item of a rolled loop, what a call
+    made in one, or what one has of data."""
     before = dict(zip(root.body.instructions[1:], root.body.instructions, strict=False))
     head = before.get(key.instruction)
-    known = head in root.rolled or head in root.counting
+    known = head in root.rolled or head in root.counting or head in root.handed_on.reads
     return head if known and key.nulls and not key.nulls[-1] else None
 
 

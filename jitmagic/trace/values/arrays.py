@@ -8,6 +8,7 @@ shows, so a write to either is seen by both. At an exit a real array of that mem
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,20 +19,24 @@ import torch
 from ...graph.autocast import OFF
 from ...graph.memory import storage_under
 from ...graph.node_meta import device_of
+from ...graph.sym_node import as_dimension, as_dimensions
 from ...guards.guard import StateRead
 from ...guards.source import Source
+from ...symbols.size import Size, value_of
 from ..breaks import GraphBreak, NumpyCall, UncertainStrides
 from ..numpy_emulation import ARRAY_SCALARS, emulation, np
-from ..numpy_probe import ArraySpec, Call, Fact, Result, Slot, emulated_constant, filled, judge
+from ..numpy_probe import ArraySpec, Call, Fact, Result, Slot, filled, judge
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
 from .callables import BuiltinValue
 from .classes import ClassValue
 from .constants import BINARY, COMPARE, UNARY
+from .dimensions import DimensionValue, dimension_value
 from .items import NUMBERS, number_of
 from .library_code import Recorder
 from .scalars import ScalarValue, scalar_of
 from .sequences import ListValue, SequenceValue, SliceValue, TupleValue
+from .sized_arrays import SizedCall, at_sizes, recorded_constant
 from .special import BINARY_METHODS
 from .tensor import TensorValue, record
 
@@ -88,8 +93,16 @@ class ArrayValue(Value):
 
     def _described(self, machine: Machine, name: str) -> Value:
         spec = array_spec(machine, self)
-        plain = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype).numpy()
-        attribute = getattr(plain, name)
+        width = spec.dtype.itemsize
+        match name:
+            case "shape":
+                return _sizes(machine, spec.shape)
+            case "strides":
+                return _sizes(machine, [step * width for step in spec.stride])
+            case "size" | "nbytes":
+                count = math.prod(spec.shape)
+                return dimension_value(machine, count if name == "size" else count * width)
+        attribute = getattr(torch.empty([0] * len(spec.shape), dtype=spec.dtype).numpy(), name)
         return DtypeValue(attribute) if name == "dtype" else machine.constant(attribute)
 
     def get_item(self, machine: Machine, key: Value) -> Value:
@@ -101,7 +114,7 @@ class ArrayValue(Value):
     def length(self, machine: Machine) -> int:
         if not self.tensor.meta.dim():
             raise machine.error(TypeError, "len() of unsized object")
-        return int(self.tensor.meta.shape[0])
+        return self.tensor.meta.shape[0]  # a SymInt: as of a tensor
 
     def iterate(self, machine: Machine) -> Value:
         if not self.tensor.meta.dim():
@@ -249,15 +262,19 @@ def emulate(
     named = {keyword: arrays.tree(value) for keyword, value in (kwargs or {}).items()}
     slots = _placed(arrays.found, [array_spec(machine, array) for array in arrays.found])
     call = Call(real, emulated or real, positional, named, slots, pointwise, label)
-    verdict = judge(call)
+    sized = SizedCall(call)
+    verdict = judge(sized.now())
     if verdict.refusal:
         raise _refused(name, verdict.refusal)
     if verdict.writes:
         _check_write(machine, name)
-    return _record(machine, name, call, arrays.found, verdict.result)
+    recorder, made = _record(machine, name, call, arrays.found, sized)
+    return _wrapped(machine, recorder, arrays.found, sized, sized.results(verdict.result), made)
 
 
-def _record(machine: Machine, name: str, call: Call, arrays: Sequence[Value], result: Any) -> Value:
+def _record(
+    machine: Machine, name: str, call: Call, arrays: Sequence[Value], sized: SizedCall
+) -> tuple[Recorder, Any]:
     recorder = Recorder(machine)
     stand_ins = [
         recorder.stand_in(array)
@@ -265,40 +282,68 @@ def _record(machine: Machine, name: str, call: Call, arrays: Sequence[Value], re
         else emulation().ndarray(recorder.stand_in(_tensor(array)))
         for array in arrays
     ]
-    args = filled(call.args, stand_ins, emulated_constant)
+    args = filled(call.args, stand_ins, recorded_constant)
     kwargs = {
-        name: filled(value, stand_ins, emulated_constant) for name, value in call.kwargs.items()
+        name: filled(value, stand_ins, recorded_constant) for name, value in call.kwargs.items()
     }
     try:
         with recorder:
-            emulated = call.emulated(*args, **kwargs)
+            return recorder, call.emulated(*args, **kwargs)
     except (TypeError, ValueError, RuntimeError, NotImplementedError, AttributeError) as error:
         why = f"torch's equal needs its data ({type(error).__name__}: {error})"
+        sized.check(False, why)
         raise _refused(name, why) from None
-    return _wrapped(machine, recorder, arrays, result, emulated)
+    except GraphBreak as broken:
+        sized.check(False, broken.reason.message)
+        raise
 
 
 def _wrapped(
-    machine: Machine, recorder: Recorder, arrays: Sequence[Value], result: Any, emulated: Any
+    machine: Machine,
+    recorder: Recorder,
+    arrays: Sequence[Value],
+    sized: SizedCall,
+    results: Sequence[Any],
+    emulated: Any,
 ) -> Value:
-    """The values of what comes back, which is as the probe saw it."""
+    """The values of what comes back, which is as the probe saw it, at each vector of sizes."""
+    result = results[0]
+    sized.check(len({type(one) for one in results}) == 1, "what comes back is of several kinds")
     if isinstance(result, tuple | list):
-        items = [
-            _wrapped(machine, recorder, arrays, *pair)
-            for pair in zip(result, emulated, strict=True)
-        ]
+        sized.check(len({len(one) for one in results}) == 1, "how many come back")
+        columns = zip(zip(*results, strict=True), emulated, strict=True)
+        items = [_wrapped(machine, recorder, arrays, sized, *column) for column in columns]
         return ListValue(items) if isinstance(result, list) else TupleValue(items)
     if isinstance(result, Fact):
-        is_dtype = isinstance(result.value, np.dtype)
-        return DtypeValue(result.value) if is_dtype else machine.constant(result.value)
+        return _fact(machine, sized, [one.value for one in results], emulated)
     assert isinstance(result, Result)
+    kinds = {(one.same, one.spec.kind, one.spec.dtype) for one in results}
+    sized.check(len(kinds) == 1, "what comes back")
     if result.same is not None:
         return arrays[result.same]
     tensor = recorder.value_of(getattr(emulated, "tensor", emulated))
     spec = array_spec(machine, tensor)
-    if (spec.shape, spec.dtype) != (result.spec.shape, result.spec.dtype):
+    shapes = [at_sizes(spec, known).shape for known in sized.vectors]
+    if spec.dtype != result.spec.dtype or shapes != [one.spec.shape for one in results]:
+        sized.check(False, "the shape of what comes back")
         raise _refused("numpy", "its result is not what was to be expected")
     return tensor if result.spec.kind is torch.Tensor else ArrayValue(tensor, result.spec.kind)
+
+
+def _fact(machine: Machine, sized: SizedCall, values: Sequence[Any], emulated: Any) -> Value:
+    """A constant that comes back, or a size."""
+    size = as_dimension(emulated)
+    if isinstance(size, Size):
+        told = [value_of(size, dict(known)) for known in sized.vectors]
+        sized.check(told == list(values), "the size that comes back")
+        return dimension_value(machine, size)
+    sized.check(all(value == values[0] for value in values), "the number that comes back")
+    is_dtype = isinstance(values[0], np.dtype)
+    return DtypeValue(values[0]) if is_dtype else machine.constant(values[0])
+
+
+def _sizes(machine: Machine, sizes: Iterable[Any]) -> Value:
+    return TupleValue([dimension_value(machine, size) for size in sizes])
 
 
 class _Arguments:
@@ -323,6 +368,8 @@ class _Arguments:
             return items if isinstance(value, ListValue) else tuple(items)
         if isinstance(value, DtypeValue):
             return value.obj
+        if isinstance(value, DimensionValue):
+            return value.size
         if isinstance(value, ClassValue) and issubclass(value.live, (*_CONSTANTS, np.generic)):
             return value.live
         if value.is_constant(machine):
@@ -361,7 +408,7 @@ def array_spec(machine: Machine, value: Value) -> ArraySpec:
         tensor.refuse(machine, "use as an array")
     meta = tensor.meta
     kind = torch.Tensor if value is tensor else value.python_type(machine)
-    return ArraySpec(tuple(meta.shape), tuple(meta.stride()), meta.dtype, kind)
+    return ArraySpec(as_dimensions(meta.shape), as_dimensions(meta.stride()), meta.dtype, kind)
 
 
 def _placed(arrays: Sequence[Value], specs: Sequence[ArraySpec]) -> tuple[ArraySpec, ...]:
@@ -370,7 +417,9 @@ def _placed(arrays: Sequence[Value], specs: Sequence[ArraySpec]) -> tuple[ArrayS
     groups = list(dict.fromkeys(storages))
     return tuple(
         replace(
-            spec, storage=groups.index(storage), offset=int(_tensor(array).meta.storage_offset())
+            spec,
+            storage=groups.index(storage),
+            offset=as_dimension(_tensor(array).meta.storage_offset()),
         )
         if storages.count(storage) > 1
         else spec
