@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .fresh_meta import fresh_meta, has_elements, same_shape
-from .sym_node import as_dimensions, has_strides_along
+from .image_formats import CHANNELS_LAST, is_of_images
 from .tensor_iterator import like, strides_along
 
 __all__ = ["NETWORK_RULES"]
@@ -21,7 +21,6 @@ __all__ = ["NETWORK_RULES"]
 aten = torch.ops.aten
 Tensor = torch.Tensor
 _NONE = 0  # reduction="none"
-_IMAGES = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}  # channels_last, the fastest dimension first
 _REDUCTIONS = (0, 1, 2)  # what a kernel makes of others is its own
 
 
@@ -139,13 +138,6 @@ def _adaptive_maximum_gradient(grad: Tensor, x: Tensor, indices: Tensor) -> Tens
     return fresh_meta(x.shape, x.dtype) if fits and _usual(x, grad) else None
 
 
-def _is_of_images(x: Tensor) -> bool:
-    """Whether channels_last is the layout that at::suggest_memory_format gives."""
-    order = _IMAGES.get(x.dim())
-    sizes, strides = as_dimensions(x.shape), as_dimensions(x.stride())
-    return order is not None and has_strides_along(order, sizes, strides)
-
-
 def _padded(x: Tensor, pads: Sequence[int], value: Any = 0) -> Tensor | None:
     """constant_pad_nd: pairs (before, after) from the last dimension on. What is added to is
     row-major, but for images; of what is not, it is a copy.
@@ -161,9 +153,9 @@ def _padded(x: Tensor, pads: Sequence[int], value: Any = 0) -> Tensor | None:
         if shape[-1 - i] + min(before, 0) + min(after, 0) < 1:
             return None
         shape[-1 - i] += before + after
-    if x.is_contiguous() or not _is_of_images(x):
+    if x.is_contiguous() or not is_of_images(x):
         return fresh_meta(shape, x.dtype)
-    return fresh_meta(shape, x.dtype, strides_along(shape, _IMAGES[x.dim()]))
+    return fresh_meta(shape, x.dtype, strides_along(shape, CHANNELS_LAST[x.dim()]))
 
 
 def _patches(
