@@ -50,20 +50,61 @@ def _batch_norm(
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Statistics are saved in training only. An image keeps its layout, all else becomes
     row-major."""
-    if x.dtype not in (torch.float32, torch.float64) or x.dim() < 2 or not has_elements(x):
+    given = [t for t in (weight, bias, mean, variance) if t is not None]
+    kept = _dtype_of_statistics(x, given)
+    if kept is None or x.dim() < 2 or not has_elements(x):
         return None
     if x.dim() == 5 and x.is_contiguous(memory_format=torch.channels_last_3d):
         return None
     if not training and (mean is None or variance is None):
         return None
     channels = x.shape[1]
-    given = [t for t in (weight, bias, mean, variance) if t is not None]
-    if any(not same_shape(t.shape, (channels,)) or t.dtype is not x.dtype for t in given):
+    if any(not same_shape(t.shape, (channels,)) for t in given):
         return None
     saved = (channels if training else 0,)
     image = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
     made = _like(x) if image else fresh_meta(x.shape, x.dtype)
-    return made, fresh_meta(saved, x.dtype), fresh_meta(saved, x.dtype)
+    return made, fresh_meta(saved, kept), fresh_meta(saved, kept)
+
+
+def _dtype_of_statistics(x: Tensor, given: Sequence[Tensor]) -> torch.dtype | None:
+    """Of those saved on the CPU; a GPU saves float32 for 16-bit images (ATen, Normalization.cpp),
+    which torch's decompositions do for the CPU too.
+    """
+    kinds = {t.dtype for t in given} or {x.dtype}
+    wide = x.dtype in (torch.float32, torch.float64)
+    narrow = x.dtype in (torch.bfloat16, torch.float16) and not torch.cuda.is_available()
+    if kinds == {x.dtype} and (wide or narrow):
+        return x.dtype
+    return torch.float32 if kinds == {torch.float32} and narrow else None
+
+
+def _batch_norm_without_statistics(x: Tensor, weight: Any, bias: Any, *how: Any) -> Any:
+    return _batch_norm(x, weight, bias, None, None, *how)
+
+
+def _batch_norm_by_statistics(x: Tensor, *args: Any) -> Any:
+    return _batch_norm(x, *(*args[:4], False, *args[4:]))
+
+
+def _batch_norm_with_reserve(training: bool) -> Callable[..., Any]:
+    """`reserve` is cuDNN's."""
+
+    def rule(x: Tensor, *args: Any) -> Any:
+        made = _batch_norm(x, *(*args[:4], training, *args[4:]))
+        return None if made is None else (*made, fresh_meta((0,), torch.uint8))
+
+    return rule
+
+
+def _updated(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of statistics that are written there are new ones."""
+
+    def functional(x: Tensor, weight: Any, bias: Any, mean: Tensor, *args: Any) -> Any:
+        made = rule(x, weight, bias, mean, *args)
+        return None if made is None else (*made, _like(mean), _like(mean))
+
+    return functional
 
 
 def _group_norm(
@@ -363,6 +404,13 @@ def _can_sample(spatial: int, x: Tensor, grid: Tensor) -> bool:
 
 NETWORK_RULES: Mapping[Any, Callable[..., Any]] = {
     aten.native_batch_norm.default: _batch_norm,
+    aten._native_batch_norm_legit.default: _batch_norm,
+    aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,
+    aten._native_batch_norm_legit_no_training.default: _batch_norm_by_statistics,
+    aten._batch_norm_with_update.default: _batch_norm_with_reserve(True),
+    aten._native_batch_norm_legit_functional.default: _updated(_batch_norm),
+    aten._batch_norm_with_update_functional.default: _updated(_batch_norm_with_reserve(True)),
+    aten._batch_norm_no_update.default: _batch_norm_with_reserve(False),
     aten.native_group_norm.default: _group_norm,
     aten.var.correction: _variance,
     aten.std.correction: _variance,
