@@ -21,6 +21,7 @@ from ..graph.at_hints import told_of_sizes
 from ..graph.at_vectors import told_at_vectors
 from ..graph.device_layouts import laid_out_on
 from ..graph.foreign import acts, is_foreign, without_data
+from ..graph.image_formats import in_kernel_format
 from ..graph.shapes import infer
 from ..graph.small_runs import told_by_kernel
 from ..graph.sym_node import as_dimension, as_dimensions, sizes_in
@@ -67,18 +68,21 @@ def _told_by_torch(op: Any, args: Any, kwargs: dict[str, Any], has_sizes: bool) 
     gives something else, the plan says so (plan.cpp).
     """
     try:
-        return op(*args, **kwargs)
+        made = op(*args, **kwargs)
     except Exception:  # whatever it raises: of ints it is eager's
         told = told_at_vectors(partial(_told_of_ints, op), (args, kwargs)) if has_sizes else None
         if told is None:
             raise
         return told
+    return in_kernel_format(op, args, kwargs, made)
 
 
 def _told_of_ints(op: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, ...]]:
     args, kwargs = arguments
     made = infer(op, args, kwargs)
-    return op(*args, **kwargs) if made is None else made, ()
+    if made is None:
+        made = in_kernel_format(op, args, kwargs, op(*args, **kwargs))
+    return made, ()
 
 
 def _layout(sym: Sym) -> tuple[Any, ...]:

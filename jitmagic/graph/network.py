@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .fresh_meta import fresh_meta, has_elements, same_shape
-from .sym_node import as_dimensions, has_strides_along
+from .image_formats import CHANNELS_LAST, is_of_images
 from .tensor_iterator import like, strides_along
 
 __all__ = ["NETWORK_RULES"]
@@ -21,7 +21,6 @@ __all__ = ["NETWORK_RULES"]
 aten = torch.ops.aten
 Tensor = torch.Tensor
 _NONE = 0  # reduction="none"
-_IMAGES = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}  # channels_last, the fastest dimension first
 _REDUCTIONS = (0, 1, 2)  # what a kernel makes of others is its own
 
 
@@ -51,20 +50,61 @@ def _batch_norm(
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Statistics are saved in training only. An image keeps its layout, all else becomes
     row-major."""
-    if x.dtype not in (torch.float32, torch.float64) or x.dim() < 2 or not has_elements(x):
+    given = [t for t in (weight, bias, mean, variance) if t is not None]
+    kept = _dtype_of_statistics(x, given)
+    if kept is None or x.dim() < 2 or not has_elements(x):
         return None
     if x.dim() == 5 and x.is_contiguous(memory_format=torch.channels_last_3d):
         return None
     if not training and (mean is None or variance is None):
         return None
     channels = x.shape[1]
-    given = [t for t in (weight, bias, mean, variance) if t is not None]
-    if any(not same_shape(t.shape, (channels,)) or t.dtype is not x.dtype for t in given):
+    if any(not same_shape(t.shape, (channels,)) for t in given):
         return None
     saved = (channels if training else 0,)
     image = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
     made = _like(x) if image else fresh_meta(x.shape, x.dtype)
-    return made, fresh_meta(saved, x.dtype), fresh_meta(saved, x.dtype)
+    return made, fresh_meta(saved, kept), fresh_meta(saved, kept)
+
+
+def _dtype_of_statistics(x: Tensor, given: Sequence[Tensor]) -> torch.dtype | None:
+    """Of those saved on the CPU; a GPU saves float32 for 16-bit images (ATen, Normalization.cpp),
+    which torch's decompositions do for the CPU too.
+    """
+    kinds = {t.dtype for t in given} or {x.dtype}
+    wide = x.dtype in (torch.float32, torch.float64)
+    narrow = x.dtype in (torch.bfloat16, torch.float16) and not torch.cuda.is_available()
+    if kinds == {x.dtype} and (wide or narrow):
+        return x.dtype
+    return torch.float32 if kinds == {torch.float32} and narrow else None
+
+
+def _batch_norm_without_statistics(x: Tensor, weight: Any, bias: Any, *how: Any) -> Any:
+    return _batch_norm(x, weight, bias, None, None, *how)
+
+
+def _batch_norm_by_statistics(x: Tensor, *args: Any) -> Any:
+    return _batch_norm(x, *(*args[:4], False, *args[4:]))
+
+
+def _batch_norm_with_reserve(training: bool) -> Callable[..., Any]:
+    """`reserve` is cuDNN's."""
+
+    def rule(x: Tensor, *args: Any) -> Any:
+        made = _batch_norm(x, *(*args[:4], training, *args[4:]))
+        return None if made is None else (*made, fresh_meta((0,), torch.uint8))
+
+    return rule
+
+
+def _updated(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of statistics that are written there are new ones."""
+
+    def functional(x: Tensor, weight: Any, bias: Any, mean: Tensor, *args: Any) -> Any:
+        made = rule(x, weight, bias, mean, *args)
+        return None if made is None else (*made, _like(mean), _like(mean))
+
+    return functional
 
 
 def _group_norm(
@@ -139,13 +179,6 @@ def _adaptive_maximum_gradient(grad: Tensor, x: Tensor, indices: Tensor) -> Tens
     return fresh_meta(x.shape, x.dtype) if fits and _usual(x, grad) else None
 
 
-def _is_of_images(x: Tensor) -> bool:
-    """Whether channels_last is the layout that at::suggest_memory_format gives."""
-    order = _IMAGES.get(x.dim())
-    sizes, strides = as_dimensions(x.shape), as_dimensions(x.stride())
-    return order is not None and has_strides_along(order, sizes, strides)
-
-
 def _padded(x: Tensor, pads: Sequence[int], value: Any = 0) -> Tensor | None:
     """constant_pad_nd: pairs (before, after) from the last dimension on. What is added to is
     row-major, but for images; of what is not, it is a copy.
@@ -161,9 +194,9 @@ def _padded(x: Tensor, pads: Sequence[int], value: Any = 0) -> Tensor | None:
         if shape[-1 - i] + min(before, 0) + min(after, 0) < 1:
             return None
         shape[-1 - i] += before + after
-    if x.is_contiguous() or not _is_of_images(x):
+    if x.is_contiguous() or not is_of_images(x):
         return fresh_meta(shape, x.dtype)
-    return fresh_meta(shape, x.dtype, strides_along(shape, _IMAGES[x.dim()]))
+    return fresh_meta(shape, x.dtype, strides_along(shape, CHANNELS_LAST[x.dim()]))
 
 
 def _patches(
@@ -371,6 +404,13 @@ def _can_sample(spatial: int, x: Tensor, grid: Tensor) -> bool:
 
 NETWORK_RULES: Mapping[Any, Callable[..., Any]] = {
     aten.native_batch_norm.default: _batch_norm,
+    aten._native_batch_norm_legit.default: _batch_norm,
+    aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,
+    aten._native_batch_norm_legit_no_training.default: _batch_norm_by_statistics,
+    aten._batch_norm_with_update.default: _batch_norm_with_reserve(True),
+    aten._native_batch_norm_legit_functional.default: _updated(_batch_norm),
+    aten._batch_norm_with_update_functional.default: _updated(_batch_norm_with_reserve(True)),
+    aten._batch_norm_no_update.default: _batch_norm_with_reserve(False),
     aten.native_group_norm.default: _group_norm,
     aten.var.correction: _variance,
     aten.std.correction: _variance,

@@ -29,6 +29,7 @@ from .data_sizes import Fresh, padded_by_data, sized_by_data
 from .device_layouts import differs_by_device
 from .dispatch_mode import DispatchMode
 from .foreign import is_foreign, name_of, without_data
+from .image_formats import in_kernel_format
 from .memory import storage_under
 from .recurrent import by_one_step
 from .shapes import infer, infer_in_place
@@ -304,7 +305,7 @@ class _Shapes(DispatchMode):
         if func._schema.is_mutable:
             _refuse_to_grow(func, args, kwargs)
         try:
-            return func(*args, **kwargs)
+            made = func(*args, **kwargs)
         except Exception:  # whatever it raises: of ints it is eager's
             told = None
             if not func._schema.is_mutable:
@@ -312,6 +313,7 @@ class _Shapes(DispatchMode):
             if told is None:
                 raise
             return told
+        return in_kernel_format(func, args, kwargs, made)
 
     def _at_ints(self, func: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, ...]]:
         args, kwargs = arguments

@@ -28,14 +28,18 @@ _DATA = (
 )
 
 
-def told_by_kernel(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What the operator gives, None where the kernel is not asked or refuses."""
+def told_by_kernel(
+    op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], most: int = _MOST
+) -> Any:
+    """What the operator gives, None where the kernel is not asked or refuses. `most`: elements of
+    all arguments.
+    """
     if not _has_slow_meta(op) or torch.cuda.is_available():  # a GPU's layouts may be others
         return None
     if next(sizes_in((args, dict(kwargs))), None) is not None:
         return None  # a kernel is asked about one size
     tensors = list(tensors_in((args, dict(kwargs))))
-    if not tensors or sum(t.numel() for t in tensors) > _MOST or not all(map(_is_plain, tensors)):
+    if not tensors or sum(t.numel() for t in tensors) > most or not all(map(_is_plain, tensors)):
         return None
     for integer in (1, 0):  # LAPACK counts from 1 and checks nothing; kernels with indexes check
         stand_ins = {id(t): _stand_in(t, integer) for t in tensors}

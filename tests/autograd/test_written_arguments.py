@@ -94,3 +94,18 @@ def test_out_that_eager_resizes_or_refuses_is_eagers_matter(backend: str) -> Non
     for call in (extremes, compiled):
         with pytest.raises(RuntimeError):
             call(x, same, same)
+
+
+@pytest.mark.parametrize("features", [5, 4000])
+@pytest.mark.parametrize("kept", [torch.float32, None], ids=["float32", "16 bits"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_statistics_of_16_bits(dtype: torch.dtype, kept: torch.dtype | None, features: int) -> None:
+    x = torch.linspace(-2, 2, 12 * features).reshape(4, 3, features).to(dtype)
+    mean, var = torch.zeros(3, dtype=kept or dtype), torch.ones(3, dtype=kept or dtype)
+
+    def program(x: Tensor, mean: Tensor, var: Tensor) -> Any:
+        return aten._batch_norm_with_update(x, mean + 1, mean * 2, mean, var, 0.1, 1e-5)
+
+    compiled = jitmagic.jit(program, fullgraph=True)
+    wanted, have = seen(program, x, [mean, var]), seen(compiled, x, [mean, var])
+    torch.testing.assert_close(have, wanted)

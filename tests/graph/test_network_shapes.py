@@ -4,6 +4,7 @@ torch._dynamo or sympy for the sake of a convolutional network."""
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -107,6 +108,64 @@ def test_rules_say_what_eager_gives(case: tuple[Any, ...]) -> None:
 def test_what_eager_refuses_has_no_rule(case: tuple[Any, ...]) -> None:
     op, *args = case
     assert infer(op, _meta(args), {}) is None
+
+
+_HOW = (0.1, 1e-5)
+
+
+def _of_running(training: bool) -> Callable[..., tuple[Any, ...]]:
+    return lambda w, m, v: (w, w, m, v, training, *_HOW)
+
+
+_BATCH_NORMS: dict[str, tuple[Any, Callable[..., tuple[Any, ...]]]] = {
+    **{
+        f"{op._schema.name} {training}": (op, _of_running(training))
+        for op in (
+            aten.native_batch_norm.default,
+            aten._native_batch_norm_legit.default,
+            aten._native_batch_norm_legit_functional.default,
+        )
+        for training in (True, False)
+    },
+    "alone": (aten.native_batch_norm.default, lambda w, m, v: (w, w, None, None, True, *_HOW)),
+    "no stats": (aten._native_batch_norm_legit.no_stats, lambda w, m, v: (w, w, True, *_HOW)),
+    **{
+        op._schema.name: (op, lambda w, m, v: (w, w, m, v, *_HOW))
+        for op in (
+            aten._native_batch_norm_legit_no_training.default,
+            aten._batch_norm_with_update.default,
+            aten._batch_norm_with_update_functional.default,
+            aten._batch_norm_no_update.default,
+        )
+    },
+}
+_LAYOUTS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    lambda x: x,
+    lambda x: x.contiguous(memory_format=torch.channels_last),
+    lambda x: x.mT,
+    lambda x: x[..., ::2],
+    lambda x: x[..., 0],
+)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU saves float32")
+@pytest.mark.parametrize("name", _BATCH_NORMS)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str
+)
+def test_statistics_of_batch_norms_are_of_eagers_dtype(name: str, dtype: torch.dtype) -> None:
+    """Of 16-bit images with 16-bit and with float32 parameters, or with statistics alone."""
+    op, arguments = _BATCH_NORMS[name]
+    for layout, weights, statistics, has_weights in itertools.product(
+        _LAYOUTS, {dtype, torch.float32}, {dtype, torch.float32}, (True, False)
+    ):
+        x, w = layout(IMAGE.to(dtype)), SIX.to(weights) if has_weights else None
+        args = arguments(w, torch.zeros(6, dtype=statistics), torch.ones(6, dtype=statistics))
+        told = infer(op, tuple(map(_meta, (x, *args))), {})
+        if told is not None:
+            assert _facts(told) == _facts(op(x, *args)), (x.stride(), weights, statistics)
+        else:
+            assert not x.is_contiguous() or {weights, statistics} != {dtype}
 
 
 ORDERS = ((0, 1, 2), (0, 2, 1), (2, 1, 0), (1, 2, 0))  # of the dimensions in memory

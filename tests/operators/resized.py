@@ -131,7 +131,11 @@ def resized(trial: Trial) -> Trial | None:
 
 
 def _with_size(trial: Trial, old: int, new: int, ints: bool) -> Trial | None:
-    """`ints`: numbers that the call takes change too."""
+    """`ints`: numbers that the call takes change too. None where there would be more pivots, or
+    fewer: which those may be the sizes decide, and LAPACK follows them without a look.
+    """
+    if any(t.dtype is torch.int32 and old in t.shape for t in _tensors(trial.arguments)):
+        return None
 
     def change(value: Any) -> Any:
         if isinstance(value, Tensor):

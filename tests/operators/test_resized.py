@@ -39,6 +39,16 @@ def test_sizes_that_are_equal_change_alike() -> None:
     assert [tuple(t.shape) for t in other.arguments] == [(3, 6), (6, 2)]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_pivots_are_those_of_the_sample(dtype: torch.dtype) -> None:
+    """A pair of them may not lose its half, and none may be beyond the matrix."""
+    matrix, pivots = torch.eye(4, dtype=dtype), torch.tensor([1, 2, -3, -3], dtype=torch.int32)
+    assert resized(Trial(torch.linalg.ldl_solve, (matrix, pivots, matrix))) is None
+    other = resized(Trial(torch.linalg.ldl_solve, (matrix, pivots, matrix[:, :3])))
+    assert other is not None
+    assert other.arguments[1].tolist() == pivots.tolist()
+
+
 def test_what_differs_is_told() -> None:
     trial = Trial(lambda x: x * 2, (torch.rand(3),))
     other = replace(trial, arguments=(torch.rand(4),))
