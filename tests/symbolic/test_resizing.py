@@ -62,7 +62,8 @@ def test_sizes_that_change(rank: int, how: dict[str, Any], wants_gradient: bool)
             wanted.nan_to_num().sum().backward()
             torch.testing.assert_close(ours.grad, eagers.grad, equal_nan=True)
     by_ints = all(isinstance(value, int) for key, value in how.items() if key != "mode")
-    assert wants_gradient or not by_ints or len(handle_of(compiled).journal) == 2
+    variants = {record.number for record in handle_of(compiled).journal}  # one may have two kernels
+    assert wants_gradient or not by_ints or len(variants) == 2
 
 
 @pytest.mark.parametrize("factor", [0.7, 1.3, 1.4, 1 / 3, 2.3, 0.123, 2**0.5])
