@@ -145,6 +145,10 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "upsample_nearest3d": {"self": (1, 1, 2, 2, 2), "output_size": [4, 2, 3]},
     "trace": {"self": (3, 4)},
     "_fused_rms_norm": {"normalized_shape": [4], "weight": (4,), "eps": 1e-5},
+    "_fused_rms_norm_backward": {
+        **{"normalized_shape": [4], "rstd": (3, 1), "weight": (4,)},
+        "output_mask": [True, True],
+    },
     "native_layer_norm": {"normalized_shape": [4], "weight": (4,), "bias": (4,), "eps": 1e-5},
     "native_layer_norm_backward": {
         **{"normalized_shape": [4], "mean": (3, 1), "rstd": (3, 1), "weight": (4,), "bias": (4,)},

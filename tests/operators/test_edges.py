@@ -183,8 +183,8 @@ def test_every_operator_is_called() -> None:
     """Not called: what only a GPU has, and oneDNN's layer, which takes its sizes on trust (it has
     tests of its own, programs/modules/test_recurrent.py).
     """
-    gpu = ["aten.cudnn_batch_norm.default", "aten.cudnn_batch_norm_backward.default"]
-    assert unmade() == [*gpu, "aten.mkldnn_rnn_layer.default"]
+    gpu = ("_fused_rms_norm_backward", "cudnn_batch_norm", "cudnn_batch_norm_backward")
+    assert unmade() == [f"aten.{name}.default" for name in (*gpu, "mkldnn_rnn_layer")]
     assert {case.op for case in cases()} == {str(op) for op in operators()} - set(unmade())
 
 
