@@ -41,16 +41,37 @@ def told_by_kernel(
     tensors = list(tensors_in((args, dict(kwargs))))
     if not tensors or sum(t.numel() for t in tensors) > most or not all(map(_is_plain, tensors)):
         return None
-    for integer in (1, 0):  # LAPACK counts from 1 and checks nothing; kernels with indexes check
-        stand_ins = {id(t): _stand_in(t, integer) for t in tensors}
-        try:
-            with torch._C._DisableAutocast():
-                made = op(*_mapped(args, stand_ins), **_mapped(dict(kwargs), stand_ins))
-        except Exception:  # of the numbers or of the shapes: the meta function tells
-            continue
-        if all(stand_ins[id(t)].shape == t.shape for t in tensors):
-            return _as_meta(made, {id(stand_ins[id(t)]): t for t in tensors})
-    return None
+    pivots = _pivots_in(op, args)
+    indexes = [t for t in tensors if _counts(t) and t.numel() and id(t) not in pivots]
+    if indexes and (0 in map(torch.Tensor.numel, tensors) or _has_no_rows(op, args)):
+        return None  # no row may be there: kernels of gradients write where an index says
+    stand_ins = {id(t): _stand_in(t, int(id(t) in pivots)) for t in tensors}
+    try:
+        with torch._C._DisableAutocast():
+            made = op(*_mapped(args, stand_ins), **_mapped(dict(kwargs), stand_ins))
+    except Exception:  # of the numbers or of the shapes: the meta function tells
+        return None
+    if any(stand_ins[id(t)].shape != t.shape for t in tensors):
+        return None
+    return _as_meta(made, {id(stand_ins[id(t)]): t for t in tensors})
+
+
+def _counts(t: torch.Tensor) -> bool:
+    return not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool)
+
+
+def _pivots_in(op: Any, args: Sequence[Any]) -> set[int]:
+    """Which tensors LAPACK follows, which counts from 1 and checks nothing. Indexes are 0, which
+    every table has: some kernels check none of theirs either.
+    """
+    named = zip(op._schema.arguments, args, strict=False)
+    return {id(value) for argument, value in named if "pivots" in argument.name.lower()}
+
+
+def _has_no_rows(op: Any, args: Sequence[Any]) -> bool:
+    """Whether a number says that a table is empty: `num_weights` of a gradient."""
+    named = zip(op._schema.arguments, args, strict=False)
+    return any(value == 0 for argument, value in named if argument.name.startswith("num_"))
 
 
 @lru_cache(maxsize=4096)
