@@ -71,7 +71,12 @@ def test_one_variant_serves_strides_that_vary(program: str, made: str) -> None:
         got, wanted = compiled(x), fn(x)
         torch.testing.assert_close(got, wanted)
         assert _strides(got) == _strides(wanted)
-    assert len(handle_of(compiled).journal) == 2
+    assert _variants(compiled) == 2
+
+
+def _variants(compiled: Any) -> int:
+    """Columns beyond one step of vectors have a kernel of their own, in the same variant."""
+    return len({record.number for record in handle_of(compiled).journal})
 
 
 def _strides(results: Any) -> Any:
@@ -87,7 +92,7 @@ def test_gradients_of_rows(program: str, made: str) -> None:
         pairs = [_gradient(each, x) for each in (compiled, fn)]
         torch.testing.assert_close(*pairs)
         assert pairs[0].stride() == pairs[1].stride()
-    assert len(handle_of(compiled).journal) == 4  # forward and backward
+    assert _variants(compiled) == 2
 
 
 def _gradient(fn: Program, x: torch.Tensor) -> torch.Tensor:
