@@ -41,9 +41,10 @@ def told_by_kernel(
     tensors = list(tensors_in((args, dict(kwargs))))
     if not tensors or sum(t.numel() for t in tensors) > most or not all(map(_is_plain, tensors)):
         return None
-    pivots = _pivots_in(op, args)
+    named = _named(op, args, kwargs)
+    pivots = _pivots_in(named)
     indexes = [t for t in tensors if _counts(t) and t.numel() and id(t) not in pivots]
-    if indexes and (0 in map(torch.Tensor.numel, tensors) or _has_no_rows(op, args)):
+    if indexes and (0 in map(torch.Tensor.numel, tensors) or _has_no_rows(named)):
         return None  # no row may be there: kernels of gradients write where an index says
     stand_ins = {id(t): _stand_in(t, int(id(t) in pivots)) for t in tensors}
     try:
@@ -60,18 +61,22 @@ def _counts(t: torch.Tensor) -> bool:
     return not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool)
 
 
-def _pivots_in(op: Any, args: Sequence[Any]) -> set[int]:
+def _named(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments by the names that the schema has for them."""
+    names = (argument.name for argument in op._schema.arguments)
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _pivots_in(named: Mapping[str, Any]) -> set[int]:
     """Which tensors LAPACK follows, which counts from 1 and checks nothing. Indexes are 0, which
     every table has: some kernels check none of theirs either.
     """
-    named = zip(op._schema.arguments, args, strict=False)
-    return {id(value) for argument, value in named if "pivots" in argument.name.lower()}
+    return {id(value) for name, value in named.items() if "pivots" in name.lower()}
 
 
-def _has_no_rows(op: Any, args: Sequence[Any]) -> bool:
+def _has_no_rows(named: Mapping[str, Any]) -> bool:
     """Whether a number says that a table is empty: `num_weights` of a gradient."""
-    named = zip(op._schema.arguments, args, strict=False)
-    return any(value == 0 for argument, value in named if argument.name.startswith("num_"))
+    return any(value == 0 for name, value in named.items() if name.startswith("num_"))
 
 
 @lru_cache(maxsize=4096)

@@ -18,7 +18,7 @@ from jitmagic.spec import spec_of
 from tests.processes import run_forked
 
 from .lifting import check, compile_like, lift
-from .test_functions import Attention, t
+from .test_functions import UNARY, Attention, t
 
 aten = torch.ops.aten
 
@@ -55,11 +55,7 @@ def test_cheap_chains_are_computed_again():
 
 
 ACTIVATIONS = {
-    "gelu": F.gelu,
-    "gelu, tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": F.silu,
-    "mish": F.mish,
-    "elu": F.elu,
+    **{name: UNARY[name] for name in ("gelu", "gelu_tanh", "silu", "mish", "elu")},
     "sigmoid": lambda x: x * torch.sigmoid(1.702 * x),
 }
 
