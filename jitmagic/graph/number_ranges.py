@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, Node
+from torch.overrides import TorchFunctionMode
 
 from ..errors import UserLine
 from ..symbols.expr import Expr
@@ -301,8 +302,27 @@ def _differentiated(
         torch.set_grad_enabled(grad),
         torch._C._DisableAutocast(),
         torch.random.fork_rng([]),
+        _OnTheCpu(),
     ):
         _backward(call, args, kwargs, torch.clone, nullcontext())
+
+
+class _OnTheCpu(TorchFunctionMode):
+    """Calls name the CPU where they name a device: those of a function under a transform, too."""
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = {name: _moved(value) for name, value in (kwargs or {}).items()}
+        return func(*map(_moved, args), **named)
+
+
+def _moved(argument: Any) -> Any:
+    return _CPU if isinstance(argument, torch.device) else argument
 
 
 def _small(arguments: Arguments) -> Arguments:
@@ -317,9 +337,6 @@ def _small(arguments: Arguments) -> Arguments:
         return values.requires_grad_(tensor.requires_grad)
 
     args, kwargs = (_copied(given, made, {}) for given in arguments)
-    args = tuple(_CPU if isinstance(arg, torch.device) else arg for arg in args)
-    if kwargs.get("device") is not None:
-        kwargs["device"] = _CPU
     return args, kwargs
 
 

@@ -63,6 +63,15 @@ def test_what_is_drawn_to_see_is_not_the_programs() -> None:
     assert torch.equal(generator.get_state(), torch.Generator().get_state())
 
 
+def test_devices_within_a_function_are_no_reason_to_refuse() -> None:
+    """Of a function under a transform the graph names the program's device."""
+
+    def scaled(x: torch.Tensor, s: float) -> torch.Tensor:
+        return F.elu(x, s) * torch.full((4, 1), 2.0, device=torch.device("meta"))
+
+    assert range_of(scaled, 0.3) == range_of(F.elu, 0.3)
+
+
 def test_what_dropout_does_otherwise_is_left_out() -> None:
     def dropout(x: torch.Tensor, p: float) -> torch.Tensor:
         return torch.dropout(x, p, True)
