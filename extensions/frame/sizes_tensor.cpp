@@ -11,8 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include <c10/util/SmallVector.h>
-
 namespace jitmagic {
 namespace {
 
@@ -27,7 +25,7 @@ enum Kind {
 constexpr std::string_view kNames[] = {"constant", "size", "stride", "offset", "number", "+",
                                        "*", "//", "%", "min", "max", "==", "!=", "<", "<=",
                                        ">", ">="};
-constexpr size_t kDeepest = 64;
+constexpr size_t kDeepest = 64, kFew = 32;  // of a stack; of numbers that need no memory
 
 struct Operation {
   Kind kind;
@@ -42,34 +40,44 @@ struct Reading {
   bool operator==(const Reading&) const = default;
 };
 
-// Two numbers that were read; where `right` is -1, one and a constant.
+// Two numbers that were read; where `right` is -1, one and a constant. `accepts`: bit 0 where the first may be less, bit 1
+// equal, bit 2 greater.
 struct Comparison {
-  Kind kind;
+  unsigned accepts;
   int left, right;
   int64_t constant;
 };
 
-using Numbers = c10::SmallVector<int64_t, 16>;
+unsigned accepted(Kind kind) {
+  switch (kind) {
+    case kEq: return 2;
+    case kNe: return 5;
+    case kLt: return 1;
+    case kLe: return 3;
+    case kGt: return 4;
+    default: return 6;
+  }
+}
 
-bool read_int(PyObject* object, Numbers& numbers) {
+bool read_int(PyObject* object, int64_t* numbers) {
   int overflows = 0;
   if (!PyLong_CheckExact(object)) return false;
-  numbers.push_back(PyLong_AsLongLongAndOverflow(object, &overflows));
+  *numbers = PyLong_AsLongLongAndOverflow(object, &overflows);
   return !overflows;
 }
 
-bool read_tensor(PyObject* object, const std::vector<Reading>& readings, Numbers& numbers) {
+bool read_tensor(PyObject* object, const std::vector<Reading>& readings, int64_t* numbers) {
   if (!is_tensor(object)) return false;
   const c10::TensorImpl* impl = tensor_of(object).unsafeGetTensorImpl();
   if (impl->key_set().has(c10::DispatchKey::Python) || impl->layout() != at::kStrided) return false;
   const at::IntArrayRef sizes = impl->sizes(), strides = impl->strides();
   for (const Reading& reading : readings) {
     if (reading.kind == kOffset) {
-      numbers.push_back(impl->storage_offset());
+      *numbers++ = impl->storage_offset();
       continue;
     }
     if (reading.dim >= std::ssize(sizes)) return false;
-    numbers.push_back((reading.kind == kSize ? sizes : strides)[size_t(reading.dim)]);
+    *numbers++ = (reading.kind == kSize ? sizes : strides).data()[reading.dim];
   }
   return true;
 }
@@ -96,18 +104,17 @@ bool combine(Kind kind, int64_t a, int64_t b, int64_t& made) {
   }
 }
 
-bool holds(const Comparison& one, const Numbers& numbers) {
-  const int64_t a = numbers[size_t(one.left)], b = one.right < 0 ? one.constant : numbers[size_t(one.right)];
-  int64_t made = 0;
-  return combine(one.kind, a, b, made) && made == 1;
+bool holds(const Comparison& one, const int64_t* numbers) {
+  const int64_t a = numbers[one.left], b = one.right < 0 ? one.constant : numbers[one.right];
+  return one.accepts >> (1 + (a > b) - (a < b)) & 1;
 }
 
-bool holds(const Code& code, const Numbers& numbers) {
+bool holds(const Code& code, const int64_t* numbers) {
   int64_t stack[kDeepest];
   size_t top = 0;
   for (const Operation& op : code) {
     if (op.kind <= kNumber) {
-      stack[top++] = op.kind == kConstant ? op.a : numbers[size_t(op.a)];
+      stack[top++] = op.kind == kConstant ? op.a : numbers[op.a];
     } else {
       top--;
       if (!combine(op.kind, stack[top - 1], stack[top], stack[top - 1])) return false;
@@ -120,12 +127,18 @@ struct Relations final : SizesCheck {
   std::vector<std::vector<Reading>> sources;  // what is read of each
   std::vector<Comparison> comparisons;
   std::vector<Code> codes;  // relations that are more than that
+  size_t count = 0;         // of all readings
 
-  bool passes(PyObject* const* objects, size_t count) const override {
-    Numbers numbers;
-    for (size_t i = 0; i < count; i++) {
-      const bool is_int = !sources[i].empty() && sources[i][0].kind == kNumber;
-      if (!(is_int ? read_int(objects[i], numbers) : read_tensor(objects[i], sources[i], numbers))) return false;
+  bool passes(PyObject* const* objects, size_t given) const override {
+    int64_t few[kFew];
+    std::vector<int64_t> many(count > kFew ? count : 0);
+    int64_t* const numbers = count > kFew ? many.data() : few;
+    int64_t* next = numbers;
+    for (size_t i = 0; i < given; i++) {
+      const std::vector<Reading>& readings = sources[i];
+      const bool is_int = !readings.empty() && readings[0].kind == kNumber;
+      if (!(is_int ? read_int(objects[i], next) : read_tensor(objects[i], readings, next))) return false;
+      next += readings.size();
     }
     for (const Comparison& one : comparisons) {
       if (!holds(one, numbers)) return false;
@@ -153,6 +166,7 @@ bool read_leaf(Relations& made, Operation& op, const std::vector<int>& registers
 void number_leaves(Relations& made) {
   std::vector<int64_t> before{0};
   for (const auto& readings : made.sources) before.push_back(before.back() + std::ssize(readings));
+  made.count = size_t(before.back());
   std::vector<Code> all;
   std::swap(all, made.codes);
   for (Code& code : all) {
@@ -165,7 +179,7 @@ void number_leaves(Relations& made) {
       continue;
     }
     const bool has_constant = code[1].kind == kConstant;
-    made.comparisons.push_back({code[2].kind, int(code[0].a), has_constant ? -1 : int(code[1].a), code[1].a});
+    made.comparisons.push_back({accepted(code[2].kind), int(code[0].a), has_constant ? -1 : int(code[1].a), code[1].a});
   }
 }
 
