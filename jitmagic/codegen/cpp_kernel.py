@@ -164,12 +164,13 @@ class KernelWriter:
         would read each size anew behind any masked load or store, which g++ takes to write to all
         memory: it has copies (512 by 64 plus a column: 0.97 of the static kernel's time, not 1.34).
         """
-        header = f"jm::parallel_for({pieces}, [&](int64_t begin, int64_t end) {{"
         if not self.kernel.symbols:
+            header = f"jm::parallel_for({pieces}, [&](int64_t begin, int64_t end) {{"
             self.body.open(header, footer="});")
             return
         copies = "[=, &bad]" if self._checks_indexes() else "[=]"
-        self.body.open(f"{header[:-1]}JM_APART {{ {copies}() JM_BODY {{", footer="}(); });")
+        header = f"jm::parallel_for({pieces}, {copies}(int64_t begin, int64_t end) JM_APART {{"
+        self.body.open(f"{header} {copies}() JM_BODY {{", footer="}(); });")
 
     def _rows(self, axes: tuple[Axis, ...]) -> int:
         """Open a loop over all points of `axes`, in parallel when that pays; how many scopes."""
