@@ -214,6 +214,8 @@ template <class To, class From> JM_INLINE To converted(From a) {
         return __builtin_ia32_cvtdq2pd512_mask(a, To{}, all8);
     else if constexpr (same<To, raw<int64_t, 8>> && same<From, i32x8>)
         return (To)__builtin_ia32_pmovsxdq512_mask(a, raw<long long, 8>{}, all8);
+    else if constexpr (same<To, i32x8> && same<From, raw<int64_t, 8>>)
+        return (To)__builtin_ia32_pmovqd512_mask((raw<long long, 8>)a, raw<int, 8>{}, all8);
     else if constexpr (to_words && same<From, raw<uint16_t, 16>>)
         return (To)__builtin_ia32_pmovzxwd512_mask((raw<short, 16>)a, raw<int, 16>{}, all16);
     else if constexpr (to_words && same<From, raw<int16_t, 16>>)

@@ -182,10 +182,10 @@ template <class T, int N> JM_INLINE Vec<T, N> iota(T start = T(0)) {
 namespace detail {
 // A comparison of lanes of any size as a mask of 32-bit lanes, and back.
 template <class R, int N> JM_INLINE Vec<bool, N> mask_from(R bits) {
-    return Vec<bool, N>(__builtin_convertvector(bits, raw<int32_t, N>));
+    return Vec<bool, N>(reg::converted<raw<int32_t, N>>(bits));
 }
 template <class T, int N> JM_INLINE raw<signed_of<lane_t<T>>, N> mask_for(Vec<bool, N> m) {
-    return __builtin_convertvector(m.v, raw<signed_of<lane_t<T>>, N>);
+    return reg::converted<raw<signed_of<lane_t<T>>, N>>(m.v);
 }
 template <class T, int N> constexpr bool split = Vec<T, N>::wide || Vec<bool, N>::wide;
 }   // namespace detail
