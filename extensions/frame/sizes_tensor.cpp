@@ -2,15 +2,14 @@
 // a program for a stack of 64-bit ints, ((operation, operand, operand), ...), in which a source is the register it is
 // in. Python's // and %; what leaves 64 bits fails.
 //
-// Each source is looked at once: a dimension that varies has up to four relations, in each call.
+// Each source is looked at once, and each number of it read once: a dimension that varies has up to four relations, in
+// each call. Most compare two numbers, or one with a constant, and need no stack (80 ns of a call of two matrices with one).
 
 #include "tensors.h"
 
 #include <algorithm>
 #include <string_view>
 #include <vector>
-
-#include <c10/util/SmallVector.h>
 
 namespace jitmagic {
 namespace {
@@ -26,42 +25,60 @@ enum Kind {
 constexpr std::string_view kNames[] = {"constant", "size", "stride", "offset", "number", "+",
                                        "*", "//", "%", "min", "max", "==", "!=", "<", "<=",
                                        ">", ">="};
-constexpr size_t kDeepest = 64;
+constexpr size_t kDeepest = 64, kFew = 32;  // of a stack; of numbers that need no memory
 
 struct Operation {
   Kind kind;
-  int64_t a, b;  // a constant; or the place of a source, and a dimension
+  int64_t a, b;  // a constant; or of what else stands for a number, the place among those that were read
 };
 using Code = std::vector<Operation>;
 
-// What a source is now: a tensor's numbers, or an int.
-struct Source {
-  at::IntArrayRef sizes, strides;
-  int64_t number = 0;  // a tensor's offset
+// A number of a source: a tensor's at a dimension, its offset, or an int.
+struct Reading {
+  Kind kind;
+  int64_t dim;
+  bool operator==(const Reading&) const = default;
 };
 
-bool read_int(PyObject* object, Source& source) {
+// Two numbers that were read; where `right` is -1, one and a constant. `accepts`: bit 0 where the first may be less, bit 1
+// equal, bit 2 greater.
+struct Comparison {
+  unsigned accepts;
+  int left, right;
+  int64_t constant;
+};
+
+unsigned accepted(Kind kind) {
+  switch (kind) {
+    case kEq: return 2;
+    case kNe: return 5;
+    case kLt: return 1;
+    case kLe: return 3;
+    case kGt: return 4;
+    default: return 6;
+  }
+}
+
+bool read_int(PyObject* object, int64_t* numbers) {
   int overflows = 0;
   if (!PyLong_CheckExact(object)) return false;
-  source.number = PyLong_AsLongLongAndOverflow(object, &overflows);
+  *numbers = PyLong_AsLongLongAndOverflow(object, &overflows);
   return !overflows;
 }
 
-bool read_tensor(PyObject* object, Source& source) {
+bool read_tensor(PyObject* object, const std::vector<Reading>& readings, int64_t* numbers) {
   if (!is_tensor(object)) return false;
   const c10::TensorImpl* impl = tensor_of(object).unsafeGetTensorImpl();
   if (impl->key_set().has(c10::DispatchKey::Python) || impl->layout() != at::kStrided) return false;
-  source = {impl->sizes(), impl->strides(), impl->storage_offset()};
-  return true;
-}
-
-bool number(const Operation& op, const Source* sources, int64_t& made) {
-  if (op.kind == kConstant) return made = op.a, true;
-  const Source& source = sources[op.a];
-  if (op.kind >= kOffset) return made = source.number, true;
-  const at::IntArrayRef numbers = op.kind == kSize ? source.sizes : source.strides;
-  if (op.b >= static_cast<int64_t>(numbers.size())) return false;
-  made = numbers[op.b];
+  const at::IntArrayRef sizes = impl->sizes(), strides = impl->strides();
+  for (const Reading& reading : readings) {
+    if (reading.kind == kOffset) {
+      *numbers++ = impl->storage_offset();
+      continue;
+    }
+    if (reading.dim >= std::ssize(sizes)) return false;
+    *numbers++ = (reading.kind == kSize ? sizes : strides).data()[reading.dim];
+  }
   return true;
 }
 
@@ -87,12 +104,17 @@ bool combine(Kind kind, int64_t a, int64_t b, int64_t& made) {
   }
 }
 
-bool holds(const Code& code, const Source* sources) {
+bool holds(const Comparison& one, const int64_t* numbers) {
+  const int64_t a = numbers[one.left], b = one.right < 0 ? one.constant : numbers[one.right];
+  return one.accepts >> (1 + (a > b) - (a < b)) & 1;
+}
+
+bool holds(const Code& code, const int64_t* numbers) {
   int64_t stack[kDeepest];
   size_t top = 0;
   for (const Operation& op : code) {
     if (op.kind <= kNumber) {
-      if (!number(op, sources, stack[top++])) return false;
+      stack[top++] = op.kind == kConstant ? op.a : numbers[op.a];
     } else {
       top--;
       if (!combine(op.kind, stack[top - 1], stack[top], stack[top - 1])) return false;
@@ -102,32 +124,68 @@ bool holds(const Code& code, const Source* sources) {
 }
 
 struct Relations final : SizesCheck {
-  std::vector<bool> ints;  // for each source: an int, not a tensor
-  std::vector<Code> relations;
+  std::vector<std::vector<Reading>> sources;  // what is read of each
+  std::vector<Comparison> comparisons;
+  std::vector<Code> codes;  // relations that are more than that
+  size_t count = 0;         // of all readings
 
-  bool passes(PyObject* const* objects, size_t count) const override {
-    c10::SmallVector<Source, 4> sources;
-    for (size_t i = 0; i < count; i++) {
-      Source source;
-      if (!(ints[i] ? read_int(objects[i], source) : read_tensor(objects[i], source))) return false;
-      sources.push_back(source);
+  bool passes(PyObject* const* objects, size_t given) const override {
+    int64_t few[kFew];
+    std::vector<int64_t> many(count > kFew ? count : 0);
+    int64_t* const numbers = count > kFew ? many.data() : few;
+    int64_t* next = numbers;
+    for (size_t i = 0; i < given; i++) {
+      const std::vector<Reading>& readings = sources[i];
+      const bool is_int = !readings.empty() && readings[0].kind == kNumber;
+      if (!(is_int ? read_int(objects[i], next) : read_tensor(objects[i], readings, next))) return false;
+      next += readings.size();
     }
-    return std::ranges::all_of(relations, [&](const Code& code) { return holds(code, sources.data()); });
+    for (const Comparison& one : comparisons) {
+      if (!holds(one, numbers)) return false;
+    }
+    return std::ranges::all_of(codes, [&](const Code& code) { return holds(code, numbers); });
   }
 };
 
-// The place of a register among those of the step.
-bool place_of(Relations& made, const std::vector<int>& registers, Kind kind, int64_t& a, int64_t dim) {
-  const auto known = std::ranges::find(registers, a);
-  if (known == registers.end() || dim < 0) return refuse("guard step: a size of no object");
-  a = known - registers.begin();
-  if (kind == kNumber) made.ints[size_t(a)] = true;
+// A leaf of a program, whose `a` becomes the source among those of the step.
+bool read_leaf(Relations& made, Operation& op, const std::vector<int>& registers) {
+  const auto known = std::ranges::find(registers, op.a);
+  if (known == registers.end() || op.b < 0) return refuse("guard step: a size of no object");
+  std::vector<Reading>& readings = made.sources[size_t(op.a = known - registers.begin())];
+  const Reading reading{op.kind, op.kind >= kOffset ? 0 : op.b};
+  if (!readings.empty() && (readings[0].kind == kNumber) != (op.kind == kNumber)) {
+    return refuse("guard step: a source is an int or a tensor");
+  }
+  const auto at = std::ranges::find(readings, reading);
+  op.b = at - readings.begin();
+  if (at == readings.end()) readings.push_back(reading);
   return true;
+}
+
+// All sources are known: the place of each number among all that are read.
+void number_leaves(Relations& made) {
+  std::vector<int64_t> before{0};
+  for (const auto& readings : made.sources) before.push_back(before.back() + std::ssize(readings));
+  made.count = size_t(before.back());
+  std::vector<Code> all;
+  std::swap(all, made.codes);
+  for (Code& code : all) {
+    for (Operation& op : code) {
+      if (op.kind <= kNumber && op.kind != kConstant) op.a = before[size_t(op.a)] + op.b;
+    }
+    const bool is_plain = code.size() == 3 && code[0].kind != kConstant && code[1].kind <= kNumber && code[2].kind >= kEq;
+    if (!is_plain) {
+      made.codes.push_back(std::move(code));
+      continue;
+    }
+    const bool has_constant = code[1].kind == kConstant;
+    made.comparisons.push_back({accepted(code[2].kind), int(code[0].a), has_constant ? -1 : int(code[1].a), code[1].a});
+  }
 }
 
 bool read_code(Relations& made, PyObject* tuple, const std::vector<int>& registers) {
   if (!PyTuple_Check(tuple)) return refuse("guard step: a tuple of operations is expected");
-  Code& code = made.relations.emplace_back();
+  Code& code = made.codes.emplace_back();
   size_t height = 0;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
     const char* text;
@@ -137,7 +195,7 @@ bool read_code(Relations& made, PyObject* tuple, const std::vector<int>& registe
     if (known == std::end(kNames)) return refuse("guard step: no such operation on sizes");
     Operation op{static_cast<Kind>(known - std::begin(kNames)), a, b};
     const bool is_leaf = op.kind <= kNumber;
-    if (is_leaf && op.kind != kConstant && !place_of(made, registers, op.kind, op.a, op.b)) return false;
+    if (is_leaf && op.kind != kConstant && !read_leaf(made, op, registers)) return false;
     if (!is_leaf && height < 2) return refuse("guard step: an operation without operands");
     height = is_leaf ? height + 1 : height - 1;
     if (height > kDeepest) return refuse("guard step: a program of sizes is too deep");
@@ -150,11 +208,12 @@ bool read_code(Relations& made, PyObject* tuple, const std::vector<int>& registe
 
 std::unique_ptr<SizesCheck> make_sizes_check(PyObject* codes, const std::vector<int>& registers) {
   auto made = std::make_unique<Relations>();
-  made->ints.resize(registers.size());
+  made->sources.resize(registers.size());
   if (!PyTuple_Check(codes)) return refuse("guard step: a tuple of relations is expected"), nullptr;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(codes); i++) {
     if (!read_code(*made, PyTuple_GET_ITEM(codes, i), registers)) return nullptr;
   }
+  number_leaves(*made);
   return made;
 }
 

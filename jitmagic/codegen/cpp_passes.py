@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ..loops.expr import Axis, AxisVar, Expr, Integer, add, mul, times
-from ..loops.ir import Reduction, Value, walk
-from ..schedule.score import extent_product, points
+from ..loops.ir import Reduction, Value
+from ..schedule.score import extent_product, op_cost, points
 from ..symbols.size import Size
 from .cpp_blocks import (
     MOST_TEXT,
@@ -35,7 +35,7 @@ from .cpp_reduce import POSITIONAL, Accumulator
 from .cpp_text import CTYPES, blocks_text, count_text
 from .cpp_values import Body
 from .lanes import Lanes
-from .structure import Pass, Structure, passes_in
+from .structure import Pass, Structure, inside, passes_in
 
 __all__ = ["PARTIAL_SUMS", "PassWriter", "told_text"]
 
@@ -78,7 +78,7 @@ class PassWriter:
         they are so many, so that no row has to; how many scopes. Of one length: each has the rows
         once more.
         """
-        cost = _text_of(self.kernel.passes)
+        cost = _text_of(self.kernel)
         for lane, width in lanes:
             if lane is not None and (steps := steps_to_tell(lane, width, cost)):
                 told = Told(self.body.name("n"), steps)
@@ -180,7 +180,7 @@ class PassWriter:
         """
         body, span = self.body, spans[0]
         start, sums = body.name("block"), [a.name for a in totals if a.total]
-        header = f"jm::in_parts<{level.size}>({span.stop}, "
+        header = f"jm::in_parts({level.size}, {span.stop}, "
         following = " ".join(f"{name}.next();" for name in sums)
         body.open(
             f"{header}[&](int64_t {start}, int64_t {start}_end) JM_BODY {{",
@@ -461,16 +461,17 @@ def told_text(span: Span) -> str:
     return f"jm::told_steps<{span.width}>({span.told.name}, "
 
 
-def _text_of(passes: Sequence[Pass]) -> int:
+def _text_of(kernel: Structure) -> int:
     """How much is written for one step of all passes; more than rows of few steps may be, where
-    none is reduced: those gain by one step alone.
+    none is reduced: those gain by one step alone. What is there once a row counts for nothing.
     """
-    if not any(pass_.reductions for pass_ in passes):
+    if not any(pass_.reductions for pass_ in kernel.passes):
         return MOST_TEXT
-    nodes = [node for pass_ in passes for node in walk(pass_.roots)]
-    positions = sum(isinstance(n, Reduction) and n.op in POSITIONAL for n in nodes)
-    doubles = sum(n.dtype is torch.float64 for n in nodes)  # of two registers each
-    return len(nodes) + doubles + POSITION_TEXT * positions
+    nodes = [node for pass_ in kernel.passes for node in inside(pass_, kernel.free)]
+    reduced = [node for pass_ in kernel.passes for node in pass_.reductions]
+    doubles = sum(node.dtype is torch.float64 for node in nodes)  # of two registers each
+    costs = sum(max(op_cost(node), 1) for node in nodes)
+    return costs + doubles + POSITION_TEXT * sum(node.op in POSITIONAL for node in reduced)
 
 
 def _until(name: str, span: Span) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
@@ -39,6 +39,7 @@ __all__ = [
     "element",
     "index_text",
     "literal",
+    "name_sizes",
     "step_text",
 ]
 
@@ -76,6 +77,10 @@ _KEYWORDS = """
 _OURS = "main args bad begin end n sum jm part L first rows finish"
 _TAKEN = frozenset([*_KEYWORDS.split(), *_OURS.split(), *CTYPES.values(), "errno", "size_t"])
 _LOCAL = re.compile(r"[vijrpn]\d|row|part|acc|tile|after\d+")
+_OF_SIZES = {"//": "floordiv", "%": "wrapped", "min": "minimum", "max": "maximum"}
+_CALLS = (*_OF_SIZES.values(), "rows_of_block")
+_CALL_OF_SIZES = re.compile(rf"\bjm::(?:{'|'.join(_CALLS)})\(int64_t\(")
+_WORDS_OF_SIZES = ("jm", "int64_t", *_CALLS)
 
 
 def literal(value: bool | int | float, dtype: torch.dtype) -> str:
@@ -191,7 +196,7 @@ def count_text(count: Dimension) -> str:
 def blocks_text(width: int, extent: Dimension) -> str:
     """The beginning of a loop over blocks of lanes, `[0, extent)`: its body comes next."""
     if isinstance(extent, Size):
-        return f"jm::blocks<{width}>(0, {count_text(extent)}, "
+        return f"jm::blocks<{width}>({count_text(extent)}, "
     return f"jm::blocks<{width}, {extent}>("
 
 
@@ -227,8 +232,40 @@ def _sized(op: str, texts: list[str]) -> str:
     """Arithmetic with sizes."""
     if op == "*":
         return " * ".join(texts)
-    name = {"//": "floordiv", "%": "remainder", "min": "minimum", "max": "maximum"}[op]
-    return f"jm::{name}({', '.join(f'int64_t({text})' for text in texts)})"
+    return f"jm::{_OF_SIZES[op]}({', '.join(f'int64_t({text})' for text in texts)})"
+
+
+def name_sizes(
+    lines: Sequence[str], symbols: Collection[str], new_name: Callable[[], str]
+) -> list[str]:
+    """The lines, behind definitions of the calls in them that depend on nothing but symbols: a
+    division by what is told takes as long as ten elements of a row, and stood in each of its steps.
+    """
+    names: dict[str, str] = {}
+
+    def named(line: str) -> str:
+        at = 0
+        while found := _CALL_OF_SIZES.search(line, at):
+            call = _call_at(line, found.start())
+            at = found.end()
+            if set(re.findall(r"[a-z_]\w*", call)) <= {*symbols, *_WORDS_OF_SIZES}:
+                name = names[call] if call in names else names.setdefault(call, new_name())
+                line = line.replace(call, name)
+                at = found.start() + len(name)
+        return line
+
+    changed = [named(line) for line in lines]
+    return [*(f"const int64_t {name} = {call};" for call, name in names.items()), *changed]
+
+
+def _call_at(line: str, start: int) -> str:
+    """The call that begins there, to the bracket that closes it."""
+    depth = 0
+    for position in range(line.index("(", start), len(line)):
+        depth += (line[position] == "(") - (line[position] == ")")
+        if depth == 0:
+            return line[start : position + 1]
+    raise ValueError(f"a call that does not end: {line[start:]}")
 
 
 def _division(a: Expr, b: int, sign: str, name: str, run_time: Callable[[ValueIndex], str]) -> str:

@@ -62,6 +62,7 @@ __all__ = [
     "Structure",
     "by_value",
     "coefficient",
+    "inside",
     "nest_arguments",
     "nest_symbols",
     "offsets_in",
@@ -355,12 +356,12 @@ def _with_keeps(
             first = known[value]
             if value not in result[first].keep:
                 result[first] = replace(result[first], keep=(*result[first].keep, value))
-        for node in _inside(pass_, free):
+        for node in inside(pass_, free):
             known.setdefault(node, number)
     return tuple(result)
 
 
-def _inside(pass_: Pass, free: Mapping[Value, frozenset[Axis]]) -> list[Value]:
+def inside(pass_: Pass, free: Mapping[Value, frozenset[Axis]]) -> list[Value]:
     """The nodes evaluated at every point of the pass."""
     axes = frozenset(pass_.axes)
     return [node for node in _walk_point(pass_.roots) if free[node] & axes]

@@ -201,5 +201,35 @@ JM_INLINE f32x4 scalef(f32x4 a, f32x4 b) { return __builtin_ia32_scalefps128_mas
 JM_INLINE f64x2 scalef(f64x2 a, f64x2 b) { return __builtin_ia32_scalefpd128_mask(a, b, a, all8); }
 #endif
 
+// Lanes as those of another type, by one instruction where there is one: of lanes that change their size g++ 12 makes four of
+// __builtin_convertvector, and sixty where 16 bytes become floats.
+template <class To, class From> JM_INLINE To converted(From a) {
+#if JM_AVX512
+    using i32x8 = raw<int32_t, 8>;
+    constexpr bool to_words = same<To, raw<int32_t, 16>> || same<To, raw<uint32_t, 16>>;
+    constexpr bool of_words = same<From, raw<int32_t, 16>> || same<From, raw<uint32_t, 16>>;
+    if constexpr (same<To, f64x8> && same<From, f32x8>)
+        return __builtin_ia32_cvtps2pd512_mask(a, To{}, all8, current);
+    else if constexpr (same<To, f64x8> && same<From, i32x8>)
+        return __builtin_ia32_cvtdq2pd512_mask(a, To{}, all8);
+    else if constexpr (same<To, raw<int64_t, 8>> && same<From, i32x8>)
+        return (To)__builtin_ia32_pmovsxdq512_mask(a, raw<long long, 8>{}, all8);
+    else if constexpr (same<To, i32x8> && same<From, raw<int64_t, 8>>)
+        return (To)__builtin_ia32_pmovqd512_mask((raw<long long, 8>)a, raw<int, 8>{}, all8);
+    else if constexpr (to_words && same<From, raw<uint16_t, 16>>)
+        return (To)__builtin_ia32_pmovzxwd512_mask((raw<short, 16>)a, raw<int, 16>{}, all16);
+    else if constexpr (to_words && same<From, raw<int16_t, 16>>)
+        return (To)__builtin_ia32_pmovsxwd512_mask((raw<short, 16>)a, raw<int, 16>{}, all16);
+    else if constexpr (to_words && same<From, raw<uint8_t, 16>>)
+        return (To)__builtin_ia32_pmovzxbd512_mask((raw<char, 16>)a, raw<int, 16>{}, all16);
+    else if constexpr (to_words && same<From, raw<int8_t, 16>>)
+        return (To)__builtin_ia32_pmovsxbd512_mask((raw<char, 16>)a, raw<int, 16>{}, all16);
+    else if constexpr (of_words && same<To, raw<uint16_t, 16>>)
+        return (To)__builtin_ia32_pmovdw512_mask((raw<int, 16>)a, raw<short, 16>{}, all16);
+    else
+#endif
+        return __builtin_convertvector(a, To);
+}
+
 }   // namespace reg
 }   // namespace jm

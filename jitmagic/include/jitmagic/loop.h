@@ -23,6 +23,13 @@ template <int N, class Body> JM_INLINE void blocks(int64_t begin, int64_t end, B
     if (rest) body(whole, rest);
 }
 
+// From 0 on, where nothing need be asked before the loop.
+template <int N, class Body> JM_INLINE void blocks(int64_t end, Body&& body) {
+    int64_t rest = end & (N - 1), whole = end - rest;
+    for (int64_t at = 0; at < whole; at += N) body(at, Full{});
+    if (rest) body(whole, rest);
+}
+
 // The same where the number of elements is known, or is a multiple of N: only the bodies that run are compiled. A body
 // that never runs takes the compiler as long as one that does. More than four blocks stay a loop: g++ 12 takes 0.58 s to
 // unroll the 15 of a maximum over 1000 floats, for code that is no faster (113 us of a softmax, either way).
@@ -39,7 +46,7 @@ template <int N, class Body> JM_INLINE void whole_blocks(int64_t begin, int64_t 
 }
 
 // Rows of `end` elements: what is asked about their length is asked once, around all of them. body(n) has told_steps(n, …)
-// in place of blocks(0, end, …): of at most one step, or of K, the last of which is not empty, where few_steps finds so many.
+// in place of blocks(end, …): of at most one step, or of K, the last of which is not empty, where few_steps finds so many.
 template <int K> struct Steps { int64_t rest; };
 struct AnySteps { int64_t end; };
 template <int N, class Body> JM_INLINE void one_step(int64_t end, Body&& body) {
@@ -57,13 +64,30 @@ template <int N, int K, class Body> JM_INLINE void told_steps(Steps<K> n, Body&&
     for (int64_t step = 0; step < K - 1; ++step) body(step * N, Full{});
     body(int64_t(N * (K - 1)), n.rest);
 }
-template <int N, class Body> JM_INLINE void told_steps(AnySteps n, Body&& body) { blocks<N>(0, n.end, body); }
+template <int N, class Body> JM_INLINE void told_steps(AnySteps n, Body&& body) { blocks<N>(n.end, body); }
+
+// The next point in row-major order: the last coordinate and its extent, the one before with its own, …, the first.
+JM_INLINE void count_on(int64_t& first) { ++first; }
+template <class... Before> JM_INLINE void count_on(int64_t& last, int64_t extent, Before&&... before) {
+    if (__builtin_expect(++last < extent, 1)) return;
+    last = 0;
+    count_on(before...);
+}
+
+// As remainder: an index most often lies in [0, extent) already, and a division takes thirty cycles.
+JM_INLINE int64_t wrapped(int64_t index, int64_t extent) {
+    if (__builtin_expect(index >= 0 && index < extent, 1)) return index;
+    return remainder(index, extent);
+}
 
 JM_INLINE int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// [0, end) in parts of `Size`: body(begin, end), with next() between two of them. Most often there is one.
-template <int64_t Size, class Body, class Next> JM_INLINE void in_parts(int64_t end, Body&& body, Next&& next) {
-    for (int64_t at = 0, stop = least_of(Size, end);; at = stop, stop = least_of(at + Size, end)) {
+// Of rows of so many steps, as many as have at most so many steps together.
+JM_INLINE int64_t rows_of_block(int64_t most, int64_t steps) { return steps > 0 && steps < most ? most / steps : 1; }
+
+// [0, end) in parts of that size: body(begin, end), with next() between two of them. Most often there is one.
+template <class Body, class Next> JM_INLINE void in_parts(int64_t size, int64_t end, Body&& body, Next&& next) {
+    for (int64_t at = 0, stop = least_of(size, end);; at = stop, stop = least_of(at + size, end)) {
         body(at, stop);
         if (__builtin_expect(stop >= end, 1)) break;
         next();
@@ -94,6 +118,9 @@ template <int N> JM_INLINE bool is_whole(int64_t n) { return n >= N; }
 
 template <int N> JM_INLINE Mask<N> valid(Full) { return Mask<N>(true); }
 template <int N> JM_INLINE Mask<N> valid(int64_t n) { return first_n<N>(n); }
+
+// The lanes whose number is below n, which may be negative.
+template <int N> JM_INLINE Mask<N> lanes_below(int64_t n) { return first_n<N>(n < 0 ? 0 : n); }
 
 template <class T, int N> JM_INLINE Vec<T, N> gather(const T* p, Vec<int64_t, N> index, Full) {
     return Vec<T, N>::gather(p, index);
@@ -172,7 +199,10 @@ JM_INLINE void load_tile(Vec<T, N> (&tile)[N], const T* p, int64_t stride, int64
         } else {
             int64_t columns = lanes_in<N>(n), most = lanes_in<N>(rows);
 #pragma GCC unroll 16
-            for (int l = 0; l < N; ++l) tile[l] = V::load(p + l * stride, l < columns ? most : 0);
+            for (int l = 0; l < N; ++l) {  // where few count, as of the channels of images, most are not there to be read
+                tile[l] = V(T());
+                if (l < columns) tile[l] = V::load(p + l * stride, most);
+            }
         }
         if constexpr (turns) turn<1>(tile);
     } else

@@ -182,10 +182,10 @@ template <class T, int N> JM_INLINE Vec<T, N> iota(T start = T(0)) {
 namespace detail {
 // A comparison of lanes of any size as a mask of 32-bit lanes, and back.
 template <class R, int N> JM_INLINE Vec<bool, N> mask_from(R bits) {
-    return Vec<bool, N>(__builtin_convertvector(bits, raw<int32_t, N>));
+    return Vec<bool, N>(reg::converted<raw<int32_t, N>>(bits));
 }
 template <class T, int N> JM_INLINE raw<signed_of<lane_t<T>>, N> mask_for(Vec<bool, N> m) {
-    return __builtin_convertvector(m.v, raw<signed_of<lane_t<T>>, N>);
+    return reg::converted<raw<signed_of<lane_t<T>>, N>>(m.v);
 }
 template <class T, int N> constexpr bool split = Vec<T, N>::wide || Vec<bool, N>::wide;
 }   // namespace detail
@@ -233,12 +233,12 @@ template <int N> JM_INLINE bool all(Mask<N> m) {
 
 namespace detail {
 template <int N> JM_INLINE Vec<float, N> widen(Vec<bf16, N> a) {
-    return Vec<float, N>((raw<float, N>)(__builtin_convertvector(a.v, raw<uint32_t, N>) << 16));
+    return Vec<float, N>((raw<float, N>)(reg::converted<raw<uint32_t, N>>(a.v) << 16));
 }
 template <int N> JM_INLINE Vec<bf16, N> to_bf16(Vec<float, N> a) {
     using U = raw<uint32_t, N>;
     U u = (U)a.v, rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16, quiet = (u >> 16) | 0x40;
-    return Vec<bf16, N>(__builtin_convertvector(a.v != a.v ? quiet : rounded, raw<uint16_t, N>));
+    return Vec<bf16, N>(reg::converted<raw<uint16_t, N>>(a.v != a.v ? quiet : rounded));
 }
 template <int N> JM_INLINE Vec<float, N> widen(Vec<f16, N> a) {
 #if JM_AVX512
@@ -283,7 +283,7 @@ template <class U, class T, int N> JM_INLINE Vec<U, N> convert(Vec<T, N> a) {
     else if constexpr ((is_real<T> && sizeof(U) < 4) || (is_real<U> && sizeof(T) < 4))
         return convert<U>(convert<int32_t>(a));
     else {
-        raw<U, N> v = __builtin_convertvector(a.v, raw<U, N>);
+        raw<U, N> v = reg::converted<raw<U, N>>(a.v);
         if constexpr (is_real<T> && is_int<U>) asm("" : "+" JM_VECTOR_REGISTER(v));   // as in truncated
         return Vec<U, N>(v);
     }
