@@ -18,11 +18,12 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ..loops.expr import Axis, AxisVar, Expr, Integer, add, mul, times
-from ..loops.ir import Reduction, Value, walk
+from ..loops.ir import Constant, Reduction, Value, walk
 from ..schedule.score import extent_product, points
 from ..symbols.size import Size
 from .cpp_blocks import (
     MOST_TEXT,
+    MOST_TWICE,
     BlockLevel,
     Span,
     Told,
@@ -81,11 +82,13 @@ class PassWriter:
         cost = _text_of(self.kernel.passes)
         for lane, width in lanes:
             if lane is not None and (steps := steps_to_tell(lane, width, cost)):
-                told = Told(self.body.name("n"), steps)
+                told = self.told[lane, width] = Told(self.body.name("n"), steps)
+                if steps == 1 and _is_long(self.kernel.passes):
+                    self.body.line(f"const int64_t {told.name} = {count_text(lane.extent)};")
+                    return 0
                 kind = f"one_step<{width}>" if steps == 1 else f"few_steps<{width}, {steps}>"
                 header = f"jm::{kind}({count_text(lane.extent)}, [&](auto {told.name}) JM_BODY {{"
                 self.body.open(header, footer="});")
-                self.told[lane, width] = told
                 return 1
         return 0
 
@@ -471,6 +474,14 @@ def _text_of(passes: Sequence[Pass]) -> int:
     positions = sum(isinstance(n, Reduction) and n.op in POSITIONAL for n in nodes)
     doubles = sum(n.dtype is torch.float64 for n in nodes)  # of two registers each
     return len(nodes) + doubles + POSITION_TEXT * positions
+
+
+def _is_long(passes: Sequence[Pass]) -> bool:
+    """Whether a step is too long to be written twice, where no lane has to be left out of a sum."""
+    if any(pass_.reductions for pass_ in passes):
+        return False
+    nodes = [node for pass_ in passes for node in walk(pass_.roots)]
+    return sum(not isinstance(node, Constant) for node in nodes) > MOST_TWICE
 
 
 def _until(name: str, span: Span) -> tuple[str, str]:
