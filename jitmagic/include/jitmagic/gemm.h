@@ -112,6 +112,11 @@ template <int R> __attribute__((noinline)) void dots(const float* a, const float
     }
     for (int r = 0; r < R; ++r) sums[r] = hsum(sum[r]);
 }
+JM_INLINE void dots_of_row(const float* a, MatrixB b, int64_t n, int64_t count, int64_t K, float* sums) {
+    int64_t i = 0;
+    for (; i + 4 <= count; i += 4) dots<4>(a, b.p + (n + i) * b.n, b.n, K, sums + i);
+    for (; i < count; ++i) dots<1>(a, b.p + (n + i) * b.n, b.n, K, sums + i);
+}
 // All of a product, L sums of a row at a time: sink(sums, m, n, count).
 template <class Sink> JM_INLINE void gemm_dots(int64_t M, int64_t N, int64_t K, MatrixA a, MatrixB b,
                                                int threads, const Sink& sink) {
@@ -121,11 +126,7 @@ template <class Sink> JM_INLINE void gemm_dots(int64_t M, int64_t N, int64_t K, 
             int64_t count = mine.end - n < L ? mine.end - n : L;
             for (int64_t m = 0; m < M; ++m) {
                 float sums[L] = {};
-                int64_t i = 0;
-                for (; i + 4 <= count; i += 4)
-                    dots<4>(a.p + m * a.m, b.p + (n + i) * b.n, b.n, K, sums + i);
-                for (; i < count; ++i)
-                    dots<1>(a.p + m * a.m, b.p + (n + i) * b.n, b.n, K, sums + i);
+                dots_of_row(a.p + m * a.m, b, n, count, K, sums);
                 sink(sums, m, n, count);
             }
         }

@@ -346,8 +346,17 @@ void tiles(bool swapped, int64_t M, int64_t N, int64_t K, MatrixA a, MatrixB b, 
 void tiles_or_dots(bool swapped, int64_t M, int64_t N, int64_t K, MatrixA a, MatrixB b,
                    const Output& out, int threads) {
     if (M >= L / 2) return tiles(swapped, M, N, K, a, b, out, threads);
-    gemm_dots(M, N, K, a, b, threads, [&](const float* sums, int64_t m, int64_t n, int64_t count) {
-        put(out, sums, L, {m, 1, n, count});
+    parallel_region(threads, [&](int part, int parts) JM_APART {
+        Range mine = part_of(N, part, parts, L);
+        for (int64_t n = mine.begin; n < mine.end; n += L) {
+            int64_t count = mine.end - n < L ? mine.end - n : L;
+            alignas(64) float sums[L / 2 * L];
+            for (int64_t m = 0; m < M; ++m) {
+                Lanes(0.0f).store(sums + m * L);
+                dots_of_row(a.p + m * a.m, b, n, count, K, sums + m * L);
+            }
+            put(out, sums, L, {0, M, n, count});
+        }
     });
 }
 
