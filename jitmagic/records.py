@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 from .errors import UserLine
@@ -30,6 +31,7 @@ __all__ = [
     "Eager",
     "Failed",
     "Journal",
+    "Later",
     "Measured",
     "Missed",
     "Occasion",
@@ -164,13 +166,33 @@ class Occasion:
     at: float = 0.0  # seconds since the epoch
 
 
+class Later:
+    """What nobody but people reads, made when somebody does."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    @cached_property
+    def made(self) -> Any:
+        return self._make()
+
+
+def _result(kept: Any) -> Any:
+    return kept.made if isinstance(kept, Later) else kept
+
+
 @dataclass(frozen=True, slots=True)
 class StageRecord:
     """One stage of one compile: its name, wall time in seconds, and what came out."""
 
     stage: str
     seconds: float
-    result: Any
+    kept: Any
+
+    @property
+    def result(self) -> Any:
+        """What came out."""
+        return _result(self.kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,12 +224,17 @@ class RunningStage:
     """A stage under way."""
 
     stage: str
-    result: Any = None
+    kept: Any = None
     detail: str = ""  # how far a long stage is, for the progress line
+
+    @property
+    def result(self) -> Any:
+        """What came out so far."""
+        return _result(self.kept)
 
     def keep(self, result: T) -> T:
         """Remember what the stage made, and hand it on."""
-        self.result = result
+        self.kept = result
         return result
 
     def say(self, detail: str) -> None:
@@ -252,7 +279,7 @@ class Recording:
             raise
         finally:
             seconds = time.perf_counter() - started
-            self.stages.append(StageRecord(name, seconds, stage.result))
+            self.stages.append(StageRecord(name, seconds, stage.kept))
             for watch in watchers:
                 watch(self, stage, False)
 

@@ -36,7 +36,7 @@ from .errors import CompileFailed
 from .graph.concrete import Filled, graph_at, results_of
 from .graph.subgraphs import Subgraph, split_into_subgraphs
 from .options import Options
-from .records import Recording
+from .records import Later, Recording
 from .runtime.native import AtSizes, BySizes, Executable, by_sizes, split_template
 from .spec import TensorSpec
 from .symbols.compiled import Relation, SizeCode, SizeProgram
@@ -198,19 +198,11 @@ class SizedJoint:
             _check_results(gm, joint)
         with record.stage("partition") as stage:
             parts = partition(joint)
-            stage.keep(self._shown(parts))
+            stage.keep(Later(partial(_shown, parts, self._known(self._hints))))
         forward = self._kernels(parts.forward, "forward")
         return _Part(
             gm, joint, parts, SizedShell(parts, self.symbols, self._builders.tell), forward, slots
         )
-
-    def _shown(self, parts: Partition) -> Partition:
-        """For people, who run the graphs again: as they are in this call."""
-        forward, backward = (
-            None if gm is None else graph_at(gm, self._known(self._hints))
-            for gm in (parts.forward, parts.backward)
-        )
-        return parts if forward is None else replace(parts, forward=forward, backward=backward)
 
     def _kernels(self, gm: GraphModule, name: str) -> _Kernels:
         target = self._builders.target(gm)
@@ -317,6 +309,12 @@ class SizedJoint:
 
     def _known(self, values: Vector) -> dict[Expr, int]:
         return dict(zip(self.symbols, values, strict=True))
+
+
+def _shown(parts: Partition, known: dict[Expr, int]) -> Partition:
+    """For people, who run the graphs again: as they are in this call."""
+    backward = None if parts.backward is None else graph_at(parts.backward, known)
+    return replace(parts, forward=graph_at(parts.forward, known), backward=backward)
 
 
 def _forward(template: Template, values: Vector) -> AtSizes | Executable:

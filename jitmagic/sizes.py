@@ -121,7 +121,7 @@ class Sized:
     """Compiles a symbolic graph for the sizes that come; `run` is the executable."""
 
     __slots__ = (
-        *("_builders", "_compile", "_costly", "_expected", "_graph", "_is_patient", "_is_sized"),
+        *("_builders", "_compile", "_costly", "_expected", "_is_patient", "_is_sized", "_in_order"),
         *("_joints", "_kernels", "_later", "_limit", "_lock", "_made", "_options", "_planning"),
         *("_static", "_symbols", "_traced", "_waited", "in_parts", "run"),
     )
@@ -146,7 +146,7 @@ class Sized:
         self._is_patient = options.keep == "faster"
         self._planning = 0.0  # seconds, for all that were made
         self._waited: dict[Vector, float] = {}  # seconds op by op of those that were not
-        self._graph = _in_order(traced)
+        self._in_order: list[Executable] = []  # when it is needed
         self._lock = RLock()
         self._kernels: list[Templates | None] = []  # when they are needed
         self._symbols, self._expected = tuple(places_of(traced)), expected_of(traced)
@@ -228,6 +228,13 @@ class Sized:
         if not self._kernels:
             self._kernels.append(_templates(self._traced, self._options, record))
         return self._kernels[0]
+
+    @property
+    def _graph(self) -> Executable:
+        """The graph op by op, whose code takes longer to write than most graphs to trace."""
+        if not self._in_order:
+            self._in_order.append(_in_order(self._traced))
+        return self._in_order[0]
 
     def missed(self, values: Vector, inputs: Sequence[torch.Tensor]) -> Executable:
         """What a call of these sizes runs, which are new, or forgotten."""

@@ -17,18 +17,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import RLock
 from typing import Protocol, TypeVar
 
 from torch.fx import GraphModule
 
 from .codegen import render_template
+from .codegen.plan import KernelSource, Plan
+from .codegen.plan_template import PlanTemplate
 from .graph.concrete import graph_at
 from .graph.generalise import Differs, fits, generalised
 from .loops.lower import lower
 from .loops.verify import verify
 from .options import Options
-from .records import Recording
+from .records import Later, Recording
 from .runtime.cudagraph import replayed
 from .runtime.load import Loaded, load_template
 from .runtime.native import AtSizes, Executable
@@ -148,7 +151,7 @@ def _template(
             verify(fused.program)
     with record.stage(f"{name}: render") as stage:
         plans, source = render_template(fused, target, predicates.symbols)
-        stage.keep((plans.plan(tuple(hints.values())), source))
+        stage.keep(Later(partial(_shown, plans, tuple(hints.values()), source)))
     titles = titles_of(fused.program, gm, record.title)
     plan = replace(plans.sized, titles=titles, places=call_places(fused.program, gm))
     with record.stage(f"{name}: load") as stage:
@@ -163,6 +166,13 @@ def _template(
         return replayed(run, plans.plan(values), shelf)
 
     return Template(loaded.plan, predicates, None if shelf is None else replays)
+
+
+def _shown(
+    plans: PlanTemplate, values: Vector, source: KernelSource | None
+) -> tuple[Plan, KernelSource | None]:
+    """What `render` gives for these values."""
+    return plans.plan(values), source
 
 
 def _predicates(

@@ -21,6 +21,7 @@ from ..graph.at_hints import told_of_sizes
 from ..graph.at_vectors import told_at_vectors
 from ..graph.device_layouts import laid_out_on
 from ..graph.foreign import acts, is_foreign, without_data
+from ..graph.fresh_meta import Metas, fresh_meta, sharing
 from ..graph.image_formats import in_kernel_format
 from ..graph.shapes import infer
 from ..graph.small_runs import told_by_kernel
@@ -121,6 +122,7 @@ class Recorder:
         self.region: int | None = None  # of what backward computes again, see partition.py
         self.constants: dict[str, torch.Tensor] = {}
         self._known: dict[Any, Any] = {}
+        self._metas: Metas = {}
         self._last_placeholder: Node | None = None
 
     def placeholder(self, name: str, spec: TensorSpec) -> Sym:
@@ -194,8 +196,8 @@ class Recorder:
 
     def _sym_of(self, node: Node) -> Sym:
         spec: TensorSpec = node.meta["spec"]
-        shape, stride = to_meta(spec.shape), to_meta(spec.stride)
-        meta = torch.empty_strided(shape, stride, dtype=spec.dtype, device=META)
+        with sharing(self._metas):
+            meta = fresh_meta(to_meta(spec.shape), spec.dtype, to_meta(spec.stride))
         return Sym(self, node, meta, spec.device)
 
     def _outcome(self, op: Any, args: Any, kwargs: Mapping[str, Any], device: torch.device) -> Any:
@@ -204,7 +206,8 @@ class Recorder:
         meta_kwargs = {name: to_meta(value) for name, value in kwargs.items()}
         if "device" in kwargs or _is_factory(op):
             meta_kwargs["device"] = META
-        outcome = infer(op, metas, meta_kwargs)
+        with sharing(self._metas):  # memory is told apart by nodes
+            outcome = infer(op, metas, meta_kwargs)
         has_sizes = self.is_sized and next(sizes_in((metas, meta_kwargs)), None) is not None
         if outcome is None and has_sizes:
             outcome = told_of_sizes(op, metas, meta_kwargs)

@@ -23,6 +23,7 @@ from ..schedule.score import extent_product, op_cost, points
 from ..symbols.size import Size
 from .cpp_blocks import (
     MOST_TEXT,
+    MOST_TWICE,
     BlockLevel,
     Span,
     Told,
@@ -81,11 +82,13 @@ class PassWriter:
         cost = _text_of(self.kernel)
         for lane, width in lanes:
             if lane is not None and (steps := steps_to_tell(lane, width, cost)):
-                told = Told(self.body.name("n"), steps)
+                told = self.told[lane, width] = Told(self.body.name("n"), steps)
+                if steps == 1 and _is_long(self.kernel):
+                    self.body.line(f"const int64_t {told.name} = {count_text(lane.extent)};")
+                    return 0
                 kind = f"one_step<{width}>" if steps == 1 else f"few_steps<{width}, {steps}>"
                 header = f"jm::{kind}({count_text(lane.extent)}, [&](auto {told.name}) JM_BODY {{"
                 self.body.open(header, footer="});")
-                self.told[lane, width] = told
                 return 1
         return 0
 
@@ -472,6 +475,13 @@ def _text_of(kernel: Structure) -> int:
     doubles = sum(node.dtype is torch.float64 for node in nodes)  # of two registers each
     costs = sum(max(op_cost(node), 1) for node in nodes)
     return costs + doubles + POSITION_TEXT * sum(node.op in POSITIONAL for node in reduced)
+
+
+def _is_long(kernel: Structure) -> bool:
+    """Whether a step is too long to be written twice, where no lane has to be left out of a sum."""
+    if any(pass_.reductions for pass_ in kernel.passes):
+        return False
+    return sum(len(inside(pass_, kernel.free)) for pass_ in kernel.passes) > MOST_TWICE
 
 
 def _until(name: str, span: Span) -> tuple[str, str]:

@@ -50,12 +50,17 @@ class Filled:
 
 def spec_at(spec: TensorSpec, values: Values) -> TensorSpec:
     """The spec where the symbols of its sizes have these values: ints, or Sizes of their own."""
-    known = dict(values)
+    return _moved_spec(spec, dict(values))
+
+
+def _moved_spec(spec: TensorSpec, known: dict[Expr, Any]) -> TensorSpec:
+    """As `spec_at`; what is computed on the way is noted in `known`."""
+    offset = spec.storage_offset
     return replace(
         spec,
-        shape=tuple(value_of(size, known) for size in spec.shape),
-        stride=tuple(value_of(step, known) for step in spec.stride),
-        storage_offset=value_of(spec.storage_offset, known),
+        shape=tuple([value_of(size, known) for size in spec.shape]),
+        stride=tuple([value_of(step, known) for step in spec.stride]),
+        storage_offset=value_of(offset, known),
     )
 
 
@@ -88,29 +93,28 @@ def graph_at(gm: GraphModule, values: Values) -> GraphModule:
     """A copy of a graph in whose specs and arguments the symbols are what `values` says:
     ints, or Sizes of their own.
     """
-    known = dict(values)
+    known, copies, graph = dict(values), dict[Node, Node](), Graph()
 
     def moved(part: Any) -> Any:
-        match part:
-            case Size():
-                return value_of(part, known)
-            case TensorSpec():
-                return spec_at(part, known)
-            case tuple() | list():
-                return type(part)(moved(item) for item in part)
-            case dict():
-                return {key: moved(item) for key, item in part.items()}
-            case slice():
-                return slice(moved(part.start), moved(part.stop), moved(part.step))
+        if isinstance(part, Node):
+            return copies[part]
+        if isinstance(part, Size):
+            return value_of(part, known)
+        if isinstance(part, TensorSpec):
+            return _moved_spec(part, known)
+        if isinstance(part, tuple | list):
+            return type(part)([moved(item) for item in part])
+        if isinstance(part, dict):
+            return {key: moved(item) for key, item in part.items()}
+        if isinstance(part, slice):
+            return slice(moved(part.start), moved(part.stop), moved(part.step))
         return part
 
-    copies: dict[Node, Node] = {}
-    graph = Graph()
     for node in gm.graph.nodes:
-        copy = copies[node] = graph.node_copy(node, copies.__getitem__)
-        copy.meta["spec"] = moved(node.meta.get("spec"))
-        if node.op.startswith("call_"):
-            copy.args, copy.kwargs = moved(tuple(copy.args)), moved(dict(copy.kwargs))
+        args, kwargs = moved(tuple(node.args)), moved(dict(node.kwargs))
+        copy = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
+        copy.meta = {**node.meta, "spec": moved(node.meta.get("spec"))}
+        copies[node] = copy
     return LazyModule(gm, graph)
 
 
@@ -121,6 +125,7 @@ def sized_graph(gm: GraphModule, values: Values) -> tuple[GraphModule, tuple[int
     Raises CompileFailed where a call takes a float that is computed of sizes.
     """
     graph, made, kept = Graph(), dict[Node, Any](), dict[Node, int | Filled]()
+    known = dict(values)
 
     def use(node: Node) -> Any:
         if isinstance(made[node], SizeFloat):
@@ -137,7 +142,7 @@ def sized_graph(gm: GraphModule, values: Values) -> tuple[GraphModule, tuple[int
         size = node.meta.get("val")
         if isinstance(size, Size):
             is_float = isinstance(size, SizeFloat)
-            made[node] = size if is_float else value_of(size, dict(values))
+            made[node] = size if is_float else value_of(size, known)
             continue
         if node.op == "placeholder":
             copy = add_input(node, len(kept))
@@ -146,27 +151,26 @@ def sized_graph(gm: GraphModule, values: Values) -> tuple[GraphModule, tuple[int
             value = number.meta["val"] if isinstance(number, Node) else number
             copy = add_input(node, Filled(node.meta["spec"], value))
         else:
-            copy = graph.node_copy(node)
-            copy.args, copy.kwargs = (map_nodes(part, use) for part in (node.args, node.kwargs))
+            args, kwargs = map_nodes(node.args, use), map_nodes(node.kwargs, use)
+            copy = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
         made[node] = copy
-        _describe(copy, node, made, values)
+        _describe(copy, node, made, known)
     for unused in [node for node in kept if not node.users]:
         graph.erase_node(unused)
         del kept[unused]
     return LazyModule(gm, graph), tuple(kept.values())
 
 
-def _describe(copy: Node, node: Node, made: dict[Node, Any], values: Values) -> None:
-    copy.meta = dict(node.meta)
-    copy.meta["spec"] = _specs_at(node.meta.get("spec"), values)
+def _describe(copy: Node, node: Node, made: dict[Node, Any], known: dict[Expr, Any]) -> None:
+    copy.meta = {**node.meta, "spec": _specs_at(node.meta.get("spec"), known)}
     if written := mutated_by(node):
         copy.meta["mutates"] = tuple(made[target] for target in written)
 
 
-def _specs_at(spec: Any, values: Values) -> Any:
+def _specs_at(spec: Any, known: dict[Expr, Any]) -> Any:
     if isinstance(spec, TensorSpec):
-        return spec_at(spec, values)
-    return tuple(_specs_at(part, values) for part in spec) if isinstance(spec, tuple) else spec
+        return _moved_spec(spec, known)
+    return tuple(_specs_at(part, known) for part in spec) if isinstance(spec, tuple) else spec
 
 
 class _Replay:

@@ -34,6 +34,9 @@ def dataless(
 ) -> T:
     """A tensor of class `cls` that lies as the meta tensor `like`, `offset` elements into its
     storage, and reports another device.
+
+    Told how large the storage is, torch does not compute it: of symbolic sizes that takes 50 calls
+    of Python, 100 us.
     """
     made: T = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
         cls,
@@ -43,6 +46,7 @@ def dataless(
         dtype=like.dtype,
         device=device,
         requires_grad=requires_grad,
+        storage_size=like.untyped_storage().nbytes(),
     )
     return made
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .fresh_meta import META, broadcast, fresh_meta, same_shape
-from .sym_node import in_layout
+from .sym_node import as_dimensions, in_layout
 
 __all__ = ["Tensors", "dense", "elementwise", "iterator_strides", "like", "strides_along"]
 
@@ -26,7 +26,7 @@ def elementwise(tensors: Tensors, dtype: torch.dtype) -> torch.Tensor:
     shape: Sequence[int] = first.shape
     if all(same_shape(t.shape, shape) and t.is_contiguous() for t in tensors):
         return fresh_meta(shape, dtype)
-    shape = broadcast([t.shape for t in tensors])
+    shape = broadcast([as_dimensions(t.shape) for t in tensors])
     return fresh_meta(shape, dtype, iterator_strides(shape, tensors))
 
 

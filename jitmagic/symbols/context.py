@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from .expr import Expr, Integer, add, linear, mul
@@ -140,11 +140,11 @@ class Context:
                 return None
         return made if self._agree(made) else None
 
-    def _move(self, values: dict[Expr, Any], terms: dict[Expr, int], apart: int) -> bool:
+    def _move(self, values: dict[Expr, Any], terms: Mapping[Expr, int], apart: int) -> bool:
         """Change sizes that data decide, the last ones first, until a sum of these terms is so much
         less.
         """
-        for symbol, factor in reversed(terms.items()):
+        for symbol, factor in reversed(list(terms.items())):
             known = self._ranges.get(symbol)
             if symbol in self._examples and abs(factor) == 1 and known is not None:
                 value = int(min(max(values[symbol] - apart * factor, known.low), known.high))
@@ -179,7 +179,8 @@ class Context:
 
     def of_data(self, expr: Expr) -> bool:
         """Whether data decide it: sizes that the call has had before it began do not tell."""
-        return any(symbol in self._examples for symbol in symbols_of(expr))
+        examples = self._examples
+        return bool(examples) and any(symbol in examples for symbol in symbols_of(expr))
 
     def usually(self, op: str, left: Expr, right: Expr) -> bool | None:
         """`left op right`, if the ranges decide it where sizes that data decide are more than one:
@@ -253,7 +254,7 @@ class Context:
             return answer
         raise Specialize(symbols[-1:], f"comparison {op}")
 
-    def _pins(self, symbols: list[Symbol], ranges: Ranges) -> bool:
+    def _pins(self, symbols: Sequence[Symbol], ranges: Ranges) -> bool:
         """Whether these leave one of several symbols a single value."""
         pinned = (s for s in symbols if (new := ranges[s]) and new.low == new.high)
         return len(symbols) > 1 and any(self._ranges[s] != ranges[s] for s in pinned)
@@ -337,7 +338,7 @@ class Context:
             return None
         return {**self._ranges, symbol: narrowed}
 
-    def _rungs(self, symbols: list[Symbol]) -> Iterator[Ranges]:
+    def _rungs(self, symbols: Sequence[Symbol]) -> Iterator[Ranges]:
         """One symbol after the other further down its ladder, then all of them together."""
         ladders: dict[Expr, list[Interval | None]] = {}
         for symbol in symbols:
@@ -353,7 +354,7 @@ class Context:
             yield {**self._ranges, **picked}
 
     def _narrow_by_steps(
-        self, symbols: list[Symbol], op: str, left: Expr, right: Expr, answer: bool
+        self, symbols: Sequence[Symbol], op: str, left: Expr, right: Expr, answer: bool
     ) -> bool:
         """Narrow a whole number to a range made of short ones, each of which decides: what a
         formula of it gives over a long one, no interval tells at once. That is remembered too.
@@ -398,7 +399,9 @@ class Context:
         if (ranges := self._with(symbol, limits)) is not None:
             yield ranges
 
-    def _stretched(self, symbols: list[Symbol], expr: Expr, wanted: Interval) -> Iterator[Ranges]:
+    def _stretched(
+        self, symbols: Sequence[Symbol], expr: Expr, wanted: Interval
+    ) -> Iterator[Ranges]:
         """The widest range of one float, around its hint, of which an expression keeps to an
         interval: that of a part of the range lies in that of the whole.
         """

@@ -26,6 +26,7 @@ __all__ = [
     "add",
     "bounds",
     "floordiv",
+    "integer",
     "leaves",
     "linear",
     "mod",
@@ -71,6 +72,12 @@ class Integer(Expr):
     value: int
 
 
+@lru_cache(maxsize=4096, typed=True)
+def integer(value: int) -> Integer:
+    """The constant there is most often already."""
+    return Integer(value)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Add(Expr):
     a: Expr
@@ -95,7 +102,8 @@ class Mod(Expr):
     b: int
 
 
-def linear(expr: Expr) -> tuple[int, dict[Expr, int]]:
+@lru_cache(maxsize=16384)
+def linear(expr: Expr) -> tuple[int, Mapping[Expr, int]]:
     """Split into constant + sum of coefficient * atom; Add and Mul are no atoms."""
     match expr:
         case Integer(value):
@@ -117,7 +125,7 @@ def _merge(left: Mapping[Expr, int], right: Mapping[Expr, int]) -> dict[Expr, in
     return {atom: n for atom, n in total.items() if n}
 
 
-def _rejoin(constant: int, terms: dict[Expr, int]) -> tuple[int, dict[Expr, int]]:
+def _rejoin(constant: int, terms: Mapping[Expr, int]) -> tuple[int, Mapping[Expr, int]]:
     """Undo divmod: `(e // k) * k + e % k -> e`, and `(e // k) % m * k + e % k -> e % (k * m)`."""
     for atom, n in terms.items():
         if not isinstance(atom, Mod):
@@ -156,10 +164,10 @@ def _rank(item: tuple[Expr, int]) -> tuple[int, int, str, int]:
 def _rebuild(constant: int, terms: Mapping[Expr, int]) -> Expr:
     made: Expr | None = None
     for atom, n in sorted(terms.items(), key=_rank) if len(terms) > 1 else terms.items():
-        part = atom if n == 1 else Mul(atom, Integer(n))
+        part = atom if n == 1 else Mul(atom, integer(n))
         made = part if made is None else Add(made, part)
     if made is None:
-        return Integer(constant)
+        return integer(constant)
     return Add(made, Integer(constant)) if constant else made
 
 
@@ -173,6 +181,7 @@ def add(a: Expr, b: Expr) -> Expr:
     return _rebuild(*_rejoin(ca + cb, _merge(ta, tb)))
 
 
+@lru_cache(maxsize=16384)
 def mul(a: Expr, b: int) -> Expr:
     """a * b for a constant b, distributed over sums."""
     if b == 1:
@@ -247,7 +256,7 @@ def floordiv(a: Expr, b: int) -> Expr:
 def mod(a: Expr, b: int) -> Expr:
     """a % b (sign of b) for a positive constant b."""
     if b == 1:
-        return Integer(0)
+        return integer(0)
     _, rest = _split_multiples(a, b)
     low, high = bounds(rest)
     if low // b == high // b:

@@ -22,7 +22,7 @@ class Interned(type):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         names: tuple[str, ...] = cls.__match_args__  # type: ignore[attr-defined]
         if not kwargs and len(args) == len(names):  # most are there already: nothing is made
-            key = (cls, *[(type(a), repr(a)) if type(a) in _NUMBERS else a for a in args])
+            key = (cls, *(args if _NUMBERS.isdisjoint(map(type, args)) else map(_key, args)))
             reference = _REFERENCES.get(key)
             known = None if reference is None else reference()
             return known or _NODES.setdefault(key, super().__call__(*args))

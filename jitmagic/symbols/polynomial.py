@@ -10,7 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache, reduce
 
-from .expr import Add, Expr, FloorDiv, Integer, Leaf, Mod, Mul, add, floordiv, linear, mod, mul
+from .expr import (
+    Add,
+    Expr,
+    FloorDiv,
+    Integer,
+    Leaf,
+    Mod,
+    Mul,
+    add,
+    floordiv,
+    integer,
+    linear,
+    mod,
+    mul,
+)
 from .scalar import Apply, Number, Symbol
 
 __all__ = [
@@ -102,7 +116,7 @@ def product(a: Expr, b: Expr) -> Expr:
     """a * b, distributed over their sums."""
     offset_a, terms_a = linear(a)
     offset_b, terms_b = linear(b)
-    total: Expr = Integer(offset_a * offset_b)
+    total: Expr = integer(offset_a * offset_b)
     for atom, n in terms_a.items():
         total = add(total, mul(atom, n * offset_b))
         for other, m in terms_b.items():
@@ -125,11 +139,13 @@ def _order(factor: Expr) -> str:
     return repr(factor)
 
 
+@lru_cache(maxsize=16384)
 def monomial(parts: tuple[Expr, ...]) -> Expr:
     """The product of factors, in their order."""
     return reduce(lambda a, b: Apply("*", (a, b)), sorted(parts, key=_order))
 
 
+@lru_cache(maxsize=16384)
 def divided(a: Expr, b: Expr) -> Expr | None:
     """a / b, where b is one term that divides every term of a."""
     offset, divisors = linear(b)
@@ -137,7 +153,7 @@ def divided(a: Expr, b: Expr) -> Expr | None:
         return None
     [(divisor, n)] = divisors.items()
     constant, terms = linear(a)
-    total: Expr = Integer(0)
+    total: Expr = integer(0)
     for atom, m in terms.items():
         left = list(factors(atom))
         for factor in factors(divisor):
@@ -146,6 +162,6 @@ def divided(a: Expr, b: Expr) -> Expr | None:
             left.remove(factor)
         if m % n:
             return None
-        rest: Expr = monomial(tuple(left)) if left else Integer(1)
+        rest: Expr = monomial(tuple(left)) if left else integer(1)
         total = add(total, mul(rest, m // n))
     return None if constant else total

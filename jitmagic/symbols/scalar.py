@@ -13,9 +13,10 @@ import math
 import operator
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from .expr import Add, Expr, FloorDiv, Integer, Leaf, Mod, Mul, add, floordiv, mod, mul
+from .expr import Add, Expr, FloorDiv, Integer, Leaf, Mod, Mul, add, floordiv, integer, mod, mul
 from .interval import INT64, Interval, of_number
 
 __all__ = [
@@ -219,7 +220,7 @@ def kind_of(expr: Expr) -> type:
 
 def constant(number: float) -> Expr:
     """The expression of a constant; a bool is an int."""
-    return Number(number) if isinstance(number, float) else Integer(int(number))
+    return Number(number) if isinstance(number, float) else integer(int(number))
 
 
 def apply(op: str, kind: type, *args: Expr) -> Expr:
@@ -274,13 +275,16 @@ def _below(root: Expr, known: Mapping[Expr, Any]) -> Iterator[Expr]:
             yield expr
 
 
-def symbols_of(expr: Expr) -> list[Symbol]:
+@lru_cache(maxsize=16384)
+def symbols_of(expr: Expr) -> tuple[Symbol, ...]:
     """The symbols of an expression."""
-    return [part for part in _below(expr, {}) if isinstance(part, Symbol)]
+    return tuple(part for part in _below(expr, {}) if isinstance(part, Symbol))
 
 
 def interval_of(expr: Expr, known: dict[Expr, Interval | None]) -> Interval | None:
     """The range of an expression; `known` has that of its symbols and remembers the others."""
+    if expr in known:
+        return known[expr]
     for part in _below(expr, known):
         given = [known[one] for one in _parts(part)]
         known[part] = None if None in given else _one(part, given)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .context import COMPARISONS, SWAPPED, Context
-from .expr import Expr, Integer, add, floordiv, linear, mod, mul
+from .expr import Expr, Integer, add, floordiv, integer, linear, mod, mul
 from .interval import INT64
 from .polynomial import divided, factors, product, written
 from .scalar import Apply, Symbol, evaluate, kind_of, symbols_of
@@ -232,8 +232,11 @@ class Size:
         self, known: Callable[[str, Expr, Expr], bool | None], op: str, theirs: Expr
     ) -> bool | None:
         """The difference tells more than two ranges: `s0 < s0 + 1`, `s0 != s0*s1`."""
-        if self.context.expected and self.context.is_expected(self.expr, theirs):
+        is_expected = self.context.expected and self.context.is_expected(self.expr, theirs)
+        if self.expr is theirs or is_expected:
             return bool(COMPARISONS[op](0, 0))
+        if isinstance(theirs, Integer) and (theirs.value or len(linear(self.expr)[1]) == 1):
+            return known(op, self.expr, theirs)  # the range of a difference tells no more
         difference = self._reduced(add(self.expr, mul(theirs, -1)))
         answer = known(op, difference, Integer(0))
         return known(op, self.expr, theirs) if answer is None else answer
@@ -306,7 +309,7 @@ def is_same(a: Dimension, b: Dimension) -> bool:
 
 def expr_of(dimension: Dimension) -> Expr:
     """The expression of a dimension."""
-    return dimension.expr if isinstance(dimension, Size) else Integer(int(dimension))
+    return dimension.expr if isinstance(dimension, Size) else integer(int(dimension))
 
 
 def usually(op: str, a: Dimension, b: Dimension) -> bool:
@@ -380,7 +383,9 @@ def _expr(value: object) -> Expr | None:
     """None: it is no number of ours. A torch.SymInt is one that holds a Size in its node: `==` with
     what it does not know would be False without a word.
     """
-    if isinstance(value, int | Size):
-        return expr_of(value)
+    if isinstance(value, Size):
+        return value.expr
+    if isinstance(value, int):
+        return integer(int(value))
     held = getattr(getattr(value, "node", None), "value", None)
     return expr_of(held) if isinstance(held, int | Size) else None

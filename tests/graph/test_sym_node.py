@@ -16,16 +16,19 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from jitmagic.autograd.traced import Traced
 from jitmagic.graph.at_vectors import told_at_vectors
+from jitmagic.graph.dispatch_mode import dataless
+from jitmagic.graph.fresh_meta import Metas, fresh_meta, sharing
 from jitmagic.graph.node_meta import tensors_in
 from jitmagic.graph.probe import check_dtypes
 from jitmagic.graph.propagate import EagerRaises, run_on_meta
-from jitmagic.graph.sym_node import as_dimensions, as_torch
+from jitmagic.graph.sym_node import SizeNode, as_dimensions, as_torch
 from jitmagic.symbols.context import Context, Specialize
 from jitmagic.symbols.expr import Expr
 from jitmagic.symbols.interval import Interval
 from jitmagic.symbols.scalar import Symbol, evaluate
-from jitmagic.symbols.size import Size, size_of
+from jitmagic.symbols.size import Size, is_same, size_of
 
 COMPARE = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt,
@@ -243,3 +246,34 @@ def test_kernels_are_asked_at_the_sizes_of_the_call(
     given = args(x, torch.empty(guards.sizes, device="meta"))
     check_dtypes(getattr(torch.ops.aten, name), name, given, {}, torch.device("cpu"))
     assert (guards.ranges, guards.relations) == ({}, [])
+
+
+def test_meta_tensors_that_lie_alike_are_one_where_they_are_shared() -> None:
+    guards = Guards(8, 12)
+    n, m = guards.sizes
+    known: Metas = {}
+    with sharing(known):
+        rows = fresh_meta((n, m), torch.float32)
+        assert fresh_meta((n, m), torch.float32) is rows
+        assert fresh_meta((n, m), torch.float32, rows.stride()) is rows
+        others = [
+            fresh_meta((m, n), torch.float32),
+            fresh_meta((n, m), torch.float64),
+            fresh_meta((n, m), torch.float32, (1, n)),
+            fresh_meta((3, 4), torch.float32),
+        ]
+        assert not any(other is rows for other in others)
+        assert fresh_meta((3, 4), torch.float32) is not others[-1]  # ints take torch no time
+    assert fresh_meta((n, m), torch.float32) is not rows
+    assert (guards.ranges, guards.relations) == ({}, [])
+
+
+def test_a_tensor_without_data_asks_nothing_of_its_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    guards = Guards(8, 12)
+    like = torch.empty(guards.sizes, device="meta")
+    asked: list[str] = []
+    for name in ("add", "sub", "mul", "eq", "ne", "ge"):
+        monkeypatch.setattr(SizeNode, name, lambda *_, name=name: asked.append(name))
+    made = dataless(Traced, like, torch.device("cpu"), 0, False)
+    assert not asked
+    assert all(map(is_same, as_dimensions(made.shape), as_dimensions(like.shape)))

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from .building import CXX, ISAS, library
+from jitmagic.runtime import toolchain
+
+from .building import CXX, FLAGS, ISAS, compile_text, library
 
 pytestmark = pytest.mark.skipif(CXX is None, reason="no C++ compiler")
 
@@ -140,3 +142,17 @@ def test_threads_follow_torch() -> None:
         assert lib.nested_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+def test_dot_products_beside_tiles_are_linked(tmp_path: Path) -> None:
+    """Compiled with each epilogue once more, they would take three times as long as the product."""
+    source, out = tmp_path / "product.cpp", tmp_path / "product.s"
+    for function, is_compiled in (("gemm<Way::Dots>", True), ("gemm_rows<Way::Swapped>", False)):
+        source.write_text(
+            "#include <jitmagic/gemm.h>\nnamespace jm {\n"
+            "void product(int m, int n, int k, const float* a, const float* b, float* c) "
+            f"{{ {function}(m, n, k, {{a, k, 1}}, {{b, 1, k}}, c, n, AddBias{{a}}); }}\n}}\n"
+        )
+        folder = f"-I{toolchain.header_folder()}"
+        compile_text([str(CXX), *FLAGS, folder, "-S", str(source), "-o", str(out)])
+        assert ("jm6detail4dots" in out.read_text()) is is_compiled

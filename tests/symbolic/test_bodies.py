@@ -103,6 +103,21 @@ def test_pointwise_rows_of_one_step_ask_for_their_length_once(name):
     assert "jm::one_step" not in _text(BESIDE[name], (600, 64))
 
 
+def test_a_long_step_with_room_for_all_of_a_row_is_written_once():
+    def cell(x):
+        gate, new, out, old = x.sigmoid(), x.flip(1).tanh(), x.cos(), x.sin()
+        return (gate * new + (1 - gate) * old).tanh() * out.sigmoid()
+
+    text = _text(cell, (600, 6))
+    assert re.search(r"const int64_t n\d+ = s1;", text) and "jm::told_steps<" in text
+    assert "jm::one_step" not in text and "jm::blocks<" not in text
+    template = compiled(cell, lambda m, n: (torch.randn(m, n),), (600, 6))
+    for columns in (2, 5, 6):
+        x = torch.randn(7, columns)
+        assert template.holds((7, columns))
+        torch.testing.assert_close(template.instantiate((7, columns))(x)[0], cell(x))
+
+
 @pytest.mark.parametrize(
     ("name", "columns", "steps"),
     [("amax", 64, 4), ("argmax", 30, 2), ("mean", 64, 4), ("any", 64, 4)],

@@ -22,6 +22,7 @@ from jitmagic import sizes, template
 from jitmagic.api import handle_of
 from jitmagic.errors import JitmagicWarning
 from jitmagic.extension import runtime_module
+from jitmagic.records import Later
 from jitmagic.runtime import load
 from jitmagic.sized_joint import KEPT, _Kernels
 
@@ -243,6 +244,19 @@ def test_a_new_vector_does_not_enter_python(name: str, monkeypatch: pytest.Monke
     for values in (vectors[7], vectors[0], (34, 43)):
         check(made, program, make(*values))
     assert len(vectors) > KEPT and asked == []
+
+
+def test_what_nobody_but_people_reads_is_made_when_they_do() -> None:
+    made = jitmagic.jit(lambda x: torch.relu(x * 2).sum(-1), dynamic=True)
+    made(torch.randn(7, 9))
+    [record] = handle_of(made).journal
+    kept = {stage.stage.rpartition(": ")[2]: stage.kept for stage in record.stages}
+    for name in ("partition", "render"):
+        assert isinstance(kept[name], Later) and not vars(kept[name]).keys() & {"made"}
+    assert not record.result("trace").graph._written  # its Python code, for a call op by op
+    parts, (plan, source) = record.result("partition"), record.result("forward: render")
+    shapes = [node.meta["spec"].shape for node in parts.forward.graph.find_nodes(op="placeholder")]
+    assert shapes == [(7, 9)] and source is not None and plan is record.result("forward: render")[0]
 
 
 def test_templates_go_with_their_function() -> None:

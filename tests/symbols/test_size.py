@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from jitmagic.symbols import interned
 from jitmagic.symbols.context import Context, Specialize
-from jitmagic.symbols.expr import Expr
+from jitmagic.symbols.expr import Expr, Integer
 from jitmagic.symbols.interval import Interval
 from jitmagic.symbols.scalar import Symbol, evaluate
 from jitmagic.symbols.size import Size, is_same, size_of
@@ -86,3 +87,14 @@ def test_a_divisor_that_may_be_zero_is_guarded() -> None:
     with pytest.raises(ZeroDivisionError):
         (a * 8) // (a - b)
     assert relations
+
+
+def test_a_comparison_with_itself_or_an_int_makes_no_expression() -> None:
+    (a, b), _, relations = sizes(12, 5)
+    numbers = [Integer(n) for n in (-1, 0, 1, 2, 600)]  # held, and so are the expressions
+    asked = [a, a * b, a + 1, a * 3 + b, (a + 1) // 2]
+    before = set(interned._NODES.keys())
+    for size, number in itertools.product(asked, numbers):
+        assert size.known("==", size) is True and size.known("<", size) is False
+        size.known("<", number.value)
+    assert set(interned._NODES.keys()) == before and not relations and numbers

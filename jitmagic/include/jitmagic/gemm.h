@@ -17,6 +17,8 @@
 //
 // What multiplies is in products.cpp, compiled once per machine and linked to every kernel that
 // includes this (runtime/toolchain.py): its tiles take g++ 0.85 s, a product with its epilogue 0.03 s.
+// Dot products are compiled with their epilogue only where they are all that runs: beside tiles they
+// are another 0.13 s, to spare a call of the epilogue for every L columns of the few rows.
 #pragma once
 #include "parallel.h"
 #include "reduce.h"
@@ -110,6 +112,11 @@ template <int R> __attribute__((noinline)) void dots(const float* a, const float
     }
     for (int r = 0; r < R; ++r) sums[r] = hsum(sum[r]);
 }
+JM_INLINE void dots_of_row(const float* a, MatrixB b, int64_t n, int64_t count, int64_t K, float* sums) {
+    int64_t i = 0;
+    for (; i + 4 <= count; i += 4) dots<4>(a, b.p + (n + i) * b.n, b.n, K, sums + i);
+    for (; i < count; ++i) dots<1>(a, b.p + (n + i) * b.n, b.n, K, sums + i);
+}
 // All of a product, L sums of a row at a time: sink(sums, m, n, count).
 template <class Sink> JM_INLINE void gemm_dots(int64_t M, int64_t N, int64_t K, MatrixA a, MatrixB b,
                                                int threads, const Sink& sink) {
@@ -119,11 +126,7 @@ template <class Sink> JM_INLINE void gemm_dots(int64_t M, int64_t N, int64_t K, 
             int64_t count = mine.end - n < L ? mine.end - n : L;
             for (int64_t m = 0; m < M; ++m) {
                 float sums[L] = {};
-                int64_t i = 0;
-                for (; i + 4 <= count; i += 4)
-                    dots<4>(a.p + m * a.m, b.p + (n + i) * b.n, b.n, K, sums + i);
-                for (; i < count; ++i)
-                    dots<1>(a.p + m * a.m, b.p + (n + i) * b.n, b.n, K, sums + i);
+                dots_of_row(a.p + m * a.m, b, n, count, K, sums);
                 sink(sums, m, n, count);
             }
         }
@@ -145,6 +148,10 @@ namespace detail {
 __attribute__((visibility("hidden"))) void tiles(bool swapped, int64_t M, int64_t N, int64_t K,
                                                  MatrixA a, MatrixB b, const Output& out,
                                                  int threads);
+// By dot products where rows are few, else by tiles.
+__attribute__((visibility("hidden"))) void tiles_or_dots(bool swapped, int64_t M, int64_t N,
+                                                         int64_t K, MatrixA a, MatrixB b,
+                                                         const Output& out, int threads);
 }
 
 template <Way W, class E> JM_INLINE void gemm(int64_t M, int64_t N, int64_t K, MatrixA a, MatrixB b,
@@ -171,8 +178,9 @@ template <class E> inline void gemm(int64_t M, int64_t N, int64_t K, MatrixA a, 
 
 template <Way W, class E> inline void gemm_rows(int64_t M, int64_t N, int64_t K, MatrixA a, MatrixB b,
                                                 float* c, int64_t ldc, const E& epilogue) {
-    if (M < detail::L / 2) gemm<Way::Dots>(M, N, K, a, b, c, ldc, epilogue);
-    else gemm<W == Way::Dots ? Way::Swapped : W>(M, N, K, a, b, c, ldc, epilogue);
+    using namespace detail;
+    int team = threads_for(M * N * (K + 16), thread_grain);
+    tiles_or_dots(W != Way::Plain, M, N, K, a, b, output(c, ldc, epilogue), team);
 }
 
 }   // namespace jm

@@ -343,6 +343,23 @@ void tiles(bool swapped, int64_t M, int64_t N, int64_t K, MatrixA a, MatrixB b, 
     else gemm_tiles<false>({M, N, K}, {a.p, a.m, a.k}, {b.p, b.n, b.k}, out, threads);
 }
 
+void tiles_or_dots(bool swapped, int64_t M, int64_t N, int64_t K, MatrixA a, MatrixB b,
+                   const Output& out, int threads) {
+    if (M >= L / 2) return tiles(swapped, M, N, K, a, b, out, threads);
+    parallel_region(threads, [&](int part, int parts) JM_APART {
+        Range mine = part_of(N, part, parts, L);
+        for (int64_t n = mine.begin; n < mine.end; n += L) {
+            int64_t count = mine.end - n < L ? mine.end - n : L;
+            alignas(64) float sums[L / 2 * L];
+            for (int64_t m = 0; m < M; ++m) {
+                Lanes(0.0f).store(sums + m * L);
+                dots_of_row(a.p + m * a.m, b, n, count, K, sums + m * L);
+            }
+            put(out, sums, L, {0, M, n, count});
+        }
+    });
+}
+
 void products(int64_t M, MatrixA a, const Step* steps, int count) {
     int64_t panels = (M + L - 1) / L, K = steps->K, each = 0;
     for (int i = 0; i < count; ++i) each += steps[i].N * (steps[i].K + 16);
@@ -369,11 +386,8 @@ void products_rows(int64_t M, MatrixA a, const Step* steps, int count) {
     float* free = scratch(M * widths(steps));
     for (; steps->finish; stride = steps->N, x = free, free += M * steps->N, ++steps)
         follow_rows(x, stride, free, M, *steps);
-    gemm_dots(M, steps->N, steps->K, {x, stride, 1}, steps->b,
-              threads_for(M * steps->N * (steps->K + 16), thread_grain),
-              [&](const float* sums, int64_t m, int64_t n, int64_t rows) {
-                  put(steps->out, sums, L, {m, 1, n, rows});
-              });
+    tiles_or_dots(true, M, steps->N, steps->K, {x, stride, 1}, steps->b, steps->out,
+                  threads_for(M * steps->N * (steps->K + 16), thread_grain));
 }
 
 }   // namespace jm::detail
