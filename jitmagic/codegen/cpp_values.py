@@ -251,7 +251,7 @@ class Body:
         assert isinstance(position, IndexValue)
         more, others = _BELOW[op]
         first = self._index(add(position.expr, Integer(-more)), depth)
-        lanes = f"jm::lanes_below<{self.count}>({self._reach(bound, depth).code} - {closed(first)})"
+        lanes = f"jm::lanes_below<{self.count}>({self._reach(bound, depth).code}, {first})"
         return f"jm::bitwise_not({lanes})" if others else lanes
 
     def _counts_lanes(self, value: Value) -> bool:

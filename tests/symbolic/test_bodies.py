@@ -201,6 +201,19 @@ def test_positions_along_lanes_are_compared_by_how_many_are_below(name):
         assert torch.equal(made, BOUNDS[name](x))
 
 
+@pytest.mark.parametrize("bound", [0, -1, 9, 2**63 - 1, -(2**63), -(2**63) + 20])
+def test_a_bound_that_is_told_may_be_any_number(bound):
+    def below(x, bound):
+        at = torch.arange(x.shape[1])
+        some = [at < bound, at >= bound, at <= bound, bound < at]
+        return [torch.where(part, x, -x) for part in some]
+
+    run = jitmagic.jit(below, dynamic=True, options={"on_error": "raise"})
+    for shape in [(8, 40), (3, 17)]:
+        x, told = torch.randn(shape), torch.tensor(bound)
+        assert all(map(torch.equal, run(x, told), below(x, told)))
+
+
 @pytest.mark.parametrize("sides", [(3, 2), (-1, 2), (0, 40), (17, -1)])
 def test_padding(sides):
     def padded(x):

@@ -119,8 +119,11 @@ template <int N> JM_INLINE bool is_whole(int64_t n) { return n >= N; }
 template <int N> JM_INLINE Mask<N> valid(Full) { return Mask<N>(true); }
 template <int N> JM_INLINE Mask<N> valid(int64_t n) { return first_n<N>(n); }
 
-// The lanes whose number is below n, which may be negative.
-template <int N> JM_INLINE Mask<N> lanes_below(int64_t n) { return first_n<N>(n < 0 ? 0 : n); }
+// The lanes at which positions that begin with `first` are below a bound, which may be any number.
+template <int N> JM_INLINE Mask<N> lanes_below(int64_t bound, int64_t first) {
+    uint64_t n = bound > first ? uint64_t(bound) - uint64_t(first) : 0;
+    return first_n<N>(n < N ? n : N);
+}
 
 template <class T, int N> JM_INLINE Vec<T, N> gather(const T* p, Vec<int64_t, N> index, Full) {
     return Vec<T, N>::gather(p, index);
