@@ -41,6 +41,13 @@ class ByFile(LoadScopeScheduling):
         self._forget(node, self.registered_collections[node][item_index])
         self._reschedule(node)
 
+    def _reschedule(self, node: Any) -> None:
+        """Where two workers crash, the first that takes a place has xdist ask for the second too,
+        which is still collecting: it is asked for again when that is done.
+        """
+        if node in self.registered_collections:
+            super()._reschedule(node)
+
     def remove_node(self, node: Any) -> str | None:
         """A test in which a worker crashed has failed, once: xdist gives it to each worker that
         takes the place of the last. Those behind it in its file are run by another.

@@ -154,11 +154,15 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """The tensors of a nested structure of tuples, lists, dicts and slices, in order."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item)
+        return
+    if isinstance(value, dict):
+        value = value.values()
     elif isinstance(value, slice):
-        yield from tensors_in((value.start, value.stop, value.step))
+        value = (value.start, value.stop, value.step)
+    elif not isinstance(value, (tuple, list)):
+        return
+    for item in value:
+        kind = type(item)
+        # Asked about twenty times per call that is traced: for a number no generator is made.
+        if not (kind is int or item is None or kind is bool or kind is float):
+            yield from tensors_in(item)

@@ -54,7 +54,7 @@ def as_torch(value: Any) -> Any:
 
 def as_dimension(value: Any) -> Any:
     """What torch gives as a size, as an int or our Size; what is none as it is."""
-    return value.node.value if isinstance(value, torch.SymInt | torch.SymFloat) else value
+    return value.node.value if isinstance(value, (torch.SymInt, torch.SymFloat)) else value
 
 
 def as_dimensions(values: Iterable[Any]) -> tuple[Any, ...]:
@@ -96,15 +96,18 @@ def sizes_in(value: Any) -> Iterator[Size]:
     value = as_dimension(value)
     if isinstance(value, Size):
         yield value
-    elif isinstance(value, torch.Tensor):
-        yield from sizes_in((*value.shape, *value.stride(), value.storage_offset()))
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from sizes_in(item)
+        return
+    if isinstance(value, torch.Tensor):
+        value = (*value.shape, *value.stride(), value.storage_offset())
     elif isinstance(value, dict):
-        yield from sizes_in(tuple(value.values()))
+        value = value.values()
     elif isinstance(value, slice):
-        yield from sizes_in((value.start, value.stop, value.step))
+        value = (value.start, value.stop, value.step)
+    elif not isinstance(value, (tuple, list)):
+        return
+    for item in value:
+        if type(item) is not int:  # as nearly all are, each of which would be a generator
+            yield from sizes_in(item)
 
 
 def with_hints(value: Any) -> Any:

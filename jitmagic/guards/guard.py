@@ -117,18 +117,17 @@ class _Ref(weakref.ref):  # type: ignore[type-arg]
 
 
 def can_be_weak(value: object) -> bool:
-    """Bound methods die at once when held weakly; they are made anew for every access."""
-    if isinstance(value, types.MethodType | types.MethodWrapperType):
-        return False
-    try:
-        weakref.ref(value)
-    except TypeError:
-        return False
-    return True
+    return not isinstance(value, _Ref) and isinstance(_weakly(value), _Ref)
 
 
 def _weakly(value: object) -> object:
-    return value if isinstance(value, _Ref) or not can_be_weak(value) else _Ref(value)
+    """Bound methods die at once when held weakly; they are made anew for every access."""
+    if isinstance(value, (_Ref, types.MethodType, types.MethodWrapperType)):
+        return value
+    try:
+        return _Ref(value)
+    except TypeError:
+        return value
 
 
 def _referent(held: object) -> object:

@@ -46,6 +46,14 @@ template <class T> void copy_tail(const T* a, T* o, int64_t n, T fill) {
         Vec<T, N>::gather(a, at, mask).store(o); \
         Vec<T, N>::gather(a, at).scatter(o + N, at, mask); \
     } \
+    extern "C" void anywhere_##S(const T* a, const int64_t* index, const bool* keep, const T* fill, T* o) { \
+        using V = Vec<T, 2 * N>; \
+        auto at = Vec<int64_t, 2 * N>::load(index); \
+        auto mask = Mask<2 * N>::load(keep); \
+        V::gather(a, at, mask, *fill).store(o); \
+        V::load(a).scatter(o + 2 * N, at, mask); \
+        V::load(a).scatter(o + 4 * N, where(mask, at, Vec<int64_t, 2 * N>(0))); \
+    } \
     extern "C" void part_##S(const T* a, const bool* keep, const T* fill, int64_t n, T* o) { \
         load_where(a, Mask<N>::load(keep), *fill, Full{}).store(o); \
         load_where(a, Mask<N>::load(keep), *fill, n).store(o + N); \

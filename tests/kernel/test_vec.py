@@ -135,6 +135,27 @@ def test_strided_gather_where_stream(isa: str, name: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", MEMORY)
+def test_lanes_anywhere_in_memory(isa: str, name: str) -> None:
+    """Those that do not count lie where no memory is; of two in one place the last is kept."""
+    n, lib = 2 * width(isa), library("layout.cpp", isa)
+    a, fill, lane = sample(name, n), sample(name, 3)[2:], torch.arange(n)
+    index = (lane * 5 + 3) % n // 2
+    for keep in (lane >= 0, lane < 0, lane % 3 > 0, lane < n - 1, lane == n - 1):
+        places = torch.where(keep, index, 1 << 44)
+        out = torch.zeros(3 * n, dtype=a.dtype)
+        given = pointer(a), pointer(places), pointer(keep), pointer(fill), pointer(out)
+        getattr(lib, f"anywhere_{name}")(*given)
+        wanted = torch.zeros(2, n, dtype=a.dtype)
+        for i in lane.tolist():
+            if keep[i]:
+                wanted[0, index[i]] = a[i]
+            wanted[1, index[i] if keep[i] else 0] = a[i]
+        read = torch.where(keep, a[index], fill)
+        assert raw(out).equal(raw(torch.cat([read, *wanted])))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", MEMORY)
 def test_parts_of_blocks(isa: str, name: str) -> None:
     """What is concatenated is read block by block, of each tensor the lanes that it has there."""
     n, lib = width(isa), library("layout.cpp", isa)
@@ -159,22 +180,30 @@ def test_parts_of_blocks(isa: str, name: str) -> None:
             assert raw(out).equal(raw(torch.cat(wanted)))
 
 
-READS = """
+KERNEL = """
 #include <jitmagic/loop.h>
-extern "C" void kernel(const float* x, float* y, int64_t end) {{
-    jm::blocks<16>(0, 1000, [&](int64_t i, auto n) JM_BODY {{
-        const auto mask = jm::lt(jm::iota<int64_t, 16>(i), jm::Vec<int64_t, 16>(end));
+extern "C" void kernel(const float* x, const int64_t* at, float* y, int64_t end, int64_t stride) {{
+    jm::steps<16>(end, [&](int64_t i, int64_t n) JM_BODY {{
+        const auto mask = jm::lt(jm::iota<int64_t, 16>(i), jm::Vec<int64_t, 16>(end - 3));
+        const auto index = jm::load<16>(at + i, n);
         auto sum = jm::load<16>(x + i, n);
-        {reads}
+        {accesses}
         jm::store(y + i, sum, n);
     }});
 }}
 """
+ACCESSES = {
+    "part of a block": "sum = sum + jm::load_where(x + i + 1000 * {}, mask, 0.0f, n);",
+    "rows": "sum = sum + jm::gather(x + 1000 * {}, index, n);",
+    "rows that count": "sum = sum + jm::gather_where(x + 1000 * {}, index, mask, 0.0f, n);",
+    "column": "sum = sum + jm::load_strided<16>(x + i * stride + {}, stride, n);",
+    "rows written": "jm::scatter(y + 1000 * {}, index, sum, n);",
+    "column written": "jm::store_strided(y + i * stride + {}, stride, sum, n);",
+}
 
 
-def _instructions(reads: int) -> int:
-    read = "sum = sum + jm::load_where(x + i + 1000 * {}, mask, 0.0f, n);"
-    text = READS.format(reads="\n".join(read.format(number) for number in range(reads)))
+def _instructions(access: str, count: int) -> int:
+    text = KERNEL.format(accesses="\n".join(access.format(number) for number in range(count)))
     command = [
         str(CXX),
         "-O3",
@@ -192,9 +221,10 @@ def _instructions(reads: int) -> int:
 
 @pytest.mark.skipif("avx512bw" not in cpu_flags(), reason="lanes are read one by one")
 @pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="sanitizers add theirs")
-def test_a_part_of_a_block_is_read_by_few_instructions() -> None:
-    """A kernel may have fifty such reads: g++ takes as long as there are instructions."""
-    assert _instructions(12) - _instructions(2) < 10 * 40
+@pytest.mark.parametrize("access", ACCESSES.values(), ids=ACCESSES.keys())
+def test_what_is_partly_there_takes_few_instructions(access: str) -> None:
+    """A kernel may have fifty such accesses: g++ takes as long as there are instructions."""
+    assert _instructions(access, 12) - _instructions(access, 2) < 10 * 30
 
 
 @pytest.mark.parametrize("isa", ISAS)

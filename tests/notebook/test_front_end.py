@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from tests.processes import child_environment
 
-from .kernels import execute
+from .kernels import execute, kernel_command
 from .test_completion import CASES, MODES, OPTIONS
 
 SETUP = (
@@ -27,7 +26,7 @@ def client() -> Iterator[Any]:
     manager_of = pytest.importorskip("jupyter_client.manager")
     pytest.importorskip("ipykernel")
     manager = manager_of.KernelManager(kernel_name="python3")
-    manager.kernel_spec.argv[0] = sys.executable
+    manager.kernel_spec.argv = kernel_command()
     manager.start_kernel(env=child_environment())
     client = manager.blocking_client()
     client.start_channels()

@@ -85,7 +85,7 @@ def test_unloading_restores_everything(shell):
 def test_quickstart_runs_in_a_real_kernel():
     nbformat = pytest.importorskip("nbformat")
     notebook = nbformat.read(ROOT / "demos" / "quickstart.ipynb", as_version=4)
-    execute(notebook, ROOT / "demos")
+    execute(notebook, ROOT / "demos", fresh=True)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     html = [o["data"]["text/html"] for o in outputs if "text/html" in o.get("data", {})]
     assert any("graph break" in text for text in html)

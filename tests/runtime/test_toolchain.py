@@ -172,7 +172,8 @@ def test_libraries_are_unloaded_with_their_last_user(target, tmp_path):
         image = load_image(copy, "test")
         number = ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_void_p)(image.address("number"))
         assert number(None) == n
-        assert _mapped() == before + 1
+        if n % 50 == 0:  # a process maps thousands of files, and each time tells of all
+            assert _mapped() == before + 1
     del image
     assert _mapped() == before
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import cache
+from typing import NamedTuple
+
 import pytest
 import torch
 
@@ -56,48 +60,49 @@ def fan(x, n):
     return tuple(x * k + 1 for k in range(n))
 
 
+LONG = 900
 SHAPES = (line, reversed_line, two_branches, turning, row_by_row, fan)
 
 
-def values_made(program, n, monkeypatch):
-    """How many nodes scheduling asks for, and the schedule."""
+class Scheduled(NamedTuple):
+    values: int  # nodes that scheduling asks for
+    costs: int  # of how many it asks for the cost
+    kernels: tuple
+
+
+@cache
+def scheduled(program, n):
+    """A program of `n` steps; the longest take a second, so they are scheduled for all tests."""
     unfused = lowered(lambda x: program(x, n), torch.randn(16, 16))
-    count = 0
-    make = Interned.__call__
+    counts = Counter()
+    make, ask = Interned.__call__, score.op_cost
 
     def counted(cls, *args, **kwargs):
-        nonlocal count
-        count += issubclass(cls, Value)
+        counts["values"] += issubclass(cls, Value)
         return make(cls, *args, **kwargs)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Interned, "__call__", counted)
-        result = schedule(unfused, TARGET, Options())
-    return count, result
-
-
-@pytest.mark.parametrize("program", SHAPES)
-def test_values_made_grow_with_the_program(program, monkeypatch):
-    short, _ = values_made(program, 100, monkeypatch)
-    long, _ = values_made(program, 400, monkeypatch)
-    assert 0 < long < 6 * short  # 4 times as long; in step with the square it were 16
-
-
-@pytest.mark.parametrize("program", SHAPES)
-def test_costs_are_added_up_as_values_grow(program, monkeypatch):
-    """The cost of a longer value is asked for at each step: not summed up anew from its start."""
-    count = 0
-    ask = score.op_cost
-
-    def counted(value):
-        nonlocal count
-        count += 1
+    def counted_cost(value):
+        counts["costs"] += 1
         return ask(value)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(score, "op_cost", counted)
-        values_made(program, 400, monkeypatch)
-    assert 0 < count < 100 * 400  # a line that is summed up from its start makes 300,000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Interned, "__call__", counted)
+        patch.setattr(score, "op_cost", counted_cost)
+        kernels = tuple(nests(schedule(unfused, TARGET, Options())))
+    return Scheduled(counts["values"], counts["costs"], kernels)
+
+
+@pytest.mark.parametrize("program", SHAPES)
+def test_values_made_grow_with_the_program(program):
+    # 4 times as long; in step with the square it were 16
+    assert 0 < scheduled(program, LONG).values < 6 * scheduled(program, LONG // 4).values
+
+
+@pytest.mark.parametrize("program", SHAPES)
+def test_costs_are_added_up_as_values_grow(program):
+    """The cost of a longer value is asked for at each step: not summed up anew from its start."""
+    # a line that is summed up from its start makes 1,500,000
+    assert 0 < scheduled(program, LONG).costs < 100 * LONG
 
 
 def test_nests_that_share_nothing_are_not_compared(monkeypatch):
@@ -122,9 +127,8 @@ def test_nests_that_share_nothing_are_not_compared(monkeypatch):
 
 
 @pytest.mark.parametrize("program", SHAPES)
-def test_kernels_of_long_programs_are_bounded(program, monkeypatch):
-    _, result = values_made(program, 900, monkeypatch)
-    kernels = nests(result)
+def test_kernels_of_long_programs_are_bounded(program):
+    kernels = scheduled(program, LONG).kernels
     assert len(kernels) > 1
     for nest in kernels:
         assert walk_cost(nest.stores) <= MAX_NODES + 50

@@ -55,6 +55,7 @@ namespace jm {
 
 template <class T, int N> struct Vec;
 template <int N> using Mask = Vec<bool, N>;
+template <int N> JM_INLINE uint64_t bits(Mask<N> m);
 template <class T, int N> struct Halves {
     Vec<T, N / 2> lo, hi;
 };
@@ -68,6 +69,12 @@ template <class W, class R, int... I> JM_INLINE W concat(R a, R b, seq<I...>) {
 }
 template <class T> JM_INLINE uint8_t* bytes_of(T* p) { return (uint8_t*)p; }
 template <class T> JM_INLINE const uint8_t* bytes_of(const T* p) { return (const uint8_t*)p; }
+// What AVX-512 reads and writes anywhere by one instruction for eight lanes. Lane by lane, where each asks whether it
+// counts, 16 lanes are as many branches: g++ 12 took 0.54 s for the backward of two index_selects, now 0.42 s. Addresses
+// that are told by a stride are read faster by 16 loads (49 us for 100 000 floats, 95 by gathers), if all lanes count.
+template <class T, int N> constexpr bool by_index = JM_AVX512 && N >= 8 && sizeof(T) >= 4;
+JM_INLINE uint64_t first_bits(int64_t n);
+template <int N> JM_INLINE Vec<int64_t, N> strides(int64_t stride);
 }   // namespace detail
 
 // One element of memory. A bool there is any byte, and true unless it is 0: to C++ other bytes are no bool at all.
@@ -118,16 +125,20 @@ template <class T, int N> struct Vec {
     static JM_INLINE Vec load(const T* p);
     static JM_INLINE Vec load(const T* p, int64_t n, T fill = T{});
     static JM_INLINE Vec load_lanes(const T* p, uint64_t bits, T fill);
+    static JM_INLINE Vec gather_lanes(const T* p, Vec<int64_t, N> index, uint64_t bits, T fill);
+    JM_INLINE void scatter_lanes(T* p, Vec<int64_t, N> index, uint64_t bits) const;
     JM_INLINE void store(T* p) const;
     JM_INLINE void store(T* p, int64_t n) const;
     JM_INLINE void stream(T* p) const;
 
     static JM_INLINE Vec gather(const T* p, Vec<int64_t, N> index) {
+        if constexpr (detail::by_index<T, N>) return gather_lanes(p, index, ~uint64_t(0), T{});
         T lanes[N];
         for (int i = 0; i < N; ++i) lanes[i] = element(p, index[i]);
         return load(lanes);
     }
     static JM_INLINE Vec gather(const T* p, Vec<int64_t, N> index, Mask<N> mask, T fill = T{}) {
+        if constexpr (detail::by_index<T, N>) return gather_lanes(p, index, bits(mask), fill);
         T lanes[N];
         for (int i = 0; i < N; ++i) lanes[i] = mask[i] ? element(p, index[i]) : fill;
         return load(lanes);
@@ -138,18 +149,24 @@ template <class T, int N> struct Vec {
         return load(lanes);
     }
     static JM_INLINE Vec strided(const T* p, int64_t stride, int64_t n, T fill = T{}) {
+        if constexpr (detail::by_index<T, N>)
+            return gather_lanes(p, detail::strides<N>(stride), detail::first_bits(n), fill);
         T lanes[N];
         for (int i = 0; i < N; ++i) lanes[i] = i < n ? element(p, i * stride) : fill;
         return load(lanes);
     }
     JM_INLINE void scatter(T* p, Vec<int64_t, N> index) const {
+        if constexpr (detail::by_index<T, N>) return scatter_lanes(p, index, ~uint64_t(0));
         for (int i = 0; i < N; ++i) p[index[i]] = (*this)[i];
     }
     JM_INLINE void scatter(T* p, Vec<int64_t, N> index, Mask<N> mask) const {
+        if constexpr (detail::by_index<T, N>) return scatter_lanes(p, index, bits(mask));
         for (int i = 0; i < N; ++i)
             if (mask[i]) p[index[i]] = (*this)[i];
     }
     JM_INLINE void scatter_strided(T* p, int64_t stride, int64_t n = N) const {
+        if constexpr (detail::by_index<T, N>)
+            return scatter_lanes(p, detail::strides<N>(stride), detail::first_bits(n));
         for (int i = 0; i < N; ++i)
             if (i < n) p[i * stride] = (*this)[i];
     }
@@ -175,6 +192,10 @@ template <class T, int N> JM_INLINE Vec<T, N> iota(T start = T(0)) {
     T lanes[N];
     for (int i = 0; i < N; ++i) lanes[i] = T(i);
     return add(Vec<T, N>::load(lanes), Vec<T, N>(start));
+}
+
+template <int N> JM_INLINE Vec<int64_t, N> detail::strides(int64_t stride) {
+    return mul(iota<int64_t, N>(), Vec<int64_t, N>(stride));
 }
 
 // --- masks ---------------------------------------------------------------------------------------
@@ -392,6 +413,31 @@ template <class T, int N> JM_INLINE Vec<T, N> Vec<T, N>::load_lanes(const T* p, 
         return load(lanes);
     }
 }
+
+// Of lanes that have one index the last is written, as by a loop.
+#if JM_AVX512
+template <class T, int N>
+JM_INLINE Vec<T, N> Vec<T, N>::gather_lanes(const T* p, Vec<int64_t, N> index, uint64_t bits, T fill) {
+    using Index = raw<long long, 8>;
+    if constexpr (N > 8) {
+        constexpr int H = N / 2;
+        return join(Vec<T, H>::gather_lanes(p, index.lo(), bits, fill),
+                    Vec<T, H>::gather_lanes(p, index.hi(), bits >> H, fill));
+    } else if constexpr (sizeof(T) == 8)
+        return Vec((storage)__builtin_ia32_gatherdiv8di((Index)Vec(fill).v, p, (Index)index.v, bits, 8));
+    else
+        return Vec((storage)__builtin_ia32_gatherdiv16si((raw<int, 8>)Vec(fill).v, p, (Index)index.v, bits, 4));
+}
+template <class T, int N>
+JM_INLINE void Vec<T, N>::scatter_lanes(T* p, Vec<int64_t, N> index, uint64_t bits) const {
+    using Index = raw<long long, 8>;
+    if constexpr (N > 8) {
+        lo().scatter_lanes(p, index.lo(), bits);
+        hi().scatter_lanes(p, index.hi(), bits >> (N / 2));
+    } else if constexpr (sizeof(T) == 8) __builtin_ia32_scatterdiv8di(p, bits, (Index)index.v, (Index)v, 8);
+    else __builtin_ia32_scatterdiv16si(p, bits, (Index)index.v, (raw<int, 8>)v, 4);
+}
+#endif
 
 template <class T, int N> JM_INLINE void Vec<T, N>::store(T* p) const {
     if constexpr (is_bool<T>) convert<uint8_t>(*this).store(detail::bytes_of(p));
