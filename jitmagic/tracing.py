@@ -24,7 +24,8 @@ from .graph.node_meta import lines_of
 from .guards.read import read_source
 from .guards.source import Source
 from .symbols.interval import INT64, Interval
-from .symbols.size import hintless, is_of_tensor
+from .symbols.scalar import Symbol
+from .symbols.size import SizeOf, hintless, is_of_tensor
 from .trace.breaks import FailedOperation
 from .trace.concrete import places_of
 from .trace.machine import trace
@@ -87,9 +88,11 @@ def _trace_sizes(
     traced = run(dynamic)
     if options.dynamic is None and dynamic is not None:
         changed = resized(traced, lambda source: marked_static(read_source(source, snapshot)))
-        if changed:
-            again = run(partial(_also, dynamic, partial(_changed, changed)))
-            traced = again if has_own_symbols(handle, again) else traced
+        for ones in (True, False) if changed else ():
+            again = run(partial(_also, dynamic, partial(_changed, changed, ones)))
+            if has_own_symbols(handle, again) and (not ones or _ends_alike(again, traced)):
+                traced = again
+                break
     if not (isinstance(traced.exit, Break) and has_own_symbols(handle, traced)):
         return traced
     if ends_at_loop(traced):
@@ -137,9 +140,17 @@ def _known(
     return loops_of(handle.flat, may_roll, peels), foresees
 
 
-def _changed(changed: Resized, source: Source, tensor: torch.Tensor) -> Mapping[int, Interval]:
+def _changed(
+    changed: Resized, ones: bool, source: Source, tensor: torch.Tensor
+) -> Mapping[int, Interval]:
     """The dimensions that the frame itself makes vary."""
-    return dict.fromkeys(changed.dims(source, tensor, is_argument(source, tensor)), INT64)
+    return changed.ranges(source, tensor, is_argument(source, tensor), ones)
+
+
+def _ends_alike(one: Trace, other: Trace) -> bool:
+    """Whether no size has ended a graph, or both end for the same reason."""
+    ends = [trace.exit.index if isinstance(trace.exit, Break) else None for trace in (one, other)]
+    return ends[0] == ends[1]
 
 
 def _also(
@@ -160,8 +171,12 @@ def _also(
 def has_own_symbols(handle: Handle, traced: Trace) -> bool:
     """Whether sizes are symbols because they were seen to change."""
     symbols = places_of(traced)
-    found = any(is_of_tensor(symbol) and not hintless(symbol) for symbol in symbols)
+    found = any(is_of_tensor(symbol) and not _was_asked_for(symbol) for symbol in symbols)
     return handle.options.dynamic is None and found
+
+
+def _was_asked_for(symbol: Symbol) -> bool:
+    return hintless(symbol) and not (isinstance(symbol.origin, SizeOf) and symbol.origin.growing)
 
 
 def trace_statically(
