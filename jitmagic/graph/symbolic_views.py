@@ -170,13 +170,14 @@ def _slice(
 ) -> torch.Tensor | None:
     shape, stride, offset = _layout(x)
     place, by = _dim(dim, len(shape)), as_dimension(step)
-    if place is None or isinstance(by, Size) or by <= 0:
+    if place is None or not by > 0:
         return None
     size = shape[place]
     first = _bound(0 if start is None else as_dimension(start), size)
     last = size if _is_open(end) else _bound(as_dimension(end), size)
     length = last - lesser(first, last)
-    shape[place] = length if by == 1 else (length + (by - 1)) // by
+    is_one = not isinstance(by, Size) and by == 1
+    shape[place] = length if is_one else (length + (by - 1)) // by
     offset = offset + first * stride[place]
     stride[place] = stride[place] * by
     return _strided(x, shape, stride, offset)
