@@ -183,6 +183,16 @@ def _unfold(x: torch.Tensor, dimension: int, size: Any, step: Any) -> torch.Tens
     return x.as_strided([*shape, size], strides, x.storage_offset())
 
 
+def _unsafe_chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Any:
+    """As ATen/native/TensorShape.cpp has it, which asks for the size."""
+    if type(chunks) is not int or chunks <= 0 or not -x.dim() <= dim < x.dim():
+        return None
+    size = x.shape[dim]
+    if not isinstance(size, torch.SymInt):
+        return None
+    return torch.unsafe_split(x, (size + (chunks - 1)) // chunks, dim)
+
+
 # Each gives None where its function is called as it is.
 _BY_OPERATORS: Mapping[Any, Callable[..., Any]] = {
     interpolate: _interpolate,
@@ -191,4 +201,6 @@ _BY_OPERATORS: Mapping[Any, Callable[..., Any]] = {
     torch.Tensor.diagonal: _diagonal,
     torch.diagonal: _diagonal,
     torch.Tensor.unfold: _unfold,
+    torch.unsafe_chunk: _unsafe_chunk,
+    torch.Tensor.unsafe_chunk: _unsafe_chunk,
 }
