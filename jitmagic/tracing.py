@@ -24,16 +24,20 @@ from .graph.node_meta import lines_of
 from .guards.read import read_source
 from .guards.source import Source
 from .symbols.interval import INT64, Interval
-from .symbols.size import hintless, is_of_tensor
+from .symbols.scalar import Symbol
+from .symbols.size import SizeOf, hintless, is_of_tensor
 from .trace.breaks import FailedOperation
 from .trace.concrete import places_of
 from .trace.machine import trace
+from .trace.peeled import is_peeled
 from .trace.restarts import Stop
 from .trace.result import Break, Trace
 from .trace.rolled import (
     Loops,
+    begins_loop,
     counts_of_rounds,
     ends_at_loop,
+    hand_on,
     items_of_round,
     loops_of,
     note,
@@ -55,7 +59,7 @@ def trace_frame(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> T
         longer = replace(options, unroll_limit=_PARAMETERS * options.unroll_limit)
         return trace(snapshot, longer, stop, varying)
     traced = _trace_sizes(handle, snapshot, stop, varying)
-    handle.flat.root.handed_on.add(traced, handle.flat.at)
+    hand_on(handle.flat, traced)
     return traced
 
 
@@ -75,7 +79,7 @@ def _trace_sizes(
     if handle.goes_on is not None:
         handed_on, args = handle.flat.root.handed_on, (*snapshot.args, *snapshot.cells)
         dynamic = dynamic_dims(options, differing, handed_on.is_constant)
-        dynamic = dynamic and partial(_also, dynamic, handed_on.dims)
+        dynamic = dynamic and partial(_also, dynamic, handed_on.ranges)
         flat = handle.flat
         read = flat.item if options.dynamic is True and flat.head in handed_on.reads else None
         numbers = handed_on.numbers_of(flat.parameters, args, read)
@@ -84,9 +88,11 @@ def _trace_sizes(
     traced = run(dynamic)
     if options.dynamic is None and dynamic is not None:
         changed = resized(traced, lambda source: marked_static(read_source(source, snapshot)))
-        if changed:
-            again = run(partial(_also, dynamic, partial(_changed, changed)))
-            traced = again if has_own_symbols(handle, again) else traced
+        for ones in (True, False) if changed else ():
+            again = run(partial(_also, dynamic, partial(_changed, changed, ones)))
+            if has_own_symbols(handle, again) and (not ones or _ends_alike(again, traced)):
+                traced = again
+                break
     if not (isinstance(traced.exit, Break) and has_own_symbols(handle, traced)):
         return traced
     if ends_at_loop(traced):
@@ -114,44 +120,63 @@ def _trace_loops(
     if any(constant.origin in items for constant in traced.specialized):
         unroll(flat)
         traced = trace(snapshot, options, stop, varying, dynamic, *_known(handle))
+    run = partial(trace, snapshot, options, stop, numbers, dynamic)
     rounds = [] if options.fullgraph else counts_of_rounds(traced)
     if rounds:
-        known = _known(handle, may_roll=True)
-        rolled = trace(snapshot, options, stop, numbers, dynamic, *known)
+        rolled = run(*_known(handle, may_roll=True))
         traced = rolled if ends_at_loop(rolled) else traced
+    if begins_loop(flat, traced):
+        behind = run(*_known(handle, may_roll=True, peels=True))
+        traced = behind if is_peeled(flat, traced, behind) else traced
     note(flat, traced)
     return traced
 
 
-def _known(handle: Handle, may_roll: bool = False) -> tuple[Loops, Callable[[str], bool] | None]:
+def _known(
+    handle: Handle, may_roll: bool = False, peels: bool = False
+) -> tuple[Loops, Callable[[str], bool] | None]:
     """Of loops, and the files in which data decide as they do in this call."""
     foresees = is_library_file if handle.ledger.foresees else None
-    return loops_of(handle.flat, may_roll), foresees
+    return loops_of(handle.flat, may_roll, peels), foresees
 
 
-def _changed(changed: Resized, source: Source, tensor: torch.Tensor) -> set[int]:
+def _changed(
+    changed: Resized, ones: bool, source: Source, tensor: torch.Tensor
+) -> Mapping[int, Interval]:
     """The dimensions that the frame itself makes vary."""
-    return changed.dims(source, tensor, is_argument(source, tensor))
+    return changed.ranges(source, tensor, is_argument(source, tensor), ones)
+
+
+def _ends_alike(one: Trace, other: Trace) -> bool:
+    """Whether no size has ended a graph, or both end for the same reason."""
+    ends = [trace.exit.index if isinstance(trace.exit, Break) else None for trace in (one, other)]
+    return ends[0] == ends[1]
 
 
 def _also(
     dims: Dims,
-    more: Callable[[Source, torch.Tensor], set[int]],
+    more: Dims,
     source: Source,
     tensor: torch.Tensor,
 ) -> Mapping[int, Interval]:
     """What varies, and more of it."""
     found = dict(dims(source, tensor))
-    for place in more(source, tensor) - found.keys() - marked_static(tensor):
-        found[place] = INT64
+    static = marked_static(tensor)
+    for place, limits in more(source, tensor).items():
+        if place not in static and found.get(place, INT64) == INT64:
+            found[place] = limits
     return dict(sorted(found.items()))
 
 
 def has_own_symbols(handle: Handle, traced: Trace) -> bool:
     """Whether sizes are symbols because they were seen to change."""
     symbols = places_of(traced)
-    found = any(is_of_tensor(symbol) and not hintless(symbol) for symbol in symbols)
+    found = any(is_of_tensor(symbol) and not _was_asked_for(symbol) for symbol in symbols)
     return handle.options.dynamic is None and found
+
+
+def _was_asked_for(symbol: Symbol) -> bool:
+    return hintless(symbol) and not (isinstance(symbol.origin, SizeOf) and symbol.origin.growing)
 
 
 def trace_statically(

@@ -3,8 +3,9 @@
 Comes in: a call whose arguments have symbolic sizes, and who runs it on meta tensors. Goes out: its
 results with Sizes, or None. The call runs on meta tensors of several vectors of sizes that the
 guards let in; a size of its results is the expression of these symbols that has the values seen at
-two of them, if it has those at the others too. Several remainders of division are among them. It is
-a conjecture all the same: `graph/concrete.py` compares each spec at each vector that is compiled.
+two of them, if it has those at the others too. Several remainders of division are among them; what
+a number of the call makes of a dimension (windows.py) is read off close ones. It is a conjecture
+all the same: `graph/concrete.py` compares each spec at each vector that is compiled.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from .memory import storages_in
 from .nested import rebuilt
 from .node_meta import tensors_in
 from .sym_node import as_dimension, as_dimensions, as_torch, sizes_in
+from .windows import Unlike, Windows, windows_in
 
 __all__ = ["Known", "at_this_call", "other_vectors", "told_at_vectors"]
 
@@ -34,6 +36,8 @@ Run = Callable[[Any], tuple[Any, Collection[int]]]
 # From the sizes of this call: all remainders of 2, 3 and 4, and several multiples of 4 and 16.
 _STEPS = (0, 97, 12, 35, 46, 61, 64, 240, 211, 48)
 _SMALL_STEPS = (1, 2, 3, 5, 7)  # where data decide, there may be no larger ones
+# Of numbers that most calls refuse (a kernel larger than the image): divisors of what has many.
+_CLOSE_STEPS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, -1)
 _APART = 12  # so that symbols differ; even, so that all may be even at once
 _FEWEST = 4
 _FEW = 2
@@ -41,10 +45,6 @@ _PAIRS = ((1, 3), (1, 2), (0, 1), (2, 3))
 _WINDOWS, _PARTS = (-1, 1, -2, 2, -3, 3, -4, 4), (2, 3, 4)
 _MOST_PAIRS = 8  # of sizes, each of which is tried
 _MOST = 1 << 14  # larger sizes than this are left out: some calls count them one by one
-
-
-class _Unlike(Exception):
-    """The results at two vectors are not the same but for sizes."""
 
 
 def told_at_vectors(run: Run, arguments: Any) -> Any:
@@ -102,9 +102,24 @@ def _that_may_be_equal(arguments: Any) -> list[tuple[Expr, Expr]]:
 
 
 def _told(run: Run, arguments: Any, context: Context, symbols: Sequence[Symbol]) -> Any:
+    told = _read(run, arguments, context, symbols, _vectors(context, symbols), None)
+    if told is None and (windows := windows_in(arguments)):
+        close = _vectors(context, symbols, _CLOSE_STEPS)
+        told = _read(run, arguments, context, symbols, close, windows)
+    return told
+
+
+def _read(
+    run: Run,
+    arguments: Any,
+    context: Context,
+    symbols: Sequence[Symbol],
+    vectors: list[Known],
+    windows: list[Expr] | None,
+) -> Any:
+    """The results at these vectors, whose sizes may be `windows` of others."""
     sizes = list(dict.fromkeys(sizes_in(arguments)))
     of_data = [one for one in symbols if context.of_data(one)]
-    vectors = _vectors(context, symbols)
     if len(vectors) < _FEWEST:
         return None
     given = [_at(arguments, known, {}) for known in vectors]
@@ -121,9 +136,10 @@ def _told(run: Run, arguments: Any, context: Context, symbols: Sequence[Symbol])
             return None  # views lie as their rules say
     results = [result for result, _ in outcomes]
     exprs = [*(size.expr for size in sizes), *_near(symbols)]
+    reader = Windows if windows else _Reader
     try:
-        made = _joined(results, _Reader(exprs, vectors, context))
-    except _Unlike:
+        made = _joined(results, reader([*exprs, *(windows or ())], vectors, context))
+    except Unlike:
         return None
     for few in (0, 1) if of_data else ():
         if not _holds_for(made, run, arguments, {**vectors[0], **dict.fromkeys(of_data, few)}):
@@ -195,7 +211,7 @@ def _outcomes(
                 raise
             continue
         if len(made) == 2 and len({len(list(tensors_in(one))) for one, _ in made.values()}) > 1:
-            raise _Unlike
+            raise Unlike
     return dict(sorted(made.items()))
 
 
@@ -230,12 +246,14 @@ def _near(symbols: Sequence[Symbol]) -> Iterator[Expr]:
             yield from (moved, *(floordiv(moved, part) for part in _PARTS))
 
 
-def _vectors(context: Context, symbols: Sequence[Symbol]) -> list[Known]:
+def _vectors(
+    context: Context, symbols: Sequence[Symbol], steps: Sequence[int] = _STEPS
+) -> list[Known]:
     """Values of the symbols that pass the guards, those of this call first."""
     ranges = {symbol: context.range_of(symbol) for symbol in symbols}
     free = [s for s, limits in ranges.items() if limits is None or limits.low != limits.high]
     hints: Known = {symbol: context.hint_of(symbol) for symbol in symbols}
-    steps = (*_STEPS, *_SMALL_STEPS) if any(map(context.of_data, symbols)) else _STEPS
+    steps = (*_STEPS, *_SMALL_STEPS) if any(map(context.of_data, symbols)) else steps
 
     def vectors(moving: Sequence[Symbol]) -> Iterator[Known]:
         for step in steps if moving else ():
@@ -305,32 +323,35 @@ class _Reader:
             expr = readings.read(numbers[a], numbers[b])
             if expr is not None and self._values(expr) == list(numbers):
                 return size_of(expr, self._context)
-        raise _Unlike
+        raise Unlike
 
     def _values(self, expr: Expr) -> list[int]:
         made = size_of(expr, self._context)
         return [value_of(made, dict(known)) for known in self._vectors]
 
 
-def _joined(results: Sequence[Any], read: _Reader) -> Any:
+Read = Callable[[Sequence[int]], Any]
+
+
+def _joined(results: Sequence[Any], read: Read) -> Any:
     first = results[0]
     if len({type(one) for one in results}) > 1:
-        raise _Unlike
+        raise Unlike
     if isinstance(first, torch.Tensor):
         return _joined_tensor(results, read)
     if isinstance(first, tuple | list):
         if len({len(one) for one in results}) > 1:
-            raise _Unlike
+            raise Unlike
         return rebuilt(first, [_joined(items, read) for items in zip(*results, strict=True)])
     if any(one != first for one in results):
-        raise _Unlike
+        raise Unlike
     return first
 
 
-def _joined_tensor(tensors: Sequence[torch.Tensor], read: _Reader) -> torch.Tensor:
+def _joined_tensor(tensors: Sequence[torch.Tensor], read: Read) -> torch.Tensor:
     facts = {(t.dtype, t.dim(), t.requires_grad, t.storage_offset(), t.device) for t in tensors}
     if len(facts) > 1 or tensors[0].storage_offset():
-        raise _Unlike
+        raise Unlike
     shape, stride = (
         [as_torch(read(numbers)) for numbers in zip(*each, strict=True)]
         for each in ([t.shape for t in tensors], [t.stride() for t in tensors])

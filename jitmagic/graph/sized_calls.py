@@ -150,9 +150,57 @@ def _fill_diagonal(x: torch.Tensor, fill_value: Any, wrap: bool = False) -> torc
     return x
 
 
+def _diagonal(
+    x: torch.Tensor, offset: Any = 0, dim1: int = 0, dim2: int = 1
+) -> torch.Tensor | None:
+    """That of the part of x which begins there: an offset is an int to torch, a start is none."""
+    if not isinstance(offset, torch.SymInt):
+        return None
+    rank = x.dim()
+    if rank < 2 or not all(-rank <= dim < rank for dim in (dim1, dim2)):
+        return None
+    dim, start = (dim2, offset) if offset >= 0 else (dim1, -offset)
+    size = x.shape[dim]
+    # An empty one begins where x does.
+    part = x.narrow(dim, start, size - start) if start < size else x.narrow(dim, 0, 0)
+    return part.diagonal(0, dim1, dim2)
+
+
+def _unfold(x: torch.Tensor, dimension: int, size: Any, step: Any) -> torch.Tensor | None:
+    """As the view that it is: both numbers are ints to torch."""
+    if not any(isinstance(number, torch.SymInt) for number in (size, step)):
+        return None
+    rank = x.dim()
+    if not -rank <= dimension < rank:
+        return None
+    dim = dimension % rank
+    if size < 0 or step <= 0 or size > x.shape[dim]:
+        return None  # which raises
+    shape, stride = list(x.shape), list(x.stride())
+    shape[dim] = (shape[dim] - size) // step + 1
+    strides = [*stride, stride[dim]]
+    strides[dim] = strides[dim] * step
+    return x.as_strided([*shape, size], strides, x.storage_offset())
+
+
+def _unsafe_chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Any:
+    """As ATen/native/TensorShape.cpp has it, which asks for the size."""
+    if type(chunks) is not int or chunks <= 0 or not -x.dim() <= dim < x.dim():
+        return None
+    size = x.shape[dim]
+    if not isinstance(size, torch.SymInt):
+        return None
+    return torch.unsafe_split(x, (size + (chunks - 1)) // chunks, dim)
+
+
 # Each gives None where its function is called as it is.
 _BY_OPERATORS: Mapping[Any, Callable[..., Any]] = {
     interpolate: _interpolate,
     max_pool1d: _max_pool1d,
     torch.Tensor.fill_diagonal_: _fill_diagonal,
+    torch.Tensor.diagonal: _diagonal,
+    torch.diagonal: _diagonal,
+    torch.Tensor.unfold: _unfold,
+    torch.unsafe_chunk: _unsafe_chunk,
+    torch.Tensor.unsafe_chunk: _unsafe_chunk,
 }

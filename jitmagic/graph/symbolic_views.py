@@ -170,13 +170,14 @@ def _slice(
 ) -> torch.Tensor | None:
     shape, stride, offset = _layout(x)
     place, by = _dim(dim, len(shape)), as_dimension(step)
-    if place is None or isinstance(by, Size) or by <= 0:
+    if place is None or not by > 0:
         return None
     size = shape[place]
     first = _bound(0 if start is None else as_dimension(start), size)
     last = size if _is_open(end) else _bound(as_dimension(end), size)
     length = last - lesser(first, last)
-    shape[place] = length if by == 1 else (length + (by - 1)) // by
+    is_one = not isinstance(by, Size) and by == 1
+    shape[place] = length if is_one else (length + (by - 1)) // by
     offset = offset + first * stride[place]
     stride[place] = stride[place] * by
     return _strided(x, shape, stride, offset)
@@ -297,6 +298,22 @@ def _alias(x: torch.Tensor) -> torch.Tensor:
     return _strided(x, *_layout(x))
 
 
+def _copied(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Of `split_copy` and its like: what the view gives, each in memory of its own."""
+
+    def copies(*args: Any) -> Any:
+        made = rule(*args)
+        if made is None or isinstance(made, torch.Tensor):
+            return made if made is None else _fresh(made)
+        return list(map(_fresh, made))
+
+    return copies
+
+
+def _fresh(view: torch.Tensor) -> torch.Tensor:
+    return torch.empty(view.shape, dtype=view.dtype, device=view.device)
+
+
 _RULES: Mapping[Any, Callable[..., Any]] = {
     aten.view.default: _view,
     aten._unsafe_view.default: _view,
@@ -313,4 +330,10 @@ _RULES: Mapping[Any, Callable[..., Any]] = {
     aten.diagonal.default: _diagonal,
     aten.alias.default: _alias,
     aten.detach.default: _alias,
+    aten.unsafe_split.Tensor: _split,
+    aten.unsafe_split_with_sizes.default: _split_with_sizes,
+    aten.split_copy.Tensor: _copied(_split),
+    aten.split_with_sizes_copy.default: _copied(_split_with_sizes),
+    aten.unbind_copy.int: _copied(_unbind),
+    aten.diagonal_copy.default: _copied(_diagonal),
 }

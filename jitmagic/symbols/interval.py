@@ -13,7 +13,10 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["ANY_FLOAT", "EXACT", "INT64", "MANY", "Interval", "Unbacked", "farthest", "of_number"]
+__all__ = [
+    "ANY_FLOAT", "EXACT", "INT64", "MANY", "Growing", "Interval", "Unbacked", "farthest",
+    "of_number",
+]  # fmt: skip
 
 _LONGEST_SHIFT = 62
 _LONGEST_POWER = 64
@@ -198,7 +201,13 @@ class Unbacked(Interval):
     __slots__ = ()
 
     def narrowed(self, other: Interval) -> Unbacked:
-        return Unbacked(*super().narrowed(other))
+        return type(self)(*super().narrowed(other))
+
+
+class Growing(Unbacked):
+    """Of one that nobody asked for: the frame itself makes it vary."""
+
+    __slots__ = ()
 
 
 def of_number(number: float) -> Interval:

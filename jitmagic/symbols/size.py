@@ -51,12 +51,13 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class SizeOf:
     """The origin of a size's symbol: dimension `dim` of the tensor at `source`. `unbacked`: nothing
-    may be decided by it.
+    may be decided by it; `growing`: though nobody asked for that.
     """
 
     source: Hashable
     dim: int
     unbacked: bool = field(default=False, compare=False)
+    growing: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +96,13 @@ def stride_place(dim: int) -> int:
     return -2 - dim
 
 
-def origin_at(source: Hashable, place: int, unbacked: bool = False) -> SizeOf | StrideOf:
+def origin_at(
+    source: Hashable, place: int, unbacked: bool = False, growing: bool = False
+) -> SizeOf | StrideOf:
     """The origin of the symbol of a size or a stride."""
     if place < 0:
         return StrideOf(source, stride_place(place))
-    return SizeOf(source, place, unbacked)
+    return SizeOf(source, place, unbacked, growing)
 
 
 def is_of_tensor(symbol: Symbol) -> bool:

@@ -34,7 +34,7 @@ from ..bytecode import (
 from ..guards.source import UNNAMED
 from .handed_on import HandedOn
 
-__all__ = ["FlatCode", "ResumeKey", "Root", "carries_stack", "flatten"]
+__all__ = ["FlatCode", "ResumeKey", "Root", "carries_stack", "flatten", "item_name"]
 
 _SUPER_ARGUMENTS = 2
 
@@ -114,6 +114,12 @@ def carries_stack(name: str) -> bool:
 
 
 _STORES = frozenset({"STORE_DEREF", "STORE_FAST", "STORE_GLOBAL", "STORE_NAME"})
+
+
+def item_name(root: Root, head: Instruction, depth: int) -> str:
+    """The parameter that carries the next item of a loop, above that many stack values."""
+    following = dict(zip(root.body.instructions, root.body.instructions[1:], strict=False))[head]
+    return _stack_names(ResumeKey(following, (), (False,) * (depth + 1)))[-1]
 
 
 def _stack_names(key: ResumeKey) -> list[str]:

@@ -22,18 +22,22 @@ from .breaks import FilledList, GraphBreak, RolledLoop, RoundOfLoop
 from .handed_on import without_index
 from .library_files import is_library
 from .result import Break, Trace
-from .resume import FlatCode
+from .resume import FlatCode, item_name
+from .values.base import Value
 
 __all__ = [
     "UNROLLED",
     "Loops",
+    "begins_loop",
     "check_filled",
     "check_head",
     "counts_of_rounds",
     "ends_at_loop",
+    "hand_on",
     "items_of_round",
     "loops_of",
     "note",
+    "peels",
     "rounds_vary",
     "unroll",
 ]
@@ -41,17 +45,26 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """What a trace knows of loops of varying length. `may_roll`: they end the graph; the heads, by
-    number of instruction of the root frame's code, of those that do so in each round, and of those
-    that were found to need the number of the round."""
+    """What a trace knows of loops of varying length. `may_roll`: they end the graph, `peels`: after
+    one round of a loop that begins in it; the heads, by number of instruction of the root frame's
+    code, of those that do so in each round, and of those that were found to need the number of the
+    round."""
 
     may_roll: bool = False
+    peels: bool = False
     heads: frozenset[int] = frozenset()
     unrolled: frozenset[int] = frozenset()
     filled: frozenset[Source] = frozenset()  # lists that a loop of varying length fills
 
 
 UNROLLED = Loops()
+
+
+class _Begun:
+    """The heads of rolled loops whose first round is a part of this graph."""
+
+    def __init__(self) -> None:
+        self.heads: set[int] = set()
 
 
 def rounds_vary(machine: Any, symbols: Iterable[Symbol], what: str) -> NoReturn:
@@ -65,8 +78,25 @@ def rounds_vary(machine: Any, symbols: Iterable[Symbol], what: str) -> NoReturn:
 
 def check_head(machine: Any) -> None:
     """Break at the head of a loop that Python runs: the next instruction of the root frame."""
-    if machine.root.at in machine.loops.heads:
-        raise GraphBreak(RoundOfLoop.of())
+    at, loops = machine.root.at, machine.loops
+    if at not in loops.heads:
+        return
+    begun = machine.notes.root.of(_Begun).heads
+    if loops.peels and at not in begun and _begins_here(machine.root.stack[-1]):
+        begun.add(at)
+        return
+    raise GraphBreak(RoundOfLoop.of())
+
+
+def _begins_here(iterator: Value | None) -> bool:
+    """Whether the trace made it: Python goes on with one that was there before."""
+    return iterator is not None and iterator.source is None
+
+
+def peels(machine: Any) -> bool:
+    """Whether the first item of what has a varying number of them may be taken."""
+    here = machine.frame is machine.root
+    return here and machine.loops.peels and machine.loops.may_roll and _can_end(machine)
 
 
 def check_filled(machine: Any, source: Source | None) -> None:
@@ -96,7 +126,7 @@ def _is_foreseen(machine: Any) -> bool:
     return machine.foresees is not None and machine.foresees(machine.frame.program.body.filename)
 
 
-def loops_of(flat: FlatCode, may_roll: bool = False) -> Loops:
+def loops_of(flat: FlatCode, may_roll: bool = False, peels: bool = False) -> Loops:
     """What is known of the loops of a function that was compiled before."""
     root = flat.root
 
@@ -108,7 +138,7 @@ def loops_of(flat: FlatCode, may_roll: bool = False) -> Loops:
     filled = frozenset(root.handed_on.filled)
     if flat.head in root.counting and flat.item is not None:
         filled |= {Argument(-1, flat.item)}
-    return Loops(may_roll, numbers(root.rolled), numbers(root.unrolled), filled)
+    return Loops(may_roll, peels, numbers(root.rolled), numbers(root.unrolled), filled)
 
 
 def counts_of_rounds(trace: Trace) -> list[Hashable]:
@@ -124,6 +154,11 @@ def ends_at_loop(trace: Trace) -> bool:
     return isinstance(trace.exit, Break) and isinstance(trace.exit.reason, RolledLoop | FilledList)
 
 
+def begins_loop(flat: FlatCode, trace: Trace) -> bool:
+    """Whether Python goes on with one behind the trace that this is no round of."""
+    return ends_at_loop(trace) and flat.at[trace.exit.index] is not flat.head  # type: ignore[attr-defined]
+
+
 def note(flat: FlatCode, trace: Trace) -> None:
     """Have the loop that ended a trace be rolled from now on."""
     if not ends_at_loop(trace):
@@ -135,6 +170,14 @@ def note(flat: FlatCode, trace: Trace) -> None:
     else:
         flat.root.rolled.add(head)
         flat.root.handed_on.fill(trace)
+
+
+def hand_on(flat: FlatCode, trace: Trace) -> None:
+    """What varies at a break is known behind it."""
+    item = None
+    if isinstance(trace.exit, Break) and (head := flat.at[trace.exit.index]).op == "FOR_ITER":
+        item = item_name(flat.root, head, len(trace.exit.stack))
+    flat.root.handed_on.add(trace, flat.at, item)
 
 
 def unroll(flat: FlatCode) -> None:

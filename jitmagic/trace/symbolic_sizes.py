@@ -9,7 +9,8 @@ A stride is a symbol where it varies and is no product: that of a row `x[:, t]` 
 that the tensor does not have. Strides further out are products with it, where they were.
 
 Sizes 0 and 1 are never symbols: broadcasting, contiguity and empty results depend on them; but for
-dimensions that are unbacked, which have a symbol each and no hint. Nor are strides of 0 and 1.
+dimensions that are unbacked, or that the frame itself makes grow (written_back.py), which have a
+symbol each and no hint. Nor are strides of 0 and 1.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..guards.guard import Guard, SizesRelate
 from ..guards.source import Source
 from ..spec import TensorSpec
 from ..symbols.expr import Integer
-from ..symbols.interval import INT64, Interval, Unbacked
+from ..symbols.interval import INT64, Growing, Interval, Unbacked
 from ..symbols.scalar import Symbol
 from ..symbols.size import (
     Dimension,
@@ -64,8 +65,9 @@ def symbolic_shape(
 
     def symbol_at(place: int) -> Dimension:
         hint = spec.shape[place] if place >= 0 else spec.stride[stride_place(place)]
-        origin = origin_at(source, place, isinstance(varying[place], Unbacked))
-        return _symbol(symbols, origin, hint, varying[place], guards)
+        limits = varying[place]
+        kinds = isinstance(limits, Unbacked), isinstance(limits, Growing)
+        return _symbol(symbols, origin_at(source, place, *kinds), hint, limits, guards)
 
     shape: list[Any] = [symbol_at(d) if d in varying else n for d, n in enumerate(spec.shape)]
     strides = _products(spec, shape)
@@ -86,7 +88,7 @@ def _symbol(
     guards: list[Guard],
 ) -> Dimension:
     unbacked = isinstance(range, Unbacked)
-    name = f"s{len(symbols.sizes)}" + "u" * unbacked
+    name = f"s{len(symbols.sizes)}" + ("g" if isinstance(range, Growing) else "u") * unbacked
     limits = Interval(range.low, range.high)
     own = Symbol(name, int, limits, origin)
     symbol: Symbol = symbols.shared_symbol(own, hint)

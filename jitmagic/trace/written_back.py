@@ -1,7 +1,9 @@
 """Sizes that a frame itself makes vary: of tensors in whose place it leaves others.
 
 Comes in: a Trace. Goes out: the dimensions of its inputs that are of another size in the next call
-for certain, as a cache that has got one more token. To see it no second call is needed.
+for certain, as a cache that has got one more token. To see it no second call is needed. A size of
+one, which that cache has had first, is an unbacked one: were it a constant, the next call would
+need a variant of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import torch
 
 from ..guards.source import DictEntry, InstanceDict, Item, SlotAttr, Source
 from ..spec import TensorSpec
+from ..symbols.interval import INT64, Growing, Interval
 from .result import (
     Constant,
     Effect,
@@ -30,10 +33,13 @@ from .result import (
 __all__ = ["Resized", "resized"]
 
 Place = tuple[Source, Any]  # of what, and its attribute or key
+_FROM_ONE = Growing(1, INT64.high)
 
 
 class Resized:
-    """`dims` of inputs that the next call has in another size, and the sizes they had and got."""
+    """`dims` of inputs that the next call has in another size, and the sizes they had and got but
+    for one, which says nothing.
+    """
 
     __slots__ = ("_dims", "_sizes")
 
@@ -43,14 +49,17 @@ class Resized:
     def __bool__(self) -> bool:
         return bool(self._dims)
 
-    def dims(self, source: Source, tensor: torch.Tensor, is_argument: bool) -> set[int]:
+    def ranges(
+        self, source: Source, tensor: torch.Tensor, is_argument: bool, ones: bool
+    ) -> dict[int, Interval]:
         """Those of an input that vary. What an argument has as long as one of these was, or is from
-        now on, goes with it: a mask, positions.
+        now on, goes with it: a mask, positions. `ones`: also those of size one.
         """
         found = set(self._dims.get(source, ()))
-        if not is_argument:
-            return found
-        return found | {dim for dim, size in enumerate(tensor.shape) if size in self._sizes}
+        if is_argument:
+            found |= {dim for dim, size in enumerate(tensor.shape) if size in self._sizes}
+        sizes = {dim: tensor.shape[dim] for dim in found}
+        return {d: INT64 if n > 1 else _FROM_ONE for d, n in sizes.items() if ones or n > 1}
 
 
 def resized(traced: Trace, constants: Callable[[Source], Collection[int]]) -> Resized:
@@ -78,12 +87,12 @@ def resized(traced: Trace, constants: Callable[[Source], Collection[int]]) -> Re
         if changed:
             dims.setdefault(source, set()).update(changed)
             sizes.update(size for pair in changed.values() for size in pair)
-    return Resized(dims, frozenset(sizes))
+    return Resized(dims, frozenset(sizes - {1}))
 
 
 def _are_others(old: object, new: object) -> bool:
     """Two sizes of which the first is one that may be a symbol."""
-    return type(old) is int and type(new) is int and old > 1 and old != new
+    return type(old) is int and type(new) is int and old > 0 and old != new
 
 
 def _place_of(source: Source) -> Place | None:

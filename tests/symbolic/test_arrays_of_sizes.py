@@ -177,3 +177,40 @@ def test_sizes_that_were_seen_to_vary_vary_in_arrays() -> None:
         x = torch.randn(n, 7)
         alike(compiled(x), positions(x))
     assert len(handle_of(compiled).journal.records) == 2
+
+
+def given(a: Any) -> Any:
+    b = np.sin(a) * a.shape[1] + np.arange(a.shape[1])
+    return b.mean(axis=-1), a @ a.T, np.concatenate([a, b]), a[1:] - a[:-1], len(a)
+
+
+def given_and_written(a: Any) -> Any:
+    a[1:] *= 2.0
+    return torch.from_numpy(a).cumsum(0), a
+
+
+def in_a_list(a: Any) -> Any:
+    first, second = [a, np.asfortranarray(a)]
+    return first + second, np.where(first > 0, second, 0.0)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("program", [given, given_and_written, in_a_list])
+def test_arrays_among_the_arguments(program: Any, dynamic: bool | None, backend: str) -> None:
+    """Of any size and step from one row to the next; a size of one or zero is a variant."""
+    compiled = jitmagic.jit(program, backend=backend, dynamic=dynamic, options={"keep": "compiled"})
+    rng, counts = np.random.default_rng(0), []
+    for rows, columns in ((5, 4), (8, 3), (9, 7), (16, 6), (200, 11), (5, 4), (1, 4), (0, 4)):
+        ours = rng.standard_normal((rows, columns))
+        theirs = ours.copy()
+        alike(compiled(ours), program(theirs))
+        np.testing.assert_array_equal(ours, theirs)
+        records = [r for r in handle_of(compiled).journal.records if r.result("trace") is not None]
+        counts.append(max(Counter(r.frame for r in records).values()))
+    assert counts[-3] == (1 if dynamic else 2)
+    for step in (2, 3):
+        ours = rng.standard_normal((14, 20))[:, ::step]
+        theirs = ours.copy()
+        alike(compiled(ours)[0], program(theirs)[0])
+    assert handle_of(compiled).given_up is None

@@ -342,16 +342,46 @@ def step(cache: Layer, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", ["attribute", "list", "dict"])
 @pytest.mark.parametrize("backend", ["eager", "native"])
-def test_what_a_frame_makes_grow_is_a_symbol_at_once(kind: str, backend: str) -> None:
-    """And the mask that grows with it."""
+@pytest.mark.parametrize("start", [1, 5])
+def test_what_a_frame_makes_grow_is_a_symbol_at_once(kind: str, backend: str, start: int) -> None:
+    """And the mask that grows with it. One that begins at one is an unbacked size."""
     made = jitmagic.jit(step, backend=backend, options={"keep": "compiled"})
-    ours, theirs = (Layer(kind, torch.ones(5, 4)) for _ in range(2))
-    for n in range(6, 30):
+    ours, theirs = (Layer(kind, torch.ones(start, 4)) for _ in range(2))
+    for n in range(start + 1, 30):
         x, mask = torch.randn(1, 4), torch.rand(n) > 0.2
         mask[-1] = True
         check(made(ours, x, mask), step(theirs, x, mask))
         assert ours.read().shape == theirs.read().shape == (n, 4)
     assert compiles(made) == 1
+
+
+def spread(cache: Layer) -> torch.Tensor:
+    """A size of one is spread over three, the next one is three."""
+    wide = cache.keys * torch.arange(12.0).view(3, 4)
+    cache.keys = torch.cat([cache.keys] * 3)
+    return wide
+
+
+def branched(cache: Layer) -> torch.Tensor:
+    size = cache.keys.shape[0]
+    cache.keys = torch.cat([cache.keys, cache.keys])
+    return cache.keys * (7 if size == 1 else size)
+
+
+@pytest.mark.parametrize("program", [spread, branched])
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_size_of_one_by_which_something_is_decided(program: Program, backend: str) -> None:
+    made = jitmagic.jit(program, backend=backend, options={"keep": "compiled"})
+    for _ in range(2):
+        ours, theirs = (Layer("attribute", torch.ones(1, 4)) for _ in range(2))
+        for _ in range(2):
+            check(made(ours), program(theirs))
+            assert ours.keys.shape == theirs.keys.shape
+    if program is spread:  # nine are no three
+        for fn, cache in ((made, ours), (program, theirs)):
+            with pytest.raises(RuntimeError, match="must match the size"):
+                fn(cache)
+    assert handle_of(made).given_up is None
 
 
 def test_what_is_marked_static_stays_so() -> None:

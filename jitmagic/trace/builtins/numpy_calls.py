@@ -13,12 +13,10 @@ from typing import Any
 
 import torch
 
-from ...guards.guard import IdentityIs, TensorMatch, TypeIs
+from ...guards.guard import IdentityIs, TypeIs
 from ...guards.read import array_memory
-from ...guards.source import ArrayMemory, Source, describe
-from ...spec import spec_of
+from ...guards.source import ArrayMemory, Source
 from ..breaks import GraphBreak, NumpyCall, UnknownCFunction, UnsupportedTensor
-from ..input_memory import check_written_inputs
 from ..numpy_emulation import ARRAY_SCALARS, counterpart, np, torch_dtype
 from ..values.arrays import ArrayValue, DtypeValue, array_of, emulate
 from ..values.base import Args, Kwargs, Machine, Value
@@ -26,6 +24,7 @@ from ..values.callables import BuiltinValue, name_of
 from ..values.sequences import SequenceValue
 from ..values.stacked_numbers import stacked_numbers
 from ..values.tensor import TensorValue, record
+from ..values.tensor_inputs import input_value
 from ..wrap import intercepts, wraps
 from .numbers import fold_call
 from .registry import handles
@@ -183,13 +182,7 @@ def _wrap_array(machine: Machine, obj: Any, source: Source) -> Value:
         tensor = array_memory(obj)
     except (TypeError, ValueError) as error:
         raise GraphBreak(UnsupportedTensor.of(what=f"an array: {error}")) from None
-    spec = spec_of(tensor)
-    machine.guard(TensorMatch(memory, spec, torch._C._dispatch_keys(tensor).raw_repr()))
-    notes = machine.notes.root
-    node = notes.add_input(describe(source), memory, spec)
-    value = notes.owners[node] = TensorValue(node, torch.Tensor, tensor, memory)
-    if notes.graph.mutated_inputs:
-        check_written_inputs(machine, notes)
+    value = input_value(machine, tensor, memory, torch.Tensor)
     return ArrayValue(value, np.ndarray, source)
 
 

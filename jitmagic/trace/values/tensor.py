@@ -74,7 +74,7 @@ from .storage_offsets import guard_storage_offsets
 from .tensor_class import call_replaced, replaced
 from .tensor_operators import BINARY, COMPARE, INPLACE, UNARY
 from .validation import asserted
-from .varying_counts import VaryingIterator, symbols_in
+from .varying_counts import varying_rows
 
 __all__ = ["TensorMethodValue", "TensorValue", "lift", "lower", "record"]
 
@@ -248,10 +248,8 @@ class TensorValue(Value):
             return users
         if self.meta.dim() == 0:
             raise machine.error(TypeError, "iteration over a 0-d tensor")
-        count = machine.constant(self.meta.shape[0])
-        if symbols := symbols_in(machine, [count]):
-            return VaryingIterator(iter, self, type(iter(())), symbols, "the rows of a tensor")
-        return record(machine, "unbind", [self, machine.constant(0)]).iterate(machine)
+        rows = varying_rows(machine, self, machine.constant(self.meta.shape[0]))
+        return rows or record(machine, "unbind", [self, machine.constant(0)]).iterate(machine)
 
     # -- operators -------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from ..wrap import wraps
 from .base import Machine, Value
 from .tensor import TensorValue
 
-__all__ = ["why_not_an_input"]
+__all__ = ["input_value", "why_not_an_input"]
 
 _CLASSES = (torch.Tensor, torch.nn.Parameter)
 
@@ -100,6 +100,11 @@ def _wrap_tensor(machine: Machine, obj: torch.Tensor, source: Source) -> Value:
     if refused is not None:
         _guard_kind(machine, obj, source)
         raise GraphBreak(_refusal(machine, obj, refused))
+    return input_value(machine, obj, source, type(obj))
+
+
+def input_value(machine: Machine, obj: torch.Tensor, source: Source, kind: type) -> TensorValue:
+    """A placeholder for memory of the caller's, guarded; `kind`: of the object in the program."""
     spec = spec_of(obj)
     keys = torch._C._dispatch_keys(obj).raw_repr()
     if varying := machine.symbols.varying_dims(source, obj):
@@ -111,7 +116,7 @@ def _wrap_tensor(machine: Machine, obj: torch.Tensor, source: Source) -> Value:
         machine.guard(TensorMatch(source, spec, keys))
     notes = machine.notes.root
     node = notes.add_input(describe(source), source, spec)
-    made = notes.owners[node] = TensorValue(node, type(obj), obj, source)
+    made = notes.owners[node] = TensorValue(node, kind, obj, source)
     for symbol, (at, dim) in notes.graph.sizes.inputs.items() if varying else ():
         if at is node:
             machine.symbols.owners[symbol] = made, dim
