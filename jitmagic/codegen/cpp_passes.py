@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ..loops.expr import Axis, AxisVar, Expr, Integer, add, mul, times
-from ..loops.ir import Reduction, Value
+from ..loops.ir import Constant, Reduction, Value, walk
 from ..schedule.score import extent_product, op_cost, points
 from ..symbols.size import Size
 from .cpp_blocks import (
@@ -481,7 +481,8 @@ def _is_long(kernel: Structure) -> bool:
     """Whether a step is too long to be written twice, where no lane has to be left out of a sum."""
     if any(pass_.reductions for pass_ in kernel.passes):
         return False
-    return sum(len(inside(pass_, kernel.free)) for pass_ in kernel.passes) > MOST_TWICE
+    nodes = [node for pass_ in kernel.passes for node in walk(pass_.roots)]
+    return sum(not isinstance(node, Constant) for node in nodes) > MOST_TWICE
 
 
 def _until(name: str, span: Span) -> tuple[str, str]:
