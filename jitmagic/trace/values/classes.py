@@ -262,6 +262,10 @@ class ClassValue(Value):
         handler = handler_of(self.live)
         if handler is not None:
             return handler(machine, args, kwargs)
+        called = self.of_metaclass(machine, "__call__")
+        if isinstance(called, type) and not may_change(called):  # of a TypedDict: dict itself
+            instead: Value = machine.class_of(called, None)
+            return instead.call(machine, args, kwargs)
         guard_bases(machine, self.live)
         if isinstance(guarded_attribute(machine, self.live, "__del__"), types.FunctionType):
             raise GraphBreak(Mortal.of(what=f"{self.live.__name__} has a __del__"))
@@ -414,7 +418,7 @@ def _read_cached(
     source = Item(InstanceDict(_guard_descriptor(machine, raw, value)), "func")
     computed = machine.wrap(raw.func, source).call(machine, [instance], {})
     assert raw.attrname is not None
-    instance.set_attr(machine, raw.attrname, computed)
+    instance.set_entry(machine, raw.attrname, computed)  # past any `__setattr__` of the class
     return computed
 
 
