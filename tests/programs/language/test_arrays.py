@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import jitmagic
+from tests.processes import run_python
 from tests.programs.counts import counts_of
 
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool", "float16", "complex64")
@@ -243,9 +244,28 @@ def test_a_program_that_leaves_torch_and_comes_back_is_one_graph(backend: str) -
     assert (counts.graphs, counts.breaks) == (1, 0)
 
 
+def test_a_part_of_numpy_that_nothing_has_imported_yet() -> None:
+    """numpy imports `np.fft` when it is asked for, and so does what finds torch's equals."""
+    code = """
+        import sys, warnings
+        import numpy as np
+        import torch
+        import jitmagic
+        warnings.simplefilter("error")
+        assert "numpy.fft" not in sys.modules
+        def program(x):
+            return x + torch.from_numpy(np.sin(np.fft.fftfreq(4)))
+        found = jitmagic.jit(program, backend="eager", fullgraph=True)(torch.ones(4))
+        assert torch.equal(found, program(torch.ones(4)))
+    """
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr
+
+
 WITH_TENSORS: dict[str, Callable[[torch.Tensor], Any]] = {
     "quotients of integers": lambda x: x * torch.from_numpy(np.arange(4) / 3 + 2 / np.arange(1, 5)),
     "quotients of bools": lambda x: x + torch.from_numpy((x.numpy() > 0) / np.arange(4)),
+    "frequencies": lambda x: x + torch.from_numpy(np.fft.fftfreq(4, 0.5) * np.fft.rfftfreq(6)),
     "several grids": lambda x: x + torch.from_numpy(np.meshgrid(np.arange(4), np.ones(4))[0]),
     "rows by numbers": lambda x: x[np.array([2, 0, -1])],
     "columns by int32": lambda x: x[:, np.array([1, 3], dtype=np.int32)],
