@@ -77,6 +77,16 @@ def _is_integral(x: Any) -> bool:
     return isinstance(x, int)
 
 
+def _copying(astype: Any) -> Any:
+    """numpy copies unless it is told otherwise, torch only where the dtype changes."""
+
+    def convert(array: Any, dtype: Any, *args: Any, **kwargs: Any) -> Any:
+        made = astype(array, dtype, *args, **kwargs)
+        return made.copy() if made.tensor is array.tensor else made
+
+    return convert
+
+
 _quotient.__name__ = "true_divide"
 
 
@@ -93,6 +103,7 @@ def emulation() -> Any:
     functions: Any = importlib.import_module(f"{_NAME}._binary_ufuncs_impl")
     functions.divide = functions.true_divide = _quotient
     spec.loader.exec_module(made)
+    made.ndarray.astype = _copying(made.ndarray.astype)
     dtypes: Any = sys.modules[f"{_NAME}._dtypes_impl"]
     dtypes._default_dtypes = dtypes.DefaultDTypes(torch.float64, torch.complex128, torch.int64)
     for part in ("_util", "fft"):

@@ -57,6 +57,7 @@ SHAPING: dict[str, Callable[[Any], Any]] = {
     "where": lambda a: np.where(a == a, a, a[0]),
     "astype": lambda a: (a == a).astype(np.float32),
     "as double": lambda a: a.astype("float64"),
+    "as it is": lambda a: [a.astype(a.dtype), a.T.astype(a.dtype), a[:, ::2].astype(a.dtype)],
     "copy": lambda a: a.copy(),
     "ones": lambda a: np.ones(3) + np.zeros_like(a[:, :3]),
     "full": lambda a: np.full((2, 2), 7),
@@ -186,6 +187,12 @@ def edit_a_copy(a: Any) -> Any:
     return c, c.T
 
 
+def edit_what_was_converted(a: Any) -> Any:
+    c = a.astype(np.float64)
+    c[0] = 1
+    return c, a, a[0].astype(np.float64)[:2]
+
+
 def edit_by_tensor(a: Any) -> Any:
     t = torch.from_numpy(a)
     t.add_(1)
@@ -200,7 +207,7 @@ def edit_by_array(t: torch.Tensor) -> Any:
     return b + t, a
 
 
-WHOLE = [edit_in_place, edit_a_copy, edit_by_tensor, edit_by_array]
+WHOLE = [edit_in_place, edit_a_copy, edit_what_was_converted, edit_by_tensor, edit_by_array]
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
