@@ -234,3 +234,36 @@ def texts_of_data_classes(given):
     made = Plan("b", Layer(4, [given.layer, 2]))
     held = {"a": (made,), Level.LOW: [given, ()]}, [], ({}, None)
     return repr(made), f"{given}", str(given.layer), f"{made!r:>80}", repr(Told()), f"{held}"
+
+
+class Single(type):
+    """Its classes have one instance each, as singletons are written."""
+
+    instances = {}
+    count = 0
+
+    def __call__(cls, *args, **kwargs):
+        if cls not in cls.instances:
+            cls.instances[cls] = super().__call__(*args, **kwargs)
+        cls.count += 1
+        return cls.instances[cls]
+
+    def told(cls, mark="!"):
+        return cls.__name__ + mark
+
+
+class Settings(metaclass=Single):
+    def __init__(self, rate=1):
+        self.rate = rate
+
+
+class MoreSettings(Settings):
+    pass
+
+
+@program()
+def one_instance_of_a_class():
+    first, again = Settings(3), Settings(4)
+    more = MoreSettings(rate=5)
+    told = Settings.told(), MoreSettings.told("?"), hasattr(Settings, "other")
+    return first is again, again.rate, more.rate, more is first, told, len(Single.instances)

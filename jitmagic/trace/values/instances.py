@@ -444,7 +444,8 @@ def construct(
     model: Callable[[ClassValue], InstanceValue],
 ) -> Value:
     """`cls(*args, **kwargs)` as type.__call__ does it; `model` is what such objects become."""
-    if cls.of_metaclass(machine, "__call__") is not type.__call__:
+    called = cls.of_metaclass(machine, "__call__")  # in Python: it was followed up to here
+    if called is not type.__call__ and not isinstance(called, types.FunctionType):
         raise GraphBreak(UnknownObject.of(what="a call", type=f"metaclass of {cls.live.__name__}"))
     made = _new(machine, cls, args, kwargs, model)
     if cls.live not in made.python_type(machine).__mro__:
