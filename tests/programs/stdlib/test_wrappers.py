@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -133,10 +134,12 @@ def remembers_past_a_setter(x: Tensor) -> Any:
 
 NAMED: Any = functools.update_wrapper(functools.partial(scaled, by=4.0), scaled)
 UNNAMED = functools.partial(scaled, by=5.0)
+FIRST = operator.itemgetter(2)
 
 
 def names_of_partials(x: Tensor) -> Any:
     steps: list[Any] = [functools.partial(scaled, by=2.0), UNNAMED, NAMED, scaled]
+    steps += [operator.methodcaller("sin"), operator.attrgetter("real"), FIRST]
     names = [getattr(step, "__name__", type(step).__name__) for step in steps]
     told = NAMED.__doc__, NAMED.mark, hasattr(UNNAMED, "mark"), hasattr(steps[0], "mark")
     for step in steps:
