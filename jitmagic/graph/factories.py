@@ -89,6 +89,14 @@ def _window(length: int, *args: Any, **options: Any) -> Tensor | None:
     return _made((length,), _is_float, torch.get_default_dtype(), options)
 
 
+def _frequencies(n: int, d: float = 1.0, **options: Any) -> Tensor | None:
+    return _made((n,), _is_float, torch.get_default_dtype(), options) if n > 0 else None
+
+
+def _frequencies_from_zero(n: int, d: float = 1.0, **options: Any) -> Tensor | None:
+    return _frequencies(n // 2 + 1, d, **options) if n > 0 else None
+
+
 def _triangle_indices(upper: bool) -> Callable[..., Tensor | None]:
     def rule(rows: int, columns: int, offset: int = 0, **options: Any) -> Tensor | None:
         if rows < 0 or columns < 0:
@@ -269,6 +277,8 @@ _FAMILIES: Mapping[Callable[..., Any], tuple[Any, ...]] = {
     _spaced: (aten.linspace.default, aten.logspace.default),
     _window: tuple(getattr(aten, f"{n}_window").default for n in _WINDOWS)
     + tuple(getattr(aten, f"{n}_window").periodic for n in _WINDOWS),
+    _frequencies: (aten.fft_fftfreq.default,),
+    _frequencies_from_zero: (aten.fft_rfftfreq.default,),
     _triangle_indices(upper=False): (aten.tril_indices.default,),
     _triangle_indices(upper=True): (aten.triu_indices.default,),
     _like_first: (aten.poisson.default,),

@@ -429,7 +429,7 @@ def strides_are_certain(target: Target, device: torch.device | None = None) -> b
     name = target_name(target)
     if device is not None and device.type != "cpu" and differs_by_device(name):
         return False
-    return not name.startswith(_KERNEL_CHOOSES_STRIDES)
+    return not name.startswith(_KERNEL_CHOOSES_STRIDES) or name in _RANGES
 
 
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose", "convolution", "_convolution")
@@ -444,6 +444,7 @@ _KERNEL_CHOOSES_STRIDES = (
     "gru",
     "rnn_",
 )
+_RANGES = ("fft_fftfreq", "fft_rfftfreq")  # of numbers: no transform is done
 
 
 def _with_kernel_strides(target: Target, args: tuple[Any, ...], result: Any) -> Any:

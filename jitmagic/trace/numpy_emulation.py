@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import sys
 import types
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ except ImportError:  # torch works without it, and so do traces that meet none o
     numpy = None  # type: ignore[assignment]
 
 __all__ = [
-    "ARRAY_SCALARS", "counterpart", "emulated_dtype", "emulation", "np", "torch_dtype",
+    "ARRAY_SCALARS", "PARTS", "counterpart", "emulated_dtype", "emulation", "np", "torch_dtype",
 ]  # fmt: skip
 
 np: Any = numpy
@@ -35,11 +35,23 @@ ARRAY_SCALARS: tuple[type, ...] = (
 )  # fmt: skip
 """Scalars that are immutable values; torch takes all but the first for Python's numbers."""
 _NAME = f"{__package__}.torch_numpy"
-_PARTS = ("", "linalg", "fft")  # of numpy's namespace; random numbers are numpy's own
+PARTS = ("linalg", "fft")  # of numpy's namespace; random numbers are numpy's own
+
+
+class _Frequencies:
+    """`torch.fft` where it makes arrays out of Python numbers: numpy's are float64, torch's of its
+    default dtype."""
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(torch.fft, name)
+        is_factory = name.endswith("fftfreq")
+        return partial(function, dtype=torch.float64) if is_factory else function
 
 
 class _Torch:
     """What the emulation takes for torch where it makes arrays out of Python numbers."""
+
+    fft = _Frequencies()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
@@ -65,6 +77,16 @@ def _is_integral(x: Any) -> bool:
     return isinstance(x, int)
 
 
+def _copying(astype: Any) -> Any:
+    """numpy copies unless it is told otherwise, torch only where the dtype changes."""
+
+    def convert(array: Any, dtype: Any, *args: Any, **kwargs: Any) -> Any:
+        made = astype(array, dtype, *args, **kwargs)
+        return made.copy() if made.tensor is array.tensor else made
+
+    return convert
+
+
 _quotient.__name__ = "true_divide"
 
 
@@ -81,9 +103,11 @@ def emulation() -> Any:
     functions: Any = importlib.import_module(f"{_NAME}._binary_ufuncs_impl")
     functions.divide = functions.true_divide = _quotient
     spec.loader.exec_module(made)
+    made.ndarray.astype = _copying(made.ndarray.astype)
     dtypes: Any = sys.modules[f"{_NAME}._dtypes_impl"]
     dtypes._default_dtypes = dtypes.DefaultDTypes(torch.float64, torch.complex128, torch.int64)
-    sys.modules[f"{_NAME}._util"].torch = _Torch()  # type: ignore[attr-defined]
+    for part in ("_util", "fft"):
+        sys.modules[f"{_NAME}.{part}"].torch = _Torch()  # type: ignore[attr-defined]
     return made
 
 
@@ -91,7 +115,7 @@ def emulation() -> Any:
 def _functions() -> dict[int, tuple[object, Any]]:
     """By the id of numpy's function: that function, and the emulation's."""
     found: dict[int, tuple[object, Any]] = {}
-    for part in _PARTS:
+    for part in ("", *PARTS):
         theirs = getattr(np, part) if part else np
         ours = getattr(emulation(), part) if part else emulation()
         for name, function in vars(ours).items():

@@ -38,6 +38,8 @@ FACTORIES = [
       for name in ("hann", "hamming", "blackman", "bartlett", "kaiser") for n in (0, 1, 6, -1)),
     *((getattr(aten, f"{name}_window").periodic, (6, False))
       for name in ("hann", "hamming", "blackman", "bartlett", "kaiser")),
+    *((op, (n, 0.5)) for op in (aten.fft_fftfreq.default, aten.fft_rfftfreq.default)
+      for n in (1, 2, 7, 0, -1)),
     *((op, (rows, columns, offset)) for op in (aten.tril_indices.default, aten.triu_indices.default)
       for rows in (0, 3, 5) for columns in (0, 2, 6) for offset in (-4, -1, 0, 2, 7)),
 ]  # fmt: skip

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import bisect
 import collections
+import dataclasses
 import enum
 import functools
 import heapq
 import itertools
 import operator
 import re
+import reprlib
+import types
 
 from .python_programs import PROGRAMS, program
 
@@ -154,3 +157,113 @@ def regular(text):
     if found is None:
         return None
     return found.group(2), found[1], found.span(), re.sub("_", "-", text), re.findall(r"\d", text)
+
+
+@program(types.SimpleNamespace(scale=2, rate=0.5))
+def attributes_of_namespaces(config):
+    """`vars(args)`, as configurations are shown and changed."""
+    told = dict(vars(config))
+    config.__dict__["rate"] = 1.5
+    vars(config).update(depth=3)
+    made = types.SimpleNamespace(**vars(config))
+    del made.__dict__["scale"]
+    return told, config.rate, config.depth, sorted(vars(made)), "scale" in vars(config), made
+
+
+class Positive:
+    """A descriptor whose methods are Python's."""
+
+    def __set_name__(self, owner, name):
+        self.name = "_" + name
+
+    def __get__(self, instance, owner=None):
+        return self if instance is None else getattr(instance, self.name, 1)
+
+    def __set__(self, instance, value):
+        if value <= 0:
+            raise ValueError(f"{value} is not positive")
+        setattr(instance, self.name, value)
+
+    def __delete__(self, instance):
+        delattr(instance, self.name)
+
+
+class Schedule:
+    rate = Positive()
+    steps = Positive()
+
+    def __init__(self, rate):
+        self.rate = rate
+
+
+@program(Schedule(4))
+def descriptors_that_set(given):
+    made = Schedule(2)
+    made.steps = 3
+    given.rate += 1
+    errors = []
+    for bad in (0, -1):
+        try:
+            given.steps = bad
+        except ValueError as error:
+            errors.append(str(error))
+    del made.rate
+    return made.rate, made.steps, given.rate, given.steps, errors, sorted(vars(made)), vars(given)
+
+
+@dataclasses.dataclass
+class Layer:
+    size: int
+    parts: list = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    name: str
+    layer: Layer
+
+
+class Told:
+    @reprlib.recursive_repr("...")
+    def __repr__(self):
+        return "told"
+
+
+@program(Plan("a", Layer(3)))
+def texts_of_data_classes(given):
+    made = Plan("b", Layer(4, [given.layer, 2]))
+    held = {"a": (made,), Level.LOW: [given, ()]}, [], ({}, None)
+    return repr(made), f"{given}", str(given.layer), f"{made!r:>80}", repr(Told()), f"{held}"
+
+
+class Single(type):
+    """Its classes have one instance each, as singletons are written."""
+
+    instances = {}
+    count = 0
+
+    def __call__(cls, *args, **kwargs):
+        if cls not in cls.instances:
+            cls.instances[cls] = super().__call__(*args, **kwargs)
+        cls.count += 1
+        return cls.instances[cls]
+
+    def told(cls, mark="!"):
+        return cls.__name__ + mark
+
+
+class Settings(metaclass=Single):
+    def __init__(self, rate=1):
+        self.rate = rate
+
+
+class MoreSettings(Settings):
+    pass
+
+
+@program()
+def one_instance_of_a_class():
+    first, again = Settings(3), Settings(4)
+    more = MoreSettings(rate=5)
+    told = Settings.told(), MoreSettings.told("?"), hasattr(Settings, "other")
+    return first is again, again.rate, more.rate, more is first, told, len(Single.instances)

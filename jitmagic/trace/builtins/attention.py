@@ -24,6 +24,8 @@ from ...graph.builder import GraphBuilder
 from ...graph.known import known_mask
 from ...graph.node_meta import device_of
 from ...graph.ranges import always_true
+from ...symbols.context import Specialize
+from ...symbols.size import hintless
 from ..restarts import TAKES_THE_COMPILED_BRANCH
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.tensor import TensorValue, record
@@ -86,6 +88,17 @@ def _said_by(
     machine: Machine, mask: TensorValue, given: Mapping[str, Value]
 ) -> Literal["nothing", "causal"] | None:
     """What a mask says that eager takes, where attention needs no mask for it."""
+    try:
+        return _told_by(machine, mask, given)
+    except Specialize as special:
+        if not all(map(hintless, special.symbols)):
+            raise
+        return None  # of sizes that data decide nothing is known: it stays
+
+
+def _told_by(
+    machine: Machine, mask: TensorValue, given: Mapping[str, Value]
+) -> Literal["nothing", "causal"] | None:
     query, key = given.get("query"), given.get("key")
     if not isinstance(query, TensorValue) or not isinstance(key, TensorValue):
         return None

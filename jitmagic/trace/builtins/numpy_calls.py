@@ -7,6 +7,7 @@ array's memory, arrays and tensors of one memory (values/arrays.py), or a break.
 
 from __future__ import annotations
 
+import importlib
 import types
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,7 @@ from ...guards.guard import IdentityIs, TypeIs
 from ...guards.read import array_memory
 from ...guards.source import ArrayMemory, Source
 from ..breaks import GraphBreak, NumpyCall, UnknownCFunction, UnsupportedTensor
-from ..numpy_emulation import ARRAY_SCALARS, counterpart, np, torch_dtype
+from ..numpy_emulation import ARRAY_SCALARS, PARTS, counterpart, np, torch_dtype
 from ..values.arrays import ArrayValue, DtypeValue, array_of, emulate
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.callables import BuiltinValue, name_of
@@ -154,6 +155,16 @@ def _varies(machine: Machine, value: Value) -> bool:
     if not isinstance(value, SequenceValue):
         return value.varies
     return any(_varies(machine, item.realize(machine)) for item in value.items)
+
+
+@intercepts(types.ModuleType)
+def _load_parts(machine: Machine, obj: types.ModuleType, source: Source) -> Value | None:
+    """`np.fft` is imported when it is first asked for: by the emulation's tables, say, when a trace
+    has read that numpy has no such name. So before any name is read."""
+    if obj is np:
+        for part in PARTS:
+            importlib.import_module(f"numpy.{part}")
+    return None
 
 
 @intercepts(types.FunctionType, types.BuiltinFunctionType)

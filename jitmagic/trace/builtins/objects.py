@@ -14,7 +14,7 @@ from ..values.instances import InstanceValue
 from ..values.namedtuples import NamedTupleValue, is_named_tuple
 from ..values.operators import unpack
 from ..values.sequences import TupleValue
-from .registry import handles
+from .registry import handler_of, handles
 
 __all__: list[str] = []
 
@@ -31,6 +31,14 @@ def _object_new(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(cls, ClassValue) or not is_plain_class(cls.live):
         raise GraphBreak(UnknownCFunction.of(name="object.__new__"))
     return InstanceValue(cls)
+
+
+@handles(type.__call__)
+def _type_call(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    cls = args[0]
+    if not isinstance(cls, ClassValue) or handler_of(cls.live) is not None:
+        raise GraphBreak(UnknownCFunction.of(name="type.__call__"))
+    return cls.made(machine, args[1:], kwargs)
 
 
 @handles(object)

@@ -10,6 +10,9 @@ from ..values.constants import fold
 from ..values.enums import EnumValue
 from ..values.exceptions import ExceptionValue
 from ..values.instances import InstanceValue
+from ..values.mappings import DictValue
+from ..values.operators import unpack
+from ..values.sequences import SequenceValue
 from .registry import handles
 
 __all__ = ["formatted"]
@@ -28,7 +31,27 @@ def text_of(machine: Machine, value: Value, how: str) -> Value:
         result = result or value.special(machine, "__repr__")
         if result is not None:
             return result
+    if isinstance(value, SequenceValue | DictValue) and how in "sr":
+        return machine.constant(_of_parts(machine, value))
     raise GraphBreak(UnsupportedOperation.of(what="conversion to text", types=value.describe()))
+
+
+def _of_parts(machine: Machine, value: SequenceValue | DictValue) -> str:
+    """What Python says of a list, tuple or dict; one that holds itself is too deep to follow."""
+
+    def told(part: Value) -> str:
+        return str(text_of(machine, part.realize(machine), "r").as_constant(machine))
+
+    kind = value.python_type(machine)
+    if kind is dict and isinstance(value, DictValue):
+        pairs = zip(value.keys(), value.values(), strict=True)
+        return "{" + ", ".join(f"{told(key)}: {told(held)}" for key, held in pairs) + "}"
+    if kind not in (list, tuple):
+        raise GraphBreak(UnsupportedOperation.of(what="conversion to text", types=value.describe()))
+    inside = ", ".join(map(told, unpack(machine, value)))
+    if kind is list:
+        return f"[{inside}]"
+    return f"({inside},)" if value.length(machine) == 1 else f"({inside})"
 
 
 def formatted(machine: Machine, value: Value, conversion: str, spec: Value | None) -> Value:

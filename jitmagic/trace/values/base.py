@@ -313,6 +313,10 @@ class Value:
     def del_attr(self, machine: Machine, name: str) -> None:
         self.refuse(machine, f"deleting attribute {name!r}")
 
+    def set_entry(self, machine: Machine, name: str, value: Value | None) -> None:
+        """`vars(self)[name] = value` (None: `del vars(self)[name]` of an entry that is there)."""
+        self.refuse(machine, "changing attributes through __dict__")
+
     # -- containers ------------------------------------------------------------------------------
 
     def get_item(self, machine: Machine, key: Value) -> Value:

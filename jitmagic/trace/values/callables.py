@@ -103,6 +103,27 @@ class BuiltinValue(Value):
         return f"built-in {name_of(self.obj)}"
 
 
+class UnknownMethodValue(Value):
+    """A bound method of an object without a model. Each read of it makes a new one: were it guarded
+    by identity, the code behind a graph break at the read would be compiled anew in every call."""
+
+    __slots__ = ("live",)
+    opaque = True
+
+    def __init__(self, live: types.BuiltinMethodType, source: Source) -> None:
+        super().__init__(source)
+        self.live = live
+
+    def python_type(self, machine: Machine) -> type:
+        return types.BuiltinMethodType
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        raise GraphBreak(UnknownCFunction.of(name=name_of(self.live)))
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+
 Maker = Callable[[object], "BuiltinValue | None"]
 _MAKERS: list[Maker] = []
 
@@ -178,8 +199,18 @@ def bind_builtin(machine: Machine, owner: Value, kind: type, name: str) -> Value
 def _wrap_builtin(machine: Machine, obj: object, source: Source) -> Value:
     if isinstance(obj, types.BuiltinMethodType) and type(obj.__self__) in _OWNERS:
         return _bound_method(machine, obj, source)
+    if isinstance(obj, types.BuiltinMethodType) and _is_made_anew(obj):
+        machine.guard(TypeIs(source, types.BuiltinMethodType))
+        return UnknownMethodValue(obj, source)
     machine.guard(IdentityIs(source, obj))
     return BuiltinValue(obj, source)
+
+
+def _is_made_anew(method: types.BuiltinMethodType) -> bool:
+    """Functions of modules and classes are bound to these, once for all."""
+    owner = method.__self__
+    is_kept = owner is None or isinstance(owner, types.ModuleType | type)
+    return not is_kept and handler_of(method) is None
 
 
 @intercepts(types.FunctionType)

@@ -237,7 +237,18 @@ class ClassValue(Value):
             machine.guard(ValueEquals(kept, text))
         return machine.constant(text)
 
+    def _of_its_class(self, machine: Machine, name: str) -> Value:
+        """What the class of the class has under a name, bound to the class."""
+        if self.source is None:
+            self.refuse(machine, f"attribute {name!r} of its metaclass")
+        kind = machine.class_of(type(self.live), TypeOf(self.source))
+        raw, value = kind.find(machine, name)
+        return bind(machine, raw, value, self, kind, name)
+
     def _from_metaclass(self, machine: Machine, name: str) -> Value:
+        of_type = attribute_of_class(type, name)
+        if of_type is NOTHING and self.of_metaclass(machine, name) is not NOTHING:
+            return self._of_its_class(machine, name)
         for asked in (
             name,
             "__getattr__",
@@ -262,6 +273,17 @@ class ClassValue(Value):
         handler = handler_of(self.live)
         if handler is not None:
             return handler(machine, args, kwargs)
+        called = self.of_metaclass(machine, "__call__")
+        if isinstance(called, type) and not may_change(called):  # of a TypedDict: dict itself
+            instead: Value = machine.class_of(called, None)
+            return instead.call(machine, args, kwargs)
+        if isinstance(called, types.FunctionType):
+            method: Value = self._of_its_class(machine, "__call__").realize(machine)
+            return method.call(machine, args, kwargs)
+        return self.made(machine, args, kwargs)
+
+    def made(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        """`type.__call__(self, *args, **kwargs)`."""
         guard_bases(machine, self.live)
         if isinstance(guarded_attribute(machine, self.live, "__del__"), types.FunctionType):
             raise GraphBreak(Mortal.of(what=f"{self.live.__name__} has a __del__"))
@@ -414,7 +436,7 @@ def _read_cached(
     source = Item(InstanceDict(_guard_descriptor(machine, raw, value)), "func")
     computed = machine.wrap(raw.func, source).call(machine, [instance], {})
     assert raw.attrname is not None
-    instance.set_attr(machine, raw.attrname, computed)
+    instance.set_entry(machine, raw.attrname, computed)  # past any `__setattr__` of the class
     return computed
 
 

@@ -19,7 +19,7 @@ from ..result import BuildCell, BuildFunction, Effect, Recipe, SetCell
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
 from .callables import BuiltinValue
-from .class_facts import is_library_module
+from .class_facts import NOTHING, attribute_of_class, is_data_descriptor, is_library_module
 from .constants import ConstantValue
 from .keys import identity_key
 from .mappings import DictValue
@@ -333,15 +333,22 @@ class BoundMethodValue(Value):
 class PartialValue(Value):
     """functools.partial."""
 
-    __slots__ = ("args", "function", "kwargs")
+    __slots__ = ("args", "function", "kwargs", "live")
 
     def __init__(
-        self, function: Value, args: Args, kwargs: Mapping[str, Value], source: Source | None = None
+        self,
+        function: Value,
+        args: Args,
+        kwargs: Mapping[str, Value],
+        *,
+        live: functools.partial[Any] | None = None,
+        source: Source | None = None,
     ) -> None:
         super().__init__(source)
         self.function = function
         self.args = tuple(args)
         self.kwargs = dict(kwargs)
+        self.live = live
 
     def python_type(self, machine: Machine) -> type:
         return functools.partial
@@ -355,7 +362,25 @@ class PartialValue(Value):
             return self.function
         if name == "args":
             return TupleValue(self.args)
-        self.refuse(machine, f"attribute {name!r}")
+        raw = attribute_of_class(functools.partial, name)
+        own = None if is_data_descriptor(raw) else self._own_attribute(machine, name)
+        if own is not None:
+            return own
+        if raw is not NOTHING:
+            self.refuse(machine, f"attribute {name!r}")
+        message = f"'functools.partial' object has no attribute '{name}'"
+        raise machine.error(AttributeError, message)
+
+    def _own_attribute(self, machine: Machine, name: str) -> Value | None:
+        """What somebody put on it, as functools.update_wrapper() does."""
+        if self.source is None:
+            return None
+        assert self.live is not None
+        table = InstanceDict(self.source)
+        if name in self.live.__dict__:
+            return machine.lazy(self.live.__dict__[name], Item(table, name), certain=False)
+        machine.guard(KeyAbsent(table, name))
+        return None
 
     def hash_key(self, machine: Machine) -> object:
         return identity_key(machine, self) or self.refuse(machine, "hash()")
@@ -426,4 +451,5 @@ def _wrap_partial(machine: Machine, obj: functools.partial[Any], source: Source)
     keywords = machine.wrap(obj.keywords, SlotAttr(source, "keywords"))
     assert isinstance(args, TupleValue)
     assert isinstance(keywords, DictValue)
-    return PartialValue(function, args.items, keywords.as_names(machine), source)
+    names = keywords.as_names(machine)
+    return PartialValue(function, args.items, names, live=obj, source=source)

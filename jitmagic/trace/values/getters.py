@@ -16,7 +16,7 @@ from ..builtins.registry import handles
 from ..result import Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
-from .class_facts import load_attribute
+from .class_facts import NOTHING, attribute_of_class, load_attribute
 from .constants import ATOMS
 from .sequences import TupleValue
 
@@ -47,6 +47,13 @@ class GetterValue(Value):
 
     def truth(self, machine: Machine) -> bool:
         return True
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        """It has none of its own, as a `__name__` would be."""
+        if attribute_of_class(self.kind, name) is not NOTHING:
+            self.refuse(machine, f"attribute {name!r}")
+        message = f"'operator.{self.kind.__name__}' object has no attribute '{name}'"
+        raise machine.error(AttributeError, message)
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if len(args) != 1 or kwargs:

@@ -11,8 +11,8 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ...guards.guard import DictKeysAre, KeyAbsent, TypeIs
-from ...guards.source import InstanceDict, Item, SlotAttr, Source, TypeOf
+from ...guards.guard import DictKeysAre, IdentityIs, KeyAbsent, TypeIs
+from ...guards.source import InstanceDict, Item, SlotAttr, Source, TypeAttr, TypeOf
 from ..aliased_dicts import Access
 from ..breaks import GraphBreak, UnknownObject
 from ..result import Effect, NewInstance, Recipe
@@ -38,6 +38,7 @@ from .special import BINARY_METHODS, UNARY_METHODS, by_special, implemented
 
 __all__ = ["InstanceValue", "construct", "wrap_as"]
 
+_OF_NAMESPACES = vars(types.SimpleNamespace)["__dict__"]  # a member, not computed as others
 _C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType)
 
 
@@ -106,7 +107,7 @@ class InstanceValue(Value):
     def own_table(self, machine: Machine) -> Value:
         """`self.__dict__`."""
         raw = attribute_of_class(self.cls.live, "__dict__")
-        if not isinstance(raw, types.GetSetDescriptorType):
+        if not isinstance(raw, types.GetSetDescriptorType) and raw is not _OF_NAMESPACES:
             self.refuse(machine, "attribute '__dict__'")
         if self.table is None:
             make = lambda builder: builder.invoke(vars, (builder(self),))  # noqa: E731
@@ -234,6 +235,8 @@ class InstanceValue(Value):
 
     def _through_descriptor(self, machine: Machine, name: str, value: Value | None) -> None:
         raw, descriptor = self.cls.find(machine, name)
+        if self._set_by_python(machine, raw, descriptor, value):
+            return
         if not isinstance(raw, property) or descriptor.source is None:
             self.refuse(machine, f"setting attribute {name!r}")
         part = "fdel" if value is None else "fset"
@@ -244,6 +247,19 @@ class InstanceValue(Value):
         descriptor.realize(machine)
         method = machine.wrap(function, SlotAttr(descriptor.source, part))
         method.call(machine, [self] if value is None else [self, value], {})
+
+    def _set_by_python(
+        self, machine: Machine, raw: object, descriptor: Value, value: Value | None
+    ) -> bool:
+        """Whether the descriptor's class says in Python what is done."""
+        method = "__delete__" if value is None else "__set__"
+        function = attribute_of_class(type(raw), method)
+        if not isinstance(function, types.FunctionType) or descriptor.source is None:
+            return False
+        machine.guard(IdentityIs(descriptor.source, raw))
+        called = machine.wrap(function, TypeAttr(TypeOf(descriptor.source), method))
+        called.call(machine, [descriptor, self, *([] if value is None else [value])], {})
+        return True
 
     def del_attr(self, machine: Machine, name: str) -> None:
         if not self.leaves(machine, "__delattr__"):
@@ -428,7 +444,8 @@ def construct(
     model: Callable[[ClassValue], InstanceValue],
 ) -> Value:
     """`cls(*args, **kwargs)` as type.__call__ does it; `model` is what such objects become."""
-    if cls.of_metaclass(machine, "__call__") is not type.__call__:
+    called = cls.of_metaclass(machine, "__call__")  # in Python: it was followed up to here
+    if called is not type.__call__ and not isinstance(called, types.FunctionType):
         raise GraphBreak(UnknownObject.of(what="a call", type=f"metaclass of {cls.live.__name__}"))
     made = _new(machine, cls, args, kwargs, model)
     if cls.live not in made.python_type(machine).__mro__:

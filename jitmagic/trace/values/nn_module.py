@@ -135,7 +135,10 @@ class NNModuleValue(InstanceValue):
         self.refuse(machine, "all of __dict__")
 
     def set_entry(self, machine: Machine, name: str, value: Value | None) -> None:
-        self.refuse(machine, "changing attributes through __dict__")
+        own = object.__getattribute__(self.live, "__dict__")
+        if value is None or any(name in own.get(part, ()) for part in TABLES):
+            self.refuse(machine, "changing attributes through __dict__")
+        super().set_entry(machine, name, value)
 
     # -- where names are found -------------------------------------------------------------------
 

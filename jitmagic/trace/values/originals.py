@@ -8,7 +8,9 @@ look at its parts; anything else found there is the user's and is followed like 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import reprlib
 import types
 from typing import Any
 
@@ -42,12 +44,25 @@ def is_library_made(obj: object) -> bool:
 _AROUND = "torch._dynamo."
 
 
+@dataclasses.dataclass
+class _Told:
+    """Its `__repr__` stands around one that notes, by id and thread, what is being told already:
+    of use only where an object holds itself, and that is too deep to be inlined."""
+
+
+_TELLS_ONCE = {_Told.__repr__.__code__, reprlib.recursive_repr()(repr).__code__}  # type: ignore[attr-defined]
+
+
 def beneath(function: Any) -> Any:
-    """The function itself, or torch's own that torch.compile put one of its functions around."""
-    if not str(function.__globals__.get("__name__")).startswith(_AROUND):
+    """The function itself, or torch's own that torch.compile put one of its functions around, or
+    the `__repr__` of a class that does not tell of itself twice."""
+    is_told = function.__code__ in _TELLS_ONCE
+    if not is_told and not str(function.__globals__.get("__name__")).startswith(_AROUND):
         return function
     inside = [cell.cell_contents for cell in function.__closure__ or ()]
     found = next((one for one in inside if isinstance(one, types.FunctionType)), function)
+    if is_told:
+        return found
     return found if is_library_made(found) else function  # what a user disabled stays disabled
 
 

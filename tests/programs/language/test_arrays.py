@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import jitmagic
+from tests.processes import run_python
 from tests.programs.counts import counts_of
 
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool", "float16", "complex64")
@@ -56,6 +57,7 @@ SHAPING: dict[str, Callable[[Any], Any]] = {
     "where": lambda a: np.where(a == a, a, a[0]),
     "astype": lambda a: (a == a).astype(np.float32),
     "as double": lambda a: a.astype("float64"),
+    "as it is": lambda a: [a.astype(a.dtype), a.T.astype(a.dtype), a[:, ::2].astype(a.dtype)],
     "copy": lambda a: a.copy(),
     "ones": lambda a: np.ones(3) + np.zeros_like(a[:, :3]),
     "full": lambda a: np.full((2, 2), 7),
@@ -185,6 +187,12 @@ def edit_a_copy(a: Any) -> Any:
     return c, c.T
 
 
+def edit_what_was_converted(a: Any) -> Any:
+    c = a.astype(np.float64)
+    c[0] = 1
+    return c, a, a[0].astype(np.float64)[:2]
+
+
 def edit_by_tensor(a: Any) -> Any:
     t = torch.from_numpy(a)
     t.add_(1)
@@ -199,7 +207,7 @@ def edit_by_array(t: torch.Tensor) -> Any:
     return b + t, a
 
 
-WHOLE = [edit_in_place, edit_a_copy, edit_by_tensor, edit_by_array]
+WHOLE = [edit_in_place, edit_a_copy, edit_what_was_converted, edit_by_tensor, edit_by_array]
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
@@ -243,9 +251,28 @@ def test_a_program_that_leaves_torch_and_comes_back_is_one_graph(backend: str) -
     assert (counts.graphs, counts.breaks) == (1, 0)
 
 
+def test_a_part_of_numpy_that_nothing_has_imported_yet() -> None:
+    """numpy imports `np.fft` when it is asked for, and so does what finds torch's equals."""
+    code = """
+        import sys, warnings
+        import numpy as np
+        import torch
+        import jitmagic
+        warnings.simplefilter("error")
+        assert "numpy.fft" not in sys.modules
+        def program(x):
+            return x + torch.from_numpy(np.sin(np.fft.fftfreq(4)))
+        found = jitmagic.jit(program, backend="eager", fullgraph=True)(torch.ones(4))
+        assert torch.equal(found, program(torch.ones(4)))
+    """
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr
+
+
 WITH_TENSORS: dict[str, Callable[[torch.Tensor], Any]] = {
     "quotients of integers": lambda x: x * torch.from_numpy(np.arange(4) / 3 + 2 / np.arange(1, 5)),
     "quotients of bools": lambda x: x + torch.from_numpy((x.numpy() > 0) / np.arange(4)),
+    "frequencies": lambda x: x + torch.from_numpy(np.fft.fftfreq(4, 0.5) * np.fft.rfftfreq(6)),
     "several grids": lambda x: x + torch.from_numpy(np.meshgrid(np.arange(4), np.ones(4))[0]),
     "rows by numbers": lambda x: x[np.array([2, 0, -1])],
     "columns by int32": lambda x: x[:, np.array([1, 3], dtype=np.int32)],

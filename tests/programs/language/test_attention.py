@@ -107,6 +107,23 @@ def test_fewer_queries_than_keys_keep_their_mask(length):
     assert is_causal(graphs) == [False]
 
 
+@pytest.mark.parametrize("chosen", [1, 3])
+def test_a_mask_of_as_many_rows_as_data_decide_stays(chosen):
+    """Nothing is decided by how many there are: whether the mask fits is eager's to say."""
+    few = torch.arange(4) < chosen
+
+    def fn(q, keep):
+        rows = q[keep]
+        mask = torch.ones(rows.shape[0], 1, 5, 5, dtype=torch.bool)
+        return F.scaled_dot_product_attention(rows, rows, rows, attn_mask=mask) * 2
+
+    graphs: list[Any] = []
+    q = torch.cat([Q, Q + 1])
+    torch.testing.assert_close(compiled(fn, graphs)(q, few), fn(q, few))
+    torch.testing.assert_close(compiled(fn, graphs)(q, ~few), fn(q, ~few))
+    assert masks(graphs) != [None]
+
+
 @pytest.mark.parametrize("asks", [True, False])
 def test_a_mask_stays_where_another_kernel_would_draw_other_numbers(asks):
     """Unless a library made it because it is compiled: eager has none then."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import types
 from collections.abc import Callable
 from typing import Any
@@ -231,6 +232,26 @@ def test_a_backend_of_the_user_that_returns_nonsense() -> None:
     run = jitmagic.jit(chain, backend=lambda gm, inputs: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(jitmagic.CompileFailed, match="callable"):
         check_chain(run)
+
+
+@pytest.mark.parametrize("owner", [torch.Generator(), io.StringIO()], ids=["torch", "io"])
+def test_a_method_that_nobody_knows_is_compiled_around_once(owner: Any) -> None:
+    """Each read makes a new method: it is none of the facts that the code behind it rests on."""
+
+    def function(x: torch.Tensor, n: int) -> torch.Tensor:
+        if isinstance(owner, io.StringIO):
+            owner.write("n")
+        else:
+            owner.manual_seed(n)
+        return x * 2
+
+    run = jitmagic.jit(function, backend="eager")
+    counts = []
+    for _ in range(4):
+        assert torch.equal(run(torch.ones(3), 7), torch.full((3,), 2.0))
+        counts.append(len(handle_of(run).journal))
+    assert counts == counts[:1] * 4
+    assert not isinstance(owner, io.StringIO) or owner.getvalue() == "nnnn"
 
 
 def test_the_recompile_limit_is_a_visible_state() -> None:

@@ -105,6 +105,21 @@ def metaclasses(x: Tensor) -> Any:
     return x + 1, answers
 
 
+class Sized(type):
+    __call__ = tuple  # no function: it is called without the class
+
+
+class Pair(metaclass=Sized):
+    pass
+
+
+def metaclasses_whose_call_is_a_class(x: Tensor) -> Any:
+    made = Settings(rate=2.0)
+    more: Any = Settings({"rate": 3.0}, extra=x + 1)  # type: ignore[misc]
+    results = [Settings(rate=n) for n in range(2)]
+    return x * made["rate"], made, more, type(more) is dict, results, Pair([1, 2])  # type: ignore[call-arg]
+
+
 def cast(x: Tensor) -> Any:
     return typing.cast(Optional[Tensor], x) + 1
 
@@ -149,6 +164,7 @@ def every_form(x: Tensor) -> Any:
         instances,
         metaclasses,
         metaclasses_that_ask_their_own,
+        metaclasses_whose_call_is_a_class,
         cast,
         known_lists,
     ],  # fmt: skip

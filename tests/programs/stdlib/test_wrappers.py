@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -96,9 +98,67 @@ def reduced(x: Tensor) -> Tensor:
     return x * 2
 
 
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    """Its fields cannot be set, what it remembers can."""
+
+    rate: float = 2.0
+
+    @functools.cached_property
+    def double(self) -> float:
+        return 2 * self.rate
+
+
+class Guarded(torch.nn.Module):
+    """Sees each attribute that is set, but none of those that are remembered."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "table":
+            raise AttributeError(name)
+        super().__setattr__(name, value)
+
+    @functools.cached_property
+    def table(self) -> Tensor:
+        return torch.ones(6)
+
+
+FROZEN, GUARDED = Frozen(3.0), Guarded()
+
+
+def remembers_past_a_setter(x: Tensor) -> Any:
+    made = Frozen()
+    told = made.double, made.double, FROZEN.double, "double" in vars(FROZEN)
+    total = x * made.double + GUARDED.table + GUARDED.table
+    return total, told, list(GUARDED._buffers)
+
+
+NAMED: Any = functools.update_wrapper(functools.partial(scaled, by=4.0), scaled)
+UNNAMED = functools.partial(scaled, by=5.0)
+FIRST = operator.itemgetter(2)
+
+
+def names_of_partials(x: Tensor) -> Any:
+    steps: list[Any] = [functools.partial(scaled, by=2.0), UNNAMED, NAMED, scaled]
+    steps += [operator.methodcaller("sin"), operator.attrgetter("real"), FIRST]
+    names = [getattr(step, "__name__", type(step).__name__) for step in steps]
+    told = NAMED.__doc__, NAMED.mark, hasattr(UNNAMED, "mark"), hasattr(steps[0], "mark")
+    for step in steps:
+        x = step(x)
+    return x, " > ".join(names), told
+
+
 @pytest.mark.parametrize(
     "function",
-    [reads_what_it_wraps, of_its_own, remembers, manages, without_gradients, reduced],
+    [
+        reads_what_it_wraps,
+        of_its_own,
+        remembers,
+        manages,
+        without_gradients,
+        reduced,
+        remembers_past_a_setter,
+        names_of_partials,
+    ],
     ids=lambda f: f.__name__,
 )
 def test_one_graph(function: Callable[..., Any]) -> None:
