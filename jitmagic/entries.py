@@ -72,17 +72,22 @@ def wrapped(run: Executable, traced: Trace, options: Options, in_parts: bool) ->
         run = with_numbers(run, numbers)
     draws = any(node.meta.get("random") for node in traced.graph.graph.nodes)
     if (traced.mutated or draws) and can_start_over(traced):
-        copied = _written_half_way(traced, options, in_parts)
-        run = undoing(run, copied, draws) if copied or draws else run
+        copied, watched = _written_half_way(traced, options, in_parts)
+        run = undoing(run, copied, draws, watched) if copied or watched or draws else run
     return run
 
 
-def _written_half_way(traced: Trace, options: Options, in_parts: bool) -> tuple[int, ...]:
-    """The inputs that a graph may have written when it raises: one executable of ours writes when
-    nothing can raise any more.
+def _written_half_way(
+    traced: Trace, options: Options, in_parts: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The inputs that a graph may have written when something raises that may, and those that only
+    an error that nobody expects finds written: one executable of ours writes when nothing can raise
+    any more.
     """
-    is_ours = options.backend in ("native", "aot_eager")
-    return written_before_raising(traced) if in_parts or not is_ours else ()
+    if options.backend in ("native", "aot_eager") and not in_parts:
+        return (), ()
+    copied = written_before_raising(traced)
+    return copied, tuple(n for n in traced.mutated if n not in copied)
 
 
 # ------------------------------------------------------------------------------ guards and result

@@ -83,6 +83,14 @@ std::vector<const void*> memory_given(const Call& call, const Frame& frame) {
   return taken;
 }
 
+c10::IValue number_in(const at::Tensor& held, bool is_tensor) {
+  const double number = held.item().toDouble();
+  if (!is_tensor) return number;
+  at::Tensor made = at::scalar_tensor(number, at::dtype(at::kDouble));
+  made.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return made;
+}
+
 void run_call(const Call& call, Frame& frame) {
   torch::jit::Stack stack;
   stack.reserve(call.arguments.size());
@@ -95,7 +103,7 @@ void run_call(const Call& call, Frame& frame) {
         stack.emplace_back(*frame.slots[argument.slots[0]].seen);
         break;
       case CallArgument::From::Number:
-        stack.emplace_back(frame.slots[argument.slots[0]].seen->item().toDouble());
+        stack.push_back(number_in(*frame.slots[argument.slots[0]].seen, argument.is_tensor));
         break;
       case CallArgument::From::List: {
         c10::List<at::Tensor> list;

@@ -22,6 +22,7 @@ struct CallArgument {
   enum class From : uint8_t { Constant, Slot, Number, List, OptionalList } from = From::Constant;
   c10::IValue constant;
   std::vector<int> slots;  // -1: None
+  bool is_tensor = false;  // Number: as a 0-d tensor that promotes as a Python number does
 };
 
 // What later steps take a result of an ATen call to be.

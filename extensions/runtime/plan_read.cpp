@@ -80,6 +80,7 @@ CallArgument read_argument(PyObject* entry, const c10::Argument& declared, int l
   if (tag == "slot" || tag == "number") {
     argument.from = tag == "slot" ? CallArgument::From::Slot : CallArgument::From::Number;
     argument.slots = {slot_number(item(entry, 1), limit)};
+    argument.is_tensor = declared.type()->isSubtypeOf(*c10::OptionalType::ofTensor());
   } else if (tag == "list") {
     const auto elements = declared.type()->cast<c10::ListType>();
     const bool optional =

@@ -2,12 +2,16 @@
 //
 // When it raises, eager runs the frame from its start: it has to find what the graph found, so inputs get their
 // old contents back and torch's default CPU generator goes back to where it was. Ctrl-C and the like run nothing
-// again; nor do hooks on saved tensors that end a run on purpose (checkpointing): what was done then stays.
+// again; nor do hooks on saved tensors that end a run on purpose (checkpointing): what was done then stays. Nor does
+// an error that nobody expected behind a write to an input that was not copied: the exception says so.
 
 #include "around.h"
 
 #include "generators.h"
+#include "reading.h"
 
+#include <algorithm>
+#include <memory>
 #include <optional>
 
 #include <ATen/core/grad_mode.h>
@@ -18,6 +22,7 @@ namespace jitmagic {
 namespace {
 
 struct Undoing : Around {
+  std::vector<Py_ssize_t>* watched;
   bool draws;
 };
 
@@ -30,6 +35,11 @@ class Before {
       const at::Tensor& input = THPVariable_Unpack(args[position]);
       written_.emplace_back(input, input.detach().clone());
     }
+    for (Py_ssize_t position : *undoing.watched) {
+      if (position >= count || !THPVariable_Check(args[position])) continue;
+      const at::Tensor& input = THPVariable_Unpack(args[position]);
+      watched_.emplace_back(input, version_of(input));
+    }
     if (undoing.draws) generator_.emplace(c10::kCPU);
   }
 
@@ -40,8 +50,20 @@ class Before {
     if (generator_) generator_->restore();
   }
 
+  // Whether what was not copied may have been written to.
+  bool is_beyond_repair() const {
+    return std::ranges::any_of(watched_, [](const auto& one) {
+      return one.second == kUncounted || version_of(one.first) != one.second;
+    });
+  }
+
  private:
+  static constexpr int64_t kUncounted = -1;
+
+  static int64_t version_of(const at::Tensor& input) { return input.is_inference() ? kUncounted : input._version(); }
+
   std::vector<std::pair<at::Tensor, at::Tensor>> written_;
+  std::vector<std::pair<at::Tensor, int64_t>> watched_;
   std::optional<GeneratorState> generator_;
 };
 
@@ -62,6 +84,10 @@ class SetAside {
     return mark != nullptr;
   }
 
+  void say_written() const {
+    if (PyObject_SetAttrString(value_, "__jitmagic_wrote__", Py_True) < 0) PyErr_Clear();
+  }
+
  private:
   PyObject *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
 };
@@ -73,28 +99,42 @@ PyObject* undoing_call(PyObject* self, PyObject* const* args, size_t nargsf, PyO
   PyObject* made = PyObject_Vectorcall(undoing.run, args, nargsf, names);
   if (!made && PyErr_ExceptionMatches(PyExc_Exception)) {
     const SetAside error;
+    if (before.is_beyond_repair()) error.say_written();
     if (!error.is_from_hook()) before.restore();
   }
   return made;
   END_HANDLE_TH_ERRORS
 }
 
+void undoing_dealloc(PyObject* self) {
+  delete reinterpret_cast<Undoing*>(self)->watched;
+  around_dealloc(self);
+}
+
 PyObject* undoing_new(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
-  PyObject *run, *written;
+  PyObject *run, *written, *watched;
   int draws;
-  if (!PyArg_ParseTuple(args, "OOp:Undoing", &run, &written, &draws)) return nullptr;
+  if (!PyArg_ParseTuple(args, "OOOp:Undoing", &run, &written, &watched, &draws)) return nullptr;
+  auto read = std::make_unique<std::vector<Py_ssize_t>>(integers<Py_ssize_t>(watched));
   auto* self = static_cast<Undoing*>(make_around(type, run, written, undoing_call));
+  self->watched = read.release();
   self->draws = draws;
   return reinterpret_cast<PyObject*>(self);
   END_HANDLE_TH_ERRORS
 }
 
-PyTypeObject undoing_type = around_type(
-    "jitmagic._runtime.Undoing",
-    "Undoing(run, written, draws): calls run; when it raises, the inputs at these positions and, if it draws, "
-    "torch's default CPU generator are as they were.",
-    undoing_new, sizeof(Undoing));
+PyTypeObject make_type() {
+  PyTypeObject type = around_type(
+      "jitmagic._runtime.Undoing",
+      "Undoing(run, written, watched, draws): calls run; when it raises, the inputs at `written` and, if it draws, "
+      "torch's default CPU generator are as they were; an exception behind a write to an input at `watched` says so.",
+      undoing_new, sizeof(Undoing));
+  type.tp_dealloc = undoing_dealloc;
+  return type;
+}
+
+PyTypeObject undoing_type = make_type();
 
 }  // namespace
 

@@ -364,7 +364,8 @@ class Handle:
         nothing has run.
         """
         may_have_written = entry.mutates and not isinstance(error, SizesDiffer)
-        if may_have_written or getattr(error, "__jitmagic_from_hook__", False):
+        marks = ("__jitmagic_wrote__", "__jitmagic_from_hook__")
+        if may_have_written or any(hasattr(error, mark) for mark in marks):
             raise error
         result = self.original.run(values)
         if (why := self.ledger.why_given_up(entry, error)) is None:

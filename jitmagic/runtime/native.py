@@ -146,11 +146,14 @@ def with_numbers(run: Executable, positions: tuple[int, ...]) -> Executable:
     return runtime_module().WithNumbers(run, positions)  # type: ignore[no-any-return]
 
 
-def undoing(run: Executable, written: tuple[int, ...], draws: bool) -> Executable:
+def undoing(
+    run: Executable, written: tuple[int, ...], draws: bool, watched: tuple[int, ...] = ()
+) -> Executable:
     """`run`; when it raises, the inputs at `written` get their old contents back, and torch's
-    default CPU generator goes back if it `draws`.
+    default CPU generator goes back if it `draws`. Behind a write to an input at `watched` the
+    exception has the attribute `__jitmagic_wrote__`.
     """
-    return runtime_module().Undoing(run, written, draws)  # type: ignore[no-any-return]
+    return runtime_module().Undoing(run, written, watched, draws)  # type: ignore[no-any-return]
 
 
 def spent(run: Executable, results: tuple[int, ...], leaves: tuple[int, ...]) -> Executable:

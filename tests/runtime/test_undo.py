@@ -58,6 +58,39 @@ def test_what_hooks_on_saved_tensors_end_stays_written() -> None:
     assert x.tolist() == [7, 7]
 
 
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_write_to_what_was_not_copied_is_told(writes: bool) -> None:
+    def run(x: Tensor) -> tuple[Tensor, ...]:
+        if writes:
+            x.fill_(7)
+        raise RuntimeError("unexpected")
+
+    with pytest.raises(RuntimeError, match="unexpected") as raised:
+        undoing(run, (), False, (0,))(torch.ones(2))
+    assert hasattr(raised.value, "__jitmagic_wrote__") is writes
+
+
+def test_eager_does_not_repeat_a_write_before_an_error_that_nobody_expected() -> None:
+    """A mistake of ours is an exception then, never other numbers."""
+
+    def broken(gm: Any, inputs: Any) -> Callable[..., Any]:
+        def run(*given: Tensor) -> Any:
+            gm(*given)
+            raise RuntimeError("a mistake of the compiler")
+
+        return run
+
+    def scaled(x: Tensor, i: Tensor) -> Tensor:
+        taken = x[i]  # may raise, before the write
+        x.mul_(2)
+        return taken
+
+    x = torch.ones(3)
+    with pytest.raises(RuntimeError, match="a mistake of the compiler"):
+        jitmagic.jit(scaled, backend=broken)(x, torch.tensor([1]))
+    assert x.tolist() == [2, 2, 2]
+
+
 def test_a_write_before_an_error_is_made_once() -> None:
     run = jitmagic.jit(shift_and_pick)
     x = torch.zeros(3)

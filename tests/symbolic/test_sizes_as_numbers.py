@@ -109,3 +109,20 @@ def test_a_size_is_an_int(name: str, backend: str) -> None:
         for made, wanted in zip(compiled(x, i), program(x, i), strict=True):
             assert (made.dtype, made.stride()) == (wanted.dtype, wanted.stride())
             torch.testing.assert_close(made, wanted, equal_nan=True)
+
+
+@pytest.mark.filterwarnings("error::jitmagic.FallbackWarning")
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_float_of_a_size_that_data_decide_is_a_number_to_atens_kernels(backend: str) -> None:
+    """Complex numbers have no loops of ours, and the operator wants a tensor there."""
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        kept = x[x.abs() > 0.5]
+        return kept * (1.0 / (kept.shape[0] + 1)) - 1.0 / (kept.shape[0] + 2)
+
+    compiled = jitmagic.jit(scaled, backend=backend, options={"on_error": "raise"})
+    for n in (9, 4, 17):
+        x = torch.randn(n, dtype=torch.complex64) * 2
+        made, wanted = compiled(x), scaled(x)
+        assert made.dtype is wanted.dtype
+        torch.testing.assert_close(made, wanted)
