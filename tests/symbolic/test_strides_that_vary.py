@@ -173,7 +173,7 @@ def test_rows_of_a_loop_over_an_inner_dimension() -> None:
     for n in LENGTHS:
         x = torch.randn(4, n, 8)
         torch.testing.assert_close(compiled(x, w), run(x, w))
-    assert len(handle_of(compiled).journal) == 5  # the frame twice, what goes before, in and after
+    assert len(handle_of(compiled).journal) == 4  # the frame twice, a round, and what comes after
 
 
 @pytest.mark.parametrize("written", [lambda v: v[:-1].add_(v[1:]), lambda v: v[1:].copy_(v[:-1])])
