@@ -136,6 +136,9 @@ class ModuleCall:
     ) -> None: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
+def let_go() -> None:
+    """What a resume function begins with: the dispatcher holds the values it was handed no more."""
+
 def continue_with(dispatcher: Dispatcher, /, *values: Any) -> Continue: ...
 def call_plainly(
     function: FunctionType,

@@ -17,17 +17,22 @@ from .frame.eager import eager_entry
 from .frame.handle import Handle
 from .frame.ledger import Variant
 from .frame.locked import Again, while_held
-from .frame.native import Entry, GuardProgram, continue_with, lower_guards
+from .frame.native import Entry, GuardProgram, continue_with, let_go, lower_guards
 from .guards.guard import GlobalState
 from .options import Options
 from .records import COMPILED, Eager, Recording
 from .runtime.native import Executable, spent, undoing, with_numbers
+from .trace import mortals
+from .trace.builtins.registry import handles
 from .trace.emit import CannotRestore, FrameScope, emit
 from .trace.result import Break, Trace
 from .trace.template import template_of
 from .trace.undo import can_start_over, written_before_raising
 
 __all__ = ["computes", "left_to_eager", "make_entry", "variant_of", "wrapped"]
+
+
+handles(let_go)(mortals.begins)
 
 
 def computes(traced: Trace) -> bool:
@@ -97,7 +102,8 @@ def make_entry(
     handle: Handle, snapshot: FrameSnapshot, traced: Trace, run: Executable | None
 ) -> Entry | Eager:
     """`run`: the executable, or None. Eager, where what the frame does cannot be written down."""
-    template = template_of(traced) if traced.lock is None else None
+    alone = handle.goes_on is not None and handle.flat.let_go is not None
+    template = template_of(traced) if traced.lock is None and not alone else None
     sources = tuple(entry.source for entry in traced.inputs)
     if template is not None:
         wanted = (*sources, *template.sources)
@@ -115,6 +121,7 @@ def make_entry(
         snapshot.builtins,
         handle.resume_dispatcher,
         continue_with,
+        let_go,
         again := Again(handle, is_locked=traced.lock is not None),
     )
     try:
@@ -124,7 +131,8 @@ def make_entry(
     program = GuardProgram(steps)
     if traced.lock is not None:
         residual = while_held(traced.lock, program, residual, handle.run_plainly)
-    entry = Entry(program, residual, None, None, isinstance(traced.exit, Break))
+    hooked = isinstance(traced.exit, Break) and not traced.exit.callee_holds
+    entry = Entry(program, residual, None, None, hooked)
     again.belongs_to(entry)
     return entry
 

@@ -8,6 +8,7 @@
 
 #include "compared.h"
 #include "dispatch.h"
+#include "handed.h"
 #include "profiled.h"
 #include "spread.h"
 
@@ -48,12 +49,6 @@ struct Continue {
 
 extern PyTypeObject DispatcherType, ContinueType;
 
-PyObject* pack(PyObject* const* args, Py_ssize_t count) {
-  PyObject* tuple = PyTuple_New(count);
-  for (Py_ssize_t i = 0; tuple && i < count; i++) PyTuple_SET_ITEM(tuple, i, Py_NewRef(args[i]));
-  return tuple;
-}
-
 PyObject* run_hooked(PyObject* callee, PyObject* family, PyObject* const* args, Py_ssize_t count) {
   PyObject* code = Py_XNewRef(code_of(callee));
   Py_XINCREF(family);  // the thread's state borrows both, and what runs may let go of them
@@ -79,7 +74,7 @@ PyObject* missed_here(Dispatcher* self, PyObject* const* args) {
     PyErr_Format(PyExc_RuntimeError, "the dispatcher of %U was cleared", self->name);
     return nullptr;
   }
-  PyObject* tuple = pack(args, self->arity);
+  PyObject* tuple = pack_for_miss(args, self->arity);
   if (!tuple) return nullptr;
   PyObject* miss = Py_NewRef(self->miss);
   jm_this_thread()->paused++;  // our own Python is not to be hooked; running the original is again
@@ -133,7 +128,7 @@ void put_back(Dispatcher* self, PyObject* stub) {
 }
 
 PyObject* run_aside(Dispatcher* self, PyObject* stub, PyObject* const* args) {
-  PyObject* tuple = pack(args, self->arity);
+  PyObject* tuple = pack_for_miss(args, self->arity);
   if (!tuple || !put_aside(self, stub)) return Py_XDECREF(tuple), nullptr;
   self->asides++;
   jm_begin_aside();
@@ -241,7 +236,10 @@ PyObject* dispatch_once(Dispatcher* self, PyObject* const* args) {
 PyObject* follow(PyObject* result) {
   while (result && Py_IS_TYPE(result, &ContinueType)) {
     auto* next = reinterpret_cast<Continue*>(result);
-    result = dispatch_once(next->dispatcher, &PyTuple_GET_ITEM(next->args, 0));
+    {
+      Handed handed(next->args);
+      result = dispatch_once(next->dispatcher, &PyTuple_GET_ITEM(next->args, 0));
+    }
     Py_DECREF(next);
   }
   return result;

@@ -72,6 +72,7 @@ typedef struct {
   int timed;        // > 0: inside a call that is timed; those within are a part of it
   int nested;       // dispatchers on this thread's C stack that run Python
   int room;         // frames that may follow a miss before Python's recursion limit; 0: not in a miss
+  PyObject* handed; // the values that a resume function was handed, until that owns them (borrowed); or NULL
 } jm_thread;
 
 // From so many dispatchers on one C stack on, recursion goes on as plain Python, without C frames in

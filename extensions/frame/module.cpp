@@ -3,6 +3,7 @@
 #include "compared.h"
 #include "dispatch.h"
 #include "entry.h"
+#include "handed.h"
 #include "profiled.h"
 #include "spread.h"
 
@@ -19,7 +20,7 @@ PyMODINIT_FUNC PyInit__frame() {
   if (!module) return nullptr;
   const bool ready = jitmagic::register_guards(module) && jitmagic::register_entry(module) &&
                      jitmagic::register_compared(module) && jitmagic::register_spread(module) &&
-                     jitmagic::register_dispatch(module) &&
+                     jitmagic::register_dispatch(module) && jitmagic::register_handed(module) &&
                      jitmagic::register_module_call(module) && jm_register_hook(module) &&
                      jm_register_watch(module) &&
                      jitmagic::register_tensor_guards(module) &&

@@ -61,6 +61,7 @@ try:
         Streak,
         call_plainly,
         continue_with,
+        let_go,
     )
     from .. import _frame  # isort: skip  # last: its absence has another text
 except ImportError as error:
@@ -82,6 +83,7 @@ __all__ = [
     "Streak",
     "call_plainly",
     "continue_with",
+    "let_go",
     "lower_guards",
 ]
 

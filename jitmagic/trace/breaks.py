@@ -39,6 +39,7 @@ __all__ = [
     "OnlyUnsupportedTensors",
     "PrintCall",
     "Reason",
+    "ReferredWeakly",
     "RefusedTorchCall",
     "RolledLoop",
     "RoundOfLoop",
@@ -233,10 +234,15 @@ class TransformedTensor(Reason):
 
 class Mortal(Reason):
     __slots__ = ()
-    whole_frame = True  # behind a cut the frames around hold what the program has dropped
     template = "an object made here tells when it dies: {what}"
-    explanation = "Objects that a graph needs no more are not made, those at a graph break live on."
+    explanation = "Python makes it, and lets go of it where the program does."
     advice = "make the object outside of the compiled function"
+
+
+class ReferredWeakly(Mortal):
+    __slots__ = ()
+    whole_frame = True  # not only its own end is seen: what a graph need not make was never there
+    explanation = "Objects that a graph needs no more are not made, those at a graph break live on."
 
 
 class ActiveMode(Reason):

@@ -32,6 +32,7 @@ from ..bytecode import (
 )
 from ..bytecode.flow import stack_effect
 from ..bytecode.versions import RUNNING
+from .breaks import Mortal
 from .rebuild import (
     CannotRestore,
     Code,
@@ -44,7 +45,7 @@ from .rebuild import (
     run_graph,
 )
 from .result import Break, Return, Trace
-from .resume import FlatCode, ResumeKey, Root, flatten
+from .resume import FlatCode, ResumeKey, Root, flatten, let_go_of
 from .undo import can_start_over
 
 __all__ = ["CannotRestore", "FrameScope", "emit"]
@@ -60,6 +61,8 @@ class FrameScope:
     """The dispatcher of a new resume function."""
     continue_with: Callable[..., Any]
     """continue_with(dispatcher, *args) is what the dispatcher's loop understands."""
+    let_go: Callable[[], None]
+    """What a resume function begins with whose frame alone holds its values."""
     plain: Callable[..., Any]
     """The traced code itself, called with the dispatcher's arguments: when the graph raises."""
 
@@ -75,6 +78,7 @@ def emit(
     Raises CannotRestore when the break is at a place that cannot be re-entered.
     """
     writer = Writer(flat, scope.builtins, answering(trace.guards))
+    writer.put(let_go_of(flat.let_go))
     starts_over = graph is not None and can_start_over(trace)
     before = draw_numbers(writer, trace.draws)
     after = len(writer.code)
@@ -167,11 +171,12 @@ def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
     body, copies = root.body.clone()
     flatten(body, flat.parameters)
     breaking = flat.at[exit_.index]
-    _restore(writer, exit_, root.live[breaking])
+    root.lets_go |= isinstance(exit_.reason, Mortal)
+    _restore(writer, exit_, root.live[breaking] | exit_.held)
     writer.put(build.jump(copies[_group(root.body, breaking)[0]]))
     tails: Code = []
     for way in _ways_on(root.body, breaking):
-        key, absent = _key_of(exit_, breaking, way, root)
+        key, absent = _key_of(exit_, breaking, way, root, scope.let_go)
         tail = _hand_over(key, absent, flat.resume(key, scope.make_resume), scope.continue_with)
         tail = [*(Instruction(op) for op in way.landing), *tail]
         if way.jumps:
@@ -242,8 +247,10 @@ def _restore(writer: Writer, exit_: Break, live: frozenset[str]) -> None:
             writer.put(writer.load(recipe), build.store_fast(name))
     for entry in exit_.stack:
         writer.put([Instruction("PUSH_NULL")] if entry is None else writer.load(entry))
-    on_stack = set(writer.flat.parameters).difference(writer.flat.root.body.slots())
-    for name in (*writer.made.values(), *sorted(on_stack)):  # no variables of the user's
+    left = set(writer.flat.parameters).difference(writer.flat.root.body.slots())  # the stack's
+    if writer.flat.let_go is not None:  # nor may another variable hold what was moved to one
+        left.update(name for name in writer.flat.parameters if name not in live)
+    for name in (*writer.made.values(), *sorted(left)):  # no variables of the user's
         writer.put(build.delete_fast(name))
 
 
@@ -304,11 +311,18 @@ def _bind_methods(body: Body) -> None:
 
 
 def _key_of(
-    exit_: Break, breaking: Instruction, way: _Way, root: Root
+    exit_: Break,
+    breaking: Instruction,
+    way: _Way,
+    root: Root,
+    let_go: Callable[[], None],
 ) -> tuple[ResumeKey, int | None]:
     """The resume to hand over to, and the index of a NULL that it pushes though nobody left one."""
     bound = {**exit_.locals, **exit_.cells}
-    names = in_users_order((n for n in bound if n in root.live[way.target]), root.body)
+    needed = root.live[way.target] | exit_.held
+    if breaking.op.startswith("DELETE_") and breaking.op != "DELETE_DEREF":
+        needed -= {breaking.arg}  # a cell stays
+    names = in_users_order((n for n in bound if n in needed), root.body)
     nulls = [entry is None for entry in exit_.stack]
     depth = len(nulls) + way.effect
     nulls = [*nulls, *([False] * max(0, depth - len(nulls)))][:depth]
@@ -318,7 +332,8 @@ def _key_of(
     if _is_call_form(breaking):
         absent = depth - 2 if RUNNING.null_first else depth - 1
         nulls[depth - 2 :] = [index == absent for index in (depth - 2, depth - 1)]
-    return ResumeKey(way.target, names, tuple(nulls)), absent
+    let_go_first = let_go if root.lets_go else None
+    return ResumeKey(way.target, names, tuple(nulls), let_go_first), absent
 
 
 def _hand_over(

@@ -43,6 +43,7 @@ from .effects import EffectLog, ExitBuilder, distinct_objects
 from .graph_notes import GraphNotes
 from .input_memory import check_histories
 from .library_files import is_library
+from .mortals import check_held, held_names, lets_callee_hold
 from .opcodes.registry import Returned, Signal, handler_for
 from .restarts import (
     CompiledBranchRaises,
@@ -55,7 +56,7 @@ from .restarts import (
 )
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .rolled import UNROLLED, Loops, check_head
-from .state import Frame, GuardBook, Program, kind_only, program_of
+from .state import Frame, GuardBook, Program, program_of
 from .suspended import suspended
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_undecided, with_constants
 from .undo import can_assert
@@ -212,7 +213,7 @@ class Machine:
         step: int | None = None,
         mark: int | None = None,
     ) -> Restart:
-        because = () if mark is None else self._because(reason, mark)
+        because = () if mark is None else self._guards.led_to(reason, self._step_mark, mark)
         if step is None:
             step = self.step
             # A loop too long to unroll ends the graph at its second round, not wherever the limit
@@ -220,22 +221,6 @@ class Machine:
             if isinstance(reason, TooManyInstructions) and self._first_loop is not None:
                 step = min(step, self._first_loop)
         return Restart(Stop(step, reason, where or self.root.line(), because))
-
-    def _because(self, reason: BreakReason, mark: int) -> tuple[Guard, ...]:
-        """The next attempt ends before it reads what led to the break. Without these facts its
-        entry would fit calls that can be compiled, after one odd first call.
-
-        They are what the instruction itself read, and what the root's instruction read of its
-        arguments; not all that inlined calls read on their way, which may differ in every call.
-        """
-        if reason.rests_on == "nothing":
-            return ()
-        step = self._guards.since(self._step_mark)
-        facts = [g for g in step if isinstance(getattr(g, "source", None), Argument)]
-        facts += self._guards.since(max(mark, self._step_mark))
-        if reason.rests_on == "values":
-            return tuple(facts)
-        return tuple(kind for guard in facts if (kind := kind_only(guard)) is not None)
 
     def _finish(self, make_exit: Callable[[ExitBuilder], Exit]) -> Trace:
         # Effects before guards: describing an exit reads live objects, which adds guards.
@@ -291,7 +276,8 @@ class Machine:
         locals_: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n not in cell_names}
         cells: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n in cell_names}
         where = self.stop.where or self.root.line()
-        return Break(self.stop.reason, where, self.root.at, stack, locals_, cells)
+        rest = stack, locals_, cells, held_names(self), lets_callee_hold(self)
+        return Break(self.stop.reason, where, self.root.at, *rest)
 
     # -- frames ----------------------------------------------------------------------------------
 
@@ -361,6 +347,7 @@ class Machine:
         self._step_mark = len(self._guards)
         if self.stop is not None and self._steps == self.stop.step:
             raise Reached
+        check_held(self)
         check_head(self)
 
     def unwind(self, frame: Frame, observed: ObservedError) -> None:
@@ -393,6 +380,9 @@ class Machine:
     def guard(self, *guards: Guard) -> None:
         for guard in guards:
             self._guards.add(guard, self.where)
+
+    def relies_on(self, guard: Guard) -> bool:
+        return guard in self._guards
 
     def where(self) -> UserLine:
         return next(self._lines())

@@ -336,6 +336,8 @@ class Break(Exit):
     stack: tuple[Recipe | None, ...]
     locals: Mapping[str, Recipe]  # plain fast locals that are bound
     cells: Mapping[str, Recipe]  # cell and free variables: recipes of the cells themselves
+    held: frozenset[str] = frozenset()  # stay bound, whether they are read again or not
+    callee_holds: bool = False  # the call alone keeps something alive: what it runs is not hooked
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from ..bytecode import (
 from ..guards.source import UNNAMED
 from .handed_on import HandedOn
 
-__all__ = ["FlatCode", "ResumeKey", "Root", "carries_stack", "flatten", "item_name"]
+__all__ = ["FlatCode", "ResumeKey", "Root", "carries_stack", "flatten", "item_name", "let_go_of"]
 
 _SUPER_ARGUMENTS = 2
 
@@ -46,6 +46,7 @@ class ResumeKey:
     instruction: Instruction
     names: tuple[str, ...]
     nulls: tuple[bool, ...]
+    let_go: Callable[[], None] | None = None  # what it begins with, where its frame alone holds
 
 
 @dataclass(eq=False)
@@ -59,6 +60,7 @@ class Root:
     unrolled: set[Instruction] = field(default_factory=set)  # and of those tried, that it cannot
     counting: set[Instruction] = field(default_factory=set)  # what may leave a list of any length
     handed_on: HandedOn = field(default_factory=HandedOn)
+    lets_go: bool = False  # its resume functions alone hold what they are handed
     resumes: dict[ResumeKey, Any] = field(default_factory=dict)
 
 
@@ -75,6 +77,7 @@ class FlatCode:
     at: dict[int, Instruction]
     head: Instruction | None = None
     item: str | None = None
+    let_go: Callable[[], None] | None = None
 
     @classmethod
     def of(cls, code: CodeType) -> FlatCode:
@@ -139,7 +142,7 @@ def _resume_code(root: Root, key: ResumeKey) -> FlatCode:
     carried = [name for name, null in zip(on_stack, key.nulls, strict=True) if not null]
     parameters = (*key.names, *carried)
     flatten(body, parameters)
-    prologue = build.prologue()
+    prologue = [*build.prologue(), *let_go_of(key.let_go)]
     for name, null in zip(on_stack, key.nulls, strict=True):
         null_push = [Instruction("PUSH_NULL")]
         # Moved, not copied: eager has such a value on its stack only, and lets go of it there.
@@ -155,7 +158,15 @@ def _resume_code(root: Root, key: ResumeKey) -> FlatCode:
     pairs = enumerate(zip(decoded, body.instructions, strict=True))
     at = {index: origin[ours] for index, (_, ours) in pairs if ours in origin}
     head = _head_before(root, key)
-    return FlatCode(code, parameters, root, at, head, on_stack[-1] if head is not None else None)
+    item = on_stack[-1] if head is not None else None
+    return FlatCode(code, parameters, root, at, head, item, key.let_go)
+
+
+def let_go_of(let_go: Callable[[], None] | None) -> list[Instruction]:
+    """let_go(), if the frame is one that alone holds what it was handed."""
+    if let_go is None:
+        return []
+    return [*build.push_callable_then(build.load_const(let_go)), *build.pop_top()]
 
 
 def _head_before(root: Root, key: ResumeKey) -> Instruction | None:

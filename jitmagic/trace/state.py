@@ -32,8 +32,9 @@ from ..guards.guard import (
     TypeIs,
     ValueEquals,
 )
-from ..guards.source import FunctionPart, Source
+from ..guards.source import Argument, FunctionPart, Source
 from .library_files import is_library
+from .result import BreakReason
 from .values.base import Machine, Value
 
 __all__ = ["Frame", "GuardBook", "Program", "kind_only", "program_of"]
@@ -60,6 +61,25 @@ class GuardBook:
     def since(self, mark: int) -> list[Guard]:
         """The guards after the first `mark` ones."""
         return list(self._guards.values())[mark:]
+
+    def __contains__(self, guard: Guard) -> bool:
+        return self._guards.get(_key(guard)) == guard
+
+    def led_to(self, reason: BreakReason, step: int, mark: int) -> tuple[Guard, ...]:
+        """The next attempt ends before it reads what led to the break. Without these facts its
+        entry would fit calls that can be compiled, after one odd first call.
+
+        They are what the instruction itself read (behind the first `mark` guards), and what the
+        root's instruction read (behind `step`) of its arguments; not all that inlined calls read on
+        their way, which may differ in every call.
+        """
+        if reason.rests_on == "nothing":
+            return ()
+        facts = [g for g in self.since(step) if isinstance(getattr(g, "source", None), Argument)]
+        facts += self.since(max(mark, step))
+        if reason.rests_on == "values":
+            return tuple(facts)
+        return tuple(kind for guard in facts if (kind := kind_only(guard)) is not None)
 
     def finish(self, state: StateFacts) -> tuple[Guard, ...]:
         """All guards, one for each class and namespace; a TypeIs and an InRange implied by a

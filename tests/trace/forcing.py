@@ -86,8 +86,12 @@ class _Part:
         names = fn.__name__, fn.__qualname__
         place = fn.__globals__, vars(builtins)
         snapshot = FrameSnapshot(code, values[:count], values[count:], *place, *names)
-        scope = FrameScope(*place, lambda flat: _Part(fn, flat), _go_on, fn)
+        scope = FrameScope(*place, lambda flat: _Part(fn, flat), _go_on, _nothing, fn)
         return emit(trace(snapshot, Options(), stop), self.flat, None, scope)
+
+
+def _nothing() -> None:
+    """Nobody but the residual holds its values."""
 
 
 def _go_on(part: _Part, *values: Any) -> _GoOn:

@@ -15,7 +15,7 @@ import torch
 
 from ...guards.guard import TypeIs
 from ...guards.source import Referent, Source
-from ..breaks import GraphBreak, Mortal, UnsupportedArguments
+from ..breaks import GraphBreak, ReferredWeakly, UnsupportedArguments
 from ..builtins.registry import handles
 from ..library_files import is_library
 from ..result import Recipe
@@ -87,7 +87,7 @@ def _is_of_a_layer(machine: Any, target: Value) -> bool:
 def _make_reference(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     made_here = bool(args) and args[0].source is None
     if made_here and not _is_of_a_layer(machine, args[0]):
-        raise GraphBreak(Mortal.of(what="weakref.ref()"))
+        raise GraphBreak(ReferredWeakly.of(what="weakref.ref()"))
     if len(args) != 1 or kwargs or made_here:
         what = "a call back, or an object made here, which may die"
         raise GraphBreak(UnsupportedArguments.of(name="weakref.ref", what=what))
