@@ -4,7 +4,8 @@ margin, an epsilon; each as a program of a tensor (4 x 8) and the number.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import grad, hessian, jvp, vmap
 
-__all__ = ["ANY", "CALLS", "POSITIVE", "PROBABILITIES", "outcome"]
+from jitmagic.errors import JitmagicWarning
+
+__all__ = ["ANY", "CALLS", "POSITIVE", "PROBABILITIES", "joint", "outcome", "outcomes"]
 
 Program = Callable[[Tensor, float], Any]
 
@@ -140,3 +143,34 @@ def outcome(program: Program, x: Tensor, number: float, needs_grad: bool = True)
     except Exception as error:  # the program's own
         return type(error), str(error)
     return *(result.detach() for result in results), x.grad, torch.rand(3, device=x.device)
+
+
+def joint(programs: Sequence[Program]) -> Callable[..., tuple[Any, ...]]:
+    """One function of a tensor and a number for each: one compile, compilers start a few times."""
+    places = range(len(programs))
+    given = ", ".join(f"x{n}, s{n}" for n in places)
+    calls = ", ".join(f"program{n}(x{n}, s{n})" for n in places)
+    space: dict[str, Any] = {f"program{n}": program for n, program in enumerate(programs)}
+    exec(f"def together({given}):\n    return {calls},\n", space)
+    return space["together"]
+
+
+def outcomes(
+    together: Callable[..., tuple[Any, ...]], x: Tensor, numbers: Sequence[float]
+) -> list[Any]:
+    """As `outcome`, of each program of a joint, on a copy of `x` of its own, and what is drawn
+    next; none raises.
+    """
+    torch.manual_seed(0)
+    inputs = [x.detach().clone().requires_grad_() for _ in numbers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the user's: a target of another size
+        warnings.simplefilter("error", JitmagicWarning)
+        made = together(*(part for pair in zip(inputs, numbers, strict=True) for part in pair))
+    parts = [part if isinstance(part, tuple) else (part,) for part in made]
+    ends = [t.float().sum() for part in parts for t in part if t.requires_grad]
+    (torch.stack(ends).sum() * 1.5).backward()
+    each = [
+        (*(t.detach() for t in part), own.grad) for part, own in zip(parts, inputs, strict=True)
+    ]
+    return [*each, torch.rand(3, device=x.device)]

@@ -5,13 +5,14 @@ float64 as eager's. `rsqrt(eps)` makes of half an ulp of the mean of 1000.1 a hu
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import jitmagic
+from tests.programs.joined import Joined, gradients, joined
 
 Program = Callable[[Tensor], Tensor]
 
@@ -78,6 +79,17 @@ def assert_rows_near(compiled: Program, program: Program, length: int, dtype: to
         assert_near(compiled(x), program(x), program(x.double()), (kind, length), slack)
 
 
+@cache
+def together(tier: str, dynamic: bool, dtype: torch.dtype, length: int | None) -> Joined:
+    """All programs, compiled once for each such `dtype` and `length`."""
+    return joined(PROGRAMS.values(), dynamic=dynamic, options={"cpu_tier": tier})
+
+
+def part_of(run: Joined, name: str) -> Program:
+    place = list(PROGRAMS).index(name)
+    return lambda x: run(x)[1][place]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("tier", ["cpp", "numba"])
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -85,28 +97,34 @@ def test_each_row_is_as_exact_as_eagers(name: str, tier: str, dtype: torch.dtype
     program = PROGRAMS[name]
     lengths = (2, 33, 768, 9000) if tier == "cpp" and dtype is torch.float32 else (48,)
     for length in lengths:
-        options = {"cpu_tier": tier, "keep": "compiled"}
-        compiled = jitmagic.jit(program, dynamic=False, options=options)
+        compiled = part_of(together(tier, False, dtype, length), name)
         assert_rows_near(compiled, program, length, dtype)
 
 
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if "norm" in name])
+NORMS = [name for name in PROGRAMS if "norm" in name]
+
+
+@cache
+def gradients_together() -> tuple[Tensor, ...]:
+    x = kinds(96, torch.float32)["equal"].requires_grad_()
+    inputs, results = joined(PROGRAMS[name] for name in NORMS)(x)
+    return gradients(results, inputs)
+
+
+@pytest.mark.parametrize("name", NORMS)
 def test_gradients_of_equal_rows(name: str) -> None:
     """Where eager's own gradient is that of a constant row: xhat is 0."""
 
-    def gradient(call: Program, given: Tensor) -> Tensor:
-        x = given.clone().requires_grad_()
-        result = call(x)
-        weights = torch.linspace(1, 2, result.numel()).view(result.shape).to(result.dtype)
-        return torch.autograd.grad((result * weights).sum(), x)[0]
+    def of_eager(given: Tensor) -> Tensor:
+        x = given.requires_grad_()
+        return gradients([PROGRAMS[name](x)], [x])[0]
 
-    program, x = PROGRAMS[name], kinds(96, torch.float32)["equal"]
-    compiled = jitmagic.jit(program)
-    assert_near(gradient(compiled, x), gradient(program, x), gradient(program, x.double()), name)
+    x, ours = kinds(96, torch.float32)["equal"], gradients_together()[NORMS.index(name)]
+    assert_near(ours, of_eager(x.clone()), of_eager(x.double()), name)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_one_kernel_for_all_sizes(name: str) -> None:
-    compiled = jitmagic.jit(PROGRAMS[name], dynamic=True, options={"keep": "compiled"})
+    compiled = part_of(together("cpp", True, torch.float32, None), name)
     for length in (5, 40, 300):
         assert_rows_near(compiled, PROGRAMS[name], length, torch.float32)
