@@ -83,7 +83,7 @@ class PassWriter:
         for lane, width in lanes:
             if lane is not None and (steps := steps_to_tell(lane, width, cost)):
                 told = self.told[lane, width] = Told(self.body.name("n"), steps)
-                if steps == 1 and _is_long(self.kernel):
+                if steps == 1 and _is_long(self.kernel, self.lanes):
                     self.body.line(f"const int64_t {told.name} = {count_text(lane.extent)};")
                     return 0
                 kind = f"one_step<{width}>" if steps == 1 else f"few_steps<{width}, {steps}>"
@@ -477,10 +477,12 @@ def _text_of(kernel: Structure) -> int:
     return costs + doubles + POSITION_TEXT * sum(node.op in POSITIONAL for node in reduced)
 
 
-def _is_long(kernel: Structure) -> bool:
-    """Whether a step is too long to be written twice, where no lane has to be left out of a sum."""
+def _is_long(kernel: Structure, lanes: Lanes) -> bool:
+    """Whether a step is too long to be written twice, where no lane has to be left out of a sum.
+    With loops inside it is: of column sums a full step is half of what there is to compile.
+    """
     if any(pass_.reductions for pass_ in kernel.passes):
-        return False
+        return lanes.outer is not None
     nodes = [node for pass_ in kernel.passes for node in walk(pass_.roots)]
     return sum(not isinstance(node, Constant) for node in nodes) > MOST_TWICE
 
