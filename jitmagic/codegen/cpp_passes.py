@@ -20,7 +20,7 @@ import torch
 from ..loops.expr import Axis, AxisVar, Expr, Integer, add, mul, times
 from ..loops.ir import Constant, Reduction, Value, walk
 from ..schedule.score import extent_product, op_cost, points
-from ..symbols.size import Size
+from ..symbols.size import Size, hint_of
 from .cpp_blocks import (
     MOST_TEXT,
     MOST_TWICE,
@@ -479,10 +479,11 @@ def _text_of(kernel: Structure) -> int:
 
 def _is_long(kernel: Structure, lanes: Lanes) -> bool:
     """Whether a step is too long to be written twice, where no lane has to be left out of a sum.
-    With loops inside it is: of column sums a full step is half of what there is to compile.
+    With loops inside it is; but masks take time where all lanes count (column sums of 1000 by 32:
+    1.11), and so a step that is full in this call has none.
     """
     if any(pass_.reductions for pass_ in kernel.passes):
-        return lanes.outer is not None
+        return lanes.outer is not None and hint_of(lanes.outer.extent) < lanes.width
     nodes = [node for pass_ in kernel.passes for node in walk(pass_.roots)]
     return sum(not isinstance(node, Constant) for node in nodes) > MOST_TWICE
 

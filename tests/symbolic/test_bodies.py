@@ -83,8 +83,10 @@ def test_few_columns_are_one_step_that_is_written_once(name):
     def make(m, n):
         return (torch.randn(5, m, n),)
 
-    text = _text(COLUMNS[name], (6, 8), make)
-    assert "jm::told_steps<16>" in text and "jm::blocks<" not in text
+    for columns, full in [(8, 0), (16, 1)]:  # masks take time where all lanes count
+        text = _text(COLUMNS[name], (6, columns), make)
+        assert "jm::told_steps<16>" in text and "jm::blocks<" not in text
+        assert text.count("jm::one_step<16>") == full
     template = compiled(COLUMNS[name], make, (6, 8))
     assert template.holds((900, 16)) and not template.holds((6, 17))
     for sizes in [(6, 8), (70, 16), (3, 2)]:
