@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -266,6 +267,14 @@ def test_meta_tensors_that_lie_alike_are_one_where_they_are_shared() -> None:
         assert fresh_meta((3, 4), torch.float32) is not others[-1]  # ints take torch no time
     assert fresh_meta((n, m), torch.float32) is not rows
     assert (guards.ranges, guards.relations) == ({}, [])
+
+
+def test_a_thread_does_not_see_the_meta_tensors_of_another_ones_compile() -> None:
+    sizes = Guards(8, 12).sizes
+    with sharing({}), ThreadPoolExecutor(1) as others:
+        known = fresh_meta(sizes, torch.float32)
+        made = others.submit(fresh_meta, sizes, torch.float32).result()
+    assert made is not known
 
 
 def test_a_tensor_without_data_asks_nothing_of_its_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
