@@ -277,6 +277,26 @@ def test_a_thread_does_not_see_the_meta_tensors_of_another_ones_compile() -> Non
     assert made is not known
 
 
+def test_a_question_takes_no_range_twice_and_none_where_a_relation_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    guards = Guards(8, 12)
+    n, m = as_dimensions(guards.sizes)
+    tried: list[Any] = []
+    trial = Context._trial
+
+    def noted(self: Context, ranges: Any) -> Any:
+        tried.append(tuple(ranges.items()))
+        return trial(self, ranges)
+
+    monkeypatch.setattr(Context, "_trial", noted)
+    assert (n // 2 <= m) and len(guards.relations) == 1
+    assert tried and len(set(tried)) == len(tried)
+    tried.clear()
+    monkeypatch.setattr(Context, "_compared", pytest.fail)
+    assert n.context.decide(*guards.relations[0]) and not tried
+
+
 def test_a_tensor_without_data_asks_nothing_of_its_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     guards = Guards(8, 12)
     like = torch.empty(guards.sizes, device="meta")
