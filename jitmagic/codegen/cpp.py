@@ -25,7 +25,7 @@ from .cpp_passes import PassWriter
 from .cpp_product import products_in
 from .cpp_text import argument_names
 from .cpp_values import Body
-from .lanes import choose_lanes
+from .lanes import Lanes, choose_lanes
 from .plan import Config, KernelSource, Unit
 from .structure import Structure, structure
 
@@ -89,10 +89,15 @@ def _function(
     own = {"count", "some", *(s.name for s in kernel.symbols)} if kernel.symbols else set()
     names = argument_names(kernel.arguments, own)
     body = Body(kernel, names, buffers)
-    lanes = choose_lanes(kernel, target, overrides.registers)
+    products = products_in(kernel)
+    # gemm has lanes of its own, and supposes nothing of sizes.
+    none = Lanes(None, 1, ())
+    lanes = none if products else choose_lanes(kernel, target, overrides.registers)
     passes = PassWriter(kernel, lanes, body)
     everywhere = overrides.threads == "all"
-    return KernelWriter(kernel, lanes, target, buffers, names, body, passes, everywhere).function()
+    return KernelWriter(
+        kernel, products, lanes, target, buffers, names, body, passes, everywhere
+    ).function()
 
 
 def _shared_out(functions: Mapping[str, str]) -> list[tuple[str, ...]]:

@@ -20,12 +20,13 @@ import torch
 from ..loops.expr import Axis, AxisVar, Expr, mul, substitute
 from ..loops.ir import Buffer, IndexValue, Load, Reduction, walk
 from ..schedule.deps import run_time_values
+from ..schedule.products import Product
 from ..schedule.score import PARALLEL_WORK, body_cost, extent_product, points
 from ..symbols.size import Dimension, Size, hint_of, is_same
 from ..target import Target
 from .cpp_blocks import spans_of
 from .cpp_passes import PARTIAL_SUMS, PassWriter, told_text
-from .cpp_product import products_in, write_products
+from .cpp_product import write_products
 from .cpp_text import CTYPES, blocks_text, closed, comment_line, count_text, name_sizes, step_text
 from .cpp_values import Body
 from .lanes import Lanes, lane_step, likely_extent
@@ -47,6 +48,7 @@ class KernelWriter:
     """
 
     kernel: Structure
+    products: Sequence[Product]
     lanes: Lanes
     target: Target
     buffers: Mapping[str, Buffer]
@@ -90,9 +92,8 @@ class KernelWriter:
     # -----------------------------------------------------------------------------
 
     def _loops(self) -> None:
-        products = products_in(self.kernel)
-        if products:
-            write_products(self.kernel, products, self.body, self.names)
+        if self.products:
+            write_products(self.kernel, self.products, self.body, self.names)
             return
         if self.lanes.outer is not None:
             self._outer_lanes(self.lanes.outer, self.lanes.width)
@@ -230,11 +231,15 @@ class KernelWriter:
 
     def _rows_of_any_length(self, others: tuple[Axis, ...], lane: Axis, width: int) -> None:
         is_pointwise = not any(p.axes for p in self.kernel.passes)
-        opened = self._rows_of_blocks(others, lane, [(lane, width)] if is_pointwise else ())
-        (span,) = spans_of((), lane, width, self.passes.told.get((lane, width)))
-        loop = blocks_text(width, lane.extent) if span.told is None else told_text(span)
-        self._block(loop, lane, width)
+        tells = is_pointwise or self.lanes.is_one
+        opened = self._rows_of_blocks(others, lane, [(lane, width)] if tells else ())
+        self._block(self._steps_of(lane, width), lane, width)
         self.passes.close(opened)
+
+    def _steps_of(self, lane: Axis, width: int) -> str:
+        """The beginning of a loop over all blocks of lanes."""
+        (span,) = spans_of((), lane, width, self.passes.told.get((lane, width)))
+        return blocks_text(width, lane.extent) if span.told is None else told_text(span)
 
     def _is_tall(self, others: Sequence[Axis], lane: Axis) -> bool:
         """One pass of sums over many rows of few columns, then pointwise statements only."""
@@ -289,6 +294,11 @@ class KernelWriter:
         body.set_lanes(None, 1)
 
     def _blocks_in_parallel(self, lane: Axis, width: int) -> None:
+        if self.lanes.is_one:  # there is nothing to share out
+            opened = self.passes.open_told([(lane, width)])
+            self._block(self._steps_of(lane, width), lane, width)
+            self.passes.close(opened)
+            return
         if not self._parallel(hint_of(lane.extent)):
             self._block(blocks_text(width, lane.extent), lane, width)
             return

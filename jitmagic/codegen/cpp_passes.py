@@ -20,7 +20,7 @@ import torch
 from ..loops.expr import Axis, AxisVar, Expr, Integer, add, mul, times
 from ..loops.ir import Constant, Reduction, Value, walk
 from ..schedule.score import extent_product, op_cost, points
-from ..symbols.size import Size
+from ..symbols.size import Size, hint_of
 from .cpp_blocks import (
     MOST_TEXT,
     MOST_TWICE,
@@ -83,7 +83,7 @@ class PassWriter:
         for lane, width in lanes:
             if lane is not None and (steps := steps_to_tell(lane, width, cost)):
                 told = self.told[lane, width] = Told(self.body.name("n"), steps)
-                if steps == 1 and _is_long(self.kernel):
+                if steps == 1 and _is_long(self.kernel, self.lanes):
                     self.body.line(f"const int64_t {told.name} = {count_text(lane.extent)};")
                     return 0
                 kind = f"one_step<{width}>" if steps == 1 else f"few_steps<{width}, {steps}>"
@@ -477,10 +477,13 @@ def _text_of(kernel: Structure) -> int:
     return costs + doubles + POSITION_TEXT * sum(node.op in POSITIONAL for node in reduced)
 
 
-def _is_long(kernel: Structure) -> bool:
-    """Whether a step is too long to be written twice, where no lane has to be left out of a sum."""
+def _is_long(kernel: Structure, lanes: Lanes) -> bool:
+    """Whether a step is too long to be written twice, where no lane has to be left out of a sum.
+    With loops inside it is; but masks take time where all lanes count (column sums of 1000 by 32:
+    1.11), and so a step that is full in this call has none.
+    """
     if any(pass_.reductions for pass_ in kernel.passes):
-        return False
+        return lanes.outer is not None and hint_of(lanes.outer.extent) < lanes.width
     nodes = [node for pass_ in kernel.passes for node in walk(pass_.roots)]
     return sum(not isinstance(node, Constant) for node in nodes) > MOST_TWICE
 

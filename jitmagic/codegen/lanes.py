@@ -32,12 +32,13 @@ LIGHT = 12  # cost of a body that leaves room for more registers per step
 @dataclass(frozen=True, slots=True)
 class Lanes:
     """`outer` set: all passes run inside its lanes. Otherwise passes[k] is the k-th pass's
-    (axis, lanes).
+    (axis, lanes). `is_one`: the outer axis varies, and one step has room for all of it.
     """
 
     outer: Axis | None
     width: int
     passes: tuple[tuple[Axis | None, int], ...]
+    is_one: bool = False
 
 
 def lane_step(offset: Expr, lane: Axis, kernel: Structure) -> int | Expr | None:
@@ -97,6 +98,8 @@ def _by_accesses(kernel: Structure, target: Target, base: int) -> Lanes:
     heavy = sum(op_cost(node) for node in kernel.free) >= 2 * EXPENSIVE
     if outer is None or (outer_score <= 0 and not heavy):
         return Lanes(None, 1, scalar)
+    if few := _few_columns(kernel, outer, base):
+        return Lanes(outer, few, scalar, is_one=True)
     return Lanes(outer, _outer_width(kernel, outer, base, target), scalar)
 
 
@@ -176,21 +179,32 @@ def _points_at_hints(kernel: Structure) -> int:
     return prod(hint_of(axis.extent) for axis in axes)
 
 
+def _few_columns(kernel: Structure, lane: Axis, base: int) -> int:
+    """The lanes that have room for all columns of a sum, if their number varies and is small; else
+    0. Wide blocks cost most where they are few (1000 by 8: 2.5 times), and to compile: that they
+    stay few is supposed.
+    """
+    if not isinstance(lane.extent, Size) or not any(p.reductions for p in kernel.passes):
+        return 0
+    widths = (base, 2 * base) if _most_columns(kernel, base) > base else (base,)
+    return next((few for few in widths if supposed("<=", lane.extent, few)), 0)
+
+
+def _most_columns(kernel: Structure, base: int) -> int:
+    """How many columns a sum takes at once where there are enough of them."""
+    roots = [root for p in kernel.passes for root in p.roots]
+    return 4 * base if _body_cost(roots)[1] < EXPENSIVE else base
+
+
 def _outer_width(kernel: Structure, lane: Axis, base: int, target: Target) -> int:
     """Column sums read several registers of a row at once, if that leaves work for all threads. Of
     columns whose number varies the blocks are wide unless threads are needed in this call: where
-    there are many, narrow ones cost most (sums of 512 by 512, made at 11 by 19: 4.7 times). Where
-    there are few, wide ones do (1000 by 8: 2.5 times), so that they stay few is supposed.
+    there are many, narrow ones cost most (sums of 512 by 512, made at 11 by 19: 4.7 times).
     """
     if not any(p.reductions for p in kernel.passes):
         return base
-    roots = [root for p in kernel.passes for root in p.roots]
-    width = 4 * base if _body_cost(roots)[1] < EXPENSIVE else base
+    width = _most_columns(kernel, base)
     others = extent_product(axis for axis in kernel.outer if axis != lane)
-    if isinstance(lane.extent, Size) and kernel.outer == (lane,):  # no product: its rows grow
-        for few in (base, 2 * base):
-            if few < width and supposed("<=", lane.extent, few):
-                return few
     if isinstance(lane.extent, Size) and _points_at_hints(kernel) < FEW:
         # Doubles fill twice as many registers, which is twice as much to compile.
         doubles = any(node.dtype == torch.float64 for node in kernel.free)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import local
 from typing import Any
 
 import torch
@@ -23,25 +24,34 @@ __all__ = [
 
 META = torch.device("meta")
 Metas = dict[Any, torch.Tensor]
-_shared: list[Metas] = []
+
+
+class _Shared(local):
+    """Those of the compiles of one thread: another one's lie alike by other sizes."""
+
+    def __init__(self) -> None:
+        self.stack: list[Metas] = []
+
+
+_shared = _Shared()
 
 
 @contextmanager
 def sharing(metas: Metas) -> Iterator[None]:
     """In here `fresh_meta` gives those of symbolic sizes that there are, and adds to them."""
-    _shared.append(metas)
+    _shared.stack.append(metas)
     try:
         yield
     finally:
-        _shared.pop()
+        _shared.stack.pop()
 
 
 def fresh_meta(
     shape: Sequence[int], dtype: torch.dtype, strides: Sequence[int] | None = None
 ) -> torch.Tensor:
-    if not _shared or all(type(size) is int for size in shape):
+    if not _shared.stack or all(type(size) is int for size in shape):
         return _made(shape, dtype, strides)
-    metas, key = _shared[-1], (_key(shape), None if strides is None else _key(strides), dtype)
+    metas, key = _shared.stack[-1], (_key(shape), None if strides is None else _key(strides), dtype)
     if key not in metas:
         metas[key] = made = _made(shape, dtype, strides)
         if strides is None:

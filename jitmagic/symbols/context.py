@@ -224,9 +224,9 @@ class Context:
 
     def decide(self, op: str, left: Expr, right: Expr) -> bool:
         """`left op right`."""
-        if (answer := self._compared(op, left, right, self._known)) is not None:
+        if (answer := self._related.get((op, left, right))) is not None:  # most are asked again
             return answer
-        if (answer := self._related.get((op, left, right))) is not None:
+        if (answer := self._compared(op, left, right, self._known)) is not None:
             return answer
         symbols = list(dict.fromkeys((*symbols_of(left), *symbols_of(right))))
         if not all(symbol in self._hints for symbol in symbols):
@@ -345,13 +345,16 @@ class Context:
             ladder = _INT_LADDER if symbol.kind is int else _FLOAT_LADDER
             found = [known[symbol] for rung in ladder if (known := self._with(symbol, rung))]
             ladders[symbol] = found or [self._ranges[symbol]]
-        for symbol in symbols if len(symbols) > 1 else ():
-            yield from ({**self._ranges, symbol: rung} for rung in ladders[symbol])
+        now = self._ranges
+        picks = [
+            tuple([rung if each is symbol else now[each] for each in ladders])
+            for symbol in (symbols if len(symbols) > 1 else ())
+            for rung in ladders[symbol]
+        ]
         for step in range(max(map(len, ladders.values()), default=0)):
-            picked: Ranges = {
-                s: ladder[min(step, len(ladder) - 1)] for s, ladder in ladders.items()
-            }
-            yield {**self._ranges, **picked}
+            picks.append(tuple([each[min(step, len(each) - 1)] for each in ladders.values()]))
+        for picked in dict.fromkeys(picks):  # sizes are on one rung for long
+            yield {**now, **dict(zip(ladders, picked, strict=True))}
 
     def _narrow_by_steps(
         self, symbols: Sequence[Symbol], op: str, left: Expr, right: Expr, answer: bool

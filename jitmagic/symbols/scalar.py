@@ -285,7 +285,9 @@ def interval_of(expr: Expr, known: dict[Expr, Interval | None]) -> Interval | No
     """The range of an expression; `known` has that of its symbols and remembers the others."""
     if expr in known:
         return known[expr]
-    for part in _below(expr, known):
+    # Most often of what is known already: a product of symbols, a constant.
+    simple = all(part in known for part in _parts(expr))
+    for part in (expr,) if simple else _below(expr, known):
         given = [known[one] for one in _parts(part)]
         known[part] = None if None in given else _one(part, given)  # type: ignore[arg-type]
     return known[expr]

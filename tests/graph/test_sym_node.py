@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -266,6 +267,34 @@ def test_meta_tensors_that_lie_alike_are_one_where_they_are_shared() -> None:
         assert fresh_meta((3, 4), torch.float32) is not others[-1]  # ints take torch no time
     assert fresh_meta((n, m), torch.float32) is not rows
     assert (guards.ranges, guards.relations) == ({}, [])
+
+
+def test_a_thread_does_not_see_the_meta_tensors_of_another_ones_compile() -> None:
+    sizes = Guards(8, 12).sizes
+    with sharing({}), ThreadPoolExecutor(1) as others:
+        known = fresh_meta(sizes, torch.float32)
+        made = others.submit(fresh_meta, sizes, torch.float32).result()
+    assert made is not known
+
+
+def test_a_question_takes_no_range_twice_and_none_where_a_relation_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    guards = Guards(8, 12)
+    n, m = as_dimensions(guards.sizes)
+    tried: list[Any] = []
+    trial = Context._trial
+
+    def noted(self: Context, ranges: Any) -> Any:
+        tried.append(tuple(ranges.items()))
+        return trial(self, ranges)
+
+    monkeypatch.setattr(Context, "_trial", noted)
+    assert (n // 2 <= m) and len(guards.relations) == 1
+    assert tried and len(set(tried)) == len(tried)
+    tried.clear()
+    monkeypatch.setattr(Context, "_compared", pytest.fail)
+    assert n.context.decide(*guards.relations[0]) and not tried
 
 
 def test_a_tensor_without_data_asks_nothing_of_its_sizes(monkeypatch: pytest.MonkeyPatch) -> None:

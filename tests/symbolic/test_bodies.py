@@ -70,6 +70,33 @@ def test_rows_of_one_step_ask_for_their_length_once(name):
         torch.testing.assert_close(result, fn(x))
 
 
+COLUMNS = {  # sums whose lanes are columns, with or without rows around them
+    "columns": lambda x: x.flatten(0, 1).sum(0),
+    "of_a_batch": lambda x: x.mean(1),
+    "costly": lambda x: x.exp().sum(1),
+    "two": lambda x: (x.sum(1), (x * x).sum(1)),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_few_columns_are_one_step_that_is_written_once(name):
+    def make(m, n):
+        return (torch.randn(5, m, n),)
+
+    for columns, full in [(8, 0), (16, 1)]:  # masks take time where all lanes count
+        text = _text(COLUMNS[name], (6, columns), make)
+        assert "jm::told_steps<16>" in text and "jm::blocks<" not in text
+        assert text.count("jm::one_step<16>") == full
+    template = compiled(COLUMNS[name], make, (6, 8))
+    assert template.holds((900, 16)) and not template.holds((6, 17))
+    for sizes in [(6, 8), (70, 16), (3, 2)]:
+        (x,) = make(*sizes)
+        expected = COLUMNS[name](x)
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        for result, wanted in zip(template.instantiate(sizes)(x), expected, strict=True):
+            torch.testing.assert_close(result, wanted)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_number_of_elements_divides_as_a_constant_does(dtype):
     """By the product with its reciprocal only where that is exact."""
