@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
