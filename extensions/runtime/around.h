@@ -11,10 +11,12 @@ namespace jitmagic {
 struct Around : Callable {
   PyObject* run;
   std::vector<Py_ssize_t>* positions;
+  std::vector<Py_ssize_t>* others;  // positions of a second kind; may be null
 };
 
 // A new object around `run`. Throws through Python's error state, as where a position is no index.
-Around* make_around(PyTypeObject* type, PyObject* run, PyObject* positions, vectorcallfunc call);
+Around* make_around(PyTypeObject* type, PyObject* run, PyObject* positions, vectorcallfunc call,
+                    PyObject* others = nullptr);
 
 void around_dealloc(PyObject* self);
 

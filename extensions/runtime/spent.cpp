@@ -20,10 +20,6 @@ namespace {
 using torch::autograd::Error;
 using torch::autograd::Node;
 
-struct Spent : Around {
-  std::vector<Py_ssize_t>* leaves;
-};
-
 using NodePtr = decltype(torch::autograd::Edge::function);  // intrusive since torch 2.13
 
 template <class T>
@@ -38,11 +34,11 @@ NodePtr error_node(torch::autograd::edge_list&& edges) {
 
 PyObject* spent_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
   HANDLE_TH_ERRORS
-  const auto& spent = *reinterpret_cast<Spent*>(self);
+  const auto& spent = *reinterpret_cast<Around*>(self);
   PyObject* made = PyObject_Vectorcall(spent.run, args, nargsf, names);
   if (!made) return nullptr;
   torch::autograd::edge_list edges;
-  for (Py_ssize_t leaf : *spent.leaves) {
+  for (Py_ssize_t leaf : *spent.others) {
     if (leaf < PyVectorcall_NARGS(nargsf) && THPVariable_Check(args[leaf])) {
       edges.push_back(torch::autograd::impl::gradient_edge(THPVariable_Unpack(args[leaf])));
     }
@@ -56,33 +52,19 @@ PyObject* spent_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObj
   END_HANDLE_TH_ERRORS
 }
 
-void spent_dealloc(PyObject* self) {
-  delete reinterpret_cast<Spent*>(self)->leaves;
-  around_dealloc(self);
-}
-
 PyObject* spent_new(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *run, *positions, *leaves;
   if (!PyArg_ParseTuple(args, "OOO:Spent", &run, &positions, &leaves)) return nullptr;
-  auto read = std::make_unique<std::vector<Py_ssize_t>>(integers<Py_ssize_t>(leaves));
-  auto* self = static_cast<Spent*>(make_around(type, run, positions, spent_call));
-  self->leaves = read.release();
-  return reinterpret_cast<PyObject*>(self);
+  return reinterpret_cast<PyObject*>(make_around(type, run, positions, spent_call, leaves));
   END_HANDLE_TH_ERRORS
 }
 
-PyTypeObject make_type() {
-  PyTypeObject type = around_type(
-      "jitmagic._runtime.Spent",
-      "Spent(run, positions, leaves): calls run; the results at these positions require grad, and a backward of theirs "
-      "raises that the history has been freed. It led to the inputs at `leaves`.",
-      spent_new, sizeof(Spent));
-  type.tp_dealloc = spent_dealloc;
-  return type;
-}
-
-PyTypeObject spent_type = make_type();
+PyTypeObject spent_type = around_type(
+    "jitmagic._runtime.Spent",
+    "Spent(run, positions, leaves): calls run; the results at these positions require grad, and a backward of theirs "
+    "raises that the history has been freed. It led to the inputs at `leaves`.",
+    spent_new, sizeof(Around));
 
 // Whether Python or C++ code runs when a gradient of the leaf is accumulated. (guards_tensor.cpp asks the same.)
 PyObject* has_gradient_hooks(PyObject*, PyObject* object) {

@@ -8,10 +8,8 @@
 #include "around.h"
 
 #include "generators.h"
-#include "reading.h"
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 
 #include <ATen/core/grad_mode.h>
@@ -21,8 +19,7 @@
 namespace jitmagic {
 namespace {
 
-struct Undoing : Around {
-  std::vector<Py_ssize_t>* watched;
+struct Undoing : Around {  // `others`: inputs whose versions are watched
   bool draws;
 };
 
@@ -35,7 +32,7 @@ class Before {
       const at::Tensor& input = THPVariable_Unpack(args[position]);
       written_.emplace_back(input, input.detach().clone());
     }
-    for (Py_ssize_t position : *undoing.watched) {
+    for (Py_ssize_t position : *undoing.others) {
       if (position >= count || !THPVariable_Check(args[position])) continue;
       const at::Tensor& input = THPVariable_Unpack(args[position]);
       watched_.emplace_back(input, version_of(input));
@@ -106,35 +103,22 @@ PyObject* undoing_call(PyObject* self, PyObject* const* args, size_t nargsf, PyO
   END_HANDLE_TH_ERRORS
 }
 
-void undoing_dealloc(PyObject* self) {
-  delete reinterpret_cast<Undoing*>(self)->watched;
-  around_dealloc(self);
-}
-
 PyObject* undoing_new(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *run, *written, *watched;
   int draws;
   if (!PyArg_ParseTuple(args, "OOOp:Undoing", &run, &written, &watched, &draws)) return nullptr;
-  auto read = std::make_unique<std::vector<Py_ssize_t>>(integers<Py_ssize_t>(watched));
-  auto* self = static_cast<Undoing*>(make_around(type, run, written, undoing_call));
-  self->watched = read.release();
+  auto* self = static_cast<Undoing*>(make_around(type, run, written, undoing_call, watched));
   self->draws = draws;
   return reinterpret_cast<PyObject*>(self);
   END_HANDLE_TH_ERRORS
 }
 
-PyTypeObject make_type() {
-  PyTypeObject type = around_type(
-      "jitmagic._runtime.Undoing",
-      "Undoing(run, written, watched, draws): calls run; when it raises, the inputs at `written` and, if it draws, "
-      "torch's default CPU generator are as they were; an exception behind a write to an input at `watched` says so.",
-      undoing_new, sizeof(Undoing));
-  type.tp_dealloc = undoing_dealloc;
-  return type;
-}
-
-PyTypeObject undoing_type = make_type();
+PyTypeObject undoing_type = around_type(
+    "jitmagic._runtime.Undoing",
+    "Undoing(run, written, watched, draws): calls run; when it raises, the inputs at `written` and, if it draws, "
+    "torch's default CPU generator are as they were; an exception behind a write to an input at `watched` says so.",
+    undoing_new, sizeof(Undoing));
 
 }  // namespace
 
