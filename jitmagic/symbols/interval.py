@@ -76,7 +76,7 @@ class Interval(NamedTuple):
     def add(self, other: Interval) -> Interval:
         low, high = self.low + other.low, self.high + other.high
         if type(low) is type(high) is int:
-            return Interval(low, high)
+            return Interval(low, high, self.nan or other.nan)
         nan = self.nan or other.nan or _meet(self, other)
         return Interval(_unless_nan(low, -math.inf), _unless_nan(high, math.inf), nan)
 
@@ -93,7 +93,7 @@ class Interval(NamedTuple):
         """Of an operation that is monotonic in each operand; 0 * inf is nan, what is near it 0."""
         ends = [op(a, b) for a in self[:2] for b in other[:2]]
         if all(type(end) is int for end in ends):
-            return Interval(min(ends), max(ends))
+            return Interval(min(ends), max(ends), self.nan or other.nan)
         plain = [x for x in ends if not _is_nan(x)]
         nan = self.nan or other.nan or len(plain) < len(ends)
         # An infinite end stands for all that lies before it as well.
