@@ -390,6 +390,7 @@ _ANY_DTYPE = (
     aten.pow.Scalar,
     aten.geqrf.default,
     aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default,
+    aten._transformer_encoder_layer_fwd.default,
 )
 _ANY_REAL = frozenset(
     {

@@ -132,6 +132,18 @@ def _factors(x: Tensor) -> tuple[Tensor, Tensor] | None:
 
 # -- attention -------------------------------------------------------------------------------------
 
+_LAYER_WEIGHTS = 8  # those behind the first sum
+
+
+def _masked(x: Tensor, num_heads: int) -> dict[int | None, tuple[int, ...]]:
+    """The shapes of masks by their types: of pairs, of padding, of both."""
+    batch, length, _ = x.shape
+    return {
+        0: (length, length),
+        1: (batch, length),
+        2: (batch, num_heads, length, length),
+    }
+
 
 def _encoder_layer(
     x: Tensor,
@@ -144,14 +156,18 @@ def _encoder_layer(
     use_gelu: bool,
     norm_first: bool,
     eps: float,
-    *others: Tensor,
+    *others: Any,
     mask: Tensor | None = None,
+    mask_type: int | None = None,
 ) -> Tensor | None:
-    """The fused layer of inference, without a mask. From torch 2.13 on it has a meta function."""
+    """The fused layer of inference. From torch 2.13 on it has a meta function."""
     width = (embed_dim,)
-    if x.dim() != 3 or len(others) != 8 or mask is not None or num_heads < 1:
+    if x.dim() != 3 or len(others) < _LAYER_WEIGHTS or num_heads < 1:
         return None
-    *vectors, wide, wide_bias, narrow, narrow_bias = others
+    mask, mask_type, *_ = *others[_LAYER_WEIGHTS:], mask, mask_type
+    if mask is not None and mask.shape != _masked(x, num_heads).get(mask_type):
+        return None
+    *vectors, wide, wide_bias, narrow, narrow_bias = others[:_LAYER_WEIGHTS]
     vectors += [proj_bias, narrow_bias]
     hidden = wide_bias.shape[0] if wide_bias.dim() == 1 else 0
     shapes = {

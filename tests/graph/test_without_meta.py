@@ -60,6 +60,14 @@ def _encoder_layer(x: torch.Tensor) -> tuple[Any, ...]:
     return op, x, *mixed, *[vector] * 4, wide, vector[:1].expand(2), narrow.t(), vector
 
 
+def _masked_layers(x: torch.Tensor) -> Iterator[tuple[Any, ...]]:
+    batch, length, _ = x.shape
+    masks = (length, length), (batch, length), (batch, 1, length, length)
+    for kind, shape in enumerate(masks):
+        for mask in (torch.zeros(shape, dtype=torch.bool), torch.zeros(shape)):
+            yield *_encoder_layer(x), mask, kind
+
+
 def _layouts(x: torch.Tensor) -> Iterator[torch.Tensor]:
     yield x
     yield x.transpose(0, -1).contiguous().transpose(0, -1)
@@ -73,6 +81,8 @@ def _cases() -> Iterator[tuple[Any, ...]]:
     yield from map(_ctc, _layouts(IMAGE[0, 0].log_softmax(-1)))
     yield from map(_ctc_of_tensors, _layouts(IMAGE[0, 0].log_softmax(-1)))
     yield from map(_encoder_layer, _layouts(IMAGE[0, 0]))
+    for x in _layouts(IMAGE[0, 0]):
+        yield from _masked_layers(x)
     for x in (*_layouts(ROWS), ROWS[0, 0], ROWS[:0]):
         yield aten.histogram.bin_ct, x, 3
         yield aten.histogram.bins_tensor, x, EDGES.to(x.dtype)
@@ -102,6 +112,8 @@ REFUSED: list[tuple[Any, ...]] = [
     (aten.geqrf.default, CLASSES[None]),
     _encoder_layer(IMAGE[0]),
     (*_encoder_layer(IMAGE[0, 0])[:-1], ROWS[0].double()),
+    (*_encoder_layer(IMAGE[0, 0]), torch.zeros(3, 3, dtype=torch.bool), 1),
+    (*_encoder_layer(IMAGE[0, 0]), torch.zeros(4, 5, dtype=torch.bool), 0),
 ]
 
 
