@@ -39,6 +39,9 @@ def test_sizes_that_are_equal_change_alike() -> None:
     assert [tuple(t.shape) for t in other.arguments] == [(3, 6), (6, 2)]
 
 
+@pytest.mark.skipif(
+    torch.__version__.startswith("2.11"), reason="its linalg.ldl_solve writes beyond its memory"
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 def test_pivots_are_those_of_the_sample(dtype: torch.dtype) -> None:
     """A pair of them may not lose its half, and none may be beyond the matrix."""
