@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sys
 import traceback
@@ -268,7 +269,11 @@ def test_code_objects_in_tracebacks_can_be_hashed():
         assert isinstance(hash(entry.run.__code__), int)
 
 
-def test_helpers_defined_anew_do_not_use_up_the_limit(recwarn):
+@pytest.mark.parametrize("collects", [True, False])
+def test_helpers_defined_anew_do_not_use_up_the_limit(collects, recwarn, request):
+    if not collects:
+        gc.disable()
+        request.addfinalizer(gc.enable)
     namespace: dict = {"jitmagic": jitmagic}
     exec("def outer(x):\n    return helper(x) * 2", namespace)
     tagged = jitmagic.jit(namespace["outer"], backend="eager")
