@@ -253,9 +253,7 @@ ONE_GRAPH = [
 REGIONS = [*ONE_GRAPH, _broken_inside, _broken_in_two_blocks]
 
 
-@pytest.mark.parametrize("outside", [False, True], ids=["off outside", "on outside"])
-@pytest.mark.parametrize("backend", ["native", "aot_eager", "eager"])
-@pytest.mark.parametrize("program", REGIONS, ids=lambda program: program.__name__)
+@covered(program=REGIONS, backend=["native", "aot_eager", "eager"], outside=[False, True])
 def test_regions_inside(program: Callable[..., Any], backend: str, outside: bool) -> None:
     # No leaf: eager keeps the casts of those (test_kept_casts_of_leaves).
     x = torch.randn(6, 6, generator=torch.Generator().manual_seed(3)).requires_grad_() * 1
