@@ -36,7 +36,7 @@ from .frame.tag import (
     untag,
     without_tag,
 )
-from .late import collector_paused, load
+from .late import load
 from .options import Options, disabled_by_environment, make_options
 from .records import Begun, Eager, Failed, Recording
 
@@ -85,10 +85,7 @@ def _compile_frame(
     if _PIPELINE not in sys.modules:  # the progress line and the times account for it
         with record.stage("import"):
             load_pipeline()
-    with collector_paused():
-        made: Entry | Eager | Failed | Begun = load_pipeline().compile_frame(
-            handle, snapshot, record
-        )
+    made: Entry | Eager | Failed | Begun = load_pipeline().compile_frame(handle, snapshot, record)
     return made
 
 

@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "bytecode": BASE,
     "guards": BASE | {"bytecode"},
     "graph": BASE,
-    "frame": BASE | {"bytecode", "guards", "records", "notice", "_frame"},
+    "frame": BASE | {"bytecode", "guards", "records", "notice", "late", "_frame"},
     "trace": BASE | {"bytecode", "guards", "graph"},
     "autograd": BASE | {"graph"},
     "loops": BASE | {"graph"},

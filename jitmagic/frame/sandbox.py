@@ -4,8 +4,9 @@ Comes in: nothing; the thread as the user's call or backward left it. Goes out: 
 operations are recorded, shaped and tried out, entered where a compile begins. Set aside are
 default hooks for saved tensors (checkpointing counts what it packs), torch-function and
 torch-dispatch modes (they would log our operations), anomaly mode (it would blame a backward that
-the user never ran), the profiler, and torch.compile's evaluator. Invariant: afterwards the thread
-has all it had, in its order, also after an exception, wherever Ctrl-C struck.
+the user never ran), the profiler, torch.compile's evaluator, and the collector, which would run
+finalizers in here. Invariant: afterwards the thread has all it had, in its order, also after an
+exception, wherever Ctrl-C struck.
 
 What a result depends on is not set aside but read and guarded: grad mode, autocast, default dtype,
 deterministic algorithms. Random numbers are not put back: other threads draw from the same
@@ -23,6 +24,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..guards.state import FUNCTION_MODES, SET_ASIDE
+from ..late import collector_paused
 from .beside import torch_compile_set_aside
 
 __all__ = ["sandbox"]
@@ -36,6 +38,7 @@ def sandbox() -> Iterator[None]:
     """Nothing of the user's observes this thread inside."""
     dispatch_modes = _disable_current_modes if torch._C._len_torch_dispatch_stack() else nullcontext
     with (
+        collector_paused(),
         _kept(),
         torch_compile_set_aside(),
         _function_modes_set_aside(),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import jitmagic
+from tests.covering import covered
 
 # Eager is right whenever a graph cannot be: that it says so is not what is looked for here.
 pytestmark = pytest.mark.filterwarnings("ignore::jitmagic.errors.FallbackWarning")
@@ -100,9 +101,7 @@ def shown(call: Callable[..., Any], layout: Callable[[Tensor], Tensor], grad: bo
     return facts, values, gradient, after
 
 
-@pytest.mark.parametrize("backend", ["native", "aot_eager"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", WHOLE)
+@covered(name=WHOLE, layout=LAYOUTS, backend=["native", "aot_eager"])
 def test_a_conjugate_is_eagers_in_one_graph(name: str, layout: str, backend: str) -> None:
     program = WHOLE[name]
     compiled = jitmagic.jit(lambda x: program(x), fullgraph=True, backend=backend)

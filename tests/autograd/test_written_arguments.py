@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import jitmagic
+from tests.covering import covered
 
 aten = torch.ops.aten
 SHAPES = ((2, 3), (4, 1), (0, 3), (1, 5))
@@ -69,9 +70,7 @@ def seen(call: Callable[..., Any], x: Tensor, beside: list[Tensor]) -> list[Any]
     return [*(t.detach() for t in parts), *beside, gradient, versions, torch.rand(2)]
 
 
-@pytest.mark.parametrize("backend", ["native", "aot_eager"])
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("name", PROGRAMS)
+@covered(name=PROGRAMS, grad=[False, True], backend=["native", "aot_eager"])
 def test_what_is_written_is_eagers(name: str, grad: bool, backend: str) -> None:
     program, others = PROGRAMS[name]
     compiled = jitmagic.jit(program, fullgraph=True, backend=backend)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import jitmagic
+from tests.covering import covered
 
 VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "flat": lambda y: y.view(-1),
@@ -25,10 +26,7 @@ WRITES: dict[str, Callable[[Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "native"])
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("write", WRITES)
-@pytest.mark.parametrize("view", VIEWS)
+@covered(view=VIEWS, write=WRITES, grad=[False, True], backend=["aot_eager", "native"])
 def test_inside_the_view(view: str, write: str, grad: bool, backend: str) -> None:
     def program(x: Tensor) -> tuple[Tensor, Tensor]:
         y = x * 2

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import jitmagic
+from tests.covering import covered
 
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "padded": lambda x: x[..., :2],
@@ -61,9 +62,7 @@ def assert_same(ours: list[object], eager: list[object]) -> None:
         assert torch.equal(a, b) if isinstance(a, Tensor) else a == b, (a, b)
 
 
-@pytest.mark.parametrize("backend", ["native", "aot_eager"])
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@covered(layout=LAYOUTS, view=VIEWS, backend=["native", "aot_eager"])
 def test_views_of_written_inputs(layout: str, view: str, backend: str) -> None:
     def run(x: Tensor) -> object:
         x.mul_(2).add_(1)

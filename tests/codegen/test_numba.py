@@ -172,6 +172,18 @@ def test_every_op_on_integers():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_helpers_are_compiled_once_for_all_kernels(dtype):
+    from numba.core.event import install_recorder  # noqa: PLC0415 - skipped where there is none
+
+    x = torch.randn(3, 5).to(dtype)
+    check(lambda x: x + 1, x)
+    with install_recorder("numba:compile") as seen:
+        check(lambda x: torch.relu(x * 3) - 5, x)
+    names = {event.data["dispatcher"].py_func.__name__ for _, event in seen.buffer}
+    assert not {name for name in names if "16" in name}, names
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_16_bit_floats_are_rounded_as_eager_rounds_them(dtype):
     given = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
     wide = torch.cat([torch.randn(4000) * 10.0**e for e in range(-9, 7)])

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import jitmagic
+from tests.covering import covered
 
 from .test_observers import PROGRAMS, X, Y, _Holding
 
@@ -24,8 +25,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # the older exporter is deprecated
     pytest.mark.skipif(bool(_MISSING), reason=f"{' and '.join(_MISSING)} not installed"),
 ]
-each_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-each_state = pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
 
 
 def _traced(module: torch.nn.Module) -> bytes:
@@ -54,9 +53,7 @@ def _operators(model: Any) -> Counter[str]:
     return Counter(node.op_type for node in model.graph.node)
 
 
-@each_state
-@each_program
-@pytest.mark.parametrize("export", [_traced, _exported])
+@covered(export=[_traced, _exported], program=PROGRAMS, warm=[False, True])
 def test_what_is_exported_computes(export: Any, program: Any, warm: bool) -> None:
     from onnx import load_from_string  # noqa: PLC0415 - not among the requirements of the tests
     from onnx.reference import ReferenceEvaluator  # noqa: PLC0415

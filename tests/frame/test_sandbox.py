@@ -221,6 +221,36 @@ def test_a_first_call_shows_nothing_of_the_compile(mode, program, capfd):
         assert set(calls[0][1]) <= set(calls[-1][1]) | set(plain_seen)
 
 
+@pytest.mark.parametrize("backend", ["native", "aot_eager"])
+def test_no_collection_falls_into_a_compile(backend):
+    """Of a frame, of sizes that are new in a call, of a backward: finalizers would run among its
+    modes, and torch's heap would be walked.
+    """
+    stages = {("jitmagic", name) for name in ("trace", "autograd", "loops", "schedule", "codegen")}
+    met: list[str] = []
+
+    def told(phase, info):
+        frame = sys._getframe()
+        while (frame := frame.f_back) is not None:
+            *_, package, folder, name = ("", "", *frame.f_code.co_filename.split("/"))
+            # The shell calls the graph, and has its backward built.
+            if (package, folder) in stages and name != "shell.py":
+                met.append(f"{folder}/{name}: {frame.f_code.co_name}")
+
+    how = {"verify": False}  # a joint graph of sizes is verified at vectors that were compiled
+    tagged = jitmagic.jit(logarithms, dynamic=True, backend=backend, options=how)
+    before = gc.get_threshold()
+    gc.callbacks.append(told)
+    gc.set_threshold(20)
+    try:
+        for size in (3, 5, 8):
+            tagged(torch.ones(size, size + 1, requires_grad=True)).sum().backward()
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(told)
+    assert not met
+
+
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 def test_the_sandbox_puts_everything_back_in_order():
     seen: list[Any] = []

@@ -17,6 +17,7 @@ from torch.fx import Node
 import jitmagic
 from jitmagic.graph.devices import MixedDevices, place
 from jitmagic.trace import dead_calls
+from tests.covering import covered
 
 ones = torch.ones
 INTS, DOUBLE, HALF = torch.int32, torch.float64, torch.float16
@@ -71,9 +72,7 @@ def error_of(run: Callable[[Tensor], Any], x: Tensor) -> tuple[type, str] | None
     return None
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("read", [True, False], ids=["read", "unread"])
-@pytest.mark.parametrize("name", REFUSED)
+@covered(name=REFUSED, read=[True, False], backend=BACKENDS)
 def test_a_call_that_a_kernel_refuses_raises(name: str, read: bool, backend: str) -> None:
     refused = REFUSED[name]
 

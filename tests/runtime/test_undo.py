@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.runtime.native import undoing
+from tests.covering import covered
 
 
 def shift_and_pick(x: Tensor, i: Tensor) -> Tensor:
@@ -177,9 +178,7 @@ BACKENDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("first", [999, 5])
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("program", RAISING, ids=lambda program: program.__name__)
+@covered(program=RAISING, backend=BACKENDS, first=[999, 5])
 def test_whatever_is_written_before_an_error_is_as_eager_leaves_it(
     program: Callable[..., Tensor], backend: str, first: int
 ) -> None:

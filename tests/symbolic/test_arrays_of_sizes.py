@@ -17,6 +17,7 @@ from torch import Tensor
 
 import jitmagic
 from jitmagic.api import handle_of
+from tests.covering import covered
 
 np = pytest.importorskip("numpy")
 
@@ -194,9 +195,11 @@ def in_a_list(a: Any) -> Any:
     return first + second, np.where(first > 0, second, 0.0)
 
 
-@pytest.mark.parametrize("backend", ["eager", "native"])
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("program", [given, given_and_written, in_a_list])
+@covered(
+    program=[given, given_and_written, in_a_list],
+    dynamic=[None, True],
+    backend=["eager", "native"],
+)
 def test_arrays_among_the_arguments(program: Any, dynamic: bool | None, backend: str) -> None:
     """Of any size and step from one row to the next; a size of one or zero is a variant."""
     compiled = jitmagic.jit(program, backend=backend, dynamic=dynamic, options={"keep": "compiled"})

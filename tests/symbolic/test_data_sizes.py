@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.errors import Unsupported
+from tests.covering import covered
 
 ROWS, COLUMNS = 12, 4
 
@@ -251,9 +252,7 @@ def test_a_slice_of_all_of_a_view_with_an_offset(backend: str) -> None:
         assert torch.equal(made(x), last(x))
 
 
-@pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@covered(program=PROGRAMS, backend=["eager", "aot_eager", "native"], grad=[False, True])
 def test_one_graph_and_eagers_results(
     program: Callable[..., Any], backend: str, grad: bool
 ) -> None:

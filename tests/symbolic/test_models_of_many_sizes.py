@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 import jitmagic
 from jitmagic.api import handle_of
+from tests.covering import covered
 
 from .test_sizes_that_change import MODELS, SIZES, Block, Decoder, Model
 
@@ -120,10 +121,9 @@ def allowed(name: str, changing: str, dynamic: bool | None) -> tuple[int, int]:
     return (1 if dynamic else 2) + len(ones), rounds
 
 
-@pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
-@pytest.mark.parametrize(("changing", "dynamic"), [*((c, True) for c in CALLS), ("both", None)])
-@pytest.mark.parametrize("name", ROW)
-def test_compiles_of_a_frame(name: str, changing: str, dynamic: bool | None, train: bool) -> None:
+@covered(name=ROW, how=[*((c, True) for c in CALLS), ("both", None)], train=[False, True])
+def test_compiles_of_a_frame(name: str, how: tuple[str, bool | None], train: bool) -> None:
+    changing, dynamic = how
     found = check(name, CALLS[changing], train, dynamic=dynamic, backend="aot_eager")
     assert all(map(operator.le, found, allowed(name, changing, dynamic)))
 

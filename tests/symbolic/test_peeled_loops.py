@@ -15,6 +15,7 @@ from torch import nn
 
 import jitmagic
 from jitmagic.api import handle_of
+from tests.covering import covered
 
 Sizes = tuple[int, int]
 SIZES = (11, 5, 16, 3, 2, 7, 9, 12, 1, 6)
@@ -117,10 +118,7 @@ def most_compiles(fn: Any) -> tuple[int, int]:
     return own, max(traced.values(), default=0)
 
 
-@pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("changing", CALLS)
-@pytest.mark.parametrize("kind", MODELS)
+@covered(kind=MODELS, changing=CALLS, dynamic=[None, True], train=[False, True])
 def test_one_round_serves_all(
     kind: type[Cell], changing: str, dynamic: bool | None, train: bool
 ) -> None:

@@ -18,6 +18,7 @@ from jitmagic import sizes
 from jitmagic.api import handle_of
 from jitmagic.errors import CompileFailed
 from jitmagic.trace.concrete import places_of
+from tests.covering import covered
 from tests.programs.counts import counts_of
 
 SIZES = (8, 5, 16, 3, 2, 7, 9, 32, 64, 33, 12, 1, 24, 48, 6, 10)
@@ -125,10 +126,12 @@ def run_model(name: str, changing: str, train: bool, **options: Any) -> int:
     return compiles(made)
 
 
-@pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
-@pytest.mark.parametrize("changing", CHANGING)
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "recurrent"])
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@covered(
+    backend=["eager", "aot_eager"],
+    name=[name for name in MODELS if name != "recurrent"],
+    changing=CHANGING,
+    train=[False, True],
+)
 def test_two_compiles_and_one_for_each_dimension_of_size_one(
     backend: str, name: str, changing: str, train: bool
 ) -> None:

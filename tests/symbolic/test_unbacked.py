@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.errors import Unsupported
+from tests.covering import covered
 from tests.programs.counts import counts_of
 
 SIZES = (5, 1, 0, 2, 7, 3, 1, 0)
@@ -42,9 +43,7 @@ def by_torch(x: torch.Tensor) -> None:
     x._dynamo_unbacked_indices = {0}
 
 
-@pytest.mark.parametrize("backend", ["native", "eager"])
-@pytest.mark.parametrize("mark", [by_us, by_torch])
-@pytest.mark.parametrize("name", PROGRAMS)
+@covered(name=PROGRAMS, mark=[by_us, by_torch], backend=["native", "eager"])
 def test_one_variant_serves_all_sizes(name: str, mark: Any, backend: str) -> None:
     program = PROGRAMS[name]
     compiled = jitmagic.jit(lambda x: program(x), backend=backend, fullgraph=True)

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.trace.concrete import places_of
+from tests.covering import covered
 
 Program = Callable[[torch.Tensor, int], Any]
 PROGRAMS: dict[str, Program] = {
@@ -70,9 +71,7 @@ def compare(made: Program, plain: Program, x: torch.Tensor, n: int, train: bool)
             assert found == wanted
 
 
-@pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
-@pytest.mark.parametrize("backend", ["eager", "native"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@covered(name=PROGRAMS, backend=["eager", "native"], train=[False, True])
 def test_a_number_that_varies(name: str, backend: str, train: bool) -> None:
     plain = PROGRAMS[name]
     made = jitmagic.jit(plain, dynamic={"n": ...}, backend=backend, options={"keep": "compiled"})

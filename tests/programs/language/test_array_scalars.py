@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import jitmagic
+from tests.covering import covered
 
 from ..counts import counts_of
 
@@ -107,9 +108,11 @@ def test_numbers_of_what_was_read_are_constants(backend: str) -> None:
         alike(compiled(x, sizes), of_what_was_read(x, sizes))
 
 
-@pytest.mark.parametrize("backend", ["eager", "native"])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.int32, np.uint8])
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.int64])
+@covered(
+    kind=[torch.float32, torch.bfloat16, torch.int64],
+    dtype=[np.float64, np.float32, np.int64, np.int32, np.uint8],
+    backend=["eager", "native"],
+)
 def test_tensors_take_scalars_for_numbers(dtype: Any, kind: torch.dtype, backend: str) -> None:
     compiled = jitmagic.jit(of_data, backend=backend)
     for values in ([1, 3, 2], [5, 7, 7]):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 import jitmagic
+from tests.covering import covered
 
 from ..counts import counts_of
 
@@ -114,9 +115,7 @@ def _run(run: Callable[..., tuple[Tensor, ...]], make: Callable[[], Any]) -> dic
     }
 
 
-@pytest.mark.parametrize("backend", ["native", "aot_eager"])
-@pytest.mark.parametrize("grad", [False, True], ids=["no grad", "grad"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@covered(name=PROGRAMS, grad=[False, True], backend=["native", "aot_eager"])
 def test_as_eager_in_one_graph(name: str, grad: bool, backend: str) -> None:
     function, make = PROGRAMS[name]
     run = jitmagic.jit(function, backend=backend)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 
-import pytest
 import torch
 from torch import Tensor
 
 import jitmagic
+from tests.covering import covered
 
 INSIDE = (-0.5, -0.0, 0.75, -1.5, 2.5, 100.0)
 BEYOND = (torch.inf, -torch.inf, torch.nan, 3e9, -3e9, 2.0**70)
@@ -23,9 +23,11 @@ FORMS: dict[str, Callable[[Tensor, torch.dtype], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("through", [torch.int32, torch.int64, torch.int16, torch.uint8], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@covered(
+    dtype=[torch.float32, torch.float64, torch.bfloat16],
+    through=[torch.int32, torch.int64, torch.int16, torch.uint8],
+    form=FORMS,
+)
 def test_there_and_back(dtype: torch.dtype, through: torch.dtype, form: str) -> None:
     """With what no integer holds, too: there processors differ, and eager is as its processor."""
     values = INSIDE + BEYOND if platform.machine() == "x86_64" else INSIDE

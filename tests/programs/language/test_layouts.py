@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import jitmagic
+from tests.covering import covered
 
 CASES: dict[str, tuple[Callable[..., Any], str]] = {
     "fft real": (lambda x: torch.fft.fft(x, dim=1).real, "plain"),
@@ -75,10 +76,12 @@ def _tensors(made: Any) -> list[Tensor]:
     return [made] if isinstance(made, Tensor) else list(made)
 
 
-@pytest.mark.parametrize("autocast", [False, True], ids=["plain", "autocast"])
-@pytest.mark.parametrize("grad", [False, True], ids=["no grad", "grad"])
-@pytest.mark.parametrize("backend", ["native", "aot_eager", "eager"])
-@pytest.mark.parametrize("name", CASES)
+@covered(
+    name=CASES,
+    backend=["native", "aot_eager", "eager"],
+    grad=[False, True],
+    autocast=[False, True],
+)
 def test_results_lie_as_in_eager(name: str, backend: str, grad: bool, autocast: bool) -> None:
     function, kind = CASES[name]
     x = INPUTS[kind]().requires_grad_(grad)

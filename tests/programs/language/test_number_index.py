@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import jitmagic
+from tests.covering import covered
 
 from ..counts import counts_of
 
@@ -83,9 +84,7 @@ def seen(fn: Callable[..., Any], seed: int, differentiated: bool) -> list[Any]:
     return [*(part.detach() for part in parts), leaf.detach()]
 
 
-@pytest.mark.parametrize("backend", ["eager", "native"])
-@pytest.mark.parametrize("differentiated", [False, True])
-@pytest.mark.parametrize("name", WHOLE)
+@covered(name=WHOLE, differentiated=[False, True], backend=["eager", "native"])
 def test_one_graph(name: str, differentiated: bool, backend: str) -> None:
     program = WHOLE[name]
     tagged = jitmagic.jit(program, backend=backend, fullgraph=True)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 import jitmagic
+from tests.covering import covered
 
 from ..counts import counts_of
 from ..harness import assert_alike
@@ -214,9 +215,7 @@ def seen(program: Callable[[Tensor], Results], grad: bool, seed: int) -> list[An
     return [*told_of, shared, same, *gradients]
 
 
-@pytest.mark.parametrize("grad", [False, True], ids=["", "grad"])
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-@pytest.mark.parametrize("program", WHOLE + BROKEN, ids=lambda program: program.__name__)
+@covered(program=WHOLE + BROKEN, backend=["eager", "aot_eager", "native"], grad=[False, True])
 def test_as_eager(program: Callable[[Tensor], Results], backend: str, grad: bool) -> None:
     tagged = jitmagic.jit(program, backend=backend)
     for seed in range(2):

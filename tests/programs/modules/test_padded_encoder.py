@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import jitmagic
+from tests.covering import covered
 
 from ..counts import counts_of
 
@@ -43,9 +44,7 @@ def masks() -> dict[str, Tensor]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("backend", ["eager", "native"])
-@pytest.mark.parametrize("normed", [False, True])
-@pytest.mark.parametrize("name", SETTINGS)
+@covered(name=SETTINGS, normed=[False, True], backend=["eager", "native"])
 def test_what_is_padded_is_zero_where_eager_has_it_so(
     name: str, normed: bool, backend: str
 ) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import jitmagic
+from tests.covering import covered
 
 from ..counts import counts_of
 
@@ -24,9 +25,7 @@ HOW: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("backend", ["eager", "native"])
-@pytest.mark.parametrize("shape", [(2, 128), (128,)], ids=str)
-@pytest.mark.parametrize("how", HOW)
+@covered(how=HOW, shape=[(2, 128), (128,)], backend=["eager", "native"])
 def test_as_eager(how: str, shape: tuple[int, ...], backend: str) -> None:
     options = dict(HOW[how])
     forward = {name: value for name, value in options.items() if name != "length"}

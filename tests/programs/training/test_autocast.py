@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import jitmagic
+from tests.covering import covered
 
 from ..counts import counts_of
 
@@ -75,10 +76,12 @@ def _as_close(ours: Tensor, eager: Tensor, exact: Tensor) -> None:
     assert float((ours.detach().double() - exact).abs().max()) <= limit
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("grad", [False, True], ids=["no grad", "grad"])
-@pytest.mark.parametrize("backend", ["native", "aot_eager", "eager"])
-@pytest.mark.parametrize("name", CASES)
+@covered(
+    name=CASES,
+    backend=["native", "aot_eager", "eager"],
+    grad=[False, True],
+    dtype=[torch.bfloat16, torch.float16],
+)
 def test_called_under_autocast(name: str, backend: str, grad: bool, dtype: torch.dtype) -> None:
     function = CASES[name]
     x = torch.randn(6, 6, generator=torch.Generator().manual_seed(3)).requires_grad_(grad)
@@ -250,9 +253,7 @@ ONE_GRAPH = [
 REGIONS = [*ONE_GRAPH, _broken_inside, _broken_in_two_blocks]
 
 
-@pytest.mark.parametrize("outside", [False, True], ids=["off outside", "on outside"])
-@pytest.mark.parametrize("backend", ["native", "aot_eager", "eager"])
-@pytest.mark.parametrize("program", REGIONS, ids=lambda program: program.__name__)
+@covered(program=REGIONS, backend=["native", "aot_eager", "eager"], outside=[False, True])
 def test_regions_inside(program: Callable[..., Any], backend: str, outside: bool) -> None:
     # No leaf: eager keeps the casts of those (test_kept_casts_of_leaves).
     x = torch.randn(6, 6, generator=torch.Generator().manual_seed(3)).requires_grad_() * 1
@@ -322,9 +323,11 @@ ONE_CAST = [_region, _calls_decorated, _cache_off, _two_blocks, _left_by_an_exce
 KEPT = [*REGIONS, _inner_dtype, _mixed_operands, _written_between, _cache_off, _two_blocks]
 
 
-@pytest.mark.parametrize("around", [None, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("backend", ["native", "aot_eager", "eager"])
-@pytest.mark.parametrize("program", KEPT, ids=lambda program: program.__name__)
+@covered(
+    program=KEPT,
+    backend=["native", "aot_eager", "eager"],
+    around=[None, torch.bfloat16, torch.float16],
+)
 def test_kept_casts_of_leaves(
     program: Callable[..., Any], backend: str, around: torch.dtype | None
 ) -> None:

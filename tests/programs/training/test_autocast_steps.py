@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import jitmagic
+from tests.covering import covered
 
 from ..counts import counts_of
 
@@ -76,12 +77,14 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize("backend", ["eager", "native"])
-@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS.keys())
-@pytest.mark.parametrize("step", [around_the_loss, around_backward, around_a_part])
-def test_a_step_is_one_graph(step: Step, make: Callable[[], nn.Module], backend: str) -> None:
+@covered(
+    step=[around_the_loss, around_backward, around_a_part],
+    model=MODELS,
+    backend=["eager", "native"],
+)
+def test_a_step_is_one_graph(step: Step, model: str, backend: str) -> None:
     torch.manual_seed(0)
-    plain = make()
+    plain = MODELS[model]()
     ours = copy.deepcopy(plain)
     compiled = jitmagic.jit(step, backend=backend, fullgraph=True)
     sides: list[Any] = [(f, m, torch.optim.SGD(m.parameters(), 0.05, momentum=0.9))

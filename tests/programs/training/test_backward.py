@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 import jitmagic
+from tests.covering import covered
 from tests.processes import run_forked
 
 from ..counts import counts_of
@@ -238,10 +239,8 @@ def same(got: list[Any], want: list[Any]) -> None:
             assert ours == eager
 
 
-@pytest.mark.parametrize("backend", ["eager", "native"])
-@pytest.mark.parametrize("grads", [False, True], ids=["no grads", "grads"])
-@pytest.mark.parametrize("program", [*WHOLE, *ENDS], ids=lambda f: f.__name__)
 @pytest.mark.filterwarnings("ignore:.*:jitmagic.errors.FallbackWarning")
+@covered(program=[*WHOLE, *ENDS], grads=[False, True], backend=["eager", "native"])
 def test_as_eager(program: Callable[[Tensors], Any], grads: bool, backend: str) -> None:
     tagged = jitmagic.jit(program, backend=backend)
     for _ in range(2):
