@@ -161,7 +161,8 @@ class SizedJoint:
         self._lock = RLock()
         ranges = ranges_of(traced)
         self._named = tuple(ranges)  # the symbols of the trace
-        self.symbols = tuple(_own(symbol, interval) for symbol, interval in ranges.items())
+        pairs = zip(ranges.items(), values, strict=True)
+        self.symbols = tuple(_own(symbol, interval, n) for (symbol, interval), n in pairs)
         self.predicates = Predicates(dict(zip(self.symbols, values, strict=True)))
         sizes: dict[Expr, Any] = {
             symbol: Size(own, self.predicates.context)
@@ -332,12 +333,12 @@ def _check_results(gm: GraphModule, joint: Joint) -> None:
             raise CompileFailed(f"{node} is {made} in the joint graph, not {said}")
 
 
-def _own(symbol: Symbol, interval: Interval) -> Symbol:
-    """A symbol of one joint only: those of another Context must not be equal. Of a size that data
-    decide the trace tells layouts for more than one (`usually`).
+def _own(symbol: Symbol, interval: Interval, value: int) -> Symbol:
+    """A symbol of one joint only: those of another Context must not be equal. Of a size without a
+    hint the trace tells layouts for more than one (`usually`); for none and one there are joints.
     """
     if hintless(symbol):
-        interval = interval.narrowed(MANY)
+        interval = interval.narrowed(MANY if MANY.has(value) else Interval(value, value))
     return Symbol(symbol.name, int, interval, (symbol.origin, next(_COUNT)))
 
 

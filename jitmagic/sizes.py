@@ -46,8 +46,8 @@ from .spec import TensorSpec
 from .symbols.compiled import SizeProgram
 from .symbols.context import is_true_of
 from .symbols.expr import Expr
-from .symbols.interval import INT64, MANY, Interval
-from .symbols.size import DataSize, Dimension, Size, SizeOf, hintless
+from .symbols.interval import INT64, Interval
+from .symbols.size import DataSize, Dimension, Size, SizeOf
 from .target import Target
 from .template import Templates, for_all_sizes
 from .trace.concrete import at_sizes, expected_of, hints_of, places_of
@@ -189,7 +189,7 @@ class Sized:
         for joint in self._joints:
             if joint.holds(values):
                 return joint
-        if not self._is_sized or len(self._joints) >= self._limit or self._has_few(values):
+        if not self._is_sized or len(self._joints) >= self._limit:
             return None
         given = self._traced, values, self._builders, self._options, record
         made = for_all_sizes("joint for all sizes", values, partial(SizedJoint, *given), record)
@@ -266,11 +266,6 @@ class Sized:
             if isinstance(symbol.origin, DataSize) and not symbol.range.has(value):
                 raise SizesDiffer(f"{value} is no size that the trace goes with")
         return all(is_true_of(op, left, right, known) for op, left, right in self._expected)
-
-    def _has_few(self, values: Vector) -> bool:
-        """Whether an undecided size is one that no joint graph is for."""
-        pairs = zip(self._symbols, values, strict=True)
-        return any(hintless(symbol) and not MANY.has(value) for symbol, value in pairs)
 
     def _is_early(self, values: Vector) -> bool:
         """Whether its calls have not taken as long yet as a plan takes."""

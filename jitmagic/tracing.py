@@ -28,6 +28,7 @@ from .symbols.scalar import Symbol
 from .symbols.size import SizeOf, hintless, is_of_tensor
 from .trace.breaks import FailedOperation
 from .trace.concrete import places_of
+from .trace.from_one import FromOne
 from .trace.machine import trace
 from .trace.peeled import is_peeled
 from .trace.restarts import Stop
@@ -43,7 +44,7 @@ from .trace.rolled import (
     note,
     unroll,
 )
-from .trace.symbolic import DynamicDims, specialized
+from .trace.symbolic import DynamicDims, Earlier, specialized
 from .trace.written_back import Resized, resized
 
 __all__ = ["has_own_symbols", "stop_before", "trace_frame", "trace_statically"]
@@ -76,16 +77,18 @@ def _trace_sizes(
     """With sizes as symbols where they vary."""
     options, differing = handle.options, partial(handle.ledger.differing_sizes, snapshot)
     dynamic = dynamic_dims(options, differing)
+    earlier = Earlier(handle.ledger.earlier_sizes(snapshot))
     if handle.goes_on is not None:
         handed_on, args = handle.flat.root.handed_on, (*snapshot.args, *snapshot.cells)
         dynamic = dynamic_dims(options, differing, handed_on.is_constant)
         dynamic = dynamic and partial(_also, dynamic, handed_on.ranges)
+        earlier = replace(earlier, at_break=handed_on.size_at)
         flat = handle.flat
         read = flat.item if options.dynamic is True and flat.head in handed_on.reads else None
         numbers = handed_on.numbers_of(flat.parameters, args, read)
         varying = varying if not numbers else numbers | (varying or frozenset())
-    run = partial(_trace_loops, handle, snapshot, stop, varying)
-    traced = run(dynamic)
+    run = partial(_trace_loops, handle, snapshot, stop, varying, earlier)
+    traced = _from_one(run, dynamic, earlier)
     if options.dynamic is None and dynamic is not None:
         changed = resized(traced, lambda source: marked_static(read_source(source, snapshot)))
         for ones in (True, False) if changed else ():
@@ -102,18 +105,37 @@ def _trace_sizes(
     return traced if isinstance(static.exit, Break) else static
 
 
+def _from_one(
+    run: Callable[[Dims | None], Trace],
+    dims: Dims | None,
+    earlier: Earlier,
+) -> Trace:
+    """Where a dimension that varies is or was of size one, sizes by which nothing is decided, if
+    that ends no graph: they serve whichever dimension is of size one next.
+    """
+    if dims is None:
+        return run(None)
+    from_one = FromOne(dims, earlier)
+    traced = run(from_one.noted)
+    if not from_one.is_found:
+        return traced
+    again = run(from_one.ranges)
+    return again if _ends_alike(again, traced) else traced
+
+
 def _trace_loops(
     handle: Handle,
     snapshot: FrameSnapshot,
     stop: Stop | None,
     varying: frozenset[Source] | None,
+    earlier: Earlier,
     dims: Dims | None,
 ) -> Trace:
     """Loops whose number of rounds varies (it is a symbol) are Python's, unless a graph break is
     not wanted, or a round needs to know which one it is.
     """
     flat, options = handle.flat, handle.options
-    dynamic = dims and DynamicDims(dims, handle.ledger.earlier_sizes(snapshot))
+    dynamic = dims and DynamicDims(dims, earlier)
     items = items_of_round(flat, (*snapshot.args, *snapshot.cells))
     numbers = varying if not items else items | (varying or frozenset())
     traced = trace(snapshot, options, stop, numbers, dynamic, *_known(handle))

@@ -38,14 +38,16 @@ def recorded_call(
 
 def _lstm(input: torch.Tensor, states: Any, weights: Any, *rest: Any) -> Any:
     """A layer in training: layer by layer, as ATen/native/mkldnn/RNN.cpp does, which does not ask
-    for the lengths; torch's Python goes through the steps where the input requires grad.
+    for the lengths; torch's Python goes through the steps where the input requires grad, and drops
+    nothing out.
     """
+    has_biases, layers, dropout, train, both, batch_first = rest
     differs = torch.is_grad_enabled() and any(t.requires_grad for t in (input, *states, *weights))
-    fused = differs and is_fused_lstm(aten.lstm.input, input, states)
+    draws = dropout and train and layers > 1
+    fused = (differs or draws) and is_fused_lstm(aten.lstm.input, input, states)
     plain = input.device.type == "cpu" and read_autocast() == OFF
     if not (fused and plain) or next(sizes_in(input), None) is None:
         return spelled_out(torch.lstm)(input, states, weights, *rest)
-    has_biases, layers, dropout, train, both, batch_first = rest
     made = (input.transpose(0, 1) if batch_first else input).contiguous()
     hx, cx = (state.contiguous() for state in states)
     places = 4 if has_biases else 2

@@ -25,6 +25,7 @@ from .structure import Pass, Structure, coefficient
 __all__ = ["Lanes", "choose_lanes", "lane_step", "likely_extent"]
 
 SHORT = 8  # an axis below this extent does not fill a register
+FEWEST = 4  # and below this one has no lanes at all
 FEW = 1 << 15  # points that one thread is quick enough for
 LIGHT = 12  # cost of a body that leaves room for more registers per step
 
@@ -78,6 +79,11 @@ def _by_accesses(kernel: Structure, target: Target, base: int) -> Lanes:
     long = [p for p in kernel.passes if prod(likely_extent(axis) for axis in p.axes) >= SHORT]
     outer, outer_score = _best(kernel.outer, kernel, long or kernel.passes)
     inner = [_best(p.axes, kernel, (p,)) if p.axes else (None, 0) for p in kernel.passes]
+    across = _best(kernel.outer, kernel, kernel.passes)
+    along = {axis for axis, score in inner if axis is not None and score > 0}
+    short = _stay_short(along, SHORT if across[1] > 0 else FEWEST)
+    if short:
+        (outer, outer_score), inner = across, [(None, 0) for _ in inner]
     inner_score = sum(score for _, score in inner)
     longest = max((likely_extent(a) for a, _ in inner if a is not None), default=0)
     rows = any(axis is not None for axis, _ in inner)
@@ -96,11 +102,21 @@ def _by_accesses(kernel: Structure, target: Target, base: int) -> Lanes:
         )
         return Lanes(None, 1, passes)
     heavy = sum(op_cost(node) for node in kernel.free) >= 2 * EXPENSIVE
-    if outer is None or (outer_score <= 0 and not heavy):
+    # g++ finds lanes across short rows itself, where it knows how long they are.
+    if outer is None or (outer_score <= 0 and not heavy and not short):
         return Lanes(None, 1, scalar)
     if few := _few_columns(kernel, outer, base):
         return Lanes(outer, few, scalar, is_one=True)
     return Lanes(outer, _outer_width(kernel, outer, base, target), scalar)
+
+
+def _stay_short(rows: set[Axis], limit: int) -> bool:
+    """Whether rows vary, are below that limit, and are supposed to stay there: lanes of which most
+    are empty, and what is added up across them, took 2 to 4 times as long as a loop over a row.
+    """
+    extents: list[Dimension] = [axis.extent for axis in rows]
+    short = (isinstance(n, Size) and supposed("<", n, limit) for n in extents)
+    return bool(rows) and all(short)
 
 
 def likely_extent(axis: Axis) -> int:
@@ -125,7 +141,7 @@ def _best(
     accesses = _accesses(passes)
     best: tuple[Axis | None, int] = (None, -(10**6))
     for axis in axes:
-        if likely_extent(axis) < 4 or not _adds_stay_apart(accesses, axis, kernel):
+        if likely_extent(axis) < FEWEST or not _adds_stay_apart(accesses, axis, kernel):
             continue
         score = sum(_points(access, axis, kernel) for access in accesses)
         if score >= best[1]:

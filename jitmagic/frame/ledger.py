@@ -338,7 +338,9 @@ class Ledger:
                     found.setdefault(guard.source, set()).update(places, guard.free_places)
         return {source: places for source, places in found.items() if places}
 
-    def earlier_sizes(self, snapshot: FrameSnapshot) -> Callable[[Source, int], Hashable]:
+    def earlier_sizes(
+        self, snapshot: FrameSnapshot
+    ) -> Callable[[Source, int], tuple[int | None, ...]]:
         """What tells the size or stride at a place of a tensor in each variant that there is."""
         entries = self._alike((*snapshot.args, *snapshot.cells))
         specs = [
@@ -346,7 +348,7 @@ class Ledger:
             for e in entries
         ]
 
-        def earlier(source: Source, place: int) -> Hashable:
+        def earlier(source: Source, place: int) -> tuple[int | None, ...]:
             return tuple(_number_at(spec.get(source), place) for spec in specs)
 
         return earlier

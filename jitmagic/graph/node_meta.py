@@ -9,7 +9,8 @@
     step     int: the tracer's number of the root frame's instruction that the call is part of
     mutates  tuple[Node, ...]: arguments written in place
     spent    True: an output whose history a backward in the graph has freed
-    by_data  True: something that the call makes, if inside, is as large as data say
+    by_data  True: something that the call makes, if inside, is as large as data say, or the call
+             has no backward that is compiled: it runs as eager does, between pieces of the graph
     python   True: a 0-dim number that stands for one of Python's
     random   True: the call draws from the random number generator
 

@@ -9,7 +9,7 @@ there, which it is not about; and the lists that a rolled loop fills, which nobo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from ..bytecode.instruction import Instruction
+from ..graph.sym_node import as_dimensions
 from ..guards.guard import TensorMatch
 from ..guards.source import Argument, Item, Source
 from ..symbols.interval import INT64, Interval
-from ..symbols.size import stride_place
+from ..symbols.size import Size, SizeOf, StrideOf, origin_at, stride_place
 from .breaks import RolledLoop, TensorBranch, TensorItem
 from .result import (
     Break,
@@ -41,7 +42,7 @@ __all__ = ["HandedOn", "without_index"]
 class HandedOn:
     """By the names of variables (`item[1]`: a part of one)."""
 
-    sizes: dict[str, set[int]] = field(default_factory=dict)
+    sizes: dict[str, dict[int, Any]] = field(default_factory=dict)  # by place, of the last break
     constants: dict[str, set[int]] = field(default_factory=dict)
     numbers: set[str] = field(default_factory=set)
     reads: set[Instruction] = field(default_factory=set)  # calls that ended a graph to read data
@@ -58,20 +59,22 @@ class HandedOn:
             self.reads.add(broken)
         known = _Tensors(trace)
         for name, recipe in _variables(trace.exit):
-            if (places := known.places(recipe)) is not None:
-                self._add(name, *places)
+            if (layout := known.layout(recipe)) is not None:
+                self._add(name, layout)
                 continue
             is_argument = isinstance(recipe, FromSource) and recipe.source in trace.varying
             if is_argument or isinstance(recipe, Invoke):  # a size, or what was computed of some
                 self.numbers.add(name)
         if isinstance(reason, RolledLoop) and broken.op == "FOR_ITER" and item is not None:
-            for name, places in known.places_of_items(trace.exit.stack[-1], item):
-                self._add(name, *places)
+            for name, layout in known.layouts_of_items(trace.exit.stack[-1], item):
+                self._add(name, layout)
 
-    def _add(self, name: str, rank: int, symbolic: set[int]) -> None:
-        places = {*range(rank), *map(stride_place, range(rank))}
-        self.sizes.setdefault(name, set()).update(symbolic)
-        self.constants.setdefault(name, set()).update(places - symbolic)
+    def _add(self, name: str, layout: Layout) -> None:
+        shape, stride = layout
+        numbers = {**dict(enumerate(shape)), **{stride_place(d): n for d, n in enumerate(stride)}}
+        symbolic = {place: n for place, n in numbers.items() if type(n) is not int}
+        self.sizes.setdefault(name, {}).update(symbolic)
+        self.constants.setdefault(name, set()).update(numbers.keys() - symbolic.keys())
 
     def fill(self, trace: Trace) -> None:
         """Lists of the caller's that a round of a loop writes to have a varying number of items."""
@@ -85,6 +88,11 @@ class HandedOn:
         rank = tensor.dim()
         sizes = self.sizes.get(_name(source), ())
         return {place: INT64 for place in sizes if -2 - rank < place < rank}
+
+    def size_at(self, source: Source, place: int) -> Size | None:
+        """What it was at a break: two that were not one symbol there are none here."""
+        size = self.sizes.get(_name(source), {}).get(place)
+        return size if isinstance(size, Size) else None
 
     def is_constant(self, source: Source, place: int) -> bool:
         """Whether a place of an input is one number at each break that tells of it."""
@@ -124,59 +132,64 @@ def _name(source: Source) -> str:
     return source.name if isinstance(source, Argument) else ""
 
 
-Places = tuple[int, set[int]]  # a rank, and the places of sizes and strides that are symbols
+# Sizes and strides; an origin is one of a tensor that the graph does not take.
+Number = int | Size | SizeOf | StrideOf
+Layout = tuple[tuple[Number, ...], tuple[Number, ...]]
 
 
 class _Tensors:
     """What a trace knows of the tensors that a break leaves."""
 
     def __init__(self, trace: Trace) -> None:
+        self._specs = {entry.source: entry.spec for entry in trace.inputs if entry.is_memory}
         self._matches = {g.source: g for g in trace.guards if isinstance(g, TensorMatch)}
         self._results: Any = next(iter(reversed(trace.graph.graph.nodes))).args[0]
 
-    def places(self, recipe: Recipe | None) -> Places | None:
+    def layout(self, recipe: Recipe | None) -> Layout | None:
         """None: it is no tensor, or nobody has looked at it."""
+        if isinstance(recipe, FromSource) and recipe.source in self._specs:
+            spec = self._specs[recipe.source]
+            return spec.shape, spec.stride
         if isinstance(recipe, FromSource) and recipe.source in self._matches:
-            match = self._matches[recipe.source]
-            return len(match.spec.shape), set(match.free_places)
+            return _guarded(self._matches[recipe.source])
         if isinstance(recipe, FromGraph):
             meta = self._results[recipe.index].meta.get("val")
-            return (meta.dim(), _symbolic(meta)) if isinstance(meta, Tensor) else None
+            if isinstance(meta, Tensor):
+                return as_dimensions(meta.shape), as_dimensions(meta.stride())
         return None
 
-    def places_of_items(self, recipe: Recipe | None, name: str) -> Iterator[tuple[str, Places]]:
+    def layouts_of_items(self, recipe: Recipe | None, name: str) -> Iterator[tuple[str, Layout]]:
         """Of an iterator's items, and of the parts of those, that are rows of a tensor."""
         if not isinstance(recipe, Invoke) or not isinstance(recipe.callee, Constant):
             return
         if recipe.callee.value is zip:
             for index, part in enumerate(recipe.args):
-                yield from self.places_of_items(part, f"{name}[{index}]")
+                yield from self.layouts_of_items(part, f"{name}[{index}]")
         elif recipe.callee.value is enumerate:
-            yield from self.places_of_items(recipe.args[0], f"{name}[1]")
+            yield from self.layouts_of_items(recipe.args[0], f"{name}[1]")
         elif recipe.callee.value is torch.unbind:
             tensor, dim = recipe.args
-            if isinstance(dim, Constant) and (places := self.places(tensor)) is not None:
-                yield name, _without(places, int(dim.value))  # type: ignore[call-overload]
-        elif recipe.args and (places := self.places(recipe.args[0])) is not None:
-            yield name, _without(places, 0)
+            if isinstance(dim, Constant) and (layout := self.layout(tensor)) is not None:
+                yield name, _without(layout, int(dim.value))  # type: ignore[call-overload]
+        elif recipe.args and (layout := self.layout(recipe.args[0])) is not None:
+            yield name, _without(layout, 0)
         elif recipe.args:  # iter(...) of any of these, which may be advanced
-            yield from self.places_of_items(recipe.args[0], name)
+            yield from self.layouts_of_items(recipe.args[0], name)
 
 
-def _without(places: Places, dim: int) -> Places:
+def _guarded(match: TensorMatch) -> Layout:
+    source, spec, free = match.source, match.spec, match.free_places
+
+    def numbers(known: tuple[int, ...], places: Iterable[int]) -> tuple[Number, ...]:
+        pairs = zip(places, known, strict=True)
+        return tuple(origin_at(source, p) if p in free else n for p, n in pairs)
+
+    dims = range(len(spec.shape))
+    return numbers(spec.shape, dims), numbers(spec.stride, map(stride_place, dims))
+
+
+def _without(layout: Layout, dim: int) -> Layout:
     """Of a row along a dimension."""
-    rank, symbolic = places
-    dim %= rank
-    kept = set()
-    for place in symbolic:
-        at = place if place >= 0 else stride_place(place)
-        if at != dim:
-            at -= at > dim
-            kept.add(at if place >= 0 else stride_place(at))
-    return rank - 1, kept
-
-
-def _symbolic(meta: Tensor) -> set[int]:
-    sizes = {dim for dim, size in enumerate(meta.shape) if not isinstance(size, int)}
-    strides = {stride_place(d) for d, step in enumerate(meta.stride()) if not isinstance(step, int)}
-    return sizes | strides
+    shape, stride = layout
+    dim %= len(shape)
+    return (*shape[:dim], *shape[dim + 1 :]), (*stride[:dim], *stride[dim + 1 :])

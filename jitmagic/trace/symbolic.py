@@ -27,10 +27,12 @@ from ..symbols.polynomial import is_integral
 from ..symbols.scalar import Symbol, symbols_of
 from ..symbols.size import (
     DataSize,
+    Dimension,
     Size,
     SizeOf,
     hintless,
     is_of_tensor,
+    is_same,
     origin_at,
     stride_place,
 )
@@ -42,6 +44,7 @@ __all__ = [
     "Constants",
     "Count",
     "DynamicDims",
+    "Earlier",
     "InputNumber",
     "KnownCount",
     "Symbols",
@@ -57,13 +60,26 @@ Constants = dict[Hashable, Specialized]
 
 
 @dataclass(frozen=True, slots=True)
-class DynamicDims:
-    """Which sizes and strides of a tensor may vary, by place, and within which range; and what they
-    were in the variants there are: those that differed there are not one symbol.
+class Earlier:
+    """What the size or stride at a place of a tensor was: in the variants there are, of which those
+    that differed are not one symbol, and at the break before, where two may have been two symbols.
     """
 
+    in_variants: Callable[[Source, int], tuple[int | None, ...]]
+    at_break: Callable[[Source, int], Size | None] = lambda source, place: None
+
+    def sizes(self, source: Source, place: int) -> list[Dimension]:
+        """All that is known."""
+        known = (*self.in_variants(source, place), self.at_break(source, place))
+        return [size for size in known if size is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicDims:
+    """Which sizes and strides of a tensor may vary, by place, and within which range."""
+
     of: Callable[[Source, torch.Tensor], Mapping[int, Interval]]
-    earlier: Callable[[Source, int], Hashable] = lambda source, place: None
+    earlier: Earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +118,7 @@ class Symbols(Context):
         self.results: Mapping[Expr, tuple[Node, int]] = {}  # where data's sizes are read off
         self.read_from: dict[Symbol, Node] = {}  # the tensors of numbers that data decide
         self.read_sizes: dict[Symbol, Size] = {}  # those that are sizes
-        self.sizes: dict[Hashable, Symbol] = {}  # by hint, range and earlier values
+        self.sizes: dict[Symbol, tuple[Hashable, Size | None]] = {}  # with their histories
         self.varying, self.constants = varying, constants
         self.values: dict[Source, Any] = {}  # the ScalarValue of each source that was read
         self.where: UserLine | None = None  # of the Specialize that ends the attempt
@@ -197,12 +213,27 @@ class Symbols(Context):
 
     def shared_symbol(self, own: Symbol, hint: int) -> Symbol:
         """The symbol of all sizes that are equal and always were."""
+        history, at_break = self._history(own, hint)
+        for symbol, (other, size) in self.sizes.items():
+            apart = at_break is not None and size is not None and not is_same(at_break, size)
+            if other == history and not apart:
+                return symbol
+        self.sizes[own] = history, at_break
+        return own
+
+    def _history(self, own: Symbol, hint: int) -> tuple[Hashable, Size | None]:
+        """What it is and was in calls, and at the break before."""
         origin: Any = own.origin
-        if isinstance(origin, SizeOf) and origin.unbacked:  # which this call says nothing of
-            return self.sizes.setdefault(own, own)
+        if self.dynamic is None:
+            return (hint, own.range), None
         place = origin.dim if isinstance(origin, SizeOf) else stride_place(origin.dim)
-        earlier = None if self.dynamic is None else self.dynamic.earlier(origin.source, place)
-        return self.sizes.setdefault((hint, own.range, earlier), own)
+        earlier = self.dynamic.earlier.in_variants(origin.source, place)
+        at_break = self.dynamic.earlier.at_break(origin.source, place)
+        if isinstance(origin, SizeOf) and origin.unbacked:
+            known = earlier or at_break is not None
+            if not origin.growing or not known:  # this call says nothing of it
+                return own, None
+        return (hint, own.range, earlier), at_break
 
 
 def _is_given(origin: Hashable) -> bool:
@@ -237,7 +268,7 @@ def all_sizes(known: Constants, symbols: Symbols, error: Exception) -> Constants
     if not symbols.sizes:
         raise error
     why = f"{type(error).__name__}: {error}".partition("\n")[0]
-    fresh = {s.origin: specialized(s, why, symbols.where) for s in symbols.sizes.values()}
+    fresh = {s.origin: specialized(s, why, symbols.where) for s in symbols.sizes}
     return {**known, **fresh}
 
 

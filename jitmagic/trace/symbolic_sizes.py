@@ -9,8 +9,8 @@ A stride is a symbol where it varies and is no product: that of a row `x[:, t]` 
 that the tensor does not have. Strides further out are products with it, where they were.
 
 Sizes 0 and 1 are never symbols: broadcasting, contiguity and empty results depend on them; but for
-dimensions that are unbacked, or that the frame itself makes grow (written_back.py), which have a
-symbol each and no hint. Nor are strides of 0 and 1.
+dimensions that are unbacked, that the frame itself makes grow (written_back.py), or that are one in
+some calls (from_one.py), which have no hint. Nor are strides of 0 and 1.
 """
 
 from __future__ import annotations

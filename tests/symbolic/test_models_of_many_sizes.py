@@ -116,9 +116,8 @@ def check(name: str, calls: list[Sizes], train: bool, **options: Any) -> tuple[i
 
 def allowed(name: str, changing: str, dynamic: bool | None) -> tuple[int, int]:
     """The most compiles of the frame, and of what goes on behind a loop."""
-    ones = {tuple(size == 1 for size in sizes) for sizes in CALLS[changing]} - {(False, False)}
-    rounds = 1 + len(ones) if name == "lstm" else 0
-    return (1 if dynamic else 2) + len(ones), rounds
+    ones = any(1 in sizes for sizes in CALLS[changing])
+    return (1 if dynamic else 2) + ones, (1 + ones if name == "lstm" else 0)
 
 
 @covered(name=ROW, how=[*((c, True) for c in CALLS), ("both", None)], train=[False, True])

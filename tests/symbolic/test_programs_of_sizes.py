@@ -208,7 +208,8 @@ def test_kernels_serve_all_sizes(name: str) -> None:
         args = make(n)
         torch.testing.assert_close(own(*args), program(*args), rtol=1e-4, atol=1e-5)
     records = handle_of(own).journal.records
-    assert sum(record.kernels > 0 for record in records) <= 2
+    # The variant that serves a size of one serves others as well, with kernels of the same text.
+    assert sum(record.kernels > 0 for record in records) <= 3
 
 
 def test_a_graph_that_is_another_at_some_size_is_left_to_eager(

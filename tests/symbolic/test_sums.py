@@ -49,10 +49,13 @@ def test_a_sum_is_exact_whatever_its_length(name, hints):
     templates = [compiled(SUMS[name], lambda m, n: (torch.randn(m, n),), hints)]
     for length in LENGTHS:
         shape = (length, 6) if name == "columns" else (6, length)
-        if not templates[-1].holds(shape):  # of one step, then of one block: supposed to stay so
+        if not templates[-1].holds(
+            shape
+        ):  # of a loop, of one step, of one block: supposed to stay so
             templates.append(compiled(SUMS[name], lambda m, n: (torch.randn(m, n),), shape))
         _checked(SUMS[name], templates[-1], torch.rand(shape) + 10)
-    assert len(templates) <= (1 if name == "columns" else 3 if hints[1] <= 16 else 2)
+    kinds = 2 + (hints[1] <= 16) + (hints[1] < 8)
+    assert len(templates) <= (1 if name == "columns" else kinds)
 
 
 @pytest.mark.parametrize("length", [8, 512, 513, 3000])

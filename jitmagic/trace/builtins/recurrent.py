@@ -4,8 +4,8 @@ Comes in: the arguments of a call. Goes out: one node, or a graph break. Over a 
 which is as long as data say, the node is of those that run as eager does, between pieces of the
 graph (graph/data_split.py), and so are packing and padding. Over a padded one, where no kernel has
 the backward of a layer, its formula is that of every step: 0.12 s of compiling for each, and a
-seventh of eager's time after that (GRU, 35 steps, two layers), so that long sequences are left to
-eager, and those whose length varies: each length would be a compile.
+seventh of eager's time after that (GRU, 35 steps, two layers), so that long sequences run as eager
+does, too, and those whose length varies: each length would be a compile.
 """
 
 from __future__ import annotations
@@ -46,21 +46,28 @@ def _register(function: Any) -> None:
             return _over_packed(machine, function, args)
         input, states, weights = (_tensors(machine, function, arg) for arg in args[:3])
         given = (*input, *states, *weights)
-        if machine.graph.grad_enabled and any(one.meta.requires_grad for one in given):
-            _check_backward(machine, function, input[0], [one.meta for one in states], args[8])
-        return record(machine, function, args)
+        differs = machine.graph.grad_enabled and any(one.meta.requires_grad for one in given)
+        held = [one.meta for one in states]
+        if not differs or _has_backward(machine, function, input[0], held, args[8]):
+            return record(machine, function, args)
+        if machine.graph is not machine.graph.root:
+            raise _refuse(function, "no kernel has the backward of its layers")
+        return _as_eager(record(machine, function, args), _drops(machine, args))
 
 
 def _over_packed(machine: Machine, function: Any, args: Args) -> Value:
-    dropout, training = args[6], args[7]
-    drops = training.truth(machine) and dropout.truth(machine)
     given = [one for arg in args[:4] for one in _tensors(machine, function, arg)]
     _refuse_other_devices(function, given)
-    return _by_data(record(machine, function, args), drops)
+    return _as_eager(record(machine, function, args), _drops(machine, args))
 
 
-def _by_data(made: Value, drops: bool = False) -> Value:
-    """Run as eager does, whether or not it is the first to have such a size."""
+def _drops(machine: Machine, args: Args) -> bool:
+    dropout, training = args[6], args[7]
+    return training.truth(machine) and dropout.truth(machine)
+
+
+def _as_eager(made: Value, drops: bool = False) -> Value:
+    """Run as eager does, between pieces of the graph."""
     first: Any = made.items[0]  # type: ignore[attr-defined]
     first.node.args[0].meta.update(by_data=True, random=drops)
     return made
@@ -80,7 +87,7 @@ def _pack_or_pad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         raise _refuse(function, "it is called with other arguments than torch.nn.utils.rnn gives")
     given = [one for arg in args[:2] for one in _tensors(machine, function, arg)]
     _refuse_other_devices(function, given)
-    return _by_data(record(machine, function, args))
+    return _as_eager(record(machine, function, args))
 
 
 def _tensors(machine: Machine, function: Any, value: Value) -> list[TensorValue]:
@@ -93,21 +100,18 @@ def _tensors(machine: Machine, function: Any, value: Value) -> list[TensorValue]
     return tensors
 
 
-def _check_backward(
+def _has_backward(
     machine: Machine, function: Any, input: TensorValue, states: list[Any], batch_first: Value
-) -> None:
-    """Whether a graph can hold the backward of the layers."""
+) -> bool:
+    """Whether a compiled graph can hold the backward of the layers."""
     if device_of(input.node).type != "cpu":
         raise _refuse(function, "the backward of cuDNN's layers needs their weights in one buffer")
     machine.guard(StateRead(torch._C._get_mkldnn_enabled, torch._C._get_mkldnn_enabled()))
     if is_fused_lstm(RECURRENT[function], input.meta, states):
-        return
+        return True
     time = 1 if batch_first.truth(machine) and input.meta.dim() == 3 else 0
     steps = input.meta.shape[time]
-    if isinstance(steps, torch.SymInt):
-        raise _refuse(function, "no kernel has the backward of its layers, and its steps vary")
-    if steps * states[0].shape[0] > _MOST_CELLS:
-        raise _refuse(function, "no kernel has the backward of its layers, and it has many steps")
+    return not isinstance(steps, torch.SymInt) and bool(steps * states[0].shape[0] <= _MOST_CELLS)
 
 
 for _function in RECURRENT:

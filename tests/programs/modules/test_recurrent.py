@@ -87,30 +87,56 @@ def test_training_without_a_kernel_has_a_formula_for_each_step(kind: Any, option
 
 
 @pytest.mark.parametrize("options", [{}, {"batch_first": True, "num_layers": 2}])
-def test_many_steps_without_a_kernel_are_a_break(options: dict[str, Any]) -> None:
+def test_many_steps_without_a_kernel_run_as_eager_does(options: dict[str, Any]) -> None:
     x = r(2, 60, 4, grad=True) if options else r(100, 2, 4, grad=True)
-    model = Model(nn.GRU, **options)
-    torch.testing.assert_close(jitmagic.jit(Model.forward)(model, x), model(x))
-    with pytest.raises(jitmagic.Unsupported, match="no kernel has the backward"):
-        jitmagic.jit(model.forward, fullgraph=True)(x)
+    check(Program("steps", lambda: Model(nn.GRU, **options), lambda: ((x,),), 1, 0, train=True))
 
 
-@pytest.mark.parametrize(("kind", "graphs"), [(nn.GRU, 2), (nn.RNN, 2), (nn.LSTM, 1)])
-def test_steps_that_vary_are_a_break_where_each_has_a_formula(kind: Any, graphs: int) -> None:
-    """Each length would be a compile of its own; in inference a layer is one operation."""
-    model = Model(kind)
+LAYOUTS = [
+    {},
+    {"batch_first": True, "num_layers": 2, "dropout": 0.5},
+    {"bidirectional": True, "num_layers": 2},
+]
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager"])
+@pytest.mark.parametrize("options", LAYOUTS)
+@pytest.mark.parametrize("kind", [nn.GRU, nn.RNN, nn.LSTM])
+def test_one_graph_whatever_the_steps_and_the_batch(kind: Any, options: Any, backend: str) -> None:
+    """In inference a layer is one operation; in training it runs as eager does where no kernel has
+    its backward: each length would be a compile of its own."""
+    model = Model(kind, **options)
     for training in (True, False):
-        compiled = jitmagic.jit(model.forward, dynamic=True, backend="aot_eager")
-        for steps in (6, 9, 7):
-            ours, theirs = (r(steps, 3, 4, grad=training) for _ in range(2))
-            with torch.set_grad_enabled(training):
-                got, wanted = compiled(ours)[0], model(theirs)[0]
-            torch.testing.assert_close(got, wanted)
-            if training:
-                got.square().sum().backward()
-                wanted.square().sum().backward()
-                torch.testing.assert_close(ours.grad, theirs.grad)
-        assert counts_of(compiled).graphs == (graphs if training else 1)
+        compiled = jitmagic.jit(model.forward, dynamic=True, fullgraph=True, backend=backend)
+        for steps, batch in ((6, 3), (9, 5), (7, 2)):
+            found = []
+            for forward in (compiled, model.forward):
+                model.zero_grad()
+                x = r(steps, batch, 4, grad=training)
+                torch.manual_seed(1)
+                with torch.set_grad_enabled(training):
+                    made, last = forward(x)
+                if training:
+                    made.square().sum().backward()
+                gradients = [t.grad for t in (x, *model.parameters())] if training else []
+                found.append((made.detach(), made.stride(), last, gradients, torch.rand(1)))
+            torch.testing.assert_close(*found)
+        assert counts_of(compiled).graphs == 1
+
+
+def test_a_backward_in_the_graph_is_a_break_before_the_layer() -> None:
+    """What runs as eager does has a history that only autograd follows."""
+    model = Model(nn.GRU)
+
+    def step(x: Tensor) -> list[Tensor]:
+        model.zero_grad()
+        model(x)[0].square().mean().backward()
+        return [p.grad.clone() for p in model.parameters()]  # type: ignore[union-attr]
+
+    compiled = jitmagic.jit(step, dynamic=True, backend="aot_eager")
+    for steps in (6, 9, 7):
+        torch.testing.assert_close(compiled(r(steps, 3, 4)), step(r(steps, 3, 4)))
+    assert counts_of(compiled).breaks
 
 
 def test_weights_that_are_put_in_place_of_others_are_used() -> None:
