@@ -5,23 +5,26 @@ results with Sizes, or None. The call runs on meta tensors of several vectors of
 guards let in; a size of its results is the expression of these symbols that has the values seen at
 two of them, if it has those at the others too. Several remainders of division are among them; what
 a number of the call makes of a dimension (windows.py) is read off close ones. It is a conjecture
-all the same: `graph/concrete.py` compares each spec at each vector that is compiled.
+all the same: `graph/concrete.py` compares each spec at each vector that is compiled. A call that
+comes again in a trace, of tensors that lie alike, is not run again (`Again`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..symbols.context import Context
-from ..symbols.expr import Expr, Integer, add, floordiv
+from ..symbols.expr import Expr, Integer, add, floordiv, integer
 from ..symbols.interval import Interval
 from ..symbols.reading import Readings
 from ..symbols.scalar import Symbol, evaluate, symbols_of
-from ..symbols.size import Size, SizeFloat, expr_of, size_of, value_of
+from ..symbols.size import Dimension, Size, SizeFloat, expr_of, size_of, value_of
+from .attribution import Silence
 from .linked_history import linked
 from .memory import storages_in
 from .nested import rebuilt
@@ -29,7 +32,7 @@ from .node_meta import tensors_in
 from .sym_node import as_dimension, as_dimensions, as_torch, sizes_in
 from .windows import Unlike, Windows, windows_in
 
-__all__ = ["Known", "at_this_call", "other_vectors", "told_at_vectors"]
+__all__ = ["Again", "Known", "at_this_call", "other_vectors", "told_at_vectors"]
 
 Known = dict[Expr, int]
 Run = Callable[[Any], tuple[Any, Collection[int]]]
@@ -49,7 +52,45 @@ _MOST_PAIRS = 8  # of sizes, each of which is tried
 _MOST = 1 << 14  # larger sizes than this are left out: some calls count them one by one
 
 
-def told_at_vectors(run: Run, arguments: Any) -> Any:
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A call that may come again in a trace, with other tensors that lie alike: a cell of a
+    recurrent layer. What it warns of is heard each time.
+    """
+
+    target: Hashable
+    place: Silence
+
+    def key(self, arguments: Any) -> Hashable:
+        """What `_at` reads of the arguments; None: it may not be told by that."""
+        modes = torch.is_grad_enabled(), torch.get_default_dtype()
+        described = self.target, modes, _described(arguments, {})
+        try:
+            hash(described)
+        except TypeError:
+            return None
+        return described
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """The results of a call: those of this call's sizes, and how each tensor lies."""
+
+    like: Any
+    layouts: list[tuple[tuple[Dimension, ...], tuple[Dimension, ...]]]
+
+    def of(self, sources: list[torch.Tensor]) -> Any:
+        """The results of a call of these, which require grad where those of a real run did."""
+        like = list(tensors_in(self.like))
+        fresh = [_laid_out(*layout, t.dtype) for layout, t in zip(self.layouts, like, strict=True)]
+        if any(t.requires_grad for t in like):
+            for tensor, t in zip(fresh, like, strict=True):
+                tensor.requires_grad_(t.requires_grad)
+            fresh = list(linked(fresh, sources, like))
+        return _replaced(self.like, iter(fresh))
+
+
+def told_at_vectors(run: Run, arguments: Any, again: Again | None = None) -> Any:
     """What `run(arguments)` gives, with Sizes. `run` gives results and the memory written to."""
     sizes = list(dict.fromkeys(sizes_in(arguments)))
     if not sizes or any(isinstance(size, SizeFloat) for size in sizes):
@@ -59,14 +100,17 @@ def told_at_vectors(run: Run, arguments: Any) -> Any:
     of_data = [one for one in symbols if context.of_data(one)]
     if not context.has_hints([one for one in symbols if one not in of_data]):
         return None
-    told = _told(run, arguments, context, symbols)
-    if told is not None or not of_data:
-        return told
-    for left, right in _that_may_be_equal(arguments):
-        told = _told_if_equal(run, arguments, context, symbols, (left, right))
-        if told is not None:
-            return told
-    return None
+    key = None if again is None or of_data else again.key(arguments)
+    told = context.told.get(key) or _told(run, arguments, context, symbols)
+    if told is None and of_data:
+        pairs = _that_may_be_equal(arguments)
+        tried = (_told_if_equal(run, arguments, context, symbols, pair) for pair in pairs)
+        told = next((one for one in tried if one is not None), None)
+    if told is None:
+        return None
+    if again is not None and key is not None and not again.place.is_broken:
+        context.told[again.key(arguments)] = told  # the call may have left sizes one value
+    return told.of(list(tensors_in(arguments)))
 
 
 def _told_if_equal(
@@ -75,13 +119,14 @@ def _told_if_equal(
     context: Context,
     symbols: Sequence[Symbol],
     pair: tuple[Expr, Expr],
-) -> Any:
+) -> _Told | None:
     """As `_told`, of a call that raises unless two sizes are equal, of which data decide one."""
     for known in _vectors(context, symbols):
         one, other = (evaluate(expr, dict(known)) for expr in pair)
         if one != other and not _raises(run, _at(arguments, known, {})):
             return None
-    return context.tried(*pair, lambda: _told(run, arguments, context, symbols))
+    told: _Told | None = context.tried(*pair, lambda: _told(run, arguments, context, symbols))
+    return told
 
 
 def _raises(run: Run, arguments: Any) -> bool:
@@ -103,7 +148,7 @@ def _that_may_be_equal(arguments: Any) -> list[tuple[Expr, Expr]]:
     return list({frozenset(pair): pair for pair in pairs}.values())[:_MOST_PAIRS]
 
 
-def _told(run: Run, arguments: Any, context: Context, symbols: Sequence[Symbol]) -> Any:
+def _told(run: Run, arguments: Any, context: Context, symbols: Sequence[Symbol]) -> _Told | None:
     told = _read(run, arguments, context, symbols, _vectors(context, symbols), None)
     if told is None and (windows := windows_in(arguments)):
         close = _vectors(context, symbols, _CLOSE_STEPS)
@@ -118,7 +163,7 @@ def _read(
     symbols: Sequence[Symbol],
     vectors: list[Known],
     windows: list[Expr] | None,
-) -> Any:
+) -> _Told | None:
     """The results at these vectors, whose sizes may be `windows` of others."""
     sizes = list(dict.fromkeys(sizes_in(arguments)))
     of_data = [one for one in symbols if context.of_data(one)]
@@ -148,7 +193,8 @@ def _read(
             return None
     if not of_data and not _holds_in_any_order(made, run, arguments, context, vectors[0]):
         return None
-    return _with_history(made, list(tensors_in(arguments)), results[0])
+    layouts = [(as_dimensions(t.shape), as_dimensions(t.stride())) for t in tensors_in(made)]
+    return _Told(results[0], layouts)
 
 
 def _holds_in_any_order(
@@ -311,18 +357,47 @@ def _tensor_at(value: torch.Tensor, known: Known) -> torch.Tensor:
     return made.requires_grad_() if value.requires_grad else made
 
 
+def _described(value: Any, seen: dict[int, int]) -> Hashable:
+    """What `_at` makes of it; equal where it makes the same."""
+    if isinstance(value, torch.Tensor):
+        if id(value) in seen:
+            return seen[id(value)]
+        seen[id(value)] = len(seen)
+        numbers = (*as_dimensions(value.shape), *as_dimensions(value.stride()))
+        return value.dtype, value.dim(), value.requires_grad, tuple(map(_known_value, numbers))
+    if isinstance(value, torch.SymInt):
+        return _known_value(as_dimension(value))
+    if isinstance(value, dict):
+        return tuple((key, _described(item, seen)) for key, item in value.items())
+    if isinstance(value, slice):
+        value = (slice, value.start, value.stop, value.step)
+    if isinstance(value, tuple | list):
+        return type(value), tuple(_described(item, seen) for item in value)
+    number = repr(value) if isinstance(value, float | complex) else value  # 0.0 equals -0.0
+    return type(value), number
+
+
+def _known_value(number: Dimension) -> Expr:
+    limits = number.context.range_of(number.expr) if isinstance(number, Size) else None
+    if limits is not None and limits.low == limits.high:
+        return integer(int(limits.low))
+    return expr_of(number)
+
+
 class _Reader:
     """Numbers of results, one at each vector, as one Dimension."""
 
     def __init__(self, exprs: Sequence[Expr], vectors: Sequence[Known], context: Context) -> None:
-        self._vectors, self._context = vectors, context
-        pairs = [(vectors[a], vectors[b], a, b) for a, b in _PAIRS]
-        self._readings = [(Readings(exprs, one, two), a, b) for one, two, a, b in pairs]  # type: ignore[arg-type]
+        self._exprs, self._vectors, self._context = exprs, vectors, context
+        self._readings: dict[tuple[int, int], Readings] = {}  # the first pair tells nearly always
 
     def __call__(self, numbers: Sequence[int]) -> Any:
         """Of small numbers more than one expression has the values: other pairs tell."""
-        for readings, a, b in self._readings:
-            expr = readings.read(numbers[a], numbers[b])
+        for a, b in _PAIRS:
+            if (a, b) not in self._readings:
+                one, two = self._vectors[a], self._vectors[b]
+                self._readings[a, b] = Readings(self._exprs, one, two)  # type: ignore[arg-type]
+            expr = self._readings[a, b].read(numbers[a], numbers[b])
             if expr is not None and self._values(expr) == list(numbers):
                 return size_of(expr, self._context)
         raise Unlike
@@ -355,22 +430,17 @@ def _joined_tensor(tensors: Sequence[torch.Tensor], read: Read) -> torch.Tensor:
     if len(facts) > 1 or tensors[0].storage_offset():
         raise Unlike
     shape, stride = (
-        [as_torch(read(numbers)) for numbers in zip(*each, strict=True)]
+        [read(numbers) for numbers in zip(*each, strict=True)]
         for each in ([t.shape for t in tensors], [t.stride() for t in tensors])
     )
-    return torch.empty_strided(shape, stride, dtype=tensors[0].dtype, device="meta")
+    return _laid_out(shape, stride, tensors[0].dtype)
 
 
-def _with_history(made: Any, sources: list[torch.Tensor], like: Any) -> Any:
-    """Results that require grad where those of a real run did."""
-    fresh = list(tensors_in(made))
-    needs = [t.requires_grad for t in tensors_in(like)]
-    if not any(needs):
-        return made
-    for tensor, need in zip(fresh, needs, strict=True):
-        tensor.requires_grad_(need)
-    after = iter(linked(fresh, sources, list(tensors_in(like))))
-    return _replaced(made, after)
+def _laid_out(
+    shape: Sequence[Dimension], stride: Sequence[Dimension], dtype: torch.dtype
+) -> torch.Tensor:
+    sizes, strides = ([*map(as_torch, numbers)] for numbers in (shape, stride))
+    return torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
 
 
 def _replaced(value: Any, after: Iterator[torch.Tensor]) -> Any:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from ..spec import TensorSpec
 from ..symbols.context import Specialize
 from ..symbols.scalar import symbols_of
 from .at_hints import told_of_sizes
-from .at_vectors import at_this_call, told_at_vectors
+from .at_vectors import Again, at_this_call, told_at_vectors
 from .attribution import Silence, call_from
 from .data_sizes import Fresh, padded_by_data, sized_by_data
 from .device_layouts import differs_by_device
@@ -170,7 +171,9 @@ def _followed(
     except Exception as error:  # whatever a torch function may raise is the program's to see
         unheard = place if isinstance(place, Silence) else Silence()
         vectors_run = partial(_noted, target, unheard)
-        if may_guess and (told := told_at_vectors(vectors_run, (args, kwargs))) is not None:
+        is_native = isinstance(target, str | BuiltinFunctionType)  # which has no state of its own
+        again = Again(target, unheard) if is_native else None
+        if may_guess and (told := told_at_vectors(vectors_run, (args, kwargs), again)) is not None:
             return told
         if isinstance(error, Specialize):
             raise

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from .expr import Expr, Integer, add, linear, mul
@@ -95,6 +95,7 @@ class Context:
         self._known: Ranges = {}
         self._refined: Ranges = {}  # of expressions, where ranges of symbols do not tell them
         self.answers: dict[tuple[str, Expr, Expr], bool | None] = {}  # of sizes, by these ranges
+        self.told: dict[Hashable, Any] = {}  # what calls gave that were run at several values
 
     def add(self, symbol: Symbol, hint: float | None, example: int | None = None) -> None:
         """A symbol that the trace met; without a hint its range is never narrowed."""

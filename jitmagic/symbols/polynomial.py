@@ -116,14 +116,14 @@ def product(a: Expr, b: Expr) -> Expr:
     """a * b, distributed over their sums."""
     offset_a, terms_a = linear(a)
     offset_b, terms_b = linear(b)
-    total: Expr = integer(offset_a * offset_b)
+    constant = offset_a * offset_b
+    parts: list[Expr] = [integer(constant)] if constant or not (terms_a and terms_b) else []
     for atom, n in terms_a.items():
-        total = add(total, mul(atom, n * offset_b))
+        parts += [mul(atom, n * offset_b)] if offset_b else []
         for other, m in terms_b.items():
-            total = add(total, mul(monomial(factors(atom) + factors(other)), n * m))
-    for other, m in terms_b.items():
-        total = add(total, mul(other, m * offset_a))
-    return total
+            parts.append(mul(monomial(factors(atom) + factors(other)), n * m))
+    parts += [mul(other, m * offset_a) for other, m in terms_b.items() if offset_a]
+    return reduce(add, parts)
 
 
 def factors(atom: Expr) -> tuple[Expr, ...]:

@@ -157,7 +157,7 @@ class Symbols(Context):
 
     def forget(self) -> None:
         """No more questions: sizes outlive the trace, what the call was given does not."""
-        self.owners, self.values, self.dynamic = {}, {}, None
+        self.owners, self.values, self.told, self.dynamic = {}, {}, {}, None
         self.results, self.read_from, self.read_sizes = {}, {}, {}
         self._guard, self._relate = _too_late, None
 

@@ -8,9 +8,10 @@ and relations hold for a size, shape and strides have to be the real ones.
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -18,13 +19,14 @@ import torch
 from torch.nn import functional as F
 
 from jitmagic.autograd.traced import Traced
-from jitmagic.graph.at_vectors import told_at_vectors
+from jitmagic.graph.at_vectors import Again, told_at_vectors
+from jitmagic.graph.attribution import Silence, call_from
 from jitmagic.graph.dispatch_mode import dataless
 from jitmagic.graph.fresh_meta import Metas, fresh_meta, sharing
 from jitmagic.graph.node_meta import tensors_in
 from jitmagic.graph.probe import check_dtypes
 from jitmagic.graph.propagate import EagerRaises, run_on_meta
-from jitmagic.graph.sym_node import SizeNode, as_dimensions, as_torch
+from jitmagic.graph.sym_node import SizeNode, as_dimension, as_dimensions, as_torch
 from jitmagic.symbols.context import Context, Specialize
 from jitmagic.symbols.expr import Expr
 from jitmagic.symbols.interval import Interval
@@ -166,6 +168,56 @@ def test_what_counts_a_size_is_not_run_at_large_ones() -> None:
     x = torch.empty(Guards(4, 12, 6).sizes, device="meta")
     assert told_at_vectors(unbound, (x,)) is None
     assert len(runs) == 2
+
+
+def test_a_call_that_comes_again_is_told_once() -> None:
+    """Each cell of a recurrent layer ran at ten vectors and its results were read off them."""
+    runs: list[torch.Size] = []
+    guards, place = Guards(8, 12), Silence()
+
+    def halved(arguments: tuple[torch.Tensor]) -> tuple[Any, tuple[()]]:
+        runs.append(arguments[0].shape)
+        return (arguments[0][: len(arguments[0]) // 2].clone(),), ()
+
+    def told(x: torch.Tensor, *more: Any) -> tuple[int, Any]:
+        runs.clear()
+        made = told_at_vectors(halved, (x, *more), Again("halved", place))
+        return len(runs), made
+
+    n, m = guards.sizes
+    empty = partial(torch.empty, device="meta")
+    first, [a] = told(empty(n, m))
+    again, [b] = told(empty(n, m))
+    assert first > 1 and again == 0 and a is not b
+    assert [*map(str, as_dimensions(b.shape))] == ["(s0 // 2)", "s1"]
+    assert as_dimensions(b.stride()) == as_dimensions(a.stride())
+
+    # What lies otherwise, has a history, is told of other numbers, or in another mode.
+    column = torch.empty_strided((n, m), (1, n), device="meta")
+    for other in (column, empty(n, m, dtype=torch.double), empty(n, m, requires_grad=True)):
+        assert told(other)[0]
+    x = empty(n, m)
+    assert all(told(x, more)[0] for more in (0.0, -0.0, 0, False, x, empty(n, m)))
+    with torch.no_grad():
+        assert told(x)[0] and not told(x)[0]
+    again, [c] = told(empty(n, m, requires_grad=True))
+    assert again == 0 and c.requires_grad and c.grad_fn is not None
+
+    # A size that a guard has left one value is that number.
+    assert as_dimension(n) == 8 and told(x)[0]
+    assert not told(empty(8, m))[0]
+
+
+def test_what_a_call_warns_of_is_heard_each_time() -> None:
+    def warned(arguments: tuple[torch.Tensor]) -> tuple[Any, tuple[()]]:
+        warnings.warn("again", stacklevel=2)
+        return (arguments[0].clone(),), ()
+
+    x = torch.empty(Guards(8, 12).sizes, device="meta")
+    for place in (Silence(), Silence()):
+        run = partial(call_from, place, warned)
+        [made] = told_at_vectors(lambda given, run=run: run((given,), {}), (x,), Again("w", place))
+        assert place.is_broken and made.shape == x.shape
 
 
 PRODUCTS = ("mm", "linear", "attention")  # torch 2.11 asks these for ints: graph/at_vectors.py
