@@ -69,14 +69,15 @@ def _needed(graph: GraphBuilder, wanted: Node) -> list[Node]:
     before it move the generator on.
     """
     nodes = list(graph.graph.nodes)
-    needed = {wanted}
+    needed, found = {wanted}, list[Node]()
     for node in reversed(nodes):
         if node in needed or changes_mode(node):
             if node.meta.get("random"):
                 return nodes
-            needed.update((node, *node.all_input_nodes))
+            found.append(node)
+            needed.update(node.all_input_nodes)
             needed.update(w for one in node.all_input_nodes for w in graph.writes.to(one))
-    return [node for node in nodes if node in needed]
+    return found[::-1]
 
 
 def _is_cheap(nodes: Sequence[Node]) -> bool:

@@ -85,6 +85,13 @@ def behind_writes(x, mask):
     seen[0] = 1
     return x + 1 if (row == 0).any() and seen.sum() > 5 else x - 1
 
+def written_later(x, mask):
+    """By what is computed of something else."""
+    kept = torch.zeros(3, 4)
+    some = kept.sum() + mask.sum()
+    kept.view(-1)[1:] += x.sum()
+    return x + kept.sum() if some < 12 else x - 1
+
 def behind_a_draw(x, mask):
     x = x + torch.rand_like(x)
     if x.sum() > 0:
@@ -103,7 +110,7 @@ def differentiated(x, mask):
 '''
 NAMES = (
     "masked_mean by_item experts as_count as_size as_list as_long_list as_rows as_grid behind_much "
-    "behind_writes behind_a_draw behind_a_write differentiated"
+    "behind_writes written_later behind_a_draw behind_a_write differentiated"
 ).split()
 
 
