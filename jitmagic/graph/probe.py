@@ -23,12 +23,14 @@ from typing import Any
 
 import torch
 
+from ..symbols.context import Specialize
+from ..symbols.scalar import symbols_of
 from .attribution import Silence, call_from
 from .dtypes import why_dtypes_are_refused
 from .node_meta import tensors_in
 from .propagate import EagerRaises
 from .recurrent import is_over_packed
-from .sym_node import with_hints
+from .sym_node import sizes_in, with_hints
 
 __all__ = ["check_dtypes", "why_refused"]
 
@@ -68,6 +70,7 @@ _UNASKED = (
         "qr",
         "_pack_padded_sequence",
         "_pad_packed_sequence",
+        "repeat_interleave",
     ),
 )
 _MOST = 1 << 14  # elements that the stand-ins of a call may have
@@ -108,6 +111,12 @@ def check_dtypes(
     device: torch.device,
 ) -> None:
     """Raise EagerRaises where the kernel refuses the dtypes or the numbers of the call, or may."""
+    of_data = [
+        symbol
+        for size in sizes_in((args, kwargs))
+        for symbol in symbols_of(size.expr)
+        if size.context.of_data(symbol)
+    ]
     args, kwargs = with_hints(args), with_hints(kwargs)
     elementwise = name in _NAMES
     answered = elementwise or _is_suspect(target, name, args, kwargs)
@@ -120,7 +129,12 @@ def check_dtypes(
         most = _MOST_UNCUT if several else _MOST
         large = not elementwise and sum(t.numel() for t in tensors) > most
         extent = _CUT if large else _UNCUT
-        answered = _ask(target, name, args, kwargs, device, elementwise, extent)
+        try:
+            answered = _ask(target, name, args, kwargs, device, elementwise, extent)
+        except EagerRaises:
+            if of_data:  # the sizes are made up
+                raise Specialize(of_data, name) from None
+            raise
     if tensors and not answered:
         _refuse_by_rule(name, args, kwargs, tensors)
 

@@ -7,12 +7,14 @@ then torch is asked, and raises as it does. Comparisons are decided and guarded 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from ..symbols.interval import Interval
 from ..symbols.polynomial import divided
 from ..symbols.size import Dimension, Size, expr_of, hint_of, is_same, lesser, size_of, usually
 from .sym_node import as_dimension, as_dimensions, as_torch, may_be, never, of_data
@@ -21,6 +23,7 @@ __all__ = ["view_of_sizes", "view_strides"]
 
 aten = torch.ops.aten
 Dimensions = Sequence[Dimension]
+_NOT_NEGATIVE = Interval(0, math.inf)
 
 
 def view_of_sizes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -175,12 +178,24 @@ def _slice(
     size = shape[place]
     first = _bound(0 if start is None else as_dimension(start), size)
     last = size if _is_open(end) else _bound(as_dimension(end), size)
-    length = last - lesser(first, last)
+    length = _length(first, last)
     is_one = not isinstance(by, Size) and by == 1
     shape[place] = length if is_one else (length + (by - 1)) // by
     offset = offset + first * stride[place]
     stride[place] = stride[place] * by
     return _strided(x, shape, stride, offset)
+
+
+def _length(first: Dimension, last: Dimension) -> Dimension:
+    """Of a slice: where data say where it begins, the ranges of both ends do not tell that it is
+    not negative.
+    """
+    length = last - lesser(first, last)
+    if isinstance(length, Size) and length.context.of_data(length.expr):
+        limits = length.context.range_of(length.expr)
+        if limits is not None:
+            length.context.refine(length.expr, limits.narrowed(_NOT_NEGATIVE))
+    return length
 
 
 def _is_open(end: Any) -> bool:

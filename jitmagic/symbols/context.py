@@ -262,7 +262,8 @@ class Context:
 
     def refine(self, expr: Expr, limits: Interval) -> None:
         """Who asks has seen to it that the expression keeps to these."""
-        self._refined[expr] = limits
+        self._refined[expr] = self._known[expr] = limits
+        self.answers.clear()
 
     def suppose(self, op: str, left: Expr, right: Expr) -> bool:
         """Whether what is faster where `left op right` holds may rely on it. No range gets narrower

@@ -37,6 +37,7 @@ from ..values.default_device import default_device
 from ..values.items import numbers_of
 from ..values.sequences import ListValue, SequenceValue, SizeValue, TupleValue
 from ..values.tensor import TensorValue, record
+from ..values.validation import foreseen_list
 from ..values.varying_counts import VaryingRows, symbols_in
 from ..wrap import intercepts
 from .registry import handler_of, handles, handles_named
@@ -117,13 +118,15 @@ def _unbind(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.Tensor.tolist)
 def _to_list(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Of a tensor that is made of constants alone, or has few numbers."""
+    """Of a tensor that is made of constants alone, has few numbers, or is foreseen."""
     if len(args) == 1 and not kwargs and isinstance(args[0], TensorValue):
         known = known_value(machine.graph, args[0].node)
         if known is not None:
             return machine.constant(known.tolist())
         if (numbers := numbers_of(machine, args[0].node)) is not None:
             return _nested_list(args[0].meta.shape, iter(numbers))
+        if (foreseen := foreseen_list(machine, args[0].node)) is not None:
+            return machine.constant(foreseen)
     raise GraphBreak(TensorItem.of(what=".tolist()"))
 
 

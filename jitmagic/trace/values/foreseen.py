@@ -21,7 +21,8 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ...graph.autocast import modes_kept
-from ...graph.node_meta import specs_in
+from ...graph.builder import GraphBuilder
+from ...graph.node_meta import changes_mode, specs_in
 from ...graph.python_numbers import in_python
 from ...guards.read import read_source
 from ...spec import TensorSpec
@@ -29,7 +30,7 @@ from ...symbols.size import Size, hint_of
 from ..graph_notes import GraphNotes
 from ..result import GraphInput
 
-__all__ = ["number_in_this_call"]
+__all__ = ["number_in_this_call", "tensor_in_this_call"]
 
 _MOST_NODES = 4096
 _MOST_ELEMENTS = 1 << 24  # computed once more than the call needs, at each branch of a compile
@@ -37,13 +38,21 @@ _MOST_ELEMENTS = 1 << 24  # computed once more than the call needs, at each bran
 
 def number_in_this_call(machine: Any, node: Node) -> Any:
     """`tensor.item()` as this call computes it; None: it is not to be foreseen here."""
+    if node.meta["val"].numel() != 1:
+        return None
+    found = tensor_in_this_call(machine, node)
+    return None if found is None else found.item()
+
+
+def tensor_in_this_call(machine: Any, node: Node) -> torch.Tensor | None:
+    """What this call computes; None: it is not to be foreseen here."""
     notes: GraphNotes = machine.notes
     graph = notes.graph
     foresees, filename = machine.foresees, machine.frame.program.code.co_filename
     if foresees is None or graph is not graph.root or not foresees(filename):
         return None
-    nodes = list(graph.graph.nodes)
-    if node.meta["val"].numel() != 1 or not _is_cheap(nodes):
+    nodes = _needed(graph, node)
+    if not _is_cheap(nodes):
         return None
     inputs = [one for one in nodes if one.op == "placeholder"]
     if any(notes.inputs[one].is_drawn for one in inputs):
@@ -53,6 +62,22 @@ def number_in_this_call(machine: Any, node: Node) -> Any:
         return _computed(nodes, node, values, graph.entry_modes[0])
     except Exception:  # eager's to raise, or a graph that runs only as a whole
         return None
+
+
+def _needed(graph: GraphBuilder, wanted: Node) -> list[Node]:
+    """What a node is computed by, who writes to that included. Of a draw it is everything: those
+    before it move the generator on.
+    """
+    nodes = list(graph.graph.nodes)
+    needed, found = {wanted}, list[Node]()
+    for node in reversed(nodes):
+        if node in needed or changes_mode(node):
+            if node.meta.get("random"):
+                return nodes
+            found.append(node)
+            needed.update(node.all_input_nodes)
+            needed.update(w for one in node.all_input_nodes for w in graph.writes.to(one))
+    return found[::-1]
 
 
 def _is_cheap(nodes: Sequence[Node]) -> bool:
@@ -81,12 +106,13 @@ def _input(entry: GraphInput, snapshot: Any) -> torch.Tensor:
 
 def _computed(
     nodes: Sequence[Node], wanted: Node, values: Sequence[torch.Tensor], grad_enabled: bool
-) -> Any:
+) -> torch.Tensor:
     graph, copies = Graph(), dict[Node, Node]()
     for node in nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output((copies[wanted],))
     gm = in_python(GraphModule(torch.nn.Module(), graph))
     with torch.random.fork_rng(devices=()), torch.set_grad_enabled(grad_enabled):
+        made: torch.Tensor
         (made,) = modes_kept(gm, gm.forward)(*values)
-    return made.item()
+    return made

@@ -60,6 +60,8 @@ _PYTHON_DTYPES: dict[type, torch.dtype] = {
     complex: torch.complex128,
 }
 _MOST_IN_RANGE = 1024
+_NONZERO = ("nonzero", torch.nonzero)
+_REPEATING = ("repeat_interleave", torch.repeat_interleave)
 _LARGEST = torch.iinfo(torch.int64).max
 _ASKING_FOR_DTYPES = ("torch tensor", "torch as_tensor", "torch asarray")
 _TAKING_RANGES = ("operator getitem", *_ASKING_FOR_DTYPES)
@@ -142,11 +144,16 @@ def _with_foreseen(machine: Machine, node: Node) -> Any:
 
 def _with_foreseen_rows(
     machine: Machine, target: Target, args: list[Any], kwargs: dict[str, Any]
-) -> Node | None:
-    """`nonzero()` with as many rows as in this call, where that has to be known; laid out as eager
-    does: coordinate by coordinate.
+) -> Any:
+    """`nonzero()`, `torch.where(mask)`, `repeat_interleave` with as many rows as in this call,
+    where that has to be known. Coordinates are laid out as eager does: one by one.
     """
-    if target not in ("nonzero", torch.nonzero) or kwargs or len(args) != 1:
+    if target in _REPEATING and not kwargs and all(isinstance(arg, Node) for arg in args):
+        total = foreseen_int(machine, machine.graph.call("sum", args[-1:], {}, machine.lines()))
+        if total is None:
+            return None
+        return machine.graph.call(target, args, {"output_size": total}, machine.lines())
+    if target not in (*_NONZERO, torch.where) or kwargs or len(args) != 1:
         return None
     graph, lines = machine.graph, machine.lines()
     rows = foreseen_int(machine, graph.call("count_nonzero", args, {}, lines))
@@ -154,8 +161,9 @@ def _with_foreseen_rows(
         return None
     found = graph.call(torch.nonzero_static, args, {"size": rows}, lines)
     columns = graph.call("contiguous", [graph.call("t", [found], {}, lines)], {}, lines)
-    made: Node = graph.call("t", [columns], {}, lines)
-    return made
+    if target not in _NONZERO:
+        return graph.call("unbind", [columns], {}, lines)
+    return graph.call("t", [columns], {}, lines)
 
 
 def _factor(machine: Machine, value: Any) -> Any:

@@ -19,6 +19,7 @@ from ...graph.fresh_meta import same_shape
 from ...graph.propagate import Target
 from ...graph.sym_node import of_data
 from .base import Machine
+from .items import call_with_known
 
 __all__ = ["by_coordinates"]
 
@@ -119,7 +120,7 @@ def _coordinates(machine: Machine, mask: Node) -> tuple[Node, ...]:
     if itself not in known:
         alike = itself if graph.writes.to(mask) else _computation(graph, mask, _DEPTH)
         if alike not in known:
-            known[alike] = graph.call(torch.where, [mask], {}, machine.lines())
+            known[alike] = call_with_known(machine, torch.where, [mask], {})
         known[itself] = known[alike]
     return known[itself]
 

@@ -10,7 +10,8 @@ place in a view of all that the other parts of the key leave (`index_put_`).
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.fx import Node
 
 from ...graph.builder import GraphBuilder
 from ...graph.known import known_number
-from ...graph.memory import storage_of
+from ...graph.memory import memory_of, storage_of
 from ...graph.node_meta import device_of
 from ..breaks import TensorItem
 from .base import Builder, Machine, Unrestorable, Value
@@ -29,6 +30,23 @@ __all__ = ["at_number", "at_numbers"]
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 _REASON = TensorItem.of(what="operator getitem()")
+
+
+@dataclass
+class _Part:
+    """A copy of a part of `whole`, which had been written to `before` times."""
+
+    whole: Node
+    copy: Node
+    key: Value
+    indices: Sequence[Node]
+    before: int
+    unwritten: Sequence[int]  # how often the indices had been written to
+    is_stored: bool = False  # by the first write to the whole, where it was taken from
+
+
+class _Parts(list[_Part]):
+    """Those of one graph."""
 
 
 def at_numbers(
@@ -56,7 +74,9 @@ def at_numbers(
     in_front = [places[n] for n in numbers] == list(range(len(numbers)))
     if not (in_front and rows):  # it lies closer together than eager's view
         graph.unknown_strides.add(picked)
-    _keep_apart(machine, owner.node, picked)
+    taken = [indices[n] for n in numbers]
+    writes = _counts(graph, [owner.node, *taken])
+    _keep_apart(machine, _Part(owner.node, picked, key, taken, writes[0], writes[1:]))
     return [lift(machine, picked), TupleValue(parts)]
 
 
@@ -85,6 +105,8 @@ def at_number(
         for ns in ([places[n] for n in numbers], range(len(numbers)))
     ]
     part = part.call_method(machine, "movedim", [TupleValue(ns) for ns in dims], {})
+    if isinstance(value, type(owner)):
+        _note_stored(machine, owner.node, key, value.node)
     return "index_put_", [part, TupleValue([given[n] for n in numbers]), made]
 
 
@@ -145,16 +167,61 @@ def _takes(part: Value, index: Node | None) -> int | None:
     return 1 if isinstance(part, SliceValue) else None
 
 
-def _keep_apart(machine: Machine, whole: Node, picked: Node) -> None:
+def _counts(graph: GraphBuilder, nodes: Sequence[Node]) -> list[int]:
+    return [len(graph.writes.to(node)) for node in nodes]
+
+
+def _note_stored(machine: Machine, whole: Node, key: Value, value: Node) -> None:
+    """An assignment that comes next; of an augmented one, the key is the very object."""
+    graph, memory = machine.graph, storage_of(value)
+    for part in machine.notes.of(_Parts):
+        if part.whole is whole and part.key is key and storage_of(part.copy) == memory:
+            counts = [part.before, *part.unwritten]
+            part.is_stored = _counts(graph, [whole, *part.indices]) == counts
+
+
+def _keep_apart(machine: Machine, part: _Part) -> None:
     notes, graph = machine.notes, machine.graph
+    notes.of(_Parts).append(part)
     born: int = machine.step
-    before = len(graph.writes.to(whole))
-    memory = storage_of(picked)
+    memory = storage_of(part.copy)
 
     def check(builder: Builder) -> None:
-        written = len(graph.writes.to(whole)) > before
         handed_out = any(graph.is_output(n) and storage_of(n) == memory for n in notes.owners)
-        if written or handed_out or graph.writes.to(picked):
+        if handed_out or not _is_true_where_read(graph, part):
             raise Unrestorable("a part of a tensor, at a place that is data", born, _REASON)
 
     machine.at_exit(check)
+
+
+def _is_true_where_read(graph: GraphBuilder, part: _Part) -> bool:
+    """Whether the copy is what the part is wherever one of them is read."""
+    own, writes = graph.writes.to(part.copy), graph.writes.to(part.whole)[part.before :]
+    if not own and not writes:
+        return True
+    if (own and not part.is_stored) or _takes_part_in_autograd(part):
+        return False
+    position = {node: n for n, node in enumerate(graph.graph.nodes)}
+    stored = position[writes[0]]
+    if any(position[node] > stored for node in _users(graph, part.copy)):
+        return False
+    first = position[own[0]] if own else stored
+    return not any(first < position[node] < stored for node in _readers(graph, part.whole))
+
+
+def _takes_part_in_autograd(part: _Part) -> bool:
+    return any(node.meta["val"].requires_grad for node in (part.whole, part.copy))
+
+
+def _users(graph: GraphBuilder, node: Node) -> Iterator[Node]:
+    """Of the memory of a tensor."""
+    memory = storage_of(node)
+    for user in graph.graph.nodes:
+        if any(memory in memory_of(one) for one in user.all_input_nodes):
+            yield user
+
+
+def _readers(graph: GraphBuilder, node: Node) -> Iterator[Node]:
+    """Who does more than to make a view."""
+    memory = storage_of(node)
+    return (user for user in _users(graph, node) if memory not in memory_of(user))

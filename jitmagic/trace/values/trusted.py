@@ -208,7 +208,10 @@ def trusted(machine: Machine, obj: Any) -> Value:
         return operators_of(obj) or _module(machine, obj, None)
     if isinstance(obj, types.FunctionType):
         obj = beneath(obj)
-        return torch_function(obj) or trusted_function(machine, obj)
+        if (function := torch_function(obj)) is not None:
+            return function
+        is_known = handler_of(obj) is not None  # of another library: functools.update_wrapper
+        return BuiltinValue(obj) if is_known else trusted_function(machine, obj)
     if isinstance(obj, types.BuiltinFunctionType):
         return torch_function(obj) or BuiltinValue(obj)
     if isinstance(obj, type):

@@ -18,18 +18,23 @@ from torch.fx import Node
 
 from ...bytecode.instruction import Instruction
 from ...graph.ranges import likely_truth, truth_if_finite
+from ...graph.sym_node import of_data, sizes_in
+from ...symbols.context import Specialize
+from ...symbols.scalar import symbols_of
 from ..breaks import TensorBranch
 from ..graph_notes import GraphNotes
 from ..state import Frame, Program
 from ..undo import can_assert
 from .base import Builder, Unrestorable
-from .foreseen import number_in_this_call
+from .foreseen import number_in_this_call, tensor_in_this_call
 
-__all__ = ["assert_data", "asserted", "foreseen_int"]
+__all__ = ["assert_data", "asserted", "foreseen_int", "foreseen_list"]
 
 # Checks of torch.distributions that answer False for what is not square or symmetric, and so not
 # worth a further look. Who asks them raises then.
 _WANTED_TRUE = (type(positive_definite).check.__code__, type(symmetric).check.__code__)
+_INTEGERS = (torch.int64, torch.int32, torch.bool)
+_MOST_FORESEEN = 4096  # numbers of a list
 _LONGEST = 100  # instructions that make the message of an error
 _ASKING = (
     "TO_BOOL",
@@ -82,6 +87,27 @@ def foreseen_int(machine: Any, node: Node) -> int | None:
         same = machine.graph.call(operator.eq, (node, number), {}, machine.lines())
         _foresee(machine, same, True)
     return number
+
+
+def foreseen_list(machine: Any, node: Node) -> list[Any] | None:
+    """`tolist()` of integers as it is in this call, which the graph asserts; None: it is not to be
+    foreseen here.
+    """
+    meta = node.meta["val"]
+    if meta.dtype not in _INTEGERS or (found := tensor_in_this_call(machine, node)) is None:
+        return None
+    numbers: list[Any] = found.tolist()
+    if not 0 < found.numel() <= _MOST_FORESEEN:
+        return None
+    if sizes := [*sizes_in(meta)]:  # other lists of one number would pass for this one
+        if not all(map(of_data, sizes)):
+            return None
+        raise Specialize([symbol for size in sizes for symbol in symbols_of(size.expr)], "tolist()")
+    graph, lines = machine.graph, machine.lines()
+    expected = graph.call(torch.tensor, (numbers,), {"dtype": meta.dtype}, lines)
+    same = graph.call(operator.eq, (node, expected), {}, lines)
+    _foresee(machine, graph.call("all", (same,), {}, lines), True)
+    return numbers
 
 
 def _rely_on_starting_over(machine: Any, node: Node) -> None:

@@ -20,7 +20,7 @@ from ..builtins.registry import handles
 from ..library_files import is_library
 from ..result import Recipe
 from ..wrap import wraps
-from .base import Args, Builder, Kwargs, Machine, Value
+from .base import Args, Builder, Kwargs, Lazy, Machine, Value
 from .opaque import WithoutOperators
 
 __all__ = ["NewReference"]
@@ -51,8 +51,8 @@ class WeakReferenceValue(WithoutOperators):
 
 
 class NewReference(WithoutOperators):
-    """A reference made here to an object from before. Whether that is still alive when it is
-    called only Python knows: the program may have dropped it.
+    """A reference made here. Whether its object is still alive when it is called only Python knows
+    where no frame holds it: the program may have dropped it.
     """
 
     __slots__ = ("target",)
@@ -67,6 +67,11 @@ class NewReference(WithoutOperators):
     def truth(self, machine: Machine) -> bool:
         return True
 
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if args or kwargs or not _is_held(machine, self.target):
+            self.refuse(machine, "a call")
+        return self.target
+
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(weakref.ref, (builder(self.target),))
 
@@ -77,19 +82,38 @@ class NewReference(WithoutOperators):
         return "weak reference"
 
 
-def _is_of_a_layer(machine: Any, target: Value) -> bool:
-    """A tensor that library code refers to: its module holds it as well."""
-    in_library = is_library(machine.frame.program.body.filename)
-    return in_library and issubclass(target.python_type(machine), torch.Tensor)
+def _is_held(machine: Any, target: Value) -> bool:
+    """Whether variables and stacks lead to an object, by more than weak references."""
+    waiting = [v for frame in machine.frames for v in (*frame.slots.values(), *frame.stack)]
+    seen = set[int]()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Lazy):
+            value = value.real
+        if value is target:
+            return True
+        if value is None or id(value) in seen or isinstance(value, NewReference):
+            continue
+        seen.add(id(value))
+        waiting += value.parts()
+    return False
+
+
+def _is_in_library(machine: Any) -> bool:
+    """Who does not ask whether the object is alive."""
+    return is_library(machine.frame.program.body.filename)
 
 
 @handles(weakref.ref)
 def _make_reference(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     made_here = bool(args) and args[0].source is None
-    if made_here and not _is_of_a_layer(machine, args[0]):
+    kind = args[0].python_type(machine) if made_here else object
+    of_layer = issubclass(kind, torch.Tensor)  # a module of the library's holds it as well
+    of_scheduler = issubclass(kind, torch.optim.Optimizer)
+    if made_here and not (_is_in_library(machine) and (of_layer or of_scheduler)):
         raise GraphBreak(ReferredWeakly.of(what="weakref.ref()"))
-    if len(args) != 1 or kwargs or made_here:
-        what = "a call back, or an object made here, which may die"
+    if len(args) != 1 or kwargs or of_layer:
+        what = "a call back, or a tensor made here, which may die"
         raise GraphBreak(UnsupportedArguments.of(name="weakref.ref", what=what))
     return NewReference(args[0])
 

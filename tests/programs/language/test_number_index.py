@@ -29,6 +29,18 @@ WHOLE: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     ),
     "a walk": lambda x, i, j: walk(x, i, 4),
 }
+READ_BEFORE: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
+    "a count": lambda y, i, j: add(y, (i, j, 0), 1),
+    "a row": lambda y, i, j: add(y, i, y[j % 5].mean()),
+    "a part of a row": lambda y, i, j: add(y, (i, slice(1, None, 2)), y[i, :2] * 0 + 2),
+    "a column": lambda y, i, j: add(y, (slice(None), j), torch.arange(3.0)),
+    "several": lambda y, i, j: [add(y, (k, k % 4), k) for k in (i, i - 1, i)],
+    "one behind the other": lambda y, i, j: [add(y, i, 1), add(y, (slice(None), j), y[i].sum())],
+    "read, then written": lambda y, i, j: y.copy_(y[i].exp() + 1),
+    "a count of pairs": lambda y, i, j: [
+        add(y, (a, b), 1) for a, b in zip(torch.stack([i, j]), torch.stack([j, j]), strict=True)
+    ],
+}
 BROKEN: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "handed out": lambda x, i, j: x[i],
     "a view of it handed out": lambda x, i, j: (x + 1, x[i, j].view(-1)),
@@ -38,6 +50,37 @@ BROKEN: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "asked how it lies": lambda x, i, j: x[:, i] * (2 if x[:, i].is_contiguous() else 3),
     "a number of bools": lambda x, i, j: x[i > 1].sum(),
 }
+
+
+def add(y: Tensor, key: Any, value: Any) -> None:
+    y[key] += value
+
+
+def kept(y: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """A part that is read when something was written to it."""
+    part = y[i]
+    y[i] += 1
+    return part * 2
+
+
+def kept_and_written(y: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    part = y[i]
+    part += 1
+    return y.sum() + part
+
+
+def moved(y: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """The place is another one when the part is assigned."""
+    at = i.clone()
+    y[at] += at.add_(1)
+    return y * 1
+
+
+def read_between(y: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    part = y[i]
+    part.mul_(2)
+    y[i] = part + y.sum()
+    return y * 1
 
 
 def changed(write: Callable[[Tensor, Tensor, Tensor], Any]) -> Callable[..., Any]:
@@ -63,6 +106,11 @@ ASSIGNED: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "one after the other": lambda y, i, j: [y.__setitem__((k, j), y[0, 1]) for k in (i, i - 1)],
 }
 WHOLE |= {name: changed(write) for name, write in ASSIGNED.items()}
+WITHOUT_GRADIENTS = {f"{name}, augmented": changed(w) for name, w in READ_BEFORE.items()}
+BROKEN |= {
+    one.__name__: lambda x, i, j, one=one: one(x * 1, i, j)  # type: ignore[misc]
+    for one in (kept, kept_and_written, moved, read_between)
+}
 
 
 def walk(table: Tensor, state: Tensor, steps: int) -> Tensor:
@@ -92,6 +140,25 @@ def test_one_graph(name: str, differentiated: bool, backend: str) -> None:
         wanted = seen(program, seed, differentiated)
         for got, want in zip(seen(tagged, seed, differentiated), wanted, strict=True):
             torch.testing.assert_close(got, want, check_stride=True)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", WITHOUT_GRADIENTS)
+def test_an_augmented_assignment_belongs_to_the_graph(name: str, backend: str) -> None:
+    program = WITHOUT_GRADIENTS[name]
+    tagged = jitmagic.jit(program, backend=backend, fullgraph=True)
+    for seed in (0, 1, 0):
+        got, want = seen(tagged, seed, False), seen(program, seed, False)
+        torch.testing.assert_close(got, want, check_stride=True)
+
+
+@pytest.mark.parametrize("name", WITHOUT_GRADIENTS)
+def test_with_gradients_it_gives_what_eager_gives(name: str) -> None:
+    program = WITHOUT_GRADIENTS[name]
+    tagged = jitmagic.jit(program, backend="eager")
+    for seed in (0, 1):
+        got, want = seen(tagged, seed, True), seen(program, seed, True)
+        torch.testing.assert_close(got, want, check_stride=True)
 
 
 @pytest.mark.parametrize("name", BROKEN)

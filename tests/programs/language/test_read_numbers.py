@@ -83,8 +83,19 @@ def tensors_of_numbers(x: Tensor) -> tuple[Tensor, ...]:
     return (made - made.mean(), *kinds, torch.tensor([count, 1], dtype=torch.float64))
 
 
+def tensors_of_tensors(x: Tensor) -> tuple[Tensor, ...]:
+    """Of the dtype that goes for all: that of the tensors, torch's default, int64."""
+    total, count, some = x.sum(), (x > 0).sum(), (x > 0).any()
+    floats = torch.tensor([total, x[0, 0]]), torch.tensor([[total, 2], [1.5, count]])
+    exact = torch.tensor([count, count.int() - 1, True]), torch.tensor([some, False])
+    wide = torch.tensor((total, 1), dtype=torch.float64), torch.tensor([total.double(), 1.0])
+    kept = torch.tensor([row.max() for row in x])
+    kept[0] = -1
+    return (*floats, *exact, *wide, kept, torch.tensor([total, count.item(), some]))
+
+
 WHOLE = [
-    tensors_of_numbers,
+    tensors_of_numbers, tensors_of_tensors,
     tensors_for_factors, returned, in_arithmetic, gathered, read_before_a_write, of_a_loss,
     sliced_by_constants, truths, asserted,
 ]  # fmt: skip

@@ -51,6 +51,47 @@ def as_size(x, mask):
     made[torch.arange(most) > 1] = 1
     return made.sum() + x
 
+def as_list(x, mask):
+    """Segments by their lengths, as in Qwen2-VL, of which data say how many there are."""
+    some = (mask > 0).long().sum(0)
+    lengths = torch.repeat_interleave(some * 0 + 7, some)
+    return x * sum(n + 1 for n in lengths.tolist())
+
+def as_long_list(x, mask):
+    rows = (mask > 0).long().repeat(4, 1).tolist()
+    names = {(1, 1, 1, 1): 2, (1, 1, 0, 0): 3}
+    return sum(names.get(tuple(row), 1) * x for row in rows)
+
+def as_rows(x, mask):
+    """Of which the number has to be known."""
+    chosen = mask.flatten()[mask.flatten() > 0]
+    return x * {n: n + 1 for n in range(13)}[len(chosen)] + chosen.sum()
+
+def as_grid(x, mask):
+    """A shape that fits some numbers alone."""
+    size = int((mask.sum() > 9).long() * 2 + 2)
+    grid = torch.arange(size).reshape(size // 2, 2).T.flatten()
+    return x + grid.to(x).mean()
+
+def behind_much(x, mask):
+    """What is computed beside it is not computed for it."""
+    much = (x.flatten()[:1].expand(1 << 13, 1 << 12) + 1).sum()
+    return x + much * 0 if (mask == 0).any() else x - 1
+
+def behind_writes(x, mask):
+    seen = torch.zeros(3, 4)
+    row = seen[1]
+    row.copy_(mask[1])
+    seen[0] = 1
+    return x + 1 if (row == 0).any() and seen.sum() > 5 else x - 1
+
+def written_later(x, mask):
+    """By what is computed of something else."""
+    kept = torch.zeros(3, 4)
+    some = kept.sum() + mask.sum()
+    kept.view(-1)[1:] += x.sum()
+    return x + kept.sum() if some < 12 else x - 1
+
 def behind_a_draw(x, mask):
     x = x + torch.rand_like(x)
     if x.sum() > 0:
@@ -68,7 +109,8 @@ def differentiated(x, mask):
     return slope * 2 if slope.sum() > 100 else slope + x
 '''
 NAMES = (
-    "masked_mean by_item experts as_count as_size behind_a_draw behind_a_write differentiated"
+    "masked_mean by_item experts as_count as_size as_list as_long_list as_rows as_grid behind_much "
+    "behind_writes written_later behind_a_draw behind_a_write differentiated"
 ).split()
 
 

@@ -75,6 +75,42 @@ def test_steps_of_a_scheduler_belong_to_one_graph(name: str, backend: str) -> No
     assert counts_of(compiled).graphs <= most
 
 
+def fit(make: Make, w: Tensor, x: Tensor, pause: bool) -> tuple[Any, Any]:
+    """All that a notebook's function of that name makes and returns."""
+    weight = nn.Parameter(w.clone())
+    opt = torch.optim.SGD([weight], 0.1, momentum=0.9)
+    scheduler = make(opt)
+    for _ in range(3):
+        opt.zero_grad()
+        (x @ weight).square().mean().backward()
+        opt.step()
+        scheduler.step()
+        if pause:
+            print(end="")
+    return opt, scheduler
+
+
+@pytest.mark.parametrize("pause", [False, True])
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_scheduler_made_within_goes_on_as_eagers(name: str, pause: bool) -> None:
+    make, _ = SCHEDULERS[name]
+    compiled = jitmagic.jit(fit, backend="eager", fullgraph=not pause)
+    w, x = torch.randn(6), torch.randn(4, 6)
+    shown = []
+    for run in (fit, compiled, compiled):
+        opt, scheduler = run(make, w, x, pause)
+        opt.step()
+        scheduler.step()
+        state = {k: v for k, v in scheduler.state_dict().items() if not callable(v)}
+        state.pop("lr_lambdas", None)
+        [weight] = opt.param_groups[0]["params"]
+        shown.append([weight.detach(), state, opt.step.__name__, scheduler.optimizer is opt])
+    for got in shown[1:]:
+        torch.testing.assert_close(got[0], shown[0][0])
+        assert got[1:] == shown[0][1:]
+    assert not eager_of(compiled)
+
+
 def test_a_divisor_that_becomes_zero_raises_as_in_eager() -> None:
     class Clock:
         def __init__(self) -> None:
