@@ -341,6 +341,7 @@ class _Gradients:
     inputs: tuple[int, ...] = ()
     values: tuple[Sym, ...] = ()
     reach: tuple[tuple[int, ...], ...] = ()
+    spent: tuple[int, ...] = ()
     held: Mapping[Node, Held] = field(default_factory=dict)
 
 
@@ -395,7 +396,7 @@ def _differentiate(
         # Their formula gives nothing: a node must stand behind the results, which hands on as much.
         gradients_of = [_nothing_for(mode, inputs, wanted, reach)]
     places, values, behind = zip(*gradients_of, strict=True)
-    return _Gradients(tangents, places, values, behind, held)
+    return _Gradients(tangents, places, values, behind, saved.spent(), held)
 
 
 def _nothing_for(
@@ -481,6 +482,7 @@ def _finish(
         gradients.inputs,
         gradients.reach,
         outputs.aliasing,
+        gradients.spent,
         {node: gradients.held[node] for node in recorder.graph.nodes if node in gradients.held},
     )
 

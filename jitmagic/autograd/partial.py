@@ -66,7 +66,8 @@ def spent_parts(partition: Partition) -> tuple[tuple[tuple[int, ...], tuple[int,
     """Parts of the backward that read saved values: (tangents that flow through it, saved read).
 
     Eager's nodes free what they saved once they ran; nodes that the same tangents flow through are
-    one part here. What reads no saved value can run any number of times.
+    one part here. What reads no saved value can run any number of times, unless eager's node holds
+    a value that ours has as a constant.
     """
     if partition.backward is None:
         return ()
@@ -85,6 +86,8 @@ def spent_parts(partition: Partition) -> tuple[tuple[tuple[int, ...], tuple[int,
             saved[node] = 1 << len(saved)
         else:
             saved[node] = reads
+    for flow in partition.spent:
+        parts.setdefault(flow, 0)
     return tuple((_bits(flow), _bits(reads)) for flow, reads in parts.items())
 
 

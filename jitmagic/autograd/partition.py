@@ -382,6 +382,7 @@ def _split(joint: Joint, parts: _Parts, saved: set[Node], recomputed: set[Node])
         joint.mutated_inputs,
         tuple(node.name for node in parts.needed if node in recomputed and _is_work(node, used)),
         reach=joint.reach,
+        spent=joint.spent,
         aliasing=joint.aliasing,
     )
 

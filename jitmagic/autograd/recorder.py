@@ -26,6 +26,7 @@ from ..graph.image_formats import in_kernel_format
 from ..graph.shapes import infer
 from ..graph.small_runs import told_by_kernel
 from ..graph.sym_node import as_dimension, as_dimensions, sizes_in
+from ..graph.tensor_iterator import is_loose
 from ..spec import TensorSpec
 from ..symbols.size import Size, expr_of
 from .nodes import alias_root, is_view_op
@@ -150,7 +151,7 @@ class Recorder:
         if rule is not None:
             results = rule(self, *args, **kwargs)
             if results is not None:
-                return results if _all_contiguous(args) else self._as_op(op, args, kwargs, results)
+                return results if _all_row_major(args) else self._as_op(op, args, kwargs, results)
         return self.call(op, *args, **kwargs)
 
     def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -305,13 +306,16 @@ class Recorder:
     def restride(self, sym: Sym, strides: tuple[int, ...]) -> Sym:
         """The same values laid out with the given strides (dense, no overlap)."""
         strides = as_dimensions(strides)
-        if sym.strides == strides or not sym.numel:
-            return sym
-        order, inverse = memory_order(strides)
-        if order == sorted(order):
-            return sym.one(aten.clone.default, memory_format=torch.contiguous_format)
-        dense = sym.permute(*order).one(aten.clone.default, memory_format=torch.contiguous_format)
-        return dense.permute(*inverse)
+        if sym.numel and not _lies_along(sym, strides):
+            order, inverse = memory_order(strides)
+            rows = sym if order == sorted(order) else sym.permute(*order)
+            dense = rows.one(aten.clone.default, memory_format=torch.contiguous_format)
+            sym = dense if rows is sym else dense.permute(*inverse)
+        if sym.strides == strides or self.is_sized or not _has_loose_strides(sym):
+            return sym  # at other sizes a copy is laid out anew
+        meta = fresh_meta(to_meta(sym.shape), sym.dtype, to_meta(strides))
+        made: Sym = self._record(aten.clone.default, (sym,), {}, meta, sym.device)
+        return made
 
     def _as_op(self, op: Any, args: Any, kwargs: Any, results: Any) -> Any:
         """Give decomposed results the strides that the operation itself has."""
@@ -329,13 +333,23 @@ class Recorder:
         return self.restride(sym, wanted.stride())
 
 
-def _all_contiguous(args: Any) -> bool:
+def _all_row_major(args: Any) -> bool:
     return all(
-        _all_contiguous(a)
+        _all_row_major(a)
         if isinstance(a, (list, tuple))
-        else not isinstance(a, Sym) or a.meta.is_contiguous()
+        else not isinstance(a, Sym) or (a.meta.is_contiguous() and not is_loose(a.meta))
         for a in args
     )
+
+
+def _lies_along(sym: Sym, strides: tuple[int, ...]) -> bool:
+    """But for strides that lead nowhere."""
+    sides = zip(sym.shape, sym.strides, strides, strict=True)
+    return all((type(n) is int and n == 1) or a == b for n, a, b in sides)
+
+
+def _has_loose_strides(sym: Sym) -> bool:
+    return any(type(n) is int and n < 2 for n in sym.shape)
 
 
 @lru_cache(maxsize=4096)

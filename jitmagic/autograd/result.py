@@ -138,6 +138,7 @@ class Joint:
     # per gradient: positions of the tangents whose results have this input in their history
     reach: tuple[tuple[int, ...], ...] = ()
     aliasing: tuple[AliasStep, ...] = ()  # in the program's order
+    spent: tuple[int, ...] = ()  # bits of tangents: eager's nodes between them that saved something
     held: Mapping[Node, Held] = field(default_factory=dict)  # of no view
 
 
@@ -158,6 +159,7 @@ class Partition:
     recomputed: tuple[str, ...] = ()  # nodes computed again in backward instead of being saved
     reach: tuple[tuple[int, ...], ...] = ()  # as Joint's
     aliasing: tuple[AliasStep, ...] = ()  # as Joint's
+    spent: tuple[int, ...] = ()  # as Joint's
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 

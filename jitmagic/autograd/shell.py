@@ -264,6 +264,8 @@ def replayed(module: GraphModule, *unused: object, **nothing: object) -> Executa
     their own way (saved.py) is turned back: views in the graph count on the layout of the trace.
     """
     forward = module.forward
+    flat = next(node for node in reversed(module.graph.nodes) if node.op == "output").args[0]
+    loose = [(n, spec) for n, spec in enumerate(map(_spec_of, flat)) if spec and _is_loose(spec)]
     holders = [node for node in module.graph.nodes if node.op == "placeholder"]
     turned = [(n, node.meta[TRACED]) for n, node in enumerate(holders) if TRACED in node.meta]
 
@@ -274,9 +276,35 @@ def replayed(module: GraphModule, *unused: object, **nothing: object) -> Executa
                 for place, stride in turned:
                     given[place] = _laid_out(given[place], stride)
                 inputs = tuple(given)
-            return tuple(forward(*inputs))
+            made = forward(*inputs)
+            return _relabelled(made, loose) if loose else tuple(made)
 
     return replay
+
+
+def _spec_of(node: torch.fx.Node | None) -> TensorSpec | None:
+    return None if node is None else node.meta["spec"]
+
+
+def _is_loose(spec: TensorSpec) -> bool:
+    return any(type(extent) is int and extent < 2 for extent in spec.shape)
+
+
+def _relabelled(
+    made: Sequence[Any], loose: Sequence[tuple[int, TensorSpec]]
+) -> tuple[torch.Tensor, ...]:
+    """Strides that lead nowhere, those of extents of 0 and 1, are eager's: people see them."""
+    results = list(made)
+    for place, spec in loose:
+        value = results[place]
+        if value.stride() != spec.stride and _lies_as(value, spec):
+            results[place] = value.as_strided(spec.shape, spec.stride)
+    return tuple(results)
+
+
+def _lies_as(value: torch.Tensor, spec: TensorSpec) -> bool:
+    sides = zip(spec.shape, value.stride(), spec.stride, strict=True)
+    return not value.numel() or all(n == 1 or have == wanted for n, have, wanted in sides)
 
 
 def _laid_out(value: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:

@@ -146,14 +146,22 @@ def _within(input: Sym, size: list[int], stride: list[int], start: int) -> tuple
 def _as_strided_in_place(
     mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Pooling relabels the strides of extents 1 this way; anything more is refused."""
-    target, size, stride = args[:3]
+    """Pooling relabels the strides of extents 1 of its fresh result this way; anything more is
+    refused.
+    """
+    target, size, stride = mode.traced(args[0]), args[1], args[2]
     kept = tuple(size) == tuple(target.shape) and (len(args) < 4 or args[3] in (None, 0))
     moved = any(
         extent > 1 and old != new
         for extent, old, new in zip(target.shape, target.stride(), stride, strict=True)
     )
-    return target if kept and not moved else refuse(mode, func, args, kwargs)
+    owned = target.cell.input is None and not target.cell.frozen and not target.path
+    if moved or not kept or not owned:
+        refuse(mode, func, args, kwargs)
+    target._sym = target.cell.value = target.sym.recorder.restride(target.sym, tuple(stride))
+    with torch._C._DisableTorchDispatch():
+        func(*args, **kwargs)  # the strides that C++ sees
+    return target
 
 
 def _relabel(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

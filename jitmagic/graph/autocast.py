@@ -61,6 +61,9 @@ class Autocast:
 OFF = Autocast()
 
 
+_OF_AN_OLD_VALUE = -1  # no version
+
+
 class StaleCast(Exception):
     """Eager computes with a cast of a leaf that was made earlier in the block and is another."""
 
@@ -80,11 +83,13 @@ class KeptCasts:
         # Of a block around the frame: any leaf may have been cast there before.
         self._around = read_autocast()
         self._by_leaf: dict[int, tuple[torch.dtype, int]] = {}  # by id of a graph's meta tensor
+        self._in_memory: dict[int, tuple[int, str]] = {}  # by storage: the leaf, and its device
 
     def clear(self) -> None:
         """The outermost block has ended."""
         self._around = OFF
         self._by_leaf.clear()
+        self._in_memory.clear()
 
     def note_all(
         self,
@@ -105,8 +110,28 @@ class KeptCasts:
             return
         before = self._around.dtype_on(device) or dtype
         made = self._by_leaf.setdefault(id(tensor), (before, tensor._version))
+        self._in_memory[storage_under(tensor)] = id(tensor), device
         if made != (dtype, tensor._version):
             raise StaleCast(f"one to {made[0]}" if made[0] is not dtype else "one of an old value")
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Whether eager has a cast of it by now."""
+        return id(tensor) in self._by_leaf
+
+    def note_written(self, tensors: Iterable[torch.Tensor]) -> None:
+        """A call writes to these, be it past the version counter (`.data`). Raises StaleCast where
+        the block goes on behind the frame: what eager keeps there, no graph has put there.
+        """
+        for leaf, device in self._cast_in_memory_of(tensors):
+            if self._around.dtype_on(device) is not None:
+                raise StaleCast("the leaf is written to, the block around the call goes on")
+            self._by_leaf[leaf] = self._by_leaf[leaf][0], _OF_AN_OLD_VALUE
+
+    def _cast_in_memory_of(self, tensors: Iterable[torch.Tensor]) -> Iterator[tuple[int, str]]:
+        if self._in_memory:
+            for tensor in tensors:
+                if (cast := self._in_memory.get(storage_under(tensor))) is not None:
+                    yield cast
 
 
 def _set(mode: Autocast) -> None:

@@ -208,6 +208,7 @@ class GraphBuilder:
             check_out(name, targets, alone, changed)
         if cast is None:  # the probe runs without autocast, on the dtypes before the casts
             check_dtypes(run, name, placement.args, placement.kwargs, placement.device)
+        self.kept_casts.note_written(node.meta["val"] for node in written)
         written += statistics_written(target, args, kwargs, written)
         random = draws(target, args, kwargs)
         value = self._settle(target, value, given)

@@ -51,7 +51,7 @@ def _rolled(x: Tensor, shifts: Any, dims: Any = ()) -> Tensor | None:
     if not aligned or not all(_in_range(d, x) for d in dims):
         return None
     layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    if _usual(x) or layout is None or not x.is_contiguous(memory_format=layout):
+    if x.is_contiguous() or layout is None or not x.is_contiguous(memory_format=layout):
         return _same(x)
     rows = zip(shifts, dims, strict=False)
     joined = len(dims) and all(shift % x.shape[d] for shift, d in rows)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .fresh_meta import fresh_meta, has_elements, same_shape
+from .fresh_meta import fresh_meta, has_elements, joins_to_rows, same_shape
 from .image_formats import CHANNELS_LAST, is_of_images
 from .tensor_iterator import like, strides_along
 
@@ -294,7 +294,7 @@ def _stacked(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
         return None
     if any(not same_shape(t.shape, first.shape) for t in tensors):
         return None
-    if not -rank <= dim < rank:
+    if not -rank <= dim < rank or not joins_to_rows(tensors):
         return None
     shape = list(first.shape)
     shape.insert(dim % rank, len(tensors))

@@ -22,10 +22,11 @@ from .factories import FACTORY_RULES, counted
 from .fallback_shapes import FALLBACK_RULES, refuse_repeated
 from .fresh_meta import fresh_meta, joins_to_rows, refuse_nothing, same_shape
 from .network import NETWORK_RULES
+from .node_meta import tensors_in
 from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, is_of_number, overloads
 from .recurrent import RECURRENT_RULES
 from .sym_node import in_layout
-from .tensor_iterator import Tensors, dense, elementwise, like
+from .tensor_iterator import Tensors, dense, elementwise, is_loose, like
 from .without_meta import WITHOUT_META
 
 __all__ = ["infer", "infer_in_place", "is_integer", "number_dtype", "promoted"]
@@ -38,7 +39,11 @@ Rule = Callable[..., Any]
 def infer(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The result of op on meta tensors, or None where no rule is written here."""
     rule = _RULES.get(op)
-    return None if rule is None or is_of_number(op, args) else rule(*args, **kwargs)
+    if rule is None or is_of_number(op, args):
+        return None
+    made = rule(*args, **kwargs)
+    hangs_on_kernel = op in _BY_LAYOUT and any(map(is_loose, tensors_in(args)))
+    return None if hangs_on_kernel else made
 
 
 def infer_in_place(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -245,6 +250,10 @@ def _full(size: Sequence[int], value: Any = None, **kwargs: Any) -> torch.Tensor
     return None if dtype is None else fresh_meta(size, dtype)
 
 
+def _filled(x: torch.Tensor, value: Any, **kwargs: Any) -> torch.Tensor | None:
+    return like(x, **kwargs)
+
+
 def _scattered(x: torch.Tensor, *args: Any) -> torch.Tensor:
     if dense(x.shape, x.stride()):
         return fresh_meta(x.shape, x.dtype, x.stride())
@@ -335,19 +344,12 @@ _ACTIVATIONS = tuple(
 )
 _POINTWISE = (PROMOTING, FLOATING, KEEPING)
 
-_RULES: Mapping[Any, Rule] = {
+# What these say of a layout holds where each stride leads somewhere.
+_BY_LAYOUT: Mapping[Any, Rule] = {
     **{op: _same_layout for op in (*_ACTIVATIONS, aten._prelu_kernel.default)},
-    **{op: _contiguous for op in (aten._softmax.default, aten._log_softmax.default)},
-    aten._safe_softmax.default: _contiguous,
     **{getattr(aten, f"{name}_backward").default: _gradient(False) for name in _GRADIENTS},
     aten.threshold_backward.default: _gradient(True),
     aten.leaky_relu_backward.default: _gradient(True),
-    aten.tril.default: _triangle,
-    aten.triu.default: _triangle,
-    aten.native_layer_norm.default: _layer_norm,
-    aten.arange.default: _count,
-    aten.arange.start: counted,
-    aten.arange.start_step: counted,
     **{op: _pointwise(promoted, n) for op, n in overloads(PROMOTING)},
     **{op: _pointwise(_floating, n) for op, n in overloads(FLOATING)},
     **{op: _pointwise(_boolean, n) for op, n in overloads(BOOLEAN)},
@@ -358,6 +360,14 @@ _RULES: Mapping[Any, Rule] = {
     aten.xlogy.Tensor: _pointwise(_floating, 2),
     aten.addcmul.default: _pointwise(promoted, 3),
     aten.where.self: _where,
+    **{op: _contiguous for op in (aten._softmax.default, aten._log_softmax.default)},
+    aten._safe_softmax.default: _contiguous,
+    aten.tril.default: _triangle,
+    aten.triu.default: _triangle,
+    aten.native_layer_norm.default: _layer_norm,
+    aten.arange.default: _count,
+    aten.arange.start: counted,
+    aten.arange.start_step: counted,
     aten.sum.dim_IntList: _reduction("sum"),
     aten.sum.default: _reduction("sum"),
     aten.mean.dim: _reduction("mean"),
@@ -369,8 +379,6 @@ _RULES: Mapping[Any, Rule] = {
     aten.mm.default: _matrix(0, 1),
     aten.bmm.default: _matrix(0, 1, rank=3),
     aten.addmm.default: _matrix(1, 2),
-    **{op.default: like for op in (aten.clone, aten._to_copy, aten._conj_physical)},
-    **{op.default: like for op in (aten.empty_like, aten.zeros_like)},
     aten.full.default: _full,
     aten.select_scatter.default: _scattered,
     aten.slice_scatter.default: _scattered,
@@ -381,6 +389,13 @@ _RULES: Mapping[Any, Rule] = {
     **FACTORY_RULES,
     **FALLBACK_RULES,
     **NETWORK_RULES,
+}
+
+_RULES: Mapping[Any, Rule] = {
+    **_BY_LAYOUT,
+    **{op.default: like for op in (aten.clone, aten._to_copy, aten._conj_physical)},
+    **{op.default: like for op in (aten.empty_like, aten.zeros_like, aten.ones_like)},
+    aten.full_like.default: _filled,
     **RECURRENT_RULES,
     **WITHOUT_META,
     aten.convolution.default: convolution,

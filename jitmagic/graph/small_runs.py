@@ -4,6 +4,7 @@ Comes in: an operator and its arguments as meta tensors. Goes out: its results a
 None. The first call of torch's meta functions written in Python imports sympy (0.3 s) or
 torch._dynamo (1.8 s); a CPU kernel answers on tensors of the same shapes in some microseconds. As
 there is such a meta function, shapes do not hang on data. Whatever fails is asked there again.
+Strides that lead nowhere (`is_loose`) only the kernel itself tells: it is asked wherever there are.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any
 import torch
 
 from .node_meta import tensors_in
+from .pointwise import is_pointwise
 from .sym_node import sizes_in
+from .tensor_iterator import is_loose
 
 __all__ = ["told_by_kernel"]
 
@@ -34,19 +37,26 @@ def told_by_kernel(
     """What the operator gives, None where the kernel is not asked or refuses. `most`: elements of
     all arguments.
     """
-    if not _has_slow_meta(op) or torch.cuda.is_available():  # a GPU's layouts may be others
+    if not _can_be_asked(op) or torch.cuda.is_available():  # a GPU's layouts may be others
         return None
     if next(sizes_in((args, dict(kwargs))), None) is not None:
         return None  # a kernel is asked about one size
     tensors = list(tensors_in((args, dict(kwargs))))
+    if not (_has_slow_meta(op) or any(map(is_loose, tensors))):
+        return None
     if not tensors or sum(t.numel() for t in tensors) > most or not all(map(_is_plain, tensors)):
         return None
     named = _named(op, args, kwargs)
     pivots = _pivots_in(named)
+    elementwise = _is_elementwise(op)
     indexes = [t for t in tensors if _counts(t) and t.numel() and id(t) not in pivots]
-    if indexes and (0 in map(torch.Tensor.numel, tensors) or _has_no_rows(named)):
+    if (
+        indexes
+        and not elementwise
+        and (0 in map(torch.Tensor.numel, tensors) or _has_no_rows(named))
+    ):
         return None  # no row may be there: kernels of gradients write where an index says
-    stand_ins = {id(t): _stand_in(t, int(id(t) in pivots)) for t in tensors}
+    stand_ins = {id(t): _stand_in(t, int(elementwise or id(t) in pivots)) for t in tensors}
     try:
         with torch._C._DisableAutocast():
             made = op(*_mapped(args, stand_ins), **_mapped(dict(kwargs), stand_ins))
@@ -80,12 +90,19 @@ def _has_no_rows(named: Mapping[str, Any]) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _has_slow_meta(op: Any) -> bool:
+def _can_be_asked(op: Any) -> bool:
     if any(tag in op.tags for tag in _DATA):
         return False
-    shares = any(info is not None and not info.is_write for info in _alias_infos(op._schema))
-    slow = torch._C.DispatchKey.Meta in op.py_kernels or op._opname.startswith("_foreach_")
-    return slow and not shares
+    return all(info is None or info.is_write for info in _alias_infos(op._schema))
+
+
+def _is_elementwise(op: Any) -> bool:
+    """Where integers are operands, not indexes: dividing by 1 is no error."""
+    return is_pointwise(op) or torch.Tag.pointwise in op.tags or op._opname.startswith("_foreach_")
+
+
+def _has_slow_meta(op: Any) -> bool:
+    return torch._C.DispatchKey.Meta in op.py_kernels or op._opname.startswith("_foreach_")
 
 
 def _alias_infos(schema: Any) -> list[Any]:

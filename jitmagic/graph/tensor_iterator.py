@@ -12,10 +12,19 @@ from typing import Any
 
 import torch
 
+from ..spec import contiguous_strides
 from .fresh_meta import META, broadcast, fresh_meta, same_shape
 from .sym_node import as_dimensions, in_layout
 
-__all__ = ["Tensors", "dense", "elementwise", "iterator_strides", "like", "strides_along"]
+__all__ = [
+    "Tensors",
+    "dense",
+    "elementwise",
+    "is_loose",
+    "iterator_strides",
+    "like",
+    "strides_along",
+]
 
 Tensors = Sequence[torch.Tensor]
 
@@ -28,6 +37,20 @@ def elementwise(tensors: Tensors, dtype: torch.dtype) -> torch.Tensor:
         return fresh_meta(shape, dtype)
     shape = broadcast([as_dimensions(t.shape) for t in tensors])
     return fresh_meta(shape, dtype, iterator_strides(shape, tensors))
+
+
+def is_loose(value: Any) -> bool:
+    """Whether it is a tensor with strides that lead nowhere, those of extents of 0 and 1. Whether
+    they are kept or made anew hangs on the kernel: a number that it wraps as a tensor, say, is an
+    operand of another shape, and then TensorIterator has no fast path.
+    """
+    if not isinstance(value, torch.Tensor) or any(type(n) is not int for n in value.shape):
+        return False  # of symbolic sizes no kernel is asked
+    if 0 in value.shape or 1 not in value.shape:
+        return 0 in value.shape
+    rows = contiguous_strides(tuple(value.shape))
+    sides = zip(value.shape, value.stride(), rows, strict=True)
+    return any(n == 1 and in_layout("!=", have, row) for n, have, row in sides)
 
 
 def iterator_strides(shape: Sequence[int], tensors: Tensors) -> tuple[int, ...]:
@@ -90,6 +113,8 @@ def strides_along(shape: Sequence[int], fastest_first: Sequence[int]) -> tuple[i
 
 def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Non-overlapping and without holes."""
+    if any(type(extent) is int and extent == 0 for extent in shape):
+        return True
     step = 1
     # By strides alone: of two that are equal the extents tell nothing, and comparing them guards.
     for stride, extent in sorted(zip(strides, shape, strict=True), key=_BY_STRIDE):

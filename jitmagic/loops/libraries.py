@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import torch
 
 from ..graph.convolution import is_convolved_by_cudnn
-from ..symbols.size import Size
 from .ir import Buffer, BufferRef, Extern
+from .sizes import has_sizes
 
 __all__ = ["adds_bias_apart"]
 
@@ -34,6 +34,6 @@ def adds_bias_apart(step: Extern, buffers: Mapping[str, Buffer]) -> bool:
 
 def _without_data(ref: BufferRef, buffers: Mapping[str, Buffer]) -> torch.Tensor | None:
     buffer = buffers[ref.name]
-    if any(isinstance(size, Size) for size in (*buffer.shape, *buffer.stride)):
+    if has_sizes(buffer):
         return None
     return torch.empty_strided(buffer.shape, buffer.stride, dtype=buffer.dtype, device="meta")

@@ -15,16 +15,17 @@ from ..symbols.expr import Expr
 from ..symbols.size import Size, value_of
 from .ir import Alias, Buffer, Extern, LoopProgram, Step
 
-__all__ = ["is_sized", "with_sizes"]
+__all__ = ["has_sizes", "is_sized", "with_sizes"]
 
 
 def is_sized(program: LoopProgram) -> bool:
     """Whether sizes of the program differ from call to call."""
-    return any(
-        isinstance(size, Size)
-        for buffer in program.buffers.values()
-        for size in (*buffer.shape, *buffer.stride)
-    )
+    return any(map(has_sizes, program.buffers.values()))
+
+
+def has_sizes(buffer: Buffer) -> bool:
+    """Whether how it lies differs from call to call."""
+    return any(isinstance(size, Size) for size in (*buffer.shape, *buffer.stride))
 
 
 def with_sizes(program: LoopProgram, known: dict[Expr, int]) -> LoopProgram:
@@ -35,7 +36,7 @@ def with_sizes(program: LoopProgram, known: dict[Expr, int]) -> LoopProgram:
 
 
 def _buffer(buffer: Buffer, known: dict[Expr, int]) -> Buffer:
-    if not any(isinstance(size, Size) for size in (*buffer.shape, *buffer.stride)):
+    if not has_sizes(buffer):
         return buffer
     shape = tuple(value_of(size, known) for size in buffer.shape)
     stride = tuple(value_of(size, known) for size in buffer.stride)

@@ -209,3 +209,38 @@ def test_threads_may_differentiate_one_call():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+CONSTANTS = {
+    "a number": lambda a: a * 3,
+    "a quotient": lambda a: a / 3,
+    "an index": lambda a: a[torch.tensor([0, 0, 1])],
+    "places": lambda a: a.gather(0, torch.zeros(2, dtype=torch.int64)),
+    "views of one": lambda a: (a * 2).chunk(2),
+    "apart": lambda a: (a * 2, a + 1, a.exp()),
+    "zero": lambda a: a * 0 + 1,
+    "nothing": lambda a: (a + 1).view(-1),
+    "weights": lambda a: (a.lerp(a + 1, 0.3), -a),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_what_eager_saves_and_we_know_is_used_up_too(name):
+    """Nodes that saved constants run once, unless retained; those that saved nothing always do."""
+    jitted = jitmagic.jit(CONSTANTS[name], backend="aot_eager")
+
+    def seen(program):
+        a = torch.ones(4, requires_grad=True)
+        results = program(a)
+        results = results if isinstance(results, tuple) else (results,)
+        told = []
+        for keep in (True, False, False):
+            for result in results:
+                try:
+                    result.sum().backward(retain_graph=keep)
+                except RuntimeError as error:
+                    told.append(str(error).partition("\n")[0])
+                told.append(a.grad.tolist())
+        return told
+
+    assert seen(jitted) == seen(CONSTANTS[name])

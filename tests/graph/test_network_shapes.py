@@ -18,6 +18,7 @@ IMAGE = torch.randn(4, 6, 8, 10)
 ROWS = torch.randn(5, 8)
 SIX = torch.rand(6) + 0.5
 CLASSES = torch.randint(0, 8, (5,))
+PAIRS = torch.randint(0, 8, (2, 5))
 
 CASES: list[tuple[Any, ...]] = [
     (aten.native_batch_norm.default, IMAGE, SIX, SIX, SIX.clone(), SIX.clone(), True, 0.1, 1e-5),
@@ -45,7 +46,7 @@ CASES: list[tuple[Any, ...]] = [
         for x in (IMAGE.permute(0, 3, 1, 2), IMAGE.permute(0, 3, 1, 2)[:, 1:], IMAGE.mT, ROWS.T)
         for pads in ([0, 0, 0, 0], [1, 2], [0, 0, -1, 3])
     ),
-    *((aten.cumsum.default, x, -1) for x in (IMAGE.mT, IMAGE[..., ::2], CLASSES[None].T)),
+    *((aten.cumsum.default, x, -1) for x in (IMAGE.mT, IMAGE[..., ::2], PAIRS.T)),
     (aten.im2col.default, IMAGE, [3, 2], [1, 2], [1, 0], [2, 1]),
     (aten.im2col.default, IMAGE.permute(0, 3, 1, 2), [3, 3], [1, 1], [1, 1], [2, 2]),
     (aten.im2col.default, IMAGE[0], [2, 2], [1, 1], [0, 0], [2, 2]),

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...graph.fresh_meta import joins_to_rows
 from ..recorder import Recorder, Sym
 from .registry import rule
 
@@ -17,7 +18,12 @@ aten = torch.ops.aten
 
 @rule(aten.stack.default, complex_too=True)
 def _stack(r: Recorder, tensors: list[Sym], dim: int = 0) -> Any:
-    dim %= len(tensors[0].shape) + 1
+    shape = tensors[0].shape
+    dim %= len(shape) + 1
+    if dim < len(shape) and not joins_to_rows([part.meta for part in tensors]):
+        # As eager does: where all lie as channels_last, the result does.
+        joined: Sym = r.emit(aten.cat.default, tensors, dim)
+        return joined.view(*shape[:dim], len(tensors), *shape[dim:])
     return r.emit(aten.cat.default, [part.unsqueeze(dim) for part in tensors], dim)
 
 

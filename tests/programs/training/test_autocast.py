@@ -303,6 +303,22 @@ def _written_between(x: Tensor) -> tuple[Any, ...]:
     return a, b, x @ x
 
 
+def _written_through_data(x: Tensor) -> tuple[Any, ...]:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        a = x @ x
+        x.data.add_(1)  # no version tells
+        b = x @ x
+    return a, b, x @ x
+
+
+def _bound_between(x: Tensor) -> tuple[Any, ...]:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        a = x @ x
+        x.data = x.data + 1
+        b = x @ x
+    return a, b, x @ x
+
+
 def _cache_off(x: Tensor) -> tuple[Any, ...]:
     with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
         with torch.autocast("cpu", dtype=torch.float16, cache_enabled=False):
@@ -321,6 +337,7 @@ def _two_blocks(x: Tensor) -> tuple[Any, ...]:
 
 ONE_CAST = [_region, _calls_decorated, _cache_off, _two_blocks, _left_by_an_exception]
 KEPT = [*REGIONS, _inner_dtype, _mixed_operands, _written_between, _cache_off, _two_blocks]
+KEPT += [_written_through_data, _bound_between]
 
 
 @covered(

@@ -7,6 +7,7 @@ train on the same batches, one with a tagged step.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -171,3 +172,34 @@ def test_a_step_with_scaled_gradients_is_one_graph(backend: str) -> None:
     for mine, plain in zip(*(one.parameters() for one in pair), strict=True):
         torch.testing.assert_close(mine, plain, **LOW)
     assert counts_of(compiled).breaks == 0
+
+
+def _step_by_hand(x: Tensor) -> Tensor:
+    loss = (x @ x).float().sum()
+    loss.backward()
+    with torch.no_grad():
+        x.sub_(x.grad)
+    x.grad = None
+    return loss
+
+
+def _product_and_write(x: Tensor) -> Tensor:
+    y = x @ x
+    with torch.no_grad():
+        x.add_(1)
+    return y
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager"])
+@pytest.mark.parametrize("program", [_step_by_hand, _product_and_write])
+def test_what_a_block_keeps_behind_a_call(program: Callable[..., Any], backend: str) -> None:
+    """The frame writes to a leaf that it has cast: what comes later in the block finds the cast."""
+
+    def seen(step: Callable[..., Any]) -> list[list[float]]:
+        x = torch.randn(6, 6, generator=torch.Generator().manual_seed(3)).requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16), warnings.catch_warnings():
+            warnings.simplefilter("ignore", jitmagic.FallbackWarning)
+            made = [step(x), step(x), x @ x]
+        return [t.detach().float().flatten().tolist() for t in (*made, x)]
+
+    assert seen(jitmagic.jit(program, backend=backend)) == seen(program)
