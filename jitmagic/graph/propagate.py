@@ -419,7 +419,6 @@ _OTHER_DTYPES: Mapping[Any, tuple[int, torch.dtype]] = {  # position among the t
     aten.adaptive_max_pool2d_backward.default: (2, torch.int64),
 }
 
-
 _VIEWS_IN_PLACE = frozenset("squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_".split())
 
 

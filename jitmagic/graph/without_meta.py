@@ -164,8 +164,8 @@ def _encoder_layer(
     width = (embed_dim,)
     if x.dim() != 3 or len(others) < _LAYER_WEIGHTS or num_heads < 1:
         return None
-    mask, mask_type, *_ = *others[_LAYER_WEIGHTS:], mask, mask_type
-    if mask is not None and mask.shape != _masked(x, num_heads).get(mask_type):
+    masked = [*others[_LAYER_WEIGHTS:], mask, mask_type]  # by position or by name
+    if masked[0] is not None and masked[0].shape != _masked(x, num_heads).get(masked[1]):
         return None
     *vectors, wide, wide_bias, narrow, narrow_bias = others[:_LAYER_WEIGHTS]
     vectors += [proj_bias, narrow_bias]
