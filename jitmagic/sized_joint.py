@@ -35,6 +35,7 @@ from .autograd.verify import verify_joint
 from .errors import CompileFailed
 from .graph.concrete import Filled, graph_at, results_of
 from .graph.subgraphs import Subgraph, split_into_subgraphs
+from .late import collector_paused
 from .options import Options
 from .records import Later, Recording
 from .runtime.native import AtSizes, BySizes, Executable, by_sizes, split_template
@@ -274,7 +275,7 @@ class SizedJoint:
 
     def _backward(self, part: _Part, missing: Missing) -> BySizes:
         """What has the backward without these tangents, for each vector."""
-        with self._lock:
+        with self._lock, collector_paused():
             if missing not in part.backwards:
                 part.backwards[missing] = self._new_backward(part, missing)
             return part.backwards[missing]
