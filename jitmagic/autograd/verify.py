@@ -50,10 +50,20 @@ def _check(node: Node, found: Any) -> None:
     if not isinstance(spec, TensorSpec) or not isinstance(found, Sym):
         return
     plain: dict[str, Any] = {"requires_grad": False, "is_leaf": True, "cls": torch.Tensor}
-    said, made = (replace(one, **plain) for one in (spec, found.spec))
+    said, made = (replace(_led(one), **plain) for one in (spec, found.spec))
     if found.node.op == "placeholder" or node.target is aten.copy_.default:
         # A slice of all is its input, which may be a parameter, and so is what was written.
         # Views count from its start.
         made = replace(made, storage_offset=said.storage_offset)
     if said != made:
         raise CompileFailed(f"{node.name} is {found.spec} at these sizes, not {spec}")
+
+
+def _led(spec: TensorSpec) -> TensorSpec:
+    """Without what leads nowhere, strides of extents of 0 and 1 and where nothing lies: a joint
+    graph of all sizes does not tell them.
+    """
+    if 0 in spec.shape:
+        return replace(spec, stride=(0,) * len(spec.shape), storage_offset=0)
+    sides = zip(spec.shape, spec.stride, strict=True)
+    return replace(spec, stride=tuple(step if extent > 1 else 0 for extent, step in sides))

@@ -97,4 +97,5 @@ def test_a_comparison_with_itself_or_an_int_makes_no_expression() -> None:
     for size, number in itertools.product(asked, numbers):
         assert size.known("==", size) is True and size.known("<", size) is False
         size.known("<", number.value)
-    assert set(interned._NODES.keys()) == before and not relations and numbers
+    made = set(interned._NODES.keys()) - before  # others may be collected meanwhile
+    assert not made and not relations and numbers

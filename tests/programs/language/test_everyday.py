@@ -227,7 +227,7 @@ PROGRAMS = [
     case("relabelled", lambda: relabelled, (1, 0, 1), (r(3, 4, grad=True),)),
     case("masked", forgetful, (1, 0, 1), (r(5, 5, grad=True),)),
     case("interrupted", lambda: interrupted, (2, 2, 2), (r(5, 5, grad=True),)),
-    case("clusters", lambda: clusters, (7, 7, 13), (r(20, 2), r(3, 2))),
+    case("clusters", lambda: clusters, (7, 7, 14), (r(20, 2), r(3, 2))),
     case("attention", lambda: attention, (1, 0, 1), tuple(r(2, 2, 5, 8, grad=True) for _ in "qkv")),
 ]
 

@@ -261,7 +261,7 @@ def test_only_what_changed_becomes_a_symbol() -> None:
         ((9, 3), torch.float64, [(), ()]),
         ((6, 3), torch.float64, [(0,), ()]),
         ((8, 3), torch.float32, [(0,), ()]),
-        ((8, 1), torch.float32, [(0,), ()]),
+        ((8, 1), torch.float32, [(0, 1), ()]),  # from one on
         ((8, 2), torch.float32, [(0, 1), ()]),
     ):
         x, y = torch.randn(shape, dtype=dtype), torch.randn(())
