@@ -83,34 +83,40 @@ class KeptCasts:
         # Of a block around the frame: any leaf may have been cast there before.
         self._around = read_autocast()
         self._by_leaf: dict[int, tuple[torch.dtype, int]] = {}  # by id of a graph's meta tensor
-        self._in_memory: dict[int, tuple[int, str]] = {}  # by storage: the leaf, and its device
+        self._in_memory: dict[int, tuple[torch.Tensor, str]] = {}  # by storage: the leaf, where
+        self._with_history: set[int] = set()  # of leaves, by id
+        self._behind: set[int] = set()
 
     def clear(self) -> None:
         """The outermost block has ended."""
         self._around = OFF
         self._by_leaf.clear()
         self._in_memory.clear()
+        self._behind.clear()
 
     def note_all(
         self,
         mode: Autocast,
         tensors: Iterable[torch.Tensor],
         device_of: Callable[[torch.Tensor], torch.device],
+        grad: bool,
     ) -> None:
         """A call under `mode` casts these; raises StaleCast, see `_note`."""
         for tensor in tensors:
             device = device_of(tensor).type
             if (dtype := mode.dtype_on(device)) is not None:
-                self._note(tensor, device, dtype)
+                self._note(tensor, device, dtype, grad)
 
-    def _note(self, tensor: torch.Tensor, device: str, dtype: torch.dtype) -> None:
+    def _note(self, tensor: torch.Tensor, device: str, dtype: torch.dtype, grad: bool) -> None:
         """Raises StaleCast where eager has a cast of it that is no longer this."""
         kept = tensor.dtype is torch.float32 and tensor.requires_grad and tensor.is_leaf
         if not (kept and self.enabled) or tensor._is_view():
             return
         before = self._around.dtype_on(device) or dtype
+        if grad and id(tensor) not in self._by_leaf:
+            self._with_history.add(id(tensor))
         made = self._by_leaf.setdefault(id(tensor), (before, tensor._version))
-        self._in_memory[storage_under(tensor)] = id(tensor), device
+        self._in_memory[storage_under(tensor)] = tensor, device
         if made != (dtype, tensor._version):
             raise StaleCast(f"one to {made[0]}" if made[0] is not dtype else "one of an old value")
 
@@ -118,16 +124,27 @@ class KeptCasts:
         """Whether eager has a cast of it by now."""
         return id(tensor) in self._by_leaf
 
-    def note_written(self, tensors: Iterable[torch.Tensor]) -> None:
-        """A call writes to these, be it past the version counter (`.data`). Raises StaleCast where
-        the block goes on behind the frame: what eager keeps there, no graph has put there.
+    def note_written(
+        self, tensors: Iterable[torch.Tensor], is_input: Callable[[torch.Tensor], bool]
+    ) -> None:
+        """A call writes to these, be it past the version counter (`.data`). Where the block goes on
+        behind the frame, what eager keeps of an input has to be put there (`is_behind`); raises
+        StaleCast where that cannot be.
         """
         for leaf, device in self._cast_in_memory_of(tensors):
             if self._around.dtype_on(device) is not None:
-                raise StaleCast("the leaf is written to, the block around the call goes on")
-            self._by_leaf[leaf] = self._by_leaf[leaf][0], _OF_AN_OLD_VALUE
+                if not (leaf.dim() and id(leaf) in self._with_history and is_input(leaf)):
+                    raise StaleCast("the leaf is written to, the block around the call goes on")
+                self._behind.add(id(leaf))
+            self._by_leaf[id(leaf)] = self._by_leaf[id(leaf)][0], _OF_AN_OLD_VALUE
 
-    def _cast_in_memory_of(self, tensors: Iterable[torch.Tensor]) -> Iterator[tuple[int, str]]:
+    def is_behind(self, tensor: torch.Tensor) -> bool:
+        """Whether eager's cache has a cast of it behind the frame, which has written to it."""
+        return id(tensor) in self._behind
+
+    def _cast_in_memory_of(
+        self, tensors: Iterable[torch.Tensor]
+    ) -> Iterator[tuple[torch.Tensor, str]]:
         if self._in_memory:
             for tensor in tensors:
                 if (cast := self._in_memory.get(storage_under(tensor))) is not None:
@@ -330,14 +347,14 @@ def cast_result(
     if on.error is not None:
         told = _cast_at_vectors(mode, target, (args, kwargs), device_of, grad, on.error)
         if told is not None:
-            kept.note_all(mode, tensors, device_of)
+            kept.note_all(mode, tensors, device_of, grad)
         return told
     off = _watch(OFF, target, args, kwargs, device_of, grad, None)  # it has warned
     if off.error is None and on.calls == off.calls:
         return None
     if on.written:
         raise EagerRaises(RuntimeError("it writes in place under autocast"))
-    kept.note_all(mode, tensors, device_of)
+    kept.note_all(mode, tensors, device_of, grad)
     inputs = list(tensors_in((args, kwargs)))
     results = list(tensors_in(on.result))
     _check_fresh(results, inputs)

@@ -208,7 +208,7 @@ class GraphBuilder:
             check_out(name, targets, alone, changed)
         if cast is None:  # the probe runs without autocast, on the dtypes before the casts
             check_dtypes(run, name, placement.args, placement.kwargs, placement.device)
-        self.kept_casts.note_written(node.meta["val"] for node in written)
+        self.kept_casts.note_written((node.meta["val"] for node in written), self._is_input)
         written += statistics_written(target, args, kwargs, written)
         random = draws(target, args, kwargs)
         value = self._settle(target, value, given)
@@ -424,6 +424,10 @@ class GraphBuilder:
             if node in self.unknown_strides:
                 return run_on_meta("view_as", (value, value), {}, self.grad_enabled)
         return value
+
+    def _is_input(self, value: torch.Tensor) -> bool:
+        """Of the frame: a region's are in others' hands."""
+        return self.root is self and self._nodes[value].op == "placeholder"
 
     def _describe(self, node: Node, value: Any, spec: Any, lines: tuple[UserLine, ...]) -> None:
         node.meta["val"] = value

@@ -39,6 +39,7 @@ from .rebuild import (
     Writer,
     answering,
     draw_numbers,
+    keep_casts,
     make_values,
     replay,
     rewind,
@@ -72,15 +73,16 @@ def emit(
 ) -> FunctionType:
     """The residual function of a trace; `graph` is None when it has nothing to compute.
 
-    When a draw or the graph raises, the frame starts over as plain Python, so that the user gets
-    eager's own exception on the user's own line; unless what the graph wrote to its inputs is not
-    undone, then it is passed on.
+    When a draw, a kept cast or the graph raises, the frame starts over as plain Python, so that the
+    user gets eager's own exception on the user's own line; unless what the graph wrote to its
+    inputs is not undone, then it is passed on.
     Raises CannotRestore when the break is at a place that cannot be re-entered.
     """
     writer = Writer(flat, scope.builtins, answering(trace.guards))
     writer.put(let_go_of(flat.let_go))
     starts_over = graph is not None and can_start_over(trace)
     before = draw_numbers(writer, trace.draws)
+    keep_casts(writer, trace.casts)
     after = len(writer.code)
     run_graph(writer, trace, graph)
     tried = writer.code[before:] if starts_over else writer.code[before:after]

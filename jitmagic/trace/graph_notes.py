@@ -9,6 +9,7 @@ all know the machine.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -17,7 +18,7 @@ from torch.fx import GraphModule, Node
 from ..graph.builder import GraphBuilder
 from ..guards.source import Source
 from ..spec import TensorSpec
-from .result import GraphInput, InputKind
+from .result import FromSource, GraphInput, InputKind
 
 __all__ = ["GraphNotes", "Owner"]
 
@@ -80,6 +81,18 @@ class GraphNotes:
         """The finished graph, and what its placeholders are."""
         graph, left = self.graph.finish(name)
         return graph, tuple(self.inputs[node] for node in left)
+
+    def casts_behind(self, written: Container[Source] = ()) -> tuple[FromSource, ...]:
+        """The leaves whose casts autocast keeps behind the call: those that the graph writes to,
+        and of `written`, which what follows a break writes to, those that it casts.
+        """
+
+        def is_kept(node: Node, source: Source) -> bool:
+            casts, leaf = self.graph.kept_casts, node.meta["val"]
+            return casts.is_behind(leaf) or (source in written and casts.has(leaf))
+
+        inputs = self.inputs.items()
+        return tuple(FromSource(one.source) for node, one in inputs if is_kept(node, one.source))
 
     def live(self, node: Node) -> torch.Tensor | None:
         """The object that a node stands for, if it existed before the call."""

@@ -12,7 +12,7 @@ again up to the instruction of the root frame that led there (restarts.py); noth
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import CodeType
@@ -100,9 +100,11 @@ def trace(
     programs: dict[CodeType, Program] = {}
     constants, first = Constants(), stop
     compiled_branch = True
+    written = set[Source]()
     while True:
         machine = Machine(snapshot, options, stop, programs, varying, constants, dynamic, loops)
         machine.foresees, machine.compiled_branch = foresees, compiled_branch
+        machine.written_behind = written
         try:
             return machine.run()
         except CompiledBranchRaises as raised:
@@ -116,6 +118,7 @@ def trace(
             release_tracebacks(special)
         except Restart as restart:
             stop = earlier(restart.stop, stop)
+            written |= {leaf.source for leaf in machine.notes.root.casts_behind()}
             release_tracebacks(restart)
         except Exception as error:  # code that takes ints for granted, ours or torch's
             constants, stop = all_sizes(constants, machine.symbols, error), first
@@ -141,6 +144,7 @@ class Machine:
         self.options, self.loops = options, loops
         self.foresees: Callable[[str], bool] | None = None
         self.compiled_branch = True
+        self.written_behind: Container[Source] = ()  # leaves, by what follows the stop
         self.symbols = Symbols(varying, constants or {}, self.guard, dynamic)
         self.snapshot = snapshot
         self.effects = EffectLog()
@@ -254,11 +258,12 @@ class Machine:
         because = self.stop.because if self.stop and isinstance(exit_, Break) else ()
         self.guard(*because)
         name = self.snapshot.name
+        casts = self.notes.casts_behind(self.written_behind)
         graph, inputs = self.notes.finish(name)
         guards = self._guards.finish(self.entry_state)
         constants = (*self.symbols.constants.values(), *self.symbols.counted())
         rest = self._instructions, self.graph.written(), because, constants, self.effects.lock
-        trace = Trace(name, graph, inputs, guards, effects, exit_, *rest, draws)
+        trace = Trace(name, graph, inputs, guards, effects, exit_, *rest, draws, casts)
         # An assertion that fails hands the call to eager, which runs the frame from its start.
         if self.graph.assertions and not can_assert(trace.inputs[n].spec for n in trace.mutated):
             what = "an assertion, where eager cannot run from the start again"

@@ -52,6 +52,7 @@ from ..guards.source import (
     TypeAttr,
     TypeOf,
 )
+from .kept_casts import keep_cast
 from .random_states import set_states, states_of
 from .result import (
     Break,
@@ -91,6 +92,7 @@ __all__ = [
     "Writer",
     "answering",
     "draw_numbers",
+    "keep_casts",
     "make_values",
     "replay",
     "rewind",
@@ -178,6 +180,13 @@ def rewind(draws: Sequence[Draw]) -> Code:
     if not draws:
         return []
     return [*_call(set_states, build.load_fast(_STATES, bound=True)), *build.pop_top()]
+
+
+def keep_casts(writer: Writer, leaves: Sequence[Recipe]) -> None:
+    """Code that has autocast keep their casts."""
+    for leaf in leaves:
+        writer.make(leaf)
+        writer.put(_call(keep_cast, writer.load(leaf)), build.pop_top())
 
 
 def _drawn(index: int) -> str:

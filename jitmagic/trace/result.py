@@ -356,6 +356,7 @@ class Trace:
     specialized: tuple[Specialized, ...] = ()  # numbers that vary and are constants here
     lock: Any = None  # held while the graph runs and the effects are done
     draws: tuple[Draw, ...] = ()
+    casts: tuple[Recipe, ...] = ()  # leaves of which autocast keeps a cast behind the call
 
     @property
     def spent_results(self) -> tuple[int, ...]:

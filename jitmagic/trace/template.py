@@ -57,7 +57,7 @@ class _NotPlain(Exception):
 
 def template_of(trace: Trace) -> Template | None:
     """The native template of a trace's result, or None."""
-    if not isinstance(trace.exit, Return) or trace.effects or trace.draws:
+    if not isinstance(trace.exit, Return) or trace.effects or trace.draws or trace.casts:
         return None
     sources: list[Source] = []
     seen: set[int] = set()

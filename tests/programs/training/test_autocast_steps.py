@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -175,7 +176,7 @@ def test_a_step_with_scaled_gradients_is_one_graph(backend: str) -> None:
 
 
 def _step_by_hand(x: Tensor) -> Tensor:
-    loss = (x @ x).float().sum()
+    loss = (x @ torch.ones(6, 3)).float().square().sum()  # once: else bf16 gradients are added up
     loss.backward()
     with torch.no_grad():
         x.sub_(x.grad)
@@ -203,3 +204,33 @@ def test_what_a_block_keeps_behind_a_call(program: Callable[..., Any], backend: 
         return [t.detach().float().flatten().tolist() for t in (*made, x)]
 
     assert seen(jitmagic.jit(program, backend=backend)) == seen(program)
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_a_step_within_a_block_is_compiled(calls: int) -> None:
+    """And runs as eager from its second call in a block on, which takes the casts of the first."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+
+    def run(jit: Callable[..., Any]) -> tuple[list[float], Callable[..., Any]]:
+        own = copy.deepcopy(model)
+        optimizer = torch.optim.SGD(own.parameters(), lr=0.5)
+
+        def step(x: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss = own(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        made, losses = jit(step), []
+        for n in range(3):
+            x = torch.randn(4, 6, generator=torch.Generator().manual_seed(n))
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                losses += [made(x).item() for _ in range(calls)]
+                losses.append(own(x).sum().item())
+        return losses, made
+
+    wanted, _ = run(lambda step: step)
+    found, tagged = run(partial(jitmagic.jit, backend="aot_eager", fullgraph=True))
+    assert found == pytest.approx(wanted, rel=1e-6)
+    assert counts_of(tagged).graphs > 0
