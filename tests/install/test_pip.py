@@ -34,6 +34,7 @@ run(x, y).sum().backward()
 journal = list(jitmagic.api.handle_of(run).journal)
 print(jitmagic.__file__, journal[0].outcome, sum(record.kernels for record in journal))
 """
+IMPORT = "try:\n    import jitmagic\nexcept ImportError as error:\n    print(error)"
 
 
 @pytest.fixture(scope="module")
@@ -84,46 +85,44 @@ def new_environment(folder: Path) -> Environment:
     return Environment(python=folder / "bin" / "python", folder=folder)
 
 
-PIP = ("-m", "pip", "install", "--no-deps", "--ignore-installed")
-
-
 @pytest.fixture(scope="module")
-def installed(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment after `pip install FOLDER`."""
-    made = new_environment(tmp_path_factory.mktemp("stranger"))
-    made.run(*PIP, "--no-build-isolation", str(sources))
-    return made
-
-
-def test_pip_install_of_the_folder(installed: Environment) -> None:
-    installed.check()
-
-
-def test_a_wheel_of_an_sdist(sources: Path, tmp_path: Path) -> None:
-    """What an sdist holds is enough for a wheel, and what a wheel holds for a kernel."""
-    environment = new_environment(tmp_path / "stranger")
-    make = "import sys, build_backend as b; print(b.{0}(sys.argv[1]))"
+def sdist(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sdist")
+    make = "import sys, build_backend as b; print(b.build_sdist(sys.argv[1]))"
     path = "import sys; sys.path.insert(0, 'extensions');"
     env = {**os.environ, "PYTHONPATH": ""}
     made = subprocess.run(
-        [sys.executable, "-c", path + make.format("build_sdist"), str(tmp_path)],
+        [sys.executable, "-c", path + make, str(folder)],
         cwd=sources, env=env, capture_output=True, text=True, check=True,
     ).stdout.split()[-1]  # fmt: skip
-    with tarfile.open(tmp_path / made) as archive:
+    return folder / made
+
+
+@pytest.fixture(scope="module")
+def installed(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with a wheel of the sdist in its folder, and the wheel installed."""
+    made = new_environment(tmp_path_factory.mktemp("stranger"))
+    made.run("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", str(sdist))
+    (wheel,) = made.folder.glob("jitmagic-*.whl")
+    made.run("-m", "pip", "install", "--no-deps", "--ignore-installed", str(wheel))
+    return made
+
+
+def test_a_wheel_of_an_sdist(sources: Path, sdist: Path, installed: Environment) -> None:
+    """What an sdist holds is enough for a wheel, and what a wheel holds for a kernel."""
+    with tarfile.open(sdist) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
     for folder in ("extensions", "jitmagic"):
         found = [p for p in (sources / folder).rglob("*") if p.is_file()]
         files = {str(p.relative_to(sources)) for p in found if p.suffix != ".pyc"}
         assert files <= held, files - held
-    environment.run("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", str(tmp_path / made))
-    (wheel,) = environment.folder.glob("jitmagic-*.whl")
+    (wheel,) = installed.folder.glob("jitmagic-*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
     included = (sources / "jitmagic" / "include").rglob("*.*")
     headers = {str(path.relative_to(sources)) for path in included}
     assert headers and headers <= held
     assert not [name for name in held if name.startswith(("tests", "extensions", "demos"))]
-    environment.run(*PIP, str(wheel))
-    environment.check()
+    installed.check()
 
 
 # --------------------------------------------------------------------------- what may be missing
@@ -143,18 +142,25 @@ def test_the_dependencies_are_those_that_pip_installs() -> None:
 
 
 def test_the_command_for_a_missing_native_part_works(sources: Path, installed: Environment) -> None:
-    said = "try:\n    import jitmagic\nexcept ImportError as error:\n    print(error)"
-    assert installed.run("-c", said) == ""
-    (library,) = installed.folder.rglob("_frame.*.so")
-    library.unlink()
-    message = installed.run("-c", said)
-    assert "No module named 'jitmagic._frame'" in message
-    command = message.partition("mend it with: ")[2].split()
+    """`pip install FOLDER`, of all there is; the folder is named where pip was given one."""
+    command = broken(installed)
     assert command[0] == str(installed.python)
-    assert command[-1] == str(sources)
+    assert command[-1] == "FOLDER_OF_ITS_SOURCE"
+    command[-1] = str(sources)
     # The isolated build would ask an index for setuptools; this environment has it.
     installed.run(*command[1:], "--no-build-isolation")
-    assert installed.run("-c", said) == ""
+    installed.check()
+    assert broken(installed) == command
+
+
+def broken(environment: Environment) -> list[str]:
+    """The command that is told once a native part is gone."""
+    assert environment.run("-c", IMPORT) == ""
+    (library,) = environment.folder.rglob("_frame.*.so")
+    library.unlink()
+    message = environment.run("-c", IMPORT)
+    assert "No module named 'jitmagic._frame'" in message
+    return message.partition("mend it with: ")[2].split()
 
 
 def test_an_unknown_torch_is_refused_before_anything_is_compiled(
