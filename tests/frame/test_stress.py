@@ -16,6 +16,6 @@ def test_interrupted_compiles_and_calls_leave_everything_right():
 
 @pytest.mark.filterwarnings("ignore::jitmagic.errors.RecompileWarning")
 def test_threads_that_call_compile_and_reset_get_eagers_values():
-    done = threads(8, 8, seed=1)
+    done = threads(8, 4, seed=1)
     assert done.calls >= 8
     assert done.mistakes == []
