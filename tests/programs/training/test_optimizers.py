@@ -117,7 +117,7 @@ def same(eager: Training, ours: Training, tolerance: float = AGREES) -> None:
     agree(eager.optimizer.state_dict(), ours.optimizer.state_dict(), tolerance)
 
 
-def train(make: MakeOptimizer, steps: int = 50, **more: Any) -> tuple[Training, Training]:
+def train(make: MakeOptimizer, steps: int = 20, **more: Any) -> tuple[Training, Training]:
     """Both trained on the same batches, without warnings, compared, handed back."""
     eager, ours = pair(make, **more)
     with warnings.catch_warnings():
