@@ -203,9 +203,9 @@ PACKED = [
 LENGTHS = [[6, 4, 2], [5, 5, 1], [7, 3, 3], [6, 6], [6, 1, 1, 1]]
 
 
-@pytest.mark.parametrize("train", [False, True])
-@pytest.mark.parametrize(("kind", "options"), PACKED)
-def test_packed_sequences_are_whole(kind: Any, options: Any, train: bool) -> None:
+@covered(layer=range(len(PACKED)), train=[False, True], backend=["native", "aot_eager"])
+def test_packed_sequences_are_whole(layer: int, train: bool, backend: str) -> None:
+    kind, options = PACKED[layer]
     first = options.get("batch_first", False)
 
     def calls() -> tuple[Any, ...]:
@@ -215,7 +215,7 @@ def test_packed_sequences_are_whole(kind: Any, options: Any, train: bool) -> Non
         pairs = zip(padded, lengths, strict=True)
         return tuple((x.requires_grad_(train), n) for x, n in pairs)
 
-    made, whole = (lambda: Packed(kind, **options)), {"fullgraph": True}
+    made, whole = (lambda: Packed(kind, **options)), {"fullgraph": True, "backend": backend}
     check(Program("packed", made, calls, None, None, train=train, options=whole))
 
 
