@@ -11,6 +11,7 @@ import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.graph.show import show
 from jitmagic.trace.result import Break, Trace
+from tests.covering import covered
 from tests.programs.counts import counts_of
 
 from . import custom
@@ -34,7 +35,7 @@ from .refused import REFUSED, SEEN
 pytestmark = pytest.mark.filterwarnings("ignore:.*op by op:jitmagic.errors.FallbackWarning")
 
 grad = torch.autograd.grad
-BACKENDS = pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+BACKENDS = ["eager", "aot_eager", "native"]
 
 
 def results_of(function, inputs):
@@ -68,14 +69,11 @@ def wide(inputs):
     return [i.detach().double().requires_grad_(i.requires_grad) for i in inputs]
 
 
-@BACKENDS
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("twice", [False, True], ids=["first", "second"])
+@covered(name=CASES, backend=BACKENDS, twice=[False, True])
 def test_all_is_as_in_eager(name, backend, twice):
     case = CASES[name]
     compiled = jitmagic.jit(case.function, backend=backend)
-    if twice and not case.twice:
-        pytest.skip("differentiable once")
+    twice = twice and case.twice
     try:
         case.function(*case.inputs())
     except TypeError as error:  # torch 2.11: "apply() takes no keyword arguments"
@@ -339,7 +337,7 @@ LAYOUTS = {
 }
 
 
-@BACKENDS
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("loss", LAYOUTS.values(), ids=list(LAYOUTS))
 def test_a_backward_asks_whether_its_gradient_is_contiguous(loss, backend) -> None:
     def run(a):

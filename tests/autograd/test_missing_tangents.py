@@ -8,6 +8,7 @@ from torch import nn
 
 import jitmagic
 from jitmagic.autograd.partial import spent_parts
+from tests.covering import covered
 
 from .lifting import compile_like
 from .test_functions import t
@@ -82,10 +83,12 @@ GIVING_NOTHING = {  # differentiable results whose formula hands no gradient on
 }
 
 
-@pytest.mark.parametrize("backend", ["native", "aot_eager"])
-@pytest.mark.parametrize("name", GIVING_NOTHING)
-@pytest.mark.parametrize("shape", [(0, 0), (5, 5), (5, 3)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@covered(
+    name=GIVING_NOTHING,
+    shape=[(0, 0), (5, 5), (5, 3)],
+    backend=["native", "aot_eager"],
+    dtype=[torch.float32, torch.float64],
+)
 def test_results_that_hand_no_gradient_on_give_none(name, backend, shape, dtype):
     """They require grad as in eager, a backward runs, and what it gives is None, not zeros."""
     run = GIVING_NOTHING[name]
@@ -120,9 +123,7 @@ SAVING = {  # what such a gradient is multiplied by on its way is read, though n
 }
 
 
-@pytest.mark.parametrize("backend", ["native", "aot_eager"])
-@pytest.mark.parametrize("flat", ["floor", "sign"])
-@pytest.mark.parametrize("name", SAVING)
+@covered(name=SAVING, flat=["floor", "sign"], backend=["native", "aot_eager"])
 def test_a_gradient_without_tangents_reads_what_was_saved(name, flat, backend):
     """It read a stand-in: memory beyond its end (fuzz --sizes 9800833)."""
 

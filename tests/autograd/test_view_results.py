@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import jitmagic
+from tests.covering import covered
 
 from ..programs.counts import counts_of
 
@@ -204,16 +205,7 @@ def assert_same(ours: object, eager: object, where: str) -> None:
         assert ours == eager, where
 
 
-# Without gradients in one of two ways, in turns: every view and every kind of program meets both.
-CASES = [
-    (view, kind, mode)
-    for row, view in enumerate(VIEWS)
-    for column, kind in enumerate(PROGRAMS)
-    for mode in (MODES[0], MODES[1 + (row + column) % 2])
-]
-
-
-@pytest.mark.parametrize(("view", "kind", "mode"), CASES)
+@covered(view=VIEWS, kind=PROGRAMS, mode=MODES)
 def test_as_eager(view: str, kind: str, mode: type) -> None:
     program = PROGRAMS[kind](VIEWS[view])
     tagged = jitmagic.jit(program, backend="aot_eager")

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.covering import covered, covering
 from tests.programs.joined import Joined, gradients, joined
 
 Program = Callable[[Tensor], Tensor]
@@ -79,26 +81,37 @@ def assert_rows_near(compiled: Program, program: Program, length: int, dtype: to
         assert_near(compiled(x), program(x), program(x.double()), (kind, length), slack)
 
 
+AXES = {
+    "name": PROGRAMS,
+    "tier": ["cpp", "numba"],
+    "dtype": [torch.float32, torch.float64, torch.bfloat16, torch.float16],
+}
+ROWS = covering(*AXES.values())
+
+
 @cache
-def together(tier: str, dynamic: bool, dtype: torch.dtype, length: int | None) -> Joined:
-    """All programs, compiled once for each such `dtype` and `length`."""
-    return joined(PROGRAMS.values(), dynamic=dynamic, options={"cpu_tier": tier})
+def together(names: tuple[str, ...], tier: str, dynamic: bool, *_: object) -> Joined:
+    """Compiled once for each dtype and length that follow."""
+    programs = [PROGRAMS[name] for name in names]
+    return joined(programs, dynamic=dynamic, options={"cpu_tier": tier})
 
 
-def part_of(run: Joined, name: str) -> Program:
-    place = list(PROGRAMS).index(name)
-    return lambda x: run(x)[1][place]
+def part_of(name: str, names: tuple[str, ...], *how: Any) -> Program:
+    return lambda x: together(names, *how)(x)[1][names.index(name)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("tier", ["cpp", "numba"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@covered(**AXES)
 def test_each_row_is_as_exact_as_eagers(name: str, tier: str, dtype: torch.dtype) -> None:
-    program = PROGRAMS[name]
-    lengths = (2, 33, 768, 9000) if tier == "cpp" and dtype is torch.float32 else (48,)
-    for length in lengths:
-        compiled = part_of(together(tier, False, dtype, length), name)
-        assert_rows_near(compiled, program, length, dtype)
+    names = tuple(other for other, *how in ROWS if how == [tier, dtype])
+    compiled = part_of(name, names, tier, False, dtype)
+    assert_rows_near(compiled, PROGRAMS[name], 33, dtype)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_rows_of_any_length(name: str) -> None:
+    for length in (2, 768, 9001):
+        compiled = part_of(name, tuple(PROGRAMS), "cpp", False, length)
+        assert_rows_near(compiled, PROGRAMS[name], length, torch.float32)
 
 
 NORMS = [name for name in PROGRAMS if "norm" in name]
@@ -125,6 +138,6 @@ def test_gradients_of_equal_rows(name: str) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_one_kernel_for_all_sizes(name: str) -> None:
-    compiled = part_of(together("cpp", True, torch.float32, None), name)
+    compiled = part_of(name, tuple(PROGRAMS), "cpp", True)
     for length in (5, 40, 300):
         assert_rows_near(compiled, PROGRAMS[name], length, torch.float32)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -63,6 +64,7 @@ for _name in _FUNCTIONS:
     )
 
 
+@cache
 def _accepted(name: str) -> list[tuple[Tensor, Any, Tensor]]:
     """What eager takes: (tensor, number, eager's result)."""
     found = []

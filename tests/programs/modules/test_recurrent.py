@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import jitmagic
+from tests.covering import covered
 
 from ..counts import counts_of
 from ..harness import Program, check
@@ -99,9 +100,7 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize("backend", ["native", "aot_eager"])
-@pytest.mark.parametrize("options", LAYOUTS)
-@pytest.mark.parametrize("kind", [nn.GRU, nn.RNN, nn.LSTM])
+@covered(kind=[nn.GRU, nn.RNN, nn.LSTM], options=LAYOUTS, backend=["native", "aot_eager"])
 def test_one_graph_whatever_the_steps_and_the_batch(kind: Any, options: Any, backend: str) -> None:
     """In inference a layer is one operation; in training it runs as eager does where no kernel has
     its backward: each length would be a compile of its own."""
@@ -204,9 +203,9 @@ PACKED = [
 LENGTHS = [[6, 4, 2], [5, 5, 1], [7, 3, 3], [6, 6], [6, 1, 1, 1]]
 
 
-@pytest.mark.parametrize("train", [False, True])
-@pytest.mark.parametrize(("kind", "options"), PACKED)
-def test_packed_sequences_are_whole(kind: Any, options: Any, train: bool) -> None:
+@covered(layer=range(len(PACKED)), train=[False, True], backend=["native", "aot_eager"])
+def test_packed_sequences_are_whole(layer: int, train: bool, backend: str) -> None:
+    kind, options = PACKED[layer]
     first = options.get("batch_first", False)
 
     def calls() -> tuple[Any, ...]:
@@ -216,10 +215,8 @@ def test_packed_sequences_are_whole(kind: Any, options: Any, train: bool) -> Non
         pairs = zip(padded, lengths, strict=True)
         return tuple((x.requires_grad_(train), n) for x, n in pairs)
 
-    compiled = jitmagic.jit(Packed(kind, **options), fullgraph=True, backend="eager")
-    with torch.set_grad_enabled(train):
-        compiled(*calls()[0])
-    check(Program("packed", lambda: Packed(kind, **options), calls, None, None, train=train))
+    made, whole = (lambda: Packed(kind, **options)), {"fullgraph": True, "backend": backend}
+    check(Program("packed", made, calls, None, None, train=train, options=whole))
 
 
 def test_packed_sequences_take_lists_and_states() -> None:

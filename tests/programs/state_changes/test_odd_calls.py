@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.records import COMPILED, Eager
+from tests.covering import covered
 
 Call = Callable[[Callable[..., Any], Tensor], Any]
 
@@ -207,19 +208,17 @@ def is_one_graph(tagged: Callable[..., Any]) -> bool:
     return entry.notes.outcome == COMPILED and not entry.residual
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize("odd", ODD)
+@covered(odd=ODD, program=PROGRAMS, order=["ooxxo", "xxoox"])
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
-def test_odd_then_ordinary_and_back(odd: str, program: str) -> None:
+def test_odd_then_ordinary_and_back(odd: str, program: str, order: str) -> None:
     x = torch.linspace(-1, 1, 12).reshape(3, 4)
     fn = PROGRAMS[program]()
-    for order in ("ooxxo", "xxoox"):
-        tagged = jitmagic.jit(PROGRAMS[program](), options={"cpu_tier": "aten"})
-        for which in order:
-            call = ODD[odd] if which == "o" else lambda run, x: run(x)
-            same(seen(fn, call, x), seen(tagged, call, x))
-            if which == "x":
-                assert is_one_graph(tagged)
+    tagged = jitmagic.jit(PROGRAMS[program](), options={"cpu_tier": "aten"})
+    for which in order:
+        call = ODD[odd] if which == "o" else lambda run, x: run(x)
+        same(seen(fn, call, x), seen(tagged, call, x))
+        if which == "x":
+            assert is_one_graph(tagged)
 
 
 SPREAD = "meta subclass sparse quantized nested jagged mkldnn".split()

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import jitmagic
+from tests.covering import covered
 
 from ..counts import Counts, counts_of, eager_of
 
@@ -117,7 +118,7 @@ def same(eager: Training, ours: Training, tolerance: float = AGREES) -> None:
     agree(eager.optimizer.state_dict(), ours.optimizer.state_dict(), tolerance)
 
 
-def train(make: MakeOptimizer, steps: int = 50, **more: Any) -> tuple[Training, Training]:
+def train(make: MakeOptimizer, steps: int = 20, **more: Any) -> tuple[Training, Training]:
     """Both trained on the same batches, without warnings, compared, handed back."""
     eager, ours = pair(make, **more)
     with warnings.catch_warnings():
@@ -180,11 +181,10 @@ OPTIMIZERS: dict[str, tuple[MakeOptimizer, int]] = {
 }
 
 
-@pytest.mark.parametrize("foreach", [False, True], ids=["single", "foreach"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_the_update_is_compiled_and_agrees(name: str, foreach: bool) -> None:
+@covered(name=OPTIMIZERS, foreach=[False, True], backend=["native", "aot_eager"])
+def test_the_update_is_compiled_and_agrees(name: str, foreach: bool, backend: str) -> None:
     make, graphs = OPTIMIZERS[name]
-    _, ours = train(listed(make) if foreach else make)
+    _, ours = train(listed(make) if foreach else make, backend=backend)
     assert eager_of(ours.update) == []
     assert ours.counts.breaks == 0
     assert ours.counts.graphs <= graphs + 1  # the first step makes the optimizer's state

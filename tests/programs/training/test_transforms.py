@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.func import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import jitmagic
+from tests.covering import covered
 
 from ..harness import Program, check
 
@@ -224,11 +225,9 @@ def _program(transform: Any, function: Function, wanted: bool, backend: str) -> 
     )
 
 
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda t: t.__name__)
-def test_training(transform: Any, function: Function) -> None:
-    check(_program(transform, function, True, "eager"))
-    check(_program(transform, function, True, "aot_eager"))
+@covered(transform=TRANSFORMS, function=FUNCTIONS, backend=["eager", "aot_eager"])
+def test_training(transform: Any, function: Function, backend: str) -> None:
+    check(_program(transform, function, True, backend))
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda t: t.__name__)
