@@ -86,7 +86,7 @@ PROGRAMS = {
 }
 
 
-@BACKENDS
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("function", PROGRAMS, ids=lambda f: f.__name__)
 def test_gradients_within_are_eager_s(function, backend):
     inputs = PROGRAMS[function]
