@@ -8,11 +8,12 @@ Size where they differ from call to call; strides are in elements.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-__all__ = ["TensorSpec", "contiguous_strides", "spec_of"]
+__all__ = ["TensorSpec", "contiguous_strides", "has_loose_strides", "spec_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,11 @@ def spec_of(tensor: torch.Tensor) -> TensorSpec:
         type(tensor),
         int(tensor.storage_offset()),
     )
+
+
+def has_loose_strides(shape: Sequence[int]) -> bool:
+    """Whether some strides lead nowhere, for sure: those of extents of 0 and 1."""
+    return any(type(extent) is int and extent < 2 for extent in shape)
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

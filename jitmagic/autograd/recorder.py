@@ -27,7 +27,7 @@ from ..graph.shapes import infer
 from ..graph.small_runs import told_by_kernel
 from ..graph.sym_node import as_dimension, as_dimensions, sizes_in
 from ..graph.tensor_iterator import is_loose
-from ..spec import TensorSpec
+from ..spec import TensorSpec, has_loose_strides
 from ..symbols.size import Size, expr_of
 from .nodes import alias_root, is_view_op
 from .strides import memory_order
@@ -311,7 +311,7 @@ class Recorder:
             rows = sym if order == sorted(order) else sym.permute(*order)
             dense = rows.one(aten.clone.default, memory_format=torch.contiguous_format)
             sym = dense if rows is sym else dense.permute(*inverse)
-        if sym.strides == strides or self.is_sized or not _has_loose_strides(sym):
+        if sym.strides == strides or self.is_sized or not has_loose_strides(sym.shape):
             return sym  # at other sizes a copy is laid out anew
         meta = fresh_meta(to_meta(sym.shape), sym.dtype, to_meta(strides))
         made: Sym = self._record(aten.clone.default, (sym,), {}, meta, sym.device)
@@ -346,10 +346,6 @@ def _lies_along(sym: Sym, strides: tuple[int, ...]) -> bool:
     """But for strides that lead nowhere."""
     sides = zip(sym.shape, sym.strides, strides, strict=True)
     return all((type(n) is int and n == 1) or a == b for n, a, b in sides)
-
-
-def _has_loose_strides(sym: Sym) -> bool:
-    return any(type(n) is int and n < 2 for n in sym.shape)
 
 
 @lru_cache(maxsize=4096)

@@ -21,7 +21,7 @@ from torch.fx import GraphModule
 
 from ..errors import CompileFailed, DoubleBackward
 from ..extension import runtime_module
-from ..spec import TensorSpec
+from ..spec import TensorSpec, has_loose_strides
 from ..symbols.compiled import SizeCode
 from ..symbols.expr import Expr
 from ..symbols.scalar import Symbol
@@ -265,7 +265,8 @@ def replayed(module: GraphModule, *unused: object, **nothing: object) -> Executa
     """
     forward = module.forward
     flat = next(node for node in reversed(module.graph.nodes) if node.op == "output").args[0]
-    loose = [(n, spec) for n, spec in enumerate(map(_spec_of, flat)) if spec and _is_loose(spec)]
+    specs = enumerate(map(_spec_of, flat))
+    loose = [(n, spec) for n, spec in specs if spec and has_loose_strides(spec.shape)]
     holders = [node for node in module.graph.nodes if node.op == "placeholder"]
     turned = [(n, node.meta[TRACED]) for n, node in enumerate(holders) if TRACED in node.meta]
 
@@ -284,10 +285,6 @@ def replayed(module: GraphModule, *unused: object, **nothing: object) -> Executa
 
 def _spec_of(node: torch.fx.Node | None) -> TensorSpec | None:
     return None if node is None else node.meta["spec"]
-
-
-def _is_loose(spec: TensorSpec) -> bool:
-    return any(type(extent) is int and extent < 2 for extent in spec.shape)
 
 
 def _relabelled(
