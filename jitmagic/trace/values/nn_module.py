@@ -6,9 +6,9 @@ by source, plain attributes with their guards, submodules, and calls inlined int
 of the user runs for an attribute. Methods of torch's own module classes are inlined, as facts about
 the class; the user's (also those put into a class of torch) are guarded by their code.
 
-One guard per called module says that it has no hooks and no `forward` of its own; a module that
-jitmagic tagged is inlined like any other. Not guarded: a name put into `module.__dict__` past
-`Module.__setattr__` that hides a parameter, buffer or submodule.
+One guard per module says that it has no hooks, no `forward` of its own, and no entry in its
+`__dict__` that would hide a parameter, buffer or submodule that was read; a module that jitmagic
+tagged is inlined like any other.
 """
 
 from __future__ import annotations
@@ -168,6 +168,8 @@ class NNModuleValue(InstanceValue):
         # Else the class itself has it, or its own __getattr__ says whether tables are read.
         plain = raw is NOTHING and self._leaves_tables(machine)
         if plain and (found := self.in_tables(machine, name)) is not None:
+            # An entry of the instance would win: object.__getattribute__ comes before __getattr__.
+            machine.guard(EntriesEmpty(table, (), (name,)))
             guard_attribute(machine, self.cls.live, name, NOTHING)
             return found
         if plain:
@@ -179,13 +181,14 @@ class NNModuleValue(InstanceValue):
     def in_tables(self, machine: Machine, name: str) -> Value | None:
         """A parameter, buffer or submodule of that name."""
         assert self.source is not None
-        own = object.__getattribute__(self.live, "__dict__")
-        for part in TABLES:
+        own, table = self.use_table(machine), InstanceDict(self.source)
+        for position, part in enumerate(TABLES):
             entries = own.get(part)
             machine.aliased_dicts.use(id(entries), Access.NAMESPACE)
             if isinstance(entries, Mapping) and name in entries:
-                source = Item(Item(InstanceDict(self.source), part), name)
-                return machine.lazy(entries[name], source, certain=False)
+                for earlier in TABLES[:position]:
+                    _guard_lacks(machine, own, table, earlier, name)
+                return machine.lazy(entries[name], Item(Item(table, part), name), certain=False)
         return None
 
     def from_tables(self, machine: Machine, name: str) -> Value:
@@ -373,6 +376,17 @@ class NNModuleValue(InstanceValue):
             for name, table in tables.items()
             if table.is_changed(machine)
         }
+
+
+def _guard_lacks(
+    machine: Machine, own: Mapping[str, object], table: Source, part: str, name: str
+) -> None:
+    """Rely on a table of a module not having the name. That an empty one stays empty costs no
+    guard of its own: it is checked with the tables of hooks."""
+    if own.get(part):
+        machine.guard(EntriesEmpty(Item(table, part), (), (name,)))
+    elif part in own:
+        machine.guard(EntriesEmpty(table, (part,)))
 
 
 def _registers_quietly(machine: Machine) -> bool:
