@@ -23,7 +23,6 @@ from ..values.instances import InstanceValue
 from ..values.keys import is_fixed_token
 from ..values.namespaces import GlobalsValue, ModuleValue
 from ..values.sequences import TupleValue
-from ..values.threads import ThreadLocalValue
 from ..values.type_forms import TypeFormValue
 from .registry import handles
 
@@ -81,7 +80,7 @@ def _issubclass(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(any(is_subclass(machine, own, kind) for kind in kinds))
 
 
-_WITH_NAMES = (ClassValue, FunctionValue, InstanceValue, ModuleValue, ThreadLocalValue)
+_WITH_NAMES = (ClassValue, FunctionValue, InstanceValue, ModuleValue)
 
 
 @handles(vars)

@@ -5,27 +5,30 @@ Python's state is as if it had run at the moment when the guards were checked: t
 lock is free, or this thread's own. Kernels run and effects are done later than that: for a block
 with any of them the lock is acquired first, and the guards are checked again (frame/locked.py).
 There is one such lock, in a frame that is one graph. Attributes of a `threading.local` are read,
-by the guards too, in the thread that calls.
+by the guards too, in the thread that calls; constants are followed.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any
 
 from ...guards.guard import IdentityIs, StateRead
-from ...guards.source import SlotAttr, Source
+from ...guards.source import Source
+from ..aliased_dicts import Access
 from ..breaks import GraphBreak, Reason, UnsupportedOperation
 from ..builtins.registry import method
 from ..wrap import wraps
 from .base import Args, Kwargs, Machine, Unrestorable, Value
 from .callables import BuiltinMethodValue, bind_builtin
+from .constants import ATOMS
 from .identity import IdentityValue
-from .mappings import DictValue, entries_of_live
 
-__all__ = ["ThreadLocalValue"]
+__all__: list[str] = []
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
+_ABSENT = "<no such attribute>"  # a constant, for guards; no program has this string
 
 
 class LockValue(IdentityValue):
@@ -145,29 +148,43 @@ def _wrap_lock(machine: Machine, obj: Any, source: Source) -> Value:
 class ThreadLocalValue(IdentityValue):
     """A threading.local: what this thread has there."""
 
-    __slots__ = ()
+    __slots__ = ("_known",)
 
-    def table(self, machine: Machine) -> DictValue:
-        """The dictionary of the thread that calls."""
-        assert self.source is not None
-        return entries_of_live(machine, vars(self.live), SlotAttr(self.source, "__dict__"))
+    def __init__(self, live: threading.local, source: Source) -> None:
+        super().__init__(live, source)
+        self._known: dict[str, Value | None] = {}
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        table = self.table(machine)
-        if name == "__dict__":
-            table.observe(machine)
-            return table
+        self._use(machine)
         if hasattr(threading.local, name):
             self.refuse(machine, f"attribute {name!r}")
-        if (found := table.store.get(name)) is not None:
-            return found
-        message = f"'_thread._local' object has no attribute '{name}'"
-        raise machine.error(AttributeError, message)
+        if name not in self._known:
+            self._known[name] = self._read(machine, name)
+        known = self._known[name]
+        if known is None:
+            message = f"'_thread._local' object has no attribute '{name}'"
+            raise machine.error(AttributeError, message)
+        return known
+
+    def _use(self, machine: Machine, *, changing: bool = False) -> None:
+        """Its dictionary, which no path of the guards leads to: the program may have another way
+        to it."""
+        machine.aliased_dicts.use(id(vars(self.live)), Access.NAMESPACE, changing=changing)
+
+    def _read(self, machine: Machine, name: str) -> Value | None:
+        read = functools.partial(getattr, self.live, name, _ABSENT)
+        found = read()
+        if type(found) not in ATOMS:
+            self.refuse(machine, f"attribute {name!r}, which is no constant,")
+        machine.guard(StateRead(read, found))
+        return None if found is _ABSENT else machine.constant(found)
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        self._use(machine, changing=True)
         if hasattr(threading.local, name):
             self.refuse(machine, f"setting attribute {name!r}")
-        self.table(machine).set_item(machine, machine.constant(name), value)
+        self._known[name] = value
+        machine.effects.set_attr(self, name, value, setter=setattr)
 
 
 @wraps(threading.local)
