@@ -164,6 +164,7 @@ class Machine:
         self._globals: dict[int, GlobalsValue] = {}
         self._generators: list[GeneratorValue] = []
         self._keys: dict[int, Value] = {}  # what is a key by its identity
+        self.owners: dict[int, Value] = {}
         self.literals: dict[int, Value] = {}  # tuples among the constants of code, by id
         self._found: list[tuple[Lazy, Source]] = []  # attributes and names that were there
         self._hooks: list[Callable[[Builder], None]] = []

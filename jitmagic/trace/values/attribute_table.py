@@ -9,6 +9,7 @@ from __future__ import annotations
 from ..result import Recipe
 from .base import Builder, Machine, Value
 from .mappings import DictValue
+from .table_store import TableStore
 
 __all__ = ["AttributeTable"]
 
@@ -18,8 +19,8 @@ class AttributeTable(DictValue):
 
     __slots__ = ("owner",)
 
-    def __init__(self, owner: Value) -> None:
-        super().__init__()
+    def __init__(self, owner: Value, store: TableStore) -> None:
+        super().__init__(store=store)
         self.owner = owner
 
     def is_constant(self, machine: Machine) -> bool:

@@ -148,6 +148,7 @@ class Machine(Protocol):
     notes: GraphNotes  # of the graph that calls go to
     symbols: Symbols  # numbers that vary, and what the trace takes for granted of them
     aliased_dicts: AliasedDicts  # dictionaries that are the attributes of something as well
+    owners: dict[int, Any]  # whose attributes a TableStore holds, by its id; no cycle of values
     entry_state: StateFacts  # what the entry is guarded with
     frames: list[Any]  # the Python frames being followed, the root first
     autocast: AutocastRest | None  # what the traced code has made of it (builtins/autocast.py)

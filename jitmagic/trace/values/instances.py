@@ -110,6 +110,8 @@ class InstanceValue(Value):
         if not isinstance(raw, types.GetSetDescriptorType) and raw is not _OF_NAMESPACES:
             self.refuse(machine, "attribute '__dict__'")
         table = self.table(machine)
+        if self.source is None and not isinstance(table, AttributeTable):
+            table = self.names = AttributeTable(self, table.store)
         table.observe(machine)
         return table
 
@@ -119,7 +121,7 @@ class InstanceValue(Value):
             path = InstanceDict(self.source)
             self.names = entries_of_live(machine, self.live_table(), path, owner=self)
         elif self.names is None:
-            self.names = AttributeTable(self)
+            self.names = DictValue()
         return self.names
 
     def live_table(self) -> dict[str, object]:
@@ -390,7 +392,8 @@ class InstanceValue(Value):
             return
         for token, (key, value) in self.names.pairs.items():
             stored = self.stores(builder, token, value) if isinstance(token, str) else None
-            yield stored or SetItem(builder(self.names), builder(key), builder(value))
+            table = builder.invoke(vars, (builder(self),))
+            yield stored or SetItem(table, builder(key), builder(value))
 
     def is_changed(self, machine: Machine) -> bool:
         named = self.names is not None and self.names.is_changed(machine)

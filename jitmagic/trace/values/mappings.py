@@ -391,7 +391,9 @@ def entries_of_live(
 
     def made(machine: Machine, obj: dict[Any, Any], source: Source) -> DictValue:
         value = live_dictionary(machine, DictValue, obj, source)
-        value.observed, value.store.owner = False, owner
+        value.observed = False
+        if owner is not None:
+            machine.owners[id(value.store)] = owner
         return value
 
     # What another class of dictionaries holds is modelled with its type.

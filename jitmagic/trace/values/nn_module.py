@@ -290,13 +290,16 @@ class NNModuleValue(InstanceValue):
         if is_same and _registers_quietly(machine):
             return
         fleeting = self.live_table().get("_non_persistent_buffers_set")
-        apart = own or not isinstance(fleeting, set) or name in fleeting
+        apart = not isinstance(fleeting, set) or name in fleeting
         apart = apart or guarded_attribute(machine, self.cls.live, name) is not NOTHING
         quiet = self.as_torch(machine, "register_parameter") and _registers_quietly(machine)
         table = self.part(machine, part)
         if apart or not quiet or table is None:
             self.refuse(machine, f"such a value for {name!r} of a module's {part}")
-        self._guard_lacks(machine, name)
+        if own:  # it was a plain attribute: None, up to the first call
+            self.set_entry(machine, name, None)
+        else:
+            self._guard_lacks(machine, name)
         table.set_item(machine, machine.constant(name), value)
 
     def _replace_buffer(

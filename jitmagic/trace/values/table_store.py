@@ -5,7 +5,7 @@ live dictionary guarded key by key, as long as nobody asks for all of them), all
 the effects that bring the live dictionary to what the model holds: one for each key that changed.
 Keys are tokens (keys.py), so order and key equality are Python's. A live dictionary has one store
 in a trace, whether the program reaches it as an object or as the attributes of one or several
-objects, `owner` among them.
+objects (`Machine.owners` has one of them).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TableStore:
     """The contents of one dictionary."""
 
     __slots__ = ("_at", "_changes", "_known", "_pairs", "_simple", "_whole", "entry", "kind",
-                 "live", "machine", "owner", "source")  # fmt: skip
+                 "live", "machine", "source")  # fmt: skip
 
     def __init__(self, pairs: dict[object, Pair] | None = None, kind: type = dict) -> None:
         self.kind = kind
@@ -51,7 +51,6 @@ class TableStore:
         self._at: dict[object, int] = {}  # where in the changes a key was written last
         self._simple: bool | None = False
         self._whole = False  # all keys, or how many there are, were read or replaced
-        self.owner: Value | None = None
 
     @classmethod
     def of_live(
@@ -244,9 +243,10 @@ class TableStore:
     def _effect(
         self, builder: Builder, me: Recipe, name: str, token: object, args: tuple[Value, ...]
     ) -> Effect:
-        if self.owner is not None and type(token) is str and name in _ONE_KEY:
+        owner = None if self.machine is None else self.machine.owners.get(id(self))
+        if owner is not None and type(token) is str and name in _ONE_KEY:
             value = args[1] if name == "__setitem__" else None
-            stored = self.owner.stores(builder, token, value)
+            stored = owner.stores(builder, token, value)
             if stored is not None:
                 return stored
         told = tuple(builder(arg) for arg in args)
