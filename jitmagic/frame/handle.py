@@ -37,6 +37,8 @@ from .warned import growth_warning, limit_warning
 __all__ = ["Handle", "all_handles"]
 
 _MOST_FAILURES = 2  # variants whose compile failed, after which no other is tried
+# Marks on an error after which the original does not run in place of the graph.
+_SHOWN_AS_IT_IS = ("__jitmagic_wrote__", "__jitmagic_from_hook__", "__jitmagic_from_backend__")
 _AFTER_LIMIT = 2  # variants of a callee once what calls it has reached its limit
 
 
@@ -359,13 +361,12 @@ class Handle:
             warn(failed.report(self.label, "runs as eager"))
 
     def _failed(self, entry: Entry, values: tuple[Any, ...], error: Exception) -> Any:
-        """A graph raised. Eager says what the user should see, unless inputs may have changed or
-        what raised are hooks on saved tensors (checkpointing ends a second run so). Of SizesDiffer
-        nothing has run.
+        """A graph raised. Eager says what the user should see, unless inputs may have changed, or
+        the error is that of the user's backend or of a hook on saved tensors (checkpointing ends a
+        second run so). Of SizesDiffer nothing has run.
         """
         may_have_written = entry.mutates and not isinstance(error, SizesDiffer)
-        marks = ("__jitmagic_wrote__", "__jitmagic_from_hook__")
-        if may_have_written or any(hasattr(error, mark) for mark in marks):
+        if may_have_written or any(hasattr(error, mark) for mark in _SHOWN_AS_IT_IS):
             raise error
         result = self.original.run(values)
         if (why := self.ledger.why_given_up(entry, error)) is None:

@@ -276,7 +276,7 @@ class DisabledFunction(Reason):
     __slots__ = ()
     expected = True
     rests_on = "nothing"
-    template = "{name} is excluded from compilation by {by}.disable"
+    template = "{name} is excluded from compilation by {by}.disable{because}"
     explanation = "The program asked for it to run as plain Python."
     advice = ""
 
