@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 from .library import is_of_torch_compile
 
@@ -43,4 +43,4 @@ def forwarder(target: Callable[..., Any]) -> FunctionType:
     )
     functools.update_wrapper(call, target, updated=())
     call.__name__ = call.__qualname__ = name
-    return call
+    return cast("FunctionType", call)
