@@ -27,7 +27,7 @@ from torch.utils import _pytree
 
 from ..api import handle_of, original_of, tagged_copy
 from .agreement import Line, agree, compare, in_double
-from .cases import Answers, answers, changed_options, copy_of, same_random_numbers
+from .cases import Answers, answers, as_tensor, changed_options, copy_of, same_random_numbers
 from .words import HINT, WRONG, Question, Readable, count, refuse_arguments
 
 __all__ = ["Failure", "TestReport", "test"]
@@ -201,16 +201,9 @@ class _Trial:
             for place, tensor in zip(self._places, tensors, strict=True):
                 leaves[place] = tensor
             args, kwargs = _pytree.tree_unflatten(leaves, self._shape)
-            return [_as_tensor(leaf) for leaf in _pytree.tree_leaves(fn(*args, **kwargs))]
+            return [as_tensor(leaf) for leaf in _pytree.tree_leaves(fn(*args, **kwargs))]
 
         return call
-
-
-def _as_tensor(leaf: object) -> Any:
-    """Numbers are results too; what else there is besides tensors is not compared."""
-    if isinstance(leaf, int) and not -(2**63) <= leaf < 2**63:
-        return leaf
-    return torch.tensor(leaf) if isinstance(leaf, (bool, int, float)) else leaf
 
 
 def _told(error: Exception | None) -> str:
