@@ -34,8 +34,8 @@ from ..trace.result import (
 
 __all__ = [
     "AFTERWARDS", "Answers", "CapturedCall", "Case", "Values", "answers", "as_tensor",
-    "attributes_of", "capture_call", "changed_options", "copy_graph", "copy_of", "lifted", "made", "same_random_numbers",
-    "source_of", "with_outputs", "without_waste",
+    "attributes_of", "capture_call", "changed_options", "copy_graph", "copy_of", "lifted", "made",
+    "result_labels", "same_random_numbers", "source_of", "with_outputs", "without_waste",
 ]  # fmt: skip
 
 AFTERWARDS = ", afterwards"  # of an input as a call left it

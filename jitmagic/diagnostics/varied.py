@@ -224,13 +224,17 @@ Change = Callable[[Inputs, random.Random], Inputs]
 def _varied(
     given: Inputs, n: int, chance: random.Random
 ) -> Iterator[tuple[tuple[str, ...], Inputs]]:
-    """The given tensors first, then changed ones: up to three changes of what is compiled for, and
-    other values of each of those.
+    """Yield the given tensors, those with sizes of 0 and of 1, then changed ones: up to three
+    changes of what is compiled for, and other values of each of those.
     """
     specs: list[tuple[tuple[str, ...], Inputs]] = [((), given)]
+    edges = [(("sizes",), inputs) for inputs in _edge_sizes(given)][: SPECS // 2]
     for number in range(n):
         if not number:
             yield (), given
+        elif number <= len(edges):
+            specs.append(edges[number - 1])
+            yield specs[-1]
         elif len(specs) < min(SPECS, n) and number % 2:
             names = tuple(chance.sample(sorted(_SPEC_CHANGES), chance.choice((1, 1, 2, 3))))
             inputs = given
@@ -243,12 +247,24 @@ def _varied(
             yield (*names, "values"), _other_values(inputs, chance)
 
 
+def _edge_sizes(inputs: Inputs) -> Iterator[Inputs]:
+    """Yield the inputs with their first dimension's size, wherever it occurs, as 0 and as 1, and
+    then those of the other dimensions: a batch is the size that varies most often.
+    """
+    sizes = dict.fromkeys(size for tensor in inputs for size in tensor.shape)
+    for old in sizes:
+        for new in (0, 1):
+            if new != old:
+                yield _with_size(inputs, old, new)
+
+
 def _other_sizes(inputs: Inputs, chance: random.Random) -> Inputs:
     """One size, wherever it occurs, is another one."""
     sizes = sorted({size for tensor in inputs for size in tensor.shape})
-    if not sizes:
-        return inputs
-    old, new = chance.choice(sizes), chance.choice(_SIZES)
+    return _with_size(inputs, chance.choice(sizes), chance.choice(_SIZES)) if sizes else inputs
+
+
+def _with_size(inputs: Inputs, old: int, new: int) -> Inputs:
     return tuple(_resized(x, [new if size == old else size for size in x.shape]) for x in inputs)
 
 
