@@ -64,7 +64,7 @@ def test_what_slows_whole_rounds_hides_no_difference() -> None:
 def test_noise_that_hits_either_side_is_no_verdict() -> None:
     machine = Machine()
     noisy = machine.way("c", *(0.04, 0.12) * 50)
-    eager = machine.way("e", 0.06)
+    eager = machine.way("e", 0.05)
     found = measure({"compiled": noisy, "eager": eager}, 10.0, clock=machine.clock)
     assert found.verdicts == ("as fast as eager, or the machine is too noisy to tell",)
 
