@@ -9,8 +9,8 @@ from __future__ import annotations
 import difflib
 import re
 from argparse import REMAINDER
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, magic_arguments
@@ -76,18 +76,16 @@ _DECLARED: Mapping[str, tuple[Any, ...]] = {
     "%jit_timeit": _OF_TIMING,
 }
 
-F = TypeVar("F", bound=Callable[..., Any])
 
-
-def declared(magic: str) -> Callable[[F], F]:
+def declared(magic: str) -> Any:
     """Decorate the method of a magic, which is written as `magic`, with its options."""
 
-    def decorate(method: F) -> F:
+    def decorate(method: Any) -> Any:
         for one in reversed(_DECLARED[magic]):
             method = one(method)
         made: Any = magic_arguments(magic.removeprefix("%"))(method)
         made.parser.allow_abbrev = False  # a word that is cut short is an error, as it was
-        return made  # type: ignore[no-any-return]
+        return made
 
     return decorate
 
@@ -101,7 +99,8 @@ def options_of(magic: str) -> tuple[str, ...]:
 def parse(magic: str, method: Any, line: str) -> dict[str, Any]:
     """Return the options on the line of a magic by name; UsageError where they are wrong."""
     try:
-        return vars(method.parser.parse_argstring(line))
+        found: dict[str, Any] = vars(method.parser.parse_argstring(line))
+        return found
     except (UsageError, ValueError) as error:  # ValueError: a quote that is not closed
         usage = " ".join(method.parser.format_usage().replace("::", "").split())
         message = f"{magic}: {error}{_nearest(str(error), magic)}\n{usage}   ({magic}? tells more)"

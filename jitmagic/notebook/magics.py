@@ -72,7 +72,7 @@ class CompileMagics(Magics):
 
     @output_can_be_silenced
     @cell_magic
-    @declared("%%compile")
+    @declared("%%compile")  # type: ignore[untyped-decorator]
     def compile(self, line: str, cell: str) -> Any:
         """Run the cell with its functions, classes and top-level tensor code compiled.
 
@@ -194,7 +194,7 @@ class CompileMagics(Magics):
         return [tagged]
 
     @line_magic("compile")  # type: ignore[arg-type]  # IPython's hint says: no name
-    @declared("%compile")
+    @declared("%compile")  # type: ignore[untyped-decorator]
     def compile_names(self, line: str) -> Any:
         """Tag functions, modules or classes that exist already."""
         options = self._options("%compile", line)
@@ -216,7 +216,7 @@ class CompileMagics(Magics):
         return _status(map(self._named, line.split()))
 
     @line_magic
-    @declared("%jit_timeit")
+    @declared("%jit_timeit")  # type: ignore[untyped-decorator]
     def jit_timeit(self, line: str) -> Timing:
         """Time an expression as compiled code and as plain Python, in turns.
 
