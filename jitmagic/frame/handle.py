@@ -30,7 +30,7 @@ from .library import LibraryFunction, library_function
 from .native import Dispatcher, Entry, continue_with
 from .original import Original
 from .retries import FOREVER, Retries
-from .skip import is_of_library, users_line
+from .skip import is_library_file, is_of_library, users_line
 from .stance import OnMiss, on_miss, tell_of_stance
 from .warned import growth_warning, limit_warning
 
@@ -345,6 +345,8 @@ class Handle:
             code = self.original.code
             first_line = UserLine(code.co_filename, code.co_firstlineno, self.label)
             where = plain.where or first_line
+            if is_library_file(where.filename):  # the inside of a library says nothing to its user
+                where = users_line() or where
             if not self._leaves_to_callee(where):
                 tell(self.label, plain.why, where, partly, self.options.notices)
 
