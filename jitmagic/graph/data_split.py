@@ -75,8 +75,9 @@ def split_at_data(gm: GraphModule) -> Pieces | None:
     if not makers:
         return None
     first = makers[0]
-    if any(node.target is gradients for node in nodes):
-        raise _refused(first, "gradients are computed in the same graph")
+    # Before that call, not before `first`: autograd's engine runs the pieces' own backward then.
+    if (inner := next((node for node in nodes if node.target is gradients), None)) is not None:
+        raise _refused(inner, "sizes that data decide are computed in the same graph")
     sizes = {node for node in nodes if node.op == "call_function" and is_number(node)}
     tensors = [node for node in nodes if node not in sizes]
     why = ""
