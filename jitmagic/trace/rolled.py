@@ -18,7 +18,7 @@ from ..guards.source import Argument, Item, Source
 from ..symbols.context import Specialize
 from ..symbols.scalar import Symbol
 from ..symbols.size import DataSize, hintless
-from .breaks import FilledList, GraphBreak, RolledLoop, RoundOfLoop
+from .breaks import FilledList, GraphBreak, RolledLoop, RoundOfLoop, TrainingLoop
 from .handed_on import without_index
 from .library_files import is_library
 from .result import Break, Trace
@@ -80,6 +80,8 @@ def check_head(machine: Any) -> None:
     """Break at the head of a loop that Python runs: the next instruction of the root frame."""
     at, loops = machine.root.at, machine.loops
     if at not in loops.heads:
+        if at == machine.root.rolls_at:
+            raise GraphBreak(TrainingLoop.of())
         return
     begun = machine.notes.root.of(_Begun).heads
     if loops.peels and at not in begun and _begins_here(machine.root.stack[-1]):
