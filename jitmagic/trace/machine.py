@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from types import CodeType
 
+from ..bytecode.instruction import Instruction
 from ..bytecode.snapshot import FrameSnapshot
 from ..errors import UserLine
 from ..graph.builder import GraphBuilder
