@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from types import CodeType
 
+from ..bytecode.instruction import Instruction
 from ..bytecode.snapshot import FrameSnapshot
 from ..errors import UserLine
 from ..graph.builder import GraphBuilder
@@ -59,6 +60,7 @@ from .rolled import UNROLLED, Loops, check_head
 from .state import Frame, GuardBook, Program, program_of
 from .suspended import suspended
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_undecided, with_constants
+from .training_loops import check_round
 from .undo import can_assert
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
 from .values.binding import bind_arguments
@@ -370,10 +372,12 @@ class Machine:
         frame.push(observed.error)
         frame.next = handler.target
 
-    def note_backward_jump(self, frame: Frame) -> None:
-        """Remember where the first loop of the root frame goes into its second round."""
+    def jump_backward(self, frame: Frame, instruction: Instruction) -> None:
+        """Go on with the next round of a loop, or leave that to Python."""
         if frame is self.root and self._first_loop is None:
             self._first_loop = self._steps + 1
+        frame.jump(instruction.target)
+        check_round(self, frame)
 
     # -- what values ask -------------------------------------------------------------------------
 

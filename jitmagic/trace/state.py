@@ -307,6 +307,9 @@ class Frame:
     handling: list[Value] = field(default_factory=list)  # exceptions being handled, innermost last
     names: dict[str, Value] = field(default_factory=dict)  # of a class body
     past_default_device: bool = False  # its mode is off in what it calls
+    gradients: set[int] = field(default_factory=set)  # instructions at which backward() ran
+    nodes_at: dict[int, int] = field(default_factory=dict)  # of the graph, when a round began
+    rolls_at: int | None = None  # the head of a training loop, whose next round is Python's
     keyword_names: tuple[str, ...] = ()  # 3.11, 3.12: set by KW_NAMES for the CALL that follows
 
     @property
