@@ -108,9 +108,9 @@ class _EntriesEmpty(OfSource[EntriesEmpty]):
         match guard:
             # A step for each name costs no more than one that loads the dictionary and one that
             # looks into it, and makes no dictionary.
-            case EntriesEmpty(source=InstanceDict(base=owner), keys=(), absent=absent) if (
-                len(absent) <= _FEW and all(isinstance(key, str) for key in absent)
-            ):
+            case EntriesEmpty(source=InstanceDict(base=owner), keys=(), absent=absent) if len(
+                absent
+            ) <= _FEW and all(isinstance(key, str) for key in absent):
                 register, names = registers.register(owner), map(exact_name, absent)
                 return tuple(("INSTANCE_ABSENT", register, name) for name in names)
         return super().lower(guard, registers)
