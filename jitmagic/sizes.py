@@ -141,8 +141,8 @@ class Sized:
         self._limit, self._static = options.recompile_limit, static
         self._joints: list[SizedJoint | SizedBackend] = []
         self.in_parts = False  # whether an executable of those made is
-        self._is_sized = (options.backend == "native" and not options.tunes) or callable(
-            options.backend
+        self._is_sized = (
+            options.backend == "native" and not options.tunes or callable(options.backend)
         )
         self._made: dict[Vector, Executable] = {}
         self._costly = 0  # of these, how many were compiled
