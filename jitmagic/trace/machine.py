@@ -40,7 +40,7 @@ from .breaks import (
     UnsupportedOperation,
 )
 from .dead_calls import check_dead_calls
-from .effects import EffectLog, ExitBuilder, distinct_dictionaries, distinct_objects
+from .effects import EffectLog, ExitBuilder, distinct_objects
 from .graph_notes import GraphNotes
 from .input_memory import check_histories
 from .library_files import is_library
@@ -166,8 +166,7 @@ class Machine:
         self._globals: dict[int, GlobalsValue] = {}
         self._generators: list[GeneratorValue] = []
         self._keys: dict[int, Value] = {}  # what is a key by its identity
-        self.owners: dict[int, Value] = {}
-        self.literals: dict[int, Value] = {}  # tuples among the constants of code, by id
+        self.owners, self.literals = dict[int, Value](), dict[int, Value]()  # by id
         self._found: list[tuple[Lazy, Source]] = []  # attributes and names that were there
         self._hooks: list[Callable[[Builder], None]] = []
         self._steps = 0
@@ -254,11 +253,8 @@ class Machine:
         for found, source in self._found:
             if found.real is None:  # that it is there may be all that the program asked
                 self.guard(TypeIs(source, type(found.obj)))
-        # Writes are replayed object by object. Where two paths led to two objects and lead to one
-        # in a later call, that would lose a write; so would two keys that become one.
         seen = [value for _, value in self._memo.values()]
         distinct_objects(self, list(self.effects.mutated.values()), seen)
-        distinct_dictionaries(self, list(self.effects.mutated.values()), seen)
         distinct_objects(self, list(self._keys.values()), list(self._keys.values()))
         because = self.stop.because if self.stop and isinstance(exit_, Break) else ()
         self.guard(*because)

@@ -282,19 +282,17 @@ class TableStore:
         """What was read or written, by token; None: no such key."""
         if self._pairs is not None:
             return {token: value for token, (_, value) in self._pairs.items()}
-        return {token: self.get(token) for token in self._tokens()}
+        return {token: self.get(token) for token in (*self._known, *self.tokens(written=True))}
 
-    def _tokens(self) -> dict[object, None]:
-        changed = (token for name, token, _ in self._changes if name)
-        return dict.fromkeys((*self._known, *changed))
+    def tokens(self, *, written: bool = False) -> set[object]:
+        """The keys that were read or written; or written alone."""
+        changed = {token for name, token, _ in self._changes if name}
+        return changed if written else changed.union(self._known)
 
-    def may_change(self, other: TableStore) -> bool:
-        """Whether what was written here would be seen by what was read or written there, if both
-        were one dictionary."""
-        if self._whole or other._whole:
-            return True
-        written = {token for name, token, _ in self._changes if name}
-        return not written.isdisjoint(other._tokens())
+    @property
+    def is_whole(self) -> bool:
+        """Whether all keys, or how many there are, were read or replaced."""
+        return self._whole
 
 
 def _apply(pairs: dict[object, Pair], name: str, token: object, args: tuple[Value, ...]) -> None:
