@@ -3,7 +3,7 @@
     code --decode--> Body(instructions, regions) --flow, edits, build--> Body --assemble--> code
 
 `instruction` has the model, `versions` all that differs between Pythons, `build` emits for the
-running one, `flow` answers questions, `snapshot` and `stub` are what the frame hook begins and ends
+running one, `flow` and `loops` answer questions, `snapshot` and `stub` are what the frame hook begins and ends
 with. Pure Python; knows nothing of torch.
 """
 
@@ -24,6 +24,7 @@ from .flow import (
     successors,
 )
 from .instruction import Body, ExceptionRegion, Instruction, Position
+from .loops import loop_around, loop_heads
 from .show import show
 from .shown import in_users_order, shown_as, with_signature
 from .snapshot import FrameSnapshot
@@ -49,6 +50,8 @@ __all__ = [
     "in_users_order",
     "live_locals",
     "liveness",
+    "loop_around",
+    "loop_heads",
     "reachable",
     "secure_loads",
     "show",

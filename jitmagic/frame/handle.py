@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
+from collections.abc import Iterable
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -147,6 +148,11 @@ class Handle:
         if self._flat is None:
             self._flat = self.family.compiler.flatten(self.original.code)
         return self._flat
+
+    def leave_alone(self, callees: Iterable[CodeType]) -> None:
+        """Run functions as they are where frames of the family call them."""
+        for code in callees:
+            _frame.skip(code, self.family)
 
     @property
     def run_plainly(self) -> Original:

@@ -12,6 +12,7 @@ import gc
 import itertools
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType
@@ -115,6 +116,7 @@ class Variant:
     foresees: bool = False  # whether it has branches that go as they did when it was compiled
     surprises: int = 0  # calls in which a branch went another way than its graph goes
     inlined: tuple[str, ...] = ()  # tagged functions and modules that are part of it
+    loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)  # Trace.idle_loops
 
     def waiting(self) -> list[Later]:
         """What has not been compiled yet and can still be needed."""
@@ -338,6 +340,17 @@ class Ledger:
                     found.setdefault(guard.source, set()).update(places, guard.free_places)
         return {source: places for source, places in found.items() if places}
 
+    def differing_loops(self, snapshot: FrameSnapshot) -> frozenset[int]:
+        """The heads of loops without tensor work which rely on what differs from call to call: from
+        two variants at least, in more than numbers that are arguments, as those can be symbols.
+        """
+        differing = [
+            {head for head, guards in entry.notes.loops.items() if _differs(guards, snapshot)}
+            for entry in self._alike((*snapshot.args, *snapshot.cells))
+        ]
+        counts = Counter(itertools.chain.from_iterable(differing))
+        return frozenset(head for head, count in counts.items() if count > 1)
+
     def earlier_sizes(
         self, snapshot: FrameSnapshot
     ) -> Callable[[Source, int], tuple[int | None, ...]]:
@@ -395,6 +408,15 @@ class Ledger:
         constants = {origin for entry in entries for origin in entry.notes.constants}
         found = ((entry.notes.number, why_not(entry, snapshot, constants)) for entry in entries)
         return tuple((number, why) for number, why in found if why is not None)
+
+
+def _differs(guards: Guards, snapshot: FrameSnapshot) -> bool:
+    """Whether something that a loop relies on is another, and cannot be a symbol."""
+    return any(
+        not holds(guard, snapshot)
+        for guard in guards
+        if not (isinstance(guard, ValueEquals | InRange) and isinstance(guard.source, Argument))
+    )
 
 
 def _number_at(spec: TensorSpec | None, place: int) -> int | None:

@@ -86,6 +86,7 @@ class GraphBuilder:
         self.inference = InferenceMemory()
         self.sizes = SizeNodes(self.graph)
         self.fresh_size: Fresh | None = None  # where data may decide sizes
+        self.work = self.arithmetic = 0  # operations recorded on tensors; those on numbers
         self._sizes_made: list[Any] = []  # by the call under way
         self.entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes = TensorNodes()
@@ -236,6 +237,7 @@ class GraphBuilder:
         held += map(_value, captured)
         self._emit_modes((self.grad_enabled, self.autocast), lines)
         node = self.graph.call_function(call, (*args, captured))
+        self.root.work += 1
         specs = tuple(
             None if value is None or source is None else spec_on(value, device_of(source))
             for value, source in zip(outcome, args[1], strict=True)
@@ -263,6 +265,7 @@ class GraphBuilder:
         )
         self._describe(node, outcome, specs, lines)
         self.backwards += 1
+        self.root.work += 1
         self.unknown_strides.add(node)  # kernels of the backward choose strides as well
         node.meta["step"] = self.step()
         self.differentiates = True
@@ -278,6 +281,7 @@ class GraphBuilder:
         outcome = run_on_history(target, values, self.grad_enabled, self.sizes)
         self._emit_modes((self.grad_enabled, self.autocast), lines)
         node = self.graph.call_function(target, args)
+        self.root.work += 1
         self._describe(node, outcome, tuple(spec_on(one, device) for one in outcome), lines)
         self.unknown_strides.add(node)
         node.meta["step"] = self.step()
@@ -379,6 +383,9 @@ class GraphBuilder:
         if target is operator.pow and not isinstance(args[0], Node):
             target = torch.pow  # fx writes (-2) ** x as -2 ** x, which is -(2 ** x)
         node = self.graph.create_node(kind, target, args, kwargs)
+        is_arithmetic = all(map(_is_number, tensors_in(value)))
+        self.root.arithmetic += is_arithmetic
+        self.root.work += not is_arithmetic
         self._describe(node, value, spec_on(value, device), lines)
         node.meta["step"] = self.step()
         if self.grad_enabled and any(tensor.requires_grad for tensor in tensors_in(value)):
@@ -472,6 +479,11 @@ class GraphBuilder:
         for _, node in sorted(found, key=operator.itemgetter(0)):
             self.mutated_inputs.setdefault(node, self.step())
             self.input_writes.append(node)
+
+
+def _is_number(value: torch.Tensor) -> bool:
+    """Whether it is like the tensor of a Python number."""
+    return not value.dim() and value.dtype in (torch.int64, torch.float64, torch.bool)
 
 
 def _value(node: Node) -> Any:

@@ -37,6 +37,9 @@ __all__ = [
     "MutatedInput",
     "NumpyCall",
     "OnlyUnsupportedTensors",
+    "PlainCall",
+    "PlainFunction",
+    "PlainLoop",
     "PrintCall",
     "Reason",
     "ReferredWeakly",
@@ -313,6 +316,31 @@ class RoundOfLoop(RolledLoop):
     template = "Python runs this loop: one compiled round of it serves any number of them"
     explanation = "What comes before the loop and behind it is compiled as well."
     advice = ""
+
+
+class PlainLoop(Reason):
+    __slots__ = ()
+    rests_on = "nothing"
+    whole_loop = True
+    hooks_callees = False  # the rounds seen call nothing that would gain, and hooked calls cost more
+    template = "the rounds of this loop are plain Python, and they are many"
+    explanation = "Python runs the whole loop; what comes before it and behind it is compiled."
+    advice = "none is needed; options={{'unroll_limit': ...}} does not unroll it, fullgraph=True does"
+
+
+class PlainCall(Reason):
+    __slots__ = ()
+    rests_on = "nothing"
+    template = "a part of {name}() runs for long without tensor work"
+    explanation = "It is not inlined, but compiled by itself, and that part is left to Python."
+    advice = "call it outside of the compiled function, or accept the graph break"
+
+
+class PlainFunction(PlainCall):
+    __slots__ = ()
+    hooks_callees = False
+    template = "{name}() runs for long without tensor work"
+    explanation = "Calls are inlined to be part of a graph; Python runs what would add nothing."
 
 
 class FilledList(Reason):

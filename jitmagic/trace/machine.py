@@ -45,6 +45,16 @@ from .input_memory import check_histories
 from .library_files import is_library
 from .mortals import check_held, held_names, lets_callee_hold
 from .opcodes.registry import Returned, Signal, handler_for
+from .plain_loops import (
+    NUMBER_NODE,
+    Leaving,
+    LoopRun,
+    SeenLoop,
+    arrive_at_head,
+    check_stretch,
+    heads_of,
+    idle_loops,
+)
 from .restarts import (
     CompiledBranchRaises,
     Reached,
@@ -77,6 +87,7 @@ __all__ = ["Machine", "trace"]
 
 assert inventory.MODULES  # importing it registers all handlers and values
 
+_CHECKED_EVERY = 256  # instructions
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 
@@ -101,10 +112,11 @@ def trace(
     constants, first = Constants(), stop
     compiled_branch = True
     written = set[Source]()
+    leaving = Leaving(set(loops.plain))
     while True:
         machine = Machine(snapshot, options, stop, programs, varying, constants, dynamic, loops)
         machine.foresees, machine.compiled_branch = foresees, compiled_branch
-        machine.written_behind = written
+        machine.written_behind, machine.leaving = written, leaving
         try:
             return machine.run()
         except CompiledBranchRaises as raised:
@@ -170,6 +182,10 @@ class Machine:
         self._step_mark = 0  # how many guards there were when the root's instruction began
         self._first_loop: int | None = None
         self._instructions = 0
+        self.leaving = Leaving()
+        self.stretch = LoopRun(0, 0, 0)  # since something was recorded last
+        self.seen_loops: dict[int, SeenLoop] = {}
+        self.returned: dict[CodeType, int] = {}  # what was inlined: the effort before it
         self.root = self._root_frame()
         self.symbols.place = partial(place_of_test, self)
 
@@ -263,7 +279,8 @@ class Machine:
         guards = self._guards.finish(self.entry_state)
         constants = (*self.symbols.constants.values(), *self.symbols.counted())
         rest = self._instructions, self.graph.written(), because, constants, self.effects.lock
-        trace = Trace(name, graph, inputs, guards, effects, exit_, *rest, draws, casts)
+        plain = frozenset(self.leaving.heads), tuple(self.leaving.callees), idle_loops(self)
+        trace = Trace(name, graph, inputs, guards, effects, exit_, *rest, draws, casts, *plain)
         # An assertion that fails hands the call to eager, which runs the frame from its start.
         if self.graph.assertions and not can_assert(trace.inputs[n].spec for n in trace.mutated):
             what = "an assertion, where eager cannot run from the start again"
@@ -332,8 +349,10 @@ class Machine:
         instruction, mark = frame.instruction, len(self._guards)
         frame.next = frame.at + 1
         try:
-            if self._instructions > self.options.unroll_limit:
-                raise GraphBreak(TooManyInstructions.of(limit=self.options.unroll_limit))
+            if self.loops.may_leave and frame.at in heads_of(frame):
+                arrive_at_head(self, frame)
+            if not self._instructions % _CHECKED_EVERY:
+                self._check_length()
             return handler_for(instruction.op)(self, frame, instruction)
         except GraphBreak as broken:
             if broken.where is None:
@@ -346,6 +365,12 @@ class Machine:
             observed.mark = mark if observed.mark is None else observed.mark
             self.unwind(frame, observed)
             return None
+
+    def _check_length(self) -> None:
+        if self._instructions > self.options.unroll_limit:
+            raise GraphBreak(TooManyInstructions.of(limit=self.options.unroll_limit))
+        if self.loops.may_leave:
+            check_stretch(self)
 
     def _begin_step(self) -> None:
         self._steps += 1
@@ -369,6 +394,7 @@ class Machine:
 
     def note_backward_jump(self, frame: Frame) -> None:
         """Remember where the first loop of the root frame goes into its second round."""
+        frame.goes_back = True
         if frame is self.root and self._first_loop is None:
             self._first_loop = self._steps + 1
 
@@ -381,6 +407,25 @@ class Machine:
     @property
     def step(self) -> int:
         return self._steps
+
+    @property
+    def effort(self) -> int:
+        """How long it has taken so far, in instructions: what is recorded costs later stages."""
+        return self._instructions + NUMBER_NODE * self.graph.root.arithmetic
+
+    @property
+    def facts(self) -> int:
+        """How many guards there are."""
+        return len(self._guards)
+
+    def guards_between(self, first: int, last: int) -> list[Guard]:
+        """Those numbered from `first` up to `last`, in the order the facts were read."""
+        return self._guards.since(first)[: last - first]
+
+    @property
+    def work(self) -> int:
+        """How many operations on tensors have been recorded."""
+        return self.graph.root.work
 
     def guard(self, *guards: Guard) -> None:
         for guard in guards:
@@ -477,8 +522,10 @@ class Machine:
             self._generators.append(generator)
             self.resume(frame)  # ends at RETURN_GENERATOR
             return generator
+        begun = self.effort
         signal = self.resume(frame)
         assert isinstance(signal, Returned)
+        self.returned[function.code] = begun
         return signal.value
 
     def class_names(self, body: FunctionValue) -> dict[str, Value]:

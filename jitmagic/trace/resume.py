@@ -58,6 +58,7 @@ class Root:
     handlers: frozenset[Instruction]  # instructions that run while an exception is being handled
     rolled: set[Instruction] = field(default_factory=set)  # heads of loops that Python runs
     unrolled: set[Instruction] = field(default_factory=set)  # and of those tried, that it cannot
+    plain: set[Instruction] = field(default_factory=set)  # heads of loops that are Python's alone
     counting: set[Instruction] = field(default_factory=set)  # what may leave a list of any length
     handed_on: HandedOn = field(default_factory=HandedOn)
     lets_go: bool = False  # its resume functions alone hold what they are handed

@@ -13,12 +13,13 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from ..bytecode import loop_around
 from ..bytecode.instruction import Instruction
 from ..guards.source import Argument, Item, Source
 from ..symbols.context import Specialize
 from ..symbols.scalar import Symbol
 from ..symbols.size import DataSize, hintless
-from .breaks import FilledList, GraphBreak, RolledLoop, RoundOfLoop
+from .breaks import FilledList, GraphBreak, PlainLoop, RolledLoop, RoundOfLoop
 from .handed_on import without_index
 from .library_files import is_library
 from .result import Break, Trace
@@ -36,7 +37,9 @@ __all__ = [
     "hand_on",
     "items_of_round",
     "loops_of",
+    "idle_around",
     "note",
+    "note_plain",
     "peels",
     "rounds_vary",
     "unroll",
@@ -55,6 +58,8 @@ class Loops:
     heads: frozenset[int] = frozenset()
     unrolled: frozenset[int] = frozenset()
     filled: frozenset[Source] = frozenset()  # lists that a loop of varying length fills
+    may_leave: bool = False  # long loops without tensor work, to Python as a whole
+    plain: frozenset[int] = frozenset()  # the heads of those that are
 
 
 UNROLLED = Loops()
@@ -79,6 +84,8 @@ def rounds_vary(machine: Any, symbols: Iterable[Symbol], what: str) -> NoReturn:
 def check_head(machine: Any) -> None:
     """Break at the head of a loop that Python runs: the next instruction of the root frame."""
     at, loops = machine.root.at, machine.loops
+    if at in machine.leaving.heads:
+        raise GraphBreak(PlainLoop.of())
     if at not in loops.heads:
         return
     begun = machine.notes.root.of(_Begun).heads
@@ -126,19 +133,23 @@ def _is_foreseen(machine: Any) -> bool:
     return machine.foresees is not None and machine.foresees(machine.frame.program.body.filename)
 
 
-def loops_of(flat: FlatCode, may_roll: bool = False, peels: bool = False) -> Loops:
+def loops_of(
+    flat: FlatCode, may_roll: bool = False, peels: bool = False, may_leave: bool = False
+) -> Loops:
     """What is known of the loops of a function that was compiled before."""
     root = flat.root
 
     def numbers(heads: set[Instruction]) -> frozenset[int]:
         return frozenset(index for index, head in flat.at.items() if head in heads)
 
+    plain = numbers(root.plain)
     if not may_roll and not root.rolled and not root.counting:
-        return UNROLLED
+        return Loops(may_leave=may_leave, plain=plain)
     filled = frozenset(root.handed_on.filled)
     if flat.head in root.counting and flat.item is not None:
         filled |= {Argument(-1, flat.item)}
-    return Loops(may_roll, peels, numbers(root.rolled), numbers(root.unrolled), filled)
+    heads, unrolled = numbers(root.rolled - root.plain), numbers(root.unrolled)
+    return Loops(may_roll, peels, heads, unrolled, filled, may_leave, plain)
 
 
 def counts_of_rounds(trace: Trace) -> list[Hashable]:
@@ -157,6 +168,26 @@ def ends_at_loop(trace: Trace) -> bool:
 def begins_loop(flat: FlatCode, trace: Trace) -> bool:
     """Whether Python goes on with one behind the trace that this is no round of."""
     return ends_at_loop(trace) and flat.at[trace.exit.index] is not flat.head  # type: ignore[attr-defined]
+
+
+def note_plain(flat: FlatCode, heads: Iterable[int]) -> None:
+    """Have Python run these loops from now on, as a whole."""
+    flat.root.plain.update(flat.at[head] for head in heads if head in flat.at)
+
+
+def idle_around(flat: FlatCode, unrolled: Trace, rolled: Trace) -> list[int]:
+    """The outermost loop around the end of a trace, if its rounds recorded nothing when it was
+    unrolled: one of varying length is Python's as a whole then, not its rounds.
+    """
+    if not ends_at_loop(rolled):
+        return []
+    end, body = flat.at[rolled.exit.index], flat.root.body  # type: ignore[attr-defined]
+    known = [head for head in unrolled.idle_loops if head in flat.at]
+    around = {head: loop_around(body, flat.at[head]) for head in known}
+    return sorted(
+        (head for head, loop in around.items() if end in loop),
+        key=lambda head: -len(around[head]),
+    )[:1]
 
 
 def note(flat: FlatCode, trace: Trace) -> None:

@@ -171,6 +171,7 @@ class Program:
     body: Body
     index: dict[Instruction, int]
     handlers: list[Handler]
+    heads: frozenset[int] | None = None  # of loops; None: not looked for yet (plain_loops.py)
 
     def handler_at(self, index: int) -> Handler | None:
         """The innermost handler of an instruction."""
@@ -278,6 +279,8 @@ class Frame:
     names: dict[str, Value] = field(default_factory=dict)  # of a class body
     past_default_device: bool = False  # its mode is off in what it calls
     keyword_names: tuple[str, ...] = ()  # 3.11, 3.12: set by KW_NAMES for the CALL that follows
+    loops: dict[int, Any] = field(default_factory=dict)  # by head: its last run, plain_loops.py
+    goes_back: bool = False  # the last instruction was a backward jump
 
     @property
     def instruction(self) -> Instruction:

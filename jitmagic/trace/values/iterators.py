@@ -52,6 +52,10 @@ class IteratorValue(Value):
             return BuiltinMethodValue(self, Iterator, name)
         self.refuse(machine, f"attribute {name!r}")
 
+    def left(self) -> int | None:
+        """How many items there are still, at the most; None: that is not known."""
+        return None
+
     def truth(self, machine: Machine) -> bool:
         return True
 
@@ -78,6 +82,9 @@ class SequenceIterator(IteratorValue):
         self.index += 1
         item: Value = self.container.items[self.index - 1]
         return item
+
+    def left(self) -> int:
+        return len(self.container.items) - self.index
 
     def recipe(self, builder: Builder) -> Recipe:
         made = builder.invoke(iter, (builder(self.container),))
@@ -107,6 +114,9 @@ class ReversedIterator(IteratorValue):
         item: Value = self.container.items[self.index + 1]
         return item
 
+    def left(self) -> int:
+        return self.index + 1
+
     def recipe(self, builder: Builder) -> Recipe:
         made = builder.invoke(reversed, (builder(self.container),))
         builder.set_state(made, self.index)
@@ -131,6 +141,9 @@ class RangeIterator(IteratorValue):
             return None
         self.index += 1
         return machine.constant(self.range[self.index - 1])
+
+    def left(self) -> int:
+        return len(self.range) - self.index
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(iter, (builder.constant(self.range[self.index :]),))
@@ -207,6 +220,10 @@ class _Combined(IteratorValue):
     def __init__(self, kind: type, sources: Sequence[Value]) -> None:
         super().__init__(kind)
         self.sources = tuple(sources)
+
+    def left(self) -> int | None:
+        known = [one.left() for one in self.sources if isinstance(one, IteratorValue)]
+        return min((count for count in known if count is not None), default=None)
 
     def parts(self) -> Iterable[Value]:
         return self.sources
@@ -304,6 +321,9 @@ class FilterIterator(_Combined):
             verdict = item if self.function is None else self.function.call(machine, [item], {})
             if verdict.realize(machine).truth(machine):
                 return item
+        return None
+
+    def left(self) -> None:
         return None
 
     def recipe(self, builder: Builder) -> Recipe:

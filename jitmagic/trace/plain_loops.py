@@ -1,0 +1,185 @@
+"""Plain loops: a long loop whose rounds do no tensor work is left to Python as a whole.
+
+Comes in: the rounds of loops as the machine follows them. Goes out: a graph break before the
+outermost loop of the root frame that would be unrolled for long and records nothing, which Python
+then runs from its first round to its last (ways_on.py); or before the call of the root frame that
+runs such code. The decision is taken after a sample of rounds where the number of those left is
+known. It counts instructions and not seconds, so that every machine decides alike.
+
+Tensor work is what `GraphBuilder.work` counts: arithmetic on numbers, whether they are symbols of
+the graph or not, is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from types import CodeType
+from typing import Any
+
+from ..bytecode import loop_around, loop_heads
+from ..errors import UserLine
+from ..guards.guard import Guard
+from .breaks import GraphBreak, PlainCall, PlainFunction, PlainLoop, TooManyInstructions
+from .restarts import Restart, Stop
+from .state import Frame
+from .values.base import Lazy
+from .values.iterators import IteratorValue
+
+__all__ = ["NUMBER_NODE", "Leaving", "LoopRun", "SeenLoop", "arrive_at_head", "check_stretch", "heads_of", "idle_loops"]
+
+_LONGEST = 30_000  # instructions without tensor work: 0.4 s at the 12 µs that one takes to follow
+NUMBER_NODE = 100  # what arithmetic on a symbol costs all stages: 1.2 to 1.6 ms, in instructions
+_SAMPLE = _LONGEST // 10  # after so many, what is left of a loop is estimated
+
+
+@dataclass(eq=False)
+class Leaving:
+    """What the attempts at one trace leave to Python: heads of loops, by number of instruction of
+    the root frame's code, and functions that nothing else is expected of.
+    """
+
+    heads: set[int] = field(default_factory=set)
+    callees: dict[CodeType, None] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class LoopRun:
+    """One run of a loop, from its entry on; the numbers are the machine's at that time."""
+
+    step: int
+    effort: int
+    work: int
+    facts: int = 0  # guards
+    rounds: int = 0
+    second: int = 0  # the step at which its second round began
+
+
+@dataclass(eq=False, slots=True)
+class SeenLoop:
+    """Of all runs of a loop of the root frame: whether a round has recorded something, and the
+    guards that its rounds have added, as spans of numbers.
+    """
+
+    is_idle: bool = True
+    facts: list[tuple[int, int]] = field(default_factory=list)
+
+    def see(self, machine: Any, run: LoopRun) -> None:
+        """A round has ended."""
+        self.is_idle &= run.work == machine.work
+        if self.facts and self.facts[-1][0] == run.facts:
+            self.facts.pop()
+        self.facts.append((run.facts, machine.facts))
+
+
+def idle_loops(machine: Any) -> dict[int, tuple[Guard, ...]]:
+    """The loops of the root frame of which at least one round was followed and none has recorded
+    anything, by their heads, with the guards that their rounds have added.
+    """
+    seen: dict[int, SeenLoop] = machine.seen_loops
+    return {
+        head: tuple(guard for span in loop.facts for guard in machine.guards_between(*span))
+        for head, loop in seen.items()
+        if loop.is_idle
+    }
+
+
+def heads_of(frame: Frame) -> frozenset[int]:
+    """The numbers of the instructions that loops of a frame's code begin with."""
+    program = frame.program
+    if program.heads is None:
+        program.heads = frozenset(program.index[head] for head in loop_heads(program.body))
+    return program.heads
+
+
+def arrive_at_head(machine: Any, frame: Frame) -> None:
+    """A frame is at the head of a loop: at its entry, or (`frame.goes_back`) behind a round."""
+    run, goes_back = frame.loops.get(frame.at), frame.goes_back
+    frame.goes_back = False
+    if not goes_back or run is None:
+        run = frame.loops[frame.at] = LoopRun(0, 0, 0) if goes_back else run_begins(machine)
+    if not goes_back:
+        return
+    run.rounds += 1
+    run.second = run.second or machine.step
+    if frame is machine.root:
+        machine.seen_loops.setdefault(frame.at, SeenLoop()).see(machine, run)
+    _estimate(machine, frame, run)
+
+
+def run_begins(machine: Any) -> LoopRun:
+    """A loop is entered now."""
+    return LoopRun(machine.step, machine.effort, machine.work, machine.facts)
+
+
+def _estimate(machine: Any, frame: Frame, run: LoopRun) -> None:
+    """End the graph where the rounds that are left would be unrolled for too long."""
+    done = machine.effort - run.effort
+    if done < _SAMPLE or (left := _rounds_left(frame)) is None:
+        return
+    expected = done + done // run.rounds * left
+    if run.work == machine.work:
+        if expected > _LONGEST:
+            _leave_to_python(machine)
+    elif done > machine.options.unroll_limit // 10 and expected > machine.options.unroll_limit:
+        reason = TooManyInstructions.of(limit=machine.options.unroll_limit)
+        if frame is not machine.root or not run.step:
+            raise GraphBreak(reason)
+        # What resumes at the second round is one round, compiled once for all that follow.
+        raise Restart(Stop(run.second, reason, frame.line()))
+
+
+def _rounds_left(frame: Frame) -> int | None:
+    """How often a `for` loop goes on; None: that is not known."""
+    if frame.instruction.op != "FOR_ITER" or (top := frame.stack[-1]) is None:
+        return None
+    iterator = top.real if isinstance(top, Lazy) else top
+    return iterator.left() if isinstance(iterator, IteratorValue) else None
+
+
+def check_stretch(machine: Any) -> None:
+    """Called now and then: end the graph where nothing has been recorded for long."""
+    if machine.work != machine.stretch.work:
+        machine.stretch = run_begins(machine)
+    elif machine.effort - machine.stretch.effort > _LONGEST:
+        _leave_to_python(machine)
+
+
+def _leave_to_python(machine: Any) -> None:
+    """The outermost loop of the root frame that is running and has recorded nothing, else the call
+    that runs the loop, or whatever it is that takes so long.
+    """
+    root: Frame = machine.root
+    plain = [
+        (run.step, at)
+        for at, run in root.loops.items()
+        if run.rounds and run.work == machine.work and _is_in_loop(root, at)
+    ]
+    if plain:
+        step, at = min(plain)
+        machine.leaving.heads.add(at)
+        _leave_callees(machine, root.loops[at])
+        raise Restart(Stop(step or machine.step, PlainLoop.of(), _line_at(root, at)))
+    if len(machine.frames) > 1:
+        _leave_callees(machine, machine.stretch)
+        callee = machine.frames[1].program
+        is_plain = callee.code in machine.leaving.callees  # it has returned before: a recursion
+        raise GraphBreak((PlainFunction if is_plain else PlainCall).of(name=callee.body.name))
+
+
+def _is_in_loop(frame: Frame, head: int) -> bool:
+    program = frame.program
+    loop = loop_around(program.body, program.body.instructions[head])
+    return program.body.instructions[frame.at] in loop
+
+
+def _line_at(frame: Frame, at: int) -> UserLine:
+    line = frame.line()
+    return replace(line, lineno=frame.program.body.instructions[at].lineno or line.lineno)
+
+
+def _leave_callees(machine: Any, since: LoopRun) -> None:
+    """Functions that were called and returned since then, when nothing was recorded."""
+    begun: dict[CodeType, int] = machine.returned
+    machine.leaving.callees.update(
+        (code, None) for code, at in begun.items() if at >= since.effort
+    )
