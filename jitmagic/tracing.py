@@ -43,6 +43,7 @@ from .trace.rolled import (
     items_of_round,
     loops_of,
     note,
+    note_open,
     note_plain,
     unroll,
 )
@@ -149,6 +150,9 @@ def _trace_loops(
         unroll(flat)
         traced = trace(snapshot, options, stop, varying, dynamic, *_known(handle))
     run = partial(trace, snapshot, options, stop, numbers, dynamic)
+    if not options.fullgraph and (plain := note_open(flat, traced)):
+        note_plain(flat, plain)
+        traced = run(*_known(handle))
     rounds = [] if options.fullgraph else counts_of_rounds(traced)
     if rounds:
         rolled = run(*_known(handle, may_roll=True))

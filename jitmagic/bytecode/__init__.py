@@ -3,8 +3,8 @@
     code --decode--> Body(instructions, regions) --flow, edits, build--> Body --assemble--> code
 
 `instruction` has the model, `versions` all that differs between Pythons, `build` emits for the
-running one, `flow` and `loops` answer questions, `snapshot` and `stub` are what the frame hook begins and ends
-with. Pure Python; knows nothing of torch.
+running one, `flow` and `loops` answer questions, `snapshot` and `stub` are what the frame hook
+begins and ends with. Pure Python; knows nothing of torch.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ..budget import check
 from ..errors import ASSERTION, UserLine
 from ..spec import TensorSpec
 from .autocast import DEVICES, OFF, Autocast, KeptCasts, cast_result, read_autocast
@@ -169,6 +170,7 @@ class GraphBuilder:
         """Record a call of a function, or of a method by name; the result with nodes in place of
         tensors. Raises DataDependent, EagerRaises, MixedDevices.
         """
+        check()
         args, kwargs = (*args,), dict(kwargs or {})
         if self.sizes.are_used:
             self._emit_modes((self.grad_enabled, self.autocast), lines)

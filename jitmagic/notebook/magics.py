@@ -33,7 +33,7 @@ from ..api import handle_of, jit, prepare, untag
 from ..diagnostics.timing import Timing
 from ..errors import RUN_NAME, JitmagicError, notebook_shell
 from ..late import load as load_module
-from ..options import ALIASES, BACKENDS, MODES
+from ..options import ALIASES, BACKENDS, MODES, make_options
 from ..progress import new_wait
 from .cell import Definition, Part, Plain, Run, future_flags, split_cell
 from .completion import install_completion, remove_completion
@@ -75,6 +75,7 @@ class _Parser(argparse.ArgumentParser):
         return f" (did you mean {', '.join(near)}?)" if near else ""
 
 
+CELL_SECONDS = 20.0  # that one compile of a cell may take; somebody watches the cell
 PATIENCE = 1.0  # seconds that a call of a cell's function waits for kernels; then it runs as eager
 _USAGE = (
     "%%%%compile [--mode M] [--backend B] [--fullgraph] [--dynamic] [--explain] [--annotate]"
@@ -138,6 +139,8 @@ class CompileMagics(Magics):
         further: dict[str, Any] = {"notices": "never"} if wanted.quiet else {}
         if not (wanted.explain or wanted.annotate or wanted.time):  # which are about the compile
             further["background"] = PATIENCE
+        if make_options().compile_seconds is None:
+            further["compile_seconds"] = CELL_SECONDS
         options["options"] = further
         source = self.shell.transform_cell(cell)
         caller = sys._getframe(2).f_code  # the cell, which called run_cell_magic

@@ -32,6 +32,7 @@ __all__ = [
     "InlineTooDeep",
     "KeptCast",
     "LoopIterator",
+    "LoopOfBreaks",
     "Mortal",
     "MutatedGenerator",
     "MutatedInput",
@@ -322,10 +323,19 @@ class PlainLoop(Reason):
     __slots__ = ()
     rests_on = "nothing"
     whole_loop = True
-    hooks_callees = False  # the rounds seen call nothing that would gain, and hooked calls cost more
+    hooks_callees = (
+        False  # the rounds seen call nothing that would gain, and hooked calls cost more
+    )
     template = "the rounds of this loop are plain Python, and they are many"
     explanation = "Python runs the whole loop; what comes before it and behind it is compiled."
-    advice = "none is needed; options={{'unroll_limit': ...}} does not unroll it, fullgraph=True does"
+    advice = "compute it outside of the compiled function; fullgraph=True unrolls it"
+
+
+class LoopOfBreaks(PlainLoop):
+    __slots__ = ()
+    hooks_callees = True
+    template = "the rounds of this loop record nothing between their graph breaks"
+    explanation = "Python runs the whole loop, what it calls is compiled; so is what follows."
 
 
 class PlainCall(Reason):

@@ -179,13 +179,21 @@ def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
     _restore(writer, exit_, root.live[breaking] | exit_.held)
     writer.put(build.jump(copies[call_group(root.body, breaking)[0]]))
     region = run_by_python(root, breaking, exit_.reason.whole_loop)
-    tails = [_leave(body, copies, flat, exit_, way, region, scope) for way in ways_on(root, breaking, region)]
+    tails = [
+        _leave(body, copies, flat, exit_, way, region, scope)
+        for way in ways_on(root, breaking, region)
+    ]
     is_alone = len(region) == 1
     if is_alone and _is_call_form(breaking):
         _load_plainly(copies[breaking])
     if is_alone or None in exit_.stack:
         _bind_methods(body)
-    body.instructions = [*build.prologue(), *writer.code, *body.instructions, *chain.from_iterable(tails)]
+    body.instructions = [
+        *build.prologue(),
+        *writer.code,
+        *body.instructions,
+        *chain.from_iterable(tails),
+    ]
     _name_free_variable(body, copies[breaking], root.body.freevars)
     return body
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from types import CodeType
 
+from ..budget import OutOfTime, check
 from ..bytecode.snapshot import FrameSnapshot
 from ..errors import UserLine
 from ..graph.builder import GraphBuilder
@@ -54,6 +55,7 @@ from .plain_loops import (
     check_stretch,
     heads_of,
     idle_loops,
+    open_loops,
 )
 from .restarts import (
     CompiledBranchRaises,
@@ -132,6 +134,9 @@ def trace(
             stop = earlier(restart.stop, stop)
             written |= {leaf.source for leaf in machine.notes.root.casts_behind()}
             release_tracebacks(restart)
+        except OutOfTime as over:
+            over.guards = machine.known()
+            raise
         except Exception as error:  # code that takes ints for granted, ours or torch's
             constants, stop = all_sizes(constants, machine.symbols, error), first
             release_tracebacks(error)
@@ -219,6 +224,10 @@ class Machine:
         self.symbols.results = self.graph.sizes.inputs
         return self.symbols.data_size(least, most, self.where())
 
+    def known(self) -> tuple[Guard, ...]:
+        """The facts relied on so far: calls that share them go the same way up to here."""
+        return self._guards.finish(self.entry_state)
+
     def forget(self) -> None:
         """Let go of everything: what the user's call was given does not wait for the collector."""
         for generator in self._generators:
@@ -280,6 +289,7 @@ class Machine:
         constants = (*self.symbols.constants.values(), *self.symbols.counted())
         rest = self._instructions, self.graph.written(), because, constants, self.effects.lock
         plain = frozenset(self.leaving.heads), tuple(self.leaving.callees), idle_loops(self)
+        plain = (*plain, open_loops(self) if isinstance(exit_, Break) else {})
         trace = Trace(name, graph, inputs, guards, effects, exit_, *rest, draws, casts, *plain)
         # An assertion that fails hands the call to eager, which runs the frame from its start.
         if self.graph.assertions and not can_assert(trace.inputs[n].spec for n in trace.mutated):
@@ -369,6 +379,7 @@ class Machine:
     def _check_length(self) -> None:
         if self._instructions > self.options.unroll_limit:
             raise GraphBreak(TooManyInstructions.of(limit=self.options.unroll_limit))
+        check()
         if self.loops.may_leave:
             check_stretch(self)
 

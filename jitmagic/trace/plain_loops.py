@@ -21,11 +21,22 @@ from ..errors import UserLine
 from ..guards.guard import Guard
 from .breaks import GraphBreak, PlainCall, PlainFunction, PlainLoop, TooManyInstructions
 from .restarts import Restart, Stop
+from .result import OpenLoop
 from .state import Frame
 from .values.base import Lazy
 from .values.iterators import IteratorValue
 
-__all__ = ["NUMBER_NODE", "Leaving", "LoopRun", "SeenLoop", "arrive_at_head", "check_stretch", "heads_of", "idle_loops"]
+__all__ = [
+    "NUMBER_NODE",
+    "Leaving",
+    "LoopRun",
+    "SeenLoop",
+    "arrive_at_head",
+    "check_stretch",
+    "heads_of",
+    "idle_loops",
+    "open_loops",
+]
 
 _LONGEST = 30_000  # instructions without tensor work: 0.4 s at the 12 µs that one takes to follow
 NUMBER_NODE = 100  # what arithmetic on a symbol costs all stages: 1.2 to 1.6 ms, in instructions
@@ -81,6 +92,18 @@ def idle_loops(machine: Any) -> dict[int, tuple[Guard, ...]]:
         for head, loop in seen.items()
         if loop.is_idle
     }
+
+
+def open_loops(machine: Any) -> dict[int, OpenLoop]:
+    """The loops of the root frame that the trace ends in, by their heads."""
+    root: Frame = machine.root
+    found = {}
+    for at in heads_of(root):
+        if _is_in_loop(root, at):
+            run = root.loops.get(at, LoopRun(0, 0, 0))
+            went_round = run.rounds > 0 or (root.goes_back and root.at == at)
+            found[at] = OpenLoop(not run.step, went_round, run.work != machine.work)
+    return found
 
 
 def heads_of(frame: Frame) -> frozenset[int]:
@@ -180,6 +203,4 @@ def _line_at(frame: Frame, at: int) -> UserLine:
 def _leave_callees(machine: Any, since: LoopRun) -> None:
     """Functions that were called and returned since then, when nothing was recorded."""
     begun: dict[CodeType, int] = machine.returned
-    machine.leaving.callees.update(
-        (code, None) for code, at in begun.items() if at >= since.effort
-    )
+    machine.leaving.callees.update((code, None) for code, at in begun.items() if at >= since.effort)

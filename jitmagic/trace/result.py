@@ -345,6 +345,17 @@ class Break(Exit):
 
 
 @dataclass(frozen=True, slots=True)
+class OpenLoop:
+    """A loop that a graph break is in: whether the trace began inside of it, too, whether it went
+    from one round to the next, and whether it has recorded operations in it.
+    """
+
+    began_inside: bool
+    went_round: bool
+    recorded: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """The result of tracing one frame."""
 
@@ -365,6 +376,7 @@ class Trace:
     plain_callees: tuple[CodeType, ...] = ()  # functions that run for long and record nothing
     idle_loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)
     """Heads of loops that were unrolled and recorded nothing, with what their rounds relied on."""
+    open_loops: Mapping[int, OpenLoop] = field(default_factory=dict)  # that it ends in, by heads
 
     @property
     def spent_results(self) -> tuple[int, ...]:

@@ -59,6 +59,8 @@ class Root:
     rolled: set[Instruction] = field(default_factory=set)  # heads of loops that Python runs
     unrolled: set[Instruction] = field(default_factory=set)  # and of those tried, that it cannot
     plain: set[Instruction] = field(default_factory=set)  # heads of loops that are Python's alone
+    calling: set[Instruction] = field(default_factory=set)  # those of them that consist of breaks
+    recording: set[Instruction] = field(default_factory=set)  # and of loops with tensor work
     counting: set[Instruction] = field(default_factory=set)  # what may leave a list of any length
     handed_on: HandedOn = field(default_factory=HandedOn)
     lets_go: bool = False  # its resume functions alone hold what they are handed

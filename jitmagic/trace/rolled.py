@@ -19,7 +19,7 @@ from ..guards.source import Argument, Item, Source
 from ..symbols.context import Specialize
 from ..symbols.scalar import Symbol
 from ..symbols.size import DataSize, hintless
-from .breaks import FilledList, GraphBreak, PlainLoop, RolledLoop, RoundOfLoop
+from .breaks import FilledList, GraphBreak, LoopOfBreaks, PlainLoop, RolledLoop, RoundOfLoop
 from .handed_on import without_index
 from .library_files import is_library
 from .result import Break, Trace
@@ -35,10 +35,11 @@ __all__ = [
     "counts_of_rounds",
     "ends_at_loop",
     "hand_on",
+    "idle_around",
     "items_of_round",
     "loops_of",
-    "idle_around",
     "note",
+    "note_open",
     "note_plain",
     "peels",
     "rounds_vary",
@@ -60,6 +61,7 @@ class Loops:
     filled: frozenset[Source] = frozenset()  # lists that a loop of varying length fills
     may_leave: bool = False  # long loops without tensor work, to Python as a whole
     plain: frozenset[int] = frozenset()  # the heads of those that are
+    calling: frozenset[int] = frozenset()  # and of those of them whose callees are compiled
 
 
 UNROLLED = Loops()
@@ -85,7 +87,7 @@ def check_head(machine: Any) -> None:
     """Break at the head of a loop that Python runs: the next instruction of the root frame."""
     at, loops = machine.root.at, machine.loops
     if at in machine.leaving.heads:
-        raise GraphBreak(PlainLoop.of())
+        raise GraphBreak((LoopOfBreaks if at in loops.calling else PlainLoop).of())
     if at not in loops.heads:
         return
     begun = machine.notes.root.of(_Begun).heads
@@ -144,12 +146,12 @@ def loops_of(
 
     plain = numbers(root.plain)
     if not may_roll and not root.rolled and not root.counting:
-        return Loops(may_leave=may_leave, plain=plain)
+        return Loops(may_leave=may_leave, plain=plain, calling=numbers(root.calling))
     filled = frozenset(root.handed_on.filled)
     if flat.head in root.counting and flat.item is not None:
         filled |= {Argument(-1, flat.item)}
     heads, unrolled = numbers(root.rolled - root.plain), numbers(root.unrolled)
-    return Loops(may_roll, peels, heads, unrolled, filled, may_leave, plain)
+    return Loops(may_roll, peels, heads, unrolled, filled, may_leave, plain, numbers(root.calling))
 
 
 def counts_of_rounds(trace: Trace) -> list[Hashable]:
@@ -173,6 +175,22 @@ def begins_loop(flat: FlatCode, trace: Trace) -> bool:
 def note_plain(flat: FlatCode, heads: Iterable[int]) -> None:
     """Have Python run these loops from now on, as a whole."""
     flat.root.plain.update(flat.at[head] for head in heads if head in flat.at)
+
+
+def note_open(flat: FlatCode, trace: Trace) -> list[int]:
+    """The loops of a graph break whose rounds record nothing from one break to the next: only the
+    breaks are left of them, which Python runs in a row. Their callees may be compiled.
+    """
+    root, found = flat.root, []
+    for head, loop in trace.open_loops.items():
+        if head not in flat.at:
+            continue
+        if loop.recorded:
+            root.recording.add(flat.at[head])
+        elif loop.began_inside and loop.went_round and flat.at[head] not in root.recording:
+            found.append(head)
+    root.calling.update(flat.at[head] for head in found)
+    return found
 
 
 def idle_around(flat: FlatCode, unrolled: Trace, rolled: Trace) -> list[int]:
