@@ -22,6 +22,7 @@ from ..numpy_emulation import ARRAY_SCALARS, np
 from ..result import Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
+from .default_device import DeviceBlock
 from .iterators import IteratorValue, RangeIterator, StepIterator
 
 __all__ = [
@@ -86,6 +87,11 @@ class ConstantValue(Value):
             machine.guard(ValueEquals(self.source, self.value))
             self._value_guarded = True
         return self.value
+
+    def enter(self, machine: Machine) -> tuple[Value, Value]:
+        if not isinstance(self.value, torch.device):
+            self.refuse(machine, "with")
+        return DeviceBlock(machine, self.as_constant(machine)), self
 
     def identity(self) -> object:
         single = isinstance(self.value, _SINGLE_TYPES) or any(self.value is s for s in _SINGLETONS)
