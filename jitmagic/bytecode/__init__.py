@@ -24,7 +24,7 @@ from .flow import (
     successors,
 )
 from .instruction import Body, ExceptionRegion, Instruction, Position
-from .loops import loop_around, loop_heads
+from .loops import loops_in
 from .show import show
 from .shown import in_users_order, shown_as, with_signature
 from .snapshot import FrameSnapshot
@@ -50,8 +50,7 @@ __all__ = [
     "in_users_order",
     "live_locals",
     "liveness",
-    "loop_around",
-    "loop_heads",
+    "loops_in",
     "reachable",
     "secure_loads",
     "show",

@@ -53,8 +53,8 @@ from .plain_loops import (
     SeenLoop,
     arrive_at_head,
     check_stretch,
-    heads_of,
     idle_loops,
+    loops_of,
     open_loops,
 )
 from .restarts import (
@@ -359,9 +359,10 @@ class Machine:
         instruction, mark = frame.instruction, len(self._guards)
         frame.next = frame.at + 1
         try:
-            if self.loops.may_leave and frame.at in heads_of(frame):
+            if self.loops.may_leave and frame.at in loops_of(self, frame):
                 arrive_at_head(self, frame)
-            if not self._instructions % _CHECKED_EVERY:
+            number = self._instructions
+            if not number % _CHECKED_EVERY or number > self.options.unroll_limit:
                 self._check_length()
             return handler_for(instruction.op)(self, frame, instruction)
         except GraphBreak as broken:

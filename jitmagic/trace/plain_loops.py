@@ -12,11 +12,11 @@ the graph or not, is none.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any
 
-from ..bytecode import loop_around, loop_heads
 from ..errors import UserLine
 from ..guards.guard import Guard
 from .breaks import GraphBreak, PlainCall, PlainFunction, PlainLoop, TooManyInstructions
@@ -98,20 +98,20 @@ def open_loops(machine: Any) -> dict[int, OpenLoop]:
     """The loops of the root frame that the trace ends in, by their heads."""
     root: Frame = machine.root
     found = {}
-    for at in heads_of(root):
-        if _is_in_loop(root, at):
+    for at, loop in loops_of(machine, root).items():
+        if root.at in loop:
             run = root.loops.get(at, LoopRun(0, 0, 0))
             went_round = run.rounds > 0 or (root.goes_back and root.at == at)
             found[at] = OpenLoop(not run.step, went_round, run.work != machine.work)
     return found
 
 
-def heads_of(frame: Frame) -> frozenset[int]:
-    """The numbers of the instructions that loops of a frame's code begin with."""
-    program = frame.program
-    if program.heads is None:
-        program.heads = frozenset(program.index[head] for head in loop_heads(program.body))
-    return program.heads
+def loops_of(machine: Any, frame: Frame) -> Mapping[int, frozenset[int]]:
+    """The loops of a frame's code, by the numbers of their heads. A resume function begins in the
+    middle of one: its loops are those of the function that it is a part of.
+    """
+    known: Mapping[int, frozenset[int]] | None = machine.loops.bodies
+    return known if frame is machine.root and known is not None else frame.program.loops_of()
 
 
 def arrive_at_head(machine: Any, frame: Frame) -> None:
@@ -172,10 +172,11 @@ def _leave_to_python(machine: Any) -> None:
     that runs the loop, or whatever it is that takes so long.
     """
     root: Frame = machine.root
+    bodies = loops_of(machine, root)
     plain = [
         (run.step, at)
         for at, run in root.loops.items()
-        if run.rounds and run.work == machine.work and _is_in_loop(root, at)
+        if run.rounds and run.work == machine.work and root.at in bodies[at]
     ]
     if plain:
         step, at = min(plain)
@@ -187,12 +188,6 @@ def _leave_to_python(machine: Any) -> None:
         callee = machine.frames[1].program
         is_plain = callee.code in machine.leaving.callees  # it has returned before: a recursion
         raise GraphBreak((PlainFunction if is_plain else PlainCall).of(name=callee.body.name))
-
-
-def _is_in_loop(frame: Frame, head: int) -> bool:
-    program = frame.program
-    loop = loop_around(program.body, program.body.instructions[head])
-    return program.body.instructions[frame.at] in loop
 
 
 def _line_at(frame: Frame, at: int) -> UserLine:

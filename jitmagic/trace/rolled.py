@@ -9,11 +9,10 @@ loop (a generator's), or a round needs to know which one it is.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ..bytecode import loop_around
 from ..bytecode.instruction import Instruction
 from ..guards.source import Argument, Item, Source
 from ..symbols.context import Specialize
@@ -62,6 +61,7 @@ class Loops:
     may_leave: bool = False  # long loops without tensor work, to Python as a whole
     plain: frozenset[int] = frozenset()  # the heads of those that are
     calling: frozenset[int] = frozenset()  # and of those of them whose callees are compiled
+    bodies: Mapping[int, frozenset[int]] | None = None  # all loops of the root frame, by heads
 
 
 UNROLLED = Loops()
@@ -144,14 +144,24 @@ def loops_of(
     def numbers(heads: set[Instruction]) -> frozenset[int]:
         return frozenset(index for index, head in flat.at.items() if head in heads)
 
-    plain = numbers(root.plain)
+    plain = may_leave, numbers(root.plain), numbers(root.calling), _bodies(flat)
     if not may_roll and not root.rolled and not root.counting:
-        return Loops(may_leave=may_leave, plain=plain, calling=numbers(root.calling))
+        return Loops(False, False, frozenset(), frozenset(), frozenset(), *plain)
     filled = frozenset(root.handed_on.filled)
     if flat.head in root.counting and flat.item is not None:
         filled |= {Argument(-1, flat.item)}
     heads, unrolled = numbers(root.rolled - root.plain), numbers(root.unrolled)
-    return Loops(may_roll, peels, heads, unrolled, filled, may_leave, plain, numbers(root.calling))
+    return Loops(may_roll, peels, heads, unrolled, filled, *plain)
+
+
+def _bodies(flat: FlatCode) -> dict[int, frozenset[int]]:
+    """The root's loops in the numbers of a function's own code, which may begin inside of one."""
+    numbers = {instruction: number for number, instruction in flat.at.items()}
+    return {
+        numbers[head]: frozenset(numbers[one] for one in loop if one in numbers)
+        for head, loop in flat.root.loops.items()
+        if head in numbers
+    }
 
 
 def counts_of_rounds(trace: Trace) -> list[Hashable]:
@@ -183,8 +193,6 @@ def note_open(flat: FlatCode, trace: Trace) -> list[int]:
     """
     root, found = flat.root, []
     for head, loop in trace.open_loops.items():
-        if head not in flat.at:
-            continue
         if loop.recorded:
             root.recording.add(flat.at[head])
         elif loop.began_inside and loop.went_round and flat.at[head] not in root.recording:
@@ -199,9 +207,8 @@ def idle_around(flat: FlatCode, unrolled: Trace, rolled: Trace) -> list[int]:
     """
     if not ends_at_loop(rolled):
         return []
-    end, body = flat.at[rolled.exit.index], flat.root.body  # type: ignore[attr-defined]
-    known = [head for head in unrolled.idle_loops if head in flat.at]
-    around = {head: loop_around(body, flat.at[head]) for head in known}
+    end = flat.at[rolled.exit.index]  # type: ignore[attr-defined]
+    around = {head: flat.root.loops[flat.at[head]] for head in unrolled.idle_loops}
     return sorted(
         (head for head, loop in around.items() if end in loop),
         key=lambda head: -len(around[head]),

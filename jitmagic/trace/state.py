@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 
 from ..bytecode.decode import decode
 from ..bytecode.instruction import Body, Instruction
+from ..bytecode.loops import loops_in
 from ..errors import UserLine
 from ..guards.guard import (
     ClassFact,
@@ -171,7 +172,16 @@ class Program:
     body: Body
     index: dict[Instruction, int]
     handlers: list[Handler]
-    heads: frozenset[int] | None = None  # of loops; None: not looked for yet (plain_loops.py)
+    loops: dict[int, frozenset[int]] | None = None  # by heads; None: not looked for yet
+
+    def loops_of(self) -> dict[int, frozenset[int]]:
+        """The loops, by the numbers of their heads."""
+        if self.loops is None:
+            self.loops = {
+                self.index[head]: frozenset(map(self.index.__getitem__, loop))
+                for head, loop in loops_in(self.body).items()
+            }
+        return self.loops
 
     def handler_at(self, index: int) -> Handler | None:
         """The innermost handler of an instruction."""

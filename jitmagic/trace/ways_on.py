@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ..bytecode import Body, Instruction, loop_around, stack_depths
+from ..bytecode import Body, Instruction, stack_depths
 from ..bytecode.flow import stack_effect
 from ..bytecode.versions import RUNNING
 from .resume import Root
@@ -39,7 +39,7 @@ def run_by_python(root: Root, breaking: Instruction, whole_loop: bool) -> frozen
     """
     if not whole_loop:
         return frozenset({breaking})
-    region = set(loop_around(root.body, breaking))
+    region = set(root.loops[breaking])
     work = list(region)
     while work:
         for way in _edges(root.body, work.pop()):

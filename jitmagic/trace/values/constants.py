@@ -22,12 +22,12 @@ from ..numpy_emulation import ARRAY_SCALARS, np
 from ..result import Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
-from .default_device import DeviceBlock
 from .iterators import IteratorValue, RangeIterator, StepIterator
 
 __all__ = [
     "ATOMS",
     "BINARY",
+    "BLOCKS",
     "COMPARE",
     "UNARY",
     "ConstantMethodValue",
@@ -54,6 +54,9 @@ COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 UNARY: dict[str, Callable[[Any], Any]] = {
     "-": operator.neg, "+": operator.pos, "~": operator.invert,
 }  # fmt: skip
+
+BLOCKS: dict[type, Callable[[Machine, Any], Value]] = {}
+"""By type of constants that are context managers: what enters one gives its `__exit__`."""
 
 _SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
 _SINGLE_TYPES = (torch.dtype, torch.layout, torch.memory_format)  # one object per value
@@ -89,9 +92,9 @@ class ConstantValue(Value):
         return self.value
 
     def enter(self, machine: Machine) -> tuple[Value, Value]:
-        if not isinstance(self.value, torch.device):
+        if (begin := BLOCKS.get(type(self.value))) is None:
             self.refuse(machine, "with")
-        return DeviceBlock(machine, self.as_constant(machine)), self
+        return begin(machine, self.as_constant(machine)), self
 
     def identity(self) -> object:
         single = isinstance(self.value, _SINGLE_TYPES) or any(self.value is s for s in _SINGLETONS)

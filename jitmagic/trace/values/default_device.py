@@ -19,8 +19,9 @@ from torch.utils._device import DeviceContext, _device_constructors
 from ..breaks import GraphBreak, RefusedTorchCall
 from ..result import Perform, Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
+from .constants import BLOCKS
 
-__all__ = ["DeviceBlock", "default_device", "on_default_device", "set_default_device"]
+__all__ = ["default_device", "on_default_device", "set_default_device"]
 
 _CPU = torch.device("cpu")
 
@@ -86,6 +87,9 @@ class DeviceBlock(Value):
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(_entered, (builder.constant(self.device),))
+
+
+BLOCKS[torch.device] = DeviceBlock
 
 
 def _entered(device: torch.device) -> Any:
