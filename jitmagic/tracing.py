@@ -145,7 +145,7 @@ def _trace_loops(
     numbers = varying if not items else items | (varying or frozenset())
     traced = trace(snapshot, options, stop, numbers, dynamic, *_known(handle))
     note_plain(flat, traced.plain_loops)
-    handle.leave_alone(traced.plain_callees)
+    handle.family.leave_alone(traced.plain_callees)
     if any(constant.origin in items for constant in traced.specialized):
         unroll(flat)
         traced = trace(snapshot, options, stop, varying, dynamic, *_known(handle))

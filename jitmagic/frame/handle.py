@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Iterable
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -32,7 +31,7 @@ from .native import Dispatcher, Entry, continue_with
 from .original import Original
 from .retries import FOREVER, Retries
 from .skip import is_of_library, users_line
-from .stance import OnMiss, on_miss, tell_of_stance
+from .stance import OnMiss, on_miss
 from .warned import growth_warning, limit_warning
 
 __all__ = ["Handle", "all_handles"]
@@ -74,6 +73,7 @@ class Handle:
         self._hooked = None if plain else family
         self._compiling_thread: int | None = None
         self.building: Begun | None = None  # while kernels are being built in the background
+        self._began_as_eager = not root  # under the stance eager_then_compile
         self._lock = threading.RLock()
         self.serial = next(_serials)
         self.dispatcher = Dispatcher(original.qualname, original.arity, self._missed, self._failed)
@@ -148,11 +148,6 @@ class Handle:
         if self._flat is None:
             self._flat = self.family.compiler.flatten(self.original.code)
         return self._flat
-
-    def leave_alone(self, callees: Iterable[CodeType]) -> None:
-        """Run functions as they are where frames of the family call them."""
-        for code in callees:
-            _frame.skip(code, self.family)
 
     @property
     def run_plainly(self) -> Original:
@@ -230,7 +225,9 @@ class Handle:
                 self._tell_of_plain_python(watched, partly=False)
             return self.original.run(values)
         asked = on_miss()
-        tell_of_stance(self.family.told, self.label, bool(self.dispatcher.entries))
+        if asked is OnMiss.EAGER_FIRST:
+            asked = OnMiss.COMPILE if self._began_as_eager else OnMiss.EAGER
+            self._began_as_eager = True
         if self._given_up is None and asked is OnMiss.RAISE:
             raise self._refused_by_stance(values)
         if asked is not OnMiss.COMPILE:
@@ -488,6 +485,7 @@ class Handle:
             self.ledger.forget()
             self._given_up, self.building, self._retries = self._declared, None, None
             self._flat = None if self._root else self._flat
+            self._began_as_eager = not self._root
 
     def drop(self) -> None:
         """Take out all entries, and the stub that the hook may have put on the code."""

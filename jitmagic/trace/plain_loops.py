@@ -33,9 +33,10 @@ __all__ = [
     "SeenLoop",
     "arrive_at_head",
     "check_stretch",
-    "heads_of",
     "idle_loops",
+    "loops_of",
     "open_loops",
+    "run_begins",
 ]
 
 _LONGEST = 30_000  # instructions without tensor work: 0.4 s at the 12 µs that one takes to follow

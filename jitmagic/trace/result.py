@@ -67,6 +67,7 @@ __all__ = [
     "InputKind",
     "Invoke",
     "NewInstance",
+    "OpenLoop",
     "Perform",
     "Recipe",
     "ReplaceDict",

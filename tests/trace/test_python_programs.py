@@ -24,9 +24,7 @@ def test_program(name: str) -> None:
     agree(*PROGRAMS[NAMES.index(name)])
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, (fn, _) in zip(NAMES, PROGRAMS, strict=True) if not fn.__defaults__]
-)
+@pytest.mark.parametrize("name", [fn.__name__ for fn, _ in PROGRAMS if not fn.__defaults__])
 def test_loops_left_to_python_as_a_whole(name: str) -> None:
     leave_loops(*PROGRAMS[NAMES.index(name)])
 
