@@ -12,7 +12,6 @@ import gc
 import itertools
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType
@@ -39,7 +38,7 @@ from ..guards.words import one_value
 from ..records import COMPILED, Compiled, Difference, Eager, Failed, Missed, Occasion, Outcome
 from ..spec import TensorSpec
 from ..symbols.size import SizeOf, origin_at, stride_place
-from .growth import Guards, counted, grown_int, grown_size
+from .growth import Guards, counted, differing_loops, grown_int, grown_size
 from .library import LibraryFunction
 from .native import Dispatcher, Entry, ModuleCall
 from .skip import users_line
@@ -341,15 +340,9 @@ class Ledger:
         return {source: places for source, places in found.items() if places}
 
     def differing_loops(self, snapshot: FrameSnapshot) -> frozenset[int]:
-        """The heads of loops without tensor work which rely on what differs from call to call: from
-        two variants at least, in more than numbers that are arguments, as those can be symbols.
-        """
-        differing = [
-            {head for head, guards in entry.notes.loops.items() if _differs(guards, snapshot)}
-            for entry in self._alike((*snapshot.args, *snapshot.cells))
-        ]
-        counts = Counter(itertools.chain.from_iterable(differing))
-        return frozenset(head for head, count in counts.items() if count > 1)
+        """The heads of loops without tensor work which rely on what differs from call to call."""
+        alike = self._alike((*snapshot.args, *snapshot.cells))
+        return differing_loops([entry.notes.loops for entry in alike], snapshot)
 
     def earlier_sizes(
         self, snapshot: FrameSnapshot
@@ -408,15 +401,6 @@ class Ledger:
         constants = {origin for entry in entries for origin in entry.notes.constants}
         found = ((entry.notes.number, why_not(entry, snapshot, constants)) for entry in entries)
         return tuple((number, why) for number, why in found if why is not None)
-
-
-def _differs(guards: Guards, snapshot: FrameSnapshot) -> bool:
-    """Whether something that a loop relies on is another, and cannot be a symbol."""
-    return any(
-        not holds(guard, snapshot)
-        for guard in guards
-        if not (isinstance(guard, ValueEquals | InRange) and isinstance(guard.source, Argument))
-    )
 
 
 def _number_at(spec: TensorSpec | None, place: int) -> int | None:

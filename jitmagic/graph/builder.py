@@ -35,7 +35,7 @@ from .lazy_module import LazyModule
 from .memory import Writes, storage_of
 from .names import call_by_identity
 from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
-from .node_meta import device_of, spec_on, tensors_in
+from .node_meta import device_of, is_number_like, spec_on, tensors_in
 from .passes import drop_dead_code
 from .probe import check_dtypes
 from .propagate import (
@@ -140,6 +140,8 @@ class GraphBuilder:
     def finish(self, name: str) -> tuple[GraphModule, tuple[Node, ...]]:
         """The finished graph and the placeholders left, in order."""
         self._emit_modes(self.entry_modes, ())
+        for node in self._outputs_with_history() if self.backwards else ():
+            node.meta["spent"] = is_spent(_value(node))
         self.graph.output(tuple(self._outputs))
         drop_dead_code(self.graph)
         kept = []
@@ -314,13 +316,14 @@ class GraphBuilder:
         return node in self._outputs
 
     def differentiable_outputs(self) -> list[Node]:
-        """The outputs that a backward may start from later. Those whose history a backward in the
-        graph has freed get the mark `spent`.
+        """The outputs that a backward may start from later: no backward of the graph has freed
+        their history.
         """
-        found = [n for n in self._outputs if n.op != "placeholder" and _value(n).requires_grad]
-        for node in found if self.backwards else ():
-            node.meta["spent"] = is_spent(_value(node))
-        return [node for node in found if not node.meta.get("spent")]
+        found = self._outputs_with_history()
+        return [node for node in found if not (self.backwards and is_spent(_value(node)))]
+
+    def _outputs_with_history(self) -> list[Node]:
+        return [n for n in self._outputs if n.op != "placeholder" and _value(n).requires_grad]
 
     def is_fresh(self, gradient: Node, others: Sequence[Node | None]) -> bool:
         """Whether the engine made the tensor, and for one leaf alone."""
@@ -385,7 +388,7 @@ class GraphBuilder:
         if target is operator.pow and not isinstance(args[0], Node):
             target = torch.pow  # fx writes (-2) ** x as -2 ** x, which is -(2 ** x)
         node = self.graph.create_node(kind, target, args, kwargs)
-        is_arithmetic = all(map(_is_number, tensors_in(value)))
+        is_arithmetic = all(map(is_number_like, tensors_in(value)))
         self.root.arithmetic += is_arithmetic
         self.root.work += not is_arithmetic
         self._describe(node, value, spec_on(value, device), lines)
@@ -481,11 +484,6 @@ class GraphBuilder:
         for _, node in sorted(found, key=operator.itemgetter(0)):
             self.mutated_inputs.setdefault(node, self.step())
             self.input_writes.append(node)
-
-
-def _is_number(value: torch.Tensor) -> bool:
-    """Whether it is like the tensor of a Python number."""
-    return not value.dim() and value.dtype in (torch.int64, torch.float64, torch.bool)
 
 
 def _value(node: Node) -> Any:

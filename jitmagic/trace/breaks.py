@@ -55,6 +55,7 @@ __all__ = [
     "TooManyInstructions",
     "TooManyResults",
     "TorchCallFailed",
+    "TrainingLoop",
     "TransformRefused",
     "TransformedTensor",
     "UnbackedSize",
@@ -280,7 +281,7 @@ class DisabledFunction(Reason):
     __slots__ = ()
     expected = True
     rests_on = "nothing"
-    template = "{name} is excluded from compilation by {by}.disable"
+    template = "{name} is excluded from compilation by {by}.disable{because}"
     explanation = "The program asked for it to run as plain Python."
     advice = ""
 
@@ -314,6 +315,7 @@ class RolledLoop(Reason):
 
 class RoundOfLoop(RolledLoop):
     __slots__ = ()
+    expected = True  # the break that rolled the loop has been reported
     template = "Python runs this loop: one compiled round of it serves any number of them"
     explanation = "What comes before the loop and behind it is compiled as well."
     advice = ""
@@ -323,9 +325,7 @@ class PlainLoop(Reason):
     __slots__ = ()
     rests_on = "nothing"
     whole_loop = True
-    hooks_callees = (
-        False  # the rounds seen call nothing that would gain, and hooked calls cost more
-    )
+    hooks_callees = False  # a hooked call costs more, and the rounds seen would not gain by it
     template = "the rounds of this loop are plain Python, and they are many"
     explanation = "Python runs the whole loop; what comes before it and behind it is compiled."
     advice = "compute it outside of the compiled function; fullgraph=True unrolls it"
@@ -351,6 +351,14 @@ class PlainFunction(PlainCall):
     hooks_callees = False
     template = "{name}() runs for long without tensor work"
     explanation = "Calls are inlined to be part of a graph; Python runs what would add nothing."
+
+
+class TrainingLoop(RolledLoop):
+    __slots__ = ()
+    expected = True
+    template = "Python runs this loop: each round computes gradients"
+    explanation = "One compiled round serves all rounds. Unrolled, each would have its own kernels."
+    advice = ""
 
 
 class FilledList(Reason):

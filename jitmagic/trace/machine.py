@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from types import CodeType
 
-from ..budget import OutOfTime, check
+from ..budget import OutOfTime
 from ..bytecode.snapshot import FrameSnapshot
 from ..errors import UserLine
 from ..graph.builder import GraphBuilder
@@ -40,23 +40,13 @@ from .breaks import (
     UnsupportedOperation,
 )
 from .dead_calls import check_dead_calls
-from .effects import EffectLog, ExitBuilder, distinct_objects
+from .effects import EffectLog, ExitBuilder, distinct_dictionaries, distinct_objects
 from .graph_notes import GraphNotes
 from .input_memory import check_histories
 from .library_files import is_library
 from .mortals import check_held, held_names, lets_callee_hold
 from .opcodes.registry import Returned, Signal, handler_for
-from .plain_loops import (
-    NUMBER_NODE,
-    Leaving,
-    LoopRun,
-    SeenLoop,
-    arrive_at_head,
-    check_stretch,
-    idle_loops,
-    loops_of,
-    open_loops,
-)
+from .plain_loops import Leaving, LoopWatch, check_instruction, effort_of, found_loops
 from .restarts import (
     CompiledBranchRaises,
     Reached,
@@ -83,13 +73,12 @@ from .values.generators import GeneratorValue
 from .values.leaves import keep_leaves
 from .values.namespaces import GlobalsValue
 from .values.varying_counts import place_of_test
-from .wrap import wrap_object
+from .wrap import Wrapper, wrap_object
 
 __all__ = ["Machine", "trace"]
 
 assert inventory.MODULES  # importing it registers all handlers and values
 
-_CHECKED_EVERY = 256  # instructions
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 
@@ -111,14 +100,12 @@ def trace(
     taken to decide what they do in this call.
     """
     programs: dict[CodeType, Program] = {}
-    constants, first = Constants(), stop
-    compiled_branch = True
-    written = set[Source]()
-    leaving = Leaving(set(loops.plain))
+    constants, first, compiled_branch = Constants(), stop, True
+    written, leaving = set[Source](), Leaving(set(loops.plain))
     while True:
         machine = Machine(snapshot, options, stop, programs, varying, constants, dynamic, loops)
         machine.foresees, machine.compiled_branch = foresees, compiled_branch
-        machine.written_behind, machine.leaving = written, leaving
+        machine.written_behind, machine.watch.leaving = written, leaving
         try:
             return machine.run()
         except CompiledBranchRaises as raised:
@@ -135,7 +122,7 @@ def trace(
             written |= {leaf.source for leaf in machine.notes.root.casts_behind()}
             release_tracebacks(restart)
         except OutOfTime as over:
-            over.guards = machine.known()
+            over.guards = machine.guards.finish(machine.entry_state)
             raise
         except Exception as error:  # code that takes ints for granted, ours or torch's
             constants, stop = all_sizes(constants, machine.symbols, error), first
@@ -174,23 +161,21 @@ class Machine:
         self.frames: list[Frame] = []
         self.stop = stop
         self._programs = programs
-        self._guards = GuardBook()
+        self.guards = GuardBook()
         # By id. The objects are held with their values: an id is unique only among living ones.
         self._memo: dict[int, tuple[object, Value]] = {}
         self._classes: dict[type, ClassValue] = {}
         self._globals: dict[int, GlobalsValue] = {}
         self._generators: list[GeneratorValue] = []
         self._keys: dict[int, Value] = {}  # what is a key by its identity
+        self.owners: dict[int, Value] = {}
+        self.literals: dict[int, Value] = {}  # tuples among the constants of code, by id
         self._found: list[tuple[Lazy, Source]] = []  # attributes and names that were there
         self._hooks: list[Callable[[Builder], None]] = []
         self._steps = 0
         self._step_mark = 0  # how many guards there were when the root's instruction began
-        self._first_loop: int | None = None
-        self._instructions = 0
-        self.leaving = Leaving()
-        self.stretch = LoopRun(0, 0, 0)  # since something was recorded last
-        self.seen_loops: dict[int, SeenLoop] = {}
-        self.returned: dict[CodeType, int] = {}  # what was inlined: the effort before it
+        self.instructions = 0
+        self.watch = LoopWatch(loops.plain)
         self.root = self._root_frame()
         self.symbols.place = partial(place_of_test, self)
 
@@ -224,10 +209,6 @@ class Machine:
         self.symbols.results = self.graph.sizes.inputs
         return self.symbols.data_size(least, most, self.where())
 
-    def known(self) -> tuple[Guard, ...]:
-        """The facts relied on so far: calls that share them go the same way up to here."""
-        return self._guards.finish(self.entry_state)
-
     def forget(self) -> None:
         """Let go of everything: what the user's call was given does not wait for the collector."""
         for generator in self._generators:
@@ -242,13 +223,13 @@ class Machine:
         step: int | None = None,
         mark: int | None = None,
     ) -> Restart:
-        because = () if mark is None else self._guards.led_to(reason, self._step_mark, mark)
+        because = () if mark is None else self.guards.led_to(reason, self._step_mark, mark)
         if step is None:
             step = self.step
             # A loop too long to unroll ends the graph at its second round, not wherever the limit
             # was reached: what resumes there is one round, compiled once for all that follow.
-            if isinstance(reason, TooManyInstructions) and self._first_loop is not None:
-                step = min(step, self._first_loop)
+            if isinstance(reason, TooManyInstructions) and self.watch.first_round is not None:
+                step = min(step, self.watch.first_round)
         return Restart(Stop(step, reason, where or self.root.line(), because))
 
     def _finish(self, make_exit: Callable[[ExitBuilder], Exit]) -> Trace:
@@ -279,18 +260,18 @@ class Machine:
         # in a later call, that would lose a write; so would two keys that become one.
         seen = [value for _, value in self._memo.values()]
         distinct_objects(self, list(self.effects.mutated.values()), seen)
+        distinct_dictionaries(self, list(self.effects.mutated.values()), seen)
         distinct_objects(self, list(self._keys.values()), list(self._keys.values()))
         because = self.stop.because if self.stop and isinstance(exit_, Break) else ()
         self.guard(*because)
         name = self.snapshot.name
         casts = self.notes.casts_behind(self.written_behind)
         graph, inputs = self.notes.finish(name)
-        guards = self._guards.finish(self.entry_state)
+        guards = self.guards.finish(self.entry_state)
         constants = (*self.symbols.constants.values(), *self.symbols.counted())
-        rest = self._instructions, self.graph.written(), because, constants, self.effects.lock
-        plain = frozenset(self.leaving.heads), tuple(self.leaving.callees), idle_loops(self)
-        plain = (*plain, open_loops(self) if isinstance(exit_, Break) else {})
-        trace = Trace(name, graph, inputs, guards, effects, exit_, *rest, draws, casts, *plain)
+        rest = self.instructions, self.graph.written(), because, constants, self.effects.lock
+        rest = *rest, draws, casts, *found_loops(self, isinstance(exit_, Break))
+        trace = Trace(name, graph, inputs, guards, effects, exit_, *rest)
         # An assertion that fails hands the call to eager, which runs the frame from its start.
         if self.graph.assertions and not can_assert(trace.inputs[n].spec for n in trace.mutated):
             what = "an assertion, where eager cannot run from the start again"
@@ -354,16 +335,12 @@ class Machine:
         """Interpret one instruction."""
         if frame is self.root:  # graphs end between its instructions only: a callee cannot resume
             self._begin_step()
-        self._instructions += 1
+        self.instructions += 1
         # The guards behind `mark` are what this instruction read: a break rests on those facts.
-        instruction, mark = frame.instruction, len(self._guards)
+        instruction, mark = frame.instruction, len(self.guards)
         frame.next = frame.at + 1
         try:
-            if self.loops.may_leave and frame.at in loops_of(self, frame):
-                arrive_at_head(self, frame)
-            number = self._instructions
-            if not number % _CHECKED_EVERY or number > self.options.unroll_limit:
-                self._check_length()
+            check_instruction(self, frame)
             return handler_for(instruction.op)(self, frame, instruction)
         except GraphBreak as broken:
             if broken.where is None:
@@ -377,16 +354,9 @@ class Machine:
             self.unwind(frame, observed)
             return None
 
-    def _check_length(self) -> None:
-        if self._instructions > self.options.unroll_limit:
-            raise GraphBreak(TooManyInstructions.of(limit=self.options.unroll_limit))
-        check()
-        if self.loops.may_leave:
-            check_stretch(self)
-
     def _begin_step(self) -> None:
         self._steps += 1
-        self._step_mark = len(self._guards)
+        self._step_mark = len(self.guards)
         if self.stop is not None and self._steps == self.stop.step:
             raise Reached
         check_held(self)
@@ -404,12 +374,6 @@ class Machine:
         frame.push(observed.error)
         frame.next = handler.target
 
-    def note_backward_jump(self, frame: Frame) -> None:
-        """Remember where the first loop of the root frame goes into its second round."""
-        frame.goes_back = True
-        if frame is self.root and self._first_loop is None:
-            self._first_loop = self._steps + 1
-
     # -- what values ask -------------------------------------------------------------------------
 
     @property
@@ -420,31 +384,12 @@ class Machine:
     def step(self) -> int:
         return self._steps
 
-    @property
-    def effort(self) -> int:
-        """How long it has taken so far, in instructions: what is recorded costs later stages."""
-        return self._instructions + NUMBER_NODE * self.graph.root.arithmetic
-
-    @property
-    def facts(self) -> int:
-        """How many guards there are."""
-        return len(self._guards)
-
-    def guards_between(self, first: int, last: int) -> list[Guard]:
-        """Those numbered from `first` up to `last`, in the order the facts were read."""
-        return self._guards.since(first)[: last - first]
-
-    @property
-    def work(self) -> int:
-        """How many operations on tensors have been recorded."""
-        return self.graph.root.work
-
     def guard(self, *guards: Guard) -> None:
         for guard in guards:
-            self._guards.add(guard, self.where)
+            self.guards.add(guard, self.where)
 
     def relies_on(self, guard: Guard) -> bool:
-        return guard in self._guards
+        return guard in self.guards
 
     def where(self) -> UserLine:
         return next(self._lines())
@@ -459,14 +404,16 @@ class Machine:
                 yield frame.line()
         yield self.root.line()
 
-    def wrap(self, obj: object, source: Source) -> Value:
+    def wrap(self, obj: object, source: Source, make: Wrapper = wrap_object) -> Value:
         kind = type(obj)
         if kind in ATOMS:  # by value: whether two equal ints are one object must not be guarded
             return wrap_object(self, obj, source)
         known = self._memo.get(id(obj))
         if known is not None:
+            if make is wrap_object:
+                known[1].observe(self)
             return self._reached_again(obj, known[1], source)
-        value = wrap_object(self, obj, source)
+        value = make(self, obj, source)
         self._memo[id(obj)] = obj, value
         return value
 
@@ -534,10 +481,9 @@ class Machine:
             self._generators.append(generator)
             self.resume(frame)  # ends at RETURN_GENERATOR
             return generator
-        begun = self.effort
-        signal = self.resume(frame)
+        begun = effort_of(self)
+        signal, self.watch.returned[function.code] = self.resume(frame), begun
         assert isinstance(signal, Returned)
-        self.returned[function.code] = begun
         return signal.value
 
     def class_names(self, body: FunctionValue) -> dict[str, Value]:

@@ -12,35 +12,28 @@ the graph or not, is none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any
 
+from ..budget import check
+from ..bytecode.instruction import Instruction
 from ..errors import UserLine
 from ..guards.guard import Guard
 from .breaks import GraphBreak, PlainCall, PlainFunction, PlainLoop, TooManyInstructions
 from .restarts import Restart, Stop
 from .result import OpenLoop
-from .state import Frame
+from .state import Frame, GuardBook
+from .training_loops import check_round
 from .values.base import Lazy
 from .values.iterators import IteratorValue
 
-__all__ = [
-    "NUMBER_NODE",
-    "Leaving",
-    "LoopRun",
-    "SeenLoop",
-    "arrive_at_head",
-    "check_stretch",
-    "idle_loops",
-    "loops_of",
-    "open_loops",
-    "run_begins",
-]
+__all__ = ["Leaving", "LoopWatch", "check_instruction", "effort_of", "found_loops", "go_back"]
 
 _LONGEST = 30_000  # instructions without tensor work: 0.4 s at the 12 µs that one takes to follow
-NUMBER_NODE = 100  # what arithmetic on a symbol costs all stages: 1.2 to 1.6 ms, in instructions
+_NUMBER_NODE = 100  # what arithmetic on a symbol costs all stages: 1.2 to 1.6 ms, in instructions
+_CHECKED_EVERY = 256  # instructions
 _SAMPLE = _LONGEST // 10  # after so many, what is left of a loop is estimated
 
 
@@ -77,37 +70,91 @@ class SeenLoop:
 
     def see(self, machine: Any, run: LoopRun) -> None:
         """A round has ended."""
-        self.is_idle &= run.work == machine.work
+        self.is_idle &= run.work == _work(machine)
         if self.facts and self.facts[-1][0] == run.facts:
             self.facts.pop()
-        self.facts.append((run.facts, machine.facts))
+        self.facts.append((run.facts, len(machine.guards)))
 
 
-def idle_loops(machine: Any) -> dict[int, tuple[Guard, ...]]:
+class LoopWatch:
+    """What one attempt has seen of loops. `plain`: heads of loops that are Python's."""
+
+    def __init__(self, plain: Iterable[int]) -> None:
+        self.leaving = Leaving(set(plain))
+        self.stretch = LoopRun(0, 0, 0)  # since something was recorded last
+        self.seen: dict[int, SeenLoop] = {}  # loops of the root frame, by heads
+        self.first_round: int | None = None  # the step at which a loop of the root first goes back
+        self.returned: dict[CodeType, int] = {}  # functions that were inlined: the effort before
+
+
+def effort_of(machine: Any) -> int:
+    """How long a trace has taken, in instructions: what is recorded costs later stages."""
+    effort: int = machine.instructions + _NUMBER_NODE * machine.graph.root.arithmetic
+    return effort
+
+
+def _work(machine: Any) -> int:
+    work: int = machine.graph.root.work
+    return work
+
+
+def go_back(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """Follow a backward jump: to the next round of a loop, or leave that to Python."""
+    frame.goes_back = True
+    if frame is machine.root and machine.watch.first_round is None:
+        machine.watch.first_round = machine.step + 1
+    frame.jump(instruction.target)
+    check_round(machine, frame)
+
+
+def check_instruction(machine: Any, frame: Frame) -> None:
+    """Before an instruction: end the graph where it would become too long, or the compile where
+    its time is up.
+    """
+    if machine.loops.may_leave and frame.at in _loops_of(machine, frame):
+        _arrive_at_head(machine, frame)
+    number = machine.instructions
+    if number > machine.options.unroll_limit:
+        raise GraphBreak(TooManyInstructions.of(limit=machine.options.unroll_limit))
+    if not number % _CHECKED_EVERY:
+        check()
+        if machine.loops.may_leave:
+            _check_stretch(machine)
+
+
+def found_loops(machine: Any, breaks: bool) -> tuple[Any, ...]:
+    """What a Trace says of loops, from `plain_loops` on."""
+    leaving: Leaving = machine.watch.leaving
+    plain = frozenset(leaving.heads), tuple(leaving.callees)
+    return *plain, _idle_loops(machine), _open_loops(machine) if breaks else {}
+
+
+def _idle_loops(machine: Any) -> dict[int, tuple[Guard, ...]]:
     """The loops of the root frame of which at least one round was followed and none has recorded
     anything, by their heads, with the guards that their rounds have added.
     """
-    seen: dict[int, SeenLoop] = machine.seen_loops
+    seen: dict[int, SeenLoop] = machine.watch.seen
+    book: GuardBook = machine.guards
     return {
-        head: tuple(guard for span in loop.facts for guard in machine.guards_between(*span))
+        head: tuple(guard for span in loop.facts for guard in book.between(*span))
         for head, loop in seen.items()
         if loop.is_idle
     }
 
 
-def open_loops(machine: Any) -> dict[int, OpenLoop]:
+def _open_loops(machine: Any) -> dict[int, OpenLoop]:
     """The loops of the root frame that the trace ends in, by their heads."""
     root: Frame = machine.root
     found = {}
-    for at, loop in loops_of(machine, root).items():
+    for at, loop in _loops_of(machine, root).items():
         if root.at in loop:
             run = root.loops.get(at, LoopRun(0, 0, 0))
             went_round = run.rounds > 0 or (root.goes_back and root.at == at)
-            found[at] = OpenLoop(not run.step, went_round, run.work != machine.work)
+            found[at] = OpenLoop(not run.step, went_round, run.work != _work(machine))
     return found
 
 
-def loops_of(machine: Any, frame: Frame) -> Mapping[int, frozenset[int]]:
+def _loops_of(machine: Any, frame: Frame) -> Mapping[int, frozenset[int]]:
     """The loops of a frame's code, by the numbers of their heads. A resume function begins in the
     middle of one: its loops are those of the function that it is a part of.
     """
@@ -115,33 +162,33 @@ def loops_of(machine: Any, frame: Frame) -> Mapping[int, frozenset[int]]:
     return known if frame is machine.root and known is not None else frame.program.loops_of()
 
 
-def arrive_at_head(machine: Any, frame: Frame) -> None:
+def _arrive_at_head(machine: Any, frame: Frame) -> None:
     """A frame is at the head of a loop: at its entry, or (`frame.goes_back`) behind a round."""
     run, goes_back = frame.loops.get(frame.at), frame.goes_back
     frame.goes_back = False
     if not goes_back or run is None:
-        run = frame.loops[frame.at] = LoopRun(0, 0, 0) if goes_back else run_begins(machine)
+        run = frame.loops[frame.at] = LoopRun(0, 0, 0) if goes_back else _run_begins(machine)
     if not goes_back:
         return
     run.rounds += 1
     run.second = run.second or machine.step
     if frame is machine.root:
-        machine.seen_loops.setdefault(frame.at, SeenLoop()).see(machine, run)
+        machine.watch.seen.setdefault(frame.at, SeenLoop()).see(machine, run)
     _estimate(machine, frame, run)
 
 
-def run_begins(machine: Any) -> LoopRun:
+def _run_begins(machine: Any) -> LoopRun:
     """A loop is entered now."""
-    return LoopRun(machine.step, machine.effort, machine.work, machine.facts)
+    return LoopRun(machine.step, effort_of(machine), _work(machine), len(machine.guards))
 
 
 def _estimate(machine: Any, frame: Frame, run: LoopRun) -> None:
     """End the graph where the rounds that are left would be unrolled for too long."""
-    done = machine.effort - run.effort
+    done = effort_of(machine) - run.effort
     if done < _SAMPLE or (left := _rounds_left(frame)) is None:
         return
     expected = done + done // run.rounds * left
-    if run.work == machine.work:
+    if run.work == _work(machine):
         if expected > _LONGEST:
             _leave_to_python(machine)
     elif done > machine.options.unroll_limit // 10 and expected > machine.options.unroll_limit:
@@ -157,14 +204,14 @@ def _rounds_left(frame: Frame) -> int | None:
     if frame.instruction.op != "FOR_ITER" or (top := frame.stack[-1]) is None:
         return None
     iterator = top.real if isinstance(top, Lazy) else top
-    return iterator.left() if isinstance(iterator, IteratorValue) else None
+    return iterator.items_left() if isinstance(iterator, IteratorValue) else None
 
 
-def check_stretch(machine: Any) -> None:
+def _check_stretch(machine: Any) -> None:
     """Called now and then: end the graph where nothing has been recorded for long."""
-    if machine.work != machine.stretch.work:
-        machine.stretch = run_begins(machine)
-    elif machine.effort - machine.stretch.effort > _LONGEST:
+    if _work(machine) != machine.watch.stretch.work:
+        machine.watch.stretch = _run_begins(machine)
+    elif effort_of(machine) - machine.watch.stretch.effort > _LONGEST:
         _leave_to_python(machine)
 
 
@@ -173,22 +220,22 @@ def _leave_to_python(machine: Any) -> None:
     that runs the loop, or whatever it is that takes so long.
     """
     root: Frame = machine.root
-    bodies = loops_of(machine, root)
+    bodies = _loops_of(machine, root)
     plain = [
         (run.step, at)
         for at, run in root.loops.items()
-        if run.rounds and run.work == machine.work and root.at in bodies[at]
+        if run.rounds and run.work == _work(machine) and root.at in bodies[at]
     ]
     if plain:
         step, at = min(plain)
-        machine.leaving.heads.add(at)
+        machine.watch.leaving.heads.add(at)
         _leave_callees(machine, root.loops[at])
         raise Restart(Stop(step or machine.step, PlainLoop.of(), _line_at(root, at)))
     if len(machine.frames) > 1:
-        _leave_callees(machine, machine.stretch)
+        _leave_callees(machine, machine.watch.stretch)
         callee = machine.frames[1].program
-        is_plain = callee.code in machine.leaving.callees  # it has returned before: a recursion
-        raise GraphBreak((PlainFunction if is_plain else PlainCall).of(name=callee.body.name))
+        has_returned = callee.code in machine.watch.leaving.callees  # a recursion
+        raise GraphBreak((PlainFunction if has_returned else PlainCall).of(name=callee.body.name))
 
 
 def _line_at(frame: Frame, at: int) -> UserLine:
@@ -198,5 +245,7 @@ def _line_at(frame: Frame, at: int) -> UserLine:
 
 def _leave_callees(machine: Any, since: LoopRun) -> None:
     """Functions that were called and returned since then, when nothing was recorded."""
-    begun: dict[CodeType, int] = machine.returned
-    machine.leaving.callees.update((code, None) for code, at in begun.items() if at >= since.effort)
+    begun: dict[CodeType, int] = machine.watch.returned
+    machine.watch.leaving.callees.update(
+        (code, None) for code, at in begun.items() if at >= since.effort
+    )

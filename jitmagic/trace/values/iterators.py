@@ -52,16 +52,16 @@ class IteratorValue(Value):
             return BuiltinMethodValue(self, Iterator, name)
         self.refuse(machine, f"attribute {name!r}")
 
-    def left(self) -> int | None:
-        """How many items there are still, at the most; None: that is not known."""
-        return None
-
     def truth(self, machine: Machine) -> bool:
         return True
 
     def hash_key(self, machine: Machine) -> object:
         machine.keep_apart(self)
         return self
+
+    def items_left(self) -> int | None:
+        """How many items it still gives; None: unknown."""
+        return None
 
 
 class SequenceIterator(IteratorValue):
@@ -83,8 +83,8 @@ class SequenceIterator(IteratorValue):
         item: Value = self.container.items[self.index - 1]
         return item
 
-    def left(self) -> int:
-        return len(self.container.items) - self.index
+    def items_left(self) -> int:
+        return max(len(self.container.items) - self.index, 0)
 
     def recipe(self, builder: Builder) -> Recipe:
         made = builder.invoke(iter, (builder(self.container),))
@@ -114,7 +114,7 @@ class ReversedIterator(IteratorValue):
         item: Value = self.container.items[self.index + 1]
         return item
 
-    def left(self) -> int:
+    def items_left(self) -> int:
         return self.index + 1
 
     def recipe(self, builder: Builder) -> Recipe:
@@ -142,7 +142,7 @@ class RangeIterator(IteratorValue):
         self.index += 1
         return machine.constant(self.range[self.index - 1])
 
-    def left(self) -> int:
+    def items_left(self) -> int:
         return len(self.range) - self.index
 
     def recipe(self, builder: Builder) -> Recipe:
@@ -221,12 +221,17 @@ class _Combined(IteratorValue):
         super().__init__(kind)
         self.sources = tuple(sources)
 
-    def left(self) -> int | None:
-        known = [one.left() for one in self.sources if isinstance(one, IteratorValue)]
-        return min((count for count in known if count is not None), default=None)
+    def items_left(self) -> int | None:
+        counts = [_items_left(one) for one in self.sources]
+        known = [count for count in counts if count is not None]
+        return min(known, default=None) if len(known) == len(counts) else None
 
     def parts(self) -> Iterable[Value]:
         return self.sources
+
+
+def _items_left(iterator: Value) -> int | None:
+    return iterator.items_left() if isinstance(iterator, IteratorValue) else None
 
 
 class ZipIterator(_Combined):
@@ -316,14 +321,14 @@ class FilterIterator(_Combined):
         super().__init__(filter, (source,))
         self.function = function  # None: the item's own truth
 
+    def items_left(self) -> None:
+        return None
+
     def next(self, machine: Machine) -> Value | None:
         while (item := self.sources[0].next(machine)) is not None:
             verdict = item if self.function is None else self.function.call(machine, [item], {})
             if verdict.realize(machine).truth(machine):
                 return item
-        return None
-
-    def left(self) -> None:
         return None
 
     def recipe(self, builder: Builder) -> Recipe:

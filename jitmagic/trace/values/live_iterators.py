@@ -72,8 +72,8 @@ class LiveIterator(IteratorValue):
         self.ended = item is None
         return item
 
-    def left(self) -> int | None:
-        return None if self.model is None else self.model.left()
+    def items_left(self) -> int | None:
+        return None if self.model is None else self.model.items_left()
 
     def drive(self, machine: Machine) -> IteratorValue:
         """Its model, for an iterator over this one that advances it from now on."""
