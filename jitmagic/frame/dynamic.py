@@ -138,7 +138,12 @@ def dynamic_dims(
 def declared_numbers(
     options: Options, names: Sequence[str], args: Sequence[object]
 ) -> frozenset[Source]:
-    """The arguments that are numbers of which the options say that they vary."""
+    """The arguments that are numbers of which the options say that they vary: under dynamic=True
+    all ints.
+    """
+    if options.dynamic is True:
+        given = enumerate(zip(names, args, strict=False))
+        return frozenset(Argument(i, name) for i, (name, value) in given if type(value) is int)
     if not isinstance(options.dynamic, tuple):
         return frozenset()
     asked = {name for name, dims in options.dynamic if dims is ...}
