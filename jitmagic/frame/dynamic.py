@@ -29,7 +29,7 @@ import torch
 
 from ..errors import UsageError
 from ..guards.check import is_number
-from ..guards.source import Argument, ArrayMemory, DictEntry, Item, Source
+from ..guards.source import Argument, ArrayMemory, DictEntry, Item, ItemAt, Source
 from ..options import Options
 from ..symbols.interval import INT64, Interval, Unbacked
 from ..symbols.size import stride_place
@@ -158,7 +158,7 @@ def declared_numbers(
 def is_argument(source: Source, tensor: torch.Tensor) -> bool:
     """Among the arguments themselves: what modules and other objects hold seldom varies."""
     at: Any = source
-    while isinstance(at, Item | DictEntry | ArrayMemory):
+    while isinstance(at, Item | ItemAt | DictEntry | ArrayMemory):
         at = at.base
     return isinstance(at, Argument) and not isinstance(tensor, torch.nn.Parameter)
 

@@ -140,9 +140,7 @@ def batches(rows: int, size: int, targets: Make) -> DataLoader[Any]:
     return DataLoader(TensorDataset(torch.randn(rows, 8), *targets(rows)), batch_size=size)
 
 
-@covered(
-    name=LOSSES, resets=("to None", "in place", "never"), inside=(True, False), last=(5, 1)
-)
+@covered(name=LOSSES, resets=("to None", "in place", "never"), inside=(True, False), last=(5, 1))
 def test_last_batch_is_shorter(name: str, resets: str, inside: bool, last: int) -> None:
     call, targets = LOSSES[name]
 
@@ -161,7 +159,9 @@ def test_last_batch_is_shorter(name: str, resets: str, inside: bool, last: int) 
             for batch in batches(2 * 16 + last, 16, targets):
                 wide = [t.double() if t.is_floating_point() else t for t in batch]
                 losses = []
-                for model, fn, given in zip(models, (made, step, step), (batch, batch, wide), strict=True):
+                for model, fn, given in zip(
+                    models, (made, step, step), (batch, batch, wide), strict=True
+                ):
                     if resets != "never":
                         model.zero_grad(set_to_none=resets == "to None")
                     losses.append(fn(model, *given))
