@@ -19,7 +19,6 @@ from .backends import call_backend
 from .graph.size_inputs import is_size, size_in_order, with_size_inputs
 from .graph.sym_node import as_torch
 from .records import Recording
-from .runtime.native import Executable
 from .sized_joint import Made, own_sizes
 from .trace.concrete import places_of, ranges_of
 from .trace.result import Trace

@@ -90,7 +90,7 @@ class TableStore:
         return args[1] if name == "__setitem__" else None
 
     def at_place(self, key: str, place: Source) -> Value | None:
-        """The tensor under a key that is read where `place` leads, as it is in this call: the guards
+        """The tensor under a key that is read where `place` leads, as it is in this call: guards
         are about the tensor, whichever key finds it. None: the key itself has to be guarded.
         """
         is_plain = self._pairs is None and not self._changes and type(self.live) is dict
