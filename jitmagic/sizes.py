@@ -142,14 +142,8 @@ class Sized:
         self._limit, self._static = options.recompile_limit, static
         self._joints: list[SizedJoint | SizedBackend] = []
         self.in_parts = False  # whether an executable of those made is
-<<<<<<< HEAD
-        self._is_sized = (options.backend == "native" and not options.tunes) or callable(
-            options.backend
-        )
-=======
         is_native = options.backend == "native" and not options.tunes
         self._is_sized = is_native or callable(options.backend)
->>>>>>> losses
         self._made: dict[Vector, Executable] = {}
         self._costly = 0  # of these, how many were compiled
         self._is_patient = options.keep == "faster"
