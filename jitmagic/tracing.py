@@ -42,6 +42,7 @@ from .trace.rolled import (
     items_of_round,
     loops_of,
     note,
+    numbers_of_round,
     unroll,
 )
 from .trace.symbolic import DynamicDims, Earlier, specialized
@@ -60,7 +61,7 @@ def trace_frame(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> T
         longer = replace(options, unroll_limit=_PARAMETERS * options.unroll_limit)
         return trace(snapshot, longer, stop, varying)
     traced = _trace_sizes(handle, snapshot, stop, varying)
-    hand_on(handle.flat, traced)
+    hand_on(handle.flat, traced, snapshot)
     return traced
 
 
@@ -85,7 +86,7 @@ def _trace_sizes(
         earlier = replace(earlier, at_break=handed_on.size_at)
         flat = handle.flat
         read = flat.item if options.dynamic is True and flat.head in handed_on.reads else None
-        numbers = handed_on.numbers_of(flat.parameters, args, read)
+        numbers = handed_on.numbers_of(flat.parameters, args, read) | numbers_of_round(flat)
         varying = varying if not numbers else numbers | (varying or frozenset())
     run = partial(_trace_loops, handle, snapshot, stop, varying, earlier)
     traced = _from_one(run, dynamic, earlier)

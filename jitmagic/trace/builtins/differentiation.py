@@ -22,6 +22,7 @@ from ...graph.node_meta import device_of
 from ...graph.propagate import DataDependent, EagerRaises
 from ...guards.state import anomaly_mode
 from ..breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, UnsupportedArguments
+from ..training_loops import note_gradients
 from ..values.base import Args, Kwargs, Machine, ObservedError, Value
 from ..values.gradients import rely_on_no_hooks, store_gradient
 from ..values.mappings import ViewValue
@@ -130,6 +131,7 @@ def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         *_extra(replaced),
     )
     made = _run(machine, _BACKWARD, call)
+    note_gradients(machine)
     others = (*made, *start[1], *replaced.values())
     for tensor, gradient in zip((*leaves, *retained), made, strict=True):
         if gradient is None:
