@@ -49,7 +49,7 @@ class EffectLog:
         self._entries: list[Entry] = []
         self._latest: dict[tuple[int, str], int] = {}
         self._contents: set[int] = set()
-        self._calls: set[int] = set()  # which entries are calls
+        self._calls: dict[int, bool] = {}  # entries that are calls; whether of a cache
         self.mutated: dict[int, Value] = {}  # values with a source, by id
         self.lock: Any = None  # a live one: the graph runs, and all this is done, while it is held
         self._draws: list[tuple[Value, Callable[[Any], object]]] = []
@@ -102,7 +102,7 @@ class EffectLog:
         """A call made for its effect alone."""
         self.changes += 1
         named = tuple((kwargs or {}).items())
-        self._calls.add(len(self._entries))
+        self._calls[len(self._entries)] = False
         self._entries.append(
             lambda builder: Perform(
                 builder(callee),
@@ -110,6 +110,11 @@ class EffectLog:
                 tuple((name, builder(value)) for name, value in named),
             )
         )
+
+    def call_cache(self, cached: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
+        """A call of a functools.lru_cache, which counts and keeps; its result is known."""
+        self.perform(cached, args, kwargs)
+        self._calls[self.count - 1] = True
 
     def draw(self, generator: Value, perform: Callable[[Any], object], name: str) -> Drawn:
         """A call that gives random numbers and does nothing else; nothing but another draw may
@@ -127,8 +132,12 @@ class EffectLog:
         return tuple(Draw(builder(generator), perform) for generator, perform in self._draws)
 
     def tells_more_than_gradients(self) -> bool:
-        """Whether anything but gradients was written, or anything called but for draws."""
-        return self.changes > self.gradients + self.drawn
+        """Whether anything but gradients was written, or anything called but draws and caches."""
+        return self.changes > self.gradients + self.drawn + sum(self._calls.values())
+
+    def writes_more_than_gradients(self) -> bool:
+        """Whether anything but gradients was written."""
+        return self.changes > self.gradients + self.drawn + len(self._calls)
 
     @property
     def count(self) -> int:
@@ -139,8 +148,9 @@ class EffectLog:
         """Forget the effects after the first `count`, if all of them are calls."""
         if not all(number in self._calls for number in range(count, len(self._entries))):
             return False
+        self.changes -= len(self._entries) - count
         del self._entries[count:]
-        self._calls = {number for number in self._calls if number < count}
+        self._calls = {number: kind for number, kind in self._calls.items() if number < count}
         return True
 
     def _write(self, target: Value, name: str, entry: Entry) -> None:
