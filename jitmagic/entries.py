@@ -51,7 +51,7 @@ def left_to_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Ent
     if handle.library is None and handle.options.fullgraph:
         raise Unsupported(reason.message, reason.hint, where)
     state = tuple(guard for guard in traced.guards if isinstance(guard, GlobalState))
-    if reason.whole_frame and handle.goes_on is None:
+    if reason.whole_frame and (handle.goes_on is None or reason.plain_rest):
         guards = (*state, *traced.because)
         return eager_entry(handle.run_plainly, snapshot, guards, Eager(reason.message, where))
     if reason.spreads and not computes(traced):

@@ -174,6 +174,8 @@ def note(flat: FlatCode, trace: Trace) -> None:
 
 def hand_on(flat: FlatCode, trace: Trace) -> None:
     """What varies at a break is known behind it."""
+    if isinstance(trace.exit, Break) and trace.exit.reason.plain_rest:
+        return  # the frame is not cut there
     item = None
     if isinstance(trace.exit, Break) and (head := flat.at[trace.exit.index]).op == "FOR_ITER":
         item = item_name(flat.root, head, len(trace.exit.stack))
