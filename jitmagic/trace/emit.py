@@ -174,7 +174,7 @@ def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
     flatten(body, flat.parameters)
     breaking = flat.at[exit_.index]
     root.lets_go |= isinstance(exit_.reason, Mortal)
-    _restore(writer, exit_, root.live[breaking] | exit_.held)
+    _restore(writer, exit_, root.live[breaking] | _held(exit_, root))
     writer.put(build.jump(copies[_group(root.body, breaking)[0]]))
     tails: Code = []
     for way in _ways_on(root.body, breaking):
@@ -312,6 +312,11 @@ def _bind_methods(body: Body) -> None:
         )
 
 
+def _held(exit_: Break, root: Root) -> frozenset[str]:
+    """What stays bound, whether it is read again or not."""
+    return frozenset(exit_.locals) if root.is_looked_at else exit_.held
+
+
 def _key_of(
     exit_: Break,
     breaking: Instruction,
@@ -321,7 +326,7 @@ def _key_of(
 ) -> tuple[ResumeKey, int | None]:
     """The resume to hand over to, and the index of a NULL that it pushes though nobody left one."""
     bound = {**exit_.locals, **exit_.cells}
-    needed = root.live[way.target] | exit_.held
+    needed = root.live[way.target] | _held(exit_, root)
     if breaking.op.startswith("DELETE_") and breaking.op != "DELETE_DEREF":
         needed -= {breaking.arg}  # a cell stays
     names = in_users_order((n for n in bound if n in needed), root.body)

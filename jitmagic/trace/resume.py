@@ -60,6 +60,7 @@ class Root:
     unrolled: set[Instruction] = field(default_factory=set)  # and of those tried, that it cannot
     counting: set[Instruction] = field(default_factory=set)  # what may leave a list of any length
     handed_on: HandedOn = field(default_factory=HandedOn)
+    is_looked_at: bool | None = None  # by callees (frame_readers.py); None: it had no break so far
     lets_go: bool = False  # its resume functions alone hold what they are handed
     resumes: dict[ResumeKey, Any] = field(default_factory=dict)
 
