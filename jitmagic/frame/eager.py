@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .. import _frame
 from ..bytecode import FrameSnapshot
 from ..guards.guard import Guard
 from ..guards.state import read_state
@@ -51,9 +52,11 @@ def before_trace(snapshot: FrameSnapshot) -> Eager | None:
 
 
 def under_mode() -> Eager | None:
-    """Why calls are not compiled now: a transform or a mode has to see every operation, and nothing
-    of ours.
+    """Why calls are not compiled now: a tracer has to see every line, a transform or a mode every
+    operation, and nothing of jitmagic's.
     """
+    if _frame.traced():
+        return Eager("a debugger or another tracer (sys.settrace) follows its lines")
     state = read_state()
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return Eager("it is called under a function transform or forward-mode differentiation")

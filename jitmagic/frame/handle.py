@@ -29,6 +29,7 @@ from .ledger import Growing, Later, Ledger, why_not
 from .library import LibraryFunction, library_function
 from .native import Dispatcher, Entry, continue_with
 from .original import Original
+from .patched_builtins import replaced_builtin
 from .retries import FOREVER, Retries
 from .skip import is_of_library, users_line
 from .stance import OnMiss, on_miss, tell_of_stance
@@ -219,10 +220,14 @@ class Handle:
     def _missed(self, values: tuple[Any, ...]) -> Any:
         if _frame.suspended() or self._compiling_thread == threading.get_ident():
             return self.original.run(values)
-        if _frame.observed():
+        if _frame.traced() or _frame.observed():
             if "notice" not in self.family.told and (watched := under_mode()) is not None:
                 self._tell_of_plain_python(watched, partly=False)
             return self.original.run(values)
+        if (name := replaced_builtin()) is not None:
+            if "notice" not in self.family.told:
+                self._tell_of_plain_python(Eager(f"builtins.{name} is replaced"), partly=False)
+            return self.original.plain(*values)
         asked = on_miss()
         tell_of_stance(self.family.told, self.label, bool(self.dispatcher.entries))
         if self._given_up is None and asked is OnMiss.RAISE:
