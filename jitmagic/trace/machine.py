@@ -40,7 +40,7 @@ from .breaks import (
     UnsupportedOperation,
 )
 from .dead_calls import check_dead_calls
-from .effects import EffectLog, ExitBuilder, distinct_objects
+from .effects import EffectLog, ExitBuilder, TooManyRecipes, distinct_objects
 from .graph_notes import GraphNotes
 from .input_memory import check_histories
 from .library_files import is_library
@@ -252,6 +252,9 @@ class Machine:
             where = None if lost.reason else self.root.line()
             # The value cannot be rebuilt in Python: the graph has to end before it was created.
             raise Restart(Stop(lost.born, reason, where)) from None
+        except TooManyRecipes as long:  # calls that meet all that this one met are left to eager
+            because = tuple(self.guards.since(0))
+            raise Restart(Stop(1, long.reason, self.root.line(), because)) from None
         for found, source in self._found:
             if found.real is None:  # that it is there may be all that the program asked
                 self.guard(TypeIs(source, type(found.obj)))

@@ -18,6 +18,7 @@ from ..bytecode.instruction import Body, Instruction
 from ..bytecode.loops import loops_in
 from ..errors import UserLine
 from ..guards.guard import (
+    CacheLacks,
     ClassFact,
     ClassFacts,
     DictKeysAre,
@@ -156,7 +157,7 @@ def _is_implied(guard: InRange, ranges: Iterable[InRange]) -> bool:
 def kind_only(guard: Guard) -> Guard | None:
     """What a guard says of the kind of an object, whichever of its kind it is; None: nothing."""
     match guard:
-        case TypeIs() | TensorKind() | IdentityIs():
+        case TypeIs() | TensorKind() | IdentityIs() | CacheLacks():
             return guard
         case TensorMatch(source=source, spec=spec):
             return TypeIs(source, spec.cls, where=guard.where)
