@@ -14,11 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
-import torch
-
 from ..graph.builder import GraphBuilder
 from ..guards.guard import DifferentObjects, TypeIs
-from ..guards.source import Drawn, Source
+from ..guards.source import Drawn, Referent, Source
 from .breaks import TransformRefused
 from .lost import LostNode
 from .result import (
@@ -36,6 +34,9 @@ from .result import (
     SetGlobal,
 )
 from .values.base import Builder, Lazy, Machine, Unrestorable, Value
+from .values.dict_objects import DictObjectValue
+from .values.mappings import DictValue
+from .values.table_store import TableStore
 
 __all__ = ["EffectLog", "ExitBuilder", "distinct_objects"]
 
@@ -264,8 +265,6 @@ class ExitBuilder:
         known: object = target.python_type(self._machine).__setattr__
         if known in (object.__setattr__, type.__setattr__):
             return SetAttr(self(target), name, self(value))
-        if known is torch.nn.Module.__setattr__:  # which knows a buffer from an attribute
-            return Perform(Constant(setattr), (self(target), Constant(name), self(value)))
         arguments = self(target), Constant(name), self(value)
         return Perform(Constant(object.__setattr__), arguments)
 
@@ -290,8 +289,10 @@ class _SelfContaining(Exception):
 
 def distinct_objects(machine: Machine, mutated: Sequence[Value], seen: Sequence[Value]) -> None:
     """Guard that what the trace changed was not reached by a second path it took for another
-    object."""
-    changed = {id(value): value for value in mutated}
+    object. Writes are replayed object by object: where two paths led to two objects and lead to one
+    in a later call, that would lose a write."""
+    _distinct_dictionaries(machine, mutated, seen)
+    changed = {id(value): value for value in mutated if not isinstance(value, DictValue)}
     by_type: dict[type, tuple[list[Source], list[Source]]] = {}
     for value in changed.values():
         assert value.source is not None
@@ -308,3 +309,44 @@ def distinct_objects(machine: Machine, mutated: Sequence[Value], seen: Sequence[
     for sources, others in by_type.values():
         if len(sources) + len(others) > 1:
             machine.guard(DifferentObjects(tuple(sources), tuple(others)))
+
+
+def _distinct_dictionaries(
+    machine: Machine, mutated: Sequence[Value], seen: Sequence[Value]
+) -> None:
+    """The same of dictionaries, by the keys that were read and written: the attributes of some
+    hundreds of modules are dictionaries too."""
+    for of_classes in (False, True):  # only a mappingproxy leads to the dictionary of a class
+        changed = _dictionaries(mutated, of_classes)
+        known = _dictionaries(seen, of_classes) | changed
+        met = _that_meet([store for _, store in changed.values()], known)
+        sources = tuple(source for key, (source, _) in changed.items() if key in met)
+        if sources and len(met) > 1:
+            rest = (source for key, (source, _) in known.items() if key in met - changed.keys())
+            machine.guard(DifferentObjects(sources, tuple(rest)))
+
+
+def _that_meet(changed: list[TableStore], known: dict[int, tuple[Source, TableStore]]) -> set[int]:
+    """The dictionaries of which one has a change that another would see if both were one."""
+    written: set[object] = set()
+    for store in changed:
+        written |= store.tokens(written=True)
+    holders: dict[object, set[int]] = {}
+    for key, (_, store) in known.items():
+        for token in store.tokens() & written if not store.is_whole else written:
+            holders.setdefault(token, set()).add(key)
+    met = {key for group in holders.values() if len(group) > 1 for key in group}
+    return met | set(known) if any(store.is_whole for store in changed) else met
+
+
+def _dictionaries(
+    values: Sequence[Value], of_classes: bool
+) -> dict[int, tuple[Source, TableStore]]:
+    """The live dictionaries among them, by their stores."""
+    found: dict[int, tuple[Source, TableStore]] = {}
+    for value in values:
+        entries = value.held if isinstance(value, DictObjectValue) else value
+        live = isinstance(entries, DictValue) and value.source is not None
+        if live and isinstance(value.source, Referent) == of_classes:
+            found[id(entries.store)] = value.source, entries.store
+    return found

@@ -7,7 +7,7 @@ becomes the one GlobalState guard of a trace. Nothing here interprets anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import CodeType
@@ -15,15 +15,18 @@ from typing import Any, TypeGuard
 
 from ..bytecode.decode import decode
 from ..bytecode.instruction import Body, Instruction
+from ..bytecode.loops import loops_in
 from ..errors import UserLine
 from ..guards.guard import (
     ClassFact,
     ClassFacts,
     DictKeysAre,
+    EntriesEmpty,
     GlobalState,
     Guard,
     IdentityIs,
     InRange,
+    KeyAbsent,
     NameFact,
     NamespaceFacts,
     StateFacts,
@@ -62,6 +65,10 @@ class GuardBook:
         """The guards after the first `mark` ones."""
         return list(self._guards.values())[mark:]
 
+    def between(self, first: int, last: int) -> list[Guard]:
+        """Those numbered from `first` up to `last`."""
+        return self.since(first)[: last - first]
+
     def __contains__(self, guard: Guard) -> bool:
         return self._guards.get(_key(guard)) == guard
 
@@ -82,8 +89,8 @@ class GuardBook:
         return tuple(kind for guard in facts if (kind := kind_only(guard)) is not None)
 
     def finish(self, state: StateFacts) -> tuple[Guard, ...]:
-        """All guards, one for each class and namespace; a TypeIs and an InRange implied by a
-        sharper guard of the same source are left out."""
+        """All guards, one for each class, namespace and table of empty entries; a TypeIs and an
+        InRange implied by a sharper guard of the same source are left out."""
         sharper: set[Source] = {
             guard.source
             for guard in self._guards.values()
@@ -97,13 +104,41 @@ class GuardBook:
             if not (isinstance(guard, TypeIs) and guard.source in sharper)
             and not (isinstance(guard, InRange) and _is_implied(guard, ranges))
         )
-        return (GlobalState(facts=state), *kept)
+        return (GlobalState(facts=state), *_one_for_each_table(list(kept)))
 
     def _whole(self, key: object, guard: Guard) -> Guard:
         """A class's or a namespace's guard with all that was relied on."""
         if not isinstance(guard, ClassFacts | NamespaceFacts):
             return guard
         return replace(guard, facts=tuple(self._facts[key]))  # type: ignore[arg-type]
+
+
+def _one_for_each_table(guards: list[Guard]) -> Iterator[Guard]:
+    """What is relied on of the entries of one dictionary, together: one step natively, which costs
+    a comparison of two numbers while the dictionary has not changed."""
+    tables: dict[Source, list[EntriesEmpty | KeyAbsent]] = {
+        guard.source: [] for guard in guards if isinstance(guard, EntriesEmpty)
+    }
+    for guard in guards:
+        if isinstance(guard, EntriesEmpty | KeyAbsent) and guard.source in tables:
+            tables[guard.source].append(guard)
+    for guard in guards:
+        if not isinstance(guard, EntriesEmpty | KeyAbsent) or guard.source not in tables:
+            yield guard
+        elif guard is tables[guard.source][0]:
+            yield _merged(tables[guard.source])
+
+
+def _merged(parts: list[EntriesEmpty | KeyAbsent]) -> EntriesEmpty:
+    empty: dict[str, None] = {}
+    absent: dict[object, None] = {}
+    for part in parts:
+        if isinstance(part, EntriesEmpty):
+            empty |= dict.fromkeys(part.keys)
+            absent |= dict.fromkeys(part.absent)
+        else:
+            absent[part.key] = None
+    return EntriesEmpty(parts[0].source, tuple(empty), tuple(absent), where=parts[0].where)
 
 
 def _is_implied(guard: InRange, ranges: Iterable[InRange]) -> bool:
@@ -171,6 +206,16 @@ class Program:
     body: Body
     index: dict[Instruction, int]
     handlers: list[Handler]
+    loops: dict[int, frozenset[int]] | None = None  # by heads; None: not looked for yet
+
+    def loops_of(self) -> dict[int, frozenset[int]]:
+        """The loops, by the numbers of their heads."""
+        if self.loops is None:
+            self.loops = {
+                self.index[head]: frozenset(map(self.index.__getitem__, loop))
+                for head, loop in loops_in(self.body).items()
+            }
+        return self.loops
 
     def handler_at(self, index: int) -> Handler | None:
         """The innermost handler of an instruction."""
@@ -281,6 +326,8 @@ class Frame:
     nodes_at: dict[int, int] = field(default_factory=dict)  # of the graph, when a round began
     rolls_at: int | None = None  # the head of a training loop, whose next round is Python's
     keyword_names: tuple[str, ...] = ()  # 3.11, 3.12: set by KW_NAMES for the CALL that follows
+    loops: dict[int, Any] = field(default_factory=dict)  # by head: its last run, plain_loops.py
+    goes_back: bool = False  # the last instruction was a backward jump
 
     @property
     def instruction(self) -> Instruction:

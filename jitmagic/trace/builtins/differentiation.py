@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ...graph.data_split import makers_in
 from ...graph.gradients import copied_gradient, first_gradient
 from ...graph.node_meta import device_of
 from ...graph.propagate import DataDependent, EagerRaises
@@ -73,6 +74,8 @@ def _run(machine: Machine, name: str, call: tuple[Any, ...]) -> tuple[Node | Non
     lives = machine.notes.live_inputs()
     if any(live.is_inference() for live in lives):  # a compiled graph saves nothing, eager raises
         raise _refused("autograd cannot save an inference tensor", name)
+    if makers_in(list(machine.graph.graph.nodes)):  # its pieces are differentiated by the engine
+        raise _refused("data decide sizes in the same graph", name)
     try:
         nodes: tuple[Node | None, ...] = machine.graph.differentiate(call, machine.lines())
     except DataDependent as why:
