@@ -371,6 +371,7 @@ class GraphBuilder:
     def set_autocast(self, mode: Autocast) -> None:
         """The traced program changes what calls are cast to; nodes appear as for the grad mode."""
         self.autocast = mode
+        self.has_cast = self.has_cast or mode != OFF
 
     def _record(
         self,
