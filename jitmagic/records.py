@@ -58,8 +58,9 @@ class Measured:
 
     @property
     def speed(self) -> str:
-        """`3.1x faster than eager`."""
-        return speed(self.compiled, self.eager)
+        """`3.1x faster than eager`, `as fast as eager` or `slower`."""
+        told = speed(self.compiled, self.eager)
+        return "slower" if " slower " in told else told
 
     @property
     def times(self) -> str:

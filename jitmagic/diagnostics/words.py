@@ -15,6 +15,7 @@ __all__ = [
     "WRONG",
     "Question",
     "Readable",
+    "Text",
     "count",
     "duration",
     "here",
@@ -25,6 +26,15 @@ __all__ = [
 
 WRONG = "color:#e5484d;color:color-mix(in srgb,#e5484d 60%,currentColor);font-weight:600"
 HINT = "opacity:.75"
+
+
+class Text(str):
+    """Text that a prompt shows as it is, not in quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 class Readable:

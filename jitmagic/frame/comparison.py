@@ -173,7 +173,8 @@ class Comparison:
     def _hand_back(self, measured: Measured | None) -> None:
         """Its calls run as plain Python; nothing of ours holds the compiled code."""
         self._compiled.comparison = None
-        outcome = self._eager.notes.outcome = Eager(f"measured slower: {measured.times if measured else None}")
+        times = "" if measured is None else f": {measured.times}"
+        outcome = self._eager.notes.outcome = Eager(f"measured slower{times}")
         if self._ledger.replace(self._compiled, self._eager):
             self._journal.amend(self._record, measured, outcome)
             self._lost(outcome)
