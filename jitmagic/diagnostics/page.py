@@ -250,12 +250,13 @@ def _chips(found: Findings) -> Iterator[Chip]:
         f"{variants}{count(found.graph_count, 'graph')}, {broken}", "bad" if breaks else "good"
     )
     compiled, eager = found.memory
-    if compiled or eager:
-        beside = f" instead of {size(eager)}" if eager else ""
-        tone = "good" if eager > compiled else "bad" if 0 < eager < compiled else ""
-        yield Chip(f"{size(compiled)}{beside}" if beside else f"at most {size(compiled)}", tone)
+    if eager and size(eager) == size(compiled):
+        yield Chip(f"{size(compiled)}, as eager")
+    elif eager:
+        tone = "good" if eager > compiled else "bad"
+        yield Chip(f"{size(compiled)} instead of {size(eager)}", tone)
     else:
-        yield Chip("memory not measured")
+        yield Chip(f"at most {size(compiled)}" if compiled else "memory not measured")
     yield Chip(compiled_in(found.seconds, found.cache_hits))
     never = found.payback.startswith("never")
     yield Chip(

@@ -50,7 +50,7 @@ ROWS = {
     "explain": Row(
         "jitmagic.explain(step)(x)",
         (r"\n    4     y = torch.relu\(x \* k\) +[\d.]+ .?s +[\d.]+ .?s  [①②]", "[①②] mul, relu +",
-         r"\d+ \w+ instead of \d+ \w+"),
+         r"\d+ \w+(, as eager| instead of \d+ \w+)"),
         ("<span class=\"bar e\"><i style=", "<details class=\"kernel\">", "&#34;C&#34;"),
     ),
     "annotate": Row(
