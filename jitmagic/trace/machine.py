@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from types import CodeType
 
+from ..bytecode.instruction import Instruction
 from ..bytecode.snapshot import FrameSnapshot
 from ..errors import UserLine
 from ..graph.builder import GraphBuilder
@@ -39,7 +40,7 @@ from .breaks import (
     UnsupportedOperation,
 )
 from .dead_calls import check_dead_calls
-from .effects import EffectLog, ExitBuilder, distinct_objects
+from .effects import EffectLog, ExitBuilder, distinct_dictionaries, distinct_objects
 from .graph_notes import GraphNotes
 from .input_memory import check_histories
 from .mortals import check_held, held_names, lets_callee_hold
@@ -58,6 +59,7 @@ from .rolled import UNROLLED, Loops, check_head
 from .state import Frame, GuardBook, Program, program_of, user_lines
 from .suspended import suspended
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_undecided, with_constants
+from .training_loops import check_round
 from .undo import can_assert
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
 from .values.binding import bind_arguments
@@ -70,7 +72,7 @@ from .values.generators import GeneratorValue
 from .values.leaves import keep_leaves
 from .values.namespaces import GlobalsValue
 from .values.varying_counts import place_of_test
-from .wrap import wrap_object
+from .wrap import Wrapper, wrap_object
 
 __all__ = ["Machine", "trace"]
 
@@ -163,6 +165,8 @@ class Machine:
         self._globals: dict[int, GlobalsValue] = {}
         self._generators: list[GeneratorValue] = []
         self._keys: dict[int, Value] = {}  # what is a key by its identity
+        self.owners: dict[int, Value] = {}
+        self.literals: dict[int, Value] = {}  # tuples among the constants of code, by id
         self._found: list[tuple[Lazy, Source]] = []  # attributes and names that were there
         self._hooks: list[Callable[[Builder], None]] = []
         self._steps = 0
@@ -253,6 +257,7 @@ class Machine:
         # in a later call, that would lose a write; so would two keys that become one.
         seen = [value for _, value in self._memo.values()]
         distinct_objects(self, list(self.effects.mutated.values()), seen)
+        distinct_dictionaries(self, list(self.effects.mutated.values()), seen)
         distinct_objects(self, list(self._keys.values()), list(self._keys.values()))
         because = self.stop.because if self.stop and isinstance(exit_, Break) else ()
         self.guard(*because)
@@ -366,10 +371,12 @@ class Machine:
         frame.push(observed.error)
         frame.next = handler.target
 
-    def note_backward_jump(self, frame: Frame) -> None:
-        """Remember where the first loop of the root frame goes into its second round."""
+    def jump_backward(self, frame: Frame, instruction: Instruction) -> None:
+        """Go on with the next round of a loop, or leave that to Python."""
         if frame is self.root and self._first_loop is None:
             self._first_loop = self._steps + 1
+        frame.jump(instruction.target)
+        check_round(self, frame)
 
     # -- what values ask -------------------------------------------------------------------------
 
@@ -394,14 +401,16 @@ class Machine:
     def lines(self) -> tuple[UserLine, ...]:
         return tuple(user_lines(self.frames or [self.root]))
 
-    def wrap(self, obj: object, source: Source) -> Value:
+    def wrap(self, obj: object, source: Source, make: Wrapper = wrap_object) -> Value:
         kind = type(obj)
         if kind in ATOMS:  # by value: whether two equal ints are one object must not be guarded
             return wrap_object(self, obj, source)
         known = self._memo.get(id(obj))
         if known is not None:
+            if make is wrap_object:
+                known[1].observe(self)
             return self._reached_again(obj, known[1], source)
-        value = wrap_object(self, obj, source)
+        value = make(self, obj, source)
         self._memo[id(obj)] = obj, value
         return value
 

@@ -58,11 +58,6 @@ class Plain:
     pass
 
 
-class Callee:
-    def __call__(self, x: Tensor) -> Tensor:
-        return x
-
-
 @pytest.mark.parametrize(
     ("target", "words"),
     [
@@ -73,10 +68,7 @@ class Callee:
         ("f", "not callable"),
         (torch.ones(1), "not callable"),
         (chain.__code__, "not callable"),
-        (len, "no Python code"),
-        (torch.relu, "no Python code"),
         (Plain, "no nn.Module"),
-        (Callee(), "__call__"),
         (nn.Module(), "forward"),
         (nn.Module, "forward"),
         (generator(), "not callable"),
