@@ -73,8 +73,8 @@ ROWS = {
     "test": Row("step.test(x, n=8)", (r"step: compiled code agrees with eager \(8 inputs\)",)),
     "timeit": Row(
         "%jit_timeit --seconds 0.1 --vs 'x.sum(-1)' early(x)",
-        (r"compiled: [\d.]+ .s per call", "eager: ", r"x.sum\(-1\): ", "compiled is (as |fas|slo)",
-         "compiled before that, in "),
+        (r"compiled: [\d.]+ .s per call", "eager: ", r"x.sum\(-1\): ", "compiled before that, in ",
+         r"compiled is (as fast as|[\d.]+x (faster|slower) than) eager"),
     ),
     "off": Row("%compile_off early\nearly", ("function",)),
     "on": Row("%compile early", ("early: not called yet",)),
