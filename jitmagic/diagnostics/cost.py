@@ -57,6 +57,7 @@ class LineCost:
     eager: float = 0.0
     compiled: float = 0.0
     kernels: dict[int, float] = field(default_factory=dict)  # by number, the line's part of each
+    is_own: bool = False  # else all of it is in what the line calls
 
 
 @dataclass(slots=True)
@@ -229,10 +230,14 @@ class _Costs:
             yield self.lines.setdefault(place, LineCost())
         if not lines:
             yield self.without_line
+        for line in lines:
+            if line.module is not None:
+                known = self.modules.setdefault(line.module, ModuleCost(line.module))
+                known.places[place_of(line)] = None
+        if lines:
+            self.lines[place_of(lines[0])].is_own = True
         if module is not None:
-            known = self.modules.setdefault(module, ModuleCost(module))
-            known.places[place_of(lines[0])] = None
-            yield known
+            yield self.modules[module]
 
 
 def _limit(kernel: KernelReport, seconds: float, device: torch.device) -> float | None:

@@ -23,7 +23,18 @@ from ..guards.guard import (
     TensorMatch,
     ValueEquals,
 )
-from ..guards.source import UNNAMED, Argument, InstanceDict, Item, Source, describe
+from ..guards.source import (
+    UNNAMED,
+    Argument,
+    FunctionPart,
+    Global,
+    InstanceDict,
+    Item,
+    Source,
+    TypeAttr,
+    TypeOf,
+    describe,
+)
 
 __all__ = ["facts_of"]
 
@@ -72,7 +83,7 @@ def _sentence(guard: Guard) -> str:
     if isinstance(guard, LengthIs):
         return f"{name} has {count(guard.length, 'item')}"
     if isinstance(guard, DictKeysAre):
-        return f"the keys of {name} are {', '.join(map(repr, guard.keys))}"
+        return f"the keys of {name} are {', '.join(map(repr, guard.keys)) or 'none'}"
     if isinstance(guard, ValueEquals):
         return show_guard(guard).replace(" == ", " is ", 1)
     return show_guard(guard)
@@ -95,9 +106,15 @@ def _is_held(source: Source) -> bool:
 
 
 def _is_callers(source: Source) -> bool:
-    """Whether a caller has a name for it: no private attribute, no unnamed value on the stack."""
+    """Whether a caller has a name for it: no private attribute, no part of a class or a function,
+    no unnamed value on the stack.
+    """
     for each in _bases(source):
         if isinstance(each, Argument) and each.name.startswith(UNNAMED):
+            return False
+        if isinstance(each, TypeOf | TypeAttr | FunctionPart):
+            return False
+        if isinstance(each, Global) and each.name.startswith("_"):
             return False
         is_attribute = isinstance(each, Item) and isinstance(each.base, InstanceDict)
         if is_attribute and str(getattr(each, "key", "")).startswith("_"):

@@ -34,11 +34,7 @@ class Row:
     compiled: float = 0.0
     kernels: tuple[int, ...] = ()
     breaks: tuple[BreakReport, ...] = ()
-
-    @property
-    def is_telling(self) -> bool:
-        """Whether there is something to be seen beside it."""
-        return bool(self.eager or self.compiled or self.breaks)
+    is_own: bool = True  # else all of its time is in what it calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +53,13 @@ class Listing:
     @property
     def compiled(self) -> float:
         return sum(row.compiled for row in self.rows)
+
+    @property
+    def is_wrapper(self) -> bool:
+        """Whether it is a package's function that only calls another: a decorator's, a hook's."""
+        telling = [row for row in self.rows if row.eager or row.compiled]
+        broken = any(row.breaks for row in self.rows)
+        return not self.is_users and not broken and len(telling) == 1 and not telling[0].is_own
 
     def has(self, place: Place) -> bool:
         """Whether a line is one of its."""
@@ -80,12 +83,13 @@ def listings(found: Findings) -> list[Listing]:
             span = function_around(*place)
             others[span] = others.get(span, 0.0) + seconds
     dearest = sorted(others, key=lambda span: others[span], reverse=True)[:MOST_LISTINGS]
-    shown = [own] if lines else []
+    shown = [own] if lines and not own.is_wrapper else []
     for span in dearest:
         file, begin, end, _ = span
         text = tuple(linecache.getline(file, number) for number in range(begin, end + 1))
-        if any(text):
-            shown.append(_listing(span, text, found.costs, breaks))
+        listing = _listing(span, text, found.costs, breaks)
+        if any(text) and not listing.is_wrapper:
+            shown.append(listing)
     return shown
 
 
@@ -107,4 +111,4 @@ def _row(
     if known is None:
         return Row(number, text, breaks=breaks)
     dearest = sorted(known.kernels, key=lambda each: known.kernels[each], reverse=True)
-    return Row(number, text, known.eager, known.compiled, tuple(dearest), breaks)
+    return Row(number, text, known.eager, known.compiled, tuple(dearest), breaks, known.is_own)

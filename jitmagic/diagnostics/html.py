@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ..figures import duration, size
+from ..figures import count, duration, size
 from .findings import Findings
 from .footprint import Footprint
 from .highlight import Piece, highlighted
@@ -47,6 +47,7 @@ def _environment() -> Environment:
         "is_loop": _is_loop,
         "size": size,
         "area": _area,
+        "counted": count,
     }
     return made
 
@@ -97,7 +98,7 @@ def _is_loop(line: Sequence[Piece]) -> bool:
 
 def _area(footprint: Footprint, side: str) -> Markup:
     """The outline of bytes alive after each operation, as a clip-path: part of the highest."""
-    points = footprint.eager if side == "eager" else footprint.compiled
+    points = footprint.eager if side == "e" else footprint.compiled
     highest = max(*footprint.eager, *footprint.compiled, 1)
     chosen = points if len(points) <= _MOST_STEPS else _thinned(points)
     corners = ["0% 100%"]

@@ -7,6 +7,7 @@ by time, what else there is to unfold, and how it was measured. No two views can
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -70,6 +71,14 @@ class KernelBar:
         return self.kernel.title
 
     @property
+    def code(self) -> str:
+        """Its own function out of the text that it was compiled in; "" of a call of torch's."""
+        start = rf'^(?:(?://|@).*\n)*(?:extern "C" .*|def ){re.escape(self.kernel.name)}\('
+        body = r".*\n(?:[ \t].*\n|\n)*(?:\}.*)?"
+        found = re.search(start + body, self.kernel.text, re.MULTILINE)
+        return found[0].rstrip() if found else self.kernel.text
+
+    @property
     def owner(self) -> str:
         """Whose kernel it is: its language, or torch's own operator."""
         kernel = self.kernel
@@ -114,6 +123,11 @@ class Code:
     is_open: bool
     eager: float
     compiled: float
+
+    @property
+    def width(self) -> int:
+        """Letters of the longest line: times stand in one column."""
+        return max((len(row.text) for row in self.rows), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,17 +385,21 @@ def _arranged(
     """Code of a module's own stands at the module, all other code by itself."""
     scale = max((max(r.eager, r.compiled) for each in shown for r in each.rows), default=0.0) or 1.0
     at_module: dict[int, list[Listing]] = {}
-    alone: list[Listing] = []
-    for place, listing in enumerate(shown):
-        owner = _owner(listing, tree) if place or not found.source[2] else None
+    explained = shown[:1] if shown and shown[0].name == found.name else []
+    alone = list(explained)
+    for listing in shown[len(explained) :]:
+        owner = _owner(listing, tree)
         if owner is None:
             alone.append(listing)
+        elif not explained and owner is tree[0]:  # what a decorator of a model's forward wraps
+            explained = [listing]
+            alone.insert(0, listing)
         else:
             at_module.setdefault(id(owner), []).append(listing)
     opened = 0
     codes: list[Code] = []
     for listing in alone:
-        is_open = not codes or (listing.is_users and opened < MOST_OPEN)
+        is_open = listing in explained or (listing.is_users and opened < MOST_OPEN)
         opened += is_open
         codes.append(_code(listing, number_of, scale, is_open))
     whole = max((max(b.eager, b.compiled) for b in tree), default=0.0) or 1.0

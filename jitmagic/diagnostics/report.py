@@ -20,6 +20,7 @@ __all__ = ["full_report", "rich_report", "text_report"]
 MOST_LINES = 25
 _MOST_KERNELS = 4
 _MOST_MODULES = 6
+_OWNER = 28  # letters of an operator's name
 _MOST_FACTS = 64  # letters
 _WIDTH = 62  # columns of code before the times
 _TONES = {"faster": "bold green", "slower": "bold red", "plain": "bold yellow"}
@@ -161,7 +162,7 @@ def _kernel_lines(page: Page, most: int) -> list[Line]:
 
 def _kernel_line(each: KernelBar) -> Line:
     many = f" (x{each.count})" if each.count > 1 else ""
-    owner = "" if each.kernel.is_generated else f" ({each.owner})"
+    owner = "" if each.kernel.is_generated else f" ({each.owner[:_OWNER]})"
     title = f"{each.title}{owner}{many}"
     facts = [f"{_time(each.seconds):>8}", f"{each.size:>9}", f"{each.limit:<22}", each.lines]
     line: Line = [(f"  {badge(each.number)} ", "cyan"), (f"{title:<46}", "")]

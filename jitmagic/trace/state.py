@@ -379,12 +379,13 @@ class Frame:
 
 
 def user_lines(frames: Sequence[Frame]) -> Iterator[UserLine]:
-    """Innermost first, without frames of libraries: what users can do something about. The module
-    of a library's frames (an nn.Linear) is that of the line which called them.
+    """Innermost first, without frames of libraries: what users can do something about. The first
+    has the module of a library's frames (an nn.Linear) that run there.
     """
-    inner: ModulePath | None = None
+    module: ModulePath | None = None
+    is_first = True
     for frame in reversed(frames):
-        inner = inner or frame.module
+        module = (is_first and module) or frame.module
         if frame is frames[0] or not is_library(frame.program.body.filename):
-            yield frame.line(inner)
-            inner = None
+            yield frame.line(module)
+            is_first = False

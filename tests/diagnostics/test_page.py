@@ -210,6 +210,17 @@ def test_a_model_is_a_tree_of_modules_with_alike_layers_once() -> None:
     assert len(str(found).splitlines()) <= 25
 
 
+def test_wrappers_of_a_package_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model().requires_grad_(False)
+    codes = page_of(jitmagic.explain(model)(torch.randn(4, 8))).codes
+    assert "return fn(self, *args)" in [row.text.strip() for row in codes[0].rows]  # the user's
+    monkeypatch.setattr("jitmagic.diagnostics.gutter.is_library_file", lambda filename: True)
+    page = page_of(jitmagic.explain(model)(torch.randn(4, 8)))
+    assert [(code.name, code.is_open) for code in page.codes] == [("Model.forward", True)]
+    (root,) = page.modules
+    assert root.codes == () and [code.name for code in root.inside[0].codes] == ["Block.forward"]
+
+
 def test_layers_that_differ_are_branches_of_their_own() -> None:
     layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).requires_grad_(False)
     found = jitmagic.explain(layers)(torch.randn(2, 8))
