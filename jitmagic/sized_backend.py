@@ -19,7 +19,6 @@ from .backends import call_backend
 from .graph.size_inputs import is_size, size_in_order, with_size_inputs
 from .graph.sym_node import as_torch
 from .records import Recording
-from .runtime.native import Executable
 from .sized_joint import Made, own_sizes
 from .trace.concrete import places_of, ranges_of
 from .trace.result import Trace
@@ -45,7 +44,7 @@ class SizedBackend:
         record: Recording,
     ) -> None:
         self.predicates, sizes = own_sizes(ranges_of(traced), values)
-        gm, self._order = with_size_inputs(traced.graph, places_of(traced))
+        gm, self._order = with_size_inputs(traced.graph, places_of(traced), sizes)
         examples = [
             as_torch(sizes[size_in_order(place)]) if is_size(place) else inputs[place]
             for place in self._order

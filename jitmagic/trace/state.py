@@ -7,16 +7,20 @@ becomes the one GlobalState guard of a trace. Nothing here interprets anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import CodeType
 from typing import Any, TypeGuard
 
+import torch
+
 from ..bytecode.decode import decode
 from ..bytecode.instruction import Body, Instruction
-from ..errors import UserLine
+from ..bytecode.loops import loops_in
+from ..errors import ModulePath, UserLine
 from ..guards.guard import (
+    CacheLacks,
     ClassFact,
     ClassFacts,
     DictKeysAre,
@@ -34,12 +38,12 @@ from ..guards.guard import (
     TypeIs,
     ValueEquals,
 )
-from ..guards.source import Argument, FunctionPart, Source
+from ..guards.source import Argument, FunctionPart, Source, describe
 from .library_files import is_library
 from .result import BreakReason
 from .values.base import Machine, Value
 
-__all__ = ["Frame", "GuardBook", "Program", "kind_only", "program_of"]
+__all__ = ["Frame", "GuardBook", "Program", "kind_only", "program_of", "user_lines"]
 
 
 class GuardBook:
@@ -63,6 +67,10 @@ class GuardBook:
     def since(self, mark: int) -> list[Guard]:
         """The guards after the first `mark` ones."""
         return list(self._guards.values())[mark:]
+
+    def between(self, first: int, last: int) -> list[Guard]:
+        """Those numbered from `first` up to `last`."""
+        return self.since(first)[: last - first]
 
     def __contains__(self, guard: Guard) -> bool:
         return self._guards.get(_key(guard)) == guard
@@ -151,7 +159,7 @@ def _is_implied(guard: InRange, ranges: Iterable[InRange]) -> bool:
 def kind_only(guard: Guard) -> Guard | None:
     """What a guard says of the kind of an object, whichever of its kind it is; None: nothing."""
     match guard:
-        case TypeIs() | TensorKind() | IdentityIs():
+        case TypeIs() | TensorKind() | IdentityIs() | CacheLacks():
             return guard
         case TensorMatch(source=source, spec=spec):
             return TypeIs(source, spec.cls, where=guard.where)
@@ -201,6 +209,16 @@ class Program:
     body: Body
     index: dict[Instruction, int]
     handlers: list[Handler]
+    loops: dict[int, frozenset[int]] | None = None  # by heads; None: not looked for yet
+
+    def loops_of(self) -> dict[int, frozenset[int]]:
+        """The loops, by the numbers of their heads."""
+        if self.loops is None:
+            self.loops = {
+                self.index[head]: frozenset(map(self.index.__getitem__, loop))
+                for head, loop in loops_in(self.body).items()
+            }
+        return self.loops
 
     def handler_at(self, index: int) -> Handler | None:
         """The innermost handler of an instruction."""
@@ -311,6 +329,8 @@ class Frame:
     nodes_at: dict[int, int] = field(default_factory=dict)  # of the graph, when a round began
     rolls_at: int | None = None  # the head of a training loop, whose next round is Python's
     keyword_names: tuple[str, ...] = ()  # 3.11, 3.12: set by KW_NAMES for the CALL that follows
+    loops: dict[int, Any] = field(default_factory=dict)  # by head: its last run, plain_loops.py
+    goes_back: bool = False  # the last instruction was a backward jump
 
     @property
     def instruction(self) -> Instruction:
@@ -359,9 +379,31 @@ class Frame:
         assert target is not None
         self.next = self.program.index[target]
 
-    def line(self) -> UserLine:
+    @cached_property
+    def module(self) -> ModulePath | None:
+        """The module whose method this frame runs; None of a function, or without a source."""
+        value = self.slots.get("self")
+        live = getattr(value, "obj", None) or getattr(value, "live", None)
+        if value is None or value.source is None or not isinstance(live, torch.nn.Module):
+            return None
+        return ModulePath(describe(value.source), type(live).__name__)
+
+    def line(self, module: ModulePath | None = None) -> UserLine:
         """The user's line of the instruction being interpreted."""
         body = self.program.body
         position = min(self.at, len(body.instructions) - 1)
         lineno = body.instructions[position].lineno or body.firstlineno
-        return UserLine(body.filename, lineno, body.name)
+        return UserLine(body.filename, lineno, body.name, module)
+
+
+def user_lines(frames: Sequence[Frame]) -> Iterator[UserLine]:
+    """Innermost first, without frames of libraries: what users can do something about. The first
+    has the module of a library's frames (an nn.Linear) that run there.
+    """
+    module: ModulePath | None = None
+    is_first = True
+    for frame in reversed(frames):
+        module = (is_first and module) or frame.module
+        if frame is frames[0] or not is_library(frame.program.body.filename):
+            yield frame.line(module)
+            is_first = False
