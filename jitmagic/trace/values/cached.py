@@ -202,8 +202,9 @@ def _live(machine: Machine, value: Value) -> Any:
     if real.by_identity:
         found = real.identity()
         return _UNKNOWN if found is real else found
-    is_live = isinstance(real, InstanceValue) and token is real and real.live is not None
-    if is_live and not _is_given(real.source):
+    if isinstance(real, InstanceValue) and token is real and real.source is not None:
+        if _is_given(real.source):
+            return _UNKNOWN
         machine.guard(IdentityIs(real.source, real.live))
         return real.live
     if type(real) is TupleValue:
@@ -212,11 +213,12 @@ def _live(machine: Machine, value: Value) -> Any:
     return _UNKNOWN
 
 
-def _is_given(source: Any) -> bool:
+def _is_given(source: Source) -> bool:
     """Whether the call may be given another object each time, for which nothing would be kept."""
-    while (base := getattr(source, "base", None)) is not None:
-        source = base
-    return isinstance(source, Argument)
+    at: Any = source
+    while (base := getattr(at, "base", None)) is not None:
+        at = base
+    return isinstance(at, Argument)
 
 
 def _is_atom(machine: Machine, value: Value) -> bool:
