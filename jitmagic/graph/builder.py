@@ -317,9 +317,7 @@ class GraphBuilder:
         return node in self._outputs
 
     def differentiable_outputs(self) -> list[Node]:
-        """The outputs that a backward may start from later: no backward of the graph has freed
-        their history.
-        """
+        """The outputs whose history no backward of the graph has freed."""
         found = self._outputs_with_history()
         return [node for node in found if not (self.backwards and is_spent(_value(node)))]
 
