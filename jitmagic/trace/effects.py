@@ -374,7 +374,9 @@ def _dictionaries(
     found: dict[int, tuple[Source, TableStore]] = {}
     for value in values:
         entries = value.held if isinstance(value, DictObjectValue) else value
-        live = isinstance(entries, DictValue) and value.source is not None
-        if live and isinstance(value.source, Referent) == of_classes:
-            found[id(entries.store)] = value.source, entries.store
+        source = value.source
+        if not isinstance(entries, DictValue) or source is None:
+            continue
+        if isinstance(source, Referent) == of_classes:
+            found[id(entries.store)] = source, entries.store
     return found

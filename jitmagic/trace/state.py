@@ -41,7 +41,7 @@ from ..guards.guard import (
 from ..guards.source import Argument, FunctionPart, Source, describe
 from .library_files import is_library
 from .result import BreakReason
-from .values.base import Machine, Value
+from .values.base import Lazy, Machine, Value
 
 __all__ = ["Frame", "GuardBook", "Program", "kind_only", "program_of", "user_lines"]
 
@@ -383,8 +383,11 @@ class Frame:
     def module(self) -> ModulePath | None:
         """The module whose method this frame runs; None of a function, or without a source."""
         value = self.slots.get("self")
-        live = getattr(value, "obj", None) or getattr(value, "live", None)
-        if value is None or value.source is None or not isinstance(live, torch.nn.Module):
+        if value is None or value.source is None:
+            return None
+        # The type is asked, never the object: `bool` and `isinstance` would run the user's code.
+        live = value.obj if isinstance(value, Lazy) else getattr(value, "live", None)
+        if not issubclass(type(live), torch.nn.Module):
             return None
         return ModulePath(describe(value.source), type(live).__name__)
 

@@ -105,14 +105,13 @@ class _KeyAbsent(OfSource[KeyAbsent]):
 @row(EntriesEmpty, rank=5)
 class _EntriesEmpty(OfSource[EntriesEmpty]):
     def lower(self, guard: EntriesEmpty, registers: Registers) -> tuple[Step, ...]:
-        match guard:
-            # A step for each name costs no more than one that loads the dictionary and one that
-            # looks into it, and makes no dictionary.
-            case EntriesEmpty(source=InstanceDict(base=owner), keys=(), absent=absent) if len(
-                absent
-            ) <= _FEW and all(isinstance(key, str) for key in absent):
-                register, names = registers.register(owner), map(exact_name, absent)
-                return tuple(("INSTANCE_ABSENT", register, name) for name in names)
+        names = [exact_name(key) for key in guard.absent if isinstance(key, str)]
+        few = not guard.keys and len(names) == len(guard.absent) <= _FEW
+        # A step for each name costs no more than one that loads the dictionary and one that looks
+        # into it, and makes no dictionary.
+        if few and isinstance(guard.source, InstanceDict):
+            register = registers.register(guard.source.base)
+            return tuple(("INSTANCE_ABSENT", register, name) for name in names)
         return super().lower(guard, registers)
 
     def step(self, guard: EntriesEmpty, register: int) -> Step:

@@ -190,12 +190,11 @@ class InstanceValue(Value):
             self.set_entry(machine, name, value)
 
     def _store_slot(self, machine: Machine, name: str, value: Value | None) -> None:
-        old = self.own(machine, name)
         if value is not None:
             self.slots[name] = value
             machine.effects.set_attr(self, name, value)
             return
-        if old is None:
+        if (old := self.own(machine, name)) is None:
             raise machine.error(AttributeError, name)
         old.realize(machine)  # the guard that there is one: nothing else reads it
         self.slots[name] = None

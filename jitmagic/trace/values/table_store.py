@@ -262,7 +262,7 @@ class TableStore:
         owner = None if self.machine is None else self.machine.owners.get(id(self))
         if owner is not None and type(token) is str and name in _ONE_KEY:
             value = args[1] if name == "__setitem__" else None
-            stored = owner.stores(builder, token, value)
+            stored: Effect | None = owner.stores(builder, token, value)
             if stored is not None:
                 return stored
         told = tuple(builder(arg) for arg in args)

@@ -65,6 +65,23 @@ def two_objects_with_one_dict() -> Made:
 
 
 @program
+def slots_beside_a_dict() -> Made:
+    class Slotted(Counter):
+        __slots__ = ("empty", "slot")
+
+    owner = Slotted()
+    owner.slot = 5
+
+    def run(x: Any) -> Any:
+        owner.slot += 1
+        owner.empty = owner.slot  # type: ignore[attr-defined]
+        vars(owner)["count"] += owner.empty
+        return x * owner.count, list(vars(owner))
+
+    return run, lambda: (owner.slot, owner.count)
+
+
+@program
 def names_come_and_go() -> Made:
     first, second = Counter(), Counter()
     second.__dict__ = first.__dict__
