@@ -125,11 +125,14 @@ def _is_within_arguments(effect: Effect) -> bool:
     return target is not None and not isinstance(target, Constant)  # which is a live object
 
 
+_SETTERS = (setattr, delattr, object.__setattr__, object.__delattr__)
+
+
 def _target(effect: Effect) -> Recipe | None:
     """Return what the effect changes, None where that is unknown."""
     match effect:
         case Perform(callee=Constant(value=callee), args=args):
-            return args[0] if callee in (setattr, delattr) else None
+            return args[0] if callee in _SETTERS else None
         case Perform() | SetGlobal() | DelGlobal():
             return None
     target: Recipe = getattr(effect, fields(effect)[0].name)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
 from typing import Any
 
 import pytest
@@ -27,6 +28,10 @@ def graphs_compiled() -> list[int]:
     return [count for count in counts if count]
 
 
+@pytest.mark.skipif(
+    not entry_points(group="torch_dynamo_backends", name="jitmagic"),
+    reason="jitmagic is not installed: its folder is on the path",
+)
 def test_the_name_is_registered() -> None:
     assert "jitmagic" in torch._dynamo.list_backends()
     run = torch.compile(lambda x: x.sin() + 1, backend="jitmagic")

@@ -121,8 +121,14 @@ class Effects(Protocol):
     ) -> None:
         """A call made for its effect alone."""
 
+    def call_cache(self, cached: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
+        """A call of a functools.lru_cache, which counts and keeps; its result is known."""
+
     def tells_more_than_gradients(self) -> bool:
-        """Whether anything but gradients was written, or anything called but for draws."""
+        """Whether anything but gradients was written, or anything called but draws and caches."""
+
+    def writes_more_than_gradients(self) -> bool:
+        """Whether anything but gradients was written."""
 
     @property
     def count(self) -> int:
@@ -335,6 +341,10 @@ class Value:
 
     def get_item(self, machine: Machine, key: Value) -> Value:
         self.refuse(machine, "indexing")
+
+    def get_item_lazily(self, machine: Machine, key: Value) -> Value:
+        """`self[key]`, of a key that nothing has looked at yet, and need not be guarded."""
+        return self.get_item(machine, key.realize(machine))
 
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
         self.refuse(machine, "item assignment")
