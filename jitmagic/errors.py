@@ -32,10 +32,10 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 __all__ = [
     "ASSERTION",
@@ -47,6 +47,7 @@ __all__ = [
     "FallbackWarning",
     "JitmagicError",
     "JitmagicWarning",
+    "ModulePath",
     "NativeMissing",
     "OperationFailed",
     "OptionError",
@@ -69,13 +70,26 @@ __all__ = [
 ASSERTION = "assert of jitmagic"  # what the error of a graph's own assertion names
 
 
+class ModulePath(NamedTuple):
+    """An nn.Module as the traced frame reaches it, `self.body.0`, and the name of its class."""
+
+    path: str
+    kind: str
+
+
 @dataclass(frozen=True, slots=True)
 class UserLine:
-    """A place in the user's source: what every message points at."""
+    """A place in the user's source: what every message points at.
+
+    module: the innermost module whose code runs there, on lines that a graph's nodes carry
+    operation: the torch-level call of the node that carries the line, `layer_norm`
+    """
 
     filename: str
     lineno: int
     function: str = ""
+    module: ModulePath | None = field(default=None, compare=False, repr=False)
+    operation: str = field(default="", compare=False, repr=False)
 
     @property
     def text(self) -> str:

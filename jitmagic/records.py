@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from .budget import check
 from .errors import UserLine
+from .figures import count, duration, speed
 
 __all__ = [
     "AT_LIMIT",
@@ -49,20 +50,28 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A variant's calls beside eager's: seconds, backward included, of so many calls each, of which
-    the slower half, disturbed by others, does not count.
+    """Medians of a variant's calls and of eager's, made in turns: seconds, backward included, of so
+    many calls each. Every speed that a person reads comes from here.
     """
 
     compiled: float
     eager: float
     calls: int
 
+    @property
+    def speed(self) -> str:
+        """`3.1x faster than eager`, `as fast as eager` or `slower`."""
+        told = speed(self.compiled, self.eager)
+        return "slower" if " slower " in told else told
+
+    @property
+    def times(self) -> str:
+        """`0.41 ms instead of 1.27 ms, median of 40 interleaved calls`."""
+        both = f"{duration(self.compiled)} instead of {duration(self.eager)}"
+        return f"{both}, median of {count(2 * self.calls, 'interleaved call')}"
+
     def __str__(self) -> str:
-        over = f"over {self.calls} calls"
-        if self.compiled > self.eager > 0:
-            return f"{self.compiled / self.eager:.3g} times eager's time {over}"
-        speed = self.eager / self.compiled if self.compiled else float("inf")
-        return f"{speed:.3g}x as fast as eager {over}"
+        return f"{self.speed} ({self.times})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,8 +77,11 @@ std::optional<c10::Device> device_of(PyObject* mode) {
 
 PyObject* observed(PyObject*, PyObject*) { return PyBool_FromLong(torch_is_observed()); }
 
+PyObject* traced(PyObject*, PyObject*) { return PyBool_FromLong(PyThreadState_Get()->c_tracefunc != nullptr); }
+
 PyMethodDef functions[] = {
     {"observed", observed, METH_NOARGS, "Whether a tracer, a mode or a function transform of torch's watches this thread."},
+    {"traced", traced, METH_NOARGS, "Whether a debugger or another function of sys.settrace follows this thread."},
     {nullptr, nullptr, 0, nullptr},
 };
 

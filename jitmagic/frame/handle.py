@@ -23,7 +23,7 @@ from ..notice import tell
 from ..options import Options
 from ..records import AT_LIMIT, Begun, Eager, Failed, Journal, Missed, Outcome, Recording
 from .comparison import Comparison
-from .eager import entry_like, under_mode
+from .eager import entry_like, is_watched, under_mode
 from .family import Compiler, Family
 from .ledger import Growing, Later, Ledger, why_not
 from .library import LibraryFunction, library_function
@@ -222,10 +222,10 @@ class Handle:
     def _missed(self, values: tuple[Any, ...]) -> Any:
         if _frame.suspended() or self._compiling_thread == threading.get_ident():
             return self.original.run(values)
-        if _frame.observed():
+        if is_watched():
             if "notice" not in self.family.told and (watched := under_mode()) is not None:
                 self._tell_of_plain_python(watched, partly=False)
-            return self.original.run(values)
+            return self.original.plain(*values)
         if (asked := on_miss()) is OnMiss.EAGER_FIRST:
             asked = OnMiss.COMPILE if self._began_as_eager else OnMiss.EAGER
             self._began_as_eager = True

@@ -17,6 +17,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -445,7 +446,8 @@ class GraphBuilder:
     def _describe(self, node: Node, value: Any, spec: Any, lines: tuple[UserLine, ...]) -> None:
         node.meta["val"] = value
         node.meta["spec"] = spec
-        node.meta["lines"] = lines
+        operation = target_name(node.target) if node.op != "placeholder" else ""
+        node.meta["lines"] = lines and (replace(lines[0], operation=operation), *lines[1:])
         is_input = node.op == "placeholder"
         self.inference.note(value, is_input)
         if is_input:

@@ -32,6 +32,7 @@ out of instance dictionaries and tuples, never through `__getattr__` or properti
            | Gradient(base)                  base.grad of a leaf tensor
            | IteratorParts(base)             what a built-in iterator still has: iterator_parts.py
            | Referent(base)                  what a weakref.ref or mappingproxy leads to, or None
+           | CacheEntry(base, key)           the result that a functools.lru_cache holds for a key
            | ArrayMemory(base)               a tensor of the memory of a numpy array
            | Drawn(index, name)              what a draw before the graph gave (trace/result.py); no
                                              guard reads it
@@ -48,6 +49,7 @@ __all__ = [
     "Argument",
     "ArrayMemory",
     "Builtin",
+    "CacheEntry",
     "CellContents",
     "Contents",
     "DictEntry",
@@ -221,6 +223,12 @@ class Referent(Source):
 
 
 @dataclass(frozen=True, slots=True)
+class CacheEntry(Source):
+    base: Source
+    key: object
+
+
+@dataclass(frozen=True, slots=True)
 class ArrayMemory(Source):
     base: Source
 
@@ -263,7 +271,7 @@ def describe(source: Source) -> str:
             return f"tuple({describe(base)})"
         case Item(base=base, key=key) | DictEntry(base=base, key=key):
             return f"{describe(base)}[{key!r}]"
-        case ItemAt() | Part() | Length() | Reduced():
+        case ItemAt() | Part() | Length() | Reduced() | CacheEntry():
             return _describe_contents(source)
         case DictKeyAt(base=base, index=index):
             return f"list({describe(base)})[{index}]"
@@ -296,7 +304,7 @@ def describe(source: Source) -> str:
     raise TypeError(f"not a source: {source!r}")
 
 
-def _describe_contents(source: ItemAt | Part | Length | Reduced) -> str:
+def _describe_contents(source: ItemAt | Part | Length | Reduced | CacheEntry) -> str:
     base = describe(source.base)
     match source:
         case ItemAt(index=index):
@@ -306,5 +314,8 @@ def _describe_contents(source: ItemAt | Part | Length | Reduced) -> str:
             return f"{base}[{':'.join(ends)}]"
         case Length():
             return f"len({base})"
+        case CacheEntry(key=key):  # the marker of keyword arguments is an object()
+            parts = key if isinstance(key, tuple) else (key,)
+            return f"{base}({', '.join(repr(p) for p in parts if type(p) is not object)})"
         case Reduced(function=function):
             return f"{function.__name__}({base})"

@@ -53,6 +53,7 @@ __all__ = [
     "TensorBranch",
     "TensorItem",
     "TooManyInstructions",
+    "TooManyItems",
     "TooManyResults",
     "TorchCallFailed",
     "TrainingLoop",
@@ -392,6 +393,14 @@ class TooManyResults(Reason):
     template = "{name} gives {count} tensors"
     explanation = "Each is a node of the graph, and a later graph would guard each of them."
     advice = "compute with the whole tensor, or raise unroll_limit"
+
+
+class TooManyItems(Reason):
+    __slots__ = ()
+    whole_frame = plain_rest = True
+    template = "the containers that the frame leaves behind have more than {limit} items"
+    explanation = "Compiled code makes and fills containers item by item."
+    advice = "use a tensor or an array, or raise unroll_limit"
 
 
 class InlineTooDeep(Reason):

@@ -176,7 +176,7 @@ def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
     flatten(body, flat.parameters)
     breaking = flat.at[exit_.index]
     root.lets_go |= isinstance(exit_.reason, Mortal)
-    _restore(writer, exit_, root.live[breaking] | exit_.held)
+    _restore(writer, exit_, root.live[breaking] | _held(exit_, root))
     writer.put(build.jump(copies[call_group(root.body, breaking)[0]]))
     region = run_by_python(root, breaking, exit_.reason.whole_loop)
     tails = [
@@ -319,6 +319,11 @@ def _bind_methods(body: Body) -> None:
         )
 
 
+def _held(exit_: Break, root: Root) -> frozenset[str]:
+    """What stays bound, whether it is read again or not."""
+    return frozenset(exit_.locals) if root.is_looked_at else exit_.held
+
+
 def _key_of(
     exit_: Break,
     way: WayOn,
@@ -329,7 +334,7 @@ def _key_of(
     """The resume to hand over to, and the index of a NULL that it pushes though nobody left one."""
     settled = {**exit_.locals, **exit_.cells}
     bound = (*settled, *unsettled_names(region, frozenset(settled)).difference(settled))
-    needed = root.live[way.target] | exit_.held
+    needed = frozenset(bound) if root.is_looked_at else root.live[way.target] | exit_.held
     nulls = [entry is None for entry in exit_.stack]
     depth = len(nulls) + way.effect
     nulls = [*nulls, *([False] * max(0, depth - len(nulls)))][:depth]

@@ -12,7 +12,7 @@ again up to the instruction of the root frame that led there (restarts.py); noth
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from functools import partial
 from types import CodeType
@@ -40,10 +40,9 @@ from .breaks import (
     UnsupportedOperation,
 )
 from .dead_calls import check_dead_calls
-from .effects import EffectLog, ExitBuilder, distinct_objects
+from .effects import EffectLog, ExitBuilder, TooManyRecipes, distinct_objects
 from .graph_notes import GraphNotes
 from .input_memory import check_histories
-from .library_files import is_library
 from .mortals import check_held, held_names, lets_callee_hold
 from .opcodes.registry import Returned, Signal, handler_for
 from .plain_loops import Leaving, LoopWatch, check_instruction, effort_of, found_loops
@@ -58,7 +57,7 @@ from .restarts import (
 )
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .rolled import UNROLLED, Loops, check_head
-from .state import Frame, GuardBook, Program, program_of
+from .state import Frame, GuardBook, Program, program_of, user_lines
 from .suspended import suspended
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_undecided, with_constants
 from .undo import can_assert
@@ -252,6 +251,9 @@ class Machine:
             where = None if lost.reason else self.root.line()
             # The value cannot be rebuilt in Python: the graph has to end before it was created.
             raise Restart(Stop(lost.born, reason, where)) from None
+        except TooManyRecipes as long:  # calls that meet all that this one met are left to eager
+            because = tuple(self.guards.since(0))
+            raise Restart(Stop(1, long.reason, self.root.line(), because)) from None
         for found, source in self._found:
             if found.real is None:  # that it is there may be all that the program asked
                 self.guard(TypeIs(source, type(found.obj)))
@@ -388,17 +390,10 @@ class Machine:
         return guard in self.guards
 
     def where(self) -> UserLine:
-        return next(self._lines())
+        return next(user_lines(self.frames or [self.root]))
 
     def lines(self) -> tuple[UserLine, ...]:
-        return tuple(self._lines())
-
-    def _lines(self) -> Iterator[UserLine]:
-        """Innermost first, without frames of libraries: what users can do something about."""
-        for frame in reversed(self.frames[1:]):
-            if not is_library(frame.program.body.filename):
-                yield frame.line()
-        yield self.root.line()
+        return tuple(user_lines(self.frames or [self.root]))
 
     def wrap(self, obj: object, source: Source, make: Wrapper = wrap_object) -> Value:
         kind = type(obj)

@@ -298,6 +298,8 @@ class BreakReason:
     """What of the things that the instruction met has led to the break."""
     whole_frame: ClassVar[bool] = False
     """No other instruction of the frame would fare better."""
+    plain_rest: ClassVar[bool] = False
+    """With whole_frame: what follows a cut, too, is left to plain Python."""
     spreads: ClassVar[bool] = False
     """What is computed from what led to the break meets the same: the rest is left to eager."""
     whole_loop: ClassVar[bool] = False

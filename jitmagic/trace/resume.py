@@ -73,6 +73,7 @@ class Root:
     recording: set[Instruction] = field(default_factory=set)  # and of loops with tensor work
     counting: set[Instruction] = field(default_factory=set)  # what may leave a list of any length
     handed_on: HandedOn = field(default_factory=HandedOn)
+    is_looked_at: bool | None = None  # by callees (frame_readers.py); None: it had no break so far
     loops: dict[Instruction, frozenset[Instruction]] = field(default_factory=dict)  # by their heads
     lets_go: bool = False  # its resume functions alone hold what they are handed
     resumes: dict[ResumeKey, Any] = field(default_factory=dict)

@@ -242,6 +242,8 @@ def note(flat: FlatCode, trace: Trace) -> None:
 
 def hand_on(flat: FlatCode, trace: Trace, snapshot: FrameSnapshot) -> None:
     """What varies at a break is known behind it."""
+    if isinstance(trace.exit, Break) and trace.exit.reason.plain_rest:
+        return  # the frame is not cut there
     item = None
     if ends_at_loop(trace):
         head = flat.at[trace.exit.index]  # type: ignore[attr-defined]

@@ -7,17 +7,20 @@ becomes the one GlobalState guard of a trace. Nothing here interprets anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import CodeType
 from typing import Any, TypeGuard
+
+import torch
 
 from ..bytecode.decode import decode
 from ..bytecode.instruction import Body, Instruction
 from ..bytecode.loops import loops_in
-from ..errors import UserLine
+from ..errors import ModulePath, UserLine
 from ..guards.guard import (
+    CacheLacks,
     ClassFact,
     ClassFacts,
     DictKeysAre,
@@ -35,12 +38,12 @@ from ..guards.guard import (
     TypeIs,
     ValueEquals,
 )
-from ..guards.source import Argument, FunctionPart, Source
+from ..guards.source import Argument, FunctionPart, Source, describe
 from .library_files import is_library
 from .result import BreakReason
 from .values.base import Machine, Value
 
-__all__ = ["Frame", "GuardBook", "Program", "kind_only", "program_of"]
+__all__ = ["Frame", "GuardBook", "Program", "kind_only", "program_of", "user_lines"]
 
 
 class GuardBook:
@@ -156,7 +159,7 @@ def _is_implied(guard: InRange, ranges: Iterable[InRange]) -> bool:
 def kind_only(guard: Guard) -> Guard | None:
     """What a guard says of the kind of an object, whichever of its kind it is; None: nothing."""
     match guard:
-        case TypeIs() | TensorKind() | IdentityIs():
+        case TypeIs() | TensorKind() | IdentityIs() | CacheLacks():
             return guard
         case TensorMatch(source=source, spec=spec):
             return TypeIs(source, spec.cls, where=guard.where)
@@ -376,9 +379,31 @@ class Frame:
         assert target is not None
         self.next = self.program.index[target]
 
-    def line(self) -> UserLine:
+    @cached_property
+    def module(self) -> ModulePath | None:
+        """The module whose method this frame runs; None of a function, or without a source."""
+        value = self.slots.get("self")
+        live = getattr(value, "obj", None) or getattr(value, "live", None)
+        if value is None or value.source is None or not isinstance(live, torch.nn.Module):
+            return None
+        return ModulePath(describe(value.source), type(live).__name__)
+
+    def line(self, module: ModulePath | None = None) -> UserLine:
         """The user's line of the instruction being interpreted."""
         body = self.program.body
         position = min(self.at, len(body.instructions) - 1)
         lineno = body.instructions[position].lineno or body.firstlineno
-        return UserLine(body.filename, lineno, body.name)
+        return UserLine(body.filename, lineno, body.name, module)
+
+
+def user_lines(frames: Sequence[Frame]) -> Iterator[UserLine]:
+    """Innermost first, without frames of libraries: what users can do something about. The first
+    has the module of a library's frames (an nn.Linear) that run there.
+    """
+    module: ModulePath | None = None
+    is_first = True
+    for frame in reversed(frames):
+        module = (is_first and module) or frame.module
+        if frame is frames[0] or not is_library(frame.program.body.filename):
+            yield frame.line(module)
+            is_first = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import weakref
 
 import pytest
@@ -67,7 +68,7 @@ def test_explain_and_time_are_displayed(loaded, capsys):
     cell = "def f(x):\n    return x * 2\nf(torch.ones(2))"
     loaded.run_cell_magic("compile", "--explain --time", cell)
     text = capsys.readouterr().out
-    assert "jitmagic explain: <cell>" in text  # f is inlined into the cell
+    assert "this cell is not measured yet" in text  # f is inlined into the cell
     assert "compiling" in text
 
 
@@ -248,7 +249,8 @@ def test_annotate_shows_what_the_cells_lines_cost(loaded, monkeypatch):
     loaded.run_cell("import torch")
     loaded.run_cell_magic("compile", "--annotate --quiet", ANNOTATED)
     pages = [found._repr_html_() for found in shown]
-    assert any("z = f(x)" in page and "rgba(255,208,0" in page for page in pages)
+    row = re.compile("z = f\\(x\\)</span>.*<i style=")
+    assert any(row.search(page) for page in pages)
     assert all(found.costs or found.costs.notes or not found.kernels for found in shown)
 
 

@@ -121,8 +121,14 @@ class Effects(Protocol):
     ) -> None:
         """A call made for its effect alone."""
 
+    def call_cache(self, cached: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
+        """A call of a functools.lru_cache, which counts and keeps; its result is known."""
+
     def tells_more_than_gradients(self) -> bool:
-        """Whether anything but gradients was written, or anything called but for draws."""
+        """Whether anything but gradients was written, or anything called but draws and caches."""
+
+    def writes_more_than_gradients(self) -> bool:
+        """Whether anything but gradients was written."""
 
     @property
     def count(self) -> int:

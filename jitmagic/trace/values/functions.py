@@ -32,6 +32,7 @@ from .tagged import tagged_value
 __all__ = ["BoundMethodValue", "CellValue", "FunctionValue", "PartialValue"]
 
 # What a function says of its parameters; the second since Python 3.12.
+_NAMES = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
 _DECLARED = {"__annotations__", "__type_params__"} & set(dir(types.FunctionType))
 
 
@@ -153,13 +154,11 @@ class FunctionValue(Value):
         return machine.inline(self, args, kwargs)
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        if name in ("__name__", "__qualname__"):
-            return machine.constant(self.name if name == "__name__" else self.qualname)
         if name == "__code__":
             return machine.constant(self.code)
         if name in ("__defaults__", "__kwdefaults__"):
             return self.defaults if name == "__defaults__" else self.kwdefaults
-        if name in ("__doc__", "__module__") and name not in self.attributes:
+        if name in _NAMES and name not in self.attributes:
             return self._told_of(machine, name)
         if name in self.attributes:
             return self.attributes[name]
@@ -177,7 +176,9 @@ class FunctionValue(Value):
         return self._live_attribute(machine, name)
 
     def _told_of(self, machine: Machine, name: str) -> Value:
-        """`__doc__` or `__module__`: of a function made here, what its code and globals say."""
+        """Its names and `__doc__`: of a function made here, what its code and globals say."""
+        if self.live is None and name in ("__name__", "__qualname__"):
+            return machine.constant(self.name if name == "__name__" else self.qualname)
         if self.live is None:
             cells = tuple(types.CellType() for _ in self.code.co_freevars)
             told = types.FunctionType(self.code, self.globals.live, closure=cells).__doc__

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from ...guards.guard import DictKeysAre, KeyAbsent, TypeIs
-from ...guards.source import InstanceDict, Item, SlotAttr, Source
+from ...guards.guard import TypeIs
+from ...guards.source import InstanceDict, SlotAttr, Source
 from ..aliased_dicts import Access
 from ..breaks import GraphBreak, UnknownObject
 from ..result import BuildDict, Effect, Recipe
@@ -135,32 +135,31 @@ class DictValue(Value):
 
     def _own_attribute(self, machine: Machine, name: str) -> Value | None:
         """What somebody put on an OrderedDict, as state dicts have their `_metadata`."""
-        live = self.store.live
-        if name not in self.attributes and live is not None and hasattr(live, "__dict__"):
-            assert self.source is not None
-            table = InstanceDict(self.source)
-            if name in live.__dict__:
-                value = machine.lazy(live.__dict__[name], Item(table, name), certain=False)
-                self.attributes[name] = value
-            else:
-                machine.guard(KeyAbsent(table, name))
-                self.attributes[name] = None
-        return self.attributes.get(name)
+        table = self._live_attributes(machine)
+        return self.attributes.get(name) if table is None else table.store.get(name)
+
+    def _live_attributes(self, machine: Machine) -> DictValue | None:
+        """The `__dict__` of an OrderedDict that existed before."""
+        live, source = self.store.live, self.source
+        if live is None or source is None or not hasattr(live, "__dict__"):
+            return None
+        return entries_of_live(machine, live.__dict__, InstanceDict(source), self)
+
+    def stores(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
+        return None if value is None else builder.set_attr(self, name, value)
 
     def has_attributes(self, machine: Machine) -> bool:
         """Whether it is an OrderedDict with attributes of its own."""
-        live = self.store.live
-        if live is not None and hasattr(live, "__dict__"):
-            assert self.source is not None
-            machine.guard(DictKeysAre(InstanceDict(self.source), tuple(live.__dict__)))
-            return bool(live.__dict__ or self.attributes)
-        return bool(self.attributes)
+        table = self._live_attributes(machine)
+        return bool(self.attributes if table is None else table.pairs)
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
         if self.kind is not collections.OrderedDict or hasattr(self.kind, name):
             self.refuse(machine, f"setting attribute {name!r}")
-        self.attributes[name] = value
-        machine.effects.set_attr(self, name, value)
+        if (table := self._live_attributes(machine)) is not None:
+            table.set_item(machine, machine.constant(name), value)
+        else:
+            self.attributes[name] = value
 
     def get_item(self, machine: Machine, key: Value) -> Value:
         value = self.find(machine, key)
@@ -402,7 +401,10 @@ def entries_of_live(
             machine.owners[id(value.store)] = owner
         return value
 
-    # What another class of dictionaries holds is modelled with its type.
+    # What another class of dictionaries holds is modelled with its type. C code that stores an
+    # attribute passes by the order that an OrderedDict keeps.
+    if isinstance(live, collections.OrderedDict):
+        raise GraphBreak(UnknownObject.of(what="attributes", type="an object with an OrderedDict"))
     value = machine.wrap(live, source, made) if type(live) is dict else machine.wrap(live, source)
     if (entries := value.as_dictionary(machine)) is None:
         raise GraphBreak(UnknownObject.of(what="the entries", type=type(live).__name__))

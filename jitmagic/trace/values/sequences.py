@@ -274,8 +274,14 @@ class StoredItems(ItemsValue):
         machine.effects.contents(self)
 
     def extend(self, machine: Machine, value: Value, *, left: bool = False) -> None:
-        """Item by item, as what gives them may look at the container, or raise."""
-        for item in each_item(machine, value):
+        """Item by item where what gives them may look at the container, or raise."""
+        real = value.realize(machine)
+        if isinstance(real, ItemsValue):
+            if items := list(real.items):
+                self.store.extend(items, left=left)
+                machine.effects.contents(self)
+            return
+        for item in each_item(machine, real):
             self.append(machine, item, left=left)
 
     def insert(self, machine: Machine, index: int, item: Value) -> None:

@@ -52,7 +52,7 @@ class TableStore:
         self._changes: list[Change] = []
         self._at: dict[object, int] = {}  # where in the changes a key was written last
         self._simple: bool | None = False
-        self._whole = False  # all keys, or how many there are, were read or replaced
+        self._whole = False  # all keys, any one, or how many there are, were read or replaced
 
     @classmethod
     def of_live(
@@ -102,6 +102,7 @@ class TableStore:
         if not isinstance(value, torch.Tensor):
             return None
         assert self.machine is not None
+        self._whole = True  # it may be any key in another call
         return self.machine.lazy(value, ItemAt(self.source, place))
 
     def length(self) -> int:

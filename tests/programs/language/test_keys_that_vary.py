@@ -113,3 +113,39 @@ def test_other_tensors_and_other_texts_are_other_variants() -> None:
         assert made(d, key, torch.ones(1)).dtype == (torch.ones(1) * d[key]).dtype
     with pytest.raises(KeyError, match="none"):
         made(d, "none", torch.ones(1))
+
+
+def writes_to_another(d: Tensors, other: Tensors, k: str, x: Tensor) -> Any:
+    other["a"] = x * 2
+    return d[k] + 1
+
+
+def writes_under_the_key(d: Tensors, other: Tensors, k: str, x: Tensor) -> Any:
+    other[k] = d[k] * x
+    return d[k] + other["a"]
+
+
+def writes_to_a_tensor(d: Tensors, other: Tensors, k: str, x: Tensor) -> Any:
+    other["a"].mul_(2)
+    return d[k] + x
+
+
+def writes_to_one_of_two(d: Tensors, other: Tensors, k: str, x: Tensor) -> Any:
+    d[k].mul_(2)
+    return other[k] + d["b"] + x
+
+
+@pytest.mark.parametrize(
+    "program",
+    [writes_to_another, writes_under_the_key, writes_to_a_tensor, writes_to_one_of_two],
+)
+def test_dictionaries_and_tensors_that_are_one_in_some_calls(program: Callable[..., Any]) -> None:
+    def tables() -> list[Tensors]:
+        return [{key: torch.full((3,), n + 1.0) for n, key in enumerate("abc")} for _ in range(2)]
+
+    made, ours, wanted = jitmagic.jit(program), tables(), tables()
+    for n, (other, key) in enumerate([(1, "a"), (1, "b"), (0, "a"), (0, "b"), (1, "c"), (0, "c")]):
+        x = torch.full((3,), n + 1.0)
+        result = made(ours[0], ours[other], key, x)
+        assert torch.equal(result, program(wanted[0], wanted[other], key, x))
+        torch.testing.assert_close(ours, wanted, rtol=0, atol=0)

@@ -178,3 +178,24 @@ def _alias_of(table: Callable[[Any], Any]) -> Callable[[], tuple[Program, Change
 
 
 add("a dictionary becomes __dict__", _alias_of(vars))
+
+
+def _shown_by_a_proxy() -> tuple[Program, Change]:
+    class Written:
+        count = 0
+
+    class Apart:
+        count = 0
+
+    box = [vars(Apart)]
+
+    def program(x: Any) -> Any:
+        Written.count += 1
+        return x * box[0]["count"]
+
+    return program, lambda: switched(
+        lambda one: box.__setitem__(0, one), vars(Written), vars(Apart)
+    )
+
+
+add("a mappingproxy shows the class that is written", _shown_by_a_proxy)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import copy
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -90,6 +92,88 @@ def dict_of_an_instance() -> Made:
         return x * owner.count + owner.more, list(table), table.get("none", 1)
 
     return run, lambda: list(table.items())
+
+
+@program
+def methods_of_the_dict() -> Made:
+    owner = Counter()
+
+    def run(x: Any) -> Any:
+        table = owner.__dict__
+        table.update(count=owner.count + 1, late=2)
+        popped = table.pop("late"), table.pop("none", 3), table.setdefault("more", owner.count)
+        count = owner.count
+        table.clear()
+        owner.count = count + 1
+        return x * owner.count, popped, hasattr(owner, "more"), list(table.items())
+
+    return run, lambda: dict(vars(owner))
+
+
+@program
+def cached_property_of_a_shared_dict() -> Made:
+    class Cached(Counter):
+        @functools.cached_property
+        def doubled(self) -> int:
+            return self.count * 2
+
+    first, second = Cached(), Cached()
+    second.__dict__ = first.__dict__
+
+    def run(x: Any) -> Any:
+        first.count += 1
+        return x * first.doubled + second.doubled, "doubled" in vars(second)
+
+    return run, lambda: dict(vars(second))
+
+
+@program
+def attributes_of_an_ordered_dict() -> Made:
+    owner: Any = collections.OrderedDict(key=1)
+    owner.count = 0
+    table = vars(owner)
+
+    def run(x: Any) -> Any:
+        owner.count += 1
+        owner["key"] += 1
+        return x * owner.count + table["count"] + owner["key"]
+
+    return run, lambda: dict(table)
+
+
+@program
+def attribute_becomes_a_parameter() -> Made:
+    module: Any = nn.Linear(3, 3)
+    module.late = None
+    twin = copy.copy(module)
+
+    def run(x: Any) -> Any:
+        if module.late is None:
+            module.late = nn.Parameter(torch.full((3,), 2.0))
+        return x * module.late, "late" in module.__dict__, twin._parameters["late"] is module.late
+
+    return run, lambda: [name for name, _ in twin.named_parameters()]
+
+
+@program
+def graph_breaks_between_the_writes() -> Made:
+    first, second = Counter(), Counter()
+    second.__dict__ = first.__dict__
+    module = Counting()
+    twin = copy.copy(module)
+
+    def run(x: Any) -> Any:
+        first.count += 1
+        module.count = module.count + 1
+        jitmagic.graph_break()
+        second.count += 10
+        twin.count = twin.count + 10
+        y = x * first.count + module.count
+        jitmagic.graph_break()
+        second.count += 100
+        return y + first.count + twin.count
+
+    return run, lambda: (first.count, module.count)
 
 
 @program
@@ -220,7 +304,7 @@ def dict_of_the_thread() -> Made:
     return run, lambda: local.count
 
 
-_BROKEN = ("globals_by_two_names", "dict_of_the_thread")
+_BROKEN = ("graph_breaks_between_the_writes", "globals_by_two_names", "dict_of_the_thread")
 
 
 def _run(name: str, tag: Callable[[Calls], Calls]) -> Any:

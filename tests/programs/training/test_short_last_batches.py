@@ -168,6 +168,9 @@ def test_last_batch_is_shorter(name: str, resets: str, inside: bool, last: int) 
                     if not inside:
                         losses[-1].backward()
                 same(*losses)
+                for loss in losses[:2]:
+                    with pytest.raises(RuntimeError, match="through the graph a second time"):
+                        loss.backward()
                 for parameters in zip(*(model.parameters() for model in models), strict=True):
                     same(*(parameter.grad for parameter in parameters))
     handle = handle_of(made)
