@@ -169,6 +169,9 @@ def watch_functions(callback: Callable[[FunctionType, str, Any], None], /) -> No
     function that is referred to weakly is assigned to; 3.12 and newer tell just before it is.
     """
 
+def traced() -> bool:
+    """Whether a debugger or another function of sys.settrace follows this thread."""
+
 def observed() -> bool:
     """Whether a tracer, a mode or a transform of torch's is shown the operations of this thread."""
 

@@ -9,7 +9,13 @@ from importlib.util import find_spec
 
 __all__ = ["REQUIRED"]
 
-REQUIRED = ("torch", "platformdirs", "rich")  # as pyproject.toml's `dependencies`
+REQUIRED = (
+    "torch",
+    "platformdirs",
+    "rich",
+    "jinja2",
+    "pygments",
+)  # as pyproject.toml's `dependencies`
 
 _missing = [name for name in REQUIRED if find_spec(name) is None]
 if _missing:

@@ -25,6 +25,7 @@ from .runtime.native import Executable, spent, undoing, with_numbers
 from .trace import mortals
 from .trace.builtins.registry import handles
 from .trace.emit import CannotRestore, FrameScope, emit
+from .trace.frame_readers import may_be_looked_at
 from .trace.result import Break, Trace
 from .trace.template import template_of
 from .trace.undo import can_start_over, written_before_raising
@@ -51,9 +52,13 @@ def left_to_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Ent
     if handle.library is None and handle.options.fullgraph:
         raise Unsupported(reason.message, reason.hint, where)
     state = tuple(guard for guard in traced.guards if isinstance(guard, GlobalState))
-    if reason.whole_frame and handle.goes_on is None:
+    if reason.whole_frame and (handle.goes_on is None or reason.plain_rest):
         guards = (*state, *traced.because)
         return eager_entry(handle.run_plainly, snapshot, guards, Eager(reason.message, where))
+    body = handle.flat.root.body
+    if _is_looked_at(handle, snapshot) and (body.cellvars or body.freevars):
+        why = "a callee may look at its variables (f_locals), and inner functions share some"
+        return eager_entry(handle.run_plainly, snapshot, state, Eager(why, where))
     if reason.spreads and not computes(traced):
         guards = (*state, *traced.because)
         return eager_entry(handle.run_hooked, snapshot, guards, Eager(reason.message, where))
@@ -63,6 +68,16 @@ def left_to_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Ent
     if not traced.because:
         return eager
     return eager_entry(handle.run_hooked, snapshot, (*state, *traced.because), eager)
+
+
+def _is_looked_at(handle: Handle, snapshot: FrameSnapshot) -> bool:
+    """Whether callees may look at the variables of the frame, which are kept whole then. Found out
+    at its first break: what resumes there is cut from the same root.
+    """
+    root = handle.flat.root
+    if root.is_looked_at is None:
+        root.is_looked_at = handle.library is None and may_be_looked_at(snapshot)
+    return bool(root.is_looked_at)
 
 
 # ------------------------------------------------------------------------- around the executable
@@ -131,7 +146,8 @@ def make_entry(
     program = GuardProgram(steps)
     if traced.lock is not None:
         residual = while_held(traced.lock, program, residual, handle.run_plainly)
-    hooked = isinstance(traced.exit, Break) and not traced.exit.callee_holds
+    end = traced.exit
+    hooked = isinstance(end, Break) and end.reason.hooks_callees and not end.callee_holds
     entry = Entry(program, residual, None, None, hooked)
     again.belongs_to(entry)
     return entry
@@ -148,4 +164,4 @@ def variant_of(handle: Handle, traced: Trace, record: Recording) -> Variant:
     constants = {symbol.origin: symbol.where for symbol in traced.specialized}
     compared, later = comparable(handle, traced), tuple(record.later)
     known = traced.guards, COMPILED, later, ends, compared, traced.varying, constants
-    return Variant(*known, foresees=traced.foresees)
+    return Variant(*known, foresees=traced.foresees, loops=traced.idle_loops)

@@ -32,10 +32,10 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 __all__ = [
     "ASSERTION",
@@ -47,6 +47,7 @@ __all__ = [
     "FallbackWarning",
     "JitmagicError",
     "JitmagicWarning",
+    "ModulePath",
     "NativeMissing",
     "OperationFailed",
     "OptionError",
@@ -69,18 +70,36 @@ __all__ = [
 ASSERTION = "assert of jitmagic"  # what the error of a graph's own assertion names
 
 
+class ModulePath(NamedTuple):
+    """An nn.Module as the traced frame reaches it, `self.body.0`, and the name of its class."""
+
+    path: str
+    kind: str
+
+
 @dataclass(frozen=True, slots=True)
 class UserLine:
-    """A place in the user's source: what every message points at."""
+    """A place in the user's source: what every message points at.
+
+    module: the innermost module whose code runs there, on lines that a graph's nodes carry
+    operation: the torch-level call of the node that carries the line, `layer_norm`
+    """
 
     filename: str
     lineno: int
     function: str = ""
+    module: ModulePath | None = field(default=None, compare=False, repr=False)
+    operation: str = field(default="", compare=False, repr=False)
 
     @property
     def text(self) -> str:
         """The source line itself, or an empty string where the source is not known."""
         return linecache.getline(self.filename, self.lineno).strip()
+
+    @property
+    def is_in_cell(self) -> bool:
+        """Whether it is a line of a notebook's cell."""
+        return bool(_cell(self.filename))
 
     @property
     def file(self) -> str:

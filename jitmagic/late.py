@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -28,7 +29,19 @@ def collector_paused() -> Iterator[None]:
         gc.enable()
 
 
+_PACKAGE = sys.modules[str(__package__)]
+_LOADED: dict[str, ModuleType] = {}
+
+
 def load(name: str) -> ModuleType:
-    """The module of the package, imported now if it has not been."""
-    with collector_paused():
-        return importlib.import_module(f"{__package__}.{name}")
+    """The module of the package, imported now if it has not been.
+
+    Once the package is purged from `sys.modules`, the import system only knows another one: what
+    this one has tagged goes on with the modules that it has, and refuses any others.
+    """
+    if name not in _LOADED:
+        if sys.modules.get(_PACKAGE.__name__) is not _PACKAGE:
+            raise ImportError(f"{_PACKAGE.__name__} was purged from sys.modules since its import")
+        with collector_paused():
+            _LOADED[name] = importlib.import_module(f"{_PACKAGE.__name__}.{name}")
+    return _LOADED[name]

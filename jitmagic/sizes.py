@@ -30,6 +30,7 @@ from torch.fx import GraphModule
 from .autograd.joint import trace_joint
 from .autograd.partition import partition
 from .autograd.result import output_specs
+from .budget import OutOfTime, within
 from .errors import SizesDiffer, warn
 from .frame.sandbox import sandbox
 from .graph.autocast import modes_kept
@@ -39,8 +40,9 @@ from .graph.subgraphs import split_if_possible
 from .guards.guard import InRange, SizesRelate
 from .guards.source import Source
 from .options import Options
-from .records import COMPILED, Failed, Recording
+from .records import COMPILED, Failed, Recording, TookTooLong
 from .runtime.native import BySizes, Executable, by_sizes, split_graph, undoing
+from .sized_backend import SizedBackend
 from .sized_joint import KEPT, Builders, Made, SizedJoint, checks, places_among
 from .spec import TensorSpec
 from .symbols.compiled import SizeProgram
@@ -138,9 +140,10 @@ class Sized:
         self._traced, self._compile, self._later = traced, compile_, record.for_later()
         self._builders, self._options = builders, options
         self._limit, self._static = options.recompile_limit, static
-        self._joints: list[SizedJoint] = []
+        self._joints: list[SizedJoint | SizedBackend] = []
         self.in_parts = False  # whether an executable of those made is
-        self._is_sized = options.backend == "native" and not options.tunes
+        is_native = options.backend == "native" and not options.tunes
+        self._is_sized = is_native or callable(options.backend)
         self._made: dict[Vector, Executable] = {}
         self._costly = 0  # of these, how many were compiled
         self._is_patient = options.keep == "faster"
@@ -164,7 +167,7 @@ class Sized:
         self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
     ) -> Executable:
         """The executable of one vector of sizes."""
-        joint = None if values in self._static else self._joint_of(values, record)
+        joint = None if values in self._static else self._joint_of(values, inputs, record)
         if joint is None:
             return self._compile_alone(values, inputs, record)
         self.in_parts = self.in_parts or joint.in_parts
@@ -173,31 +176,41 @@ class Sized:
         self._costly += joint.compiled > before
         if made.template is not None:
             self.run.add_template(self._checks(made), made.template, self._verify_of(joint))
-        elif self._options.verify:
-            joint.verify(values)
+        elif (verify := self._verify_of(joint)) is not None:
+            verify(values)
         return made.run
 
     def _checks(self, made: Made) -> SizeProgram:
         ranges = {s: s.range for s in self._symbols if isinstance(s.origin, DataSize)}
         return checks(made.predicates, ranges, self._expected, self._symbols)
 
-    def _verify_of(self, joint: SizedJoint) -> Callable[[Vector], None] | None:
+    def _verify_of(self, joint: SizedJoint | SizedBackend) -> Callable[[Vector], None] | None:
         return joint.verify if self._options.verify else None
 
-    def _joint_of(self, values: Vector, record: Recording) -> SizedJoint | None:
-        """The joint graph for all sizes that these pass; None: this vector is traced by itself."""
+    def _joint_of(
+        self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
+    ) -> SizedJoint | SizedBackend | None:
+        """What serves all sizes that these pass; None: this vector is traced by itself."""
         for joint in self._joints:
             if joint.holds(values):
                 return joint
         if not self._is_sized or len(self._joints) >= self._limit:
             return None
-        given = self._traced, values, self._builders, self._options, record
-        made = for_all_sizes("joint for all sizes", values, partial(SizedJoint, *given), record)
+        make = partial(self._make_for_all, values, inputs, record)
+        made = for_all_sizes("joint for all sizes", values, make, record)
         if made is None:
             self._is_sized = False
             return None
         self._joints.append(made)
         return made if made.holds(values) else None
+
+    def _make_for_all(
+        self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
+    ) -> SizedJoint | SizedBackend:
+        backend = self._options.backend
+        if callable(backend):
+            return SizedBackend(backend, self._traced, values, inputs, record)
+        return SizedJoint(self._traced, values, self._builders, self._options, record)
 
     def _compile_alone(
         self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
@@ -287,13 +300,15 @@ class Sized:
     def _compile_in_call(self, values: Vector, inputs: Sequence[torch.Tensor]) -> Executable:
         record = self._later.for_later()
         try:
-            with sandbox():
+            with sandbox(), within(self._options.budget):
                 run = self.compile_for(values, inputs, record)
             if record.stages:  # else nothing was made but a plan
                 record.end(COMPILED)
             return run
-        except Exception as error:  # whatever a stage raised: the graph itself has a right answer
+        except (Exception, OutOfTime) as error:  # the graph itself has a right answer
             failed = Failed.of(error, record.failed_in)
+            if isinstance(error, OutOfTime):
+                failed = TookTooLong.after(self._options.budget, record.stages)
             record.end(failed)
             if isinstance(error, SizesDiffer):
                 return _raising(error)

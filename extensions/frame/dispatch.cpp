@@ -220,6 +220,7 @@ PyObject* dispatch_once(Dispatcher* self, PyObject* const* args) {
   self->calls++;
   if (jm_any_disabled && jm_this_thread()->disabled) return missed(self, args);  // a global before a thread-local
   if (torch_is_observed()) return missed(self, args);  // a mode or a tracer is to see every operation
+  if (PyThreadState_Get()->c_tracefunc) return missed(self, args);  // a debugger is to see every line
   std::vector<Entry*>& entries = *self->entries;
   for (size_t i = 0; i < entries.size(); i++) {
     Entry* entry = entries[i];

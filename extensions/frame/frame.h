@@ -3,6 +3,7 @@
 //   layout.c           the interpreter's own data layouts (dictionaries, instances), per version
 //   hook.c             the PEP 523 hook and the state of the thread it acts on
 //   concealed.c        frames that eager has not are passed over where stacks are walked
+//   function_cache.c   entries of functools.lru_cache
 //   function_watch.c   functions whose code or defaults are exchanged in place
 //   constants.cpp      equality that runs no user code
 //   memo.cpp           lookups remembered while a dictionary does not change
@@ -134,6 +135,11 @@ PyObject* jm_call_concealed(PyObject* callee, PyObject* const* args, Py_ssize_t 
 
 // `type`: of what call stubs call.
 bool jm_register_concealed(PyTypeObject* type);
+
+// -------------------------------------------------------------------------------- function_cache.c
+
+// The result that a functools.lru_cache wrapper holds for a key: borrowed, or NULL.
+PyObject* jm_cached_result(PyObject* wrapper, PyObject* key);
 
 // -------------------------------------------------------------------------------- function_watch.c
 

@@ -51,6 +51,7 @@ constexpr OpName kOps[] = {
     {"GRADIENT", Op::Gradient, 5},              // target, source, descriptor, classes
     {"ARRAY_MEMORY", Op::ArrayMemory, 5},       // target, source, torch.from_numpy, numpy.ndarray
     {"REFERENT", Op::Referent, 3},              // target, source
+    {"CACHE_ENTRY", Op::CacheEntry, 4},         // target, source, key
     {"TYPE_IS", Op::TypeIs, 3},                 // source, type
     {"IS", Op::Is, 3},                          // source, object
     {"IS_WEAK", Op::IsWeak, 3},                 // source, object
@@ -66,6 +67,7 @@ constexpr OpName kOps[] = {
     {"NAMESPACE", Op::Namespace, 3},            // dict, facts (namespace_facts.h)
     {"STATE_READ", Op::StateRead, 4},           // function, what it gave, whether that never comes back
     {"CELL_EMPTY", Op::CellEmpty, 2},           // source
+    {"CACHE_LACKS", Op::CacheLacks, 4},         // source, key, results that may be there all the same
     {"TENSOR", Op::Tensor, 10},                 // source, class, dtype, device, sizes, strides, ...
     {"TENSOR_KIND", Op::Tensor, 5},             // source, class, keys, whether it is dual
     {"UNHOOKED", Op::Unhooked, 2},              // source
@@ -79,7 +81,7 @@ constexpr OpName kOps[] = {
     {"AUTOCAST", Op::Autocast, 5},              // the fields of AutocastRest
 };
 
-bool is_load(Op op) { return op <= Op::Referent; }
+bool is_load(Op op) { return op <= Op::CacheEntry; }
 
 // Reads one step tuple; every failure sets a Python error that names the step.
 class StepReader {
@@ -266,7 +268,9 @@ class StepReader {
       case Op::TypeIs:
         return PyType_Check(at(next)) ? weakly(next, step.object) : refuse("a type is expected");
       case Op::IsWeak: return weakly(next, step.object);
-      case Op::Is: case Op::Equals: case Op::KeyAbsent: return keep(at(next), step.object);
+      case Op::Is: case Op::Equals: case Op::KeyAbsent: case Op::CacheEntry:
+        return keep(at(next), step.object);
+      case Op::CacheLacks: return keep(at(next), step.object) && keys(next + 1, step.space);
       case Op::SetHas: return keep(at(next), step.object) && integer(at(next + 1), step.number);
       case Op::DictKeys: return keys(next, step.object) && keep(at(next + 1), step.space);
       case Op::EntriesEmpty:

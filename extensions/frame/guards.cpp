@@ -232,8 +232,13 @@ bool is_plain_sequence(PyObject* object) {
   return PyList_CheckExact(object) || PyTuple_CheckExact(object);
 }
 
-// sequence[index], as Python has it: a negative index counts from the end.
+// sequence[index], as Python has it: a negative index counts from the end. Of a dict, the value under
+// a str.
 PyObject* item_at(PyObject* sequence, PyObject* index) {
+  if (PyDict_CheckExact(sequence) && PyUnicode_CheckExact(index)) {
+    PyObject* found = PyDict_GetItemWithError(sequence, index);
+    return found ? found : (PyErr_Clear(), nullptr);
+  }
   if (!is_plain_sequence(sequence) || !PyLong_CheckExact(index)) return nullptr;
   const Py_ssize_t place = PyLong_AsSsize_t(index);
   if (place == -1 && PyErr_Occurred()) return PyErr_Clear(), nullptr;
@@ -295,8 +300,19 @@ PyObject* load(const Step& step, PyObject* base, PyObject* const* args, Register
     case Op::Gradient: return gradient(base, step, registers);
     case Op::ArrayMemory: return array_memory(base, step, registers);
     case Op::Referent: return referent_of(base, registers);
+    case Op::CacheEntry: return jm_cached_result(base, step.object);
     default: return nullptr;
   }
+}
+
+// Whether a functools.lru_cache has no result for a key, or one of the constants that are allowed.
+bool cache_lacks(PyObject* wrapper, const Step& step) {
+  PyObject* found = jm_cached_result(wrapper, step.object);
+  if (!found) return true;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(step.space); i++) {
+    if (same_constant(PyTuple_GET_ITEM(step.space, i), found)) return true;
+  }
+  return false;
 }
 
 // The first `number` objects are each different from all the rest. A model has some hundreds of
@@ -382,6 +398,7 @@ bool passes(const Step& step, Registers& registers) {
     case Op::StateRead: return reads_the_same(step);
     case Op::NamespaceAbsent: return !step.lookup.in(step.space, step.object);
     case Op::CellEmpty: return PyCell_Check(value) && !PyCell_GET(value);
+    case Op::CacheLacks: return cache_lacks(value, step);
     case Op::Tensor: case Op::InRange: return step.torch->passes(value);
     case Op::Unhooked: return is_unhooked(value);
     case Op::Same: return value == registers[step.other];

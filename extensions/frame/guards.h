@@ -42,11 +42,11 @@ enum class Op : unsigned char {
   // loads: (name, target, ...)
   Argument, NamespaceItem, Cell, InstanceDict, InstanceItem, Item, DictKey, DictValue, Type, TypeAttr,
   Slot, FunctionPart, ModuleItem, IteratorParts, Contents, LengthOf, IntOf, ItemAt, Part, Reduced, Gradient,
-  ArrayMemory, Referent,
+  ArrayMemory, Referent, CacheEntry,
   // checks: (name, ...)
   TypeIs, Is, IsWeak, Equals, Length, DictKeys, SetHas, KeyAbsent, EntriesEmpty, InstanceAbsent,
   NamespaceAbsent, Class, Namespace, StateRead,
-  CellEmpty, Tensor, Unhooked, InRange, Same, Different, NoOverlap, Sizes, Numbers, State, Autocast,
+  CellEmpty, CacheLacks, Tensor, Unhooked, InRange, Same, Different, NoOverlap, Sizes, Numbers, State, Autocast,
 };
 
 // What Op::FunctionPart reads, in Step::number.

@@ -18,13 +18,12 @@ from typing import Any
 import torch
 
 from ..errors import CompileFailed
+from ..graph.operator_library import LIBRARY, is_registered
 from ..graph.shapes import infer
 from ..graph.without_meta import only_writes
 
 __all__ = ["Functional", "flat", "functional_form"]
 
-_LIBRARY = torch.library.Library("jitmagic", "FRAGMENT")
-_NUMBERS = count()
 # What is said of writes, which a functional form has none of; torch 2.11 has no such tags.
 _OF_WRITES = tuple(getattr(torch.Tag, name, None) for name in ("out", "inplace"))
 _ALIAS = re.compile(r"(?<=[\w\]?])\(\w+!?(?: -> \w*)?\)")
@@ -56,10 +55,11 @@ def functional_form(func: Any) -> Functional:
     returns = tuple(_slot_of(func, returned, sets) for returned in schema.returns)
     text = str(schema)
     arguments = _ALIAS.sub("", text[text.index("(") + 1 : text.rindex(") ->")])
-    name = f"{schema.name.replace('::', '_')}_{next(_NUMBERS)}"
+    names = (f"{schema.name.replace('::', '_')}_{number}" for number in count())
+    name = next(name for name in names if not is_registered(name))
     tags = tuple(tag for tag in func.tags if tag not in _OF_WRITES)
-    _LIBRARY.define(f"{name}({arguments}) -> Tensor[]", tags=tags)
-    _LIBRARY.impl(name, _kernel(func, slots, returns), "CompositeExplicitAutograd")
+    LIBRARY.define(f"{name}({arguments}) -> Tensor[]", tags=tags)
+    LIBRARY.impl(name, _kernel(func, slots, returns), "CompositeExplicitAutograd")
     return Functional(getattr(torch.ops.jitmagic, name).default, slots, returns)
 
 

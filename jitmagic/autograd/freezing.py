@@ -42,7 +42,8 @@ class Frozen:
 def frozen_parts(forward: GraphModule, places: Container[int]) -> Frozen | None:
     """The two graphs; None where nothing but views depends on weights alone."""
     graph = Graph()
-    graph.output(graph.graph_copy(forward.graph, known := {}))
+    known: dict[Node, Node] = {}
+    graph.output(graph.graph_copy(forward.graph, known))
     for old, new in known.items():
         new.meta = dict(old.meta)
     holders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -129,9 +130,10 @@ def _fold_scale(graph: Graph, node: Node, frozen: set[Node]) -> None:
     """Replace shift + convolution * scale by a convolution of the scaled weight."""
     if node.target is not aten.addcmul.default or node.kwargs.get("value", 1) != 1:
         return
-    shift, *factors = node.args
-    conv = next((f for f in factors if _is_foldable(f, frozen)), None)
-    scale = next((f for f in factors if f is not conv), None)
+    operands: Any = node.args
+    shift, *factors = operands
+    conv: Any = next((f for f in factors if _is_foldable(f, frozen)), None)
+    scale: Any = next((f for f in factors if f is not conv), None)
     parts = (shift, scale)
     if conv is None or not all(_is_per_channel(part, conv, frozen) for part in parts):
         return

@@ -39,8 +39,8 @@ from ..symbols.size import Size, hint_of
 from ..trace.result import Trace
 from .builds import at_hints, builds_in_use, graphs_of, partitions_of
 from .cases import attributes_of, changed_options, lifted
-from .gutter import function_around
 from .scripts import NotWritable, inputs_text, made_text_of, script
+from .sources import function_around
 
 __all__ = ["Capsule", "capsule_of", "versions"]
 

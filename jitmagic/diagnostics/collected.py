@@ -25,8 +25,8 @@ from ..records import CompileRecord
 from .capsules import Capsule, capsule_of, versions
 from .explain import Explanation, described
 from .folder import PAGE_HEAD, write_folder, write_page
-from .html import STYLE, html_body
-from .report import text_report
+from .html import STYLE, card_body, html_body
+from .report import full_report
 from .status import Card, card_of, listed_handles
 from .words import count
 
@@ -118,7 +118,7 @@ def _text(functions: list[_Function]) -> str:
     parts = [_versions()]
     for function in functions:
         parts.append(str(function.card))
-        parts += [text_report(function.found)] if function.found else []
+        parts += [full_report(function.found)] if function.found else []
         parts += [f"{_place(c)}: {_state(c)}" for c in function.capsules]
     return "\n\n".join(parts) + "\n"
 
@@ -149,7 +149,7 @@ def _page(functions: list[_Function], show: Callable[[Capsule], str]) -> str:
 
 
 def _section(function: _Function, show: Callable[[Capsule], str]) -> str:
-    parts = [f"<h2>{escape(function.card.name)}</h2>", function.card._repr_html_()]
+    parts = [f"<h2>{escape(function.card.name)}</h2>", card_body(function.card)]
     if function.found is not None:
         parts.append(html_body(function.found))
         for kind in _PICTURES:

@@ -15,14 +15,12 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ..autograd.result import Partition
-from ..errors import UserLine
+from ..errors import ModulePath, UserLine
 from ..graph.node_meta import lines_of
-from ..graph.propagate import call_name
-from ..loops.ir import Extern, Nest
+from ..graph.propagate import target_name
 from ..options import Options
 from ..records import CompileRecord
 from ..runtime.examples import examples
-from ..runtime.steps import timed_calls
 from ..target import find_target, weaker_target
 from .builds import (
     Build,
@@ -33,16 +31,23 @@ from .builds import (
     newest_variants,
     nodes_of,
 )
+from .kernels import KernelReport, kernels_of
 from .laps import Laps, laps_of_graph, laps_of_plan, made_up, operations, quiet
+from .limits import copy_seconds
 
-__all__ = ["Costs", "KernelCost", "LineCost", "Place", "costs_of"]
+__all__ = ["Costs", "KernelCost", "LineCost", "ModuleCost", "Place", "costs_of"]
 
 Lines = tuple[UserLine, ...]  # innermost first, as nodes carry them
 Place = tuple[str, int]  # file and number: a comprehension's line is its function's too
+Stack = tuple[Lines, ModulePath | None]  # lines are equal where only their modules differ
 
 
 def place_of(line: UserLine) -> Place:
     return line.filename, line.lineno
+
+
+def _stack_of(lines: Lines) -> Stack:
+    return lines, lines[0].module if lines else None
 
 
 @dataclass(slots=True)
@@ -51,23 +56,37 @@ class LineCost:
 
     eager: float = 0.0
     compiled: float = 0.0
-    kernels: dict[str, float] = field(default_factory=dict)  # by label, what of them is the line's
+    kernels: dict[int, float] = field(default_factory=dict)  # by number, the line's part of each
+    is_own: bool = False  # else all of it is in what the line calls
 
-    @property
-    def owner(self) -> str:
-        """The kernel or ATen call with the most of its time."""
-        return max(self.kernels, key=lambda label: self.kernels[label], default="")
+
+@dataclass(slots=True)
+class ModuleCost:
+    """Seconds of what one module computes, without the modules in it, and its lines."""
+
+    module: ModulePath
+    eager: float = 0.0
+    compiled: float = 0.0
+    places: dict[Place, None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCost:
-    """One launch or ATen call of a plan."""
+    """One launch or ATen call of a plan.
 
-    label: str  # "forward: mul_add_relu_0"
+    limit: its part of the speed of a plain copy of as many bytes; None where that is not its limit
+    """
+
+    kernel: KernelReport
     seconds: float
     places: tuple[Place, ...]  # the lines that take part in it
-    text: str  # generated code; "" of an ATen call
-    decisions: tuple[str, ...]  # fusions made and refused
+    decisions: tuple[str, ...] = ()  # fusions made and refused
+    limit: float | None = None
+
+    @property
+    def label(self) -> str:
+        """`forward: mul_add_relu_0`."""
+        return f"{self.kernel.graph}: {self.kernel.name}"
 
 
 @dataclass(frozen=True)
@@ -79,6 +98,7 @@ class Costs:
     eager: float = 0.0
     compiled: float = 0.0
     unattributed: LineCost = field(default_factory=LineCost)  # operations without a line
+    modules: tuple[ModuleCost, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
@@ -107,6 +127,7 @@ class _Costs:
         self.options = options
         self.lines: dict[Place, LineCost] = {}
         self.kernels: list[KernelCost] = []
+        self.modules: dict[ModulePath, ModuleCost] = {}
         self.notes: list[str] = []
         self.without_line = LineCost()
         self.eager = self.compiled = 0.0
@@ -121,6 +142,7 @@ class _Costs:
             self.eager,
             self.compiled,
             self.without_line,
+            tuple(self.modules.values()),
             tuple(dict.fromkeys(self.notes)),
         )
 
@@ -151,8 +173,7 @@ class _Costs:
     def _add(self, part: MeasuredPart, eager: Laps, compiled: list[Laps]) -> None:
         weights = self._add_eager(part.traced.graph, eager)
         for build, laps in zip(part.builds, compiled, strict=True):
-            lines = {name: lines_of(node) for name, node in nodes_of(build).items()}
-            self._add_compiled(build, laps, lines, weights)
+            self._add_compiled(build, laps, weights)
         if not part.builds:
             self._add_uncompiled(part.traced.graph, eager)
 
@@ -160,57 +181,74 @@ class _Costs:
         """Calls whose results are as large as data say run as eager runs them."""
         self.compiled += laps.whole
         for node, seconds in zip(operations(gm.graph), laps.each, strict=True):
-            label, stack = f"as eager: {call_name(node.target)}", lines_of(node)
+            stack = _stack_of(lines_of(node))
+            name = target_name(node.target)
+            why = "how large its result is depends on data: it runs as in eager"
+            kernel = KernelReport(
+                name, "as eager", "", (node.name,), "", stack[0][:1], operations=(name,), why=why
+            )
             for cost in self._of(stack):
                 cost.compiled += seconds
-                cost.kernels[label] = cost.kernels.get(label, 0.0) + seconds
-            places = tuple(dict.fromkeys(map(place_of, stack)))
-            self.kernels.append(KernelCost(label, seconds, places, "", ()))
+                if isinstance(cost, LineCost):
+                    cost.kernels[len(self.kernels)] = seconds
+            places = tuple(dict.fromkeys(map(place_of, stack[0])))
+            self.kernels.append(KernelCost(kernel, seconds, places))
 
-    def _add_eager(self, gm: torch.fx.GraphModule, laps: Laps) -> dict[Lines, float]:
+    def _add_eager(self, gm: torch.fx.GraphModule, laps: Laps) -> dict[Stack, float]:
         """The times by what led to the operations."""
         self.eager += laps.whole
-        seconds_of: dict[Lines, float] = {}
+        seconds_of: dict[Stack, float] = {}
         for node, seconds in zip(operations(gm.graph), laps.each, strict=True):
-            stack = lines_of(node)
+            stack = _stack_of(lines_of(node))
             seconds_of[stack] = seconds_of.get(stack, 0.0) + seconds
             for cost in self._of(stack):
                 cost.eager += seconds
         return seconds_of
 
-    def _add_compiled(
-        self,
-        build: Build,
-        laps: Laps,
-        lines: Mapping[str, Lines],
-        weights: Mapping[Lines, float],
-    ) -> None:
+    def _add_compiled(self, build: Build, laps: Laps, weights: Mapping[Stack, float]) -> None:
         self.compiled += laps.whole
-        steps = [s for s in build.schedule.program.steps if isinstance(s, Nest | Extern)]
-        calls, texts = timed_calls(build.plan), _texts(build)
-        for step, call, seconds in zip(steps, calls, laps.each, strict=True):
-            origins = step.origins if isinstance(step, Nest) else (step.name,)
-            label = f"{build.name}: {step.name if isinstance(step, Nest) else step.op}"
-            stacks = dict.fromkeys(stack_of for name in origins if (stack_of := lines.get(name)))
-            for stack, part in _divided(list(stacks) or [()], weights):
+        stack_by_name = {name: _stack_of(lines_of(node)) for name, node in nodes_of(build).items()}
+        device = build.schedule.program.device
+        for kernel, seconds in zip(kernels_of(build), laps.each, strict=True):
+            found = (stack_by_name.get(name, ((), None)) for name in kernel.computes)
+            stacks = list(dict.fromkeys(stack for stack in found if stack[0]))
+            for stack, part in _divided(stacks or [((), None)], weights):
                 for cost in self._of(stack):
                     cost.compiled += seconds * part
-                    cost.kernels[label] = cost.kernels.get(label, 0.0) + seconds * part
-            places = tuple(dict.fromkeys(place_of(line) for stack in stacks for line in stack))
-            text = texts.get(getattr(call, "kernel", ""), "")
-            self.kernels.append(
-                KernelCost(label, seconds, places, text, _decisions(build, origins))
-            )
+                    if isinstance(cost, LineCost):
+                        number = len(self.kernels)
+                        cost.kernels[number] = cost.kernels.get(number, 0.0) + seconds * part
+            places = tuple(dict.fromkeys(place_of(line) for lines, _ in stacks for line in lines))
+            decisions = _decisions(build, kernel.computes)
+            limit = _limit(kernel, seconds, device)
+            self.kernels.append(KernelCost(kernel, seconds, places, decisions, limit))
 
-    def _of(self, stack: Lines) -> Iterator[LineCost]:
-        """An operation counts once for each line that led to it."""
-        for place in dict.fromkeys(map(place_of, stack)):
+    def _of(self, stack: Stack) -> Iterator[LineCost | ModuleCost]:
+        """An operation counts once for each line that led to it, and for its module."""
+        lines, module = stack
+        for place in dict.fromkeys(map(place_of, lines)):
             yield self.lines.setdefault(place, LineCost())
-        if not stack:
+        if not lines:
             yield self.without_line
+        for line in lines:
+            if line.module is not None:
+                known = self.modules.setdefault(line.module, ModuleCost(line.module))
+                known.places[place_of(line)] = None
+        if lines:
+            self.lines[place_of(lines[0])].is_own = True
+        if module is not None:
+            yield self.modules[module]
 
 
-def _divided(stacks: list[Lines], weights: Mapping[Lines, float]) -> Iterator[tuple[Lines, float]]:
+def _limit(kernel: KernelReport, seconds: float, device: torch.device) -> float | None:
+    """A kernel that computes little can be no faster than a copy of what it reads and writes."""
+    if not kernel.is_generated or kernel.is_arithmetic or seconds <= 0:
+        return None
+    copied = copy_seconds(kernel.nbytes, device)
+    return None if copied is None else min(1.0, copied / seconds)
+
+
+def _divided(stacks: list[Stack], weights: Mapping[Stack, float]) -> Iterator[tuple[Stack, float]]:
     """Each line's part of a kernel; equal parts where eager took no time for any of them."""
     known = [weights.get(stack, 0.0) for stack in stacks]
     total = sum(known)
@@ -253,15 +291,6 @@ def _laps_of_plan(
         target = weaker_target(target, options)
     plain = replace(options, cuda_graphs=False)
     return laps_of_plan(build.plan, build.source, target, plain, inputs)
-
-
-def _texts(build: Build) -> dict[str, str]:
-    """Generated code by kernel: the translation unit that it stands in."""
-    source = build.source
-    if source is None:
-        return {}
-    alone = {name: unit.text for unit in source.units for name in unit.symbols}
-    return {name: alone.get(name, source.text) for name in source.symbols}
 
 
 def _decisions(build: Build, origins: tuple[str, ...]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .explain import Explanation
 from .html import html_report
-from .report import text_report
+from .report import full_report
 
 __all__ = ["dump"]
 
@@ -23,7 +23,7 @@ def dump(found: Explanation, folder: str | Path) -> Path:
     """Write the files; an existing folder is added to. Returns the folder."""
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
-    (root / "report.txt").write_text(text_report(found), **_TEXT)
+    (root / "report.txt").write_text(full_report(found), **_TEXT)
     (root / "report.html").write_text(html_report(found), **_TEXT)
     (root / "guards.txt").write_text("\n".join(found.guards) + "\n", **_TEXT)
     for number, graph in enumerate(found.graphs):

@@ -7,7 +7,7 @@ a notebook. All counts in all views come from here, so no two of them can disagr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -22,23 +22,26 @@ from ..frame.handle import Handle
 from ..frame.ledger import Later
 from ..frame.native import Entry
 from ..frame.skip import is_of_library_module
-from ..graph.node_meta import lines_of
 from ..guards.check import show_guard
 from ..guards.guard import ClassFacts, Guard, IdentityIs, NamespaceFacts
-from ..loops.ir import Extern, Nest
+from ..loops.ir import Extern
 from ..options import Options
 from ..records import Compiled, CompileRecord
 from ..trace.result import Break, Trace
-from .builds import Build, builds_of, newest_variants, nodes_of
+from .builds import builds_in_use, builds_of, newest_variants
 from .cost import costs_of
-from .findings import BreakReport, ComparisonReport, Findings, KernelReport, TrialReport
-from .footprint import most_memory
+from .edits import edit_of
+from .facts import facts_of
+from .findings import BreakReport, Findings, KernelReport, TrialReport
+from .footprint import footprints_of, planned_memory
 from .html import html_report
+from .kernels import kernels_of, refusals_of
 from .pictures import Picture, picture_of
-from .report import rich_report, text_report
+from .report import full_report, rich_report, text_report
 from .status import ledger_of
 from .symbols import changing, symbol_reports
-from .words import refuse_arguments
+from .verdict import measured_of, payback, verdict_of
+from .words import Text, refuse_arguments
 
 __all__ = ["Explainer", "Explanation", "described", "explain", "explanation_of"]
 
@@ -56,6 +59,10 @@ class Explanation(Findings):
 
     def _repr_html_(self) -> str:
         return html_report(self)
+
+    def full(self) -> Text:
+        """All of it as text, guards, fusions, variants and the time of each stage included."""
+        return Text(full_report(self))
 
     def picture(self, kind: str = "graph") -> Picture:
         """ "graph": operations by kernel; "compile": a flame of compile time; "memory": bytes alive
@@ -106,9 +113,7 @@ class Explainer:
         if known is None:
             return found
         # The calls of what is tagged have been counted and timed; the copy's have not.
-        return replace(
-            found, compared=_compared(known.journal), ledger=ledger_of(known) or found.ledger
-        )
+        return replace(found, **_worth(known), ledger=ledger_of(known) or found.ledger)
 
     @property
     def now(self) -> Explanation | None:
@@ -144,8 +149,20 @@ def explanation_of(target: Callable[..., Any], *, measured: bool = False) -> Exp
 
 def _with_figures(found: Explanation, options: Options) -> Explanation:
     """With what its lines cost and eager's memory, for which the graphs run."""
-    memory = most_memory(newest_variants(found.records), measured=True)
-    return replace(found, costs=costs_of(found.records, options), memory=memory)
+    made = footprints_of(newest_variants(found.records))
+    eager = max((max(each.eager, default=0) for each in made), default=0)
+    costs = costs_of(found.records, options)
+    return replace(found, costs=costs, footprints=made, memory=(found.memory[0], eager))
+
+
+def _worth(handle: Handle) -> dict[str, Any]:
+    """What the function's own calls have shown."""
+    verdict, measured = verdict_of(handle), measured_of(handle)
+    return {
+        "verdict": verdict,
+        "measured": measured,
+        "payback": payback(handle, verdict, measured),
+    }
 
 
 def _fitting(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry | None:
@@ -204,6 +221,8 @@ def described(
     graphs = [t.graph for t in traces if _ops(t.graph)]
     breaks = [t.exit for t in traces if isinstance(t.exit, Break)]
     own, of_library = _guards(used)
+    facts, other_facts = facts_of(dict.fromkeys(guard for t in traces for guard in t.guards))
+    builds = [build for frame in newest_variants(records) for build in builds_in_use(frame)]
     return Explanation(
         name=name or handle.label,
         source=handle.source_lines,
@@ -212,7 +231,14 @@ def described(
         op_count=sum(len(_ops(graph)) for graph in graphs),
         graphs=tuple(graphs),
         break_reasons=tuple(
-            BreakReport(b.reason.kind, b.reason.message, b.reason.hint, b.where) for b in breaks
+            BreakReport(
+                b.reason.kind,
+                b.reason.message,
+                b.reason.hint,
+                b.where,
+                edit_of(b.reason.kind, b.where),
+            )
+            for b in breaks
         ),
         guards=(*own, *of_library),
         library_guards=len(of_library),
@@ -223,7 +249,10 @@ def described(
         cache_hits=sum(record.cache_hits for record in records),
         outcomes=tuple((r.name, r.outcome) for r in records if not isinstance(r.outcome, Compiled)),
         waiting=len(_waiting(handle)) if chosen is None else 0,
-        compared=_compared(records),
+        **_worth(handle),
+        facts=facts,
+        other_facts=other_facts,
+        refused=tuple(dict.fromkeys(r for build in builds for r in refusals_of(build))),
         trials=tuple(trial for record in records for trial in _trials(record)),
         untuned=tuple(
             f"{graph}: not tuned: {tuned.reason}"
@@ -233,7 +262,7 @@ def described(
         ),
         variants=len({r.number for r in used if r.frame == handle.serial}) or 1,
         ledger=ledger_of(handle),
-        memory=most_memory(newest_variants(records), measured=False),
+        memory=(planned_memory(newest_variants(records)), 0),
         numbers=tuple(dict.fromkeys(n for t in traces for n in changing(t))),
         symbols=tuple(dict.fromkeys(s for t in traces for s in symbol_reports(t))),
         records=tuple(records),
@@ -284,14 +313,6 @@ def _is_of_library(guard: Guard) -> bool:
     return False
 
 
-def _compared(records: Iterable[CompileRecord]) -> tuple[ComparisonReport, ...]:
-    return tuple(
-        ComparisonReport(record.name, str(record.measured), isinstance(record.outcome, Compiled))
-        for record in records
-        if record.measured is not None
-    )
-
-
 def _ops(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
     return [n for n in graph.graph.nodes if n.op not in ("placeholder", "output", "get_attr")]
 
@@ -320,26 +341,9 @@ def _kernels(records: Sequence[CompileRecord]) -> tuple[KernelReport, ...]:
         kernel
         for (_, number), own in variants.items()
         for build in builds_of(own)
-        for kernel in _kernels_of(build, number)
+        for kernel in kernels_of(build, number)
+        if kernel.is_generated
     )
-
-
-def _kernels_of(build: Build, variant: int) -> list[KernelReport]:
-    source = build.source
-    if source is None:
-        return []
-    steps = build.schedule.program.steps
-    origins = {step.name: step.origins for step in steps if isinstance(step, Nest)}
-    nodes = nodes_of(build)
-    reports = []
-    for name in source.symbols:
-        computes = origins.get(name, ())
-        owned = [nodes[origin] for origin in computes if origin in nodes]
-        lines = tuple(dict.fromkeys(line for node in owned for line in lines_of(node)[:1]))
-        reports.append(
-            KernelReport(name, build.name, source.language, computes, source.text, lines, variant)
-        )
-    return reports
 
 
 def _externs(record: CompileRecord) -> list[tuple[str, str]]:

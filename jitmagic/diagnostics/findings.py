@@ -1,4 +1,4 @@
-"""What explain finds out about a compiled function: plain data that report.py and html.py show."""
+"""findings: all that explain knows of a compiled function, as plain data that page.py arranges."""
 
 from __future__ import annotations
 
@@ -7,60 +7,29 @@ from dataclasses import dataclass, field
 import torch
 
 from ..errors import UserLine
-from ..records import CompileRecord, Eager, Failed
+from ..records import CompileRecord, Eager, Failed, Measured
 from ..symbols.interval import Interval
 from .cost import Costs
+from .footprint import Footprint
+from .kernels import KernelReport, Refusal
+from .verdict import UNMEASURED, Verdict
 
-__all__ = [
-    "BreakReport",
-    "ComparisonReport",
-    "Findings",
-    "KernelReport",
-    "SymbolReport",
-    "TrialReport",
-]
+__all__ = ["BreakReport", "Findings", "KernelReport", "SymbolReport", "TrialReport"]
 
 
 @dataclass(frozen=True, slots=True)
 class BreakReport:
-    """One graph break on the user's own line."""
+    """One graph break on the user's own line; `edit`: what to write instead, as lines of a diff."""
 
     kind: str
     reason: str
     hint: str
     where: UserLine
+    edit: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         hint = f"\n  hint: {self.hint}" if self.hint else ""
         return f"{self.reason}\n  {self.where}{hint}"
-
-
-@dataclass(frozen=True, slots=True)
-class KernelReport:
-    """One generated kernel: which graph it belongs to, its language, what it computes, its text,
-    the user's lines that this stands on, and the variant.
-    """
-
-    name: str
-    graph: str
-    language: str
-    computes: tuple[str, ...]
-    text: str
-    lines: tuple[UserLine, ...] = ()
-    variant: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ComparisonReport:
-    """A variant whose first calls were timed beside eager's."""
-
-    name: str
-    measured: str  # "4.1x as fast as eager over 4 calls"
-    is_kept: bool  # else its calls run as plain Python
-
-    def __str__(self) -> str:
-        kept = "it is kept" if self.is_kept else "plain Python is kept"
-        return f"{self.name}: compiled code: {self.measured}: {kept}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +78,17 @@ class Findings:
     waiting: int = 0  # backwards that are compiled when they are first used
     trials: tuple[TrialReport, ...] = ()  # what mode="max-autotune" tried
     untuned: tuple[str, ...] = ()  # what it did not try, and why
-    compared: tuple[ComparisonReport, ...] = ()  # variants timed in the calls so far
+    verdict: Verdict = UNMEASURED
+    measured: Measured | None = None  # the calls so far beside eager's
+    payback: str = ""  # "pays back after 3 calls"
+    facts: tuple[str, ...] = ()  # what must stay the same and a caller can change, in words
+    other_facts: int = 0  # how many more guards there are
+    refused: tuple[Refusal, ...] = ()  # fusions that would have saved memory traffic
+    footprints: tuple[Footprint, ...] = ()  # bytes alive, one of each frame; empty: not measured
     variants: int = 1  # of the function itself, that its guards and graphs are of
     ledger: tuple[str, ...] = ()  # variant by variant: when, for which call, why not the one before
     costs: Costs = field(default_factory=Costs)  # empty where nothing was measured
-    memory: str = ""  # what a call takes at most, in words
+    memory: tuple[int, int] = (0, 0)  # bytes at most, compiled and as eager; 0: not known
     numbers: tuple[str, ...] = ()  # sizes and numbers that change from call to call, in words
     symbols: tuple[SymbolReport, ...] = ()  # the same as data
     records: tuple[CompileRecord, ...] = ()  # what each stage made: pictures are drawn of it

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..codegen.plan import Alloc, Call, Free, Launch, Over
+from ..figures import size
 from ..graph.autocast import modes_kept
 from ..graph.dispatch_mode import DispatchMode
 from ..graph.node_meta import tensors_in
@@ -27,10 +28,9 @@ from ..runtime.steps import timed_calls
 from ..schedule.score import buffer_bytes
 from ..trace.result import Trace
 from .builds import Build, MeasuredFrame, at_hints, has_backward
-from .laps import differentiate, made_up_input, quiet
-from .words import size
+from .laps import differentiate, differentiates, made_up_input, quiet
 
-__all__ = ["Footprint", "footprint_of", "most_memory"]
+__all__ = ["Footprint", "footprint_of", "footprints_of", "planned_memory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,12 @@ class Footprint:
     compiled: tuple[int, ...] = ()
     backward_at: tuple[int, int] = (0, 0)  # eager, compiled
     why_not: str = ""
+
+    @property
+    def peaks(self) -> str:
+        """`at most 4 MiB compiled, 8 MiB as eager`."""
+        compiled, eager = (max(points, default=0) for points in (self.compiled, self.eager))
+        return f"at most {size(compiled)} compiled, {size(eager)} as eager"
 
 
 def footprint_of(records: Sequence[CompileRecord]) -> Footprint | None:
@@ -69,23 +75,18 @@ def _why_not(frame: MeasuredFrame) -> str:
     return frame.why_not
 
 
-def most_memory(frames: Sequence[Sequence[CompileRecord]], *, measured: bool) -> str:
-    """At most what is alive at a time in the frame that takes most, in words; "" where it is not
-    known. `measured`: of eager too, for which the graphs run.
+def footprints_of(frames: Sequence[Sequence[CompileRecord]]) -> tuple[Footprint, ...]:
+    """One for each frame that computes something; the graphs run once on made-up tensors."""
+    return tuple(made for records in frames if (made := footprint_of(records)) is not None)
+
+
+def planned_memory(frames: Sequence[Sequence[CompileRecord]]) -> int:
+    """Bytes that the plans of the largest frame hold at most, beside inputs and parameters; nothing
+    runs. 0 where it is not known.
     """
-    known: list[tuple[int, str]] = []
-    for records in frames:
-        frame = MeasuredFrame.of(records)
-        if frame is None or _why_not(frame):
-            continue
-        compiled = max(_compiled(frame.builds)[0], default=0)
-        eager = max(made.eager, default=0) if measured and (made := footprint_of(records)) else 0
-        beside = f", {size(eager)} as eager" if eager else ""
-        known.append((compiled, f"at most {size(compiled)} compiled{beside}"))
-    if not known:
-        return ""
-    part = "of its largest graph" if len(known) > 1 else "of a call"
-    return f"memory {part} beside inputs and parameters: {max(known)[1]}"
+    known = [MeasuredFrame.of(records) for records in frames]
+    plans = [frame.builds for frame in known if frame is not None and not _why_not(frame)]
+    return max((max(_compiled(builds)[0], default=0) for builds in plans), default=0)
 
 
 # -- eager ----------------------------------------------------------------------------------------
@@ -116,17 +117,17 @@ class _Alive(DispatchMode):
         return result
 
     def _follow(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
+        key, nbytes = storage._cdata, storage.nbytes()
         if key in self._known:
             return
 
         def died(_: object) -> None:
-            self.bytes -= size
+            self.bytes -= nbytes
             del self._known[key]
 
         # A storage's Python object lives as long as the storage.
         self._known[key] = weakref.ref(storage, died)
-        self.bytes += size
+        self.bytes += nbytes
 
 
 def _eager(traced: Trace, differentiated: bool) -> tuple[tuple[int, ...], int]:
@@ -135,7 +136,7 @@ def _eager(traced: Trace, differentiated: bool) -> tuple[tuple[int, ...], int]:
     wanted = [tensor for tensor in given if tensor.requires_grad]
     gm = traced.graph
     held = [*given, *gm.parameters(), *gm.buffers()]
-    with torch.set_grad_enabled(differentiated), _Alive(held) as alive:
+    with torch.set_grad_enabled(differentiated or differentiates(gm)), _Alive(held) as alive:
         results = modes_kept(gm, gm.forward)(*given)
         turn = len(alive.points)
         if differentiated:

@@ -1,214 +1,115 @@
-"""An Explanation as static HTML: no scripts, no outside files, readable in a saved notebook.
+"""html: a Page, cards and tables as static HTML, made by jinja2 from templates/.
 
-Colours follow the notebook's theme through `currentColor`; details fold with plain <details>. Where
-styles are taken out (GitHub's view of a notebook), source keeps its lines and columns. JupyterLab
-has rules of its own for <pre> and tables, which take more than one class to be overruled.
+No scripts, no outside files: it reads the same in a saved notebook. Colours follow the page's theme
+through `currentColor`; where styles are taken out (GitHub's view of a notebook) source keeps its
+lines and columns. All text of the user's is escaped by jinja2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-from .cost import KernelCost
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from ..figures import count, duration, size
 from .findings import Findings
-from .gutter import Row, listings
-from .report import (
-    COMPILED,
-    EAGER,
-    KERNEL_COLUMNS,
-    LEDGER,
-    TRIAL_COLUMNS,
-    cost_lines,
-    elsewhere,
-    good_news,
-    guards_title,
-    headline,
-    kernel_rows,
-    notes,
-    outcome_lines,
-    trial_rows,
-)
-from .words import duration
+from .footprint import Footprint
+from .highlight import Piece, highlighted
+from .page import page_of
 
-__all__ = ["STYLE", "html_body", "html_report"]
+__all__ = ["STYLE", "card_body", "html_body", "html_report", "table_html"]
 
-STYLE = """<style>
-.jitmagic{font-family:system-ui,sans-serif;font-size:13px;line-height:1.45;max-width:60em}
-.jitmagic pre{margin:.3em 0;padding:.5em;overflow-x:auto;font-size:12px;background:#8881}
-.jitmagic .no{opacity:.75;user-select:none}
-.jitmagic .break{background:#e5484d33}
-.jitmagic .why{color:#e5484d;color:color-mix(in srgb,#e5484d 60%,currentColor);font-weight:600}
-.jitmagic .hint{opacity:.75}
-.jitmagic .wide{overflow-x:auto}
-.jitmagic table{border-collapse:collapse;margin:.4em 0;font-size:inherit}
-.jitmagic .wide :is(td,th){padding:.1em .8em;text-align:left;border-bottom:1px solid #8884}
-.jitmagic .wide td.n{text-align:right;font-variant-numeric:tabular-nums}
-.jitmagic summary{cursor:pointer;font-weight:600}
-.jitmagic pre.source.source{margin:.3em 0;padding:.5em;overflow-x:auto;background:#8881;
-font:12px monospace}
-.jitmagic .line{white-space:pre;width:max-content;min-width:100%}
-.jitmagic summary.line{font-weight:400;list-style:none}
-.jitmagic .source .n{opacity:.75}
-.jitmagic .dear :is(.n,.no,.hint){opacity:1}
-.jitmagic .kernel{margin-left:8em}
-</style>"""
+_TEMPLATES = Path(__file__).parent / "templates"
+_COLOURS = 7  # of kernels: style.css has .k0 to .k6
+_MOST_KERNELS = 8  # that are not folded
+_MOST_STEPS = 400  # of a memory picture: more cannot be told apart
 
 
-_GUTTER = len(EAGER) + len(COMPILED) + 2
-# How yellow the dearest line is: light text on a dark page has a contrast of 4.5 on it (WCAG AA).
-_DEAREST = 0.3
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "duration": lambda seconds: duration(seconds) if seconds else "",
+        "width": lambda part: f"{min(1.0, max(0.0, part)) * 100:.1f}%",
+        "colour": lambda number: f"k{(number - 1) % _COLOURS}",
+        "entries": _entries,
+        "highlighted": highlighted,
+        "is_loop": _is_loop,
+        "size": size,
+        "area": _area,
+        "counted": count,
+    }
+    return made
+
+
+STYLE = f"<style>\n{(_TEMPLATES / 'style.css').read_text(encoding='utf-8')}</style>"
 
 
 def html_report(findings: Findings) -> str:
-    """The whole report; safe to embed (all user text is escaped)."""
+    """The whole report; safe to embed."""
     return f"{STYLE}\n{html_body(findings)}"
 
 
 def html_body(findings: Findings) -> str:
     """The report for a page that has STYLE."""
-    parts = [
-        f"<div class='jitmagic'><b>jitmagic explain: {escape(findings.name)}</b>",
-        f"<div>{escape(headline(findings))}</div>",
-        *(f"<div class='why'>{escape(line)}</div>" for line in outcome_lines(findings)),
-        _source(findings),
-        *(f"<pre class='break'>{escape(str(b))}</pre>" for b in elsewhere(findings)),
-        *(f"<div class='why'>{escape(note)}</div>" for note in notes(findings)),
-        *(f"<div class='hint'>{escape(note)}</div>" for note in good_news(findings)),
-        _details(LEDGER, findings.ledger, _variants_in(findings.ledger)),
-        _details(guards_title(findings), findings.guards),
-        _details("numbers that change from call to call", findings.numbers),
-        _kernels(findings),
-        _details(
-            "calls of torch's own kernels", [f"{op}  ({why})" for op, why in findings.externs]
-        ),
-        _details("fusion decisions", findings.decisions),
-        _trials(findings),
-        _times(findings),
-        "</div>",
-    ]
-    return "\n".join(part for part in parts if part)
+    return _rendered("report.html", page=page_of(findings), texts=set(), shown=_MOST_KERNELS)
 
 
-def _source(findings: Findings) -> str:
-    """Each function; what the explained one calls is folded."""
-    shown, texts = listings(findings), set[str]()
-    parts = []
-    for number, listing in enumerate(shown):
-        head = ""
-        if findings.costs:
-            names = _column(EAGER, EAGER) + _column(COMPILED, COMPILED)
-            head = f"<div class='line'>{names} {escape(listing.name)}</div>"
-        rows = "".join(_row(row, findings, texts) for row in listing.rows)
-        if number:
-            parts.append(
-                f"<details><summary>{escape(listing.name)}: {listing.eager:.0%} of eager, "
-                f"{listing.compiled:.0%} of compiled time</summary>"
-                f"<pre class='source'>{head}{rows}</pre></details>"
-            )
+def card_body(card: Any) -> str:
+    """The card of one tagged function for a page that has STYLE."""
+    return _rendered("card.html", card=card)
+
+
+def table_html(table: Any) -> str:
+    """The table of `status`, with STYLE."""
+    return STYLE + _rendered("status.html", table=table)
+
+
+def _rendered(name: str, **values: Any) -> str:
+    return _environment().get_template(name).render(**values)
+
+
+def _entries(lines: Sequence[str]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Lines with those indented below them, each (kind, text): an edit has its own look."""
+    entries: list[tuple[str, list[tuple[str, str]]]] = []
+    for line in lines:
+        text = line.strip()
+        if line.startswith(" ") and entries:
+            entries[-1][1].append(("edit" if text.startswith("to stop it:") else "", text))
         else:
-            parts.append(f"<pre class='source'>{head}{rows}</pre>")
-    parts += [f"<div class='hint'>{escape(line)}</div>" for line in cost_lines(findings)]
-    return "".join(parts)
+            entries.append((text, []))
+    return entries
 
 
-def _row(row: Row, findings: Findings, texts: set[str]) -> str:
-    """A line; one with kernels opens: their code and fusions, each shown where it is met first."""
-    text = f"<span class='no'>{row.number:5} </span>{escape(row.text)}"
-    if findings.costs:
-        kernel = f" <span class='hint'>{escape(row.owner)}</span>" if row.owner else ""
-        shares = _column(EAGER, _percent(row.eager)) + _column(COMPILED, _percent(row.compiled))
-        text = f"{shares}{text}{kernel}"
-    dear = row.compiled >= 0.005
-    shade = _DEAREST * min(1.0, row.compiled) ** 0.5
-    style = f" style='background:rgba(255,208,0,{shade:.2f})'" if dear else ""
-    kind = "line" + " break" * bool(row.breaks) + " dear" * dear
-    gutter = _GUTTER if findings.costs else 0
-    indent = " " * (gutter + 6 + len(row.text) - len(row.text.lstrip()))
-    below = "".join(
-        f"<div class='line'>{indent}<span class='why'>graph break: {escape(b.reason)}</span></div>"
-        + (f"<div class='line hint'>{indent}hint: {escape(b.hint)}</div>" if b.hint else "")
-        for b in row.breaks
-    )
-    if not row.kernels:
-        return f"<div class='{kind}'{style}>{text}</div>{below}"
-    inside = "".join(_kernel(kernel, texts) for kernel in row.kernels)
-    return (
-        f"<details class='line'><summary class='{kind}'{style}>{text}</summary>{inside}</details>"
-        f"{below}"
-    )
+def _is_loop(line: Sequence[Piece]) -> bool:
+    """Whether a loop of generated code begins there."""
+    return ("keyword", "for") in line
 
 
-def _percent(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.005 else ""
+def _area(footprint: Footprint, side: str) -> Markup:
+    """The outline of bytes alive after each operation, as a clip-path: part of the highest."""
+    points = footprint.eager if side == "e" else footprint.compiled
+    highest = max(*footprint.eager, *footprint.compiled, 1)
+    chosen = points if len(points) <= _MOST_STEPS else _thinned(points)
+    corners = ["0% 100%"]
+    for number, value in enumerate(chosen):
+        top = 100 * (1 - value / highest)
+        left, right = (100 * (number + end) / len(chosen) for end in (0, 1))
+        corners += [f"{left:.2f}% {top:.1f}%", f"{right:.2f}% {top:.1f}%"]
+    return Markup(f"polygon({','.join([*corners, '100% 100%'])})")  # figures alone
 
 
-def _column(name: str, told: str) -> str:
-    """A field of the gutter, as wide as the column's name."""
-    return f"<span class='n'>{told:>{len(name) + 1}}</span>"
-
-
-def _kernel(kernel: KernelCost, texts: set[str]) -> str:
-    told = "".join(f"<div class='hint'>{escape(line)}</div>" for line in kernel.decisions)
-    if kernel.text and kernel.text not in texts:
-        texts.add(kernel.text)
-        told += f"<pre>{escape(kernel.text)}</pre>"
-    elif kernel.text:
-        told += "<div class='hint'>its code is shown at a line above</div>"
-    title = f"{kernel.label}: {duration(kernel.seconds)}"
-    if not told:
-        return f"<div class='kernel'>{escape(title)}</div>"
-    return f"<details class='kernel'><summary>{escape(title)}</summary>{told}</details>"
-
-
-def _variants_in(ledger: Sequence[str]) -> int:
-    """What is told of each is indented."""
-    return sum(not line.startswith(" ") for line in ledger)
-
-
-def _details(title: str, lines: Sequence[str], number: int | None = None) -> str:
-    """`number`: of what they tell, where that is not a line each."""
-    if not lines:
-        return ""
-    text = escape("\n".join(lines))
-    many = len(lines) if number is None else number
-    return f"<details><summary>{title} ({many})</summary><pre>{text}</pre></details>"
-
-
-def _kernels(findings: Findings) -> str:
-    if not findings.kernels:
-        return ""
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in kernel_rows(findings)
-    )
-    texts = dict.fromkeys(k.text for k in findings.kernels)
-    sources = "".join(f"<pre>{escape(text)}</pre>" for text in texts)
-    head = "<tr>" + "".join(f"<th>{column}</th>" for column in KERNEL_COLUMNS) + "</tr>"
-    return (
-        f"<details open><summary>kernels ({len(findings.kernels)})</summary>"
-        f"<div class='wide'><table>{head}{rows}</table></div>"
-        f"<details><summary>generated source</summary>{sources}</details></details>"
-    )
-
-
-def _trials(findings: Findings) -> str:
-    if not findings.trials:
-        return ""
-    head = "".join(f"<th>{column}</th>" for column in TRIAL_COLUMNS)
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in trial_rows(findings)
-    )
-    title = f"<summary>tuning ({len(findings.trials)})</summary>"
-    table = f"<table><tr>{head}</tr>{rows}</table>"
-    return f"<details>{title}<div class='wide'>{table}</div></details>"
-
-
-def _times(findings: Findings) -> str:
-    rows = "".join(
-        f"<tr><td>{escape(stage)}</td><td class='n'>{seconds * 1e3:.1f} ms</td></tr>"
-        for stage, seconds in findings.compile_times
-    )
-    table = f"<div class='wide'><table>{rows}</table></div>"
-    return f"<details><summary>compile time</summary>{table}</details>"
+def _thinned(points: Sequence[int]) -> list[int]:
+    """The highest of each stretch."""
+    stretch = -(-len(points) // _MOST_STEPS)
+    return [max(points[at : at + stretch]) for at in range(0, len(points), stretch)]

@@ -24,6 +24,7 @@ from torch.fx import Graph, GraphModule, Node
 from ..codegen.plan import KernelSource, Plan
 from ..frame.sandbox import sandbox
 from ..graph.autocast import modes_kept
+from ..graph.gradients import gradients
 from ..graph.node_meta import tensors_in
 from ..options import Options
 from ..runtime.examples import example
@@ -36,6 +37,7 @@ from .cases import same_random_numbers
 __all__ = [
     "Laps",
     "differentiate",
+    "differentiates",
     "laps_of_graph",
     "laps_of_plan",
     "made_up",
@@ -199,10 +201,13 @@ def laps_of_graph(gm: GraphModule, specs: Sequence[TensorSpec], differentiated: 
     wanted = [tensor for tensor in given if tensor.requires_grad]
     count = len(operations(gm.graph))
     clock = _Clock(0)
+    records = differentiated or differentiates(gm)
 
     def after(number: int, value: object) -> None:
+        if clock.number >= 0:  # a backward inside the graph: its last node has ended
+            clock.begins(-1)
         clock.ends(number)
-        if differentiated:
+        if records:
             for node in _new_nodes(value, number):
                 node.register_prehook(lambda _: clock.begins(number))
             clock.since = clock.now()
@@ -223,8 +228,13 @@ def laps_of_graph(gm: GraphModule, specs: Sequence[TensorSpec], differentiated: 
         if differentiated:
             differentiate(results, wanted)
 
-    with torch.set_grad_enabled(differentiated):
+    with torch.set_grad_enabled(records):
         return _measured(whole, lapped)
+
+
+def differentiates(gm: GraphModule) -> bool:
+    """Whether the graph itself asks for gradients: a training step with its backward inside."""
+    return any(node.target is gradients for node in gm.graph.nodes)
 
 
 def differentiate(results: object, inputs: list[Tensor]) -> None:

@@ -1,244 +1,253 @@
-"""An Explanation for people: plain text, and the same through rich.
+"""report: a Page as lines of text, and the same through rich.
 
-Both show the user's own source with the graph breaks on their lines, then guards, kernels and
-times.
+Short (at most 25 lines: verdict, chips, the lines and kernels with most of the time) or full. Both
+views are made of the same lines, whose pieces have a style that plain text leaves out.
 """
 
 from __future__ import annotations
 
-import io
+from collections.abc import Iterator, Sequence
 
-from rich.console import Console, Group, RenderableType
-from rich.panel import Panel
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from .findings import BreakReport, Findings
-from .gutter import Row, listings
-from .words import count, duration, line_numbers
+from ..figures import count, duration
+from .findings import Findings
+from .page import Code, CodeRow, KernelBar, Module, Page, badge, page_of
 
-__all__ = [
-    "COMPILED",
-    "EAGER",
-    "KERNEL_COLUMNS",
-    "LEDGER",
-    "TRIAL_COLUMNS",
-    "cost_lines",
-    "elsewhere",
-    "good_news",
-    "guards_title",
-    "headline",
-    "kernel_rows",
-    "notes",
-    "outcome_lines",
-    "rich_report",
-    "text_report",
-    "trial_rows",
-]
+__all__ = ["full_report", "rich_report", "text_report"]
 
-GUARDS = "guards: a call that meets them all runs this code, another is compiled anew"
-GUARDS_OF_SEVERAL = (
-    "guards: a call that meets all of a variant's runs that one, another is compiled anew"
-)
-LEDGER = "variants: what was compiled, for which call, and why the one before did not fit it"
-EAGER, COMPILED = "eager", "compiled"  # the columns of the gutter
-DEAR = 0.1  # of compiled time: a line that is marked
-SHOWN_GUARDS = 40  # in text, where nothing folds: an optimizer's step has hundreds
-LIBRARY_GUARDS = "about code of installed packages"
-KERNEL_COLUMNS = ("kernel", "graph", "lines", "language", "computes")
-TRIAL_COLUMNS = ("graph", "what", "how", "time", "outcome")
+MOST_LINES = 25
+_MOST_KERNELS = 4
+_MOST_MODULES = 6
+_OWNER = 28  # letters of an operator's name
+_MOST_FACTS = 64  # letters
+_WIDTH = 62  # columns of code before the times
+_TONES = {"faster": "bold green", "slower": "bold red", "plain": "bold yellow"}
+_STYLES = {
+    "keyword": "magenta",
+    "string": "green",
+    "number": "cyan",
+    "comment": "dim",
+    "function": "blue",
+    "builtin": "cyan",
+}
+
+Line = list[tuple[str, str]]  # (text, style of rich)
 
 
-def headline(findings: Findings) -> str:
-    """One sentence: variants, and of all of them graphs, breaks, operations, kernels, time."""
-    parts = [count(findings.variants, "variant")] if findings.variants > 1 else []
-    parts += [
-        count(findings.graph_count, "graph"),
-        count(findings.graph_break_count, "graph break"),
-        count(findings.op_count, "operation"),
-        count(len(findings.kernels), "kernel"),
-        count(len(findings.externs), "call") + " of torch's own kernels",
-    ]
-    hits = count(findings.cache_hits, "kernel")
-    cached = f", {hits} from the disk cache" if findings.cache_hits else ""
-    return f"{', '.join(parts)}; compiled in {duration(findings.seconds)}{cached}"
+def text_report(found: Findings) -> str:
+    """At most 25 lines."""
+    return _joined(_short(page_of(found)))
 
 
-def guards_title(findings: Findings) -> str:
-    """What the guards mean."""
-    return GUARDS if findings.variants == 1 else GUARDS_OF_SEVERAL
+def full_report(found: Findings) -> str:
+    """Everything."""
+    return _joined(_full(page_of(found)))
 
 
-def notes(findings: Findings) -> list[str]:
-    """What a reader of the kernels and times has to know: what is not among them."""
-    told = [str(each) for each in findings.compared if not each.is_kept]
-    told += findings.untuned
-    if findings.waiting:
-        told.append(
-            f"{count(findings.waiting, 'backward')} not compiled yet: that happens at the first use"
-        )
-    return told
+def rich_report(found: Findings) -> RenderableType:
+    """The short report in colours."""
+    return Group(*(Text.assemble(*line) for line in _short(page_of(found))))
 
 
-def good_news(findings: Findings) -> list[str]:
-    """Variants that won against eager, and what a call takes of memory."""
-    won = [str(each) for each in findings.compared if each.is_kept]
-    return won + [findings.memory] * bool(findings.memory)
+def _joined(lines: Sequence[Line]) -> str:
+    return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
 
 
-def kernel_rows(findings: Findings) -> list[tuple[str, str, str, str, str]]:
-    """(kernel, graph, lines, language, computes); the variant is named where there are several."""
-    several = len({kernel.variant for kernel in findings.kernels}) > 1
-    return [
-        (
-            kernel.name,
-            f"variant {kernel.variant}: {kernel.graph}" if several else kernel.graph,
-            line_numbers(kernel.lines, findings.source[0]),
-            kernel.language,
-            ", ".join(kernel.computes),
-        )
-        for kernel in findings.kernels
-    ]
+# -- short -----------------------------------------------------------------------------------------
 
 
-def outcome_lines(findings: Findings) -> list[str]:
-    """Which frames run as eager, and why."""
-    return [f"{name} ran as eager: {outcome.why}" for name, outcome in findings.outcomes]
+def _short(page: Page) -> list[Line]:
+    lines = list(_head(page))
+    tail = [*_largest_modules(page), *_kernel_lines(page, _MOST_KERNELS), *_last(page)]
+    room = MOST_LINES - len(lines) - len(tail) - 1
+    code = _code_lines(page, room)
+    if code:
+        lines += [[], *code]
+    return [*lines, *tail][:MOST_LINES]
 
 
-def trial_rows(findings: Findings) -> list[tuple[str, str, str, str, str]]:
-    """(graph, what, how, time, outcome) of everything that max-autotune tried."""
-    return [
-        (
-            trial.graph,
-            trial.subject,
-            trial.config,
-            f"{trial.seconds * 1e6:.1f} µs" if trial.seconds else "",
-            trial.outcome + ("" if trial.measured else " (in an earlier process)"),
-        )
-        for trial in findings.trials
-    ]
+def _head(page: Page) -> Iterator[Line]:
+    yield [(page.sentence, _TONES.get(page.verdict.tone, "bold"))]
+    yield [(" · ".join(chip.text for chip in page.chips), "")]
+    for warning in page.warnings[:3]:
+        yield [(warning, "yellow")]
 
 
-def elsewhere(findings: Findings) -> list[BreakReport]:
-    """Breaks that are not on a line that is shown; one in a callee breaks its caller too."""
-    shown = {b for listing in listings(findings) for row in listing.rows for b in row.breaks}
-    return [b for b in dict.fromkeys(findings.break_reasons) if b not in shown]
+def _code_lines(page: Page, room: int) -> list[Line]:
+    """The explained function as far as there is room, then the telling lines of others."""
+    lines: list[Line] = []
+    for place, code in enumerate(page.codes):
+        left = room - len(lines) - page.is_measured
+        if left < 2 or not (code.is_open or place == 0):
+            break
+        rows = list(code.rows) if place == 0 else [row for row in code.rows if row.is_telling]
+        if place and len(rows) < len(code.rows):
+            rows = [code.rows[0], *[row for row in rows if row is not code.rows[0]]]
+        lines += [_columns(code)] if page.is_measured or place else []
+        lines += _rows_in(rows, left)
+    for each in page.elsewhere[: max(0, room - len(lines))]:
+        lines.append([(f"graph break at {each.where.file}, line {each.where.lineno}: ", "red")])
+        lines[-1].append((each.reason, "red"))
+    return lines[:room]
 
 
-def cost_lines(findings: Findings) -> list[str]:
-    """How the shares beside the lines were measured, and what has none."""
-    costs = findings.costs
-    if not costs:
-        return list(costs.notes)
-    rest = costs.unattributed
-    told = [
-        f"{EAGER}, {COMPILED}: parts of {duration(costs.eager)} as eager, op by op, and of "
-        f"{duration(costs.compiled)} compiled: each graph run once, on made-up tensors of its "
-        "first call's sizes; a line counts what it calls; a kernel of several lines is divided "
-        "among them as eager's time is"
-    ]
-    if rest.eager or rest.compiled:
-        parts = rest.eager / (costs.eager or 1.0), rest.compiled / (costs.compiled or 1.0)
-        told.append(f"operations without a line: {parts[0]:.0%}, {parts[1]:.0%}")
-    return [*told, *costs.notes]
+def _columns(code: Code) -> Line:
+    return [(f"      {code.name:<{_WIDTH}} {'eager':>8} {'compiled':>9}", "bold")]
 
 
-def rich_report(findings: Findings) -> RenderableType:
-    """The report as rich renderables."""
-    parts: list[RenderableType] = [Text(headline(findings), style="bold")]
-    parts.extend(Text(line, style="yellow") for line in outcome_lines(findings))
-    parts.append(_source_text(findings))
-    parts.extend(Text(line, style="dim") for line in cost_lines(findings))
-    parts.extend(Text(str(b), style="yellow") for b in elsewhere(findings))
-    parts.extend(Text(note, style="yellow") for note in notes(findings))
-    parts.extend(Text(note, style="dim") for note in good_news(findings))
-    if findings.ledger:
-        parts.append(Text(f"\n{LEDGER}", style="bold"))
-        parts.extend(Text(f"  {line}") for line in findings.ledger)
-    if findings.guards:
-        parts.append(Text(f"\n{guards_title(findings)} ({len(findings.guards)})", style="bold"))
-        shown = findings.guards[: len(findings.guards) - findings.library_guards][:SHOWN_GUARDS]
-        parts.extend(Text(f"  {guard}") for guard in shown)
-        if (more := len(findings.guards) - len(shown)) > 0:
-            what = LIBRARY_GUARDS if more == findings.library_guards else "more"
-            parts.append(Text(f"  and {more} {what}: all are in .guards", style="dim"))
-    parts.extend(Text(f"  {number}") for number in findings.numbers)
-    if findings.kernels:
-        parts.append(_kernel_table(findings))
-    parts.extend(Text(f"  torch's own: {op}  ({why})") for op, why in findings.externs)
-    if findings.trials:
-        parts.append(_trial_table(findings))
-    parts.append(_time_table(findings))
-    return Panel(Group(*parts), title=f"jitmagic explain: {findings.name}", title_align="left")
+def _rows_in(rows: Sequence[CodeRow], room: int) -> list[Line]:
+    """All rows, or the dearest and those with breaks, with dots where some are left out."""
+    if sum(len(_row_lines(row)) for row in rows) <= room:
+        return [line for row in rows for line in _row_lines(row)]
+    ordered = sorted(rows, key=_weight, reverse=True)
+    chosen: list[CodeRow] = []
+    left = room
+    for row in [rows[0], *ordered]:
+        need = len(_row_lines(row)) + 1
+        if row not in chosen and need <= left:
+            chosen.append(row)
+            left -= need
+    lines: list[Line] = []
+    last = -1
+    for place, row in enumerate(rows):
+        if row in chosen:
+            lines += [[("      ...", "dim")]] if place > last + 1 else []
+            lines += _row_lines(row)
+            last = place
+    return [*lines, [("      ...", "dim")]][:room] if last + 1 < len(rows) else lines[:room]
 
 
-def _source_text(findings: Findings) -> Text:
-    """The function; of those that it calls the lines with something beside them."""
-    text = Text()
-    shown = listings(findings)
-    measured = bool(findings.costs)
-    for number, listing in enumerate(shown):
-        if number or measured:
-            head = f"{EAGER:>5} {COMPILED:>8}   " if measured else ""
-            text.append(f"{head}{listing.name}\n", style="bold")
-        for row in listing.rows:
-            if not number or row.eager or row.compiled or row.breaks:
-                _append_row(text, row, measured)
-    return text
+def _weight(row: CodeRow) -> tuple[bool, float]:
+    return bool(row.breaks), max(row.eager, row.compiled)
 
 
-def _append_row(text: Text, row: Row, measured: bool) -> None:
-    gutter = f"{_percent(row.eager):>5} {_percent(row.compiled):>8} " if measured else ""
-    text.append(f"{gutter}{row.number:5} | ", style="dim")
-    style = "yellow" if row.breaks or row.compiled >= DEAR else ""
-    text.append(f"{row.text}\n", style=style)
-    indent = " " * (len(gutter) + len(row.text) - len(row.text.lstrip()))
-    if row.owner and row.compiled >= DEAR:
-        text.append(f"      ^ {indent}{row.owner}\n", style="dim")
-    for b in row.breaks:
-        text.append(f"      ^ {indent}graph break: {b.reason}\n", style="red")
-        if b.hint:
-            text.append(f"        {indent}hint: {b.hint}\n", style="dim")
+def _row_lines(row: CodeRow) -> list[Line]:
+    """The line with its times and badges; each break on it as a sentence, and the edit."""
+    code: Line = [(text, _STYLES.get(kind, "")) for kind, text in row.pieces]
+    line: Line = [(f"{row.number:5} ", "dim"), *code]
+    if row.eager or row.compiled:
+        times = f"{_time(row.eager):>8} {_time(row.compiled):>9}  "
+        line.append((" " * max(1, _WIDTH - len(row.text)) + " " + times, ""))
+        more = f"+{row.more_badges}" if row.more_badges else ""
+        line.append(("".join(map(badge, row.badges)) + more, "cyan"))
+    lines = [line]
+    for each in row.breaks:
+        place = " " * (6 + row.indent)
+        lines.append([(f"{place}graph break: {each.reason}", "red")])
+        if each.edit:
+            styles = {"-": "red", "+": "green"}
+            lines += [[(f"{place}{text}", styles.get(text[0], ""))] for text in each.edit]
+        elif each.hint:
+            lines.append([(f"{place}hint: {each.hint}", "dim")])
+    return lines
 
 
-def _percent(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.005 else "" if not share else "<1%"
+def _time(seconds: float) -> str:
+    return duration(seconds) if seconds else ""
 
 
-def _kernel_table(findings: Findings) -> Table:
-    table = Table(title="kernels", title_justify="left", box=None)
-    for column in KERNEL_COLUMNS:
-        table.add_column(column)
-    for row in kernel_rows(findings):
-        table.add_row(*map(Text, row))  # names are no markup
-    return table
+def _kernel_lines(page: Page, most: int) -> list[Line]:
+    if not page.kernels:
+        return []
+    lines: list[Line] = [[], [("kernels", "bold")]]
+    lines += [_kernel_line(each) for each in page.kernels[:most]]
+    if (more := len(page.kernels) - most) > 0:
+        rest = sum(each.seconds for each in page.kernels[most:])
+        told = f", {duration(rest)}" if rest else ""
+        lines.append([(f"  and {more} more{told}", "dim")])
+    return lines
 
 
-def _trial_table(findings: Findings) -> Table:
-    table = Table(title="tuning", title_justify="left", box=None)
-    for column in TRIAL_COLUMNS:
-        table.add_column(column, justify="right" if column == "time" else "left")
-    for row, trial in zip(trial_rows(findings), findings.trials, strict=True):
-        table.add_row(*row, style="bold" if trial.outcome == "chosen" else "")
-    return table
+def _kernel_line(each: KernelBar) -> Line:
+    many = f" (x{each.count})" if each.count > 1 else ""
+    owner = "" if each.kernel.is_generated else f" ({each.owner[:_OWNER]})"
+    title = f"{each.title}{owner}{many}"
+    facts = [f"{_time(each.seconds):>8}", f"{each.size:>9}", f"{each.limit:<22}", each.lines]
+    line: Line = [(f"  {badge(each.number)} ", "cyan"), (f"{title:<46}", "")]
+    return [*line, (" " + "  ".join(facts), "dim")]
 
 
-def _time_table(findings: Findings) -> Table:
-    table = Table(title="compile time", title_justify="left", box=None)
-    table.add_column("stage")
-    table.add_column("ms", justify="right")
-    for stage, seconds in findings.compile_times:
-        table.add_row(stage, f"{seconds * 1e3:.1f}")
-    return table
+def _last(page: Page) -> Iterator[Line]:
+    yield from ([(text, "yellow")] for text in page.last_recompile)
+    if page.facts:
+        shown = [page.facts[0]]
+        for fact in page.facts[1:]:
+            if sum(map(len, shown)) + len(fact) < _MOST_FACTS:
+                shown.append(fact)
+        more = len(page.facts) - len(shown)
+        told = "; ".join(shown) + (f"; and {more} more" if more else "")
+        yield [(f"must stay the same: {told}", "")]
+    yield [(".full() has all of it as text", "dim")]
 
 
-def text_report(findings: Findings) -> str:
-    """The report as plain text, 100 columns."""
-    out = io.StringIO()
-    # In a notebook rich would display the report by itself and leave `out` empty.
-    console = Console(
-        file=out, width=100, color_system=None, force_terminal=False, force_jupyter=False
-    )
-    console.print(rich_report(findings))
-    return out.getvalue()
+# -- full ------------------------------------------------------------------------------------------
+
+
+def _full(page: Page) -> list[Line]:
+    lines = [*_head(page), *([(w, "yellow")] for w in page.warnings[3:])]
+    for code in page.codes:
+        lines += [[], _columns(code), *(line for row in code.rows for line in _row_lines(row))]
+    for each in page.elsewhere:
+        lines += [[], [(f"graph break: {each}", "red")]]
+    lines += list(_module_lines(page))
+    lines += _kernel_lines(page, len(page.kernels))
+    lines += _section("fusions that were refused", page.refused)
+    for fold in (*page.folds, *page.further):
+        lines += _section(fold.head, fold.lines)
+    lines += _section(f"compile time: {duration(page.seconds)}", list(_stages(page)))
+    lines += _section("memory over a step", list(_peaks(page)))
+    lines += [[], *([(text, "dim")] for text in page.small_print)]
+    return lines
+
+
+def _section(title: str, texts: Sequence[str]) -> list[Line]:
+    return [[], [(title, "bold")], *([(f"  {text}", "")] for text in texts)] if texts else []
+
+
+def _largest_modules(page: Page) -> list[Line]:
+    """The branches with most of the time, in the order of the tree."""
+    found = [pair for top in page.modules for pair in top.walk()]
+    if len(found) <= _MOST_MODULES:  # the lines say as much
+        return []
+    largest = sorted(found, key=lambda pair: pair[1].part, reverse=True)[:_MOST_MODULES]
+    chosen = {id(module) for _, module in largest}
+    lines = [_module_line(depth, module) for depth, module in found if id(module) in chosen]
+    return [[], _MODULES, *lines] if lines else []
+
+
+_MODULES: Line = [(f"      {'modules':<{_WIDTH}} {'eager':>8} {'compiled':>9}", "bold")]
+
+
+def _module_line(depth: int, module: Module) -> Line:
+    name = f"{'  ' * depth}{module.title}  {module.kind}"
+    times = f"{_time(module.eager):>8} {_time(module.compiled):>9}  {module.part:.0%}"
+    return [(f"      {name:<{_WIDTH}} {times}".replace("%", " %"), "")]
+
+
+def _module_lines(page: Page) -> Iterator[Line]:
+    if page.modules:
+        yield []
+        yield _MODULES
+    for top in page.modules:
+        yield from (_module_line(depth, module) for depth, module in top.walk())
+    for code in (code for top in page.modules for _, m in top.walk() for code in m.codes):
+        yield []
+        yield _columns(code)
+        for row in code.rows:
+            yield from _row_lines(row)
+
+
+def _stages(page: Page) -> Iterator[str]:
+    for flame in page.flames:
+        stages = ", ".join(f"{name} {duration(seconds)}" for name, seconds in flame.stages)
+        yield f"{flame.name}: {duration(flame.seconds)}: {stages}"
+
+
+def _peaks(page: Page) -> Iterator[str]:
+    for each in page.footprints:
+        if each.why_not:
+            yield f"{each.name}: not measured: {each.why_not}"
+        else:
+            yield f"{each.name}: {each.peaks} of {count(len(each.eager), 'operation')}"

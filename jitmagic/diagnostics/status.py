@@ -1,16 +1,15 @@
 """status: a table of everything that is tagged, and the recompile ledger of one function.
 
 Comes in: handles, their entries in use, and their journals. Goes out: frozen rows, readable as text
-and as HTML. Every figure has a unit: seconds are wall time of compiles, a call's time is what the
-comparison with eager measured over the first calls of a variant (frame/comparison.py).
+and as HTML. Every figure has a unit: seconds are wall time of compiles, a speed is the verdict that
+explain gives (verdict.py).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from html import escape
 from typing import Any
 
 from ..api import handles, tagged_handle
@@ -22,8 +21,9 @@ from ..guards.words import one_value
 from ..records import Compiled, CompileRecord, Difference, Measured, Missed, Outcome
 from ..runtime.precompiled import refusals
 from ..trace.result import Trace
-from .html import STYLE
+from .html import STYLE, card_body, table_html
 from .symbols import changing
+from .verdict import Verdict, measured_of, payback, verdict_of
 from .words import count, duration, here
 
 __all__ = [
@@ -41,16 +41,7 @@ __all__ = [
 ]
 
 
-COLUMNS = (
-    "tagged",
-    "state",
-    "variants",
-    "calls",
-    "compiled in",
-    "saved per call",
-    "paid back after",
-)
-_LOOK = "font-size:13px;line-height:1.45"
+COLUMNS = ("tagged", "state", "speed", "variants", "calls", "compiled in", "paid back after")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,32 +67,25 @@ class VariantReport:
     changing: tuple[str, ...] = ()
     inlined: tuple[str, ...] = ()
 
-    @property
-    def saved(self) -> float | None:
-        """Seconds that one call takes less than eager's; None: not measured."""
-        known = self.measured
-        return None if known is None else known.eager - known.compiled
-
 
 @dataclass(frozen=True, slots=True)
 class Made:
     """What all compiles of a function made, those of its resume functions and backwards included.
 
-    variants: of the function itself; seconds: wall time; ratio: eager's time per call over compiled
-    code's, of the first variant that was measured
+    variants: of the function itself; seconds: wall time
     """
 
     variants: int
     graphs: int
     kernels: int
     seconds: float
-    ratio: float | None
+    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Card:
     """What a tagged function shows of itself. `seconds`: wall time of all compiles so far, those of
-    its resume functions included.
+    its resume functions included; `payback`: when its calls have saved as much.
     """
 
     name: str
@@ -109,67 +93,52 @@ class Card:
     calls: int
     variants: tuple[VariantReport, ...]
     seconds: float
+    verdict: Verdict
+    payback: str
     backend: str = "native"  # or the name of what the user gave
     is_building: bool = False  # kernels, in the background; calls that need them run as eager
 
-    def __str__(self) -> str:
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """What stands behind the state: the speed first, where it is known."""
         if not self.variants and not self.calls:
-            return f"{self.name}: {self.state}"
-        parts = [count(len(self.variants), "variant"), count(self.calls, "call"), *self._worth()]
-        return f"{self.name}: {self.state}: {', '.join(parts)}"
+            return ()
+        parts = [self.verdict.speed] if self.variants and self.verdict.tone != "plain" else []
+        parts += [count(len(self.variants), "variant"), count(self.calls, "call")]
+        if self.variants:
+            parts.append(f"{duration(self.seconds)} compiled")
+        return (*parts, self.payback) if self._is_measured else tuple(parts)
+
+    @property
+    def _is_measured(self) -> bool:
+        return any(variant.measured is not None for variant in self.variants)
+
+    def __str__(self) -> str:
+        told = f"{self.name}: {self.state}"
+        return f"{told}: {', '.join(self.facts)}" if self.facts else told
 
     __repr__ = __str__
 
-    def _worth(self) -> list[str]:
-        """What it saves, where that was measured, and when the compiles have been paid for."""
-        if not self.variants:
-            return []
-        told = [f"{duration(self.seconds)} compiled"]
-        saved = self.saved
-        if saved is None:
-            return told
-        if saved <= 0:
-            return [*told, "no faster than eager"]
-        paid = f"paid back after {count(self.paid_after or 1, 'call')}"
-        return [f"{duration(saved)} saved per call", *told, paid]
-
     @property
-    def saved(self) -> float | None:
-        """Seconds that a call takes less than eager's, on average; None: not measured."""
-        known = [(v.saved, v.hits or 0) for v in self.variants if v.saved is not None]
-        if not known:
-            return None
-        weight = sum(hits for _, hits in known) or len(known)
-        return sum(saved * (hits or (weight == len(known))) for saved, hits in known) / weight
-
-    @property
-    def paid_after(self) -> int | None:
-        """Calls that save what compiling took; None: not measured, or none do."""
-        saved = self.saved
-        return int(self.seconds / saved) + 1 if saved and saved > 0 else None
+    def ledger(self) -> list[str]:
+        """Its variants, in lines."""
+        return ledger_lines(self.variants)
 
     def cells(self) -> tuple[str, ...]:
         """Its row of a table with COLUMNS."""
-        saved, paid = self.saved, self.paid_after
+        worth = self.verdict.speed if self.variants and self.verdict.tone != "plain" else ""
         return (
             self.name,
             self.state,
+            worth,
             f"{len(self.variants):,}",
             f"{self.calls:,}",
             duration(self.seconds) if self.variants else "",
-            "" if saved is None else duration(saved) if saved > 0 else "none",
-            "" if paid is None else count(paid, "call"),
+            self.payback.rpartition(" after ")[2] if self._is_measured else "",
         )
 
     def _repr_html_(self) -> str:
-        told = str(self).removeprefix(self.name)
-        name = f"<b>{escape(self.name)}</b>{escape(told)}"
-        return f"<div style='{_LOOK}'>{name}{self.fold('variants')}</div>"
-
-    def fold(self, title: str) -> str:
-        """The ledger as HTML; empty where nothing was compiled."""
-        rows = "".join(_ledger_row(line) for line in ledger_lines(self.variants))
-        return f"<details><summary>{escape(title)}</summary>{rows}</details>" if rows else ""
+        return STYLE + card_body(self)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -179,6 +148,11 @@ class Status:
     cards: tuple[Card, ...]
     notes: tuple[str, ...] = ()
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The heads of the table."""
+        return COLUMNS
+
     def __str__(self) -> str:
         cards = tuple(map(str, self.cards)) or ("nothing is tagged",)
         return "\n".join((*cards, *self.notes))
@@ -186,25 +160,7 @@ class Status:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
-        if not self.cards:
-            return f"<div>nothing is tagged</div>{notes}"
-        head = "".join(f"<th>{column}</th>" for column in COLUMNS)
-        rows = "".join(_table_row(card.cells()) for card in self.cards)
-        table = f"<div class='wide'><table><tr>{head}</tr>{rows}</table></div>"
-        folds = "".join(card.fold(f"variants of {card.name}") for card in self.cards)
-        return f"{STYLE}<div class='jitmagic'>{table}{folds}{notes}</div>"
-
-
-def _table_row(cells: Sequence[str]) -> str:
-    """Figures stand on the right."""
-    first, second, *figures = map(escape, cells)
-    right = "".join(f"<td class='n'>{figure}</td>" for figure in figures)
-    return f"<tr><td>{first}</td><td>{second}</td>{right}</tr>"
-
-
-def _ledger_row(line: str) -> str:
-    return f"<div style='white-space:pre-wrap'>{escape(line)}</div>"
+        return table_html(self)
 
 
 def status(*targets: Any) -> Status:
@@ -235,8 +191,10 @@ def card_of(handle: Handle) -> Card:
     building = handle.building is not None
     variants = variants_of(handle)
     seconds = sum(record.seconds for record in handle.journal)
-    calls = handle.ledger.calls
-    return Card(handle.label, _state(handle), calls, variants, seconds, backend, building)
+    calls, verdict = handle.ledger.calls, verdict_of(handle)
+    paid = payback(handle, verdict, measured_of(handle))
+    shown = handle.label, _state(handle), calls, variants, seconds, verdict, paid
+    return Card(*shown, backend, building)
 
 
 def _state(handle: Handle) -> str:
@@ -300,14 +258,12 @@ def _missed(record: CompileRecord, traced: Trace | None) -> Missed:
 def made_of(handle: Handle) -> Made:
     """What has been compiled of a tagged function so far."""
     records = [record for record in handle.journal if isinstance(record.outcome, Compiled)]
-    measured = next((r.measured for r in records if r.measured is not None), None)
-    ratio = measured.eager / measured.compiled if measured and measured.compiled else None
     return Made(
         variants=len({r.number for r in records if r.frame == handle.serial}),
         graphs=sum(_has_graph(record) for record in records),
         kernels=sum(record.kernels for record in records),
         seconds=sum(record.seconds for record in records),
-        ratio=ratio,
+        verdict=verdict_of(handle),
     )
 
 

@@ -2,8 +2,8 @@
 
 Comes in: something tagged, and arguments. Goes out: an `Answer`, plain data and text: the variant
 whose guards all hold, or for each variant the first that does not, on the user's line, with the
-edit that would make it fit; and what would happen then. Guards are read, no user code runs, and no
-counter changes.
+edit that would make it fit; and what would happen then, in the parts that follow a graph break too.
+Guards are read, no user code runs, and no counter changes.
 """
 
 from __future__ import annotations
@@ -31,15 +31,18 @@ class Answer(Readable):
     variant: the number of the variant that fits, as `explain` counts them; None where none does
     then: what would happen, in words
     missed: by number of variant what keeps it from fitting, the one used last first
+    rest: a line for each part that follows a graph break of that variant
     """
 
     name: str
     variant: int | None
     then: str
     missed: Missed = ()
+    rest: tuple[str, ...] = ()
 
     def told(self) -> list[tuple[str, str]]:
         lines = [(f"{self.name} {self.then}", "")]
+        lines += [(f"  {line}", "") for line in self.rest]
         for number, difference in self.missed:
             lines.append((f"  variant {number}: {difference.what}", ""))
             if difference.where is not None:
@@ -69,8 +72,9 @@ def _answer(handle: Handle, values: tuple[Any, ...]) -> Answer:
         if entry.check(values):
             number = entry.notes.number
             of = f"variant {number} of {len(entries)}"
-            then = f"would run {of}: {_state(entry.notes.outcome)}{_until(handle, number)}"
-            return Answer(handle.label, number, then)
+            until = _until(handle, number)
+            then = f"would run {of}: {_state(entry.notes.outcome)}{until}"
+            return Answer(handle.label, number, then, rest=_rest(handle) if until else ())
     return Answer(handle.label, None, _without_entry(handle, values), handle.why_missed(values))
 
 
@@ -78,6 +82,29 @@ def _state(outcome: Compiled | Eager | Failed) -> str:
     if isinstance(outcome, Compiled):
         return "compiled code"
     return f"plain Python, because {outcome.why}"
+
+
+def _rest(handle: Handle) -> tuple[str, ...]:
+    """The resume functions, in the order of their lines: which of a part's variants fits is known
+    only when the values that its guards are about have been computed.
+    """
+    parts = [(part, where) for part in handle.family.members if (where := part.goes_on)]
+    ordered = sorted(parts, key=lambda pair: pair[1].lineno)
+    return tuple(f"then from {here(where)}: {_variants(part)}" for part, where in ordered)
+
+
+def _variants(part: Handle) -> str:
+    """All variants of a resume function, those that end alike together."""
+    entries = part.dispatcher.entries
+    if not entries:
+        return "plain Python" if part.given_up is not None else "not compiled yet"
+    told = [_state(e.notes.outcome) + _until(part, e.notes.number) for e in entries]
+    states = list(dict.fromkeys(told))
+    if len(states) == 1:
+        which = "" if len(told) == 1 else f" ({len(told)} variants, by the values at the break)"
+        return f"{states[0]}{which}"
+    each = [f"variant {e.notes.number} {text}" for e, text in zip(entries, told, strict=True)]
+    return "; ".join(each)
 
 
 def _until(handle: Handle, number: int) -> str:

@@ -8,12 +8,14 @@ from html import escape
 from typing import Any, Generic, TypeVar
 
 from ..errors import UsageError, UserLine
+from ..figures import count, duration, size
 
 __all__ = [
     "HINT",
     "WRONG",
     "Question",
     "Readable",
+    "Text",
     "count",
     "duration",
     "here",
@@ -22,30 +24,17 @@ __all__ = [
     "size",
 ]
 
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-
-
-def count(number: int, noun: str) -> str:
-    """`1 graph`, `2,000 graphs`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds with the unit that leaves one to three digits before the point."""
-    size = abs(seconds)
-    scale, unit = next((u for u in _UNITS if size >= u[0]), _UNITS[-1])
-    return f"{seconds / scale:.3g} {unit}"
-
-
-def size(number: int) -> str:
-    """Bytes with a unit: `512 B`, `1.5 KiB`."""
-    units = ("B", "KiB", "MiB", "GiB", "TiB")
-    power = min(max(0, (number.bit_length() - 1) // 10), len(units) - 1)
-    return f"{number / (1 << 10 * power):.3g} {units[power]}"
-
-
 WRONG = "color:#e5484d;color:color-mix(in srgb,#e5484d 60%,currentColor);font-weight:600"
 HINT = "opacity:.75"
+
+
+class Text(str):
+    """Text that a prompt shows as it is, not in quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 class Readable:

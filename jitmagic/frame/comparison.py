@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from statistics import median
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from .laps import Laps, Sample
 from .ledger import Comparable, Ledger
 from .native import Entry
 from .spans import Span, can_be_timed, has_room
-from .streaks import MOST_SECONDS, Streaks, undisturbed
+from .streaks import MOST_SECONDS, Streaks
 
 __all__ = ["PLAN", "PLAN_ON_GPU", "Comparison", "compiled_alone", "judge"]
 
@@ -145,7 +146,7 @@ class Comparison:
         measured = None
         if compiled and eager:
             calls = min(len(compiled), len(eager))
-            measured = Measured(undisturbed(compiled), undisturbed(eager), calls)
+            measured = Measured(median(compiled), median(eager), calls)
         if keep is False:
             self._hand_back(measured)
             return False
@@ -172,7 +173,8 @@ class Comparison:
     def _hand_back(self, measured: Measured | None) -> None:
         """Its calls run as plain Python; nothing of ours holds the compiled code."""
         self._compiled.comparison = None
-        outcome = self._eager.notes.outcome = Eager(f"measured slower: {measured}")
+        times = "" if measured is None else f": {measured.times}"
+        outcome = self._eager.notes.outcome = Eager(f"measured slower{times}")
         if self._ledger.replace(self._compiled, self._eager):
             self._journal.amend(self._record, measured, outcome)
             self._lost(outcome)

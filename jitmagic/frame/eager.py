@@ -11,15 +11,17 @@ from typing import Any
 
 import torch
 
+from .. import _frame
 from ..bytecode import FrameSnapshot
 from ..guards.guard import Guard
 from ..guards.state import read_state
 from ..records import Eager, Outcome
 from .ledger import Variant
 from .native import Entry, GuardProgram, lower_guards
+from .patched_builtins import replaced_builtin
 from .skip import frame_reader
 
-__all__ = ["before_trace", "eager_entry", "entry_like", "under_mode"]
+__all__ = ["before_trace", "eager_entry", "entry_like", "is_watched", "under_mode"]
 
 
 def eager_entry(
@@ -50,10 +52,19 @@ def before_trace(snapshot: FrameSnapshot) -> Eager | None:
     return Eager(f"it looks at its own frame or namespace ({reader})")
 
 
+def is_watched() -> bool:
+    """Whether calls run the original now, whatever they are."""
+    return _frame.traced() or _frame.observed() or replaced_builtin() is not None
+
+
 def under_mode() -> Eager | None:
-    """Why calls are not compiled now: a transform or a mode has to see every operation, and nothing
-    of ours.
+    """Why calls are not compiled now: a tracer has to see every line, a transform or a mode every
+    operation, and nothing of jitmagic's; or builtins are not Python's.
     """
+    if _frame.traced():
+        return Eager("a debugger or another tracer (sys.settrace) follows its lines")
+    if (name := replaced_builtin()) is not None:
+        return Eager(f"builtins.{name} is replaced")
     state = read_state()
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return Eager("it is called under a function transform or forward-mode differentiation")

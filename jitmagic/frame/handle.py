@@ -23,20 +23,22 @@ from ..notice import tell
 from ..options import Options
 from ..records import AT_LIMIT, Begun, Eager, Failed, Journal, Missed, Outcome, Recording
 from .comparison import Comparison
-from .eager import entry_like, under_mode
+from .eager import entry_like, is_watched, under_mode
 from .family import Compiler, Family
 from .ledger import Growing, Later, Ledger, why_not
 from .library import LibraryFunction, library_function
 from .native import Dispatcher, Entry, continue_with
 from .original import Original
 from .retries import FOREVER, Retries
-from .skip import is_of_library, users_line
-from .stance import OnMiss, on_miss, tell_of_stance
+from .skip import is_library_file, is_of_library, users_line
+from .stance import OnMiss, on_miss
 from .warned import growth_warning, limit_warning
 
 __all__ = ["Handle", "all_handles"]
 
 _MOST_FAILURES = 2  # variants whose compile failed, after which no other is tried
+# Marks on an error after which the original does not run in place of the graph.
+_SHOWN_AS_IT_IS = ("__jitmagic_wrote__", "__jitmagic_from_hook__", "__jitmagic_from_backend__")
 _AFTER_LIMIT = 2  # variants of a callee once what calls it has reached its limit
 
 
@@ -73,6 +75,7 @@ class Handle:
         self._hooked = None if plain else family
         self._compiling_thread: int | None = None
         self.building: Begun | None = None  # while kernels are being built in the background
+        self._began_as_eager = not root  # under the stance eager_then_compile
         self._lock = threading.RLock()
         self.serial = next(_serials)
         self.dispatcher = Dispatcher(original.qualname, original.arity, self._missed, self._failed)
@@ -219,12 +222,13 @@ class Handle:
     def _missed(self, values: tuple[Any, ...]) -> Any:
         if _frame.suspended() or self._compiling_thread == threading.get_ident():
             return self.original.run(values)
-        if _frame.observed():
+        if is_watched():
             if "notice" not in self.family.told and (watched := under_mode()) is not None:
                 self._tell_of_plain_python(watched, partly=False)
-            return self.original.run(values)
-        asked = on_miss()
-        tell_of_stance(self.family.told, self.label, bool(self.dispatcher.entries))
+            return self.original.plain(*values)
+        if (asked := on_miss()) is OnMiss.EAGER_FIRST:
+            asked = OnMiss.COMPILE if self._began_as_eager else OnMiss.EAGER
+            self._began_as_eager = True
         if self._given_up is None and asked is OnMiss.RAISE:
             raise self._refused_by_stance(values)
         if asked is not OnMiss.COMPILE:
@@ -343,6 +347,8 @@ class Handle:
             code = self.original.code
             first_line = UserLine(code.co_filename, code.co_firstlineno, self.label)
             where = plain.where or first_line
+            if is_library_file(where.filename):  # the inside of a library says nothing to its user
+                where = users_line() or where
             if not self._leaves_to_callee(where):
                 tell(self.label, plain.why, where, partly, self.options.notices)
 
@@ -359,13 +365,12 @@ class Handle:
             warn(failed.report(self.label, "runs as eager"))
 
     def _failed(self, entry: Entry, values: tuple[Any, ...], error: Exception) -> Any:
-        """A graph raised. Eager says what the user should see, unless inputs may have changed or
-        what raised are hooks on saved tensors (checkpointing ends a second run so). Of SizesDiffer
-        nothing has run.
+        """A graph raised. Eager says what the user should see, unless inputs may have changed, or
+        the error is that of the user's backend or of a hook on saved tensors (checkpointing ends a
+        second run so). Of SizesDiffer nothing has run.
         """
         may_have_written = entry.mutates and not isinstance(error, SizesDiffer)
-        marks = ("__jitmagic_wrote__", "__jitmagic_from_hook__")
-        if may_have_written or any(hasattr(error, mark) for mark in marks):
+        if may_have_written or any(hasattr(error, mark) for mark in _SHOWN_AS_IT_IS):
             raise error
         result = self.original.run(values)
         if (why := self.ledger.why_given_up(entry, error)) is None:
@@ -482,6 +487,7 @@ class Handle:
             self.ledger.forget()
             self._given_up, self.building, self._retries = self._declared, None, None
             self._flat = None if self._root else self._flat
+            self._began_as_eager = not self._root
 
     def drop(self) -> None:
         """Take out all entries, and the stub that the hook may have put on the code."""

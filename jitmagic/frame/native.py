@@ -24,6 +24,7 @@ from ..guards.source import (
     Argument,
     ArrayMemory,
     Builtin,
+    CacheEntry,
     CellContents,
     Contents,
     DictEntry,
@@ -88,6 +89,15 @@ __all__ = [
 ]
 
 _GRADIENT = torch._C.TensorBase.__dict__["grad"]
+_PLAIN_STEPS = {  # with no operand but the register of the base
+    CellContents: "CELL",
+    InstanceDict: "INSTANCE_DICT",
+    TypeOf: "TYPE",
+    Contents: "CONTENTS",
+    Length: "LENGTH_OF",
+    IteratorParts: "ITERATOR_PARTS",
+    Referent: "REFERENT",
+}
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)  # their .grad is read in C alone
 
 
@@ -158,19 +168,15 @@ class _Lowering:
         return self._follow(source, self.register(source.base))  # type: ignore[attr-defined]
 
     def _follow(self, source: Source, base: int) -> Step:
+        if (step := _PLAIN_STEPS.get(type(source))) is not None:
+            return (step, base)
         match source:
-            case CellContents():
-                return ("CELL", base)
-            case InstanceDict():
-                return ("INSTANCE_DICT", base)
             case Item(key=key) | DictEntry(key=key):
                 return ("ITEM", base, key)
             case DictKeyAt(index=index):
                 return ("DICT_KEY", base, index)
             case DictValueAt(index=index):
                 return ("DICT_VALUE", base, index)
-            case TypeOf():
-                return ("TYPE", base)
             case TypeAttr(name=name):
                 return ("TYPE_ATTR", base, name)
             case SlotAttr(name=name):
@@ -179,12 +185,8 @@ class _Lowering:
                 return ("FUNCTION_PART", base, part)
             case ModuleAttr(name=name):
                 return ("MODULE_ITEM", base, name)
-            case Contents():
-                return ("CONTENTS", base)
             case IntOf():
                 return ("INT_OF", base, integer_classes())
-            case Length():
-                return ("LENGTH_OF", base)
             case Part(start=start, stop=stop):
                 return ("PART", base, slice(start, stop))
             case Reduced(function=function):
@@ -192,10 +194,8 @@ class _Lowering:
                 return ("REDUCED", base, getattr(_frame, function.__name__, function))
             case Gradient():
                 return ("GRADIENT", base, _GRADIENT, _PLAIN_TENSORS)
-            case IteratorParts():
-                return ("ITERATOR_PARTS", base)
-            case Referent():
-                return ("REFERENT", base)
+            case CacheEntry(key=key):
+                return ("CACHE_ENTRY", base, key)
             case ArrayMemory():
                 return ("ARRAY_MEMORY", base, torch.from_numpy, sys.modules["numpy"].ndarray)
         raise TypeError(f"not a source: {source!r}")

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 from itertools import repeat
+from statistics import median
 from types import FunctionType
 
 import torch
@@ -23,7 +24,7 @@ from ..bytecode import call_stub
 from ..records import Measured
 from .native import Dispatcher, Entry, GuardProgram, Streak
 
-__all__ = ["MOST_SECONDS", "Streaks", "entry_cost", "undisturbed"]
+__all__ = ["MOST_SECONDS", "Streaks", "entry_cost"]
 
 MOST_SECONDS = 100e-6  # of an eager call: what runs before a longer one is less than 5 % of it
 CALLS = 12  # in a row, of which the first still meet what ran before
@@ -55,14 +56,7 @@ class Streaks:
 
 def _seconds(streaks: list[list[int]]) -> float:
     """Of a call that gives one tensor."""
-    return undisturbed([taken * 1e-9 for streak in streaks for taken in streak]) + freeing_cost()
-
-
-def undisturbed(times: list[float]) -> float:
-    """The median of the faster half: other processes only ever add to a time."""
-    faster = sorted(times)[: (len(times) + 1) // 2]
-    middle = len(faster) // 2
-    return faster[middle] if len(faster) % 2 else (faster[middle - 1] + faster[middle]) / 2
+    return median([taken * 1e-9 for streak in streaks for taken in streak]) + freeing_cost()
 
 
 @cache

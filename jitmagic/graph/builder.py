@@ -17,11 +17,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ..budget import check
 from ..errors import ASSERTION, UserLine
 from ..spec import TensorSpec
 from .autocast import DEVICES, OFF, Autocast, KeptCasts, cast_result, read_autocast
@@ -34,7 +36,7 @@ from .lazy_module import LazyModule
 from .memory import Writes, storage_of
 from .names import call_by_identity
 from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
-from .node_meta import device_of, spec_on, tensors_in
+from .node_meta import device_of, is_number_like, spec_on, tensors_in
 from .passes import drop_dead_code
 from .probe import check_dtypes
 from .propagate import (
@@ -86,6 +88,7 @@ class GraphBuilder:
         self.inference = InferenceMemory()
         self.sizes = SizeNodes(self.graph)
         self.fresh_size: Fresh | None = None  # where data may decide sizes
+        self.work = self.arithmetic = 0  # operations recorded on tensors; those on numbers
         self._sizes_made: list[Any] = []  # by the call under way
         self.entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes = TensorNodes()
@@ -138,6 +141,8 @@ class GraphBuilder:
     def finish(self, name: str) -> tuple[GraphModule, tuple[Node, ...]]:
         """The finished graph and the placeholders left, in order."""
         self._emit_modes(self.entry_modes, ())
+        for node in self._outputs_with_history() if self.backwards else ():
+            node.meta["spent"] = is_spent(_value(node))
         self.graph.output(tuple(self._outputs))
         drop_dead_code(self.graph)
         kept = []
@@ -168,6 +173,7 @@ class GraphBuilder:
         """Record a call of a function, or of a method by name; the result with nodes in place of
         tensors. Raises DataDependent, EagerRaises, MixedDevices.
         """
+        check()
         args, kwargs = (*args,), dict(kwargs or {})
         if self.sizes.are_used:
             self._emit_modes((self.grad_enabled, self.autocast), lines)
@@ -236,6 +242,7 @@ class GraphBuilder:
         held += map(_value, captured)
         self._emit_modes((self.grad_enabled, self.autocast), lines)
         node = self.graph.call_function(call, (*args, captured))
+        self.root.work += 1
         specs = tuple(
             None if value is None or source is None else spec_on(value, device_of(source))
             for value, source in zip(outcome, args[1], strict=True)
@@ -263,6 +270,7 @@ class GraphBuilder:
         )
         self._describe(node, outcome, specs, lines)
         self.backwards += 1
+        self.root.work += 1
         self.unknown_strides.add(node)  # kernels of the backward choose strides as well
         node.meta["step"] = self.step()
         self.differentiates = True
@@ -278,6 +286,7 @@ class GraphBuilder:
         outcome = run_on_history(target, values, self.grad_enabled, self.sizes)
         self._emit_modes((self.grad_enabled, self.autocast), lines)
         node = self.graph.call_function(target, args)
+        self.root.work += 1
         self._describe(node, outcome, tuple(spec_on(one, device) for one in outcome), lines)
         self.unknown_strides.add(node)
         node.meta["step"] = self.step()
@@ -308,13 +317,14 @@ class GraphBuilder:
         return node in self._outputs
 
     def differentiable_outputs(self) -> list[Node]:
-        """The outputs that a backward may start from later. Those whose history a backward in the
-        graph has freed get the mark `spent`.
+        """The outputs that a backward may start from later: no backward of the graph has freed
+        their history.
         """
-        found = [n for n in self._outputs if n.op != "placeholder" and _value(n).requires_grad]
-        for node in found if self.backwards else ():
-            node.meta["spent"] = is_spent(_value(node))
-        return [node for node in found if not node.meta.get("spent")]
+        found = self._outputs_with_history()
+        return [node for node in found if not (self.backwards and is_spent(_value(node)))]
+
+    def _outputs_with_history(self) -> list[Node]:
+        return [n for n in self._outputs if n.op != "placeholder" and _value(n).requires_grad]
 
     def is_fresh(self, gradient: Node, others: Sequence[Node | None]) -> bool:
         """Whether the engine made the tensor, and for one leaf alone."""
@@ -362,6 +372,7 @@ class GraphBuilder:
     def set_autocast(self, mode: Autocast) -> None:
         """The traced program changes what calls are cast to; nodes appear as for the grad mode."""
         self.autocast = mode
+        self.has_cast = self.has_cast or mode != OFF
 
     def _record(
         self,
@@ -379,6 +390,9 @@ class GraphBuilder:
         if target is operator.pow and not isinstance(args[0], Node):
             target = torch.pow  # fx writes (-2) ** x as -2 ** x, which is -(2 ** x)
         node = self.graph.create_node(kind, target, args, kwargs)
+        is_arithmetic = all(map(is_number_like, tensors_in(value)))
+        self.root.arithmetic += is_arithmetic
+        self.root.work += not is_arithmetic
         self._describe(node, value, spec_on(value, device), lines)
         node.meta["step"] = self.step()
         if self.grad_enabled and any(tensor.requires_grad for tensor in tensors_in(value)):
@@ -432,7 +446,8 @@ class GraphBuilder:
     def _describe(self, node: Node, value: Any, spec: Any, lines: tuple[UserLine, ...]) -> None:
         node.meta["val"] = value
         node.meta["spec"] = spec
-        node.meta["lines"] = lines
+        operation = target_name(node.target) if node.op != "placeholder" else ""
+        node.meta["lines"] = lines and (replace(lines[0], operation=operation), *lines[1:])
         is_input = node.op == "placeholder"
         self.inference.note(value, is_input)
         if is_input:

@@ -18,6 +18,7 @@ import torch
 from torch.fx import Node
 
 from .fresh_meta import fresh_meta
+from .operator_library import LIBRARY, is_registered
 
 __all__ = [
     "LSTM_LAYER",
@@ -40,7 +41,6 @@ RECURRENT: Mapping[Any, Any] = {  # the functions, and the operators that they a
     torch.rnn_relu: aten.rnn_relu.input,
 }
 
-_LIBRARY = torch.library.Library("jitmagic", "FRAGMENT")  # it lives as long as the operators
 _SCHEMA = str(aten.mkldnn_rnn_layer.default._schema).removeprefix("aten::mkldnn_rnn_layer")
 
 
@@ -49,8 +49,9 @@ def _train_layer(*args: Any) -> Any:
         return aten.mkldnn_rnn_layer.default(*args)
 
 
-_LIBRARY.define(f"lstm_layer{_SCHEMA}")
-_LIBRARY.impl("lstm_layer", _train_layer, "CPU")
+if not is_registered("lstm_layer"):  # nor when jitmagic was purged and is imported again
+    LIBRARY.define(f"lstm_layer{_SCHEMA}")
+    LIBRARY.impl("lstm_layer", _train_layer, "CPU")
 LSTM_LAYER: Any = torch.ops.jitmagic.lstm_layer.default
 
 

@@ -36,6 +36,8 @@ one sentence what it wants.
           | NoOverlap(sources)                   these tensors share no memory (one is mutated)
           | Unhooked(source)                     a leaf without hooks that run in a backward
           | CellEmpty(source)                    the cell has no contents
+          | CacheLacks(source, key, allowed)     a functools.lru_cache holds no result for the key,
+                                                 or one of these constants
           | GlobalState(facts)                   grad mode, autocast, default dtype, ... (no source)
 """
 
@@ -61,6 +63,7 @@ __all__ = [
     "GONE",
     "READ_BY_GUARDS",
     "AutocastRest",
+    "CacheLacks",
     "CellEmpty",
     "ClassFact",
     "ClassFacts",
@@ -390,14 +393,15 @@ class StateRead(Guard):
 @dataclass(frozen=True, slots=True)
 class EntriesEmpty(Guard):
     """Of a dict: what it has under `keys` are empty dicts (or nothing), and it has none of
-    `absent`.
+    `absent`. A trace has one for each dict.
 
-    One step for what every call of an nn.Module relies on: no hooks, no forward of its own.
+    One step for what every call of an nn.Module relies on: no hooks, no forward of its own, nothing
+    in its `__dict__` that hides a parameter.
     """
 
     source: Source
     keys: tuple[str, ...]
-    absent: tuple[str, ...] = ()
+    absent: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,6 +436,17 @@ class Unhooked(Guard):
 @dataclass(frozen=True, slots=True)
 class CellEmpty(Guard):
     source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLacks(Guard):
+    """A functools.lru_cache holds no result for a key, or an allowed constant: the trace followed
+    the function in its place.
+    """
+
+    source: Source
+    key: object
+    allowed: tuple[object, ...] = ()
 
 
 class AutocastRest(NamedTuple):

@@ -20,11 +20,13 @@ import torch
 
 from ..bytecode import FrameSnapshot
 from .contents import item_at, read_contents
+from .function_cache import cached_result
 from .iterator_parts import iterator_parts
 from .source import (
     Argument,
     ArrayMemory,
     Builtin,
+    CacheEntry,
     CellContents,
     Contents,
     DictEntry,
@@ -129,6 +131,8 @@ def _step(source: Source, base: Any) -> Any:
             return parts
         case Referent():
             return referent_of(base)
+        case CacheEntry(key=key):
+            return cached_result(base, key)
         case ArrayMemory():
             return array_memory(base)
         case IntOf():

@@ -25,12 +25,14 @@ out of instance dictionaries and tuples, never through `__getattr__` or properti
            | Contents(base)                  what a set or deque holds, as a tuple in its order
            | Length(base)                    len() of a list, tuple, dict, set or deque: an int
            | IntOf(base)                     the int that an integer of numpy is
-           | ItemAt(base, index)             base[i] of a list or tuple, i is where `index` leads
+           | ItemAt(base, index)             base[i] of a list or tuple, or of a dict whose keys are
+                                             str: i is where `index` leads
            | Part(base, start, stop)         base[start:stop] of an exact list or tuple, made anew
            | Reduced(base, function)         sum, min or max of a list or tuple of floats and ints
            | Gradient(base)                  base.grad of a leaf tensor
            | IteratorParts(base)             what a built-in iterator still has: iterator_parts.py
            | Referent(base)                  what a weakref.ref or mappingproxy leads to, or None
+           | CacheEntry(base, key)           the result that a functools.lru_cache holds for a key
            | ArrayMemory(base)               a tensor of the memory of a numpy array
            | Drawn(index, name)              what a draw before the graph gave (trace/result.py); no
                                              guard reads it
@@ -47,6 +49,7 @@ __all__ = [
     "Argument",
     "ArrayMemory",
     "Builtin",
+    "CacheEntry",
     "CellContents",
     "Contents",
     "DictEntry",
@@ -220,6 +223,12 @@ class Referent(Source):
 
 
 @dataclass(frozen=True, slots=True)
+class CacheEntry(Source):
+    base: Source
+    key: object
+
+
+@dataclass(frozen=True, slots=True)
 class ArrayMemory(Source):
     base: Source
 
@@ -262,7 +271,7 @@ def describe(source: Source) -> str:
             return f"tuple({describe(base)})"
         case Item(base=base, key=key) | DictEntry(base=base, key=key):
             return f"{describe(base)}[{key!r}]"
-        case ItemAt() | Part() | Length() | Reduced():
+        case ItemAt() | Part() | Length() | Reduced() | CacheEntry():
             return _describe_contents(source)
         case DictKeyAt(base=base, index=index):
             return f"list({describe(base)})[{index}]"
@@ -295,7 +304,7 @@ def describe(source: Source) -> str:
     raise TypeError(f"not a source: {source!r}")
 
 
-def _describe_contents(source: ItemAt | Part | Length | Reduced) -> str:
+def _describe_contents(source: ItemAt | Part | Length | Reduced | CacheEntry) -> str:
     base = describe(source.base)
     match source:
         case ItemAt(index=index):
@@ -305,5 +314,8 @@ def _describe_contents(source: ItemAt | Part | Length | Reduced) -> str:
             return f"{base}[{':'.join(ends)}]"
         case Length():
             return f"len({base})"
+        case CacheEntry(key=key):  # the marker of keyword arguments is an object()
+            parts = key if isinstance(key, tuple) else (key,)
+            return f"{base}({', '.join(repr(p) for p in parts if type(p) is not object)})"
         case Reduced(function=function):
             return f"{function.__name__}({base})"

@@ -93,8 +93,8 @@ class CellPart:
             told.append(f"by backend {self.backend}")
         else:
             told.append(count(made.kernels, "kernel"))
-        if made.ratio is not None:
-            told.append(f"{made.ratio:.3g}x as fast as eager")
+        if made.verdict.tone in ("faster", "slower", "equal"):
+            told.append(made.verdict.speed)
         return f"compiled {name} in {duration(made.seconds)}: {', '.join(told)}"
 
 

@@ -14,7 +14,6 @@ import contextlib
 import ctypes
 import fcntl
 import hashlib
-import itertools
 import os
 import struct
 import sys
@@ -121,16 +120,14 @@ def _in_memory(data: bytes, name: str) -> Iterator[str]:
         os.close(fd)
 
 
-_numbers = itertools.count(1)
-
-
 def _spelled(fd: int) -> str:
-    """A path of the descriptor that was never used before: the loader takes two libraries with the
+    """A path of the descriptor that no loaded library has: the loader takes two libraries with the
     same path for one, and numbers of descriptors are used again. `./` and `/` add nothing to a
-    path, so a counter's binary digits are spelled with them: `/proc/self/fd/.//5` is number 2. To
-    keep the descriptor open for the library's life would cost one for every kernel.
+    path, so the binary digits of the file's inode are spelled with them: `/proc/self/fd/.//5` is
+    inode 2. It is the file's alone while the library is mapped; a counter would start over when
+    the package is imported again. To keep the descriptor open would cost one for every kernel.
     """
-    bits = f"{next(_numbers):b}"
+    bits = f"{os.fstat(fd).st_ino:b}"
     return _IN_MEMORY + "".join("./" if bit == "1" else "/" for bit in bits) + str(fd)
 
 

@@ -365,7 +365,8 @@ class Context:
         formula of it gives over a long one, no interval tells at once. That is remembered too.
         """
         symbol, limits = symbols[0], self._ranges[symbols[0]]
-        if len(symbols) > 1 or not symbol.whole or limits is None or isinstance(left, Symbol):
+        is_whole = symbol.kind is int or symbol.whole
+        if len(symbols) > 1 or not is_whole or limits is None or isinstance(left, Symbol):
             return False
         found: list[Interval] = []
 
@@ -442,11 +443,16 @@ class Context:
             yield from self._solved(left, interval)
 
 
+_MOST_STEPS = 512  # 5 ms: a formula that decides for one number at a time would not end
+
+
 def _reach(start: float, end: float, decides: Callable[[float, float], bool]) -> float:
     """How far from the whole number `start` towards `end` steps go on that decide, each up to twice
     as long as the one before. Nothing lies between a step and the next whole number."""
     step = 1.0
-    while step >= 1.0 and start + 1.0 <= end:
+    for _ in range(_MOST_STEPS):
+        if step < 1.0 or start + 1.0 > end:
+            break
         if decides(start + 1.0, stop := min(start + step, end)):
             start, step = stop, step * 2
         else:

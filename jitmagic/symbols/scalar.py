@@ -131,8 +131,27 @@ def _inexact(
     return bounds
 
 
-def _wave(x: Interval) -> Interval | None:
-    return Interval(-1.0, 1.0) if x.is_finite else None
+def _wave(function: Callable[[float], float], peak: float) -> Callable[[Interval], Interval | None]:
+    """The range of a sine that is 1 at `peak`: between two extremes it is monotone, but for the
+    last bits, which a library may have otherwise.
+    """
+
+    def over(x: Interval) -> Interval | None:
+        if not x.is_finite:
+            return None
+        if x.high - x.low >= math.pi or max(-x.low, x.high) > _LONG_WAY:
+            return Interval(-1.0, 1.0)
+        ends = function(x.low), function(x.high)
+        first, last = ((end - peak) / math.pi for end in (x.low, x.high))
+        extremes = range(math.ceil(first - _LAST_BITS), math.floor(last + _LAST_BITS) + 1)
+        found = (*ends, *(-1.0 if n % 2 else 1.0 for n in extremes))
+        return Interval(max(min(found) - _LAST_BITS, -1.0), min(max(found) + _LAST_BITS, 1.0))
+
+    return over
+
+
+_LAST_BITS = 1e-13  # of a sine of an argument up to:
+_LONG_WAY = 100.0
 
 
 def lost(a: float, b: float) -> float:
@@ -192,8 +211,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "exp": Operation(math.exp, _inexact(math.exp)),
     "log": Operation(math.log, _inexact(math.log, low=0.0)),
     "tanh": Operation(math.tanh, _inexact(math.tanh)),
-    "sin": Operation(math.sin, _wave),
-    "cos": Operation(math.cos, _wave),
+    "sin": Operation(math.sin, _wave(math.sin, math.pi / 2)),
+    "cos": Operation(math.cos, _wave(math.cos, 0.0)),
 }
 
 

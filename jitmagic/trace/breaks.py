@@ -32,11 +32,15 @@ __all__ = [
     "InlineTooDeep",
     "KeptCast",
     "LoopIterator",
+    "LoopOfBreaks",
     "Mortal",
     "MutatedGenerator",
     "MutatedInput",
     "NumpyCall",
     "OnlyUnsupportedTensors",
+    "PlainCall",
+    "PlainFunction",
+    "PlainLoop",
     "PrintCall",
     "Reason",
     "ReferredWeakly",
@@ -49,8 +53,10 @@ __all__ = [
     "TensorBranch",
     "TensorItem",
     "TooManyInstructions",
+    "TooManyItems",
     "TooManyResults",
     "TorchCallFailed",
+    "TrainingLoop",
     "TransformRefused",
     "TransformedTensor",
     "UnbackedSize",
@@ -276,7 +282,7 @@ class DisabledFunction(Reason):
     __slots__ = ()
     expected = True
     rests_on = "nothing"
-    template = "{name} is excluded from compilation by {by}.disable"
+    template = "{name} is excluded from compilation by {by}.disable{because}"
     explanation = "The program asked for it to run as plain Python."
     advice = ""
 
@@ -310,8 +316,49 @@ class RolledLoop(Reason):
 
 class RoundOfLoop(RolledLoop):
     __slots__ = ()
+    expected = True  # the break that rolled the loop has been reported
     template = "Python runs this loop: one compiled round of it serves any number of them"
     explanation = "What comes before the loop and behind it is compiled as well."
+    advice = ""
+
+
+class PlainLoop(Reason):
+    __slots__ = ()
+    rests_on = "nothing"
+    whole_loop = True
+    hooks_callees = False  # a hooked call costs more, and the rounds seen would not gain by it
+    template = "the rounds of this loop are plain Python, and they are many"
+    explanation = "Python runs the whole loop; what comes before it and behind it is compiled."
+    advice = "compute it outside of the compiled function; fullgraph=True unrolls it"
+
+
+class LoopOfBreaks(PlainLoop):
+    __slots__ = ()
+    hooks_callees = True
+    template = "the rounds of this loop record nothing between their graph breaks"
+    explanation = "Python runs the whole loop, what it calls is compiled; so is what follows."
+
+
+class PlainCall(Reason):
+    __slots__ = ()
+    rests_on = "nothing"
+    template = "a part of {name}() runs for long without tensor work"
+    explanation = "It is not inlined, but compiled by itself, and that part is left to Python."
+    advice = "call it outside of the compiled function, or accept the graph break"
+
+
+class PlainFunction(PlainCall):
+    __slots__ = ()
+    hooks_callees = False
+    template = "{name}() runs for long without tensor work"
+    explanation = "Calls are inlined to be part of a graph; Python runs what would add nothing."
+
+
+class TrainingLoop(RolledLoop):
+    __slots__ = ()
+    expected = True
+    template = "Python runs this loop: each round computes gradients"
+    explanation = "One compiled round serves all rounds. Unrolled, each would have its own kernels."
     advice = ""
 
 
@@ -346,6 +393,14 @@ class TooManyResults(Reason):
     template = "{name} gives {count} tensors"
     explanation = "Each is a node of the graph, and a later graph would guard each of them."
     advice = "compute with the whole tensor, or raise unroll_limit"
+
+
+class TooManyItems(Reason):
+    __slots__ = ()
+    whole_frame = plain_rest = True
+    template = "the containers that the frame leaves behind have more than {limit} items"
+    explanation = "Compiled code makes and fills containers item by item."
+    advice = "use a tensor or an array, or raise unroll_limit"
 
 
 class InlineTooDeep(Reason):

@@ -14,14 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
-import torch
-
 from ..graph.builder import GraphBuilder
 from ..guards.guard import DifferentObjects, TypeIs
-from ..guards.source import Drawn, Source
-from .breaks import TransformRefused
+from ..guards.source import Drawn, Referent, Source
+from .breaks import TooManyItems, TransformRefused
 from .lost import LostNode
 from .result import (
+    BreakReason,
     Constant,
     DelAttr,
     DelGlobal,
@@ -36,8 +35,15 @@ from .result import (
     SetGlobal,
 )
 from .values.base import Builder, Lazy, Machine, Unrestorable, Value
+from .values.dict_objects import DictObjectValue
+from .values.mappings import DictValue
+from .values.table_store import TableStore
 
-__all__ = ["EffectLog", "ExitBuilder", "distinct_objects"]
+__all__ = ["EffectLog", "ExitBuilder", "TooManyRecipes", "distinct_objects"]
+
+# An item takes 8 µs to describe and assemble: 20,000 of them 0.16 s. A list that was doubled twenty
+# times took minutes, where eager copies pointers in 50 ms.
+_INSTRUCTIONS_PER_ITEM = 5
 
 Entry = Callable[[Builder], "Effect | tuple[Effect, ...]"]
 
@@ -49,7 +55,7 @@ class EffectLog:
         self._entries: list[Entry] = []
         self._latest: dict[tuple[int, str], int] = {}
         self._contents: set[int] = set()
-        self._calls: set[int] = set()  # which entries are calls
+        self._calls: dict[int, bool] = {}  # entries that are calls; whether of a cache
         self.mutated: dict[int, Value] = {}  # values with a source, by id
         self.lock: Any = None  # a live one: the graph runs, and all this is done, while it is held
         self._draws: list[tuple[Value, Callable[[Any], object]]] = []
@@ -102,7 +108,7 @@ class EffectLog:
         """A call made for its effect alone."""
         self.changes += 1
         named = tuple((kwargs or {}).items())
-        self._calls.add(len(self._entries))
+        self._calls[len(self._entries)] = False
         self._entries.append(
             lambda builder: Perform(
                 builder(callee),
@@ -110,6 +116,11 @@ class EffectLog:
                 tuple((name, builder(value)) for name, value in named),
             )
         )
+
+    def call_cache(self, cached: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
+        """A call of a functools.lru_cache, which counts and keeps; its result is known."""
+        self.perform(cached, args, kwargs)
+        self._calls[self.count - 1] = True
 
     def draw(self, generator: Value, perform: Callable[[Any], object], name: str) -> Drawn:
         """A call that gives random numbers and does nothing else; nothing but another draw may
@@ -127,8 +138,12 @@ class EffectLog:
         return tuple(Draw(builder(generator), perform) for generator, perform in self._draws)
 
     def tells_more_than_gradients(self) -> bool:
-        """Whether anything but gradients was written, or anything called but for draws."""
-        return self.changes > self.gradients + self.drawn
+        """Whether anything but gradients was written, or anything called but draws and caches."""
+        return self.changes > self.gradients + self.drawn + sum(self._calls.values())
+
+    def writes_more_than_gradients(self) -> bool:
+        """Whether anything but gradients was written."""
+        return self.changes > self.gradients + self.drawn + len(self._calls)
 
     @property
     def count(self) -> int:
@@ -139,8 +154,9 @@ class EffectLog:
         """Forget the effects after the first `count`, if all of them are calls."""
         if not all(number in self._calls for number in range(count, len(self._entries))):
             return False
+        self.changes -= len(self._entries) - count
         del self._entries[count:]
-        self._calls = {number for number in self._calls if number < count}
+        self._calls = {number: kind for number, kind in self._calls.items() if number < count}
         return True
 
     def _write(self, target: Value, name: str, entry: Entry) -> None:
@@ -183,6 +199,8 @@ class ExitBuilder:
     def __init__(self, machine: Machine, graph: GraphBuilder) -> None:
         self._machine = machine
         self._graph = graph
+        self._asked = 0  # how often anything asked for a recipe: items of containers do
+        self._most = machine.options.unroll_limit // _INSTRUCTIONS_PER_ITEM
         self._recipes: dict[int, tuple[Value, Recipe]] = {}
         self._outputs: dict[int, FromGraph] = {}
         self._unfilled: list[Value] = []  # new objects whose `fill` is still to be asked
@@ -192,6 +210,9 @@ class ExitBuilder:
         self._containers: list[Any] = []
 
     def __call__(self, value: Value) -> Recipe:
+        self._asked += 1
+        if self._asked > self._most:
+            raise TooManyRecipes(TooManyItems.of(limit=self._most))
         if isinstance(value, Lazy) and value.real is not None:
             value = value.real
         known = self._recipes.get(id(value))
@@ -264,8 +285,6 @@ class ExitBuilder:
         known: object = target.python_type(self._machine).__setattr__
         if known in (object.__setattr__, type.__setattr__):
             return SetAttr(self(target), name, self(value))
-        if known is torch.nn.Module.__setattr__:  # which knows a buffer from an attribute
-            return Perform(Constant(setattr), (self(target), Constant(name), self(value)))
         arguments = self(target), Constant(name), self(value)
         return Perform(Constant(object.__setattr__), arguments)
 
@@ -284,14 +303,24 @@ class ExitBuilder:
         return (*fills, *self._effects, *self._late)
 
 
+class TooManyRecipes(Exception):
+    """The exit would be longer than what it replaces is worth."""
+
+    def __init__(self, reason: BreakReason) -> None:
+        super().__init__()
+        self.reason = reason
+
+
 class _SelfContaining(Exception):
     """While the recipe of a new object is made, that object is asked for again."""
 
 
 def distinct_objects(machine: Machine, mutated: Sequence[Value], seen: Sequence[Value]) -> None:
     """Guard that what the trace changed was not reached by a second path it took for another
-    object."""
-    changed = {id(value): value for value in mutated}
+    object. Writes are replayed object by object: where two paths led to two objects and lead to one
+    in a later call, that would lose a write."""
+    _distinct_dictionaries(machine, mutated, seen)
+    changed = {id(value): value for value in mutated if not isinstance(value, DictValue)}
     by_type: dict[type, tuple[list[Source], list[Source]]] = {}
     for value in changed.values():
         assert value.source is not None
@@ -308,3 +337,44 @@ def distinct_objects(machine: Machine, mutated: Sequence[Value], seen: Sequence[
     for sources, others in by_type.values():
         if len(sources) + len(others) > 1:
             machine.guard(DifferentObjects(tuple(sources), tuple(others)))
+
+
+def _distinct_dictionaries(
+    machine: Machine, mutated: Sequence[Value], seen: Sequence[Value]
+) -> None:
+    """The same of dictionaries, by the keys that were read and written: the attributes of some
+    hundreds of modules are dictionaries too."""
+    for of_classes in (False, True):  # only a mappingproxy leads to the dictionary of a class
+        changed = _dictionaries(mutated, of_classes)
+        known = _dictionaries(seen, of_classes) | changed
+        met = _that_meet([store for _, store in changed.values()], known)
+        sources = tuple(source for key, (source, _) in changed.items() if key in met)
+        if sources and len(met) > 1:
+            rest = (source for key, (source, _) in known.items() if key in met - changed.keys())
+            machine.guard(DifferentObjects(sources, tuple(rest)))
+
+
+def _that_meet(changed: list[TableStore], known: dict[int, tuple[Source, TableStore]]) -> set[int]:
+    """The dictionaries of which one has a change that another would see if both were one."""
+    written: set[object] = set()
+    for store in changed:
+        written |= store.tokens(written=True)
+    holders: dict[object, set[int]] = {}
+    for key, (_, store) in known.items():
+        for token in store.tokens() & written if not store.is_whole else written:
+            holders.setdefault(token, set()).add(key)
+    met = {key for group in holders.values() if len(group) > 1 for key in group}
+    return met | set(known) if any(store.is_whole for store in changed) else met
+
+
+def _dictionaries(
+    values: Sequence[Value], of_classes: bool
+) -> dict[int, tuple[Source, TableStore]]:
+    """The live dictionaries among them, by their stores."""
+    found: dict[int, tuple[Source, TableStore]] = {}
+    for value in values:
+        entries = value.held if isinstance(value, DictObjectValue) else value
+        live = isinstance(entries, DictValue) and value.source is not None
+        if live and isinstance(value.source, Referent) == of_classes:
+            found[id(entries.store)] = value.source, entries.store
+    return found

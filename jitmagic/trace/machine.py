@@ -12,11 +12,12 @@ again up to the instruction of the root frame that led there (restarts.py); noth
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from functools import partial
 from types import CodeType
 
+from ..budget import OutOfTime
 from ..bytecode.snapshot import FrameSnapshot
 from ..errors import UserLine
 from ..graph.builder import GraphBuilder
@@ -39,12 +40,12 @@ from .breaks import (
     UnsupportedOperation,
 )
 from .dead_calls import check_dead_calls
-from .effects import EffectLog, ExitBuilder, distinct_objects
+from .effects import EffectLog, ExitBuilder, TooManyRecipes, distinct_objects
 from .graph_notes import GraphNotes
 from .input_memory import check_histories
-from .library_files import is_library
 from .mortals import check_held, held_names, lets_callee_hold
 from .opcodes.registry import Returned, Signal, handler_for
+from .plain_loops import Leaving, LoopWatch, check_instruction, effort_of, found_loops
 from .restarts import (
     CompiledBranchRaises,
     Reached,
@@ -56,7 +57,7 @@ from .restarts import (
 )
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .rolled import UNROLLED, Loops, check_head
-from .state import Frame, GuardBook, Program, program_of
+from .state import Frame, GuardBook, Program, program_of, user_lines
 from .suspended import suspended
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_undecided, with_constants
 from .undo import can_assert
@@ -71,7 +72,7 @@ from .values.generators import GeneratorValue
 from .values.leaves import keep_leaves
 from .values.namespaces import GlobalsValue
 from .values.varying_counts import place_of_test
-from .wrap import wrap_object
+from .wrap import Wrapper, wrap_object
 
 __all__ = ["Machine", "trace"]
 
@@ -98,13 +99,12 @@ def trace(
     taken to decide what they do in this call.
     """
     programs: dict[CodeType, Program] = {}
-    constants, first = Constants(), stop
-    compiled_branch = True
-    written = set[Source]()
+    constants, first, compiled_branch = Constants(), stop, True
+    written, leaving = set[Source](), Leaving(set(loops.plain))
     while True:
         machine = Machine(snapshot, options, stop, programs, varying, constants, dynamic, loops)
         machine.foresees, machine.compiled_branch = foresees, compiled_branch
-        machine.written_behind = written
+        machine.written_behind, machine.watch.leaving = written, leaving
         try:
             return machine.run()
         except CompiledBranchRaises as raised:
@@ -120,6 +120,9 @@ def trace(
             stop = earlier(restart.stop, stop)
             written |= {leaf.source for leaf in machine.notes.root.casts_behind()}
             release_tracebacks(restart)
+        except OutOfTime as over:
+            over.guards = machine.guards.finish(machine.entry_state)
+            raise
         except Exception as error:  # code that takes ints for granted, ours or torch's
             constants, stop = all_sizes(constants, machine.symbols, error), first
             release_tracebacks(error)
@@ -157,19 +160,20 @@ class Machine:
         self.frames: list[Frame] = []
         self.stop = stop
         self._programs = programs
-        self._guards = GuardBook()
+        self.guards = GuardBook()
         # By id. The objects are held with their values: an id is unique only among living ones.
         self._memo: dict[int, tuple[object, Value]] = {}
         self._classes: dict[type, ClassValue] = {}
         self._globals: dict[int, GlobalsValue] = {}
         self._generators: list[GeneratorValue] = []
         self._keys: dict[int, Value] = {}  # what is a key by its identity
+        self.owners, self.literals = dict[int, Value](), dict[int, Value]()  # by id
         self._found: list[tuple[Lazy, Source]] = []  # attributes and names that were there
         self._hooks: list[Callable[[Builder], None]] = []
         self._steps = 0
         self._step_mark = 0  # how many guards there were when the root's instruction began
-        self._first_loop: int | None = None
-        self._instructions = 0
+        self.instructions = 0
+        self.watch = LoopWatch(loops.plain)
         self.root = self._root_frame()
         self.symbols.place = partial(place_of_test, self)
 
@@ -217,13 +221,13 @@ class Machine:
         step: int | None = None,
         mark: int | None = None,
     ) -> Restart:
-        because = () if mark is None else self._guards.led_to(reason, self._step_mark, mark)
+        because = () if mark is None else self.guards.led_to(reason, self._step_mark, mark)
         if step is None:
             step = self.step
             # A loop too long to unroll ends the graph at its second round, not wherever the limit
             # was reached: what resumes there is one round, compiled once for all that follow.
-            if isinstance(reason, TooManyInstructions) and self._first_loop is not None:
-                step = min(step, self._first_loop)
+            if isinstance(reason, TooManyInstructions) and self.watch.first_round is not None:
+                step = min(step, self.watch.first_round)
         return Restart(Stop(step, reason, where or self.root.line(), because))
 
     def _finish(self, make_exit: Callable[[ExitBuilder], Exit]) -> Trace:
@@ -247,11 +251,12 @@ class Machine:
             where = None if lost.reason else self.root.line()
             # The value cannot be rebuilt in Python: the graph has to end before it was created.
             raise Restart(Stop(lost.born, reason, where)) from None
+        except TooManyRecipes as long:  # calls that meet all that this one met are left to eager
+            because = tuple(self.guards.since(0))
+            raise Restart(Stop(1, long.reason, self.root.line(), because)) from None
         for found, source in self._found:
             if found.real is None:  # that it is there may be all that the program asked
                 self.guard(TypeIs(source, type(found.obj)))
-        # Writes are replayed object by object. Where two paths led to two objects and lead to one
-        # in a later call, that would lose a write; so would two keys that become one.
         seen = [value for _, value in self._memo.values()]
         distinct_objects(self, list(self.effects.mutated.values()), seen)
         distinct_objects(self, list(self._keys.values()), list(self._keys.values()))
@@ -260,10 +265,11 @@ class Machine:
         name = self.snapshot.name
         casts = self.notes.casts_behind(self.written_behind)
         graph, inputs = self.notes.finish(name)
-        guards = self._guards.finish(self.entry_state)
+        guards = self.guards.finish(self.entry_state)
         constants = (*self.symbols.constants.values(), *self.symbols.counted())
-        rest = self._instructions, self.graph.written(), because, constants, self.effects.lock
-        trace = Trace(name, graph, inputs, guards, effects, exit_, *rest, draws, casts)
+        rest = self.instructions, self.graph.written(), because, constants, self.effects.lock
+        rest = *rest, draws, casts, *found_loops(self, isinstance(exit_, Break))
+        trace = Trace(name, graph, inputs, guards, effects, exit_, *rest)
         # An assertion that fails hands the call to eager, which runs the frame from its start.
         if self.graph.assertions and not can_assert(trace.inputs[n].spec for n in trace.mutated):
             what = "an assertion, where eager cannot run from the start again"
@@ -327,13 +333,12 @@ class Machine:
         """Interpret one instruction."""
         if frame is self.root:  # graphs end between its instructions only: a callee cannot resume
             self._begin_step()
-        self._instructions += 1
+        self.instructions += 1
         # The guards behind `mark` are what this instruction read: a break rests on those facts.
-        instruction, mark = frame.instruction, len(self._guards)
+        instruction, mark = frame.instruction, len(self.guards)
         frame.next = frame.at + 1
         try:
-            if self._instructions > self.options.unroll_limit:
-                raise GraphBreak(TooManyInstructions.of(limit=self.options.unroll_limit))
+            check_instruction(self, frame)
             return handler_for(instruction.op)(self, frame, instruction)
         except GraphBreak as broken:
             if broken.where is None:
@@ -349,7 +354,7 @@ class Machine:
 
     def _begin_step(self) -> None:
         self._steps += 1
-        self._step_mark = len(self._guards)
+        self._step_mark = len(self.guards)
         if self.stop is not None and self._steps == self.stop.step:
             raise Reached
         check_held(self)
@@ -367,11 +372,6 @@ class Machine:
         frame.push(observed.error)
         frame.next = handler.target
 
-    def note_backward_jump(self, frame: Frame) -> None:
-        """Remember where the first loop of the root frame goes into its second round."""
-        if frame is self.root and self._first_loop is None:
-            self._first_loop = self._steps + 1
-
     # -- what values ask -------------------------------------------------------------------------
 
     @property
@@ -384,32 +384,27 @@ class Machine:
 
     def guard(self, *guards: Guard) -> None:
         for guard in guards:
-            self._guards.add(guard, self.where)
+            self.guards.add(guard, self.where)
 
     def relies_on(self, guard: Guard) -> bool:
-        return guard in self._guards
+        return guard in self.guards
 
     def where(self) -> UserLine:
-        return next(self._lines())
+        return next(user_lines(self.frames or [self.root]))
 
     def lines(self) -> tuple[UserLine, ...]:
-        return tuple(self._lines())
+        return tuple(user_lines(self.frames or [self.root]))
 
-    def _lines(self) -> Iterator[UserLine]:
-        """Innermost first, without frames of libraries: what users can do something about."""
-        for frame in reversed(self.frames[1:]):
-            if not is_library(frame.program.body.filename):
-                yield frame.line()
-        yield self.root.line()
-
-    def wrap(self, obj: object, source: Source) -> Value:
+    def wrap(self, obj: object, source: Source, make: Wrapper = wrap_object) -> Value:
         kind = type(obj)
         if kind in ATOMS:  # by value: whether two equal ints are one object must not be guarded
             return wrap_object(self, obj, source)
         known = self._memo.get(id(obj))
         if known is not None:
+            if make is wrap_object:
+                known[1].observe(self)
             return self._reached_again(obj, known[1], source)
-        value = wrap_object(self, obj, source)
+        value = make(self, obj, source)
         self._memo[id(obj)] = obj, value
         return value
 
@@ -477,7 +472,8 @@ class Machine:
             self._generators.append(generator)
             self.resume(frame)  # ends at RETURN_GENERATOR
             return generator
-        signal = self.resume(frame)
+        begun = effort_of(self)
+        signal, self.watch.returned[function.code] = self.resume(frame), begun
         assert isinstance(signal, Returned)
         return signal.value
 

@@ -20,6 +20,7 @@ import torch
 
 from ..bytecode import Instruction, build
 from ..guards.contents import read_contents
+from ..guards.function_cache import cached_result
 from ..guards.guard import Guard, TypeIs
 from ..guards.iterator_parts import iterator_parts
 from ..guards.read import entries_of, entry_of, int_of, referent_of
@@ -27,6 +28,7 @@ from ..guards.source import (
     Argument,
     ArrayMemory,
     Builtin,
+    CacheEntry,
     CellContents,
     Contents,
     DictEntry,
@@ -374,8 +376,9 @@ def _load_source(source: Source, writer: Writer) -> Code:
         case Item(base=base, key=key):
             container = _load_source(base, writer)
             return [*container, *build.load_const(key), *build.binary_subscr()]
-        case DictEntry(base=base, key=key):
-            return _call(entry_of, _load_source(base, writer), build.load_const(key))
+        case DictEntry(base=base, key=key) | CacheEntry(base=base, key=key):
+            find = entry_of if isinstance(source, DictEntry) else cached_result
+            return _call(find, _load_source(base, writer), build.load_const(key))
         case DictKeyAt(base=base, index=index) | DictValueAt(base=base, index=index):
             read = _key_at if isinstance(source, DictKeyAt) else _value_at
             return _call(read, _load_source(base, writer), build.load_const(index))

@@ -28,13 +28,23 @@ from ..bytecode import (
     decode,
     drop_unreachable,
     liveness,
+    loops_in,
     secure_loads,
     with_signature,
 )
 from ..guards.source import UNNAMED
 from .handed_on import HandedOn
 
-__all__ = ["FlatCode", "ResumeKey", "Root", "carries_stack", "flatten", "item_name", "let_go_of"]
+__all__ = [
+    "STORES",
+    "FlatCode",
+    "ResumeKey",
+    "Root",
+    "carries_stack",
+    "flatten",
+    "item_name",
+    "let_go_of",
+]
 
 _SUPER_ARGUMENTS = 2
 
@@ -58,8 +68,13 @@ class Root:
     handlers: frozenset[Instruction]  # instructions that run while an exception is being handled
     rolled: set[Instruction] = field(default_factory=set)  # heads of loops that Python runs
     unrolled: set[Instruction] = field(default_factory=set)  # and of those tried, that it cannot
+    plain: set[Instruction] = field(default_factory=set)  # heads of loops that are Python's alone
+    calling: set[Instruction] = field(default_factory=set)  # those of them that consist of breaks
+    recording: set[Instruction] = field(default_factory=set)  # and of loops with tensor work
     counting: set[Instruction] = field(default_factory=set)  # what may leave a list of any length
     handed_on: HandedOn = field(default_factory=HandedOn)
+    is_looked_at: bool | None = None  # by callees (frame_readers.py); None: it had no break so far
+    loops: dict[Instruction, frozenset[Instruction]] = field(default_factory=dict)  # by their heads
     lets_go: bool = False  # its resume functions alone hold what they are handed
     resumes: dict[ResumeKey, Any] = field(default_factory=dict)
 
@@ -85,7 +100,7 @@ class FlatCode:
         body = decode(code)
         at = dict(enumerate(body.instructions))
         _spell_out_super(body)
-        root = Root(body, liveness(body), _handler_instructions(body))
+        root = Root(body, liveness(body), _handler_instructions(body), loops=loops_in(body))
         return cls(code, (*body.parameters, *body.freevars), root, at)
 
     def resume(self, key: ResumeKey, make: Callable[[FlatCode], Any]) -> Any:
@@ -116,7 +131,7 @@ def carries_stack(name: str) -> bool:
     return name.startswith(UNNAMED)
 
 
-_STORES = frozenset({"STORE_DEREF", "STORE_FAST", "STORE_GLOBAL", "STORE_NAME"})
+STORES = frozenset({"STORE_DEREF", "STORE_FAST", "STORE_GLOBAL", "STORE_NAME"})
 
 
 def item_name(root: Root, head: Instruction, depth: int) -> str:
@@ -130,7 +145,7 @@ def _stack_names(key: ResumeKey) -> list[str]:
     variable, such as a loop's next item, is named after it."""
     names = [stack_name(index) for index in range(len(key.nulls))]
     following = key.instruction
-    if names and following.op in _STORES and isinstance(following.arg, str):
+    if names and following.op in STORES and isinstance(following.arg, str):
         names[-1] = f"new {following.arg}"
     return names
 

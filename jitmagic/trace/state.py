@@ -7,23 +7,29 @@ becomes the one GlobalState guard of a trace. Nothing here interprets anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import CodeType
 from typing import Any, TypeGuard
 
+import torch
+
 from ..bytecode.decode import decode
 from ..bytecode.instruction import Body, Instruction
-from ..errors import UserLine
+from ..bytecode.loops import loops_in
+from ..errors import ModulePath, UserLine
 from ..guards.guard import (
+    CacheLacks,
     ClassFact,
     ClassFacts,
     DictKeysAre,
+    EntriesEmpty,
     GlobalState,
     Guard,
     IdentityIs,
     InRange,
+    KeyAbsent,
     NameFact,
     NamespaceFacts,
     StateFacts,
@@ -32,12 +38,12 @@ from ..guards.guard import (
     TypeIs,
     ValueEquals,
 )
-from ..guards.source import Argument, FunctionPart, Source
+from ..guards.source import Argument, FunctionPart, Source, describe
 from .library_files import is_library
 from .result import BreakReason
 from .values.base import Machine, Value
 
-__all__ = ["Frame", "GuardBook", "Program", "kind_only", "program_of"]
+__all__ = ["Frame", "GuardBook", "Program", "kind_only", "program_of", "user_lines"]
 
 
 class GuardBook:
@@ -62,6 +68,10 @@ class GuardBook:
         """The guards after the first `mark` ones."""
         return list(self._guards.values())[mark:]
 
+    def between(self, first: int, last: int) -> list[Guard]:
+        """Those numbered from `first` up to `last`."""
+        return self.since(first)[: last - first]
+
     def __contains__(self, guard: Guard) -> bool:
         return self._guards.get(_key(guard)) == guard
 
@@ -82,8 +92,8 @@ class GuardBook:
         return tuple(kind for guard in facts if (kind := kind_only(guard)) is not None)
 
     def finish(self, state: StateFacts) -> tuple[Guard, ...]:
-        """All guards, one for each class and namespace; a TypeIs and an InRange implied by a
-        sharper guard of the same source are left out."""
+        """All guards, one for each class, namespace and table of empty entries; a TypeIs and an
+        InRange implied by a sharper guard of the same source are left out."""
         sharper: set[Source] = {
             guard.source
             for guard in self._guards.values()
@@ -97,13 +107,41 @@ class GuardBook:
             if not (isinstance(guard, TypeIs) and guard.source in sharper)
             and not (isinstance(guard, InRange) and _is_implied(guard, ranges))
         )
-        return (GlobalState(facts=state), *kept)
+        return (GlobalState(facts=state), *_one_for_each_table(list(kept)))
 
     def _whole(self, key: object, guard: Guard) -> Guard:
         """A class's or a namespace's guard with all that was relied on."""
         if not isinstance(guard, ClassFacts | NamespaceFacts):
             return guard
         return replace(guard, facts=tuple(self._facts[key]))  # type: ignore[arg-type]
+
+
+def _one_for_each_table(guards: list[Guard]) -> Iterator[Guard]:
+    """What is relied on of the entries of one dictionary, together: one step natively, which costs
+    a comparison of two numbers while the dictionary has not changed."""
+    tables: dict[Source, list[EntriesEmpty | KeyAbsent]] = {
+        guard.source: [] for guard in guards if isinstance(guard, EntriesEmpty)
+    }
+    for guard in guards:
+        if isinstance(guard, EntriesEmpty | KeyAbsent) and guard.source in tables:
+            tables[guard.source].append(guard)
+    for guard in guards:
+        if not isinstance(guard, EntriesEmpty | KeyAbsent) or guard.source not in tables:
+            yield guard
+        elif guard is tables[guard.source][0]:
+            yield _merged(tables[guard.source])
+
+
+def _merged(parts: list[EntriesEmpty | KeyAbsent]) -> EntriesEmpty:
+    empty: dict[str, None] = {}
+    absent: dict[object, None] = {}
+    for part in parts:
+        if isinstance(part, EntriesEmpty):
+            empty |= dict.fromkeys(part.keys)
+            absent |= dict.fromkeys(part.absent)
+        else:
+            absent[part.key] = None
+    return EntriesEmpty(parts[0].source, tuple(empty), tuple(absent), where=parts[0].where)
 
 
 def _is_implied(guard: InRange, ranges: Iterable[InRange]) -> bool:
@@ -121,7 +159,7 @@ def _is_implied(guard: InRange, ranges: Iterable[InRange]) -> bool:
 def kind_only(guard: Guard) -> Guard | None:
     """What a guard says of the kind of an object, whichever of its kind it is; None: nothing."""
     match guard:
-        case TypeIs() | TensorKind() | IdentityIs():
+        case TypeIs() | TensorKind() | IdentityIs() | CacheLacks():
             return guard
         case TensorMatch(source=source, spec=spec):
             return TypeIs(source, spec.cls, where=guard.where)
@@ -171,6 +209,16 @@ class Program:
     body: Body
     index: dict[Instruction, int]
     handlers: list[Handler]
+    loops: dict[int, frozenset[int]] | None = None  # by heads; None: not looked for yet
+
+    def loops_of(self) -> dict[int, frozenset[int]]:
+        """The loops, by the numbers of their heads."""
+        if self.loops is None:
+            self.loops = {
+                self.index[head]: frozenset(map(self.index.__getitem__, loop))
+                for head, loop in loops_in(self.body).items()
+            }
+        return self.loops
 
     def handler_at(self, index: int) -> Handler | None:
         """The innermost handler of an instruction."""
@@ -277,7 +325,12 @@ class Frame:
     handling: list[Value] = field(default_factory=list)  # exceptions being handled, innermost last
     names: dict[str, Value] = field(default_factory=dict)  # of a class body
     past_default_device: bool = False  # its mode is off in what it calls
+    gradients: set[int] = field(default_factory=set)  # instructions at which backward() ran
+    nodes_at: dict[int, int] = field(default_factory=dict)  # of the graph, when a round began
+    rolls_at: int | None = None  # the head of a training loop, whose next round is Python's
     keyword_names: tuple[str, ...] = ()  # 3.11, 3.12: set by KW_NAMES for the CALL that follows
+    loops: dict[int, Any] = field(default_factory=dict)  # by head: its last run, plain_loops.py
+    goes_back: bool = False  # the last instruction was a backward jump
 
     @property
     def instruction(self) -> Instruction:
@@ -326,9 +379,31 @@ class Frame:
         assert target is not None
         self.next = self.program.index[target]
 
-    def line(self) -> UserLine:
+    @cached_property
+    def module(self) -> ModulePath | None:
+        """The module whose method this frame runs; None of a function, or without a source."""
+        value = self.slots.get("self")
+        live = getattr(value, "obj", None) or getattr(value, "live", None)
+        if value is None or value.source is None or not isinstance(live, torch.nn.Module):
+            return None
+        return ModulePath(describe(value.source), type(live).__name__)
+
+    def line(self, module: ModulePath | None = None) -> UserLine:
         """The user's line of the instruction being interpreted."""
         body = self.program.body
         position = min(self.at, len(body.instructions) - 1)
         lineno = body.instructions[position].lineno or body.firstlineno
-        return UserLine(body.filename, lineno, body.name)
+        return UserLine(body.filename, lineno, body.name, module)
+
+
+def user_lines(frames: Sequence[Frame]) -> Iterator[UserLine]:
+    """Innermost first, without frames of libraries: what users can do something about. The first
+    has the module of a library's frames (an nn.Linear) that run there.
+    """
+    module: ModulePath | None = None
+    is_first = True
+    for frame in reversed(frames):
+        module = (is_first and module) or frame.module
+        if frame is frames[0] or not is_library(frame.program.body.filename):
+            yield frame.line(module)
+            is_first = False

@@ -7,10 +7,11 @@ no line is yellower than another. Two are compared in the browser, which has dec
 from __future__ import annotations
 
 import base64
+from typing import Any
 
 from tests.browser.lab import Lab
 
-__all__ = ["difference", "shot"]
+__all__ = ["difference", "pictures_differ", "shot"]
 
 _COPY = """area => {
     const copy = area.cloneNode(true);
@@ -20,11 +21,12 @@ _COPY = """area => {
         const text = walker.currentNode;
         if (text.parentElement.tagName !== 'STYLE')
             text.data = text.data.replace(figure, '0').replace(/(\\b0[:.])+0\\b/g, '0')
-                .replace(/, 0 kernels? from the disk cache/, '');
+                .replace(/ \\(0 kernels? from disk\\)/, '');
     }
     copy.querySelectorAll('[style*=background]').forEach(line => line.style.background = 'none');
+    copy.querySelectorAll('.bar i').forEach(bar => bar.style.width = '3em');
     copy.id = 'shot';
-    copy.style.cssText = 'position:fixed;top:0;left:0;width:900px;z-index:9999;'
+    copy.style.cssText = 'position:fixed;top:0;left:0;width:950px;z-index:9999;'
         + 'background:var(--jp-layout-color0)';
     document.body.append(copy);
 }"""
@@ -58,6 +60,11 @@ def shot(lab: Lab, cell: str) -> bytes:
 
 def difference(lab: Lab, left: bytes, right: bytes) -> float:
     """The part of all pixels that differ; 1 where even the size does."""
+    return pictures_differ(lab.page, left, right)
+
+
+def pictures_differ(page: Any, left: bytes, right: bytes) -> float:
+    """The same, decoded by any page."""
     urls = [f"data:image/png;base64,{base64.b64encode(png).decode()}" for png in (left, right)]
-    found: float = lab.page.evaluate(_DIFFERENCE, urls)
+    found: float = page.evaluate(_DIFFERENCE, urls)
     return found

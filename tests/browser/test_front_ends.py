@@ -76,7 +76,7 @@ def test_an_output_is_readable_without_styles(
     page: Any, outputs: dict[str, str], name: str
 ) -> None:
     html = re.sub(r"<style>.*?</style>", "", outputs[name], flags=re.DOTALL)
-    html = re.sub(r"\s(style|class)='[^']*'", "", html)
+    html = re.sub(r"""\s(style|class)=('[^']*'|"[^"]*")""", "", html)
     assert "style=" not in html
     assert "class=" not in html
     page.set_content(f"<!doctype html>{html}")
@@ -84,7 +84,7 @@ def test_an_output_is_readable_without_styles(
     if name == "explain":
         lines = [line[line.index("x = ") - 8 :] for line in text.splitlines() if "x = t" in line]
         assert lines[0].startswith("        x = torch.relu(x * y + 2)")  # as it is indented
-        assert re.search(r"^ +eager compiled", text, re.MULTILINE)
+        assert re.search(r"eager +compiled +kernels", text, re.MULTILINE)
     if name == "why":
         assert re.search(r"\n\s\svariant \d: .*\n\s{4}needed by", text)
 
@@ -151,7 +151,7 @@ if __name__ == "__main__":
     outputs, names = app.run()
     assert names["results"] == [6.0] * 3
     text = "".join(str(getattr(one, "text", one)) for one in outputs if one is not None)
-    assert "jitmagic explain: step" in text
+    assert "step is " in text
     assert "y = torch.relu(x) * 2" in text
 """
 

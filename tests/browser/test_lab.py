@@ -8,8 +8,8 @@ from tests.browser.lab import CELLS, Lab, outside
 
 SHOWN = {
     "compile": "compiled step as part of this cell in",
-    "report": "jitmagic explain: broken",
-    "gutter": "jitmagic explain",
+    "report": "broken is not measured yet",
+    "gutter": "is not measured yet",
     "card": "step",
     "status": "step",
     "passport": "bitwise",

@@ -14,11 +14,11 @@ from tests.browser.vscode import Workbench, command, executed, opened_in_code, s
 THEMES = ["Default Light Modern", "Default Dark Modern", "Default High Contrast"]
 SHOWN = [
     "compiled step as part of this cell in",
-    "jitmagic explain: broken",
+    "broken is not measured yet",
     "graph break: print() writes to the outside",
     "compiled costly as part of this cell in",
     "step: compiled as part of",  # the card
-    "saved per call",  # the table of %compile_status
+    "speed",  # the table of %compile_status
     "bitwise equal to eager's",
 ]
 

@@ -356,7 +356,7 @@ def test_the_page_shows_what_explain_shows(tmp_path: Path) -> None:
     page, text = made.page.read_text(), (made.folder / "report.txt").read_text()
     found = jitmagic.explain(tagged).now
     assert found is not None
-    assert str(found).strip() in text
+    assert str(found.full()).strip() in text
     shown = Page(page).text
     for part in ("graph break", "broken", *found.guards, *(k.name for k in found.kernels)):
         assert part in shown

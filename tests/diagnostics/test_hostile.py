@@ -135,6 +135,7 @@ def _made(tagged: Any) -> Any:
 
 @functools.cache
 def plain_shapes() -> list[list[str]]:
+    pages("first")  # the first compile of a process has a stage that no other has
     return [shape(page) for page in pages("plain")]
 
 
@@ -142,7 +143,7 @@ def plain_shapes() -> list[list[str]]:
 def test_html_has_the_tags_that_it_has_for_a_plain_name(text: str) -> None:
     for plain, page in zip(plain_shapes(), pages(text), strict=True):
         found = shape(page)
-        if "\n" not in text and "\r" not in text:  # else the source has more lines
+        if len(text.splitlines()) == 1:  # else the source has more lines
             assert found == plain
 
 

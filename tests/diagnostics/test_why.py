@@ -99,7 +99,7 @@ def test_status_tells_of_everything_tagged() -> None:
     tagged(torch.ones(3))
     [card] = jitmagic.status(tagged).cards
     assert (card.name, card.state, card.calls, len(card.variants)) == ("double", "compiled", 2, 1)
-    assert str(card).startswith("double: compiled: 1 variant, 2 calls, ")
+    assert str(card).startswith("double: compiled: not measured yet, 1 variant, 2 calls, ")
     [unused] = jitmagic.status(layer).cards
     assert str(unused) == "Linear.forward: not called yet"
     assert {str(card), str(unused)} <= set(map(str, jitmagic.status().cards))
@@ -129,3 +129,25 @@ def test_explain_without_a_call_tells_what_is_compiled_now() -> None:
     assert "x.shape is (4,), was (3,)" in report
     assert "variant 2" in report
     assert state(tagged) == before
+
+
+def test_why_follows_what_is_behind_a_graph_break() -> None:
+    def parts(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        jitmagic.graph_break()
+        z = y + 1
+        jitmagic.graph_break()
+        return z.sin()
+
+    tagged = jitmagic.jit(parts)
+    tagged(torch.ones(3))
+    told = jitmagic.why(tagged)(torch.ones(3))
+    first, second, third = str(told).splitlines()
+    assert "would run variant 1 of 1: compiled code, up to the graph break at" in first
+    line = parts.__code__.co_firstlineno
+    for text, number in ((second, line + 2), (third, line + 4)):
+        assert text.startswith(f"  then from test_why.py, line {number}: jitmagic.graph_break(): ")
+    assert second.endswith(f"up to the graph break at test_why.py, line {line + 4}: "
+                           "jitmagic.graph_break()")  # fmt: skip
+    assert third.endswith(": compiled code")
+    assert jitmagic.why(jitmagic.jit(lambda x: x + 1))(torch.ones(3)).rest == ()

@@ -104,7 +104,7 @@ def test_what_is_handed_back_is_released_and_said_once(slower: None) -> None:
     assert sys.getrefcount(run) == 2  # `run` and the argument: the entry has gone
     (line,) = shown.getvalue().splitlines()
     assert line.startswith("jitmagic: which runs as plain Python: test_comparison.py, line ")
-    assert "measured slower: " in line and " over 2 calls" in line
+    assert "measured slower: " in line and " median of 4 interleaved calls" in line
     assert isinstance(known.outcome, Eager) and str(known.outcome).startswith("eager: measured")
 
 

@@ -23,6 +23,7 @@ from jitmagic.guards import guard as g
 from jitmagic.guards import source as s
 from jitmagic.guards.check import holds, show_guard, why
 from jitmagic.guards.constants import same_constant
+from jitmagic.guards.function_cache import cache_key
 from jitmagic.guards.read import read_source
 from jitmagic.guards.state import read_autocast_rest, read_state
 from jitmagic.spec import spec_of
@@ -32,7 +33,7 @@ from jitmagic.symbols.scalar import Apply, Number, Symbol
 from jitmagic.symbols.size import OffsetOf, SizeOf, StrideOf
 
 from .leaf_hooks import HOOKS
-from .world import SPACE, Point, Slotted, Thing, World, act, make_world
+from .world import CACHES, SPACE, Point, Slotted, Thing, World, act, made_caches, make_world
 
 X, CFG, THING, REST, FN, CELL = (
     s.Argument(i, name) for i, name in enumerate(("x", "cfg", "thing", "rest", "fn", "cell"))
@@ -47,16 +48,17 @@ def attr(base: s.Source, name: str) -> s.Source:
     return s.Item(s.InstanceDict(base), name)
 
 
+PLAIN, LIMITED = entry("plain cache"), entry("limited cache")
 WEIGHT = s.Item(attr(entry("model"), "_parameters"), "weight")
 SOURCES: tuple[s.Source, ...] = (
     X, CFG, THING, REST, FN, CELL, WEIGHT, s.CellContents(CELL), s.Global("FACTOR"),
     s.Global("helper"), s.Builtin("len"), s.ImportedModule("math"),
     s.ModuleAttr(s.Global("torch"), "float32"),
     *(entry(key) for key in ("n", "rate", "count", "on", "none", "dims", "point", "layers")),
-    entry("ordered"), entry(5), entry("output"), entry("names"), entry("queue"),
+    entry("ordered"), entry(5), entry("output"), entry("names"), entry("queue"), entry("leaf"),
     s.Contents(entry("few")), s.Contents(entry("queue")), s.Item(s.Contents(entry("queue")), 1),
     s.SlotAttr(entry("queue"), "maxlen"), s.DictKeyAt(entry("output"), 1),
-    s.DictEntry(entry("output"), "b"),
+    s.DictEntry(entry("output"), "b"), s.Item(s.CacheEntry(PLAIN, ((1, 2),)), 0),
     s.Item(entry("layers"), 1), s.Item(s.Item(entry("layers"), 1), 0), s.Item(entry("dims"), -1),
     s.Item(entry("ordered"), "b"), s.DictKeyAt(entry("ordered"), 1), s.DictKeyAt(CFG, 0),
     s.DictValueAt(entry("ordered"), 1), s.DictValueAt(entry("output"), 0),
@@ -75,7 +77,8 @@ SOURCES: tuple[s.Source, ...] = (
     s.Part(s.Contents(entry("queue")), 1, 2), s.Item(s.Part(entry("layers"), 0, 1), 0),
     s.Length(s.Part(entry("layers"), -9, None)), s.Reduced(entry("dims"), sum),
     s.Reduced(s.Contents(entry("few")), max), s.Reduced(s.Part(entry("dims"), -1, None), min),
-    s.Gradient(entry("leaf")), s.Item(REST, 0), s.Item(REST, 1), entry("leaf"),
+    s.CacheEntry(LIMITED, cache_key(made_caches()["limited cache"], (2,), {"more": 3})),
+    s.Gradient(entry("leaf")), *(s.Item(REST, n) for n in (0, 1)), s.CacheEntry(PLAIN, "a"),
 )  # fmt: skip
 
 
@@ -146,6 +149,7 @@ def all_guards(world: World) -> list[g.Guard]:
         g.Unhooked(entry("leaf")),
         g.Unhooked(X),
         g.CellEmpty(CELL),
+        *(g.CacheLacks(PLAIN, *rest) for rest in [("b",), ("a",), ("a", ("a",)), (3, (3.0,))]),
         g.GlobalState(read_state()),
     ]
 
@@ -185,6 +189,7 @@ def reorder(world: World) -> None:
 
 
 PERTURBATIONS = {
+    **CACHES,
     "nothing": lambda w: None,
     "queue grows": lambda w: w.cfg["queue"].append(7),
     "queue turned": lambda w: w.cfg["queue"].rotate(1),

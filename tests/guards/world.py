@@ -6,6 +6,7 @@ import collections
 import functools
 import types
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,10 @@ import torch
 
 from jitmagic.bytecode import FrameSnapshot
 
-__all__ = ["FACTOR", "SPACE", "Output", "Point", "Slotted", "Thing", "World", "act", "make_world"]
+__all__ = [
+    "CACHES", "FACTOR", "SPACE", "Output", "Point", "Slotted", "Thing", "World", "act",
+    "made_caches", "make_world",
+]  # fmt: skip
 
 FACTOR = 2
 Point = collections.namedtuple("Point", "x y")
@@ -67,6 +71,19 @@ def act(x: Any) -> Any:
     return x
 
 
+def made_caches() -> dict[str, Any]:
+    """functools.lru_cache without a limit, and with one that is full."""
+    plain, limited = functools.cache(act), functools.lru_cache(2)(lambda n, *, more=0: n + more)
+    plain(3), plain("a"), plain((1, 2)), limited(1), limited(2, more=3), limited(2.0, more=3)
+    return {"plain cache": plain, "limited cache": limited}
+
+
+CACHES: dict[str, Callable[[World], object]] = {
+    "cache cleared": lambda w: w.cfg["plain cache"].cache_clear(),
+    "cache filled": lambda w: (w.cfg["plain cache"]("b"), w.cfg["limited cache"](9)),
+    "another cache": lambda w: w.cfg.update(made_caches()),
+    "no cache": lambda w: w.cfg.update(dict.fromkeys(made_caches(), 3)),
+}
 SPACE: dict[str, Any] = {}  # a namespace that lives as long as the process
 
 
@@ -105,6 +122,7 @@ def make_world() -> World:
         "whole": np.int64(3),
         "weak": weakref.ref(user),
         "shown": types.MappingProxyType({"a": 1}),
+        **made_caches(),
         "dead": weakref.ref(type("Gone", (), {})()),
     }
     rest = (torch.zeros(4), torch.zeros(4))

@@ -36,25 +36,26 @@ for given in (x, x, x.double()):
 ROWS = {
     "card without the extension": Row("early", ("function",), ("<b>early</b>: not called yet",)),
     "set-up": Row(STEP, ()),
-    "card": Row("step", ("function",), (r"<b>step</b>: compiled: 2 variants, 3 calls, .* compiled",
+    "card": Row("step", ("function",), (r"<b>step</b>: compiled: <span class=\"speed unknown\">"
+                                        r"not measured yet</span>, .*2 variants<.*3 calls</",
                                         "<summary>variants</summary>")),
     "explain, no call": Row(
         "jitmagic.explain(step)",
-        (r"2 variants, 4 graphs, 2 graph breaks", r"variant 2: compiled in [\d.]+ m?s at \d\d:",
-         r"for the call at\s+│?\n?│? *Cell In\[3\], line 8", "x.dtype is torch.float64",
-         r"to stop it: convert it before the call", "variant 1: x: float32", "graph break: ",
-         r"memory of its largest graph beside inputs and parameters: at most \d+ \w+ compiled"),
-        ("generated source", r"not fit it \(4\)</summary>"),
+        ("step is not measured yet: call it a few times or use %jit_timeit",
+         r"2 variants, 4 graphs, 1 break · at most \d+ \w+ · compiled in", "graph break: ",
+         "recompiled because y.dtype is torch.float64, was torch.float32", r"to stop it: "),
+        (r"variant 2: compiled in [\d.]+ m?s at \d\d:[^\n]*for the call at Cell In\[3\], line 8",
+         "variant 1: x: float32", r"the edit that stops each \(2\)</summary>"),
     ),
     "explain": Row(
         "jitmagic.explain(step)(x)",
-        (r"\d+% +\d+% +4 \|     y = torch.relu", r"forward: mul_relu_0", r"parts of [\d.]+ .s as e",
-         r"at most \d+ \w+ compiled, \d+ \w+ as eager"),
-        ("rgba", "<details class='line'>", "extern &quot;C&quot;"),
+        (r"\n    4     y = torch.relu\(x \* k\) +[\d.]+ .?s +[\d.]+ .?s  [①②]", "[①②] mul, relu +",
+         r"\d+ \w+(, as eager| instead of \d+ \w+)"),
+        ("<span class=\"bar e\"><i style=", "<details class=\"kernel\">", "&#34;C&#34;"),
     ),
     "annotate": Row(
         "%%compile --annotate --quiet\ndef dear(x):\n    return (x.exp() + 1).log()\n_ = dear(x)",
-        (r"\d+% +\d+% +3 \|     return \(x.exp",), ("rgba",),
+        (r"\n    3     return \(x.exp.* [\d.]+ .?s +[\d.]+ .?s  ①",), ("<span class=\"bar c\"><i",),
     ),
     "why": Row(
         "step.why(x)",
@@ -72,12 +73,13 @@ ROWS = {
     "test": Row("step.test(x, n=8)", (r"step: compiled code agrees with eager \(8 inputs\)",)),
     "timeit": Row(
         "%jit_timeit --seconds 0.1 --vs 'x.sum(-1)' early(x)",
-        (r"compiled: [\d.]+ .s per call", "eager: ", r"x.sum\(-1\): ", "compiled is (as |fas|slo)",
-         "compiled before that, in "),
+        (r"compiled: [\d.]+ .s per call", "eager: ", r"x.sum\(-1\): ", "compiled before that, in ",
+         r"compiled is (as fast as|[\d.]+x (faster|slower) than) eager"),
     ),
     "off": Row("%compile_off early\nearly", ("function",)),
     "on": Row("%compile early", ("early: not called yet",)),
-    "status": Row("%compile_status", ("step: compiled: 2 variants",), ("<th>saved per call</th>",)),
+    "status": Row("%compile_status", ("step: compiled: not measured yet, 2 variants",),
+                  ("<th>speed</th>",)),
     "logs": Row(
         "jitmagic.logs('graph_breaks, recompiles, guards, graph_code, aot_graphs, kernels')\n"
         "early(x)\njitmagic.logs(trace=folder);",

@@ -85,7 +85,7 @@ HELP = {
     "%%com|pile --mode default\nx = 1": ["--mode M", "--quiet"],
     "%%compile --mo|de default\nx = 1": ["--mode M", "--quiet"],
     "%%compile\nprint|(1)": ["Prints the values"],
-    "y = 2\n%com|pile plain": ["%compile [options of %%compile] NAME"],
+    "y = 2\n%com|pile plain": ["%compile [--mode M] [--backend B] [--fullgraph] [--dynamic]"],
     "%jit_timeit| plain(1)": ["--seconds S", "--vs"],
     "%compile_off plain|": ["%compile_off NAME"],
     "%timeit| 1": ["Time execution of a Python statement"],
@@ -205,7 +205,7 @@ def test_a_notebook_as_html_is_readable(tmp_path: Path) -> None:
     execute(notebook, tmp_path)
     page, _ = exporters.HTMLExporter(embed_images=True).from_notebook_node(notebook)
     body = page[page.index("<body") :].replace('"', "'")
-    heads = "> eager</span><span class='n'> compiled</span>"
+    heads = "<span class='bar'> eager</span><span class='bar'> compiled</span>"
     for text in ("compiled step in", "graph break", heads, "<b>step</b>: compiled", "capsule",
                  "index.html", "data:image/svg+xml"):  # fmt: skip
         assert text in body, text

@@ -182,3 +182,33 @@ def test_another_sign_of_zero_and_nan() -> None:
     y = recorder.symbol("y", -0.0)
     assert recorder.context.decide("==", y, Integer(0)) is True
     assert recorder.ranges[y].has(0.0) and not recorder.ranges[y].has(1e-320)
+
+
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_a_wave_lies_in_its_interval_and_is_narrow_between_extremes(name: str) -> None:
+    rng, operation = random.Random(name), OPERATIONS[name]
+    corners = [n * math.pi / 2 for n in range(-6, 7)]
+    for _ in range(2000):
+        low = rng.choice([rng.uniform(-9, 9), rng.choice(corners), rng.uniform(-200, 200)])
+        interval = Interval(low, low + rng.choice([0.0, 1e-9, 0.3, 1.5, math.pi, 5.0]))
+        bounds = operation.bounds(interval)
+        assert bounds is not None
+        for part in (0.0, rng.random(), rng.random(), 1.0):
+            x = interval.low + part * (interval.high - interval.low)
+            assert bounds.has(operation.python(x)), (interval, x, bounds)
+        if abs(low) < 90:
+            assert bounds.high - bounds.low <= interval.high - interval.low + 1e-12
+
+
+@pytest.mark.parametrize("kind", [int, float])
+def test_a_cosine_of_a_count_is_decided_for_a_range_of_counts(kind: type) -> None:
+    """`alpha == 1` of torch's SWALR, at the third of ten epochs."""
+    seen: list[Interval] = []
+    context = Context(lambda symbol, range: seen.append(range))
+    count = Symbol("n", kind, INT64 if kind is int else Interval(0.0, 2.0**20), "n", kind is float)
+    context.add(count, kind(3))
+    share = apply("/", float, apply("float", float, count), Number(10.0))
+    wave = apply("cos", float, apply("*", float, share, Number(math.pi)))
+    assert not context.decide("==", wave, Number(-1.0))
+    found = context.range_of(count)
+    assert found is not None and found.has(3) and found.has(9) and not found.has(10)

@@ -15,8 +15,10 @@ from ...symbols.floats import postfix
 from ...symbols.interval import EXACT, INT64
 from ...symbols.polynomial import written
 from ..constants import is_constant, same_constant
+from ..function_cache import cached_result
 from ..guard import (
     READ_BY_GUARDS,
+    CacheLacks,
     CellEmpty,
     DifferentObjects,
     IdentityIs,
@@ -30,6 +32,7 @@ from ..guard import (
 from ..read import UNREADABLE, read_source
 from ..source import (
     Argument,
+    CacheEntry,
     CellContents,
     FunctionPart,
     Global,
@@ -188,6 +191,26 @@ class _CellEmpty(OfSource[CellEmpty]):
 
     def keep(self, guard: CellEmpty, name: str, value: Any) -> str:
         return f"give {name} its value before the first call"
+
+
+@row(CacheLacks, rank=3)
+class _CacheLacks(OfSource[CacheLacks]):
+    def step(self, guard: CacheLacks, register: int) -> Step:
+        return ("CACHE_LACKS", register, guard.key, guard.allowed)
+
+    def value_differs(self, guard: CacheLacks, name: str, value: Any) -> str | None:
+        try:
+            found = cached_result(value, guard.key)
+        except UNREADABLE:
+            return None
+        if any(same_constant(found, constant) for constant in guard.allowed):
+            return None
+        return f"the cache of {name} holds {short(found)} now"
+
+    def show(self, guard: CacheLacks) -> str:
+        call = describe(CacheEntry(guard.source, guard.key))
+        other = f", or holds {short(guard.allowed[0])}" if guard.allowed else ""
+        return f"the cache lacks {call}{other}"
 
 
 @row(SameObject, rank=0)

@@ -17,6 +17,7 @@ from torch.utils import checkpoint
 from ...graph.memory import storage_of
 from ..breaks import GraphBreak, RefusedTorchCall
 from ..values.base import Args, Kwargs, Machine, Value
+from ..values.originals import beneath
 from .registry import handles
 
 __all__: list[str] = []
@@ -26,7 +27,7 @@ _STANDARD = {"context_fn": checkpoint.noop_context_fn, "debug": False, "use_reen
 _NO_MATTER = ("determinism_check", "early_stop")
 
 
-@handles(checkpoint.checkpoint)
+@handles(checkpoint.checkpoint, beneath(checkpoint.checkpoint))
 def _checkpoint(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     own = {name: kwargs[name].realize(machine) for name in _STANDARD if name in kwargs}
     given = {name: value for name, value in kwargs.items() if name not in (*_STANDARD, *_NO_MATTER)}

@@ -91,7 +91,8 @@ def _refusal(machine: Machine, function: FunctionValue, count: int, names: Itera
     cells = tuple(types.CellType() for _ in code.co_freevars)
     defaults = (None,) * len(_defaults(machine, function))
     probe = types.FunctionType(code, {}, function.name, defaults, cells)
-    probe.__qualname__ = function.qualname
+    qualname = function.get_attr(machine, "__qualname__").realize(machine)
+    probe.__qualname__ = qualname.as_constant(machine)  # a live function may be renamed
     keyword_only = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
     probe.__kwdefaults__ = {
         name: None for name in keyword_only if _named_default(machine, function, name) is not None

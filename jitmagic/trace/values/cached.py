@@ -1,37 +1,47 @@
-"""functools.lru_cache: what the cache keeps, or the function beneath is followed.
+"""functools.lru_cache: the live entry of the cache, or the function beneath, which is followed.
 
-Comes in: a live wrapper, known by identity, called with constants. Goes out: the constant that the
-cache keeps for a call without arguments, for as long as it does (what a process asks once: whether
-a package is installed), else what the function beneath returns, guarded by what it reads, where
-nobody can tell it from what the cache holds: constants, and objects and containers that the program
-only looks at. What one cache returned may so be an argument of another call.
-One whose only work is to log or warn is an effect: Python calls the wrapper, which knows whether it
-has been called before; so is one that does nothing now with an object that may change.
+Comes in: a live wrapper, known by identity, and a call. Goes out, where the arguments are constants
+or live objects:
+
+  * the cache holds a result: that very object, whose Source is the entry. It is wrapped, and
+    guarded, as any live object; a call made for its effect counts the hit.
+  * it holds none: the result of the function beneath, which is followed, under a guard that the
+    entry is still missing, or is the same constant. A call made for its effect has Python run the
+    function and fill the cache, so the next compile finds the entry. No exit may hand out, or
+    change, an object of the trace in place of the one that the cache will hold.
+
+A cache of an installed package is not called for its effect: its counters and the order in which
+it drops entries say nothing to the program, and a call needs a residual in Python. A missing entry
+whose function only computes is filled while tracing, as tracing fills caches of torch. So models
+whose helpers are cached remain one graph and one compile.
+
+Arguments that are new objects, or hashed in Python, are a graph break, but for functions whose only
+work is to log, which Python then calls.
 """
 
 from __future__ import annotations
 
-import functools
-import gc
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
-from ...guards.guard import IdentityIs, NameFact, NamespaceFacts
-from ...guards.source import InstanceDict, Item, Source
+from ...guards.function_cache import LRU_CACHE, cache_key, cached_result
+from ...guards.guard import CacheLacks, IdentityIs
+from ...guards.source import CacheEntry, InstanceDict, Item, Source
 from ..breaks import CachedCall, GraphBreak
+from ..library_files import is_installed
 from ..wrap import wraps
-from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from .base import Args, Builder, Kwargs, Machine, ObservedError, Unrestorable, Value
 from .cached_tensors import tensors_of_cache
 from .constants import ATOMS
 from .identity import IdentityValue
 from .instances import InstanceValue
 from .mappings import DictValue
-from .sequences import ListValue
+from .sequences import ListValue, TupleValue
 from .sets import SetValue
 
 __all__ = ["CachedFunctionValue"]
 
-_OBJECTS = (InstanceValue, ListValue, DictValue, SetValue)  # of each the cache has its own
+_OBJECTS = (InstanceValue, ListValue, DictValue, SetValue, TupleValue)  # the cache has its own
 
 
 class CachedFunctionValue(IdentityValue):
@@ -41,117 +51,172 @@ class CachedFunctionValue(IdentityValue):
 
     def __init__(self, live: Any, source: Source) -> None:
         super().__init__(live, source)
-        self._results: dict[object, Value] = {}
+        self._results: dict[object, Value] = {}  # of this trace, by the key of the cache
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name == "__wrapped__":
-            return self._beneath(machine)
+            return self.beneath(machine)
         self.refuse(machine, f"attribute {name!r}")
 
-    def _beneath(self, machine: Machine) -> Value:
+    def beneath(self, machine: Machine) -> Value:
         assert self.source is not None
         return machine.wrap(self.live.__wrapped__, Item(InstanceDict(self.source), "__wrapped__"))
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        if not args and not kwargs and (kept := _kept(self.live)) is not None:
-            cache, result = kept
-            machine.guard(NamespaceFacts(cache, (NameFact((), cache[()]),)))
-            return machine.constant(result)
-        key = _key(machine, args, kwargs)
+        live = [_live(machine, arg) for arg in (*args, *kwargs.values())]
+        if any(one is _UNKNOWN for one in live):
+            return self._called_with_objects(machine, args, kwargs)
+        named = dict(zip(kwargs, live[len(args) :], strict=True))
+        key = cache_key(self.live, live[: len(args)], named)
         if key in self._results:  # the second time it is the same object
-            return self._results[key]
-        before, born, drawn = machine.effects.count, machine.step, machine.effects.drawn
-        nodes = len(machine.graph.graph.nodes)
-        result = self._beneath(machine).call(machine, args, kwargs).realize(machine)
-        if machine.effects.drawn > drawn:
-            self._leave("it draws random numbers")
-        if machine.effects.count > before:
-            if not machine.effects.take_back_calls(before) or not _is_none(machine, result):
-                self._leave("it has side effects")
-            machine.effects.perform(self, args, kwargs)
-            return result
-        marks = machine.notes.marks
-        if not all(_is_fixed(machine, arg, marks) for arg in (*args, *kwargs.values())):
-            if _is_none(machine, result):  # a logger that is silent now, and may not be later
-                machine.effects.perform(self, args, kwargs)
-                return result
-            self._leave("an argument is an object, which may have changed since")
-        beneath = list(machine.graph.graph.nodes)[nodes:]
-        reason = self._reason(f"it returns a {result.describe()}")
-        asked = tensors_of_cache(machine, self, (args, kwargs), result, beneath, reason)
-        if asked is None:
-            self._share(machine, result, born)
+            result = self._results[key]
         else:
-            result = asked
-        self._results[key] = result
+            limit = self.live.cache_parameters()["maxsize"]
+            if limit is not None and len(self._results) >= limit:
+                self.leave(f"keeps {limit} of them, fewer than the program asks for")
+            assert self.source is not None
+            try:
+                found = cached_result(self.live, key)
+            except KeyError:
+                result = self._results[key] = self._missed(machine, args, kwargs, live, key)
+                return result
+            result = self._results[key] = machine.wrap(found, CacheEntry(self.source, key))
+        if not self._is_of_package():
+            machine.effects.call_cache(self, args, kwargs)
         return result
 
-    def _share(self, machine: Machine, result: Value, born: int) -> None:
+    def _missed(
+        self, machine: Machine, args: Args, kwargs: Kwargs, live: list[Any], key: Any
+    ) -> Value:
+        """The result of a call for which the cache has no entry."""
+        assert self.source is not None
+        allowed: tuple[object, ...] = ()
+        try:
+            call = _Followed(self, machine, args, kwargs)
+            if (asked := call.tensors(key)) is not None:
+                return asked
+            only_counts = self._is_of_package() and not call.logs
+            if only_counts and call.may_be_made_now:
+                named = dict(zip(kwargs, live[len(args) :], strict=True))
+                found = self.live(*live[: len(args)], **named)
+                return machine.wrap(found, CacheEntry(self.source, key))
+            if not only_counts and not call.at_entry_modes:  # the call is made after the graph
+                self.leave("autograd or autocast is in another mode than at the start")
+            if _is_atom(machine, call.result):
+                allowed = (call.result.as_constant(machine),)
+            elif call.logs:
+                self.leave("it has side effects")
+            call.share()
+        except GraphBreak:  # a call that finds an entry may be compiled
+            machine.guard(CacheLacks(self.source, key))
+            raise
+        machine.guard(CacheLacks(self.source, key, allowed))
+        if not only_counts:
+            machine.effects.call_cache(self, args, kwargs)
+        return call.result
+
+    def _called_with_objects(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        """With arguments of which the cache may know others that are equal."""
+        call = _Followed(self, machine, args, kwargs)
+        if not _is_none(machine, call.result):
+            self.leave("an argument is an object, which may have changed since")
+        machine.effects.perform(self, args, kwargs)  # a logger that may be silent now alone
+        return call.result
+
+    def _is_of_package(self) -> bool:
+        code = getattr(self.live.__wrapped__, "__code__", None)
+        return code is None or is_installed(code.co_filename)
+
+    def reason(self, why: str) -> CachedCall:
+        return CachedCall.of(name=self.live.__name__, why=why)
+
+    def leave(self, why: str) -> NoReturn:
+        raise GraphBreak(self.reason(why))
+
+
+class _Followed:
+    """The function beneath, followed once; GraphBreak where a call of the cache would differ."""
+
+    def __init__(
+        self, cached: CachedFunctionValue, machine: Machine, args: Args, kwargs: Kwargs
+    ) -> None:
+        self.cached, self.machine, self.call = cached, machine, (args, kwargs)
+        effects, graph = machine.effects, machine.graph
+        if effects.writes_more_than_gradients():
+            cached.leave("what it reads may have been written before")
+        before, self.born, drawn = effects.count, machine.step, effects.drawn
+        nodes = len(graph.graph.nodes)
+        try:
+            self.result = cached.beneath(machine).call(machine, args, kwargs).realize(machine)
+        except ObservedError:  # which no cache keeps, but counts
+            cached.leave("it raises")
+        self.made = list(graph.graph.nodes)[nodes:]
+        self.at_entry_modes = (graph.grad_enabled, graph.autocast) == graph.entry_modes
+        computes = any(node.op != "placeholder" for node in self.made)
+        self.may_be_made_now = self.at_entry_modes and not computes
+        if effects.drawn > drawn:
+            cached.leave("it draws random numbers")
+        self.logs = effects.count > before
+        if self.logs and not effects.take_back_calls(before):
+            cached.leave("it has side effects")
+
+    def tensors(self, key: object) -> Value | None:
+        """Tensors that the cache is asked for before the graph runs; None: it returns others."""
+        reason = self.cached.reason(f"it returns a {self.result.describe()}")
+        return tensors_of_cache(
+            self.machine, self.cached, self.call, key, self.result, self.made, reason
+        )
+
+    def share(self) -> None:
         """The cache's object is everybody's: no exit may hand out a copy, nor forget a change."""
-        parts = tuple(_parts(machine, result))
-        if not all(_may_be_shared(machine, part) for part in parts):
-            self._leave(f"it returns a {result.describe()}")
+        machine, result, cached = self.machine, self.result, self.cached
+        parts = tuple(part for part in _parts(machine, result) if part.source is None)
+        if not all(isinstance(p, _OBJECTS) or _is_fixed(machine, p) for p in parts):
+            cached.leave(f"it returns a {result.describe()}")
         as_returned = [_contents(part) for part in parts]
-        machine.notes.marks.update(map(_mark, parts))
 
         def check(builder: Builder) -> None:
             for part, contents in zip(parts, as_returned, strict=True):
                 handed_out = isinstance(part, _OBJECTS) and builder.tells(part)
                 if handed_out or _contents(part) != contents:
-                    raise Unrestorable(f"an object that {self.live.__name__} keeps", born)
+                    what = f"an object that {cached.live.__name__} keeps"
+                    raise Unrestorable(what, self.born)
 
         machine.at_exit(check)
 
-    def _reason(self, why: str) -> CachedCall:
-        return CachedCall.of(name=self.live.__name__, why=why)
 
-    def _leave(self, why: str) -> None:
-        raise GraphBreak(self._reason(why))
+_UNKNOWN = object()
 
 
-def _kept(wrapper: Any) -> tuple[dict[Any, object], object] | None:
-    """The cache, and the constant in it that a call without arguments gives; None: unknown.
+def _live(machine: Machine, value: Value) -> Any:
+    """The live object that an argument is; TypeError in the program for what cannot be hashed."""
+    real = value.realize(machine)
+    token = real.hash_key(machine)
+    if real.is_constant(machine):
+        return real.as_constant(machine)
+    if real.by_identity:
+        found = real.identity()
+        return _UNKNOWN if found is real else found
+    if isinstance(real, InstanceValue) and token is real and real.live is not None:
+        assert real.source is not None
+        machine.guard(IdentityIs(real.source, real.live))
+        return real.live
+    if type(real) is TupleValue:
+        items = tuple(_live(machine, item) for item in real.items)
+        return _UNKNOWN if any(item is _UNKNOWN for item in items) else items
+    return _UNKNOWN
 
-    Read as the collector sees the wrapper (CPython 3.11 to 3.13): its class, a triple for each link
-    of a cache with a limit (key, result, class), the dictionary, the function and four more.
-    Without a limit the dictionary has the results themselves.
-    """
-    _, *links, cache, function, _, _, _, _ = gc.get_referents(wrapper)
-    if function is not wrapper.__wrapped__ or type(cache) is not dict or () not in cache:
-        return None
-    linked = zip(links[::3], links[1::3], strict=True) if links else ()
-    results = [result for key, result in linked if type(key) is tuple and not key]
-    result = results[0] if links else cache[()]
-    return (cache, result) if type(result) in ATOMS else None
+
+def _is_atom(machine: Machine, value: Value) -> bool:
+    return value.is_constant(machine) and type(value.as_constant(machine)) in ATOMS
 
 
-def _key(machine: Machine, args: Args, kwargs: Kwargs) -> object:
-    """What a call is kept under; TypeError for what cannot be hashed."""
-    named = tuple((name, arg.realize(machine).hash_key(machine)) for name, arg in kwargs.items())
-    return tuple(arg.realize(machine).hash_key(machine) for arg in args), named
+def _is_fixed(machine: Machine, value: Value) -> bool:
+    return value.is_constant(machine) and value.python_type(machine) is not bytearray
 
 
 def _is_none(machine: Machine, value: Value) -> bool:
     return value.is_constant(machine) and value.as_constant(machine) is None
-
-
-def _is_fixed(machine: Machine, arg: Value, marks: set[str]) -> bool:
-    """Whether equal arguments mean the same result at any time."""
-    real = arg.realize(machine)
-    return real.is_constant(machine) or real.by_identity or _mark(real) in marks
-
-
-def _mark(part: Value) -> str:
-    """Of an object that a cache keeps, whose check at the exit keeps it alive."""
-    return f"kept by a cache: {id(part)}"
-
-
-def _may_be_shared(machine: Machine, part: Value) -> bool:
-    if isinstance(part, _OBJECTS):
-        return part.source is None or isinstance(part, InstanceValue)
-    return part.by_identity or (
-        part.is_constant(machine) and part.python_type(machine) is not bytearray
-    )
 
 
 def _contents(part: Value) -> object:
@@ -173,13 +238,11 @@ def _parts(machine: Machine, value: Value) -> Iterator[Value]:
         if id(part) not in seen:
             seen.add(id(part))
             yield part
-            waiting.extend(part.parts())
+            if part.source is None:
+                waiting.extend(part.parts())
 
 
-_WRAPPER: Any = type(functools.lru_cache(lambda: None))
-
-
-@wraps(_WRAPPER)
+@wraps(LRU_CACHE)
 def _wrap_cached(machine: Machine, obj: Any, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
     return CachedFunctionValue(obj, source)

@@ -11,7 +11,6 @@ that the next one compiles for what the cache holds: a break.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,18 +21,17 @@ from torch.fx import Node
 from ...graph.builder import GraphBuilder
 from ...graph.memory import storage_of
 from ...graph.node_meta import device_of
+from ...guards.function_cache import cached_result
 from ...guards.guard import StateRead
 from ...spec import TensorSpec, spec_of
 from ..breaks import GraphBreak
 from ..result import BreakReason
 from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
-from .random_streams import PLAIN, constant_argument, drawn_tensor
+from .random_streams import constant_argument, drawn_tensor
 from .sequences import TupleValue
 from .tensor import TensorValue
 
 __all__ = ["tensors_of_cache"]
-
-_MISSING, _MARK = object(), object()
 
 
 @dataclass(eq=False, slots=True)
@@ -42,17 +40,24 @@ class _Ask:
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    key: object
     item: int | None  # of a tuple
     spec: TensorSpec
     refused: bool = False
 
     def __call__(self, cached: Any) -> object:
-        kept = _item(cached(*self.args, **self.kwargs), self.item)
+        kept = _item(self._result_of(cached), self.item)
         if not _is(kept, self.spec):
             self.refused = True
             name, now = cached.__name__, _described(kept)
             raise RuntimeError(f"the cache of {name}() holds {now} now, not {self.spec}")
         return kept
+
+    def _result_of(self, cached: Any) -> object:
+        """Only the first item of a tuple asks by a call, which counts."""
+        if not self.item:
+            return cached(*self.args, **self.kwargs)
+        return cached_result(cached, self.key)
 
     def cache_holds_another_kind(self) -> bool:
         """Whether a call has found so; for a guard."""
@@ -63,6 +68,7 @@ def tensors_of_cache(
     machine: Machine,
     cached: Any,
     call: tuple[Args, Kwargs],
+    key: object,
     made: Value,
     beneath: Sequence[Node],
     reason: BreakReason,
@@ -79,14 +85,13 @@ def tensors_of_cache(
         raise broken
     args = tuple(constant_argument(machine, arg, broken) for arg in call[0])
     kwargs = {name: constant_argument(machine, arg, broken) for name, arg in call[1].items()}
-    kept = _kept(cached.live, args, kwargs)
     found: list[Value] = []
     for number, tensor in enumerate(tensors):
         item = None if tensor is made else number
         spec = _spec(graph, tensor)
-        if spec is None or (kept is not _MISSING and not _is(_item(kept, item), spec)):
+        if spec is None:
             raise broken
-        ask = _Ask(args, kwargs, item, spec)
+        ask = _Ask(args, kwargs, key, item, spec)
         machine.guard(StateRead(ask.cache_holds_another_kind, False, True))
         name = f"{cached.live.__name__}()"
         drawn = drawn_tensor(machine, name, machine.effects.draw(cached, ask, name), spec)
@@ -143,41 +148,3 @@ def _is(kept: object, spec: TensorSpec) -> bool:
 
 def _described(kept: object) -> str:
     return str(spec_of(kept)) if isinstance(kept, torch.Tensor) else type(kept).__name__
-
-
-def _kept(cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-    """What the cache has for a call, without asking it, which would count as a hit: as the
-    collector sees it (cached.py). A cache with a limit has links of key, result and class.
-    """
-    _, *links, cache, function, _, _, _, _ = gc.get_referents(cached)
-    if function is not cached.__wrapped__ or type(cache) is not dict:
-        return None
-    if cached.cache_parameters()["typed"]:
-        return None
-    held = zip(links[::3], links[1::3], strict=True) if links else cache.items()
-    wanted = _wanted(args, tuple(part for pair in kwargs.items() for part in pair))
-    return next((result for key, result in held if _is_key(key, wanted, len(args))), _MISSING)
-
-
-def _wanted(args: tuple[Any, ...], named: tuple[Any, ...]) -> object:
-    """The key of a call: a lone int or str, or a tuple with a mark before what is named."""
-    if len(args) == 1 and not named and type(args[0]) in (int, str):
-        return args[0]
-    return (*args, _MARK, *named) if named else args
-
-
-def _is_key(key: Any, wanted: Any, unnamed: int) -> bool:
-    """Whether the cache takes them for one, as it does 1 and 1.0 in a tuple."""
-    if type(key) is not tuple or type(wanted) is not tuple:
-        return type(key) is type(wanted) and _are_equal(key, wanted)
-    if len(key) != len(wanted):
-        return False
-    pairs = enumerate(zip(key, wanted, strict=True))
-    return all((b is _MARK and n == unnamed) or _are_equal(a, b) for n, (a, b) in pairs)
-
-
-def _are_equal(key: Any, wanted: Any) -> bool:
-    """Nothing of a class of the user's is compared."""
-    if type(key) is tuple and type(wanted) is tuple and len(key) == len(wanted):
-        return all(map(_are_equal, key, wanted))
-    return key is wanted or (type(key) in PLAIN and type(wanted) in PLAIN and key == wanted)

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...guards.guard import IdentityIs, KeyAbsent, NameFact, NamespaceFacts, ValueEquals
 from ...guards.source import InstanceDict, Item, Source, TypeAttr, TypeOf
+from ..aliased_dicts import Access
 from ..result import Constant, Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
@@ -148,6 +149,7 @@ class EnumValue(Value):
     def _part(self, machine: Machine, name: str) -> Value:
         """From the member's own dictionary: atoms are what they are, others may be changed."""
         content = vars(self.value)[name]
+        machine.aliased_dicts.use(id(vars(self.value)), Access.NAMESPACE)
         if type(content) in ATOMS or isinstance(content, enum.Enum):
             self._rely_on(machine, name)
             return machine.constant(content)

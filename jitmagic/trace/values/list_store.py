@@ -194,7 +194,7 @@ class ListStore:
 
     def extend(self, items: Sequence[Value], *, left: bool = False) -> None:
         """At one end; the items that are there need not be known."""
-        if self._items is not None and self.kind is list:
+        if self._items is not None and not left and self.limit is None:
             self._items.extend(items)
         elif self._items is not None:
             self._items[:] = self._grown(self._items, items, left=left)

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from ...guards.guard import DictKeysAre, KeyAbsent, TypeIs
-from ...guards.source import InstanceDict, Item, SlotAttr, Source
+from ...guards.guard import TypeIs
+from ...guards.source import InstanceDict, SlotAttr, Source
 from ..aliased_dicts import Access
+from ..breaks import GraphBreak, UnknownObject
 from ..result import BuildDict, Effect, Recipe
 from ..wrap import wraps
-from .base import Builder, Machine, Value
+from .base import Builder, Lazy, Machine, Value
 from .callables import bind_builtin
 from .constants import ConstantValue
 from .iterators import TableIterator
@@ -32,6 +33,7 @@ __all__ = [
     "DictValue",
     "Pair",
     "ViewValue",
+    "entries_of_live",
     "live_dictionary",
 ]
 
@@ -44,9 +46,10 @@ _VIEW_TYPES: dict[str, type] = {
 
 class DictValue(Value):
     """A dictionary. Every change is told to `changed`, which logs the effect. `attributes`: what
-    is known of those of an OrderedDict; None: it has no such one."""
+    is known of those of an OrderedDict; None: it has no such one. `observed`: its type is guarded.
+    """
 
-    __slots__ = ("attributes", "store")
+    __slots__ = ("attributes", "observed", "store")
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class DictValue(Value):
     ) -> None:
         self.store = store or TableStore(pairs, kind)
         self.attributes: dict[str, Value | None] = {}
+        self.observed = True
         super().__init__(self.store.source)
 
     @classmethod
@@ -66,6 +70,14 @@ class DictValue(Value):
         for key, value in pairs:
             result.put(machine, key, value)
         return result
+
+    def as_dictionary(self, machine: Machine) -> DictValue:
+        return self
+
+    def observe(self, machine: Machine) -> None:
+        if not self.observed and self.source is not None:
+            machine.guard(TypeIs(self.source, self.kind))
+            self.observed = True
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -123,36 +135,41 @@ class DictValue(Value):
 
     def _own_attribute(self, machine: Machine, name: str) -> Value | None:
         """What somebody put on an OrderedDict, as state dicts have their `_metadata`."""
-        live = self.store.live
-        if name not in self.attributes and live is not None and hasattr(live, "__dict__"):
-            assert self.source is not None
-            table = InstanceDict(self.source)
-            if name in live.__dict__:
-                value = machine.lazy(live.__dict__[name], Item(table, name), certain=False)
-                self.attributes[name] = value
-            else:
-                machine.guard(KeyAbsent(table, name))
-                self.attributes[name] = None
-        return self.attributes.get(name)
+        table = self._live_attributes(machine)
+        return self.attributes.get(name) if table is None else table.store.get(name)
+
+    def _live_attributes(self, machine: Machine) -> DictValue | None:
+        """The `__dict__` of an OrderedDict that existed before."""
+        live, source = self.store.live, self.source
+        if live is None or source is None or not hasattr(live, "__dict__"):
+            return None
+        return entries_of_live(machine, live.__dict__, InstanceDict(source), self)
+
+    def stores(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
+        return None if value is None else builder.set_attr(self, name, value)
 
     def has_attributes(self, machine: Machine) -> bool:
         """Whether it is an OrderedDict with attributes of its own."""
-        live = self.store.live
-        if live is not None and hasattr(live, "__dict__"):
-            assert self.source is not None
-            machine.guard(DictKeysAre(InstanceDict(self.source), tuple(live.__dict__)))
-            return bool(live.__dict__ or self.attributes)
-        return bool(self.attributes)
+        table = self._live_attributes(machine)
+        return bool(self.attributes if table is None else table.pairs)
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
         if self.kind is not collections.OrderedDict or hasattr(self.kind, name):
             self.refuse(machine, f"setting attribute {name!r}")
-        self.attributes[name] = value
-        machine.effects.set_attr(self, name, value)
+        if (table := self._live_attributes(machine)) is not None:
+            table.set_item(machine, machine.constant(name), value)
+        else:
+            self.attributes[name] = value
 
     def get_item(self, machine: Machine, key: Value) -> Value:
         value = self.find(machine, key)
         return self.missing(machine, key) if value is None else value
+
+    def get_item_lazily(self, machine: Machine, key: Value) -> Value:
+        found = None
+        if isinstance(key, Lazy) and key.real is None and type(key.obj) is str and key.source:
+            found = self.store.at_place(key.obj, key.source)
+        return super().get_item_lazily(machine, key) if found is None else found
 
     def missing(self, machine: Machine, key: Value) -> Value:
         """What `self[key]` gives for a key that is not there."""
@@ -368,6 +385,31 @@ def live_dictionary(
     """The model of a live dictionary whose type is guarded."""
     machine.aliased_dicts.use(id(obj), Access.OBJECT)
     return model(store=TableStore.of_live(machine, obj, source))
+
+
+def entries_of_live(
+    machine: Machine, live: dict[Any, Any], source: Source, owner: Value | None = None
+) -> DictValue:
+    """The model of a live dictionary of which C code reads and writes entries: it holds the
+    attributes of `owner`, or is a table of a module. Its type is guarded once it is used as an
+    object."""
+
+    def made(machine: Machine, obj: dict[Any, Any], source: Source) -> DictValue:
+        value = live_dictionary(machine, DictValue, obj, source)
+        value.observed = False
+        if owner is not None:
+            machine.owners[id(value.store)] = owner
+        return value
+
+    # What another class of dictionaries holds is modelled with its type. C code that stores an
+    # attribute passes by the order that an OrderedDict keeps.
+    if isinstance(live, collections.OrderedDict):
+        raise GraphBreak(UnknownObject.of(what="attributes", type="an object with an OrderedDict"))
+    value = machine.wrap(live, source, made) if type(live) is dict else machine.wrap(live, source)
+    if (entries := value.as_dictionary(machine)) is None:
+        raise GraphBreak(UnknownObject.of(what="the entries", type=type(live).__name__))
+    assert isinstance(entries, DictValue)
+    return entries
 
 
 @wraps(collections.defaultdict)

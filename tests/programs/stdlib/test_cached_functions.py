@@ -1,4 +1,4 @@
-"""functools.lru_cache: followed where nobody can tell; else the graph ends before the call."""
+"""functools.lru_cache: programs get what the live cache returns, and it counts as in eager."""
 
 from __future__ import annotations
 
@@ -121,13 +121,17 @@ def one_cache_for_another(x):
     return x * first + rest[0] * count
 
 
+def method(x):
+    return x * CONFIG.times(3)
+
+
 def same_object_twice(x):
     return x + (plan(2) is plan(2)) + (items(3) is items(3)) + (items(3) is items(4))
 
 
 WHOLE = [
-    constant, reads_a_global, object_looked_at, static, containers_looked_at,
-    one_cache_for_another, same_object_twice,
+    constant, reads_a_global, object_looked_at, static, containers_looked_at, same_object_twice,
+    method,
 ]  # fmt: skip
 
 
@@ -185,10 +189,6 @@ def list_kept(x):
     return x * len(held)
 
 
-def method(x):
-    return x * CONFIG.times(3)
-
-
 def list_handed_out(x):
     return x, plan(9).sizes
 
@@ -214,7 +214,7 @@ def list_as_argument(x):
 
 BROKEN = [
     object_handed_out, list_handed_out, object_changed, dictionary_changed, changed_before_another,
-    object_within_another, side_effect, list_kept, method,
+    object_within_another, side_effect, list_kept, one_cache_for_another,
     tensor_handed_out, view_handed_out, tensor_written, tensor_drawn,
 ]  # fmt: skip
 WHOLE += [tensor_kept, tensors_kept]
@@ -284,7 +284,7 @@ def test_a_cache_filled_in_another_state():
     in_float64(fill)
     tagged = jitmagic.jit(tensors_kept, backend="eager")
     assert tagged(x).dtype is torch.float64
-    assert counts_of(tagged).breaks
+    assert not counts_of(tagged).breaks
 
 
 def range_kept(x):
@@ -340,7 +340,7 @@ CHANGES = [
 @pytest.mark.filterwarnings("ignore::jitmagic.errors.RecompileWarning")
 @pytest.mark.parametrize(("program", "change"), CHANGES)
 def test_a_cache_that_holds_another_kind_since(program, change):
-    """The call that finds it starts over in eager; the next compiles, and breaks there."""
+    """The call that finds it starts over in eager; the next compiles for what is there."""
 
     def story(call):
         fresh_caches.__wrapped__(), ranged.cache_clear(), random.seed(3)
@@ -352,18 +352,15 @@ def test_a_cache_that_holds_another_kind_since(program, change):
     tagged = jitmagic.jit(program, backend="eager")
     assert story(tagged) == story(program)
     assert counts_of(tagged).graphs > 1
-    assert counts_of(tagged).breaks
 
 
 @pytest.mark.parametrize("given", [(2, 4.0), (2.0, 4), (True, 4)])
 def test_a_key_that_the_cache_takes_for_another(given):
-    """Known when the call is compiled."""
     ranged.cache_clear()
     in_float64(lambda: ranged(*given))
-    alike = given == (2, 4)
     tagged = jitmagic.jit(range_kept, backend="eager")
     assert tagged(torch.ones(3)).dtype is range_kept(torch.ones(3)).dtype
-    assert bool(counts_of(tagged).breaks) == alike
+    assert not counts_of(tagged).breaks
 
 
 PACKAGES = {"one"}
@@ -418,7 +415,6 @@ def test_a_read_of_the_process_that_is_kept_breaks_no_graph():
 
     assert program(torch.ones(1)).item() == 2
     tagged = jitmagic.jit(program, fullgraph=True)
-    assert tagged(torch.ones(1)).item() == 2
-    hits = available.cache_info().hits
-    assert tagged(torch.ones(1)).item() == 2
-    assert available.cache_info().hits == hits  # asked once, while tracing not at all
+    for hits in (1, 2):
+        assert tagged(torch.ones(1)).item() == 2
+        assert available.cache_info()[:2] == (hits, 1)

@@ -234,3 +234,25 @@ def test_a_step_within_a_block_is_compiled(calls: int) -> None:
     found, tagged = run(partial(jitmagic.jit, backend="aot_eager", fullgraph=True))
     assert found == pytest.approx(wanted, rel=1e-6)
     assert counts_of(tagged).graphs > 0
+
+
+def test_a_step_in_which_nothing_can_raise_is_one_graph() -> None:
+    """Its calls are not tried on the tensors before their casts."""
+
+    def step(model: nn.Module, opt: Any, x: Tensor) -> Tensor:
+        opt.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(x).square().mean()
+        loss.backward()
+        opt.step()
+        return loss.detach()
+
+    compiled = jitmagic.jit(step, backend="eager", fullgraph=True)
+    losses = []
+    for run in (step, compiled):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+        opt = torch.optim.AdamW(model.parameters(), 0.01)
+        losses.append([run(model, opt, torch.randn(5, 4)) for _ in range(3)])
+    torch.testing.assert_close(losses[1], losses[0], **LOW)
+    assert counts_of(compiled).breaks == 0

@@ -1,0 +1,39 @@
+// The entry of a functools.lru_cache for a key, read without counting as a call.
+//
+// Neither Python nor C has a public way: cache_info() has numbers only, and a call of the wrapper counts
+// a hit and moves the entry to the front. The layouts of Modules/_functoolsmodule.c are the same from
+// 3.11 to 3.13; tests/guards/test_function_cache.py compares this with what gc.get_referents() finds.
+
+#include "frame.h"
+
+typedef struct jm_link {
+  PyObject_HEAD
+  struct jm_link *previous, *next;
+  Py_hash_t hash;
+  PyObject *key, *result;
+} jm_link;
+
+typedef struct {
+  jm_link root;
+  void* call;
+  int typed;
+  PyObject* cache;
+} jm_cache;
+
+PyObject* jm_cached_result(PyObject* wrapper, PyObject* key) {
+  static PyTypeObject* type = NULL;
+  if (!type) {
+    PyObject* module = PyImport_ImportModule("functools");
+    type = module ? (PyTypeObject*)PyObject_GetAttrString(module, "_lru_cache_wrapper") : NULL;
+    Py_XDECREF(module);
+    if (!type) return PyErr_Clear(), NULL;
+  }
+  if (!Py_IS_TYPE(wrapper, type)) return NULL;
+  PyObject* cache = ((jm_cache*)wrapper)->cache;
+  if (!cache || !PyDict_CheckExact(cache)) return NULL;
+  // Hashed as the wrapper itself does it: its keys are equal where `2 == 2.0`.
+  PyObject* found = PyDict_GetItemWithError(cache, key);
+  if (!found) return PyErr_Clear(), NULL;
+  const bool is_link = strcmp(Py_TYPE(found)->tp_name, "functools._lru_list_elem") == 0;
+  return is_link ? ((jm_link*)found)->result : found;
+}
