@@ -69,6 +69,7 @@ class Options:
     cpu_tier: str = "auto"  # code generator for CPU tensors; "auto": best that is available
     cuda_graphs: bool = False  # on under mode="reduce-overhead" and mode="max-autotune"
     fuse: bool = True
+    freeze: bool = False  # weights of modules are constants of inference, until they change
     verify: bool = False
     cxx: str | None = None  # None: look for one; "": there is none
     cache_dir: str | None = None
@@ -112,6 +113,7 @@ _TORCH_NAMES: Mapping[str, tuple[str, Mapping[object, object] | None]] = {
     "emulate_precision_casts": ("precision", {True: None, False: "fast"}),
     "fallback_random": ("precision", {True: None, False: None}),  # draws are always eager's
     "cache_size_limit": ("recompile_limit", None),
+    "freezing": ("freeze", None),
 }
 
 
@@ -196,6 +198,8 @@ def _complete(options: Options) -> Options:
     """What one option says about another."""
     if options.mode in _GRAPH_MODES and not options.cuda_graphs:
         options = replace(options, cuda_graphs=True)
+    if options.freeze and options.dynamic is None:
+        options = replace(options, dynamic=False)  # folded graphs are of one call's sizes
     return options
 
 
@@ -208,7 +212,7 @@ def _check(options: Options) -> None:
     _one_of("notices", options.notices, NOTICES)
     _one_of("keep", options.keep, KEEP)
     _one_of("cpu_tier", options.cpu_tier, CPU_TIERS)
-    for name in ("fullgraph", "cuda_graphs", "fuse", "verify"):
+    for name in ("fullgraph", "cuda_graphs", "fuse", "freeze", "verify"):
         _of_type(name, getattr(options, name), bool, ("True", "False"))
     if options.dynamic is not None and not isinstance(options.dynamic, tuple):
         _of_type("dynamic", options.dynamic, bool, (*_DYNAMIC, "None", "True", "False"))

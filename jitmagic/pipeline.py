@@ -20,15 +20,16 @@ from functools import partial
 
 import torch
 
+from .autograd.freezing import frozen_parts
 from .autograd.joint import trace_joint
 from .autograd.partition import partition
 from .autograd.replay import Replay
-from .autograd.result import output_specs
+from .autograd.result import Partition, output_specs
 from .autograd.saved import Saved
 from .autograd.shell import Once, make_callable, replayed
 from .backends import call_backend, example_inputs, interpreted_by_torch
 from .background import build_in_background, may_wait
-from .backwards import prepare_backward, tell_of_replay
+from .backwards import made_up, prepare_backward, tell_of_replay
 from .budget import OutOfTime, within
 from .bytecode import FrameSnapshot
 from .entries import computes, left_to_eager, make_entry, variant_of, wrapped
@@ -39,6 +40,7 @@ from .frame.eager import before_trace, eager_entry
 from .frame.handle import Handle
 from .frame.native import Entry
 from .frame.sandbox import sandbox
+from .frozen import FrozenExecutable, frozen_places
 from .graph.data_split import split_at_data
 from .graph.verify import verify
 from .options import Options
@@ -162,7 +164,8 @@ def compile_graph(
     if options.backend == "eager":
         return CompiledGraph(interpreted_by_torch(traced.graph))
     # Symbols end here: the autograd split sees the sizes of one call, kernels may serve all sizes.
-    static: Callable[..., CompiledGraph] = partial(_compile_static, options=options)
+    frozen = frozen_places(traced.inputs) if options.freeze else frozenset()
+    static: Callable[..., CompiledGraph] = partial(_compile_static, options=options, frozen=frozen)
     builders = builders_for_sizes(options, record)
     make_inputs = partial(example_inputs, traced.inputs, snapshot)
     if (pieces := split_at_data(traced.graph)) is not None:
@@ -182,12 +185,16 @@ def _compile_static(
     asked: Container[int] | None = None,
     *,
     options: Options,
+    frozen: frozenset[int] = frozenset(),
 ) -> CompiledGraph:
-    """`kernels`: asked for executables first. `asked`: whose gradients are asked for; None: all."""
+    """`kernels`: asked for executables first. `asked`: whose gradients are asked for; None: all.
+    `frozen`: inputs that are weights whose values may be computed once.
+    """
     if callable(options.backend):
         return CompiledGraph(call_backend(options.backend, traced.graph, make_inputs, record))
     specs = tuple(entry.spec for entry in traced.inputs)
-    ahead = partial(_compile_ahead, options=options, record=record, kernels=kernels)
+    whole = (traced.graph, frozen)
+    ahead = partial(_compile_ahead, options=options, record=record, kernels=kernels, frozen=whole)
     return compile_subgraphs(traced.graph, specs, make_inputs, asked, ahead, options, record)
 
 
@@ -199,8 +206,9 @@ def _compile_ahead(
     options: Options,
     record: Recording,
     kernels: Build | None,
+    frozen: tuple[torch.fx.GraphModule, frozenset[int]],
 ) -> CompiledGraph:
-    """The executable, and what its outputs are like."""
+    """The executable, and what its outputs are like. `frozen`: inputs of that graph."""
     with record.stage("joint") as stage:
         joint = stage.keep(trace_joint(gm, specs))
     with record.stage("partition") as stage:
@@ -208,6 +216,8 @@ def _compile_ahead(
     build: Callable[..., Executable] = partial(build_executable, kernels=kernels)
     if options.backend == "aot_eager":  # the split alone, to bisect a wrong answer
         build = replayed
+    if frozen[0] is gm and (run := _of_frozen_weights(parts, frozen[1], build, options, record)):
+        return CompiledGraph(make_callable(parts, run, None, gm), output_specs(joint))
     # The forward is built first: its kernels may choose how saved images lie, which the backward
     # is then compiled for.
     saved = Saved(parts)
@@ -217,3 +227,18 @@ def _compile_ahead(
     backward = prepare_backward(build, parts, options, record, later, make_inputs)
     executable = make_callable(parts, forward, backward, gm, lambda: tell_of_replay(later))
     return CompiledGraph(executable, output_specs(joint))
+
+
+def _of_frozen_weights(
+    parts: Partition,
+    places: frozenset[int],
+    build: Callable[..., Executable],
+    options: Options,
+    record: Recording,
+) -> Executable | None:
+    """None where weights are differentiated, or nothing depends on them alone."""
+    halves = frozen_parts(parts.forward, places) if places and parts.backward is None else None
+    if halves is None:
+        return None
+    rest = build(halves.rest, "forward", options, record, partial(made_up, halves.rest))
+    return FrozenExecutable(replayed(halves.folded), rest, halves)

@@ -60,6 +60,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     | {"background", "backwards", "sizes", "sized_joint"},
     "pieces": BASE | {"records", "graph", "trace", "runtime", "sizes", "sized_joint"},
     "subgraphs": BASE | {"records", "graph", "runtime", "sizes", "backwards"},
+    "frozen": BASE | {"guards", "trace", "autograd", "runtime"},
     "backends": BASE | {"records", "bytecode", "guards", "graph", "trace", "runtime"},
     "entries": BASE
     | {"records", "bytecode", "guards", "graph", "frame", "trace", "runtime", "comparable"},
@@ -70,7 +71,8 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "tuning": BASE | {"records", "loops", "schedule", "codegen", "runtime"},
     "pipeline": BASE
     | {"records", "bytecode", "graph", "frame", "trace", "autograd", "runtime", "sizes", "tracing"}
-    | {"backwards", "background", "backends", "entries", "executable", "pieces", "subgraphs"},
+    | {"backwards", "background", "backends", "entries", "executable", "pieces", "subgraphs"}
+    | {"frozen"},
     "api": BASE | {"frame", "pipeline", "records", "bytecode", "late"},
     "diagnostics": BASE
     | {"records", "api", "guards", "graph", "trace", "loops", "frame"}

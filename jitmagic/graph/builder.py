@@ -17,7 +17,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -36,7 +35,7 @@ from .lazy_module import LazyModule
 from .memory import Writes, storage_of
 from .names import call_by_identity
 from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
-from .node_meta import device_of, is_number_like, spec_on, tensors_in
+from .node_meta import device_of, is_number_like, lines_of_call, spec_on, tensors_in
 from .passes import drop_dead_code
 from .probe import check_dtypes
 from .propagate import (
@@ -317,9 +316,7 @@ class GraphBuilder:
         return node in self._outputs
 
     def differentiable_outputs(self) -> list[Node]:
-        """The outputs that a backward may start from later: no backward of the graph has freed
-        their history.
-        """
+        """The outputs whose history no backward of the graph has freed."""
         found = self._outputs_with_history()
         return [node for node in found if not (self.backwards and is_spent(_value(node)))]
 
@@ -446,8 +443,7 @@ class GraphBuilder:
     def _describe(self, node: Node, value: Any, spec: Any, lines: tuple[UserLine, ...]) -> None:
         node.meta["val"] = value
         node.meta["spec"] = spec
-        operation = target_name(node.target) if node.op != "placeholder" else ""
-        node.meta["lines"] = lines and (replace(lines[0], operation=operation), *lines[1:])
+        node.meta["lines"] = lines_of_call(lines, target_name(node.target))
         is_input = node.op == "placeholder"
         self.inference.note(value, is_input)
         if is_input:

@@ -21,6 +21,7 @@ eager. `spec` is a snapshot of the moment when the node was made.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ __all__ = [
     "is_number",
     "is_number_like",
     "lines_of",
+    "lines_of_call",
     "mutated_by",
     "spec_on",
     "specs_in",
@@ -75,6 +77,11 @@ def devices_in(gm: GraphModule) -> set[torch.device]:
 
 def lines_of(node: Node) -> tuple[UserLine, ...]:
     return tuple(node.meta.get("lines", ()))
+
+
+def lines_of_call(lines: tuple[UserLine, ...], operation: str) -> tuple[UserLine, ...]:
+    """The lines that a node carries: the innermost one names the call."""
+    return (*(replace(line, operation=operation) for line in lines[:1]), *lines[1:])
 
 
 def mutated_by(node: Node) -> tuple[Node, ...]:

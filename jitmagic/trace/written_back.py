@@ -97,6 +97,7 @@ def numbers_written(traced: Trace) -> Iterator[tuple[tuple[Source, ...], int | f
     decide it.
     """
     for effect in traced.effects:
+        written: list[tuple[tuple[Source, ...], Recipe]]
         if isinstance(effect, SetGlobal):
             written = [((Global(effect.name),), effect.value)]
         else:

@@ -124,6 +124,28 @@ def test_groups_of_several_channels_are_left_alone():
     assert with_images_channels_last(program) is program
 
 
+@pytest.fixture
+def with_tf32():
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
+        yield
+
+
+@pytest.mark.parametrize(("fast", "orders"), [(False, (False, True)), (True, (True, True))])
+def test_float32_images_of_few_channels_stay_as_precise_as_eager(fast, orders, with_tf32):
+    """cuDNN has TF32 kernels for 3 channels in channels_last alone: eager's is no TF32 kernel."""
+    x, w, v = inputs(torch.float32)
+
+    def stem(x, w, v):
+        y = F.conv2d(x * 2, w[:, :3], padding=1).relu()
+        return F.conv2d(F.conv2d(y, v, padding=1) * 2, v).relu().sum((2, 3))
+
+    program = with_images_channels_last(lowered(stem, x[:, :3], w, v), fast=fast)
+    first, second, _ = convolutions(program)
+    assert (order_of(program, first)[1], order_of(program, second)[1]) == orders
+    verify(program)
+    torch.testing.assert_close(run(program, (x[:, :3], w, v))[0], stem(x[:, :3], w, v))
+
+
 def grouped(x, w, v):
     y = F.silu(F.group_norm(F.conv2d(x, w, padding=1), 2))
     return F.conv2d(y, v, padding=1).relu().sum((2, 3))

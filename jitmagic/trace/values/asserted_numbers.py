@@ -41,7 +41,8 @@ def within(machine: Machine, expr: Expr, node: Any, wanted: Interval, why: str) 
 def is_nonzero(machine: Machine, expr: Expr, node: Any) -> bool:
     """Whether a divisor is not zero; Python would raise where it is. Raises Specialize."""
     try:
-        return machine.symbols.decide("!=", expr, Integer(0))
+        # A check before the graph serves all periods of a cosine, a range of counts only one.
+        return machine.symbols.decide("!=", expr, Integer(0), ints_by_steps=False)
     except Specialize:
         if keeps_off_zero(machine, expr):
             return True

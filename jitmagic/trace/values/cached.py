@@ -21,12 +21,14 @@ work is to log, which Python then calls.
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from ...guards.function_cache import LRU_CACHE, cache_key, cached_result
 from ...guards.guard import CacheLacks, IdentityIs
-from ...guards.source import CacheEntry, InstanceDict, Item, Source
+from ...guards.source import Argument, CacheEntry, InstanceDict, Item, Source
 from ..breaks import CachedCall, GraphBreak
 from ..library_files import is_installed
 from ..wrap import wraps
@@ -124,8 +126,11 @@ class CachedFunctionValue(IdentityValue):
         return call.result
 
     def _is_of_package(self) -> bool:
-        code = getattr(self.live.__wrapped__, "__code__", None)
-        return code is None or is_installed(code.co_filename)
+        function = self.live.__wrapped__
+        if isinstance(function, types.FunctionType):
+            return is_installed(function.__code__.co_filename)
+        module = sys.modules.get(str(getattr(function, "__module__", None)))  # of a class
+        return is_installed(str(getattr(module, "__file__", None)))
 
     def reason(self, why: str) -> CachedCall:
         return CachedCall.of(name=self.live.__name__, why=why)
@@ -197,14 +202,23 @@ def _live(machine: Machine, value: Value) -> Any:
     if real.by_identity:
         found = real.identity()
         return _UNKNOWN if found is real else found
-    if isinstance(real, InstanceValue) and token is real and real.live is not None:
-        assert real.source is not None
+    if isinstance(real, InstanceValue) and token is real and real.source is not None:
+        if _is_given(real.source):
+            return _UNKNOWN
         machine.guard(IdentityIs(real.source, real.live))
         return real.live
     if type(real) is TupleValue:
         items = tuple(_live(machine, item) for item in real.items)
         return _UNKNOWN if any(item is _UNKNOWN for item in items) else items
     return _UNKNOWN
+
+
+def _is_given(source: Source) -> bool:
+    """Whether the call may be given another object each time, for which nothing would be kept."""
+    at: Any = source
+    while (base := getattr(at, "base", None)) is not None:
+        at = base
+    return isinstance(at, Argument)
 
 
 def _is_atom(machine: Machine, value: Value) -> bool:

@@ -15,6 +15,7 @@ import types
 from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo
 
 from .class_facts import NOTHING, attribute_of_class, is_library_class, is_library_module
 
@@ -46,7 +47,7 @@ _AROUND = "torch._dynamo."
 
 # Around what torch itself keeps from torch.compile (an optimizer's `add_param_group`) stands a
 # function that imports torch._dynamo at its first call: 2 s, which compiled code does not need.
-_KEEPS_FROM_COMPILE = torch._disable_dynamo(repr).__code__
+_KEEPS_FROM_COMPILE = _disable_dynamo(repr).__code__
 
 
 @dataclasses.dataclass

@@ -1,0 +1,215 @@
+"""Splits an inference graph into what depends on frozen weights alone and the rest.
+
+Comes in: an ATen forward graph and which of its inputs are weights of modules. Goes out: `Frozen`,
+two graphs: `folded` computes values of the weights, `rest` takes the inputs and then those values.
+A scale and a shift per channel after a convolution, which is what a batch norm in eval mode is,
+are moved into the convolution's weight and bias first, as torch.nn.utils.fusion does: results
+differ from eager's by rounding. Weights that the graph writes to are not frozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from ..graph.node_meta import is_effectful
+from ..graph.raising import may_raise_on_data
+from ..spec import TensorSpec
+from .nodes import module_of
+
+__all__ = ["Frozen", "frozen_parts"]
+
+aten = torch.ops.aten
+_WEIGHT, _BIAS, _TRANSPOSED = 1, 2, 6  # arguments of aten.convolution
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """`weights`: the inputs that `folded` takes, by their positions in the whole graph. `inputs`:
+    those that `rest` takes, before the values.
+    """
+
+    folded: GraphModule
+    rest: GraphModule
+    weights: tuple[int, ...]
+    inputs: tuple[int, ...]
+
+
+def frozen_parts(forward: GraphModule, places: Container[int]) -> Frozen | None:
+    """The two graphs; None where nothing but views depends on weights alone."""
+    graph = Graph()
+    known: dict[Node, Node] = {}
+    graph.output(graph.graph_copy(forward.graph, known))
+    for old, new in known.items():
+        new.meta = dict(old.meta)
+    holders = [node for node in graph.nodes if node.op == "placeholder"]
+    written = {node.args[0] for node in graph.nodes if node.target is aten.copy_.default}
+    weights = [n for n, node in enumerate(holders) if n in places and node not in written]
+    frozen = _frozen_nodes(graph, {holders[n] for n in weights}) - _results(graph)
+    for node in list(graph.nodes):
+        _fold_scale(graph, node, frozen)
+    graph.eliminate_dead_code(lambda node: is_effectful(node) or may_raise_on_data(node))
+    kept = [node for node in graph.nodes if node in frozen and _is_read_by_rest(node, frozen)]
+    if not kept:
+        return None
+    constants = dict(forward.named_buffers())
+    taken = [n for n in weights if holders[n].users]
+    folded = _copied(graph, [holders[n] for n in taken], kept, {})
+    rest = _copied(graph, [*holders, *kept], None, dict.fromkeys(kept))
+    left = []
+    for n, holder in enumerate(node for node in list(rest.nodes) if node.op == "placeholder"):
+        if n in weights and not holder.users:
+            rest.erase_node(holder)
+        elif n < len(holders):
+            left.append(n)
+    parts = module_of(folded, constants, "Folded"), module_of(rest, constants, "Rest")
+    return Frozen(*parts, tuple(taken), tuple(left))
+
+
+def _frozen_nodes(graph: Graph, weights: set[Node]) -> set[Node]:
+    """Pure calls of weights and constants, which compute the same in every call; weights too."""
+    frozen, constant = set(weights), set[Node]()
+    for node in graph.nodes:
+        if node.op == "get_attr" or (node.op == "call_function" and not node.all_input_nodes):
+            if not (is_effectful(node) or torch.Tag.nondeterministic_seeded in _tags(node)):
+                constant.add(node)
+        elif node.op == "call_function" and not (is_effectful(node) or may_raise_on_data(node)):
+            if torch.Tag.nondeterministic_seeded in _tags(node):
+                continue
+            inputs = set(node.all_input_nodes)
+            if inputs <= constant:
+                constant.add(node)
+            elif inputs <= frozen | constant:
+                frozen.add(node)
+    return frozen
+
+
+def _results(graph: Graph) -> set[Node]:
+    """What the caller receives, or memory of it: the caller may write to that."""
+    end = next(node for node in reversed(graph.nodes) if node.op == "output")
+    found, waiting = set[Node](), list(end.all_input_nodes)
+    while waiting:
+        node = waiting.pop()
+        found.add(node)
+        if _is_view(node):
+            waiting += node.all_input_nodes
+    return found
+
+
+def _is_view(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(one.alias_info is not None for one in schema.returns)
+
+
+def _tags(node: Node) -> Sequence[torch.Tag]:
+    tags: Sequence[torch.Tag] = getattr(node.target, "tags", ())
+    return tags
+
+
+def _is_read_by_rest(node: Node, frozen: set[Node]) -> bool:
+    """Whether it is a value, and some other call reads it. Views stay with those that read them."""
+    if node.op == "placeholder" or _is_view_of_weight(node):
+        return False
+    return any(user not in frozen or _is_view_of_weight(user) for user in node.users)
+
+
+def _is_view_of_weight(node: Node) -> bool:
+    while _is_view(node):
+        node = node.all_input_nodes[0]
+    return node.op == "placeholder"
+
+
+# -- scales after convolutions --------------------------------------------------------------------
+
+
+def _fold_scale(graph: Graph, node: Node, frozen: set[Node]) -> None:
+    """Replace shift + convolution * scale by a convolution of the scaled weight."""
+    if node.target is not aten.addcmul.default or node.kwargs.get("value", 1) != 1:
+        return
+    operands: Any = node.args
+    shift, *factors = operands
+    conv: Any = next((f for f in factors if _is_foldable(f, frozen)), None)
+    scale: Any = next((f for f in factors if f is not conv), None)
+    parts = (shift, scale)
+    if conv is None or not all(_is_per_channel(part, conv, frozen) for part in parts):
+        return
+    weight, bias = conv.args[_WEIGHT], conv.args[_BIAS]
+    channels = conv.meta["spec"].shape[1]
+    row = replace(shift.meta["spec"], shape=(channels,), stride=(1,), storage_offset=0)
+    column = (channels, *(1,) * (len(weight.meta["spec"].shape) - 1))
+
+    def call(op: Any, args: tuple[Any, ...], spec: TensorSpec) -> Node:
+        made = graph.call_function(op, args)
+        made.meta = {**conv.meta, "spec": replace(spec, requires_grad=False, storage_offset=0)}
+        frozen.add(made)
+        return made
+
+    spread = replace(row, shape=column, stride=(1,) * len(column))
+    with graph.inserting_before(node):
+        scaled = call(aten.mul.Tensor, (weight, call(aten.view.default, (scale, column), spread)),
+                      weight.meta["spec"])  # fmt: skip
+        flat = call(aten.view.default, (shift, (channels,)), row)
+        if bias is not None:
+            per_channel = call(aten.view.default, (scale, (channels,)), row)
+            flat = call(aten.addcmul.default, (flat, bias, per_channel), row)
+        args = (conv.args[0], scaled, flat, *conv.args[_BIAS + 1 :])
+        made = graph.call_function(aten.convolution.default, args)
+        made.meta = dict(conv.meta)
+    node.replace_all_uses_with(made)
+
+
+def _is_foldable(node: Any, frozen: set[Node]) -> bool:
+    """A convolution that nothing else reads, of a frozen weight; a transposed one has its channels
+    elsewhere.
+    """
+    if not isinstance(node, Node) or node.target is not aten.convolution.default:
+        return False
+    weights = [part for part in node.args[_WEIGHT : _BIAS + 1] if part is not None]
+    frozen_weights = all(part in frozen for part in weights)
+    return len(node.users) == 1 and frozen_weights and not node.args[_TRANSPOSED]
+
+
+def _is_per_channel(part: Any, conv: Node, frozen: set[Node]) -> bool:
+    if part not in frozen:
+        return False
+    spec, whole = part.meta["spec"], conv.meta["spec"]
+    wanted = (1, whole.shape[1], *(1,) * (len(whole.shape) - 2))
+    return spec.dtype is whole.dtype and tuple(spec.shape) == wanted
+
+
+# -- graphs ---------------------------------------------------------------------------------------
+
+
+def _copied(
+    graph: Graph, inputs: Sequence[Node], outputs: Sequence[Node] | None, given: Mapping[Node, None]
+) -> Graph:
+    """A graph that takes `inputs` and computes `outputs`, or the outputs of the whole."""
+    made, known = Graph(), dict[Node, Node]()
+    for node in inputs:
+        known[node] = made.placeholder(node.name)
+        known[node].meta = dict(node.meta)
+    end = next(node for node in reversed(graph.nodes) if node.op == "output")
+    wanted = _needed(outputs) if outputs is not None else None
+    for node in graph.nodes:
+        if node in known or node in given or node.op in ("placeholder", "output"):
+            continue
+        if wanted is None or node in wanted:
+            known[node] = made.node_copy(node, known.__getitem__)
+    results = tuple(outputs) if outputs is not None else end.args[0]
+    made.output(torch.fx.map_arg(results, known.__getitem__))
+    if outputs is None:
+        made.eliminate_dead_code(lambda node: is_effectful(node) or may_raise_on_data(node))
+    return made
+
+
+def _needed(outputs: Sequence[Node]) -> set[Node]:
+    needed, waiting = set[Node](), list(outputs)
+    while waiting:
+        if (node := waiting.pop()) not in needed:
+            needed.add(node)
+            waiting += node.all_input_nodes
+    return needed
