@@ -73,7 +73,7 @@ class GraphBuilder:
         self.autocast = read_autocast()
         self.differentiates = False  # whether autograd would have recorded anything
         self.inputs: dict[Node, None] = {}  # the placeholders, in order
-        self.backwards = self._expected = 0  # calls of `gradients`; what calls expect of sizes
+        self.backwards = self._expected = self.work = self.arithmetic = 0  # counts of calls
         self.leaves: list[Node] = []  # tensors that the program made leaves
         self.mutated_inputs: dict[Node, int] = {}  # placeholders written in place -> at which step
         self.input_writes: list[Node] = []  # and each time that this happens, in order
@@ -87,7 +87,6 @@ class GraphBuilder:
         self.inference = InferenceMemory()
         self.sizes = SizeNodes(self.graph)
         self.fresh_size: Fresh | None = None  # where data may decide sizes
-        self.work = self.arithmetic = 0  # operations recorded on tensors; those on numbers
         self._sizes_made: list[Any] = []  # by the call under way
         self.entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes = TensorNodes()
@@ -387,9 +386,8 @@ class GraphBuilder:
         if target is operator.pow and not isinstance(args[0], Node):
             target = torch.pow  # fx writes (-2) ** x as -2 ** x, which is -(2 ** x)
         node = self.graph.create_node(kind, target, args, kwargs)
-        is_arithmetic = all(map(is_number_like, tensors_in(value)))
-        self.root.arithmetic += is_arithmetic
-        self.root.work += not is_arithmetic
+        self.root.work += not (numbers := all(map(is_number_like, tensors_in(value))))
+        self.root.arithmetic += numbers
         self._describe(node, value, spec_on(value, device), lines)
         node.meta["step"] = self.step()
         if self.grad_enabled and any(tensor.requires_grad for tensor in tensors_in(value)):
