@@ -85,6 +85,8 @@ LEAVES = {  # heavy optional packages, and the one file, or folder, that may imp
     "triton": "runtime/triton_kernels.py",
     "numba": "runtime/numba_kernels.py",
     "IPython": "notebook/",
+    "jinja2": "diagnostics/html.py",
+    "pygments": "diagnostics/highlight.py",
     "transformers": "integrations/transformers.py",
     "lightning": "integrations/lightning.py",
     "accelerate": "integrations/accelerate.py",

@@ -67,7 +67,8 @@ ROWS = {
     ),
     "passport": Row(
         "p = jitmagic.passport(step)(x.clone().requires_grad_())\np.save(folder / 'p.json')\np",
-        ("6 tensors are bitwise equal to eager", r"gradient of x of graph 1 +float32 +bitwise equal"),
+        ("6 tensors are bitwise equal to eager",
+         r"gradient of x of graph 1 +float32 +bitwise equal"),
     ),
     "its file": Row("json.loads((folder / 'p.json').read_text())['agrees']", ("True",)),
     "test": Row("step.test(x, n=8)", (r"step: compiled code agrees with eager \(8 inputs\)",)),
