@@ -30,7 +30,7 @@ from .backends import call_backend, example_inputs, interpreted_by_torch
 from .background import build_in_background, may_wait
 from .backwards import prepare_backward, tell_of_replay
 from .bytecode import FrameSnapshot
-from .entries import computes, left_to_eager, make_entry, variant_of, wrapped
+from .entries import check_backwards, computes, left_to_eager, make_entry, variant_of, wrapped
 from .errors import OperationFailed, Unsupported
 from .executable import build_executable, builders_for_sizes
 from .frame.beside import hide
@@ -119,6 +119,7 @@ def _compile_trace(
         return eager
     if handle.options.verify:
         verify(traced.graph)
+    check_backwards(snapshot, traced)
     try:
         run: Executable | None = None
         if computes(traced):

@@ -26,7 +26,9 @@ from ..errors import DoubleBackward
 from ..graph.autocast import Autocast, autocast_as, read_autocast
 from ..graph.concrete import Values, spec_at
 from ..graph.raising import may_raise_on_data
+from ..graph.nested import nodes_in
 from ..graph.reach import ancestors
+from ..graph.regions import calls_in, holding
 from ..spec import TensorSpec
 from ..symbols.size import hint_of
 from .nodes import runs_once
@@ -56,12 +58,19 @@ class ReplayInput:
     copied: bool
 
 
-def replay_inputs(partition: Partition) -> tuple[ReplayInput, ...]:
-    """The inputs that what backward reads, and what is drawn on the way, are computed from."""
+def replay_inputs(
+    partition: Partition, graph: GraphModule | None = None
+) -> tuple[ReplayInput, ...]:
+    """The inputs that what backward reads, and what is drawn on the way, are computed from; also
+    what the program's own backwards may read in the torch-level graph.
+    """
     if partition.backward is None:
         return ()
     holders = _placeholders(partition.forward)
     needed = ancestors(_roots(partition))
+    if graph is not None:
+        read = ancestors(_read_by_originals(graph))
+        needed |= {holders[i] for i, node in enumerate(_placeholders(graph)) if node in read}
     # One that is written to is saved as it is then, a replay begins with what it was before.
     saved = tuple(i for i in partition.saved_inputs if i not in partition.mutated_inputs)
     apart = [i for i, node in enumerate(holders) if node in needed and i not in saved]
@@ -77,6 +86,12 @@ def replay_inputs(partition: Partition) -> tuple[ReplayInput, ...]:
     return tuple(
         ReplayInput(i, places.get(i, -1), i in large, i in copied) for i in sorted((*saved, *apart))
     )
+
+
+def _read_by_originals(graph: GraphModule) -> list[Node]:
+    """What autograd functions have saved or left on `ctx`."""
+    calls = [node for node, call in calls_in(graph) if call.original is not None]
+    return [node for call in calls for node in nodes_in((call.args[2], call.args[4]))]
 
 
 def _is_held(spec: TensorSpec) -> bool:
@@ -104,12 +119,15 @@ class Replay:
         graph: GraphModule | None,
         partition: Partition,
         tell: Callable[[], None] | None = None,
+        like: GraphModule | None = None,
     ) -> None:
-        """Made in the modes that the graph was traced in. `tell` is called before each replay."""
+        """Made in the modes that the graph was traced in. `tell` is called before each replay.
+        `like`: the same graph at other sizes, where there is none yet.
+        """
         self._graph: Callable[[], GraphModule | None] = lambda: graph
         self._values: Values = {}  # of the symbols of its sizes
         self._tell = tell
-        self._needed = tuple(replay_inputs(partition))
+        self._needed = replay_inputs(partition, graph if like is None else like)
         self._inputs = tuple(_spec(node) for node in _placeholders(partition.forward))
         self._results = _results(partition)
         self._grad_inputs = partition.grad_inputs
@@ -121,14 +139,18 @@ class Replay:
         made._values, made._graph = values, graph
         return made
 
-    def __call__(self, values: Tensors, tangents: Tensors) -> Tensors:
+    def __call__(
+        self, values: Tensors, tangents: Tensors, held: tuple[Any, ...] | None = None
+    ) -> Tensors:
+        """`held`: of the call, where autograd functions run the backward that the program wrote."""
         differentiable = torch.is_grad_enabled()
         if self._tell is not None:
             self._tell()
         with torch.enable_grad():
             inputs = self._take(values)
         with_tangents = [n for n, tangent in enumerate(tangents) if tangent is not None]
-        outputs = self._run(inputs)
+        with holding(held, outdated=True):
+            outputs = self._run(inputs)
         results = [self._result(outputs, n) for n in with_tangents]
         # What torch.autograd.grad calls, which imports sympy first (0.3 s).
         gradients: Tensors = torch.autograd.Variable._execution_engine.run_backward(

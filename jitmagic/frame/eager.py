@@ -16,7 +16,7 @@ from ..guards.guard import Guard
 from ..guards.state import read_state
 from ..records import Eager, Outcome
 from .ledger import Variant
-from .native import Entry, GuardProgram, lower_guards
+from .native import Entry, GuardProgram, _frame, lower_guards
 from .skip import frame_reader
 
 __all__ = ["before_trace", "eager_entry", "entry_like", "under_mode"]
@@ -57,6 +57,8 @@ def under_mode() -> Eager | None:
     state = read_state()
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return Eager("it is called under a function transform or forward-mode differentiation")
+    if _frame.packs():
+        return Eager("hooks of saved tensors are active, which see and may change what eager saves")
     if not (state.function_modes or state.dispatch_modes):
         return None
     return Eager("a torch function mode or dispatch mode is active")

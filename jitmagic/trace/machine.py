@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import CodeType
+from typing import Any
 
 from ..bytecode.snapshot import FrameSnapshot
 from ..errors import UserLine
@@ -60,6 +62,7 @@ from .state import Frame, GuardBook, Program, program_of
 from .suspended import suspended
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_undecided, with_constants
 from .undo import can_assert
+from .values.backward_facts import BackwardFacts, HeldObjects
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
 from .values.binding import bind_arguments
 from .values.classes import ClassValue, class_value
@@ -77,6 +80,8 @@ __all__ = ["Machine", "trace"]
 
 assert inventory.MODULES  # importing it registers all handlers and values
 
+# What a machine knows of objects; a backward, which runs later, is followed without that knowledge.
+_KNOWN = ("memo", "book", "classes", "globals", "keys", "found")
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 
@@ -157,7 +162,7 @@ class Machine:
         self.frames: list[Frame] = []
         self.stop = stop
         self._programs = programs
-        self._guards = GuardBook()
+        self._book = GuardBook()
         # By id. The objects are held with their values: an id is unique only among living ones.
         self._memo: dict[int, tuple[object, Value]] = {}
         self._classes: dict[type, ClassValue] = {}
@@ -166,6 +171,8 @@ class Machine:
         self._keys: dict[int, Value] = {}  # what is a key by its identity
         self._found: list[tuple[Lazy, Source]] = []  # attributes and names that were there
         self._hooks: list[Callable[[Builder], None]] = []
+        self._anew: BackwardFacts | None = None  # of the backward that is being followed
+        self._aside: dict[str, Any] = {}  # what the machine knew before, meanwhile
         self._steps = 0
         self._step_mark = 0  # how many guards there were when the root's instruction began
         self._first_loop: int | None = None
@@ -217,7 +224,7 @@ class Machine:
         step: int | None = None,
         mark: int | None = None,
     ) -> Restart:
-        because = () if mark is None else self._guards.led_to(reason, self._step_mark, mark)
+        because = () if mark is None else self._book.led_to(reason, self._step_mark, mark)
         if step is None:
             step = self.step
             # A loop too long to unroll ends the graph at its second round, not wherever the limit
@@ -260,10 +267,11 @@ class Machine:
         name = self.snapshot.name
         casts = self.notes.casts_behind(self.written_behind)
         graph, inputs = self.notes.finish(name)
-        guards = self._guards.finish(self.entry_state)
+        guards = self._book.finish(self.entry_state)
         constants = (*self.symbols.constants.values(), *self.symbols.counted())
         rest = self._instructions, self.graph.written(), because, constants, self.effects.lock
-        trace = Trace(name, graph, inputs, guards, effects, exit_, *rest, draws, casts)
+        held = tuple(self.notes.of(HeldObjects))
+        trace = Trace(name, graph, inputs, guards, effects, exit_, *rest, draws, casts, held)
         # An assertion that fails hands the call to eager, which runs the frame from its start.
         if self.graph.assertions and not can_assert(trace.inputs[n].spec for n in trace.mutated):
             what = "an assertion, where eager cannot run from the start again"
@@ -329,7 +337,7 @@ class Machine:
             self._begin_step()
         self._instructions += 1
         # The guards behind `mark` are what this instruction read: a break rests on those facts.
-        instruction, mark = frame.instruction, len(self._guards)
+        instruction, mark = frame.instruction, len(self._book)
         frame.next = frame.at + 1
         try:
             if self._instructions > self.options.unroll_limit:
@@ -349,7 +357,7 @@ class Machine:
 
     def _begin_step(self) -> None:
         self._steps += 1
-        self._step_mark = len(self._guards)
+        self._step_mark = len(self._book)
         if self.stop is not None and self._steps == self.stop.step:
             raise Reached
         check_held(self)
@@ -384,10 +392,13 @@ class Machine:
 
     def guard(self, *guards: Guard) -> None:
         for guard in guards:
-            self._guards.add(guard, self.where)
+            book = self._book
+            if self._anew is not None:
+                book = self._anew.book_for(guard, self._aside["book"])
+            book.add(guard, self.where)
 
     def relies_on(self, guard: Guard) -> bool:
-        return guard in self._guards
+        return guard in self._book
 
     def where(self) -> UserLine:
         return next(self._lines())
@@ -402,7 +413,61 @@ class Machine:
                 yield frame.line()
         yield self.root.line()
 
+    def backward_facts(self, name: str) -> BackwardFacts:
+        """Of an autograd function called now."""
+        values = {id(value): obj for obj, value in self._memo.values()}
+        return BackwardFacts(self, name, values)
+
+    @property
+    def is_looking_anew(self) -> bool:
+        return self._anew is not None
+
+    @contextmanager
+    def look_anew(self, facts: BackwardFacts) -> Iterator[None]:
+        """A block that follows what runs later than the frame. What it reads of objects is noted in
+        `facts`, and guarded.
+        """
+        mark, varying = len(self._book), self.symbols.varying
+        self._aside = {name: getattr(self, f"_{name}") for name in _KNOWN}
+        self._take({name: getattr(facts, name) for name in _KNOWN})
+        self._anew = facts
+        self.symbols.varying = None if varying is None else frozenset()
+        try:
+            yield
+        except GraphBreak as broken:
+            broken.mark = mark
+            raise
+        finally:
+            self._anew, self.symbols.varying = None, varying
+            self._take(self._aside)
+            self.guard(*facts.close())
+
+    @contextmanager
+    def look_back(self) -> Iterator[None]:
+        """Within `look_anew`: a block that is about objects as the frame knows them."""
+        anew, self._anew = self._anew, None
+        known = {name: getattr(self, f"_{name}") for name in _KNOWN}
+        self._take(self._aside)
+        try:
+            yield
+        finally:
+            self._take(known)
+            self._anew = anew
+
+    def _take(self, known: Mapping[str, Any]) -> None:
+        for name, value in known.items():
+            setattr(self, f"_{name}", value)
+
+    def has_changed(self, objects: Container[int], namespaces: Container[int]) -> bool:
+        """Whether the traced code has written to any of these, by id."""
+        changed = set(self.effects.mutated)
+        return any(
+            at in objects and id(value) in changed for at, (_, value) in self._memo.items()
+        ) or any(at in namespaces and names.written for at, names in self._globals.items())
+
     def wrap(self, obj: object, source: Source) -> Value:
+        if self._anew is not None and (tensor := self._anew.tensor(obj, source)) is not None:
+            return tensor
         kind = type(obj)
         if kind in ATOMS:  # by value: whether two equal ints are one object must not be guarded
             return wrap_object(self, obj, source)

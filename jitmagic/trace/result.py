@@ -357,6 +357,7 @@ class Trace:
     lock: Any = None  # held while the graph runs and the effects are done
     draws: tuple[Draw, ...] = ()
     casts: tuple[Recipe, ...] = ()  # leaves of which autocast keeps a cast behind the call
+    held: tuple[Source, ...] = ()  # objects whose state the backward of an autograd function reads
 
     @property
     def spent_results(self) -> tuple[int, ...]:
