@@ -19,6 +19,7 @@ from .frame.ledger import Variant
 from .frame.locked import Again, while_held
 from .frame.native import Entry, GuardProgram, continue_with, let_go, lower_guards
 from .graph import regions
+from .graph.recomputed import regions_of
 from .graph.regions import calls_in
 from .guards.guard import GlobalState
 from .options import Options
@@ -68,12 +69,14 @@ def left_to_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Ent
 
 
 def check_backwards(snapshot: FrameSnapshot, traced: Trace) -> None:
-    """Have each backward of an autograd function check what it relies on of Python's state."""
-    for _, call in calls_in(traced.graph):
-        if call.original is not None:
-            guards = call.original.guards
-            steps, _ = lower_guards(guards, (), snapshot.globals, snapshot.builtins)
-            call.original.holds = GuardProgram(steps).check
+    """Have each backward of an autograd function, and each that computes a region again, check what
+    it relies on of Python's state.
+    """
+    graph = traced.graph
+    for later in (*(call.original for _, call in calls_in(graph)), *regions_of(graph)):
+        if later is not None:
+            steps, _ = lower_guards(later.guards, (), snapshot.globals, snapshot.builtins)
+            later.holds = GuardProgram(steps).check
 
 
 # ------------------------------------------------------------------------- around the executable

@@ -204,5 +204,5 @@ def _compile_ahead(
     parts = saved.as_they_lie()
     later = record.for_later()  # a backward is built calls later, and is a record of its own
     backward = prepare_backward(build, parts, options, record, later, make_inputs)
-    executable = make_callable(parts, forward, backward, gm, lambda: tell_of_replay(later))
+    executable = make_callable(parts, forward, backward, gm, partial(tell_of_replay, later))
     return CompiledGraph(executable, output_specs(joint))

@@ -68,7 +68,7 @@ class Builders(NamedTuple):
     target: Callable[[GraphModule], Target]
     graph: Callable[[GraphModule, str, Recording], Executable]
     backward: Callable[[Callable[[Recording], Executable], Callable[[], GraphModule]], Executable]
-    tell: Callable[[], None]
+    tell: Callable[[bool], None]
 
 
 class _Kernels:

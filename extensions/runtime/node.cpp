@@ -234,24 +234,26 @@ variable_list CallState::unpack(const std::vector<char>& given, const NodePtr& n
   return values;
 }
 
-// With their history; undefined where an input was not kept.
-variable_list CallState::unpack_inputs(const std::vector<char>& given, const NodePtr& node) {
+// With their history; undefined where an input was not kept, and where it was written to since and the program's own
+// backward may not have it (`outdated`).
+variable_list CallState::unpack_inputs(const std::vector<char>& given, const NodePtr& node, bool outdated) {
   std::lock_guard<std::mutex> lock(mutex_);
   begin(given);
   variable_list inputs;
   size_t apart = 0;
   for (const Replayed& input : signature->replayed) {
-    if (input.saved < 0) inputs.push_back(unpack_kept(apart++, node));
-    else inputs.push_back(saved[size_t(input.saved)].unpack(node));
+    inputs.push_back(unpack_input(input.saved < 0 ? kept_[apart++] : saved[size_t(input.saved)], node, outdated));
   }
   return inputs;
 }
 
-at::Tensor CallState::unpack_kept(size_t at, const NodePtr& node) {
+at::Tensor CallState::unpack_input(torch::autograd::SavedVariable& input, const NodePtr& node, bool outdated) {
   try {
-    return kept_[at].unpack(node);
-  } catch (const c10::Error&) {  // written to since then, which is as well where eager holds none
+    return input.unpack(node);
+  } catch (const c10::Error& error) {  // written to since then, which is as well where eager holds none
     signature->keeps_copies = true;
+    const bool written = std::string(error.what_without_backtrace()).find("inplace operation") != std::string::npos;
+    if (outdated && written) return at::Tensor();
     throw;
   }
 }
@@ -278,7 +280,7 @@ void CallState::call_backward(
 void CallState::replay(
     const std::vector<char>& given, const variable_list& grads, const NodePtr& node, const Owned& held,
     variable_list& gradients) {
-  variable_list inputs = unpack_inputs(given, node);
+  variable_list inputs = unpack_inputs(given, node, held != nullptr);
   GilGuard gil;
   // A backward that reads nothing of the forward may run after the node was released: any draws will do.
   const bool any = signature->spent.empty();

@@ -82,8 +82,8 @@ class CallState {
   std::vector<char> parts_of(const std::vector<char>& given) const;
   std::vector<char> begin(const std::vector<char>& given);
   variable_list unpack(const std::vector<char>& given, const NodePtr& node);
-  variable_list unpack_inputs(const std::vector<char>& given, const NodePtr& node);
-  at::Tensor unpack_kept(size_t at, const NodePtr& node);
+  variable_list unpack_inputs(const std::vector<char>& given, const NodePtr& node, bool outdated);
+  at::Tensor unpack_input(torch::autograd::SavedVariable& input, const NodePtr& node, bool outdated);
   void call_backward(variable_list&& arguments, const std::vector<char>& given, variable_list& gradients);
   // `held`: for the backward that the program wrote, null where the compiled one is as good.
   void replay(const std::vector<char>& given, const variable_list& grads, const NodePtr& node, const Owned& held,

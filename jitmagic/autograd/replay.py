@@ -28,7 +28,8 @@ from ..graph.concrete import Values, spec_at
 from ..graph.raising import may_raise_on_data
 from ..graph.nested import nodes_in
 from ..graph.reach import ancestors
-from ..graph.regions import calls_in, holding
+from ..graph.recomputed import regions_of, run_checkpointed
+from ..graph.regions import FunctionCall, calls_in, holding
 from ..spec import TensorSpec
 from ..symbols.size import hint_of
 from .nodes import runs_once
@@ -89,9 +90,16 @@ def replay_inputs(
 
 
 def _read_by_originals(graph: GraphModule) -> list[Node]:
-    """What autograd functions have saved or left on `ctx`."""
+    """What autograd functions have saved or left on `ctx`, and what enters a region that is
+    computed again."""
     calls = [node for node, call in calls_in(graph) if call.original is not None]
-    return [node for call in calls for node in nodes_in((call.args[2], call.args[4]))]
+    left = [node for call in calls for node in nodes_in((call.args[2], call.args[4]))]
+    return left + [node for node in graph.graph.nodes if "enters" in node.meta]
+
+
+def _is_later(node: Node, user: Node) -> bool:
+    """Whether the user is the call of an autograd function that computes nothing from the node."""
+    return isinstance(user.target, FunctionCall) and node not in nodes_in(user.args[1:3])
 
 
 def _is_held(spec: TensorSpec) -> bool:
@@ -118,10 +126,11 @@ class Replay:
         self,
         graph: GraphModule | None,
         partition: Partition,
-        tell: Callable[[], None] | None = None,
+        tell: Callable[[bool], None] | None = None,
         like: GraphModule | None = None,
     ) -> None:
-        """Made in the modes that the graph was traced in. `tell` is called before each replay.
+        """Made in the modes that the graph was traced in. `tell` is called before each
+        replay: whether it is one because what the backward relies on has changed.
         `like`: the same graph at other sizes, where there is none yet.
         """
         self._graph: Callable[[], GraphModule | None] = lambda: graph
@@ -145,12 +154,11 @@ class Replay:
         """`held`: of the call, where autograd functions run the backward that the program wrote."""
         differentiable = torch.is_grad_enabled()
         if self._tell is not None:
-            self._tell()
+            self._tell(held is not None)
         with torch.enable_grad():
-            inputs = self._take(values)
+            inputs = self._take(values, held is not None)
         with_tangents = [n for n, tangent in enumerate(tangents) if tangent is not None]
-        with holding(held, outdated=True):
-            outputs = self._run(inputs)
+        outputs = self._run(inputs, held)
         results = [self._result(outputs, n) for n in with_tangents]
         # What torch.autograd.grad calls, which imports sympy first (0.3 s).
         gradients: Tensors = torch.autograd.Variable._execution_engine.run_backward(
@@ -164,11 +172,13 @@ class Replay:
         )
         return gradients
 
-    def _take(self, values: Tensors) -> list[torch.Tensor]:
+    def _take(self, values: Tensors, is_outdated: bool) -> list[torch.Tensor]:
         """The graph's inputs. Each is a tensor of its own, so that a gradient for it has nothing of
         what flows to it through another input that was computed from it.
         """
-        lost = [needed for needed, value in zip(self._needed, values, strict=True) if value is None]
+        spare = self._read_later() if is_outdated else set[int]()
+        pairs = zip(self._needed, values, strict=True)
+        lost = [needed for needed, value in pairs if value is None and needed.index not in spare]
         if lost:
             size = sum(hint_of(self._inputs[needed.index].nbytes) for needed in lost)
             raise DoubleBackward(
@@ -185,12 +195,26 @@ class Replay:
             for i, spec in enumerate(self._inputs)
         ]
 
-    def _run(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def _read_later(self) -> set[int]:
+        """The inputs that no call but the backwards of autograd functions reads: those have them
+        from what the call holds, as they are now.
+        """
+        graph = self._graph()
+        holders = [] if graph is None else _placeholders(graph)
+        return {i for i, node in enumerate(holders) if all(_is_later(node, u) for u in node.users)}
+
+    def _run(
+        self, inputs: Sequence[torch.Tensor], held: tuple[Any, ...] | None
+    ) -> Sequence[torch.Tensor]:
         graph = self._graph()
         if graph is None:
             raise DoubleBackward("its graph is not known")
-        with self._modes.again():
-            outputs: Sequence[torch.Tensor] = graph.forward(*inputs)
+        with self._modes.again(), holding(held, outdated=True):
+            outputs: Sequence[torch.Tensor]
+            if held is not None and regions_of(graph):
+                outputs = run_checkpointed(graph, inputs, held)
+            else:
+                outputs = graph.forward(*inputs)
         return outputs
 
     def _result(self, outputs: Sequence[torch.Tensor], tangent: int) -> torch.Tensor:

@@ -21,6 +21,7 @@ from torch.fx import GraphModule
 
 from ..errors import CompileFailed, DoubleBackward
 from ..extension import runtime_module
+from ..graph.recomputed import regions_of
 from ..graph.regions import calls_in
 from ..spec import TensorSpec, has_loose_strides
 from ..symbols.compiled import SizeCode
@@ -52,7 +53,7 @@ def make_callable(
     forward: Executable,
     backward: Once | Callable[[GraphModule], Executable] | None = None,
     source: GraphModule | None = None,
-    tell: Callable[[], None] | None = None,
+    tell: Callable[[bool], None] | None = None,
 ) -> Executable:
     """`backward` makes the executable of a backward graph; None: torch interprets it. `source`: the
     torch-level graph, for backwards that are differentiated; `tell` is called when there is one.
@@ -91,7 +92,7 @@ class SizedShell:
         partition: Partition,
         symbols: Sequence[Symbol],
         graph: GraphModule,
-        tell: Callable[[], None],
+        tell: Callable[[bool], None],
     ) -> None:
         """`symbols`: in the order of their values; `graph`: the torch-level one."""
         self._needs_nothing = _needs_nothing(partition)
@@ -203,8 +204,10 @@ def _numbers(partition: Partition, graph: GraphModule | None) -> dict[str, Any]:
 
 def _checks(graph: GraphModule | None) -> tuple[Callable[..., bool], ...]:
     """Whether what the backwards of autograd functions rely on holds."""
-    originals = (call.original for _, call in calls_in(graph)) if graph is not None else ()
-    return tuple(one.holds for one in originals if one is not None and one.holds is not None)
+    if graph is None:
+        return ()
+    later = (*(call.original for _, call in calls_in(graph)), *regions_of(graph))
+    return tuple(one.holds for one in later if one is not None and one.holds is not None)
 
 
 def _left_out(partition: Partition) -> list[TensorSpec]:

@@ -13,6 +13,7 @@ not change any more, nor may the program see it after the frame.
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
@@ -147,8 +148,12 @@ class BackwardFacts:
         return made
 
     def _names(self, names: GlobalsValue) -> GlobalsValue:
-        if names.source is None:
-            raise self.refused("it reads globals that no function leads to")
+        if names.source is None:  # of a module that the frame knows as such
+            name = names.live.get("__name__")
+            module = sys.modules.get(name) if isinstance(name, str) else None
+            if module is None or vars(module) is not names.live:
+                raise self.refused("it reads globals that no function leads to")
+            return GlobalsValue.of_module(module, ImportedModule(str(name)))
         held = Held(self._held.index(names.source), "globals()")
         return GlobalsValue.at(names.live, held)
 
@@ -251,6 +256,10 @@ class BackwardFacts:
 
         return make, tuple(self._left)
 
+    def rebuilt(self, values: Sequence[Value]) -> tuple[Make, tuple[Any, ...]]:
+        """What makes a list of these objects, and the tensors and sizes that it takes for that."""
+        return self._gathered(list, values), tuple(self._left)
+
     def _maker(self, value: Value) -> Make:
         value = _known(value)
         if isinstance(value, DimensionValue | ScalarValue):
@@ -296,7 +305,7 @@ class BackwardFacts:
                     self._gathered(list, value.keys()),
                     self._gathered(list, value.values()),
                 )
-                return lambda left, held: dict(zip(keys(left, held), values(left, held)))
+                return lambda left, held: dict(zip(keys(left, held), values(left, held), strict=True))
         constant = value.as_constant(self._machine)
         return lambda left, held: constant
 
