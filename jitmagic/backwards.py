@@ -92,8 +92,8 @@ def tell_of_replay(record: Recording, is_outdated: bool = False) -> None:
         tell_once(
             record,
             "outdated",
-            f"the backward of {record.name} reads Python's state (an attribute, a variable, a mode), "
-            "which has changed between forward and backward: such backwards run op by op",
+            f"the backward of {record.name} reads Python's state (an attribute, a variable, a "
+            "mode), which has changed since the forward: such backwards run op by op",
         )
         return
     tell_once(

@@ -25,8 +25,8 @@ from torch.fx import GraphModule, Node
 from ..errors import DoubleBackward
 from ..graph.autocast import Autocast, autocast_as, read_autocast
 from ..graph.concrete import Values, spec_at
-from ..graph.raising import may_raise_on_data
 from ..graph.nested import nodes_in
+from ..graph.raising import may_raise_on_data
 from ..graph.reach import ancestors
 from ..graph.recomputed import regions_of, run_checkpointed
 from ..graph.regions import FunctionCall, calls_in, holding

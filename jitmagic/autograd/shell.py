@@ -85,7 +85,7 @@ def _needs_nothing(partition: Partition) -> bool:
 class SizedShell:
     """`make_callable` of a partition with Sizes, once for all values of their symbols."""
 
-    __slots__ = ("_computes", "_needs_nothing", "_partition", "_replay", "_symbols")
+    __slots__ = ("_computes", "_graph", "_needs_nothing", "_partition", "_replay", "_symbols")
 
     def __init__(
         self,

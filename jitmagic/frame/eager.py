@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
+from .. import _frame
 from ..bytecode import FrameSnapshot
 from ..guards.guard import Guard
 from ..guards.state import read_state
 from ..records import Eager, Outcome
 from .ledger import Variant
-from .native import Entry, GuardProgram, _frame, lower_guards
+from .native import Entry, GuardProgram, lower_guards
 from .skip import frame_reader
 
 __all__ = ["before_trace", "eager_entry", "entry_like", "under_mode"]

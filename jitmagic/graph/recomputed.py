@@ -83,7 +83,7 @@ class _Run(Interpreter):
         function, *args = rerun.make(given, self._held)
         count = len(args) - len(rerun.names)
         named = dict(zip(rerun.names, args[count:], strict=True))
-        # torch.utils.checkpoint.checkpoint runs this generator to its yield, the function, the rest.
+        # checkpoint() runs this generator to its yield, then the function, then the rest.
         generator: Iterator[None] = checkpoint._checkpoint_without_reentrant_generator(
             function, rerun.keeps_draws, checkpoint.noop_context_fn, "default", False, True,
             *args[:count], **named,

@@ -90,10 +90,19 @@ class Original:
     guards: tuple[Any, ...]
     holds: Callable[[tuple[Any, ...]], bool] | None = None
 
+    def is_wanted(self, ctx: Any) -> bool:
+        """Whether the region does not say what the backward is now."""
+        if ctx.held is None or self.holds is None:
+            return False
+        return bool(ctx.outdated or not self.holds(ctx.held))
+
     def run(self, ctx: Any, gradients: Tensors) -> tuple[Any, ...]:
         """The gradients, one for each of the call's inputs."""
         function, attributes = self.make(ctx.left, ctx.held)
-        answer = function.backward(_Context(ctx, attributes), *gradients)
+        base = torch.autograd.Function
+        is_vjp = function.vjp is not base.vjp  # type: ignore[attr-defined]
+        backward = function.vjp if is_vjp else function.backward
+        answer = backward(_Context(ctx, attributes), *gradients)
         made: tuple[Any, ...] = answer if isinstance(answer, tuple) else (answer,)
         return made[: len(ctx.needs_input_grad) - 1]
 
@@ -185,10 +194,8 @@ class FunctionCall:
 
     def _backward(self, ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
         assert self.backward is not None
-        original = self.original
-        if ctx.held is not None and original is not None and original.holds is not None:
-            if ctx.outdated or not original.holds(ctx.held):
-                return (*original.run(ctx, gradients), None)
+        if (original := self.original) is not None and original.is_wanted(ctx):
+            return (*original.run(ctx, gradients), None)
         groups = {"gradient": gradients, "saved": ctx.saved_tensors, "captured": ctx.captured}
         return (*self.backward.run(groups), None)
 

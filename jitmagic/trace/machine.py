@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import CodeType
-from typing import Any
 
 from ..bytecode.snapshot import FrameSnapshot
 from ..errors import UserLine
@@ -44,6 +42,7 @@ from .dead_calls import check_dead_calls
 from .effects import EffectLog, ExitBuilder, distinct_objects
 from .graph_notes import GraphNotes
 from .input_memory import check_histories
+from .knowledge import Knowledge
 from .library_files import is_library
 from .mortals import check_held, held_names, lets_callee_hold
 from .opcodes.registry import Returned, Signal, handler_for
@@ -58,7 +57,7 @@ from .restarts import (
 )
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .rolled import UNROLLED, Loops, check_head
-from .state import Frame, GuardBook, Program, program_of
+from .state import Frame, Program, program_of
 from .suspended import suspended
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_undecided, with_constants
 from .undo import can_assert
@@ -80,8 +79,6 @@ __all__ = ["Machine", "trace"]
 
 assert inventory.MODULES  # importing it registers all handlers and values
 
-# What a machine knows of objects; a backward, which runs later, is followed without that knowledge.
-_KNOWN = ("memo", "book", "classes", "globals", "keys", "found")
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 
@@ -162,17 +159,10 @@ class Machine:
         self.frames: list[Frame] = []
         self.stop = stop
         self._programs = programs
-        self._book = GuardBook()
-        # By id. The objects are held with their values: an id is unique only among living ones.
-        self._memo: dict[int, tuple[object, Value]] = {}
-        self._classes: dict[type, ClassValue] = {}
-        self._globals: dict[int, GlobalsValue] = {}
+        self.known = Knowledge()
         self._generators: list[GeneratorValue] = []
-        self._keys: dict[int, Value] = {}  # what is a key by its identity
-        self._found: list[tuple[Lazy, Source]] = []  # attributes and names that were there
         self._hooks: list[Callable[[Builder], None]] = []
-        self._anew: BackwardFacts | None = None  # of the backward that is being followed
-        self._aside: dict[str, Any] = {}  # what the machine knew before, meanwhile
+        self.later: BackwardFacts | None = None  # of what runs later and is being followed
         self._steps = 0
         self._step_mark = 0  # how many guards there were when the root's instruction began
         self._first_loop: int | None = None
@@ -224,7 +214,7 @@ class Machine:
         step: int | None = None,
         mark: int | None = None,
     ) -> Restart:
-        because = () if mark is None else self._book.led_to(reason, self._step_mark, mark)
+        because = () if mark is None else self.known.book.led_to(reason, self._step_mark, mark)
         if step is None:
             step = self.step
             # A loop too long to unroll ends the graph at its second round, not wherever the limit
@@ -254,20 +244,20 @@ class Machine:
             where = None if lost.reason else self.root.line()
             # The value cannot be rebuilt in Python: the graph has to end before it was created.
             raise Restart(Stop(lost.born, reason, where)) from None
-        for found, source in self._found:
+        for found, source in self.known.found:
             if found.real is None:  # that it is there may be all that the program asked
                 self.guard(TypeIs(source, type(found.obj)))
         # Writes are replayed object by object. Where two paths led to two objects and lead to one
         # in a later call, that would lose a write; so would two keys that become one.
-        seen = [value for _, value in self._memo.values()]
+        seen = [value for _, value in self.known.memo.values()]
         distinct_objects(self, list(self.effects.mutated.values()), seen)
-        distinct_objects(self, list(self._keys.values()), list(self._keys.values()))
+        distinct_objects(self, list(self.known.keys.values()), list(self.known.keys.values()))
         because = self.stop.because if self.stop and isinstance(exit_, Break) else ()
         self.guard(*because)
         name = self.snapshot.name
         casts = self.notes.casts_behind(self.written_behind)
         graph, inputs = self.notes.finish(name)
-        guards = self._book.finish(self.entry_state)
+        guards = self.known.book.finish(self.entry_state)
         constants = (*self.symbols.constants.values(), *self.symbols.counted())
         rest = self._instructions, self.graph.written(), because, constants, self.effects.lock
         held = tuple(self.notes.of(HeldObjects))
@@ -337,7 +327,7 @@ class Machine:
             self._begin_step()
         self._instructions += 1
         # The guards behind `mark` are what this instruction read: a break rests on those facts.
-        instruction, mark = frame.instruction, len(self._book)
+        instruction, mark = frame.instruction, len(self.known.book)
         frame.next = frame.at + 1
         try:
             if self._instructions > self.options.unroll_limit:
@@ -357,7 +347,7 @@ class Machine:
 
     def _begin_step(self) -> None:
         self._steps += 1
-        self._step_mark = len(self._book)
+        self._step_mark = len(self.known.book)
         if self.stop is not None and self._steps == self.stop.step:
             raise Reached
         check_held(self)
@@ -392,13 +382,11 @@ class Machine:
 
     def guard(self, *guards: Guard) -> None:
         for guard in guards:
-            book = self._book
-            if self._anew is not None:
-                book = self._anew.book_for(guard, self._aside["book"])
+            book = self.known.book if self.later is None else self.later.book_for(guard)
             book.add(guard, self.where)
 
     def relies_on(self, guard: Guard) -> bool:
-        return guard in self._book
+        return guard in self.known.book
 
     def where(self) -> UserLine:
         return next(self._lines())
@@ -413,69 +401,17 @@ class Machine:
                 yield frame.line()
         yield self.root.line()
 
-    def backward_facts(self, name: str) -> BackwardFacts:
-        """Of an autograd function called now."""
-        values = {id(value): obj for obj, value in self._memo.values()}
-        return BackwardFacts(self, name, values)
-
-    @property
-    def is_looking_anew(self) -> bool:
-        return self._anew is not None
-
-    @contextmanager
-    def look_anew(self, facts: BackwardFacts) -> Iterator[None]:
-        """A block that follows what runs later than the frame. What it reads of objects is noted in
-        `facts`, and guarded.
-        """
-        mark, varying = len(self._book), self.symbols.varying
-        self._aside = {name: getattr(self, f"_{name}") for name in _KNOWN}
-        self._take({name: getattr(facts, name) for name in _KNOWN})
-        self._anew = facts
-        self.symbols.varying = None if varying is None else frozenset()
-        try:
-            yield
-        except GraphBreak as broken:
-            broken.mark = mark
-            raise
-        finally:
-            self._anew, self.symbols.varying = None, varying
-            self._take(self._aside)
-            self.guard(*facts.close())
-
-    @contextmanager
-    def look_back(self) -> Iterator[None]:
-        """Within `look_anew`: a block that is about objects as the frame knows them."""
-        anew, self._anew = self._anew, None
-        known = {name: getattr(self, f"_{name}") for name in _KNOWN}
-        self._take(self._aside)
-        try:
-            yield
-        finally:
-            self._take(known)
-            self._anew = anew
-
-    def _take(self, known: Mapping[str, Any]) -> None:
-        for name, value in known.items():
-            setattr(self, f"_{name}", value)
-
-    def has_changed(self, objects: Container[int], namespaces: Container[int]) -> bool:
-        """Whether the traced code has written to any of these, by id."""
-        changed = set(self.effects.mutated)
-        return any(
-            at in objects and id(value) in changed for at, (_, value) in self._memo.items()
-        ) or any(at in namespaces and names.written for at, names in self._globals.items())
-
     def wrap(self, obj: object, source: Source) -> Value:
-        if self._anew is not None and (tensor := self._anew.tensor(obj, source)) is not None:
+        if self.later is not None and (tensor := self.later.tensor(obj, source)) is not None:
             return tensor
         kind = type(obj)
         if kind in ATOMS:  # by value: whether two equal ints are one object must not be guarded
             return wrap_object(self, obj, source)
-        known = self._memo.get(id(obj))
+        known = self.known.memo.get(id(obj))
         if known is not None:
             return self._reached_again(obj, known[1], source)
         value = wrap_object(self, obj, source)
-        self._memo[id(obj)] = obj, value
+        self.known.memo[id(obj)] = obj, value
         return value
 
     def _reached_again(self, obj: object, value: Value, source: Source) -> Value:
@@ -492,12 +428,12 @@ class Machine:
     def lazy(self, obj: object, source: Source, *, certain: bool = True) -> Value:
         value = Lazy(obj, source, certain)
         if not certain:
-            self._found.append((value, source))
+            self.known.found.append((value, source))
         return value
 
     def keep_apart(self, value: Value) -> None:
         if value.source is not None:
-            self._keys[id(value)] = value
+            self.known.keys[id(value)] = value
 
     def constant(self, obj: object) -> Value:
         return fresh_value(self, obj)
@@ -509,8 +445,8 @@ class Machine:
         return ObservedError(exception)
 
     def class_of(self, kind: type, source: Source | None) -> ClassValue:
-        if (cls := self._classes.get(kind)) is None:
-            cls = self._classes[kind] = class_value(kind, source)
+        if (cls := self.known.classes.get(kind)) is None:
+            cls = self.known.classes[kind] = class_value(kind, source)
         if cls.source is None:  # named by the tracer first, read by the program now
             cls.source = source
         return cls
@@ -518,9 +454,9 @@ class Machine:
     def globals_of(
         self, namespace: dict[str, object], make: Callable[[], GlobalsValue]
     ) -> GlobalsValue:
-        if id(namespace) not in self._globals:
-            self._globals[id(namespace)] = make()
-        return self._globals[id(namespace)]
+        if id(namespace) not in self.known.globals:
+            self.known.globals[id(namespace)] = make()
+        return self.known.globals[id(namespace)]
 
     def rely_on_autocast(self) -> AutocastRest:
         rest = read_autocast_rest()

@@ -25,6 +25,7 @@ from ..breaks import BackwardRefused, GraphBreak, RefusedTorchCall, TorchCallFai
 from ..effects import EffectLog
 from ..input_memory import check_written_inputs
 from ..region import RegionBuilder
+from ..values.backward_facts import BackwardFacts
 from ..values.base import Args, Kwargs, Machine, ObservedError, Value
 from ..values.binding import bind_arguments
 from ..values.class_facts import NOTHING, guard_attribute
@@ -33,6 +34,7 @@ from ..values.constants import ConstantValue
 from ..values.contexts import set_grad_mode
 from ..values.function_context import FunctionContext
 from ..values.functions import CellValue, FunctionValue
+from ..values.remade import Remaker
 from ..values.sequences import TupleValue
 from ..values.tensor import TensorValue, lift
 from .registry import handles
@@ -232,16 +234,17 @@ class _Call:
         self, call: FunctionCall, made: Sequence[Node | None]
     ) -> tuple[tuple[Node, ...], tuple[Any, ...]]:
         """Give the call its backward. What that captures, and what is left on `ctx`."""
-        if self.machine.is_looking_anew:  # within the backward of another, at the time of that
+        if self.machine.later is not None:  # within the backward of another, at the time of that
             call.backward, captured = self._region(made, self.cls)
             return captured, ()
-        facts = self.machine.backward_facts(self.name)
-        with self.machine.look_anew(facts):
+        facts = BackwardFacts(self.machine, self.name)
+        with facts.followed():
             cls = facts.anew(self.cls).realize(self.machine)
             self.context.anew = facts.anew
             call.backward, captured = self._region(made, cls)
             facts.check_copies()
-            make, left = facts.original(self.cls, self.context.attributes)
+            remaker = Remaker(self.machine, facts)
+            make, left = remaker.original(self.cls, self.context.attributes)
         call.original = Original(make, facts.guards)
         return captured, left
 

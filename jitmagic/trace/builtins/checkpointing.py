@@ -18,9 +18,11 @@ from torch.utils import checkpoint
 from ...graph.memory import storage_of
 from ...graph.recomputed import Recomputed, Rerun
 from ..breaks import GraphBreak, RefusedTorchCall
+from ..values.backward_facts import BackwardFacts
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.dimensions import DimensionValue
 from ..values.mappings import DictValue
+from ..values.remade import Remaker
 from ..values.sequences import ListValue, TupleValue
 from ..values.tensor import TensorValue
 from .registry import handles
@@ -44,7 +46,7 @@ def _checkpoint(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         raise _refused(f"{what} asks for what is done in backward alone")
     before, changes = list(machine.graph.graph.nodes), machine.effects.changes
     keeps_draws = bool(same_draws.as_constant(machine))
-    if machine.is_looking_anew:
+    if machine.later is not None:
         result, region = args[0].realize(machine).call(machine, args[1:], given), Recomputed(None)
     else:
         result, region = _followed(machine, args, given, keeps_draws)
@@ -61,9 +63,9 @@ def _followed(
     machine: Machine, args: Args, given: Kwargs, keeps_draws: bool
 ) -> tuple[Value, Recomputed]:
     """What the function returns, and how backward can run it again."""
-    facts = machine.backward_facts(_NAME)
+    facts = BackwardFacts(machine, _NAME)
     names = list(given)
-    with machine.look_anew(facts):
+    with facts.followed():
         function, *rest = [facts.anew(arg) for arg in (*args, *given.values())]
         positional, named = rest[: len(args) - 1], rest[len(args) - 1 :]
         result = function.realize(machine).call(
@@ -71,7 +73,7 @@ def _followed(
         )
         result = _of_tensors(machine, result.realize(machine))
         facts.check_copies()
-        make, left = facts.rebuilt([*args, *given.values()])
+        make, left = Remaker(machine, facts).rebuilt([*args, *given.values()])
     if facts.is_stale:
         raise _refused("it reads what the frame has changed")
     if not all(isinstance(node, Node) for node in left):
@@ -90,7 +92,10 @@ def _of_tensors(machine: Machine, result: Value) -> Value:
         return ListValue([_of_tensors(machine, item) for item in result.realized(machine)])
     if isinstance(result, DictValue) and result.source is None and result.kind is dict:
         pairs = [
-            (_of_tensors(machine, key.realize(machine)), _of_tensors(machine, value.realize(machine)))
+            (
+                _of_tensors(machine, key.realize(machine)),
+                _of_tensors(machine, value.realize(machine)),
+            )
             for key, value in result.pairs.values()
         ]
         return DictValue.of(machine, pairs)

@@ -1,9 +1,9 @@
 """What the backward of an autograd function relies on of Python's state when it runs.
 
-Comes in: what the forward left on `ctx`, and the class. Goes out: the same as values that are looked
-at anew, from the objects that a call holds for its backwards (`Held`, guards/source.py); the facts
-that were read of them, which are guards of the frame as well as of each backward; and how to make
-`ctx` again for the backward that the program wrote, which runs where such a fact does not hold.
+Comes in: what the forward left on `ctx`, and the class. Goes out: the same as values that are
+looked at anew, from the objects that a call holds for its backwards (`Held`, guards/source.py), and
+the facts that were read of them: guards of the frame as well as of each backward. Where such a fact
+does not hold the backward that the program wrote runs, with a `ctx` made again (remade.py).
 
 The same object is another value in a backward than in the frame: what the frame has read of it says
 nothing of a later time. What the frame writes is not seen: a fact that it changes does not hold
@@ -14,8 +14,9 @@ not change any more, nor may the program see it after the frame.
 from __future__ import annotations
 
 import sys
-import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import fields, replace
 from typing import Any
 
@@ -34,23 +35,25 @@ from ...guards.guard import (
 from ...guards.kinds import KINDS
 from ...guards.source import Builtin, Global, Held, ImportedModule, Source, describe
 from ..breaks import BackwardRefused, GraphBreak
+from ..knowledge import Knowledge
 from ..state import GuardBook
 from .base import Builder, Lazy, Machine, Unrestorable, Value
 from .callables import BuiltinValue
+from .class_facts import attribute_of_class
 from .classes import ClassValue
 from .constants import ConstantValue
 from .dimensions import DimensionValue
 from .functions import BoundMethodValue, CellValue, FunctionValue
+from .instances import InstanceValue
+from .made_modules import MadeModuleValue
 from .mappings import DictValue
 from .namespaces import GlobalsValue
 from .scalars import ScalarValue
 from .sequences import ListValue, SizeValue, TupleValue
+from .sets import SetValue
 from .tensor import TensorValue
 
-__all__ = ["BackwardFacts", "check_read_state"]
-
-Make = Callable[[Sequence[Any], tuple[Any, ...]], Any]
-"""Makes an object from what a call left on `ctx` and the objects that it holds."""
+__all__ = ["BackwardFacts", "HeldObjects", "check_read_state", "known"]
 
 # What is relied on of tensors and sizes is a fact of the call: it is the frame's alone.
 _OF_CALL = (TensorMatch, SizesRelate, NumbersRelate, NoOverlap, InRange)
@@ -69,27 +72,19 @@ class _AllFacts(list["BackwardFacts"]):
 
 
 class BackwardFacts:
-    """Those of one call of an autograd function. While the machine looks at objects anew
-    (`Machine.look_anew`) the fields up to `found` stand in for its own.
-    """
+    """Those of one call of an autograd function, or of a region that is computed again."""
 
-    def __init__(self, machine: Machine, name: str, values: dict[int, object]) -> None:
-        """`values`: the objects of the frame's values, by the ids of these."""
-        self.memo: dict[int, tuple[object, Value]] = {}
-        self.book = GuardBook()
-        self.classes: dict[type, ClassValue] = {}
+    def __init__(self, machine: Machine, name: str) -> None:
+        self.known = Knowledge()
         live = machine.snapshot.globals
-        self.globals = {id(live): GlobalsValue.of_root(live)}
-        self.keys: dict[int, Value] = {}
-        self.found: list[tuple[Lazy, Source]] = []
+        self.known.globals[id(live)] = GlobalsValue.of_root(live)
         self.guards: tuple[Guard, ...] = ()  # what a backward relies on, at the end
-        self._machine, self._name, self._values = machine, name, values
-        self._born = machine.step
+        self._machine, self._name, self._born = machine, name, machine.step
+        self._frame: Knowledge = machine.known
         self._held = machine.notes.root.of(HeldObjects)
         self._anew: dict[int, tuple[Value, Value]] = {}  # by the frame's value
-        self._own: list[tuple[Value, list[int]]] = []  # made by the frame: contents when copied
-        self._copies: list[tuple[Value, list[int]]] = []
-        self._left: list[Any] = []  # tensors and numbers: nodes, or Sizes
+        self._own: list[tuple[Value, list[Value]]] = []  # made by the frame: contents when copied
+        self._copies: list[tuple[Value, list[Value]]] = []
         machine.notes.root.of(_AllFacts).append(self)
         machine.at_exit(self._check_exit)
 
@@ -97,7 +92,7 @@ class BackwardFacts:
 
     def anew(self, value: Value) -> Value:
         """What a value of the frame is in the backward."""
-        value = _known(value)
+        value = known(value)
         if id(value) not in self._anew:
             self._anew[id(value)] = value, self._made_anew(value)
         return self._anew[id(value)][1]
@@ -135,6 +130,10 @@ class BackwardFacts:
             case DictValue() if value.kind is dict:
                 pairs = [(self.anew(key), self.anew(one)) for key, one in value.pairs.values()]
                 return self._copy(value, DictValue.of(machine, pairs))
+            case SetValue() if value.kind is set:
+                return self._copy(value, SetValue.of(machine, map(self.anew, value.parts())))
+            case InstanceValue() if _can_be_made(value):
+                return self._copy(value, self._instance(value))
         if value.is_constant(machine):
             return machine.constant(value.as_constant(machine))
         raise self.refused(f"the forward leaves it a {value.describe()}")
@@ -147,6 +146,12 @@ class BackwardFacts:
         made.closure = tuple(self.anew(cell) for cell in value.closure)
         return made
 
+    def _instance(self, value: InstanceValue) -> InstanceValue:
+        made = copy(value)
+        made.cls = self.anew(value.cls).realize(self._machine)  # type: ignore[assignment]
+        made.attrs = {name: one and self.anew(one) for name, one in value.attrs.items()}
+        return made
+
     def _names(self, names: GlobalsValue) -> GlobalsValue:
         if names.source is None:  # of a module that the frame knows as such
             name = names.live.get("__name__")
@@ -157,19 +162,20 @@ class BackwardFacts:
         held = Held(self._held.index(names.source), "globals()")
         return GlobalsValue.at(names.live, held)
 
-    def _copy(self, value: Value, copy: Value) -> Value:
+    def _copy(self, value: Value, made: Value) -> Value:
         self._own.append((value, _contents(value)))
-        self._copies.append((copy, _contents(copy)))
-        return copy
+        self._copies.append((made, _contents(made)))
+        return made
 
     def _object_of(self, value: Value) -> Any:
         if isinstance(value, Lazy):
             return value.obj
         if isinstance(value, ConstantValue):
             return value.value
-        if id(value) not in self._values:
+        live = getattr(value, "live", None) or self._frame.object_of(value)
+        if live is None:
             raise self.refused(f"the forward leaves it a {value.describe()}")
-        return self._values[id(value)]
+        return live
 
     def tensor(self, obj: object, source: Source) -> Value | None:
         """A tensor that the backward comes across is the frame's; None: it is none. The path must
@@ -178,7 +184,7 @@ class BackwardFacts:
         if not isinstance(obj, torch.Tensor):
             return None
         path = self._moved(source)
-        with self._machine.look_back():
+        with _looking(self._machine, self._frame, None):
             value = self._machine.wrap(obj, path)
         held = Held(self._held.index(path), describe(path))
         if source != held:
@@ -187,21 +193,37 @@ class BackwardFacts:
 
     # -- facts -----------------------------------------------------------------------------------
 
-    def book_for(self, guard: Guard, of_frame: GuardBook) -> GuardBook:
+    def book_for(self, guard: Guard) -> GuardBook:
         """Where a fact that the backward relies on is noted."""
         if isinstance(guard, _OF_CALL):
-            return of_frame
+            return self._frame.book
         for source in KINDS[type(guard)].sources(guard):
             if not isinstance(_root(source), _ROOTS):
                 raise self.refused(f"it reads {describe(source)}")
-        return self.book
+        return self.known.book
 
-    def close(self) -> tuple[Guard, ...]:
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """A block that follows what runs later. The facts that it reads are the frame's too."""
+        machine, mark = self._machine, len(self._frame.book)
+        varying = machine.symbols.varying  # a number that varies would be one of the forward
+        machine.symbols.varying = None if varying is None else frozenset()
+        try:
+            with _looking(machine, self.known, self):
+                yield
+        except GraphBreak as broken:
+            broken.mark = mark
+            raise
+        finally:
+            machine.symbols.varying = varying
+            machine.guard(*self._close())
+
+    def _close(self) -> tuple[Guard, ...]:
         """The facts, as guards of the frame."""
-        for found, source in self.found:
+        for found, source in self.known.found:
             if found.real is None:
-                self.book.add(TypeIs(source, type(found.obj)), self._machine.where)
-        _, *guards = self.book.finish(self._machine.entry_state)
+                self.known.book.add(TypeIs(source, type(found.obj)), self._machine.where)
+        _, *guards = self.known.book.finish(self._machine.entry_state)
         self.guards = tuple(guards)
         return tuple(self._moved(guard) for guard in guards)
 
@@ -216,7 +238,7 @@ class BackwardFacts:
 
     def check_copies(self) -> None:
         """Raise GraphBreak where the backward has changed an object that the frame made."""
-        if any(_contents(copy) != contents for copy, contents in self._copies):
+        if any(_has_changed(made, contents) for made, contents in self._copies):
             raise self.refused("it has side effects")
         if any(_root(entry.source) is not None and isinstance(_root(entry.source), Held)
                for entry in self._machine.notes.root.inputs.values()):  # fmt: skip
@@ -228,7 +250,7 @@ class BackwardFacts:
     def _check_exit(self, builder: Builder) -> None:
         """Raise Unrestorable where an object that the frame made has changed since, or may."""
         for value, contents in self._own:
-            if _contents(value) != contents or builder.tells(value):
+            if _has_changed(value, contents) or builder.tells(value):
                 why = f"the forward leaves it a {value.describe()} that may change later"
                 reason = BackwardRefused.of(name=self._name, why=why)
                 raise Unrestorable("what a backward reads", self._born, reason)
@@ -236,100 +258,26 @@ class BackwardFacts:
     @property
     def is_stale(self) -> bool:
         """Whether the frame has changed what the backward has read."""
-        return self._machine.has_changed(self.memo, self.globals) or any(
-            _contents(value) != contents for value, contents in self._own
+        mutated = self._machine.effects.mutated
+        return self._frame.has_written(self.known, mutated) or any(
+            _has_changed(value, contents) for value, contents in self._own
         )
 
-    # -- `ctx` of the backward that the program wrote --------------------------------------------
 
-    def original(
-        self, cls: ClassValue, attributes: dict[str, Value]
-    ) -> tuple[Make, tuple[Any, ...]]:
-        """What makes the class and the attributes of `ctx`, and the tensors and sizes that it
-        takes for that."""
-        function = self._maker(cls)
-        makers = {name: self._maker(value) for name, value in attributes.items()}
+def _can_be_made(value: InstanceValue) -> bool:
+    """Whether the frame has made a plain object: a record of attributes and nothing else."""
+    is_plain = type(value) in (InstanceValue, MadeModuleValue) and value.table is None
+    return is_plain and attribute_of_class(value.cls.live, "__new__") is object.__new__
 
-        def make(left: Sequence[Any], held: tuple[Any, ...]) -> Any:
-            named = {name: maker(left, held) for name, maker in makers.items()}
-            return function(left, held), named
 
-        return make, tuple(self._left)
-
-    def rebuilt(self, values: Sequence[Value]) -> tuple[Make, tuple[Any, ...]]:
-        """What makes a list of these objects, and the tensors and sizes that it takes for that."""
-        return self._gathered(list, values), tuple(self._left)
-
-    def _maker(self, value: Value) -> Make:
-        value = _known(value)
-        if isinstance(value, DimensionValue | ScalarValue):
-            return self._number(value)
-        if value.source is not None:
-            held = self._held.index(value.source)
-            return lambda left, held_: held_[held]
-        if isinstance(value, TensorValue):
-            return self._taken(value.node)
-        return self._maker_of_own(value)
-
-    def _number(self, value: DimensionValue | ScalarValue) -> Make:
-        if isinstance(value, DimensionValue):
-            return self._taken(value.size)
-        if value.node is None:
-            raise self.refused("the forward leaves it a number")
-        take, kind = self._taken(value.node), value.kind
-        return lambda left, held: kind(take(left, held))
-
-    def _taken(self, node: Any) -> Make:
-        place = len(self._left)
-        self._left.append(node)
-        return lambda left, held: left[place]
-
-    def _maker_of_own(self, value: Value) -> Make:
-        match value:
-            case ConstantValue(value=constant) | BuiltinValue(obj=constant):
-                return lambda left, held: constant
-            case ClassValue(live=live) | FunctionValue(live=live) if live is not None:
-                return lambda left, held: live
-            case BoundMethodValue():
-                return self._combined(types.MethodType, (value.function, value.owner))
-            case CellValue(contents=contents):
-                return self._combined(types.CellType, () if contents is None else (contents,))
-            case FunctionValue():
-                return self._maker_of_function(value)
-            case TupleValue() if type(value) in (TupleValue, SizeValue):
-                return self._gathered(value.kind, value.items)
-            case ListValue():
-                return self._gathered(list, value.items)
-            case DictValue():
-                keys, values = (
-                    self._gathered(list, value.keys()),
-                    self._gathered(list, value.values()),
-                )
-                return lambda left, held: dict(zip(keys(left, held), values(left, held), strict=True))
-        constant = value.as_constant(self._machine)
-        return lambda left, held: constant
-
-    def _combined(self, function: Callable[..., Any], parts: Sequence[Value]) -> Make:
-        makers = [self._maker(part) for part in parts]
-        return lambda left, held: function(*(maker(left, held) for maker in makers))
-
-    def _gathered(self, kind: Callable[..., Any], parts: Sequence[Value]) -> Make:
-        makers = [self._maker(part) for part in parts]
-        return lambda left, held: kind([maker(left, held) for maker in makers])
-
-    def _maker_of_function(self, value: FunctionValue) -> Make:
-        code, names, name = value.code, value.globals.live, value.name
-        parts = (value.defaults, value.kwdefaults)
-        defaults, named = (self._maker(part) for part in parts)
-        cells = self._gathered(tuple, value.closure)
-
-        def make(left: Sequence[Any], held: tuple[Any, ...]) -> Any:
-            given = name, defaults(left, held), cells(left, held)
-            made = types.FunctionType(code, names, *given)
-            made.__kwdefaults__ = named(left, held)
-            return made
-
-        return make
+@contextmanager
+def _looking(machine: Machine, known: Knowledge, later: BackwardFacts | None) -> Iterator[None]:
+    before = machine.known, machine.later
+    machine.known, machine.later = known, later
+    try:
+        yield
+    finally:
+        machine.known, machine.later = before
 
 
 def check_read_state(machine: Machine) -> BackwardFacts | None:
@@ -337,14 +285,20 @@ def check_read_state(machine: Machine) -> BackwardFacts | None:
     return next((facts for facts in machine.notes.root.of(_AllFacts) if facts.is_stale), None)
 
 
-def _known(value: Value) -> Value:
+def known(value: Value) -> Value:
     """The value that was looked at, where one was."""
     return value.real if isinstance(value, Lazy) and value.real is not None else value
 
 
-def _contents(value: Value) -> list[int]:
-    """What a container, cell or function of the frame's holds, by identity."""
-    return [id(_known(part)) for part in _parts(value)]
+def _contents(value: Value) -> list[Value]:
+    """What a container, cell or object of the frame's holds."""
+    return list(_parts(value))
+
+
+def _has_changed(value: Value, contents: Sequence[Value]) -> bool:
+    now = _contents(value)
+    pairs = zip(now, contents, strict=False)
+    return len(now) != len(contents) or any(known(a) is not known(b) for a, b in pairs)
 
 
 def _parts(value: Value) -> Iterator[Value]:

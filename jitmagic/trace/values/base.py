@@ -38,8 +38,7 @@ How other modules plug in (each module is named once in trace/inventory.py, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, Protocol
 
 from ...bytecode import FrameSnapshot
@@ -151,6 +150,8 @@ class Machine(Protocol):
     aliased_dicts: AliasedDicts  # dictionaries that are the attributes of something as well
     entry_state: StateFacts  # what the entry is guarded with
     frames: list[Any]  # the Python frames being followed, the root first
+    known: Any  # the Knowledge of objects that are looked at
+    later: Any  # the BackwardFacts of what runs later, while that is followed
     autocast: AutocastRest | None  # what the traced code has made of it (builtins/autocast.py)
 
     @property
@@ -173,22 +174,6 @@ class Machine(Protocol):
 
     def wrap(self, obj: object, source: Source) -> Value:
         """The Value of a live object, guarded by its type."""
-
-    def backward_facts(self, name: str) -> Any:
-        """The BackwardFacts (backward_facts.py) of an autograd function called now."""
-
-    @property
-    def is_looking_anew(self) -> bool:
-        """Whether a backward is being followed."""
-
-    def look_anew(self, facts: Any) -> AbstractContextManager[None]:
-        """A block that follows what runs later than the frame; facts are noted in `facts` too."""
-
-    def look_back(self) -> AbstractContextManager[None]:
-        """Within `look_anew`: a block that is about objects as the frame knows them."""
-
-    def has_changed(self, objects: Container[int], namespaces: Container[int]) -> bool:
-        """Whether the traced code has written to any of these live objects, by id."""
 
     def lazy(self, obj: object, source: Source, *, certain: bool = True) -> Value:
         """A live object not looked at yet. certain=False: the guards so far do not imply that
