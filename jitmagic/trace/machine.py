@@ -61,7 +61,7 @@ from .state import Frame, Program, program_of
 from .suspended import suspended
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_undecided, with_constants
 from .undo import can_assert
-from .values.backward_facts import BackwardFacts, HeldObjects
+from .values.backward_facts import BackwardFacts, HeldObjects, forget_facts
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
 from .values.binding import bind_arguments
 from .values.classes import ClassValue, class_value
@@ -204,6 +204,7 @@ class Machine:
         """Let go of everything: what the user's call was given does not wait for the collector."""
         for generator in self._generators:
             del generator.resume, generator.must_close  # closures over the generator itself
+        forget_facts(self.notes)
         self.symbols.forget()
         vars(self).clear()
 

@@ -122,7 +122,7 @@ def test_a_compiled_function_that_is_checkpointed(reentrant):
 
 
 def test_that_the_original_runs_is_said_once(capsys):
-    compiled = jitmagic.jit(program, options={"notices": "on"})
+    compiled = jitmagic.jit(program, options={"notices": "always"})
     for _ in range(3):
         gradients(compiled, LOSSY["counted"])
     shown = "".join(capsys.readouterr())

@@ -14,6 +14,7 @@ not change any more, nor may the program see it after the frame.
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -35,6 +36,7 @@ from ...guards.guard import (
 from ...guards.kinds import KINDS
 from ...guards.source import Builtin, Global, Held, ImportedModule, Source, describe
 from ..breaks import BackwardRefused, GraphBreak
+from ..graph_notes import GraphNotes
 from ..knowledge import Knowledge
 from ..state import GuardBook
 from .base import Builder, Lazy, Machine, Unrestorable, Value
@@ -43,17 +45,17 @@ from .class_facts import attribute_of_class
 from .classes import ClassValue
 from .constants import ConstantValue
 from .dimensions import DimensionValue
-from .functions import BoundMethodValue, CellValue, FunctionValue
+from .functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
 from .instances import InstanceValue
 from .made_modules import MadeModuleValue
 from .mappings import DictValue
 from .namespaces import GlobalsValue
 from .scalars import ScalarValue
-from .sequences import ListValue, SizeValue, TupleValue
+from .sequences import ListValue, TupleValue
 from .sets import SetValue
 from .tensor import TensorValue
 
-__all__ = ["BackwardFacts", "HeldObjects", "check_read_state", "known"]
+__all__ = ["BackwardFacts", "HeldObjects", "check_read_state", "forget_facts", "known"]
 
 # What is relied on of tensors and sizes is a fact of the call: it is the frame's alone.
 _OF_CALL = (TensorMatch, SizesRelate, NumbersRelate, NoOverlap, InRange)
@@ -123,13 +125,19 @@ class BackwardFacts:
             case CellValue():
                 contents = value.load(machine)
                 return self._copy(value, CellValue(contents and self.anew(contents)))
-            case TupleValue() if type(value) in (TupleValue, SizeValue):
-                return type(value)([self.anew(item) for item in value.items])
+            case TupleValue():
+                made = copy(value)
+                made.items = [self.anew(item) for item in value.items]
+                return made
+            case PartialValue():
+                args = [self.anew(arg) for arg in value.args]
+                named = {name: self.anew(arg) for name, arg in value.kwargs.items()}
+                return PartialValue(self.anew(value.function), args, named)
             case ListValue():
                 return self._copy(value, ListValue([self.anew(item) for item in value.items]))
-            case DictValue() if value.kind is dict:
+            case DictValue() if value.kind in (dict, OrderedDict) and not value.attributes:
                 pairs = [(self.anew(key), self.anew(one)) for key, one in value.pairs.values()]
-                return self._copy(value, DictValue.of(machine, pairs))
+                return self._copy(value, DictValue.of(machine, pairs, value.kind))
             case SetValue() if value.kind is set:
                 return self._copy(value, SetValue.of(machine, map(self.anew, value.parts())))
             case InstanceValue() if _can_be_made(value):
@@ -268,6 +276,12 @@ def _can_be_made(value: InstanceValue) -> bool:
     """Whether the frame has made a plain object: a record of attributes and nothing else."""
     is_plain = type(value) in (InstanceValue, MadeModuleValue) and value.table is None
     return is_plain and attribute_of_class(value.cls.live, "__new__") is object.__new__
+
+
+def forget_facts(notes: GraphNotes) -> None:
+    """Let go of the objects, which does not wait for the collector."""
+    for facts in notes.root.of(_AllFacts):
+        vars(facts).clear()
 
 
 @contextmanager

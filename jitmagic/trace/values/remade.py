@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from .backward_facts import BackwardFacts, HeldObjects, known
@@ -18,11 +19,12 @@ from .callables import BuiltinValue
 from .classes import ClassValue
 from .constants import ConstantValue
 from .dimensions import DimensionValue
-from .functions import BoundMethodValue, CellValue, FunctionValue
+from .functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
 from .instances import InstanceValue
 from .mappings import DictValue
+from .namedtuples import NamedTupleValue
 from .scalars import ScalarValue
-from .sequences import ListValue, SizeValue, TupleValue
+from .sequences import ListValue, TupleValue
 from .sets import SetValue
 from .tensor import TensorValue
 
@@ -94,16 +96,20 @@ class Remaker:
                 return self._combined(types.CellType, () if contents is None else (contents,))
             case FunctionValue():
                 return self._maker_of_function(value)
-            case TupleValue() if type(value) in (TupleValue, SizeValue):
-                return self._gathered(value.kind, value.items)
+            case NamedTupleValue():
+                return self._gathered(partial(tuple.__new__, value.cls.live), value.items)
+            case TupleValue():
+                return self._gathered(value.python_type(self._machine), value.items)
+            case PartialValue():
+                return self._maker_of_partial(value)
             case ListValue():
                 return self._gathered(list, value.items)
-            case DictValue():
+            case DictValue(kind=kind):
                 keys, values = (
                     self._gathered(list, value.keys()),
                     self._gathered(list, value.values()),
                 )
-                return lambda left, held: dict(
+                return lambda left, held: kind(
                     zip(keys(left, held), values(left, held), strict=True)
                 )
             case SetValue():
@@ -132,6 +138,16 @@ class Remaker:
             made = types.FunctionType(code, names, *given)
             made.__kwdefaults__ = named(left, held)
             return made
+
+        return make
+
+    def _maker_of_partial(self, value: PartialValue) -> Make:
+        parts = self._gathered(list, (value.function, *value.args))
+        named = {name: self._maker(arg) for name, arg in value.kwargs.items()}
+
+        def make(left: Sequence[Any], held: tuple[Any, ...]) -> Any:
+            given = {name: maker(left, held) for name, maker in named.items()}
+            return partial(*parts(left, held), **given)
 
         return make
 
