@@ -25,7 +25,7 @@ from .errors import OptionError, TaggingError
 from .frame.dynamic import mark_dynamic, mark_static, mark_unbacked
 from .frame.family import Compiler
 from .frame.handle import Handle, all_handles
-from .frame.hook import Suspended
+from .frame.hook import Suspended, call_with_hooked_callees
 from .frame.native import Entry
 from .frame.tag import (
     handle_of,
@@ -226,19 +226,37 @@ def tagged_copy(fn: Any, options: Mapping[str, Any]) -> Any:
     return tag(original, chosen, _UNLISTED)
 
 
-def disable(fn: Callable[P, R]) -> Callable[P, R]:
-    """A function like `fn` that always runs as plain Python, and everything it calls too."""
+@overload
+def disable(
+    fn: Callable[P, R], /, recursive: bool = ..., *, reason: str | None = ...
+) -> Callable[P, R]: ...
+@overload
+def disable(
+    fn: None = None, /, recursive: bool = ..., *, reason: str | None = ...
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def disable(fn: Any = None, /, recursive: bool = True, *, reason: str | None = None) -> Any:
+    """Return a function like `fn` that always runs as plain Python, and everything it calls too.
+
+    recursive: False compiles what it calls where it is called from compiled code, or tagged itself.
+    reason: said where a graph ends at a call of it.
+    Used with keywords alone it is a decorator. Raises TaggingError for what is not callable.
+    """
+    if fn is None:
+        return functools.partial(disable, recursive=recursive, reason=reason)
     if not callable(fn):
         raise TaggingError(f"{fn!r}", "it is not callable", "disable takes functions and modules")
     original = original_of(fn)
 
     @functools.wraps(original)
-    def plain(*args: P.args, **kwargs: P.kwargs) -> R:
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        if not recursive:
+            return call_with_hooked_callees(original, args, kwargs)
         with Suspended():
-            made: R = original(*args, **kwargs)
-            return made
+            return original(*args, **kwargs)
 
-    plain.__jitmagic_disabled__ = True  # type: ignore[attr-defined]
+    plain.__jitmagic_disabled__ = reason or ""  # type: ignore[attr-defined]
     return plain
 
 

@@ -6,6 +6,7 @@ Goes out: a callable of the graph's inputs, which returns a tuple.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ import torch
 from torch.fx import GraphModule
 
 from .bytecode import FrameSnapshot
-from .errors import CompileFailed
+from .errors import ASSERTION, CompileFailed
 from .graph.autocast import modes_kept
 from .graph.lazy_module import written
 from .graph.python_numbers import in_python
@@ -24,6 +25,8 @@ from .runtime.native import Executable
 from .trace.result import GraphInput
 
 __all__ = ["call_backend", "example_inputs", "interpreted_by_torch"]
+
+_FX_CODE = "<eval_with_key>"  # the file name that torch.fx gives the code of a GraphModule
 
 
 def interpreted_by_torch(gm: GraphModule) -> Executable:
@@ -46,13 +49,25 @@ def call_backend(
 
 
 def _as_tuple(run: Callable[..., Any]) -> Executable:
-    """Backends may return a list or a tuple."""
+    """Backends may return a list or a tuple. The user sees what their code raises."""
 
     def call(*inputs: Any) -> tuple[Any, ...]:
-        outputs = run(*inputs)
+        try:
+            outputs = run(*inputs)
+        except Exception as error:
+            if not _is_of_graph(error):
+                error.__jitmagic_from_backend__ = True  # type: ignore[attr-defined]
+            raise
         return outputs if type(outputs) is tuple else tuple(outputs)
 
     return call
+
+
+def _is_of_graph(error: Exception) -> bool:
+    """Return whether an operation of the graph raised: eager then decides what the user sees."""
+    frames = traceback.walk_tb(error.__traceback__)
+    is_in_graph = any(frame.f_code.co_filename.startswith(_FX_CODE) for frame, _ in frames)
+    return is_in_graph or ASSERTION in str(error)
 
 
 def example_inputs(inputs: Iterable[GraphInput], snapshot: FrameSnapshot) -> list[torch.Tensor]:

@@ -83,6 +83,11 @@ class UserLine:
         return linecache.getline(self.filename, self.lineno).strip()
 
     @property
+    def is_in_cell(self) -> bool:
+        """Whether it is a line of a notebook's cell."""
+        return bool(_cell(self.filename))
+
+    @property
     def file(self) -> str:
         """The file's name in short: `model.py`; of a notebook's cell `Cell In[5]`."""
         return _cell(self.filename) or Path(self.filename).name

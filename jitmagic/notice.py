@@ -32,7 +32,7 @@ def tell(name: str, why: str, where: UserLine, partly: bool, notices: str) -> No
     line = (
         f"jitmagic: {name} runs {'partly ' if partly else ''}as plain Python: "
         f"{where.file}, line {where.lineno}, in {where.function or name}:{source} {why} "
-        '(more: jitmagic.explain(fn)(*args); to hide this: options={"notices": "never"})'
+        f"({_advice(where)})"
     )
     if notebook:
         shown = {"text/plain": line, "text/html": dim(line)}
@@ -43,6 +43,13 @@ def tell(name: str, why: str, where: UserLine, partly: bool, notices: str) -> No
         stream.flush()
     except (OSError, ValueError):  # a terminal that went away or cannot show the name
         return
+
+
+def _advice(where: UserLine) -> str:
+    """Return how to see more and how to hide the line, where it was written."""
+    if where.is_in_cell:
+        return "more: %%compile --explain; to hide this: %%compile --quiet"
+    return 'more: jitmagic.explain(fn)(*args); to hide this: options={"notices": "never"}'
 
 
 def dim(text: str) -> str:

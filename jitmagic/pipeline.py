@@ -158,7 +158,8 @@ def compile_graph(
     if (pieces := split_at_data(traced.graph)) is not None:
         return compile_pieces(traced, pieces, static, builders, options, record)
     if places_of(traced):
-        known = handle.ledger.static_shapes(snapshot)
+        # A user's backend has one graph for all sizes, those of static variants included.
+        known = [] if callable(options.backend) else handle.ledger.static_shapes(snapshot)
         return sized(traced, make_inputs(), static, builders, options, record, known)
     return static(traced, make_inputs, record, None)
 

@@ -25,9 +25,23 @@ from .records import Recording, RunningStage, watchers
 __all__ = ["AFTER", "Progress", "install", "new_wait", "uninstall"]
 
 AFTER = 0.3  # seconds of silence
-EVERY = 0.2  # seconds between two looks at what is going on
+EVERY = 0.5  # seconds between two looks at what is going on: twice a second
 PAUSE = 0.25  # a gap shorter than this does not begin a new wait
 IDLE = 5.0  # seconds without a compile after which the ticking thread ends
+# What users read for a stage; "forward: lower" is the stage "lower" of a graph.
+_WORDS = {
+    "import": "loading the compiler",
+    "trace": "reading your code",
+    "joint": "working out gradients",
+    "partition": "working out gradients",
+    "lower": "planning kernels",
+    "schedule": "planning kernels",
+    "render": "writing kernels",
+    "load": "building kernels",
+    "tune": "measuring kernels",
+    "plan": "building kernels",
+    "emit": "putting it together",
+}
 
 
 class Progress:
@@ -105,10 +119,15 @@ class Progress:
 
     def _speak(self) -> None:
         record, stage = self._open[-1]
-        detail = f" {stage.detail}" if stage.detail else ""
+        part, _, last = stage.stage.rpartition(": ")
+        doing = _WORDS.get(last, stage.stage)
+        if part == "backward":
+            doing += " for gradients"
+        if stage.detail:
+            doing += f": {stage.detail}"
         seconds = self._clock() - self._since
         name = "this cell" if record.name == RUN_NAME else record.name
-        self._write(f"jitmagic: compiling {name}: {stage.stage}{detail} ({seconds:.1f} s)")
+        self._write(f"jitmagic: compiling {name}: {doing} ({seconds:.1f} s)")
 
     def _write(self, text: str) -> None:
         stream = self._stream()

@@ -45,13 +45,15 @@ from .symbols.expr import Expr
 from .symbols.interval import MANY, Interval
 from .symbols.predicates import Predicates
 from .symbols.scalar import Symbol
-from .symbols.size import Size, hintless
+from .symbols.size import Dimension, Size, hintless
 from .target import Target
 from .template import Template, compile_template, for_all_sizes
 from .trace.concrete import of_sizes, ranges_of
 from .trace.result import Trace
 
-__all__ = ["KEPT", "Builders", "Made", "SizedJoint", "checks", "places_among"]
+__all__ = [
+    "KEPT", "Builders", "Made", "SizedJoint", "checks", "own_sizes", "places_among",
+]  # fmt: skip
 
 Vector = tuple[int, ...]
 Missing = tuple[int, ...]
@@ -162,15 +164,9 @@ class SizedJoint:
         self._lock = RLock()
         ranges = ranges_of(traced)
         self._named = tuple(ranges)  # the symbols of the trace
-        pairs = zip(ranges.items(), values, strict=True)
-        self.symbols = tuple(_own(symbol, interval, n) for (symbol, interval), n in pairs)
-        self.predicates = Predicates(dict(zip(self.symbols, values, strict=True)))
-        sizes: dict[Expr, Any] = {
-            symbol: Size(own, self.predicates.context)
-            if own.range.low < own.range.high
-            else int(own.range.low)
-            for symbol, own in zip(ranges, self.symbols, strict=True)
-        }
+        self.predicates, own = own_sizes(ranges, values)
+        self.symbols = self.predicates.symbols
+        sizes: dict[Expr, Any] = dict(zip(ranges, own, strict=True))
         self._sized, self._kept = of_sizes(traced, sizes)
         self._slots: tuple[int, ...] | None = None  # of the outputs, where there are subgraphs
         self._parts = self._make(record)
@@ -337,6 +333,21 @@ def _check_results(gm: GraphModule, joint: Joint) -> None:
         said: TensorSpec = node.meta["spec"]  # type: ignore[union-attr]
         if (said.dtype, said.device, len(said.shape)) != (made.dtype, made.device, len(made.shape)):
             raise CompileFailed(f"{node} is {made} in the joint graph, not {said}")
+
+
+def own_sizes(
+    ranges: Mapping[Symbol, Interval], values: Vector
+) -> tuple[Predicates, tuple[Dimension, ...]]:
+    """Sizes over symbols of their own, each in its range, and the predicates of what is decided by
+    them; an int where the range has one value.
+    """
+    pairs = zip(ranges.items(), values, strict=True)
+    symbols = [_own(symbol, interval, n) for (symbol, interval), n in pairs]
+    predicates = Predicates(dict(zip(symbols, values, strict=True)))
+    return predicates, tuple(
+        Size(one, predicates.context) if one.range.low < one.range.high else int(one.range.low)
+        for one in symbols
+    )
 
 
 def _own(symbol: Symbol, interval: Interval, value: int) -> Symbol:

@@ -41,6 +41,7 @@ from .guards.source import Source
 from .options import Options
 from .records import COMPILED, Failed, Recording
 from .runtime.native import BySizes, Executable, by_sizes, split_graph, undoing
+from .sized_backend import SizedBackend
 from .sized_joint import KEPT, Builders, Made, SizedJoint, checks, places_among
 from .spec import TensorSpec
 from .symbols.compiled import SizeProgram
@@ -138,9 +139,11 @@ class Sized:
         self._traced, self._compile, self._later = traced, compile_, record.for_later()
         self._builders, self._options = builders, options
         self._limit, self._static = options.recompile_limit, static
-        self._joints: list[SizedJoint] = []
+        self._joints: list[SizedJoint | SizedBackend] = []
         self.in_parts = False  # whether an executable of those made is
-        self._is_sized = options.backend == "native" and not options.tunes
+        self._is_sized = (options.backend == "native" and not options.tunes) or callable(
+            options.backend
+        )
         self._made: dict[Vector, Executable] = {}
         self._costly = 0  # of these, how many were compiled
         self._is_patient = options.keep == "faster"
@@ -164,7 +167,7 @@ class Sized:
         self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
     ) -> Executable:
         """The executable of one vector of sizes."""
-        joint = None if values in self._static else self._joint_of(values, record)
+        joint = None if values in self._static else self._joint_of(values, inputs, record)
         if joint is None:
             return self._compile_alone(values, inputs, record)
         self.in_parts = self.in_parts or joint.in_parts
@@ -173,26 +176,34 @@ class Sized:
         self._costly += joint.compiled > before
         if made.template is not None:
             self.run.add_template(self._checks(made), made.template, self._verify_of(joint))
-        elif self._options.verify:
-            joint.verify(values)
+        elif (verify := self._verify_of(joint)) is not None:
+            verify(values)
         return made.run
 
     def _checks(self, made: Made) -> SizeProgram:
         ranges = {s: s.range for s in self._symbols if isinstance(s.origin, DataSize)}
         return checks(made.predicates, ranges, self._expected, self._symbols)
 
-    def _verify_of(self, joint: SizedJoint) -> Callable[[Vector], None] | None:
+    def _verify_of(self, joint: SizedJoint | SizedBackend) -> Callable[[Vector], None] | None:
         return joint.verify if self._options.verify else None
 
-    def _joint_of(self, values: Vector, record: Recording) -> SizedJoint | None:
-        """The joint graph for all sizes that these pass; None: this vector is traced by itself."""
+    def _joint_of(
+        self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
+    ) -> SizedJoint | SizedBackend | None:
+        """What serves all sizes that these pass; None: this vector is traced by itself."""
         for joint in self._joints:
             if joint.holds(values):
                 return joint
         if not self._is_sized or len(self._joints) >= self._limit:
             return None
-        given = self._traced, values, self._builders, self._options, record
-        made = for_all_sizes("joint for all sizes", values, partial(SizedJoint, *given), record)
+        make: Callable[[], SizedJoint | SizedBackend]
+        if callable(self._options.backend):
+            title, backend = "backend for all sizes", self._options.backend
+            make = partial(SizedBackend, backend, self._traced, values, inputs, record)
+        else:
+            title, given = "joint for all sizes", (self._builders, self._options, record)
+            make = partial(SizedJoint, self._traced, values, *given)
+        made = for_all_sizes(title, values, make, record)
         if made is None:
             self._is_sized = False
             return None

@@ -19,7 +19,7 @@ import torch
 
 from .options import Options
 
-__all__ = ["Target", "distrust_compiler", "find_target", "weaker_target"]
+__all__ = ["Target", "aten_vector_bytes", "distrust_compiler", "find_target", "weaker_target"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,12 @@ def _cpu_isa() -> tuple[str, int]:
     if "avx2" in capability:
         return "avx2", 8
     return "scalar", 4 if platform.machine() in ("aarch64", "arm64") else 1
+
+
+def aten_vector_bytes() -> int:
+    """Bytes of the registers in which ATen's own CPU kernels compute on this machine."""
+    isa, lanes = _cpu_isa()
+    return {"avx512": 64, "avx2": 32}.get(isa, 16 if lanes > 1 else 32)
 
 
 _distrusted: dict[str, tuple[float, str]] = {}  # compiler -> until when, why

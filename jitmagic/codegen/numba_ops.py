@@ -43,8 +43,8 @@ _EITHER: Mapping[str, str] = {
     "sign": "{t}(int64({0} > {t}(0)) - int64({0} < {t}(0)))",
     "maximum": "{0} if {0} > {1} or {0} != {0} else {1}",
     "minimum": "{0} if {0} < {1} or {0} != {0} else {1}",
-    "fmax": "{0} if {0} >= {1} or {1} != {1} else {1}",
-    "fmin": "{0} if {0} <= {1} or {1} != {1} else {1}",
+    "fmax": "{0} if {0} > {1} or {1} != {1} else {1}",
+    "fmin": "{0} if {0} < {1} or {1} != {1} else {1}",
 }
 _FLOAT: Mapping[str, str] = {
     **{"add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "truediv": "{0} / {1}"},

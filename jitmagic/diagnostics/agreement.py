@@ -10,7 +10,7 @@ eager computes in) the roundings alone count; integers and bools are equal or no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -112,14 +112,17 @@ def _double_default() -> Iterator[None]:
 
 
 def in_double(
-    function: Callable[..., Any], inputs: Sequence[Tensor], names: Sequence[str] = ()
+    function: Callable[..., Any],
+    inputs: Sequence[Tensor],
+    names: Sequence[str] = (),
+    freed: Container[int] = (),
 ) -> tuple[Answers, str]:
-    """What eager answers in float64, or nothing and why not."""
+    """Return `answers` of eager in float64, or nothing and why not."""
     raised = [x.detach().double() if x.is_floating_point() else x for x in inputs]
     wanted = [x.requires_grad for x in inputs]
     raised = [x.requires_grad_(w) if w else x for x, w in zip(raised, wanted, strict=True)]
     try:
-        return answers(_double_default()(function), raised, names), ""
+        return answers(_double_default()(function), raised, names, freed), ""
     except Exception as error:  # an operation without float64, a dtype that the code insists on
         return {}, f"it does not run in float64: {type(error).__name__}: {error}".partition("\n")[0]
 

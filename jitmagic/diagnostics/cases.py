@@ -7,23 +7,35 @@ and what a function answers on a case's tensors: results, inputs as they are lef
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from ..api import tagged_copy
+from ..api import tagged_copy, tagged_handle
+from ..guards.source import describe
 from ..options import Options, make_options
+from ..trace.result import (
+    BuildDict,
+    BuildList,
+    BuildTuple,
+    FromGraph,
+    FromSource,
+    Recipe,
+    Return,
+    SetAttr,
+    Trace,
+)
 
 __all__ = [
-    "AFTERWARDS", "Answers", "Case", "Values", "answers", "attributes_of", "cases_of",
-    "changed_options", "copy_graph", "copy_of", "lifted", "made", "same_random_numbers",
-    "source_of", "with_outputs", "without_waste",
+    "AFTERWARDS", "Answers", "CapturedCall", "Case", "Values", "answers", "as_tensor",
+    "attributes_of", "capture_call", "changed_options", "copy_graph", "copy_of", "lifted", "made",
+    "result_labels", "same_random_numbers", "source_of", "with_outputs", "without_waste",
 ]  # fmt: skip
 
 AFTERWARDS = ", afterwards"  # of an input as a call left it
@@ -43,26 +55,60 @@ def changed_options(options: Options) -> dict[str, Any]:
     return {**changed, "options": own} if own else changed
 
 
-def cases_of(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Case]:
-    """Every graph of one call, which is made, with the tensors as they were before it."""
-    return [
-        Case(lifted(graph), (*inputs, *map(copy_of, attributes_of(graph))))
-        for graph, inputs in _graphs(fn, args, kwargs)
-    ]
+@dataclass(frozen=True)
+class CapturedCall:
+    """One call that was made with eager running its graphs: what it returned, and those graphs
+    with their tensors as they were before it.
+    """
+
+    cases: tuple[Case, ...]
+    traces: tuple[Trace, ...]
+    result: Any
 
 
-def _graphs(
+def capture_call(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[tuple[GraphModule, list[Tensor]]]:
-    """Every graph of one call, with the tensors it is called with, as they were before it."""
+) -> CapturedCall:
+    """Call `fn` once, with all its effects."""
     graphs: list[tuple[GraphModule, list[Tensor]]] = []
 
     def collect(gm: GraphModule, example: Sequence[Tensor]) -> Callable[..., Any]:
         graphs.append((gm, [copy_of(tensor) for tensor in example]))
         return gm.forward
 
-    tagged_copy(fn, {"backend": collect})(*args, **kwargs)
-    return graphs
+    tagged = tagged_copy(fn, {"backend": collect})
+    result = tagged(*args, **kwargs)
+    found = (record.result("trace") for record in tagged_handle(tagged).journal)
+    traces = tuple(trace for trace in found if isinstance(trace, Trace))
+    labels = result_labels(traces[0]) if len(traces) == len(graphs) == 1 else {}
+    cases = tuple(
+        Case(lifted(graph), (*inputs, *map(copy_of, attributes_of(graph))), labels)
+        for graph, inputs in graphs
+    )
+    return CapturedCall(cases, traces, result)
+
+
+def result_labels(trace: Trace) -> dict[int, str]:
+    """Return what each result of the graph is to the user: `result['loss']`, `w.grad`."""
+    labels: dict[int, str] = {}
+    for effect in trace.effects:
+        if isinstance(effect, SetAttr) and isinstance(effect.object, FromSource):
+            _label(effect.value, f"{describe(effect.object.source)}.{effect.name}", labels)
+    if isinstance(trace.exit, Return):
+        _label(trace.exit.value, "result", labels)
+    return labels
+
+
+def _label(recipe: Recipe, path: str, labels: dict[int, str]) -> None:
+    match recipe:
+        case FromGraph(index=index):
+            labels[index] = path
+        case BuildTuple(items=items) | BuildList(items=items):
+            for number, item in enumerate(items):
+                _label(item, f"{path}[{number}]", labels)
+        case BuildDict(keys=keys, values=values):
+            for key, value in zip(keys, values, strict=True):
+                _label(value, f"{path}[{getattr(key, 'value', '...')!r}]", labels)
 
 
 @contextmanager
@@ -90,10 +136,14 @@ Answers = dict[str, Tensor | None]
 
 @dataclass(frozen=True)
 class Case:
-    """A graph of tensors only (no attributes) and tensors to call it on."""
+    """A graph of tensors only (no attributes) and tensors to call it on.
+
+    labels: what its results are to the user, by their positions, where that is known
+    """
 
     graph: Graph
     inputs: tuple[Tensor, ...]
+    labels: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -104,6 +154,15 @@ class Case:
     def names(self) -> list[str]:
         """Of the inputs."""
         return [node.name for node in self.graph.nodes if node.op == "placeholder"]
+
+    @property
+    def freed(self) -> frozenset[int]:
+        """The results whose history a backward in the graph has freed."""
+        results = next(iter(reversed(self.graph.nodes))).args[0]
+        flat = results if isinstance(results, tuple | list) else (results,)
+        return frozenset(
+            n for n, node in enumerate(flat) if isinstance(node, Node) and node.meta.get("spent")
+        )
 
     def function(self) -> Callable[..., Any]:
         source, names = source_of(self.graph, "repro")
@@ -121,13 +180,23 @@ def source_of(graph: Graph, name: str) -> tuple[str, dict[str, Any]]:
     return head.replace("def forward(self)", f"def {name}()", 1), dict(code.globals)
 
 
-def answers(fn: Callable[..., Any], inputs: Sequence[Tensor], names: Sequence[str] = ()) -> Answers:
-    """Results, the inputs as they were left, and gradients where something requires them."""
+def answers(
+    fn: Callable[..., Any],
+    inputs: Sequence[Tensor],
+    names: Sequence[str] = (),
+    freed: Container[int] = (),
+) -> Answers:
+    """Results, the inputs as they were left, and gradients where something requires them.
+
+    freed: results whose history a backward in `fn` has freed, which are not differentiated again
+    """
     names = names or [f"input {i}" for i in range(len(inputs))]
     own = [copy_of(tensor) for tensor in inputs]
     torch.manual_seed(0)
-    results = [r for r in _flat(fn(*own)) if isinstance(r, Tensor)]
-    wanted = [r for r in results if r.requires_grad]
+    flat = _flat(fn(*own))
+    results = [r for r in flat if isinstance(r, Tensor)]
+    kept = [r for n, r in enumerate(flat) if isinstance(r, Tensor) and n not in freed]
+    wanted = [r for r in kept if r.requires_grad]
     answers_by_name: Answers = {f"result {i}": r.detach().clone() for i, r in enumerate(results)}
     answers_by_name |= {
         f"{n}{AFTERWARDS}": x.detach().clone() for n, x in zip(names, own, strict=True)
@@ -145,6 +214,13 @@ def _flat(result: Any) -> list[Any]:
     if isinstance(result, (tuple, list)):
         return [leaf for part in result for leaf in _flat(part)]
     return [result]
+
+
+def as_tensor(leaf: object) -> Any:
+    """Return a number as a tensor, since numbers are results too; anything else as it is."""
+    if isinstance(leaf, int) and not -(2**63) <= leaf < 2**63:
+        return leaf
+    return torch.tensor(leaf) if isinstance(leaf, (bool, int, float)) else leaf
 
 
 def attributes_of(gm: GraphModule) -> tuple[Tensor, ...]:

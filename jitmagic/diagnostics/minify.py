@@ -25,7 +25,7 @@ from ..errors import ReportError
 from .cases import (
     Case,
     Values,
-    cases_of,
+    capture_call,
     changed_options,
     copy_graph,
     copy_of,
@@ -50,7 +50,7 @@ def minify(
 
     def run(*args: Any, **kwargs: Any) -> Path | None:
         compared = refused = 0
-        for case in cases_of(fn, args, kwargs):
+        for case in capture_call(fn, args, kwargs).cases:
             try:
                 failure = failure_of(case.function(), case.inputs, chosen)
             except Exception:  # eager cannot run the graph by itself, whatever it raises

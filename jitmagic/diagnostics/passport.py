@@ -4,8 +4,10 @@
 
 Comes in: a function and a call of it, which is made once, with all its effects. Its graphs are
 taken out with the tensors they are called with; each runs as eager, as compiled code and as eager
-in float64, on copies. Goes out: a line per result, mutated input and gradient, and a verdict
-(agreement.py has the rule). Where they differ, the first operation is named up to which they do.
+in float64, on copies. The function itself runs as plain Python on copies of its arguments, where
+that is safe (plain_call.py), which shows what the capture got wrong. Goes out: a line per result,
+mutated input and gradient, and a verdict (agreement.py has the rule). Where they differ, the first
+operation is named up to which they do.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +29,15 @@ from .agreement import Line, compare, in_double
 from .cases import (
     AFTERWARDS,
     Answers,
+    CapturedCall,
     Case,
     Values,
     answers,
-    cases_of,
+    capture_call,
     changed_options,
     with_outputs,
 )
+from .plain_call import Arguments, Refusal, compare_with_plain
 from .words import HINT, WRONG, Question, Readable, here, refuse_arguments
 
 __all__ = ["Line", "Passport", "passport"]
@@ -79,44 +83,101 @@ class Passport(Readable):
     def told(self) -> list[tuple[str, str]]:
         untouched = [line for line in self.lines if line.bitwise and line.name.endswith(AFTERWARDS)]
         folded = untouched if len(untouched) > 1 else []  # a model's parameters, say
-        rows = [(f"{self.name}: {self.verdict}", "" if self.agrees else WRONG)]
         shown = [line for line in self.lines if line not in folded]
-        rows += [(f"  {line}", "" if line.agrees else WRONG) for line in shown]
+        rows = [(f"{self.name}: {self.verdict}", "" if self.agrees else WRONG), *_table(shown)]
         if folded:
             rows.append((f"  {len(folded)} inputs{AFTERWARDS}: bitwise equal", ""))
         rows += [(f"  first differs at {place}", WRONG) for place in self.first]
-        if not all(line.bitwise for line in shown):
-            rows.append((_LEGEND, HINT))
         return [*rows, *((f"  note: {note}", HINT) for note in self.notes)]
 
 
-_LEGEND = (
-    "  abs, rel, ulp: the largest difference to eager, as it is, over eager's value, in units of "
-    "the last place; off float64: the largest one to float64, over the largest value there"
+_HEADINGS = (
+    "tensor",
+    "dtype",
+    "compiled beside eager",
+    "largest difference",
+    "in last places",
+    "error to float64",
+    "eager's",
 )
+
+
+def _table(lines: Sequence[Line]) -> list[tuple[str, str]]:
+    """A row per line; figures only where something is not bitwise equal."""
+    several = len({line.graph for line in lines}) > 1
+    cells = [_cells(line, several) for line in lines]
+    used = [n for n in range(len(_HEADINGS)) if n < 3 or any(row[n] for row in cells)]
+    table = [_HEADINGS, *cells]
+    widths = [max(len(row[n]) for row in table) for n in used]
+    texts = [
+        "  " + "  ".join(row[n].ljust(w) for n, w in zip(used, widths, strict=True)).rstrip()
+        for row in table
+    ]
+    styles = [HINT, *("" if line.agrees else WRONG for line in lines)]
+    return list(zip(texts, styles, strict=True)) if lines else []
+
+
+def _cells(line: Line, several: bool) -> tuple[str, ...]:
+    name = f"{line.name} of graph {line.graph}" if several and line.graph else line.name
+    verdict = "bitwise equal" if line.bitwise else "agrees" if line.agrees else "DIFFERS"
+    figures: tuple[str, ...] = ("", "", "", "")
+    if not line.bitwise:
+        errors = (line.error, line.eager_error)
+        ulp = "" if line.ulp is None else f"{line.ulp:,}"
+        figures = (f"{line.abs:.2g}", ulp, *("" if e is None else f"{e:.1e}" for e in errors))
+    return name, line.dtype, verdict, *figures
 
 
 def passport(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Question[Passport]:
     """`passport(fn)(*args)`: call `fn` once and judge the numbers of its compiled code.
 
-    `fn` may be plain or tagged; its options are kept unless others are given.
+    `fn` may be plain or tagged; its options are kept unless others are given. Where it changes
+    nothing but its arguments it runs as plain Python too, on copies of them.
     """
     refuse_arguments("passport", arguments)
     known = handle_of(fn)
     chosen = options or (changed_options(known.options) if known is not None else {})
 
     def run(*args: Any, **kwargs: Any) -> Passport:
-        cases = cases_of(fn, args, kwargs)
+        given = Arguments(fn, args, kwargs)
+        try:
+            before: Arguments | Refusal = given.copied()
+        except Refusal as refusal:
+            before = refusal
+        call = capture_call(fn, args, kwargs)
         name = known.label if known is not None else getattr(fn, "__name__", type(fn).__name__)
-        return _judged(name, cases, chosen)
+        lines, first, notes = _judged_capture(before, given, call)
+        return _judged(name, call.cases, chosen, lines, first, notes)
 
     return Question("passport", fn, run)
 
 
-def _judged(name: str, cases: Sequence[Case], options: Mapping[str, Any]) -> Passport:
-    lines: list[Line] = []
-    first: list[str] = []
-    notes: list[str] = []
+def _judged_capture(
+    before: Arguments | Refusal, given: Arguments, call: CapturedCall
+) -> tuple[list[Line], list[str], list[str]]:
+    """Lines on which the captured program differs from the plain function, the place, a note."""
+    if not call.cases:
+        return [], [], []
+    try:
+        if isinstance(before, Refusal):
+            raise before
+        wrong = compare_with_plain(before, given.answers(call.result), call.traces)
+    except Refusal as refusal:
+        return [], [], [f"the captured graphs alone were judged, not the whole function: {refusal}"]
+    return wrong, [_CAPTURE] if wrong else [], []
+
+
+_CAPTURE = "the capture: eager runs the captured graphs otherwise than the function itself"
+
+
+def _judged(
+    name: str,
+    cases: Sequence[Case],
+    options: Mapping[str, Any],
+    lines: list[Line],
+    first: list[str],
+    notes: list[str],
+) -> Passport:
     for number, case in enumerate(cases, 1):
         found, why = _lines(number, case, options)
         lines += found
@@ -128,23 +189,30 @@ def _judged(name: str, cases: Sequence[Case], options: Mapping[str, Any]) -> Pas
 
 def _lines(number: int, case: Case, options: Mapping[str, Any]) -> tuple[list[Line], str]:
     """Each tensor of a graph, and why there is no float64 to judge by, if there is none."""
-    eager = answers(case.function(), case.inputs, case.names)
+    eager = answers(case.function(), case.inputs, case.names, case.freed)
     compiled = _compiled(case, options)
     truth, why = _in_double(case)
-    return compare(compiled, eager, truth, number), why
+    return [_labelled(line, case) for line in compare(compiled, eager, truth, number)], why
+
+
+def _labelled(line: Line, case: Case) -> Line:
+    """The line under the name that a result has for the user."""
+    word, _, number = line.name.partition(" ")
+    known = case.labels.get(int(number)) if word == "result" and number.isdigit() else None
+    return line if known is None else replace(line, name=known)
 
 
 def _in_double(case: Case) -> tuple[Answers, str]:
     if any(node.meta.get("random") for node in case.graph.nodes):
         return {}, "it draws random numbers, which are others in float64: compared with eager only"
-    return in_double(case.function(), case.inputs, case.names)
+    return in_double(case.function(), case.inputs, case.names, case.freed)
 
 
 def _compiled(case: Case, options: Mapping[str, Any]) -> Answers:
     function = case.function()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return answers(tagged_copy(function, options), case.inputs, case.names)
+        return answers(tagged_copy(function, options), case.inputs, case.names, case.freed)
 
 
 # -- where it begins ------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from torch.utils import _pytree
 
 from ..api import handle_of, original_of, tagged_copy
 from .agreement import Line, agree, compare, in_double
-from .cases import Answers, answers, changed_options, copy_of, same_random_numbers
+from .cases import Answers, answers, as_tensor, changed_options, copy_of, same_random_numbers
 from .words import HINT, WRONG, Question, Readable, count, refuse_arguments
 
 __all__ = ["Failure", "TestReport", "test"]
@@ -201,16 +201,9 @@ class _Trial:
             for place, tensor in zip(self._places, tensors, strict=True):
                 leaves[place] = tensor
             args, kwargs = _pytree.tree_unflatten(leaves, self._shape)
-            return [_as_tensor(leaf) for leaf in _pytree.tree_leaves(fn(*args, **kwargs))]
+            return [as_tensor(leaf) for leaf in _pytree.tree_leaves(fn(*args, **kwargs))]
 
         return call
-
-
-def _as_tensor(leaf: object) -> Any:
-    """Numbers are results too; what else there is besides tensors is not compared."""
-    if isinstance(leaf, int) and not -(2**63) <= leaf < 2**63:
-        return leaf
-    return torch.tensor(leaf) if isinstance(leaf, (bool, int, float)) else leaf
 
 
 def _told(error: Exception | None) -> str:
@@ -231,13 +224,17 @@ Change = Callable[[Inputs, random.Random], Inputs]
 def _varied(
     given: Inputs, n: int, chance: random.Random
 ) -> Iterator[tuple[tuple[str, ...], Inputs]]:
-    """The given tensors first, then changed ones: up to three changes of what is compiled for, and
-    other values of each of those.
+    """Yield the given tensors, those with sizes of 0 and of 1, then changed ones: up to three
+    changes of what is compiled for, and other values of each of those.
     """
     specs: list[tuple[tuple[str, ...], Inputs]] = [((), given)]
+    edges = [(("sizes",), inputs) for inputs in _edge_sizes(given)][: SPECS // 2]
     for number in range(n):
         if not number:
             yield (), given
+        elif number <= len(edges):
+            specs.append(edges[number - 1])
+            yield specs[-1]
         elif len(specs) < min(SPECS, n) and number % 2:
             names = tuple(chance.sample(sorted(_SPEC_CHANGES), chance.choice((1, 1, 2, 3))))
             inputs = given
@@ -250,12 +247,24 @@ def _varied(
             yield (*names, "values"), _other_values(inputs, chance)
 
 
+def _edge_sizes(inputs: Inputs) -> Iterator[Inputs]:
+    """Yield the inputs with their first dimension's size, wherever it occurs, as 0 and as 1, and
+    then those of the other dimensions: a batch is the size that varies most often.
+    """
+    sizes = dict.fromkeys(size for tensor in inputs for size in tensor.shape)
+    for old in sizes:
+        for new in (0, 1):
+            if new != old:
+                yield _with_size(inputs, old, new)
+
+
 def _other_sizes(inputs: Inputs, chance: random.Random) -> Inputs:
     """One size, wherever it occurs, is another one."""
     sizes = sorted({size for tensor in inputs for size in tensor.shape})
-    if not sizes:
-        return inputs
-    old, new = chance.choice(sizes), chance.choice(_SIZES)
+    return _with_size(inputs, chance.choice(sizes), chance.choice(_SIZES)) if sizes else inputs
+
+
+def _with_size(inputs: Inputs, old: int, new: int) -> Inputs:
     return tuple(_resized(x, [new if size == old else size for size in x.shape]) for x in inputs)
 
 

@@ -30,13 +30,15 @@ from .library import LibraryFunction, library_function
 from .native import Dispatcher, Entry, continue_with
 from .original import Original
 from .retries import FOREVER, Retries
-from .skip import is_of_library, users_line
+from .skip import is_library_file, is_of_library, users_line
 from .stance import OnMiss, on_miss, tell_of_stance
 from .warned import growth_warning, limit_warning
 
 __all__ = ["Handle", "all_handles"]
 
 _MOST_FAILURES = 2  # variants whose compile failed, after which no other is tried
+# Marks on an error after which the original does not run in place of the graph.
+_SHOWN_AS_IT_IS = ("__jitmagic_wrote__", "__jitmagic_from_hook__", "__jitmagic_from_backend__")
 _AFTER_LIMIT = 2  # variants of a callee once what calls it has reached its limit
 
 
@@ -343,6 +345,8 @@ class Handle:
             code = self.original.code
             first_line = UserLine(code.co_filename, code.co_firstlineno, self.label)
             where = plain.where or first_line
+            if is_library_file(where.filename):  # the inside of a library says nothing to its user
+                where = users_line() or where
             if not self._leaves_to_callee(where):
                 tell(self.label, plain.why, where, partly, self.options.notices)
 
@@ -359,13 +363,12 @@ class Handle:
             warn(failed.report(self.label, "runs as eager"))
 
     def _failed(self, entry: Entry, values: tuple[Any, ...], error: Exception) -> Any:
-        """A graph raised. Eager says what the user should see, unless inputs may have changed or
-        what raised are hooks on saved tensors (checkpointing ends a second run so). Of SizesDiffer
-        nothing has run.
+        """A graph raised. Eager says what the user should see, unless inputs may have changed, or
+        the error is that of the user's backend or of a hook on saved tensors (checkpointing ends a
+        second run so). Of SizesDiffer nothing has run.
         """
         may_have_written = entry.mutates and not isinstance(error, SizesDiffer)
-        marks = ("__jitmagic_wrote__", "__jitmagic_from_hook__")
-        if may_have_written or any(hasattr(error, mark) for mark in marks):
+        if may_have_written or any(hasattr(error, mark) for mark in _SHOWN_AS_IT_IS):
             raise error
         result = self.original.run(values)
         if (why := self.ledger.why_given_up(entry, error)) is None:

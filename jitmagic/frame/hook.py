@@ -7,7 +7,8 @@ to ask; the hook itself is installed only while a tagged call needs it.
 
 from __future__ import annotations
 
-from types import CodeType, TracebackType
+from collections.abc import Callable
+from types import CodeType, FunctionType, TracebackType
 from typing import Any
 
 from .. import _frame
@@ -15,9 +16,10 @@ from .family import Family
 from .follow import stub_code
 from .handle import Handle
 from .library import library_function
+from .native import call_plainly
 from .skip import is_of_jitmagic, reason_to_skip
 
-__all__ = ["Suspended", "stub_for"]
+__all__ = ["Suspended", "call_with_hooked_callees", "stub_for"]
 
 
 def stub_for(code: CodeType, namespace: dict[str, Any]) -> CodeType | bool | None:
@@ -57,3 +59,15 @@ class Suspended:
         traceback: TracebackType | None,
     ) -> None:
         _frame.resume_hook()
+
+
+def call_with_hooked_callees(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call `function` as plain Python; the hook acts on what it calls as it does around it.
+
+    A callable without Python code of its own has no frame that the hook could take.
+    """
+    if not isinstance(function, FunctionType):
+        return function(*args, **kwargs)
+    return call_plainly(function, args, kwargs, _frame.current_family())

@@ -1,10 +1,11 @@
 """tag: put a call stub in place of what the user tagged, and take it back.
 
 Comes in: a function, method, lambda, staticmethod, classmethod, partial, nn.Module instance or
-class. Goes out: the same kind of thing. Functions are answered with a new, real Python function
-of the same signature; modules and their classes are changed in place and returned. The dispatcher
-travels in the stub's `co_consts`, so it follows `__code__` wherever tools like %autoreload move
-it.
+class, or any other callable. Goes out: the same kind of thing. Functions are answered with a new,
+real Python function of the same signature, other callables (builtins, objects with `__call__`) with
+a function that calls them; modules and their classes are changed in place and returned. The
+dispatcher travels in the stub's `co_consts`, so it follows `__code__` wherever tools like
+%autoreload move it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from .beside import hide, hide_stub
 from .blame import forget_ours, forget_stub
 from .family import Compiler, Family
 from .follow import follow, handle_in, stub_code
+from .forwarder import forwarder, needs_forwarder
 from .handle import Handle
 from .library import is_of_torch_compile
 from .native import Dispatcher, ModuleCall, call_plainly
@@ -66,7 +68,7 @@ def tag(target: Any, options: Options, compiler: Compiler) -> Any:
             known.reset(options)
         return target
     match target:
-        case types.FunctionType():
+        case types.FunctionType() if not needs_forwarder(target):
             return _tag_function(target, options, compiler)
         case types.MethodType():
             return types.MethodType(tag(target.__func__, options, compiler), target.__self__)
@@ -82,7 +84,11 @@ def tag(target: Any, options: Options, compiler: Compiler) -> Any:
             return _tag_module(target, options, compiler)
         case type() if issubclass(target, torch.nn.Module):
             return _tag_class(target, options, compiler)
-    raise _refusal(target)
+    if not needs_forwarder(target):
+        raise _refusal(target)
+    made = _tag_function(forwarder(target), options, compiler)
+    made.__wrapped__ = target  # type: ignore[attr-defined]  # original_of, and what is pickled
+    return made
 
 
 def handle_of(target: Any) -> Handle | None:
@@ -206,9 +212,8 @@ def _reduce_dispatcher(dispatcher: Dispatcher) -> tuple[Any, ...]:
     return _revive_dispatcher, (original_of(stub), family.options, family.compiler)
 
 
-def _revive_dispatcher(
-    function: types.FunctionType, options: Options, compiler: Compiler
-) -> Dispatcher:
+def _revive_dispatcher(target: Any, options: Options, compiler: Compiler) -> Dispatcher:
+    function = forwarder(target) if needs_forwarder(target) else target
     return Handle.of_function(function, options, compiler).dispatcher
 
 
@@ -247,13 +252,7 @@ def _refusal(target: Any) -> TaggingError:
         return TaggingError(
             f"class {what}", "it is no nn.Module", "tag the methods that work on tensors"
         )
-    if isinstance(target, types.BuiltinFunctionType | types.MethodDescriptorType):
-        return TaggingError(what, "it has no Python code", "call it from a tagged function")
-    if inspect.iscode(target) or not callable(target):
-        return TaggingError(what, "it is not callable", "jit takes functions and modules")
-    return TaggingError(
-        what, "it is an object with __call__", "tag its __call__ method, in its class"
-    )
+    return TaggingError(what, "it is not callable", "jit takes functions and modules")
 
 
 # ------------------------------------------------------------------------------------------ modules

@@ -138,6 +138,8 @@ class GraphBuilder:
     def finish(self, name: str) -> tuple[GraphModule, tuple[Node, ...]]:
         """The finished graph and the placeholders left, in order."""
         self._emit_modes(self.entry_modes, ())
+        for node in self._outputs_with_history() if self.backwards else ():
+            node.meta["spent"] = is_spent(_value(node))
         self.graph.output(tuple(self._outputs))
         drop_dead_code(self.graph)
         kept = []
@@ -310,13 +312,14 @@ class GraphBuilder:
         return node in self._outputs
 
     def differentiable_outputs(self) -> list[Node]:
-        """The outputs that a backward may start from later. Those whose history a backward in the
-        graph has freed get the mark `spent`.
+        """The outputs that a backward may start from later: no backward of the graph has freed
+        their history.
         """
-        found = [n for n in self._outputs if n.op != "placeholder" and _value(n).requires_grad]
-        for node in found if self.backwards else ():
-            node.meta["spent"] = is_spent(_value(node))
-        return [node for node in found if not node.meta.get("spent")]
+        found = self._outputs_with_history()
+        return [node for node in found if not (self.backwards and is_spent(_value(node)))]
+
+    def _outputs_with_history(self) -> list[Node]:
+        return [n for n in self._outputs if n.op != "placeholder" and _value(n).requires_grad]
 
     def is_fresh(self, gradient: Node, others: Sequence[Node | None]) -> bool:
         """Whether the engine made the tensor, and for one leaf alone."""

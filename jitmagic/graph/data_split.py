@@ -41,7 +41,7 @@ from .regions import FunctionCall
 from .size_nodes import size_in
 from .subgraphs import Subgraph, assemble, refuse_crossing
 
-__all__ = ["Piece", "Pieces", "split_at_data"]
+__all__ = ["Piece", "Pieces", "makers_in", "split_at_data"]
 
 
 _MOST_LEVELS = 16  # alternations between calls with such sizes and without, behind an operator
@@ -71,7 +71,7 @@ def split_at_data(gm: GraphModule) -> Pieces | None:
     does.
     """
     nodes = list(gm.graph.nodes)
-    makers = _makers(nodes)
+    makers = makers_in(nodes)
     if not makers:
         return None
     first = makers[0]
@@ -100,7 +100,7 @@ def _is_size(node: Node) -> bool:
     return isinstance(value_of(node), Size)
 
 
-def _makers(nodes: Sequence[Node]) -> list[Node]:
+def makers_in(nodes: Sequence[Node]) -> list[Node]:
     """The calls whose results are the first to have a size that data decide."""
     seen: set[Expr] = set()
     found: list[Any] = []

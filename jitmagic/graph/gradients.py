@@ -96,17 +96,12 @@ def refuse_sparse(computed: Any) -> None:
 
 
 def is_spent(result: torch.Tensor) -> bool:
-    """Whether a backward from a meta tensor raises, as another one has freed its history."""
-    if result.grad_fn is None:
-        return False
-    leaves = leaves_behind([result])
-    with torch.no_grad():
-        incoming = torch.ones_like(result)
-    try:
-        gradients([result], leaves, [incoming], True, False, True)
-    except RuntimeError as error:
-        return "backward through the graph a second time" in str(error)
-    return False
+    """Whether a backward from the tensor raises, as another one has freed a part of its history.
+
+    The nodes are asked: to run them needs data that meta tensors lack, or sizes that are ints.
+    """
+    again = "backward through the graph a second time"
+    return any(_refuses_saved(node, again) for node in history_of([result]))
 
 
 def leaves_behind(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -136,7 +131,12 @@ def is_stale(node: Any) -> bool:
     """Whether a node of autograd has saved a tensor that was written to since: it raises when it
     runs.
     """
-    return any(_was_written(node, name) for name in _names_of_saved(node.__class__))
+    return _refuses_saved(node, "modified by an inplace operation")
+
+
+def _refuses_saved(node: Any, text: str) -> bool:
+    """Whether reading one of the tensors that it has saved raises an error with this text."""
+    return any(text in _refusal(node, name) for name in _names_of_saved(node.__class__))
 
 
 @lru_cache(maxsize=4096)
@@ -146,10 +146,10 @@ def _names_of_saved(kind: type) -> tuple[str, ...]:
     return tuple(names) if names or not hasattr(kind, "saved_tensors") else ("saved_tensors",)
 
 
-def _was_written(node: Any, name: str) -> bool:
-    """Unpacking compares versions; what a backward has freed is not there to be compared."""
+def _refusal(node: Any, name: str) -> str:
+    """The error of unpacking, which compares versions; "" where there is none."""
     try:
         getattr(node, name)
     except RuntimeError as error:
-        return "modified by an inplace operation" in str(error)
-    return False
+        return str(error)
+    return ""

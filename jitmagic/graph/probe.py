@@ -101,6 +101,7 @@ _NAMES = frozenset(
     )
 )
 _NUMBERS = (bool, int, float, complex)
+_META = torch.device("meta")
 
 
 def check_dtypes(
@@ -242,12 +243,23 @@ def _is_suspect(
     if not known or (plain.startswith(_UNASKED) and plain not in _PRODUCTS):
         return False
     tensors = list(tensors_in((args, kwargs)))
-    if not tensors or is_over_packed(target, args):
+    if not tensors:
+        return _fills_beyond(plain, args, kwargs)
+    if is_over_packed(target, args):
         return False
     if not all(t.is_floating_point() for t in tensors) or len({t.dtype for t in tensors}) > 1:
         return True
     numbers = _numbers(plain, args, kwargs)
     return any(not _holds(t.dtype, number) for number in numbers for t in tensors)
+
+
+def _fills_beyond(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a factory takes a number that its dtype does not hold. A range without end is refused
+    by the shape rule, so the stand-in is as large as the call's own result at most.
+    """
+    dtype = kwargs.get("dtype") or torch.get_default_dtype()
+    numbers = list(_numbers(name, args, kwargs))
+    return not dtype.is_complex and any(not _holds(dtype, number) for number in numbers)
 
 
 @lru_cache(maxsize=1024)
@@ -283,7 +295,13 @@ def _holds(dtype: torch.dtype, number: Any) -> bool:
         return True
     if type(number) in (bool, complex):
         return False
+    if not dtype.is_floating_point:
+        return dtype is torch.bool or _holds_integer(torch.iinfo(dtype), number)
     return not abs(number) > torch.finfo(dtype).max
+
+
+def _holds_integer(limits: torch.iinfo, number: float) -> bool:
+    return limits.min <= number <= limits.max
 
 
 Described = tuple[Any, ...]
@@ -312,7 +330,8 @@ def _shape_asked(shape: Sequence[int]) -> tuple[int, ...]:
 def _made(described: Described, device: str, integer: int) -> Any:
     kind, *rest = described
     if kind == "plain":
-        return rest[-1]
+        # The recorded call names the meta device, whose kernels accept every number.
+        return device if rest[-1] == _META else rest[-1]
     if kind == "list":
         container, parts = rest
         return container(_made(part, device, integer) for part in parts)

@@ -40,7 +40,7 @@ from .sym_node import as_dimension, as_torch, sizes_in
 from .sym_numbers import refusal
 from .symbolic_index import INDEXING, selected
 from .transforms import is_transform
-from .without_meta import only_writes
+from .without_meta import WITHOUT_META, only_writes
 
 __all__ = [
     "DataDependent",
@@ -384,17 +384,15 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 
 
 _SHAPES = _Shapes()
-_ANY_DTYPE = (
+_ANY_DTYPE = {
     aten.tril.default,
     aten.triu.default,
     aten.clone.default,
     aten.empty_like.default,
     aten.zeros_like.default,
     aten.pow.Scalar,
-    aten.geqrf.default,
-    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default,
-    aten._transformer_encoder_layer_fwd.default,
-)
+    *WITHOUT_META,  # their rules check the dtypes
+}
 _ANY_REAL = frozenset(
     {
         aten.add.Tensor,

@@ -390,14 +390,15 @@ class StateRead(Guard):
 @dataclass(frozen=True, slots=True)
 class EntriesEmpty(Guard):
     """Of a dict: what it has under `keys` are empty dicts (or nothing), and it has none of
-    `absent`.
+    `absent`. A trace has one for each dict.
 
-    One step for what every call of an nn.Module relies on: no hooks, no forward of its own.
+    One step for what every call of an nn.Module relies on: no hooks, no forward of its own, nothing
+    in its `__dict__` that hides a parameter.
     """
 
     source: Source
     keys: tuple[str, ...]
-    absent: tuple[str, ...] = ()
+    absent: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

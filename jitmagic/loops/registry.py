@@ -30,6 +30,7 @@ from .ir import IndexValue, Value
 from .promotion import RULES, Operand
 from .tensor_view import NumberView, Point, TensorView, broadcast_shapes
 from .values import FLOATS, Number, cast, compute, constant, round_to
+from .vector_tails import tail_at
 
 __all__ = [
     "FALLBACKS",
@@ -87,7 +88,8 @@ def pointwise(
 ) -> Callable[[Scalar], Scalar]:
     """Register a scalar function; `operands`: how many leading arguments are operands (default: all
     positional parameters). Further arguments reach the function as they are; one that has a
-    keyword parameter `result` is told the result's dtype."""
+    keyword parameter `result` receives the result's dtype, and in `tail` whether eager computes
+    the point by scalar code (vector_tails.py)."""
 
     def register(function: Scalar) -> Scalar:
         count = function.__code__.co_argcount if operands is None else operands
@@ -104,7 +106,7 @@ def pointwise_lowering(function: Scalar, rule: str, count: int) -> Lowering:
     code = function.__code__
     operands = code.co_varnames[:count]
     named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
-    wants_result = "result" in named
+    wants_result, wants_tail = "result" in named, "tail" in named
 
     def lowering(builder: Builder, out: Out, *args: Any, **kwargs: Any) -> TensorView:
         later = [kwargs.pop(name, None) for name in operands[len(args) :]]
@@ -120,6 +122,8 @@ def pointwise_lowering(function: Scalar, rule: str, count: int) -> Lowering:
                 operand_value(builder, operand, through, point)
                 for operand, through in zip(given, casts, strict=True)
             )
+            if wants_tail:
+                kwargs["tail"] = tail_at(builder, out, given, point)
             return cast(function(*values, *args[count:], **kwargs), dtype)
 
         return builder.pointwise(out, value)

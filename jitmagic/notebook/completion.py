@@ -12,19 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ..api import handle_of
-from ..options import BACKENDS, MODES
+from .arguments import VALUES, options_of
 
 __all__ = ["complete", "install_completion", "remove_completion"]
 
-_OF_JIT = ("--backend", "--dynamic", "--fullgraph", "--mode")
-_OPTIONS = {
-    "%%compile": (*_OF_JIT, "--annotate", "--explain", "--quiet", "--time"),
-    "%compile": _OF_JIT,
-    "%jit_timeit": ("--seconds", "--vs"),
-    "%compile_off": (),
-    "%compile_status": (),
-}
-_VALUES = {"--mode": MODES, "--backend": BACKENDS}
+_MAGICS = ("%%compile", "%compile", "%jit_timeit", "%compile_off", "%compile_status")
 _TAGGED = frozenset({"%compile_off", "%compile_status"})
 _IDENTIFIER = "jitmagic"
 
@@ -33,12 +25,12 @@ def complete(line: str, names: Mapping[str, Any]) -> tuple[str, list[str]]:
     """The word at the end of `line` as far as it is written, and what it may become."""
     magic, *before = line.split()
     written = before.pop() if before and not line[-1].isspace() else ""
-    if before and before[-1] in _VALUES:
-        offered: Iterable[str] = _VALUES[before[-1]]
+    if before and before[-1] in VALUES:
+        offered: Iterable[str] = VALUES[before[-1]]
     elif written.startswith("-"):
-        offered = [option for option in _OPTIONS[magic] if option not in before]
+        offered = [option for option in options_of(magic) if option not in before]
     elif magic in ("%%compile", "%jit_timeit"):
-        offered = () if written else _OPTIONS[magic]
+        offered = () if written else options_of(magic)
     else:
         offered = _nameable(names, magic in _TAGGED)
     return written, [word for word in sorted(offered) if word.startswith(written)]
@@ -80,7 +72,7 @@ def _matcher(shell: weakref.ref[Any]) -> Callable[[Any], dict[str, Any]]:
     def matcher(context: Any) -> dict[str, Any]:
         here, line = shell(), context.text_until_cursor
         magic, blank, _ = line.partition(" ")
-        if here is None or not blank or magic not in _OPTIONS:
+        if here is None or not blank or magic not in _MAGICS:
             return {"completions": []}
         hidden = here.user_ns_hidden
         own = {name: value for name, value in here.user_ns.items() if name not in hidden}

@@ -9,11 +9,9 @@ is gone, no hook stays behind.
 from __future__ import annotations
 import __future__
 
-import argparse
 import ast
 import difflib
 import linecache
-import shlex
 import sys
 import time
 import weakref
@@ -33,8 +31,9 @@ from ..api import handle_of, jit, prepare, untag
 from ..diagnostics.timing import Timing
 from ..errors import RUN_NAME, JitmagicError, notebook_shell
 from ..late import load as load_module
-from ..options import ALIASES, BACKENDS, MODES
+from ..options import ALIASES, BACKENDS
 from ..progress import new_wait
+from .arguments import declared, parse
 from .cell import Definition, Part, Plain, Run, future_flags, split_cell
 from .completion import install_completion, remove_completion
 from .debugging import tell_of_locals
@@ -48,7 +47,7 @@ from .display import (
 )
 from .inspection import install_inspection, remove_inspection
 from .tagging import Mark, Tagged, Tagger, tag_methods
-from .timeit import BadLine, time_expression
+from .timeit import BadLine, split_expression, time_expression
 from .tracebacks import show_as_ever, show_from_users_line
 
 if TYPE_CHECKING:
@@ -58,44 +57,7 @@ if TYPE_CHECKING:
 __all__ = ["CompileMagics", "load", "unload"]
 
 
-class _Parser(argparse.ArgumentParser):
-    """Usage errors are IPython's, no exit."""
-
-    def error(self, message: str) -> Any:
-        raise UsageError(f"%%compile: {message}{self._nearest(message)}\n{self._usage()}")
-
-    def _usage(self) -> str:
-        return self.format_usage().strip()
-
-    def _nearest(self, message: str) -> str:
-        """Of what argparse says it does not know, the options that were meant."""
-        known = [option for action in self._actions for option in action.option_strings]
-        words = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
-        near = [n for w in words if w not in known for n in difflib.get_close_matches(w, known, 1)]
-        return f" (did you mean {', '.join(near)}?)" if near else ""
-
-
 PATIENCE = 1.0  # seconds that a call of a cell's function waits for kernels; then it runs as eager
-_USAGE = (
-    "%%%%compile [--mode M] [--backend B] [--fullgraph] [--dynamic] [--explain] [--annotate]"
-    " [--time] [--quiet]   (%%%%compile? tells more)"
-)
-
-
-def _parser(named: bool) -> _Parser:
-    """Of the cell magic; `named`: of the line magic, which takes names as well."""
-    parser = _Parser(prog="%%compile", usage=_USAGE, add_help=False, allow_abbrev=False)
-    parser.add_argument("--mode", choices=MODES, default="default")
-    parser.add_argument("--backend", default="native")
-    parser.add_argument("--fullgraph", action="store_true")
-    parser.add_argument("--dynamic", action="store_true", default=None)
-    parser.add_argument("--explain", action="store_true")
-    parser.add_argument("--annotate", action="store_true")
-    parser.add_argument("--time", action="store_true")
-    parser.add_argument("--quiet", action="store_true")
-    if named:
-        parser.add_argument("names", nargs="+")
-    return parser
 
 
 @magics_class
@@ -110,21 +72,9 @@ class CompileMagics(Magics):
 
     @output_can_be_silenced
     @cell_magic
+    @declared("%%compile")  # type: ignore[untyped-decorator]
     def compile(self, line: str, cell: str) -> Any:
         """Run the cell with its functions, classes and top-level tensor code compiled.
-
-            %%compile [--mode M] [--backend B] [--fullgraph] [--dynamic] [--explain] [--annotate]
-                [--time] [--quiet]
-
-        --mode M       default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs
-        --backend B    native, aot_eager, eager, or the name of a callable in the notebook
-        --fullgraph    raise an error where a graph breaks
-        --dynamic      one variant serves all sizes from 2 on
-        --explain      show what was captured, where graphs break and why, and the kernels
-        --annotate     the same, with what each line costs, eager and compiled: the graphs run on
-                       made-up tensors, your code does not run again
-        --time         show how long the cell took, and how much of it was compiling
-        --quiet        without lines that say what was compiled and what runs as plain Python
 
         Functions and classes that the cell defines stay compiled in later cells, until they are
         defined anew or `%unload_ext jitmagic`. A compile that takes longer than a second goes on in
@@ -133,7 +83,7 @@ class CompileMagics(Magics):
         options in Python.
         """
         __tracebackhide__ = True
-        options = self._options(line)
+        options = self._options("%%compile", line)
         wanted = _Wanted(*map(options.pop, _SHOWN))
         further: dict[str, Any] = {"notices": "never"} if wanted.quiet else {}
         if not (wanted.explain or wanted.annotate or wanted.time):  # which are about the compile
@@ -149,17 +99,14 @@ class CompileMagics(Magics):
         )
         return running if _awaits(parts) else _finish(running)  # see _Reader for the await
 
-    def _options(self, line: str, named: bool = False) -> dict[str, Any]:
-        try:
-            words = shlex.split(line)
-        except ValueError as error:
-            raise UsageError(f"%%compile: {error}") from error
-        options = vars(_parser(named).parse_args(words))
+    def _options(self, magic: str, line: str) -> dict[str, Any]:
+        method = self.compile if magic == "%%compile" else self.compile_names
+        options = parse(magic, method, line)
         if options["backend"] not in (*BACKENDS, *ALIASES):
             named = self.shell.user_ns.get(options["backend"])
             if not callable(named):
                 raise UsageError(
-                    f"%%compile: unknown backend {options['backend']!r}; known: "
+                    f"{magic}: unknown backend {options['backend']!r}; known: "
                     f"{', '.join(BACKENDS)}, or the name of a callable in the notebook"
                 )
             options["backend"] = named
@@ -247,15 +194,11 @@ class CompileMagics(Magics):
         return [tagged]
 
     @line_magic("compile")  # type: ignore[arg-type]  # IPython's hint says: no name
+    @declared("%compile")  # type: ignore[untyped-decorator]
     def compile_names(self, line: str) -> Any:
-        """Tag functions, modules or classes that exist already.
-
-        %compile [options of %%compile] NAME ...
-        """
-        options = self._options(line, named=True)
+        """Tag functions, modules or classes that exist already."""
+        options = self._options("%compile", line)
         names: list[str] = options.pop("names")
-        if any([options.pop(shown) for shown in _SHOWN]):
-            raise UsageError(f"%compile: --{', --'.join(_SHOWN)} are about a cell: %%compile")
         for name in names:
             tagged = self.shell.user_ns[name] = jit(self._named(name), **options)
             self._mark(Mark(name, weakref.ref(tagged)))
@@ -273,18 +216,21 @@ class CompileMagics(Magics):
         return _status(map(self._named, line.split()))
 
     @line_magic
+    @declared("%jit_timeit")  # type: ignore[untyped-decorator]
     def jit_timeit(self, line: str) -> Timing:
         """Time an expression as compiled code and as plain Python, in turns.
 
-            %jit_timeit [--seconds S] [--vs 'EXPRESSION'] EXPRESSION
-
-        It is run many times, with all its effects; compiling is done before and told apart. --vs
-        names a third contestant, an expression of yours: --vs 'torch_compiled(x)'.
+        It is run many times, with all its effects; compiling is done before, and its time is given
+        apart.
         """
+        before, expression = split_expression(line)
+        options = parse("%jit_timeit", self.jit_timeit, before)
         try:
-            return time_expression(line, self.shell.user_ns)
+            return time_expression(
+                expression, self.shell.user_ns, options["seconds"], options["vs"].strip("'\"")
+            )
         except BadLine as error:
-            raise UsageError(str(error)) from error
+            raise UsageError(f"%jit_timeit: {error}") from error
 
     def _named(self, name: str) -> Any:
         if name not in self.shell.user_ns:

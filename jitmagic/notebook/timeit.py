@@ -7,7 +7,6 @@ are without their tags, and whatever else is tagged runs its original.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,33 +19,33 @@ import torch
 from ..api import Suspended, handle_of, handles, original_of, wait, without_tag
 from ..diagnostics.timing import Timing, Way, measure
 
-__all__ = ["BadLine", "time_expression"]
+__all__ = ["BadLine", "split_expression", "time_expression"]
 
-_USAGE = "%jit_timeit [--seconds S] [--vs 'EXPRESSION'] EXPRESSION"
-_OPTION = re.compile(r"""\s*--(\w+)(?:=|\s+)("[^"]*"|'[^']*'|\S+)""")
+_OPTION = re.compile(r"""\s*--\w+(?:=|\s+)("[^"]*"|'[^']*'|\S+)""")
 
 
 class BadLine(ValueError):
-    """What stands behind %jit_timeit cannot be measured."""
+    """The expression after %jit_timeit cannot be measured."""
 
 
-def time_expression(line: str, namespace: dict[str, Any]) -> Timing:
-    """Measure what the line of %jit_timeit says; BadLine where it says nothing usable."""
-    options = {"seconds": "1", "vs": ""}
-    while (found := _OPTION.match(line)) is not None:
-        name, value = found.groups()
-        if name not in options:
-            close = difflib.get_close_matches(name, options, 1)
-            hint = f": did you mean --{close[0]}?" if close else f"; {_USAGE}"
-            raise BadLine(f"%jit_timeit: no option --{name}{hint}")
-        options[name], line = value.strip("'\""), line[found.end() :]
-    if not line.strip():
-        raise BadLine(_USAGE)
-    try:
-        seconds = float(options["seconds"])
-    except ValueError as error:
-        raise BadLine(f"%jit_timeit: --seconds takes a number: {error}") from error
-    return _timed(line.strip(), options["vs"], seconds, namespace)
+def split_expression(line: str) -> tuple[str, str]:
+    """Return the options at the front of a line of %jit_timeit, and the expression after them.
+
+    A shell's rules split the options alone: they would take the quotes out of the expression.
+    """
+    end = 0
+    while (found := _OPTION.match(line, end)) is not None:
+        end = found.end()
+    return line[:end], line[end:].strip()
+
+
+def time_expression(
+    expression: str, namespace: dict[str, Any], seconds: float = 1.0, rival: str = ""
+) -> Timing:
+    """Measure an expression, and a rival beside it; raises BadLine where one cannot be read."""
+    if not expression:
+        raise BadLine("no EXPRESSION to time")
+    return _timed(expression, rival, seconds, namespace)
 
 
 def _timed(text: str, rival: str, seconds: float, namespace: dict[str, Any]) -> Timing:
@@ -66,7 +65,7 @@ def _evaluated(text: str, namespace: dict[str, Any]) -> Callable[[], object]:
     try:
         code = compile(text, "<%jit_timeit>", "eval")
     except SyntaxError as error:
-        raise BadLine(f"%jit_timeit: {text!r} is no expression: {error.msg}") from error
+        raise BadLine(f"{text!r} is no expression: {error.msg}") from error
     return lambda: eval(code, namespace)
 
 

@@ -25,7 +25,7 @@ _ALL = ("-fopenmp",)
 
 # Of libc, which every process has: the loader finds it, and libc is not read. Of each there is one
 # version: a name that no library was searched for gets the oldest.
-_LOADED = {b"malloc", b"free", b"__tls_get_addr", b"__cxa_thread_atexit_impl"}
+_LOADED = {b"malloc", b"free", b"__tls_get_addr"}
 _OF_THE_LINKER = {b"_GLOBAL_OFFSET_TABLE_"}
 
 LINKED_AS = " ".join(  # for the cache's keys

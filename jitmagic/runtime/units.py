@@ -59,7 +59,7 @@ class _Progress:
     def add(self, kernels: int) -> None:
         self._ready += kernels
         noun = "kernel" if self._total == 1 else "kernels"
-        self._tell(f"{self._compiler}, {self._ready} of {self._total} {noun}")
+        self._tell(f"{self._compiler} {self._ready} of {self._total} {noun}")
 
 
 def _side_by_side(

@@ -1,10 +1,10 @@
-"""Aliased `__dict__`s: dictionaries that the program reaches as objects of their own and as what
-holds the attributes of an object or the names of a module (`vars(x)`, `x.__dict__`, `globals()`,
-`module._buffers`).
+"""Dictionaries that have two models: namespaces that the program also reaches as objects.
 
-Comes in: every access to a live dictionary, in the one way or the other. Goes out: a graph break as
-soon as one that is reached in both ways was changed in either: each way has a model of its own,
-which does not see what was written to the other.
+Comes in: every access to a live dictionary, as an object and as the names of a module or the
+attributes of a thread. Goes out: a graph break as soon as one that is reached in both ways was
+changed in either, because neither model sees what was written to the other. All other dictionaries
+have one model, however they are reached (`values/mappings.py`, `entries_of_live`): no path of the
+guards leads to the globals of the frame, nor to the dictionary of a `threading.local`.
 """
 
 from __future__ import annotations

@@ -51,6 +51,7 @@ __all__ = [
     "TooManyInstructions",
     "TooManyResults",
     "TorchCallFailed",
+    "TrainingLoop",
     "TransformRefused",
     "TransformedTensor",
     "UnbackedSize",
@@ -276,7 +277,7 @@ class DisabledFunction(Reason):
     __slots__ = ()
     expected = True
     rests_on = "nothing"
-    template = "{name} is excluded from compilation by {by}.disable"
+    template = "{name} is excluded from compilation by {by}.disable{because}"
     explanation = "The program asked for it to run as plain Python."
     advice = ""
 
@@ -310,8 +311,17 @@ class RolledLoop(Reason):
 
 class RoundOfLoop(RolledLoop):
     __slots__ = ()
+    expected = True  # the break that rolled the loop has been reported
     template = "Python runs this loop: one compiled round of it serves any number of them"
     explanation = "What comes before the loop and behind it is compiled as well."
+    advice = ""
+
+
+class TrainingLoop(RolledLoop):
+    __slots__ = ()
+    expected = True
+    template = "Python runs this loop: each round computes gradients"
+    explanation = "One compiled round serves all rounds. Unrolled, each would have its own kernels."
     advice = ""
 
 

@@ -14,11 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
-import torch
-
 from ..graph.builder import GraphBuilder
 from ..guards.guard import DifferentObjects, TypeIs
-from ..guards.source import Drawn, Source
+from ..guards.source import Drawn, Referent, Source
 from .breaks import TransformRefused
 from .lost import LostNode
 from .result import (
@@ -36,8 +34,11 @@ from .result import (
     SetGlobal,
 )
 from .values.base import Builder, Lazy, Machine, Unrestorable, Value
+from .values.dict_objects import DictObjectValue
+from .values.mappings import DictValue
+from .values.table_store import TableStore
 
-__all__ = ["EffectLog", "ExitBuilder", "distinct_objects"]
+__all__ = ["EffectLog", "ExitBuilder", "distinct_dictionaries", "distinct_objects"]
 
 Entry = Callable[[Builder], "Effect | tuple[Effect, ...]"]
 
@@ -264,8 +265,6 @@ class ExitBuilder:
         known: object = target.python_type(self._machine).__setattr__
         if known in (object.__setattr__, type.__setattr__):
             return SetAttr(self(target), name, self(value))
-        if known is torch.nn.Module.__setattr__:  # which knows a buffer from an attribute
-            return Perform(Constant(setattr), (self(target), Constant(name), self(value)))
         arguments = self(target), Constant(name), self(value)
         return Perform(Constant(object.__setattr__), arguments)
 
@@ -291,7 +290,7 @@ class _SelfContaining(Exception):
 def distinct_objects(machine: Machine, mutated: Sequence[Value], seen: Sequence[Value]) -> None:
     """Guard that what the trace changed was not reached by a second path it took for another
     object."""
-    changed = {id(value): value for value in mutated}
+    changed = {id(value): value for value in mutated if not isinstance(value, DictValue)}
     by_type: dict[type, tuple[list[Source], list[Source]]] = {}
     for value in changed.values():
         assert value.source is not None
@@ -308,3 +307,39 @@ def distinct_objects(machine: Machine, mutated: Sequence[Value], seen: Sequence[
     for sources, others in by_type.values():
         if len(sources) + len(others) > 1:
             machine.guard(DifferentObjects(tuple(sources), tuple(others)))
+
+
+def distinct_dictionaries(
+    machine: Machine, mutated: Sequence[Value], seen: Sequence[Value]
+) -> None:
+    """The same of dictionaries, by what was read and written: the attributes of some hundreds of
+    modules are dictionaries too."""
+    changed = _dictionaries(mutated)
+    others = {key: one for key, one in _dictionaries(seen).items() if key not in changed}
+    pairs = [
+        (key, other)
+        for key, (key_source, store) in changed.items()
+        for other, (path, beside) in (*changed.items(), *others.items())
+        if other != key and _may_be_one(key_source, path) and store.may_change(beside)
+    ]
+    met = {key for pair in pairs for key in pair}
+    sources = tuple(source for key, (source, _) in changed.items() if key in met)
+    if sources:
+        rest = tuple(source for key, (source, _) in others.items() if key in met)
+        machine.guard(DifferentObjects(sources, rest))
+
+
+def _may_be_one(left: Source, right: Source) -> bool:
+    """Whether two paths may lead to one dictionary: only a mappingproxy leads to that of a
+    class."""
+    return isinstance(left, Referent) == isinstance(right, Referent)
+
+
+def _dictionaries(values: Sequence[Value]) -> dict[int, tuple[Source, TableStore]]:
+    """The live dictionaries among them, by their stores."""
+    found: dict[int, tuple[Source, TableStore]] = {}
+    for value in values:
+        entries = value.held if isinstance(value, DictObjectValue) else value
+        if isinstance(entries, DictValue) and value.source is not None:
+            found[id(entries.store)] = value.source, entries.store
+    return found

@@ -4,12 +4,14 @@ Comes in: a trace that ended at a break. Goes out: kept with the function's body
 numbers that are symbols at the break, so that what resumes there need not be compiled for one value
 first; likewise those of a loop's items, where they are rows of a tensor; the calls that read data,
 whose numbers `dynamic=True` has vary from the first one on; the dimensions that are constants
-there, which it is not about; and the lists that a rolled loop fills, which nobody reads as a whole.
+there, which it is not about; the numbers that a round of a loop changes (a learning rate, a count
+of steps), which are symbols from the next round on; and the lists that a rolled loop fills, which
+nobody reads as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,8 +19,10 @@ import torch
 from torch import Tensor
 
 from ..bytecode.instruction import Instruction
+from ..bytecode.snapshot import FrameSnapshot
 from ..graph.sym_node import as_dimensions
 from ..guards.guard import TensorMatch
+from ..guards.read import UNREADABLE, read_source
 from ..guards.source import Argument, Item, Source
 from ..symbols.interval import INT64, Interval
 from ..symbols.size import Size, SizeOf, StrideOf, origin_at, stride_place
@@ -34,6 +38,7 @@ from .result import (
     ReplaceList,
     Trace,
 )
+from .written_back import numbers_written
 
 __all__ = ["HandedOn", "without_index"]
 
@@ -47,6 +52,7 @@ class HandedOn:
     numbers: set[str] = field(default_factory=set)
     reads: set[Instruction] = field(default_factory=set)  # calls that ended a graph to read data
     filled: set[Source] = field(default_factory=set)  # as paths of `without_index`
+    changed: set[Source] = field(default_factory=set)  # numbers, likewise
 
     def add(self, trace: Trace, at: Mapping[int, Instruction], item: str | None) -> None:
         """What a break says of the variables, and of the result of its instruction, one of `at`,
@@ -83,6 +89,24 @@ class HandedOn:
                 case Perform(_, (FromSource(source), *_)) | ReplaceList(FromSource(source)):
                     self.filled.add(without_index(source))
 
+    def change(self, trace: Trace, now: FrameSnapshot, stored: Container[str]) -> None:
+        """Numbers that a round leaves vary, unless they are what they were, and so do those in
+        variables that are `stored` in the loop.
+        """
+        for paths, number in numbers_written(trace):
+            if number is None or not any(_is_now(path, number, now) for path in paths):
+                self.changed.update(map(without_index, paths))
+        assert isinstance(trace.exit, Break)
+        for name, recipe in _variables(trace.exit):
+            if name in stored and isinstance(recipe, Constant) and _is_number(recipe.value):
+                self.numbers.add(name)
+
+    def changed_in(self, names: Sequence[str]) -> frozenset[Source]:
+        """The numbers that rounds change, as paths from the arguments of a resume function."""
+        places = {name: index for index, name in enumerate(names)}
+        found = (_with_index(source, places) for source in self.changed)
+        return frozenset(source for source in found if source is not None)
+
     def ranges(self, source: Source, tensor: Tensor) -> Mapping[int, Interval]:
         """The places of sizes and strides of an input that vary."""
         rank = tensor.dim()
@@ -107,7 +131,7 @@ class HandedOn:
         return frozenset(
             Argument(index, name)
             for index, (name, value) in given
-            if (name in self.numbers or name == read) and type(value) in (int, float)
+            if (name in self.numbers or name == read) and _is_number(value)
         )
 
 
@@ -118,6 +142,30 @@ def without_index(source: Source) -> Source:
     base = getattr(source, "base", None)
     named: Source = source if base is None else replace(source, base=without_index(base))  # type: ignore[call-arg]
     return named
+
+
+def _with_index(source: Source, places: Mapping[str, int]) -> Source | None:
+    """The reverse; None: the path begins at a variable that has no place."""
+    if isinstance(source, Argument):
+        index = places.get(source.name)
+        return None if index is None else Argument(index, source.name)
+    base = getattr(source, "base", None)
+    if base is None:
+        return source
+    found = _with_index(base, places)
+    return None if found is None else replace(source, base=found)  # type: ignore[call-arg]
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float)
+
+
+def _is_now(path: Source, number: int | float, now: FrameSnapshot) -> bool:
+    try:
+        value = read_source(path, now)
+    except UNREADABLE:
+        return False
+    return type(value) is type(number) and bool(value == number)
 
 
 def _variables(exit_: Break) -> Iterator[tuple[str, Recipe]]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..guards.guard import IdentityIs, SameObject, TypeIs
 from ..guards.source import Source
 from .state import GuardBook
-from .values.base import Lazy, Value
+from .values.base import Lazy, Machine, Value
 
-__all__ = ["Knowledge"]
+__all__ = ["Knowledge", "reached_again"]
 
 
 @dataclass(slots=True, eq=False)
@@ -28,6 +29,13 @@ class Knowledge:
     keys: dict[int, Value] = field(default_factory=dict)  # what is a key by its identity
     found: list[tuple[Lazy, Source]] = field(default_factory=list)  # that were there
 
+    def unread(self) -> list[TypeIs]:
+        """Guards of what was found and not looked at: that it is there may be all that the program
+        asked.
+        """
+        unread = (pair for pair in self.found if pair[0].real is None)
+        return [TypeIs(source, type(found.obj)) for found, source in unread]
+
     def object_of(self, value: Value) -> Any:
         """The object that a value stands for; None: it is not known by one."""
         return next((obj for obj, known in self.memo.values() if known is value), None)
@@ -37,3 +45,15 @@ class Knowledge:
         objects = (at for at, (_, value) in self.memo.items() if id(value) in mutated)
         names = (at for at, names in self.globals.items() if names.written)
         return any(at in other.memo for at in objects) or any(at in other.globals for at in names)
+
+
+def reached_again(machine: Machine, obj: object, value: Value, source: Source) -> Value:
+    """One object, two paths: they have to go on leading to one object. Functions and classes
+    are the same in every call; tensors and lists are others each time, so that only that the
+    paths meet can be guarded.
+    """
+    if value.by_identity:
+        machine.guard(IdentityIs(source, obj))
+    elif value.source is not None and value.source != source:
+        machine.guard(SameObject(value.source, source))
+    return value

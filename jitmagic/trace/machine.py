@@ -17,10 +17,11 @@ from dataclasses import replace
 from functools import partial
 from types import CodeType
 
+from ..bytecode.instruction import Instruction
 from ..bytecode.snapshot import FrameSnapshot
 from ..errors import UserLine
 from ..graph.builder import GraphBuilder
-from ..guards.guard import AutocastRest, Guard, IdentityIs, SameObject, TypeIs
+from ..guards.guard import AutocastRest, Guard
 from ..guards.source import Argument, Source
 from ..guards.state import read_autocast_rest, read_state
 from ..options import Options
@@ -39,10 +40,10 @@ from .breaks import (
     UnsupportedOperation,
 )
 from .dead_calls import check_dead_calls
-from .effects import EffectLog, ExitBuilder, distinct_objects
+from .effects import EffectLog, ExitBuilder, distinct_dictionaries, distinct_objects
 from .graph_notes import GraphNotes
 from .input_memory import check_histories
-from .knowledge import Knowledge
+from .knowledge import Knowledge, reached_again
 from .library_files import is_library
 from .mortals import check_held, held_names, lets_callee_hold
 from .opcodes.registry import Returned, Signal, handler_for
@@ -60,6 +61,7 @@ from .rolled import UNROLLED, Loops, check_head
 from .state import Frame, Program, program_of
 from .suspended import suspended
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_undecided, with_constants
+from .training_loops import check_round
 from .undo import can_assert
 from .values.backward_facts import BackwardFacts, HeldObjects, forget_facts
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
@@ -73,7 +75,7 @@ from .values.generators import GeneratorValue
 from .values.leaves import keep_leaves
 from .values.namespaces import GlobalsValue
 from .values.varying_counts import place_of_test
-from .wrap import wrap_object
+from .wrap import Wrapper, wrap_object
 
 __all__ = ["Machine", "trace"]
 
@@ -161,6 +163,8 @@ class Machine:
         self._programs = programs
         self.known = Knowledge()
         self._generators: list[GeneratorValue] = []
+        self.owners: dict[int, Value] = {}
+        self.literals: dict[int, Value] = {}  # tuples among the constants of code, by id
         self._hooks: list[Callable[[Builder], None]] = []
         self.later: BackwardFacts | None = None  # of what runs later and is being followed
         self._steps = 0
@@ -245,13 +249,12 @@ class Machine:
             where = None if lost.reason else self.root.line()
             # The value cannot be rebuilt in Python: the graph has to end before it was created.
             raise Restart(Stop(lost.born, reason, where)) from None
-        for found, source in self.known.found:
-            if found.real is None:  # that it is there may be all that the program asked
-                self.guard(TypeIs(source, type(found.obj)))
+        self.guard(*self.known.unread())
         # Writes are replayed object by object. Where two paths led to two objects and lead to one
         # in a later call, that would lose a write; so would two keys that become one.
         seen = [value for _, value in self.known.memo.values()]
         distinct_objects(self, list(self.effects.mutated.values()), seen)
+        distinct_dictionaries(self, list(self.effects.mutated.values()), seen)
         distinct_objects(self, list(self.known.keys.values()), list(self.known.keys.values()))
         because = self.stop.because if self.stop and isinstance(exit_, Break) else ()
         self.guard(*because)
@@ -366,10 +369,12 @@ class Machine:
         frame.push(observed.error)
         frame.next = handler.target
 
-    def note_backward_jump(self, frame: Frame) -> None:
-        """Remember where the first loop of the root frame goes into its second round."""
+    def jump_backward(self, frame: Frame, instruction: Instruction) -> None:
+        """Go on with the next round of a loop, or leave that to Python."""
         if frame is self.root and self._first_loop is None:
             self._first_loop = self._steps + 1
+        frame.jump(instruction.target)
+        check_round(self, frame)
 
     # -- what values ask -------------------------------------------------------------------------
 
@@ -402,7 +407,7 @@ class Machine:
                 yield frame.line()
         yield self.root.line()
 
-    def wrap(self, obj: object, source: Source) -> Value:
+    def wrap(self, obj: object, source: Source, make: Wrapper = wrap_object) -> Value:
         if self.later is not None and (tensor := self.later.tensor(obj, source)) is not None:
             return tensor
         kind = type(obj)
@@ -410,20 +415,11 @@ class Machine:
             return wrap_object(self, obj, source)
         known = self.known.memo.get(id(obj))
         if known is not None:
-            return self._reached_again(obj, known[1], source)
-        value = wrap_object(self, obj, source)
+            if make is wrap_object:
+                known[1].observe(self)
+            return reached_again(self, obj, known[1], source)
+        value = make(self, obj, source)
         self.known.memo[id(obj)] = obj, value
-        return value
-
-    def _reached_again(self, obj: object, value: Value, source: Source) -> Value:
-        """One object, two paths: they have to go on leading to one object. Functions and classes
-        are the same in every call; tensors and lists are others each time, so that only that the
-        paths meet can be guarded.
-        """
-        if value.by_identity:
-            self.guard(IdentityIs(source, obj))
-        elif value.source is not None and value.source != source:
-            self.guard(SameObject(value.source, source))
         return value
 
     def lazy(self, obj: object, source: Source, *, certain: bool = True) -> Value:

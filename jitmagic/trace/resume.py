@@ -34,7 +34,16 @@ from ..bytecode import (
 from ..guards.source import UNNAMED
 from .handed_on import HandedOn
 
-__all__ = ["FlatCode", "ResumeKey", "Root", "carries_stack", "flatten", "item_name", "let_go_of"]
+__all__ = [
+    "STORES",
+    "FlatCode",
+    "ResumeKey",
+    "Root",
+    "carries_stack",
+    "flatten",
+    "item_name",
+    "let_go_of",
+]
 
 _SUPER_ARGUMENTS = 2
 
@@ -116,7 +125,7 @@ def carries_stack(name: str) -> bool:
     return name.startswith(UNNAMED)
 
 
-_STORES = frozenset({"STORE_DEREF", "STORE_FAST", "STORE_GLOBAL", "STORE_NAME"})
+STORES = frozenset({"STORE_DEREF", "STORE_FAST", "STORE_GLOBAL", "STORE_NAME"})
 
 
 def item_name(root: Root, head: Instruction, depth: int) -> str:
@@ -130,7 +139,7 @@ def _stack_names(key: ResumeKey) -> list[str]:
     variable, such as a loop's next item, is named after it."""
     names = [stack_name(index) for index in range(len(key.nulls))]
     following = key.instruction
-    if names and following.op in _STORES and isinstance(following.arg, str):
+    if names and following.op in STORES and isinstance(following.arg, str):
         names[-1] = f"new {following.arg}"
     return names
 

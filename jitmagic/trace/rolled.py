@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ..bytecode.instruction import Instruction
+from ..bytecode.snapshot import FrameSnapshot
 from ..guards.source import Argument, Item, Source
 from ..symbols.context import Specialize
 from ..symbols.scalar import Symbol
 from ..symbols.size import DataSize, hintless
-from .breaks import FilledList, GraphBreak, RolledLoop, RoundOfLoop
+from .breaks import FilledList, GraphBreak, RolledLoop, RoundOfLoop, TrainingLoop
 from .handed_on import without_index
 from .library_files import is_library
 from .result import Break, Trace
-from .resume import FlatCode, item_name
+from .resume import STORES, FlatCode, Root, item_name
 from .values.base import Value
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "items_of_round",
     "loops_of",
     "note",
+    "numbers_of_round",
     "peels",
     "rounds_vary",
     "unroll",
@@ -80,6 +82,8 @@ def check_head(machine: Any) -> None:
     """Break at the head of a loop that Python runs: the next instruction of the root frame."""
     at, loops = machine.root.at, machine.loops
     if at not in loops.heads:
+        if at == machine.root.rolls_at:
+            raise GraphBreak(TrainingLoop.of())
         return
     begun = machine.notes.root.of(_Begun).heads
     if loops.peels and at not in begun and _begins_here(machine.root.stack[-1]):
@@ -172,12 +176,24 @@ def note(flat: FlatCode, trace: Trace) -> None:
         flat.root.handed_on.fill(trace)
 
 
-def hand_on(flat: FlatCode, trace: Trace) -> None:
+def hand_on(flat: FlatCode, trace: Trace, snapshot: FrameSnapshot) -> None:
     """What varies at a break is known behind it."""
     item = None
+    if ends_at_loop(trace):
+        head = flat.at[trace.exit.index]  # type: ignore[attr-defined]
+        flat.root.handed_on.change(trace, snapshot, _stored_in_loop(flat.root, head))
     if isinstance(trace.exit, Break) and (head := flat.at[trace.exit.index]).op == "FOR_ITER":
         item = item_name(flat.root, head, len(trace.exit.stack))
     flat.root.handed_on.add(trace, flat.at, item)
+
+
+def _stored_in_loop(root: Root, head: Instruction) -> set[object]:
+    """The live variables that the loop with that head writes to."""
+    body = root.body.instructions
+    begin = body.index(head)
+    jumps = (n for n, one in enumerate(body) if one.target is head and n > begin)
+    stores = body[begin : max(jumps, default=begin)]
+    return {one.arg for one in stores if one.op in STORES} & root.live[head]
 
 
 def unroll(flat: FlatCode) -> None:
@@ -185,6 +201,13 @@ def unroll(flat: FlatCode) -> None:
     assert flat.head is not None
     flat.root.rolled.discard(flat.head)
     flat.root.unrolled.add(flat.head)
+
+
+def numbers_of_round(flat: FlatCode) -> frozenset[Source]:
+    """Return what the rounds of a loop change in objects that they find; empty if not a round."""
+    if flat.head not in flat.root.rolled:
+        return frozenset()
+    return flat.root.handed_on.changed_in(flat.parameters)
 
 
 def items_of_round(flat: FlatCode, args: tuple[object, ...]) -> frozenset[Source]:

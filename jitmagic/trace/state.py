@@ -7,7 +7,7 @@ becomes the one GlobalState guard of a trace. Nothing here interprets anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import CodeType
@@ -20,10 +20,12 @@ from ..guards.guard import (
     ClassFact,
     ClassFacts,
     DictKeysAre,
+    EntriesEmpty,
     GlobalState,
     Guard,
     IdentityIs,
     InRange,
+    KeyAbsent,
     NameFact,
     NamespaceFacts,
     StateFacts,
@@ -82,8 +84,8 @@ class GuardBook:
         return tuple(kind for guard in facts if (kind := kind_only(guard)) is not None)
 
     def finish(self, state: StateFacts) -> tuple[Guard, ...]:
-        """All guards, one for each class and namespace; a TypeIs and an InRange implied by a
-        sharper guard of the same source are left out."""
+        """All guards, one for each class, namespace and table of empty entries; a TypeIs and an
+        InRange implied by a sharper guard of the same source are left out."""
         sharper: set[Source] = {
             guard.source
             for guard in self._guards.values()
@@ -97,13 +99,41 @@ class GuardBook:
             if not (isinstance(guard, TypeIs) and guard.source in sharper)
             and not (isinstance(guard, InRange) and _is_implied(guard, ranges))
         )
-        return (GlobalState(facts=state), *kept)
+        return (GlobalState(facts=state), *_one_for_each_table(list(kept)))
 
     def _whole(self, key: object, guard: Guard) -> Guard:
         """A class's or a namespace's guard with all that was relied on."""
         if not isinstance(guard, ClassFacts | NamespaceFacts):
             return guard
         return replace(guard, facts=tuple(self._facts[key]))  # type: ignore[arg-type]
+
+
+def _one_for_each_table(guards: list[Guard]) -> Iterator[Guard]:
+    """What is relied on of the entries of one dictionary, together: one step natively, which costs
+    a comparison of two numbers while the dictionary has not changed."""
+    tables: dict[Source, list[EntriesEmpty | KeyAbsent]] = {
+        guard.source: [] for guard in guards if isinstance(guard, EntriesEmpty)
+    }
+    for guard in guards:
+        if isinstance(guard, EntriesEmpty | KeyAbsent) and guard.source in tables:
+            tables[guard.source].append(guard)
+    for guard in guards:
+        if not isinstance(guard, EntriesEmpty | KeyAbsent) or guard.source not in tables:
+            yield guard
+        elif guard is tables[guard.source][0]:
+            yield _merged(tables[guard.source])
+
+
+def _merged(parts: list[EntriesEmpty | KeyAbsent]) -> EntriesEmpty:
+    empty: dict[str, None] = {}
+    absent: dict[object, None] = {}
+    for part in parts:
+        if isinstance(part, EntriesEmpty):
+            empty |= dict.fromkeys(part.keys)
+            absent |= dict.fromkeys(part.absent)
+        else:
+            absent[part.key] = None
+    return EntriesEmpty(parts[0].source, tuple(empty), tuple(absent), where=parts[0].where)
 
 
 def _is_implied(guard: InRange, ranges: Iterable[InRange]) -> bool:
@@ -277,6 +307,9 @@ class Frame:
     handling: list[Value] = field(default_factory=list)  # exceptions being handled, innermost last
     names: dict[str, Value] = field(default_factory=dict)  # of a class body
     past_default_device: bool = False  # its mode is off in what it calls
+    gradients: set[int] = field(default_factory=set)  # instructions at which backward() ran
+    nodes_at: dict[int, int] = field(default_factory=dict)  # of the graph, when a round began
+    rolls_at: int | None = None  # the head of a training loop, whose next round is Python's
     keyword_names: tuple[str, ...] = ()  # 3.11, 3.12: set by KW_NAMES for the CALL that follows
 
     @property

@@ -12,7 +12,7 @@ from typing import TypeVar
 from ..guards.source import Source
 from .values.base import Machine, Value
 
-__all__ = ["intercepts", "wrap_object", "wraps"]
+__all__ = ["Wrapper", "intercepts", "wrap_object", "wraps"]
 
 Wrapper = Callable[[Machine, object, Source], Value]
 Interceptor = Callable[[Machine, object, Source], Value | None]

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..guards.source import DictEntry, InstanceDict, Item, SlotAttr, Source
+from ..guards.source import DictEntry, Global, InstanceDict, Item, SlotAttr, Source
 from ..spec import TensorSpec
 from ..symbols.interval import INT64, Growing, Interval
 from .result import (
@@ -21,16 +21,18 @@ from .result import (
     Effect,
     FromGraph,
     FromSource,
+    Invoke,
     Perform,
     Recipe,
     ReplaceDict,
     ReplaceList,
     SetAttr,
+    SetGlobal,
     SetItem,
     Trace,
 )
 
-__all__ = ["Resized", "resized"]
+__all__ = ["Resized", "numbers_written", "resized"]
 
 Place = tuple[Source, Any]  # of what, and its attribute or key
 _FROM_ONE = Growing(1, INT64.high)
@@ -88,6 +90,29 @@ def resized(traced: Trace, constants: Callable[[Source], Collection[int]]) -> Re
             dims.setdefault(source, set()).update(changed)
             sizes.update(size for pair in changed.values() for size in pair)
     return Resized(dims, frozenset(sizes - {1}))
+
+
+def numbers_written(traced: Trace) -> Iterator[tuple[tuple[Source, ...], int | float | None]]:
+    """Yield each number that the frame leaves, with the paths by which it may be read; None: data
+    decide it.
+    """
+    for effect in traced.effects:
+        if isinstance(effect, SetGlobal):
+            written = [((Global(effect.name),), effect.value)]
+        else:
+            written = [(_paths(*place), value) for place, value in _written(effect)]
+        for paths, value in written:
+            match value:
+                case Constant(number) if type(number) in (int, float):
+                    yield paths, number  # type: ignore[misc]
+                case Invoke(Constant(torch.Tensor.item)):
+                    yield paths, None
+
+
+def _paths(base: Source, key: Any) -> tuple[Source, ...]:
+    """An attribute's, or an item's."""
+    own = InstanceDict(base)
+    return Item(own, key), DictEntry(own, key), Item(base, key), DictEntry(base, key)
 
 
 def _are_others(old: object, new: object) -> bool:

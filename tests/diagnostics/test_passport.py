@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 import jitmagic
+from jitmagic.diagnostics.cases import capture_call
 from jitmagic.diagnostics.passport import Passport
 
 PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
@@ -126,7 +127,7 @@ def write(x: Tensor) -> Tensor:
 def test_inputs_are_judged_as_they_are_left() -> None:
     x = given()
     found = jitmagic.passport(write)(x)
-    assert [line.name for line in found.lines] == ["result 0", "x, afterwards"]
+    assert [line.name for line in found.lines] == ["result", "x, afterwards"]
     assert found.agrees
     assert torch.equal(x, given() * 3), "the one call has its effects, once"
 
@@ -148,7 +149,7 @@ def test_edges_agree() -> None:
 def test_a_negative_zero_is_no_bitwise_equal_but_agrees() -> None:
     zero = torch.zeros(3)
     found = jitmagic.passport(lambda x: x + 0.0, backend=lambda gm, _: lambda x: (-x,))(zero)
-    [line] = [line for line in found.lines if line.name == "result 0"]
+    [line] = [line for line in found.lines if line.name == "result"]
     assert (line.bitwise, line.agrees, line.ulp) == (False, True, 0)
 
 
@@ -156,7 +157,7 @@ def test_figures_that_are_shown_are_explained() -> None:
     for name in ("softmax", "add"):
         found = of(name)(given())
         differs = not all(line.bitwise for line in found.lines)
-        assert ("units of the last place" in str(found)) is differs is (name == "softmax")
+        assert ("in last places" in str(found)) is differs is (name == "softmax")
 
 
 def test_it_is_saved_as_json(tmp_path: Path) -> None:
@@ -186,4 +187,73 @@ def test_inputs_that_agree_bitwise_are_one_line() -> None:
     assert "\n  3 inputs, afterwards: bitwise equal" in str(found)
     assert str(found).count("afterwards") == 1
     assert sum(line.name.endswith("afterwards") for line in found.lines) == 3
-    assert "x, afterwards (float32): bitwise equal" in str(jitmagic.passport(write)(given()))
+    assert "x, afterwards  float32  bitwise equal" in str(jitmagic.passport(write)(given()))
+
+
+# -- the whole function ----------------------------------------------------------------------------
+
+
+def captured_as(other: Callable[..., Any]) -> Callable[..., Any]:
+    """A capture that takes another function for the one it is given."""
+    return lambda fn, args, kwargs: capture_call(other, args, kwargs)
+
+
+FACTOR = [3.0]
+STALE: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
+    "a result": (lambda x: x * FACTOR[0], lambda x: x * 1.0, "result"),
+    "one of two": (lambda x: [x + 1, x * FACTOR[0]], lambda x: [x + 1, x * 1.0], "result[1]"),
+    "a number": (lambda x: (x + 1, FACTOR[0]), lambda x: (x + 1, 1.0), "result[1]"),
+    "an argument": (write, lambda x: (x * 3).sum(), "argument[0], afterwards"),
+    "its drawing": (lambda x: x + torch.rand(12), lambda x: x + 0.5, "result"),
+}
+
+
+@pytest.mark.parametrize("name", STALE)
+def test_a_wrong_capture_is_flagged(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, stale, place = STALE[name]
+    assert jitmagic.passport(function)(given()).agrees
+    monkeypatch.setattr("jitmagic.diagnostics.passport.capture_call", captured_as(stale))
+    found = jitmagic.passport(function)(given())
+    assert [line.name for line in found.lines if not line.agrees] == [place]
+    assert found.first[0].startswith("the capture: ")
+
+
+def counts(x: Tensor) -> Tensor:
+    FACTOR.append(1.0)
+    return x * len(FACTOR)
+
+
+class Counter(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x * self.calls
+
+
+def test_a_function_that_changes_more_than_its_arguments_runs_once() -> None:
+    for _ in range(2):
+        before = len(FACTOR)
+        found = jitmagic.passport(counts)(given())
+        assert len(FACTOR) == before + 1
+        assert found.agrees
+        assert "outside of its arguments" in found.notes[0]
+    module = Counter()
+    assert jitmagic.passport(module)(given()).notes == ()
+    assert module.calls == 1
+
+
+def test_a_training_step_is_judged_by_its_loss_and_gradients() -> None:
+    model = torch.nn.Linear(12, 2)
+
+    def step(x: Tensor) -> dict[str, Tensor]:
+        loss = model(x).square().mean()
+        loss.backward()
+        return {"loss": loss}
+
+    found = jitmagic.passport(step)(given())
+    assert found.agrees
+    shown = [line.name for line in found.lines if not line.name.endswith("afterwards")]
+    assert shown == ["result['loss']", "model.weight.grad", "model.bias.grad"]

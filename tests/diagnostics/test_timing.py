@@ -54,28 +54,29 @@ def test_what_slows_whole_rounds_hides_no_difference() -> None:
     """Other processes: half of the rounds take four times as long, on both sides."""
     machine = Machine()
     busy = (1.0, 1.0, 4.0, 4.0)
-    ours = machine.way("c", *(0.005 * times for times in busy))
-    eager = machine.way("e", *(0.0075 * times for times in busy))
-    found = measure({"compiled": ours, "eager": eager}, 2.0, clock=machine.clock)
+    ours = machine.way("c", *(0.05 * times for times in busy))
+    eager = machine.way("e", *(0.075 * times for times in busy))
+    found = measure({"compiled": ours, "eager": eager}, 20.0, clock=machine.clock)
     assert found.sides[0].high > found.sides[1].low
     assert found.verdicts[0].startswith("faster than eager: 1.50x")
 
 
 def test_noise_that_hits_either_side_is_no_verdict() -> None:
     machine = Machine()
-    noisy = machine.way("c", *(0.004, 0.012) * 50)
-    found = measure({"compiled": noisy, "eager": machine.way("e", 0.006)}, clock=machine.clock)
+    noisy = machine.way("c", *(0.04, 0.12) * 50)
+    eager = machine.way("e", 0.05)
+    found = measure({"compiled": noisy, "eager": eager}, 10.0, clock=machine.clock)
     assert found.verdicts == ("as fast as eager, or the machine is too noisy to tell",)
 
 
-def test_ways_take_turns_and_blocks_are_long_enough() -> None:
+def test_ways_take_turns_in_blocks_that_take_equally_long() -> None:
     machine = Machine()
-    ways = {"a": machine.way("a", 1e-5), "b": machine.way("b", 1e-3)}
-    found = measure(ways, 0.2, clock=machine.clock)
-    assert found.calls[0] >= 400 and found.calls[1] >= 4
+    ways = {"a": machine.way("a", 1e-5), "b": machine.way("b", 1e-3), "c": machine.way("c", 0.05)}
+    found = measure(ways, 1.0, clock=machine.clock)
+    assert found.calls == (5000, 50, 1)
     timed = machine.calls[-found.blocks * sum(found.calls) :]
     turns = [name for i, name in enumerate(timed) if i == 0 or timed[i - 1] != name]
-    assert turns == ["a", "b"] * found.blocks
+    assert turns == ["a", "b", "c"] * found.blocks
 
 
 def test_what_is_in_force_around_a_block_is_not_timed() -> None:

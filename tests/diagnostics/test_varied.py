@@ -151,3 +151,14 @@ def test_changes_are_of_every_kind() -> None:
     found = jitmagic.test(reduced, backend="eager")(X, X, n=200)
     assert {"as given", "values", "sizes", "layout", "dtype", "requires_grad"} <= found.kinds.keys()
     assert set(varied._SPEC_CHANGES) <= found.kinds.keys()
+
+
+def test_sizes_of_zero_and_one_are_always_tried() -> None:
+    seen: set[tuple[int, ...]] = set()
+
+    def sized(x: Tensor, y: Tensor) -> Tensor:
+        seen.add(tuple(x.shape))
+        return x @ y
+
+    assert jitmagic.test(sized, backend="eager")(torch.randn(3, 5), torch.randn(5, 2), n=7)
+    assert {(3, 5), (0, 5), (1, 5), (3, 0), (3, 1)} <= seen

@@ -18,7 +18,7 @@ from jitmagic.records import Compiled
 from jitmagic.trace.result import Break, Trace
 from tests.programs.counts import counts_of
 
-__all__ = ["Captured", "Eager", "Jitmagic", "TorchCompile"]
+__all__ = ["Captured", "Eager", "Jitmagic", "TorchCompile", "keywords_of"]
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Eager:
 class Jitmagic:
     def __init__(self, backend: str = "native") -> None:
         jitmagic.reset()
-        self._backend = backend
+        self.keywords = {"backend": backend}
         self._tagged: list[Callable[..., Any]] = []
 
     def tag(self, target: Any) -> Any:
-        tagged = jitmagic.jit(target, backend=self._backend)
+        tagged = jitmagic.jit(target, **self.keywords)
         self._tagged.append(tagged)
         return tagged
 
@@ -96,3 +96,12 @@ class TorchCompile:
             breaks=sum(reasons.values()),
             why=tuple(str(reason).strip().partition("\n")[0] for reason in reasons),
         )
+
+
+def keywords_of(tag: Callable[[Any], Any]) -> dict[str, Any] | None:
+    """Return what `jitmagic.jit` is called with by a case's tag; None: another system's tag.
+
+    Cases of `jitmagic.integrations` leave the tagging to the integration then.
+    """
+    system = getattr(tag, "__self__", None)
+    return system.keywords if isinstance(system, Jitmagic) else None

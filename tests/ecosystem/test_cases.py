@@ -10,9 +10,13 @@ from .case import load
 from .examine import examine
 
 SHORT = {
-    "lightning": ("network compiled", "the module compiled, and its training_step, which logs"),
-    "transformers": ("Trainer, BERT, accumulated",),
-    "accelerate": ("loop, compiled before prepare()",),
+    "lightning": (
+        "network compiled",
+        "the module compiled, and its training_step, which logs",
+        "JitCallback",
+    ),
+    "transformers": ("Trainer, BERT, accumulated", "Trainer, GPT-2, JitCallback"),
+    "accelerate": ("loop, compiled before prepare()", "loop, compiled by prepare()"),
     "joblib": (
         "calls in worker processes",
         "calls in threads",

@@ -31,7 +31,7 @@ def _of_other_parts(tag: Tag) -> Any:
 
 
 def _raising(tag: Tag) -> Any:
-    if tag(len) is not len:
+    if tag("not callable") != "not callable":
         raise AssertionError
     return 1
 

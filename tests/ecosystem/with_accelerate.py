@@ -7,10 +7,14 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.utils import TorchDynamoPlugin
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from jitmagic.integrations.accelerate import prepare, register_backend
+
 from .case import Tag, case
+from .systems import keywords_of
 from .training import state_of
 
 
@@ -20,8 +24,10 @@ def _model() -> nn.Module:
     )
 
 
-def _loop(tag: Tag, before: bool, **settings: Any) -> Any:
-    """Four batches, a step for every two; the model is compiled `before` or after prepare()."""
+def _loop(tag: Tag, before: bool, keywords: dict[str, Any] | None = None, **settings: Any) -> Any:
+    """Four batches, a step for every two; the model is compiled `before` or after prepare(), or
+    with `keywords` by the integration's.
+    """
     for state in (AcceleratorState, GradientState, PartialState):
         state._reset_state()
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, **settings)
@@ -29,7 +35,11 @@ def _loop(tag: Tag, before: bool, **settings: Any) -> Any:
     model = tag(_model()) if before else _model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     loader = DataLoader(data, batch_size=8, shuffle=True)
-    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    prepared = (model, optimizer, loader)
+    if keywords is None:
+        model, optimizer, loader = accelerator.prepare(*prepared)
+    else:
+        model, optimizer, loader = prepare(accelerator, *prepared, **keywords)
     model = model if before else tag(model)
     losses = []
     for _ in range(2):
@@ -41,7 +51,10 @@ def _loop(tag: Tag, before: bool, **settings: Any) -> Any:
                 optimizer.step()
                 optimizer.zero_grad()
                 losses.append(loss.item())
-    return {"losses": losses, "state": state_of(accelerator.unwrap_model(model))}
+    return {
+        "losses": losses,
+        "state": state_of(accelerator.unwrap_model(model, keep_torch_compile=False)),
+    }
 
 
 @case("accelerate", "loop, compiled before prepare()")
@@ -57,3 +70,16 @@ def loop_before(tag: Tag) -> Any:
 @case("accelerate", "loop, bf16, compiled after prepare()", rtol=2e-2)
 def loop_after(tag: Tag) -> Any:
     return _loop(tag, before=False, mixed_precision="bf16")
+
+
+@case("accelerate", "loop, compiled by prepare()")
+def loop_prepared(tag: Tag) -> Any:
+    return _loop(tag, before=False, keywords=keywords_of(tag))
+
+
+@case("accelerate", "loop, a plugin that names the backend")
+def loop_named(tag: Tag) -> Any:
+    if keywords_of(tag) is None:
+        return _loop(tag, before=True)
+    register_backend()
+    return _loop(lambda model: model, before=True, dynamo_plugin=TorchDynamoPlugin("jitmagic"))

@@ -10,7 +10,10 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from jitmagic.integrations.lightning import JitCallback
+
 from .case import Tag, case
+from .systems import keywords_of
 from .training import state_of
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -72,6 +75,16 @@ def network_bf16(tag: Tag) -> Any:
     model = Classifier()
     tag(model.net)
     return _fit(model, precision="bf16-mixed")
+
+
+@case("lightning", "JitCallback")
+def callback(tag: Tag) -> Any:
+    model, keywords = Classifier(), keywords_of(tag)
+    if keywords is None:
+        tag(model.net)
+    found = _fit(model, callbacks=[] if keywords is None else [JitCallback(**keywords)])
+    tag(model.net)  # is counted: the callback has tagged it
+    return found
 
 
 @case("lightning", "the module compiled, and its training_step, which logs")

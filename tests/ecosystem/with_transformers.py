@@ -20,7 +20,11 @@ from transformers import (
     TrainingArguments,
 )
 
+from jitmagic.integrations.accelerate import register_backend
+from jitmagic.integrations.transformers import JitCallback
+
 from .case import Tag, case
+from .systems import keywords_of
 from .training import state_of
 
 _VOCABULARY = 97
@@ -75,7 +79,9 @@ def _bert() -> BertForSequenceClassification:
     return BertForSequenceClassification(config)
 
 
-def _fit(model: PreTrainedModel, data: Dataset[Any], **overrides: Any) -> Any:
+def _fit(
+    model: PreTrainedModel, data: Dataset[Any], callbacks: Any = None, **overrides: Any
+) -> Any:
     """The losses that Trainer logs, what it evaluates to, and the weights."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
@@ -91,7 +97,9 @@ def _fit(model: PreTrainedModel, data: Dataset[Any], **overrides: Any) -> Any:
             disable_tqdm=True,
             **overrides,
         )
-        trainer = Trainer(model, arguments, train_dataset=data, eval_dataset=data)
+        trainer = Trainer(
+            model, arguments, train_dataset=data, eval_dataset=data, callbacks=callbacks
+        )
         trainer.train()
         judged = trainer.evaluate()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
@@ -106,6 +114,23 @@ def trainer(tag: Tag) -> Any:
 @case("transformers", "Trainer, BERT, accumulated")
 def trainer_accumulated(tag: Tag) -> Any:
     return _fit(tag(_bert()), Tokens(classes=3), gradient_accumulation_steps=2)
+
+
+@case("transformers", "Trainer, GPT-2, JitCallback")
+def trainer_callback(tag: Tag) -> Any:
+    model, keywords = _gpt2(), keywords_of(tag)
+    callbacks = None if keywords is None else [JitCallback(**keywords)]
+    found = _fit(model if callbacks else tag(model), Tokens(), callbacks)
+    tag(model)  # is counted: the callback has tagged it
+    return found
+
+
+@case("transformers", "Trainer, BERT, torch_compile_backend")
+def trainer_torch_compile(tag: Tag) -> Any:
+    if keywords_of(tag) is None:
+        return _fit(tag(_bert()), Tokens(classes=3))
+    register_backend()
+    return _fit(_bert(), Tokens(classes=3), torch_compile=True, torch_compile_backend="jitmagic")
 
 
 @case("transformers", "Trainer, Llama, bf16, checkpointed", rtol=2e-2)

@@ -55,6 +55,18 @@ REFUSED |= {
     "a large margin": lambda x: F.hinge_embedding_loss(x, ones(3, 3), margin=BEYOND),
     "a large epsilon": lambda x: F.cosine_similarity(x, x + 1, eps=BEYOND),
     "a large slope": lambda x: F.leaky_relu(x, BEYOND),
+    "full of a large number": lambda x: torch.full((2,), BEYOND),
+    "full of halves": lambda x: torch.full((2,), 65536.0, dtype=HALF),
+    "full of bytes": lambda x: torch.full((2,), 300, dtype=torch.uint8),
+    "full of negative bytes": lambda x: torch.full((2,), -300, dtype=torch.int8),
+    "full of nan": lambda x: torch.full((2,), float("nan"), dtype=INTS),
+    "new_full": lambda x: x.new_full((2,), BEYOND),
+    "full_like": lambda x: torch.full_like(x, 65536.0, dtype=HALF),
+    "scalar_tensor": lambda x: torch.scalar_tensor(BEYOND),
+    "scalar_tensor of bytes": lambda x: torch.scalar_tensor(300, dtype=torch.uint8),
+    "linspace to a large number": lambda x: torch.linspace(0, BEYOND, 3),
+    "arange of halves": lambda x: torch.arange(0, BEYOND, BEYOND, dtype=HALF),
+    "where with a large number": lambda x: torch.where(x > 0, x, BEYOND),
 }
 BACKENDS: dict[str, dict[str, Any]] = {
     "native": {},

@@ -85,7 +85,7 @@ HELP = {
     "%%com|pile --mode default\nx = 1": ["--mode M", "--quiet"],
     "%%compile --mo|de default\nx = 1": ["--mode M", "--quiet"],
     "%%compile\nprint|(1)": ["Prints the values"],
-    "y = 2\n%com|pile plain": ["%compile [options of %%compile] NAME"],
+    "y = 2\n%com|pile plain": ["%compile [--mode M] [--backend B] [--fullgraph] [--dynamic]"],
     "%jit_timeit| plain(1)": ["--seconds S", "--vs"],
     "%compile_off plain|": ["%compile_off NAME"],
     "%timeit| 1": ["Time execution of a Python statement"],

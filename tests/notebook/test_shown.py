@@ -98,6 +98,7 @@ def test_nothing_is_red_where_nothing_is_wrong(cells: dict[str, Any]) -> None:
 def test_a_break_is_one_dim_line_on_the_source(cells: dict[str, Any]) -> None:
     (told,) = [text for text in displayed(cells["noisy"]) if "plain Python" in text]
     assert "jitmagic: noisy runs partly as plain Python: Cell In[" in told
+    assert "(more: %%compile --explain; to hide this: %%compile --quiet)" in told
     assert "], line 4, in noisy: `print('between')` print() writes" in told
 
 

@@ -55,8 +55,8 @@ def test_every_kernel_finds_its_library_and_the_wait_is_told(target, tmp_path):
     assert all(libraries[name].address(name) for name in NAMES)
     assert libraries["a"] is libraries["b"] is not libraries["c"]
     compiler = target.cxx.rsplit("/", 1)[-1]
-    assert said[0] == f"{compiler}, 0 of 3 kernels"
-    assert said[-1] == f"{compiler}, 3 of 3 kernels"
+    assert said[0] == f"{compiler} 0 of 3 kernels"
+    assert said[-1] == f"{compiler} 3 of 3 kernels"
     assert len(said) == 3
     again = build_units(units, target, Store(tmp_path), 60.0, said.append)
     assert all(library.cached for library in again.values())

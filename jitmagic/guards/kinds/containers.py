@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ...bytecode import FrameSnapshot
@@ -102,18 +103,24 @@ class _KeyAbsent(OfSource[KeyAbsent]):
 @row(EntriesEmpty, rank=5)
 class _EntriesEmpty(OfSource[EntriesEmpty]):
     def step(self, guard: EntriesEmpty, register: int) -> Step:
-        return ("ENTRIES_EMPTY", register, tuple(guard.keys), tuple(guard.absent))
+        absent = (exact_name(key) if isinstance(key, str) else key for key in guard.absent)
+        return ("ENTRIES_EMPTY", register, tuple(guard.keys), tuple(absent))
 
     def value_differs(self, guard: EntriesEmpty, name: str, value: Any) -> str | None:
         if not issubclass(type(value), dict):
             return _no_dict(name, value)
         filled = [key for key in guard.keys if not _is_empty_dict(dict.get(value, key, {}))]
         changed = [*filled, *(key for key in guard.absent if dict.__contains__(value, key))]
-        return f"{name} has {', '.join(changed)} now" if changed else None
+        return f"{name} has {_listed(changed)} now" if changed else None
 
     def show(self, guard: EntriesEmpty) -> str:
-        none = f"; no {', '.join(guard.absent)}" if guard.absent else ""
-        return f"{describe(guard.source)}: {', '.join(guard.keys)} empty{none}"
+        empty = [f"{_listed(guard.keys)} empty"] if guard.keys else []
+        none = [f"no {_listed(guard.absent)}"] if guard.absent else []
+        return f"{describe(guard.source)}: {'; '.join((*empty, *none))}"
+
+
+def _listed(keys: Iterable[object]) -> str:
+    return ", ".join(key if isinstance(key, str) else short(key) for key in keys)
 
 
 def _no_dict(name: str, value: object) -> str:

@@ -168,35 +168,66 @@ JM_APART void multiply_area(RowSide rows, LaneSide cols, int64_t K, Area whole, 
     }
 }
 
-// What C++ registers destructors of a thread's objects with, through its own library: to search that
-// takes the linker 60 ms, for every kernel with a product.
-extern "C" int __cxa_thread_atexit_impl(void (*function)(void*), void* argument, void* library);
-
-// Scratch that a thread keeps: packing must not pay for fresh pages at each call.
-struct Scratch {
-    float* p;
-    int64_t size;
-    bool kept;   // freed when the thread ends
+// Scratch between calls: packing must not pay for fresh pages each time. It belongs to the library,
+// not to a thread, because glibc keeps a library mapped until all threads with destructors from it
+// have ended, the main thread included: each reset and compile left 3 to 5 mappings behind.
+constexpr int idle_slots = 64;
+struct Block {
+    int64_t floats;
 };
-thread_local Scratch scratch_of_thread;
+Block* idle[idle_slots];
 
-void free_scratch(void* scratch) { __builtin_free(((Scratch*)scratch)->p); }
-
-JM_APART float* larger_scratch(Scratch& s, int64_t n) {
-    if (!s.kept) {
-        __cxa_thread_atexit_impl(free_scratch, &s, (void*)free_scratch);   // which is in this library
-        s.kept = true;
-    }
-    __builtin_free(s.p);
-    s.p = (float*)__builtin_malloc(uint64_t(n) * sizeof(float) + 64);
-    s.size = s.p ? n : 0;
-    if (!s.p) __builtin_trap();
-    return s.p;
+// Where a thread looks first: it finds the pages that it used before, which are near its core.
+JM_INLINE int slot_of_thread() {
+    return int((uintptr_t)__builtin_frame_address(0) >> 20) & (idle_slots - 1);
 }
-JM_INLINE float* scratch(int64_t n) {
-    Scratch& s = scratch_of_thread;
-    float* p = n > s.size ? larger_scratch(s, n) : s.p;
-    return (float*)(((uintptr_t)p + 63) & ~uintptr_t(63));
+
+JM_APART Block* fresh_block(Block* small, int64_t n) {
+    __builtin_free(small);
+    Block* made = (Block*)__builtin_malloc(sizeof(Block) + uint64_t(n) * sizeof(float) + 64);
+    if (!made) __builtin_trap();
+    made->floats = n;
+    return made;
+}
+
+JM_APART Block* idle_block() {
+    int first = slot_of_thread();
+    for (int i = 0; i < idle_slots; ++i) {
+        Block*& slot = idle[(first + i) & (idle_slots - 1)];
+        if (!__atomic_load_n(&slot, __ATOMIC_RELAXED)) continue;
+        if (Block* found = __atomic_exchange_n(&slot, nullptr, __ATOMIC_ACQUIRE)) return found;
+    }
+    return nullptr;
+}
+JM_APART void keep_idle(Block* block) {
+    int first = slot_of_thread();
+    for (int i = 0; i < idle_slots; ++i) {
+        Block* none = nullptr;
+        Block*& slot = idle[(first + i) & (idle_slots - 1)];
+        if (__atomic_compare_exchange_n(&slot, &none, block, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+            return;
+    }
+    __builtin_free(block);
+}
+
+// A block of one part of one call, until the end of the scope.
+struct Scratch {
+    Block* block = nullptr;
+    Scratch() = default;
+    Scratch(const Scratch&) = delete;
+    ~Scratch() {
+        if (block) keep_idle(block);
+    }
+    float* at_least(int64_t floats) {   // what was in it is lost
+        if (!block) block = idle_block();
+        if (!block || block->floats < floats) block = fresh_block(block, floats);
+        return (float*)(((uintptr_t)(block + 1) + 63) & ~uintptr_t(63));
+    }
+};
+
+// When the library is unmapped; at exit threads may still be inside, and find no block.
+__attribute__((destructor)) void free_idle_blocks() {
+    for (Block*& slot : idle) __builtin_free(__atomic_exchange_n(&slot, nullptr, __ATOMIC_ACQUIRE));
 }
 
 struct Shape {
@@ -247,11 +278,12 @@ JM_APART void pack_rows(float* panel, int64_t width, const float* x, int64_t str
 // Swapped tiles read packed panels alone. (Where both strides are 1, as of a single column or of an
 // overlapping view, either way of packing is right.)
 template <bool Swapped>
-JM_APART LaneSide panel_of(LaneOperand x, int64_t first, int64_t count, int64_t width, Shape s) {
+JM_APART LaneSide panel_of(LaneOperand x, int64_t first, int64_t count, int64_t width, Shape s,
+                           Scratch& scratch) {
     const float* from = x.p + first * x.lane;
     const bool pays = s.rows >= pack_from * tallest || count != width;
     if (!Swapped && x.lane == 1 && !pays) return {from, x.k};
-    float* panel = scratch((s.K + L) * width);
+    float* panel = scratch.at_least((s.K + L) * width);
     if (x.lane == 1) pack_rows(panel, width, from, x.k, count, s.K);
     else pack_transposed(panel, width, from, x.lane, count, s.K);
     return {panel, width};
@@ -267,6 +299,7 @@ void gemm_tiles(Shape s, RowSide rows, LaneOperand x, const Output& out, int thr
     int64_t vectors = (s.lanes + L - 1) / L;
     parallel_region(threads, [&](int part, int parts) JM_APART {
         Range units = part_of(vectors * s.rows, part, parts, align * wide);
+        Scratch scratch;
         while (units.begin < units.end) {
             int64_t panel = units.begin ? units.begin / (wide * s.rows) : 0;
             int64_t v = panel * wide, start = v * s.rows;
@@ -275,7 +308,7 @@ void gemm_tiles(Shape s, RowSide rows, LaneOperand x, const Output& out, int thr
             int64_t last = (units.end - start) >> (each - 1);
             if (last > s.rows) last = s.rows;
             int64_t lanes = s.lanes - lane < each * L ? s.lanes - lane : each * L;
-            LaneSide cols = panel_of<Swapped>(x, lane, lanes, each * L, s);
+            LaneSide cols = panel_of<Swapped>(x, lane, lanes, each * L, s, scratch);
             RowSide at{rows.p + first * rows.row, rows.row, rows.k};
             Area area{first, last - first, lane, lanes};
             if (each == wide) multiply_area<Swapped, wide>(at, cols, s.K, area, out);
@@ -366,7 +399,8 @@ void products(int64_t M, MatrixA a, const Step* steps, int count) {
     int threads = threads_for(M * each, thread_grain);
     parallel_region(threads < panels ? threads : int(panels), [&](int part, int parts) JM_APART {
         Range mine = part_of(panels, part, parts);
-        float* panel = scratch((K + L + widths(steps)) * L);
+        Scratch scratch;
+        float* panel = scratch.at_least((K + L + widths(steps)) * L);
         for (int64_t p = mine.begin; p < mine.end; ++p) {
             int64_t m = p * L, rows = M - m < L ? M - m : L;
             const float* from = a.p + m * a.m;
@@ -383,7 +417,8 @@ void products_rows(int64_t M, MatrixA a, const Step* steps, int count) {
     if (M >= L / 2 || !along) return products(M, a, steps, count);
     const float* x = a.p;
     int64_t stride = a.m;
-    float* free = scratch(M * widths(steps));
+    Scratch scratch;
+    float* free = scratch.at_least(M * widths(steps));
     for (; steps->finish; stride = steps->N, x = free, free += M * steps->N, ++steps)
         follow_rows(x, stride, free, M, *steps);
     tiles_or_dots(true, M, steps->N, steps->K, {x, stride, 1}, steps->b, steps->out,

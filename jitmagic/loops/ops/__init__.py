@@ -3,6 +3,7 @@
 from . import (
     accumulating,
     activations,
+    extrema,
     generate,
     indexing,
     matmul,
@@ -16,6 +17,7 @@ from . import (
 __all__ = [
     "accumulating",
     "activations",
+    "extrema",
     "generate",
     "indexing",
     "matmul",

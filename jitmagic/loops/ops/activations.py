@@ -12,6 +12,7 @@ from ..ir import Value
 from ..registry import lowers, pointwise, pointwise_lowering
 from ..tensor_view import TensorView
 from ..values import Number, compute, constant, where
+from ..vector_tails import Tail
 
 __all__: list[str] = []
 
@@ -33,8 +34,13 @@ def relu6(x: Value) -> Value:
 
 
 @pointwise("softshrink.default", operands=1)
-def softshrink(x: Value, limit: Number = 0.5) -> Value:
-    up = where(compute("lt", x, -limit), compute("add", x, limit), compute("mul", x, 0.0))
+def softshrink(x: Value, limit: Number = 0.5, *, tail: Tail) -> Value:
+    """In between, ATen's vector code gives 0.0 and its scalar code x * 0, which keeps the sign."""
+    nothing = compute("mul", x, 0.0)
+    if tail is not True:
+        plain = where(compute("isnan", x), x, 0.0)
+        nothing = plain if tail is False else where(tail, nothing, plain)
+    up = where(compute("lt", x, -limit), compute("add", x, limit), nothing)
     return where(compute("gt", x, limit), compute("sub", x, limit), up)
 
 

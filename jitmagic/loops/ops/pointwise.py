@@ -60,10 +60,6 @@ pointwise("bitwise_not.default", rule="integral")(_unary("bitwise_not"))
 
 for _name in ("atan2", "hypot"):
     pointwise(f"{_name}.default", rule="float" if _name == "atan2" else "arith")(_binary(_name))
-for _name in ("maximum", "minimum"):
-    pointwise(f"{_name}.default")(_binary(_name))
-pointwise("max.other")(_binary("maximum"))
-pointwise("min.other")(_binary("minimum"))
 
 
 # -- sums and products ----------------------------------------------------------------------------
@@ -351,16 +347,6 @@ def nextafter(x: Value, y: Value, *, result: torch.dtype) -> Value:
     return compute("nextafter", x, y)
 
 
-@pointwise("fmax.default")
-def fmax(x: Value, y: Value) -> Value:
-    return compute("fmax" if x.dtype in FLOATS else "maximum", x, y)
-
-
-@pointwise("fmin.default")
-def fmin(x: Value, y: Value) -> Value:
-    return compute("fmin" if x.dtype in FLOATS else "minimum", x, y)
-
-
 @pointwise("xlogy.Tensor", "xlogy.Scalar_Other", "xlogy.Scalar_Self", rule="float")
 def xlogy(x: Value, y: Value) -> Value:
     product = where(compute("eq", x, 0.0), 0.0, compute("mul", x, compute("log", y)))
@@ -431,22 +417,6 @@ def choose(condition: Value, x: Value, y: Value) -> Value:
 def masked_fill(x: Value, mask: Value, value: Value) -> Value:
     """Its decomposition declines where a CPU scalar fills a GPU tensor."""
     return where(mask, value, x)
-
-
-@pointwise("clamp.default", "clamp.Tensor", "clip.default", "clip.Tensor")
-def clamp(x: Value, low: Value | None, high: Value | None) -> Value:
-    x = x if low is None else clamp_min(x, low)
-    return x if high is None else clamp_max(x, high)
-
-
-@pointwise("clamp_min.default", "clamp_min.Tensor")
-def clamp_min(x: Value, low: Value) -> Value:
-    return compute("maximum", low, x)  # of equals the second: -0.0 stays what it is
-
-
-@pointwise("clamp_max.default", "clamp_max.Tensor")
-def clamp_max(x: Value, high: Value) -> Value:
-    return compute("minimum", high, x)
 
 
 # -- shifts ---------------------------------------------------------------------------------------

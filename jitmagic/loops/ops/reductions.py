@@ -15,10 +15,10 @@ import torch
 
 from ..builder import Builder, Decline, Out
 from ..expr import Expr
-from ..ir import Value
+from ..ir import Constant, Reduction, Value
 from ..registry import lowers
 from ..tensor_view import Point, TensorView
-from ..values import cast, compute, constant, number, opmath
+from ..values import FLOATS, cast, compute, constant, number, opmath
 from .views import wrap_dim
 
 __all__ = ["Reduced"]
@@ -94,7 +94,10 @@ def _accumulator(out: Out) -> torch.dtype:
 def _sum(
     reduced: Reduced, point: Point, value: Callable[[Point], Value], dtype: torch.dtype
 ) -> Value:
-    return reduced.combine("sum", point, value, constant(0, dtype))
+    total = reduced.combine("sum", point, value, constant(0, dtype))
+    if isinstance(total, Constant | Reduction) or dtype not in FLOATS:
+        return total
+    return compute("add", total, 0.0)  # of one element, too, eager starts at 0.0: -0.0 is lost
 
 
 @lowers("sum.default", "sum.dim_IntList")

@@ -22,6 +22,7 @@ from ..values.backward_facts import BackwardFacts
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.dimensions import DimensionValue
 from ..values.mappings import DictValue
+from ..values.originals import beneath
 from ..values.remade import Remaker
 from ..values.sequences import ListValue, TupleValue
 from ..values.tensor import TensorValue
@@ -35,7 +36,7 @@ _STANDARD = {"context_fn": checkpoint.noop_context_fn, "debug": False, "use_reen
 _NO_MATTER = ("determinism_check", "early_stop")
 
 
-@handles(checkpoint.checkpoint)
+@handles(checkpoint.checkpoint, beneath(checkpoint.checkpoint))
 def _checkpoint(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     own = {name: kwargs[name].realize(machine) for name in _STANDARD if name in kwargs}
     given = {name: value for name, value in kwargs.items() if name not in (*_STANDARD, *_NO_MATTER)}

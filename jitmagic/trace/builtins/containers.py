@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.classes import ClassValue
-from ..values.dict_objects import DictObjectValue, dict_of, mapping_pairs
+from ..values.dict_objects import DictObjectValue, mapping_pairs
 from ..values.iterators import StepIterator
 from ..values.mappings import DefaultDictValue, DictValue, ViewValue
 from ..values.operators import equal, index_of, unpack
@@ -27,7 +27,7 @@ def _as_list(value: Value) -> ListValue:
 
 
 def _as_dict(machine: Machine, value: Value) -> DictValue:
-    found = dict_of(machine, value)
+    found: DictValue | None = value.as_dictionary(machine)
     if found is None:
         value.refuse(machine, "a method of dictionaries")
     return found
@@ -299,7 +299,7 @@ def _contains(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Val
 
 @method(dict, "__eq__")
 def _equals(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    other = dict_of(machine, args[0])
+    other = args[0].as_dictionary(machine)
     if other is None:
         return machine.constant(NotImplemented)
     same = _as_dict(machine, owner).compare(machine, "==", other)

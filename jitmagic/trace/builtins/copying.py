@@ -166,6 +166,6 @@ def _instance(
     if not kind.__dictoffset__:
         value.refuse(machine, "copying")
     copied = memo[value] = InstanceValue(value.cls)
-    for name, content in value.entries(machine).items():
-        copied.attrs[name] = part(content)
+    for key, content in list(value.table(machine).pairs.values()):
+        copied.table(machine).put(machine, key, part(content))
     return copied

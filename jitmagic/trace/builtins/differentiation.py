@@ -16,11 +16,13 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ...graph.data_split import makers_in
 from ...graph.gradients import copied_gradient, first_gradient
 from ...graph.node_meta import device_of
 from ...graph.propagate import DataDependent, EagerRaises
 from ...guards.state import anomaly_mode
 from ..breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, UnsupportedArguments
+from ..training_loops import note_gradients
 from ..values.backward_facts import check_read_state
 from ..values.base import Args, Kwargs, Machine, ObservedError, Value
 from ..values.gradients import rely_on_no_hooks, store_gradient
@@ -77,6 +79,8 @@ def _run(machine: Machine, name: str, call: tuple[Any, ...]) -> tuple[Node | Non
     lives = machine.notes.live_inputs()
     if any(live.is_inference() for live in lives):  # a compiled graph saves nothing, eager raises
         raise _refused("autograd cannot save an inference tensor", name)
+    if makers_in(list(machine.graph.graph.nodes)):  # its pieces are differentiated by the engine
+        raise _refused("data decide sizes in the same graph", name)
     try:
         nodes: tuple[Node | None, ...] = machine.graph.differentiate(call, machine.lines())
     except DataDependent as why:
@@ -132,6 +136,7 @@ def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         *_extra(replaced),
     )
     made = _run(machine, _BACKWARD, call)
+    note_gradients(machine)
     others = (*made, *start[1], *replaced.values())
     for tensor, gradient in zip((*leaves, *retained), made, strict=True):
         if gradient is None:

@@ -144,12 +144,10 @@ def _swapped(machine: Machine, root: NNModuleValue, path: str, value: Value) -> 
     if before is None or _identity(before) is not _identity(holders[0][1]):
         raise _unfollowed(f"the name {path!r}, which is no parameter or buffer")
     (table, held), *_ = holders
-    module.attrs[name] = value
     table.put(machine, key, value)
     try:
         yield
     finally:
-        module.attrs[name] = before
         table.put(machine, key, held)
 
 

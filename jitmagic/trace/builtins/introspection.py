@@ -80,9 +80,12 @@ def _issubclass(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(any(is_subclass(machine, own, kind) for kind in kinds))
 
 
+_WITH_NAMES = (ClassValue, FunctionValue, InstanceValue, ModuleValue)
+
+
 @handles(vars)
 def _vars(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) != 1 or not isinstance(args[0], InstanceValue | ModuleValue):
+    if len(args) != 1 or not isinstance(args[0], _WITH_NAMES):
         raise GraphBreak(StatefulCall.of(name="vars"))
     return args[0].get_attr(machine, "__dict__")
 

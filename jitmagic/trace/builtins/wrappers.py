@@ -9,8 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
-from ...guards.guard import DictKeysAre
-from ...guards.source import InstanceDict, Item
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, ObservedError, Value
 from ..values.functions import FunctionValue
@@ -62,10 +60,5 @@ def _assign(machine: Machine, function: FunctionValue, name: str, value: Value) 
 def _attributes(machine: Machine, function: FunctionValue) -> Iterator[tuple[str, Value]]:
     """What its `__dict__` holds."""
     if function.live is not None and function.source is not None:
-        table = InstanceDict(function.source)
-        names = tuple(function.live.__dict__)
-        machine.guard(DictKeysAre(table, names))
-        for name in names:
-            if name not in function.attributes:
-                yield name, machine.lazy(function.live.__dict__[name], Item(table, name))
+        yield from function.table(machine).as_names(machine).items()
     yield from function.attributes.items()

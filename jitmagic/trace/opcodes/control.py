@@ -22,14 +22,13 @@ def jump(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 def jump_backward(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    machine.note_backward_jump(frame)
-    frame.jump(instruction.target)
+    machine.jump_backward(frame, instruction)
 
 
 def _branch(machine: Any, frame: Frame, instruction: Instruction, taken: bool) -> None:
-    if taken:
-        if "BACKWARD" in instruction.op:
-            machine.note_backward_jump(frame)
+    if taken and "BACKWARD" in instruction.op:
+        machine.jump_backward(frame, instruction)
+    elif taken:
         frame.jump(instruction.target)
 
 

@@ -50,7 +50,13 @@ def swap(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("LOAD_CONST")
 def load_const(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    frame.push(machine.constant(instruction.arg))
+    constant = instruction.arg
+    if type(constant) is not tuple:
+        frame.push(machine.constant(constant))
+        return
+    if id(constant) not in machine.literals:  # one object, wherever the code loads it
+        machine.literals[id(constant)] = machine.constant(constant)
+    frame.push(machine.literals[id(constant)])
 
 
 def _int(instruction: Instruction) -> int:

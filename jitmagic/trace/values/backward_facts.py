@@ -31,7 +31,6 @@ from ...guards.guard import (
     SameObject,
     SizesRelate,
     TensorMatch,
-    TypeIs,
 )
 from ...guards.kinds import KINDS
 from ...guards.source import Builtin, Global, Held, ImportedModule, Source, describe
@@ -228,9 +227,8 @@ class BackwardFacts:
 
     def _close(self) -> tuple[Guard, ...]:
         """The facts, as guards of the frame."""
-        for found, source in self.known.found:
-            if found.real is None:
-                self.known.book.add(TypeIs(source, type(found.obj)), self._machine.where)
+        for guard in self.known.unread():
+            self.known.book.add(guard, self._machine.where)
         _, *guards = self.known.book.finish(self._machine.entry_state)
         self.guards = tuple(guards)
         return tuple(self._moved(guard) for guard in guards)

@@ -148,6 +148,7 @@ class Machine(Protocol):
     notes: GraphNotes  # of the graph that calls go to
     symbols: Symbols  # numbers that vary, and what the trace takes for granted of them
     aliased_dicts: AliasedDicts  # dictionaries that are the attributes of something as well
+    owners: dict[int, Any]  # whose attributes a TableStore holds, by its id; no cycle of values
     entry_state: StateFacts  # what the entry is guarded with
     frames: list[Any]  # the Python frames being followed, the root first
     known: Any  # the Knowledge of objects that are looked at
@@ -172,8 +173,9 @@ class Machine(Protocol):
         """The same and the lines it was inlined from, innermost first; torch's own code is left
         out."""
 
-    def wrap(self, obj: object, source: Source) -> Value:
-        """The Value of a live object, guarded by its type."""
+    def wrap(self, obj: object, source: Source, make: Callable[..., Value] = ...) -> Value:
+        """The Value of a live object, guarded by its type; of one that was not reached before, what
+        `make` gives."""
 
     def lazy(self, obj: object, source: Source, *, certain: bool = True) -> Value:
         """A live object not looked at yet. certain=False: the guards so far do not imply that
@@ -253,6 +255,13 @@ class Value:
 
     # -- what it is ------------------------------------------------------------------------------
 
+    def observe(self, machine: Machine) -> None:
+        """The program uses the object itself; guard what earlier uses did not need."""
+
+    def as_dictionary(self, machine: Machine) -> Any:
+        """The DictValue of its entries if it is a dictionary, else None."""
+        return None
+
     @property
     def is_value_guarded(self) -> bool:
         """Whether an exit should use `recipe` although there is a source (a constant guarded by
@@ -318,6 +327,11 @@ class Value:
     def set_entry(self, machine: Machine, name: str, value: Value | None) -> None:
         """`vars(self)[name] = value` (None: `del vars(self)[name]` of an entry that is there)."""
         self.refuse(machine, "changing attributes through __dict__")
+
+    def stores(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
+        """The effect that writes (None: deletes) an entry of `self.__dict__` as an attribute, which
+        makes no dictionary; None: only the dictionary itself can be written to."""
+        return None
 
     # -- containers ------------------------------------------------------------------------------
 

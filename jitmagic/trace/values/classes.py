@@ -15,7 +15,8 @@ from typing import TypeGuard, TypeVar
 from weakref import WeakKeyDictionary
 
 from ...guards.guard import IdentityIs, TypeIs, ValueEquals
-from ...guards.source import InstanceDict, Item, SlotAttr, Source, TypeAttr, TypeOf
+from ...guards.read import referent_of
+from ...guards.source import InstanceDict, Item, Referent, SlotAttr, Source, TypeAttr, TypeOf
 from ..breaks import (
     GraphBreak,
     Mortal,
@@ -42,7 +43,9 @@ from .class_facts import (
 )
 from .constants import ATOMS, ConstantValue, fold
 from .functions import BoundMethodValue
+from .mappings import DictValue, entries_of_live
 from .originals import TENSOR
+from .read_only import ProxyValue
 from .sequences import TupleValue
 
 __all__ = [
@@ -208,6 +211,9 @@ class ClassValue(Value):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name in _CLASS_CONSTANTS:
             return self._constant(machine, name)
+        if name == "__dict__" and self.source is not None:
+            self.of_metaclass(machine, "__getattribute__")
+            return ProxyValue(self._table(machine), SlotAttr(self.source, name))
         if name == "__mro__" or (name == "__bases__" and is_library_class(self.live)):
             guard_bases(machine, self.live)
             return TupleValue([machine.constant(base) for base in getattr(self.live, name)])
@@ -266,6 +272,15 @@ class ClassValue(Value):
             self.refuse(machine, f"setting attribute {name!r}")
         self.written[name] = value
         machine.effects.set_attr(self, name, value)
+        table = self._table(machine)
+        table.put(machine, machine.constant(name), value)
+        machine.effects.mutated[id(table)] = table  # guarded to be no other dictionary
+
+    def _table(self, machine: Machine) -> DictValue:
+        """The dictionary that `__dict__` shows: the program may have another way to it."""
+        assert self.source is not None
+        shown = Referent(SlotAttr(self.source, "__dict__"))
+        return entries_of_live(machine, referent_of(vars(self.live)), shown)
 
     # -- calls -----------------------------------------------------------------------------------
 

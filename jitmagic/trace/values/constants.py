@@ -72,6 +72,8 @@ class ConstantValue(Value):
 
     @property
     def is_value_guarded(self) -> bool:
+        if self.source is not None and self.value != self.value:
+            return False  # a nan: containers find it by its identity
         return self._value_guarded
 
     def python_type(self, machine: Machine) -> type:

@@ -259,7 +259,7 @@ def _is_known(kind: type) -> bool:
     return kind in _GRAD_CLASSES or kind in _REFUSED or kind is torch.inference_mode
 
 
-@constructs(_is_known)
+@constructs(_is_known, before_others=True)  # they are plain classes too
 def _construct_asked_for(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     """`type(context)()`: no path of the frame led to the class."""
     return _construct(machine, cls.live, args, kwargs)

@@ -27,7 +27,7 @@ from .mappings import DictValue, Pair
 from .operators import unpack
 from .table_store import TableStore
 
-__all__ = ["DictObjectValue", "dict_of", "mapping_pairs"]
+__all__ = ["DictObjectValue", "mapping_pairs"]
 
 _BASES = (dict, collections.OrderedDict)
 _C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType)
@@ -92,6 +92,9 @@ class DictObjectValue(InstanceValue):
             self.held = _Entries(self, store)
         return self.held
 
+    def as_dictionary(self, machine: Machine) -> DictValue:
+        return self.contents(machine)
+
     def accessible(self, machine: Machine, name: str) -> DictValue:
         """The same for a method of OrderedDict that goes through the class's own methods."""
         kind = self.cls.live
@@ -143,13 +146,6 @@ def add_entries(target: dict[Any, Any], new: dict[Any, Any]) -> None:
     store = _base_of(type(target)).__setitem__
     for key, value in new.items():
         store(target, key, value)
-
-
-def dict_of(machine: Machine, value: Value) -> DictValue | None:
-    """The dictionary that a value is; None: it is none."""
-    if isinstance(value, DictObjectValue):
-        return value.contents(machine)
-    return value if isinstance(value, DictValue) else None
 
 
 def mapping_pairs(machine: Machine, value: Value) -> Iterator[Pair] | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...guards.guard import CellEmpty, IdentityIs, KeyAbsent, TypeIs
+from ...guards.guard import CellEmpty, IdentityIs, TypeIs
 from ...guards.source import CellContents, FunctionPart, InstanceDict, Item, SlotAttr, Source
 from ..builtins.registry import handler_of
 from ..result import BuildCell, BuildFunction, Effect, Recipe, SetCell
@@ -22,7 +22,7 @@ from .callables import BuiltinValue
 from .class_facts import NOTHING, attribute_of_class, is_data_descriptor, is_library_module
 from .constants import ConstantValue
 from .keys import identity_key
-from .mappings import DictValue
+from .mappings import DictValue, entries_of_live
 from .namespaces import GlobalsValue
 from .operators import is_none
 from .originals import beneath
@@ -167,6 +167,10 @@ class FunctionValue(Value):
             return self._declared(machine, name)
         if name == "__get__":
             return BinderValue(self)
+        if name == "__dict__" and self.live is not None and self.source is not None:
+            table = self.table(machine)
+            table.observe(machine)
+            return table
         if self.live is None and not hasattr(types.FunctionType, name):
             message = f"'function' object has no attribute '{name}'"
             raise machine.error(AttributeError, message)
@@ -204,18 +208,29 @@ class FunctionValue(Value):
     def _live_attribute(self, machine: Machine, name: str) -> Value:
         if self.live is None or self.source is None or hasattr(types.FunctionType, name):
             self.refuse(machine, f"attribute {name!r}")
-        table = InstanceDict(self.source)
-        if name in self.live.__dict__:
-            return machine.lazy(self.live.__dict__[name], Item(table, name), certain=False)
-        machine.guard(KeyAbsent(table, name))
+        if (found := self.table(machine).store.get(name)) is not None:
+            return found
         message = f"'function' object has no attribute '{name}'"
         raise machine.error(AttributeError, message)
 
+    def table(self, machine: Machine) -> DictValue:
+        """The model of its `__dict__`, of a function that existed before."""
+        assert self.live is not None
+        assert self.source is not None
+        return entries_of_live(machine, self.live.__dict__, InstanceDict(self.source), self)
+
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
-        if hasattr(types.FunctionType, name):
+        lost = self.live is not None and self.source is None
+        if lost or hasattr(types.FunctionType, name):
             self.refuse(machine, f"setting attribute {name!r}")
-        self.attributes[name] = value
-        machine.effects.set_attr(self, name, value)
+        if self.live is None:
+            self.attributes[name] = value
+        else:
+            self.table(machine).set_item(machine, machine.constant(name), value)
+
+    def stores(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
+        plain = value is not None and not hasattr(types.FunctionType, name)
+        return builder.set_attr(self, name, value) if plain and value is not None else None
 
     def recipe(self, builder: Builder) -> Recipe:
         def optional(value: Value | None) -> Recipe | None:
@@ -376,11 +391,8 @@ class PartialValue(Value):
         if self.source is None:
             return None
         assert self.live is not None
-        table = InstanceDict(self.source)
-        if name in self.live.__dict__:
-            return machine.lazy(self.live.__dict__[name], Item(table, name), certain=False)
-        machine.guard(KeyAbsent(table, name))
-        return None
+        table = entries_of_live(machine, self.live.__dict__, InstanceDict(self.source))
+        return table.store.get(name)
 
     def hash_key(self, machine: Machine) -> object:
         return identity_key(machine, self) or self.refuse(machine, "hash()")

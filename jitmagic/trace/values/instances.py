@@ -11,11 +11,10 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ...guards.guard import DictKeysAre, IdentityIs, KeyAbsent, TypeIs
-from ...guards.source import InstanceDict, Item, SlotAttr, Source, TypeAttr, TypeOf
-from ..aliased_dicts import Access
+from ...guards.guard import IdentityIs, TypeIs
+from ...guards.source import InstanceDict, SlotAttr, Source, TypeAttr, TypeOf
 from ..breaks import GraphBreak, UnknownObject
-from ..result import Effect, NewInstance, Recipe
+from ..result import DelAttr, Effect, NewInstance, Recipe, SetItem
 from ..wrap import wraps
 from .attribute_table import AttributeTable
 from .base import Args, Builder, Kwargs, Machine, ObservedError, Value
@@ -32,6 +31,7 @@ from .class_facts import (
 from .classes import PLAIN_BASES, ClassValue, bind, constructs, is_plain_class
 from .iterators import StepIterator
 from .keys import followed_key, identity_key
+from .mappings import DictValue, entries_of_live
 from .opaque import OpaqueValue
 from .operators import compare, drain, equal
 from .special import BINARY_METHODS, UNARY_METHODS, by_special, implemented
@@ -47,17 +47,17 @@ class _Sequence:
 
 
 class InstanceValue(Value):
-    """An object of a plain class. `attrs` holds what is known or written; None: deleted."""
+    """An object of a plain class. `names` models its `__dict__`, once it was asked for; `slots`
+    holds what is known or written of its slots (None: empty)."""
 
-    __slots__ = ("attrs", "cls", "live", "shuffled", "table")
+    __slots__ = ("cls", "live", "names", "slots")
 
     def __init__(self, cls: ClassValue, live: object = None, source: Source | None = None) -> None:
         super().__init__(source)
         self.cls = cls
         self.live = live
-        self.attrs: dict[str, Value | None] = {}
-        self.table: AttributeTable | None = None  # once asked for
-        self.shuffled = False  # an attribute was deleted: set again, it is the last
+        self.names: DictValue | None = None
+        self.slots: dict[str, Value | None] = {}
 
     def python_type(self, machine: Machine) -> type:
         return self.cls.live
@@ -109,11 +109,25 @@ class InstanceValue(Value):
         raw = attribute_of_class(self.cls.live, "__dict__")
         if not isinstance(raw, types.GetSetDescriptorType) and raw is not _OF_NAMESPACES:
             self.refuse(machine, "attribute '__dict__'")
-        if self.table is None:
-            make = lambda builder: builder.invoke(vars, (builder(self),))  # noqa: E731
-            path = None if self.source is None else InstanceDict(self.source)
-            self.table = AttributeTable(machine, self, make, path)
-        return self.table
+        table = self.table(machine)
+        if self.source is None and not isinstance(table, AttributeTable):
+            table = self.names = AttributeTable(self, table.store)
+        table.observe(machine)
+        return table
+
+    def table(self, machine: Machine) -> DictValue:
+        """The model of its `__dict__`, which may be that of other objects too."""
+        if self.names is None and self.source is not None:
+            path = InstanceDict(self.source)
+            self.names = entries_of_live(machine, self.live_table(), path, owner=self)
+        elif self.names is None:
+            self.names = DictValue()
+        return self.names
+
+    def live_table(self) -> dict[str, object]:
+        """The live object's dictionary."""
+        table: dict[str, object] = object.__getattribute__(self.live, "__dict__")
+        return table
 
     def _bound(self, machine: Machine, name: str) -> Value:
         raw, value = self.cls.find(machine, name)
@@ -131,58 +145,27 @@ class InstanceValue(Value):
         message = f"'{self.cls.live.__name__}' object has no attribute '{name}'"
         return machine.error(AttributeError, message)
 
-    def dict_entry(self, machine: Machine, name: str) -> Value | None:
-        """`vars(self).get(name)`."""
-        if self._has_slot(name):
-            self.refuse(machine, f"the entry {name!r} of __dict__ beside a slot")
-        return self.own(machine, name)
-
     def own(self, machine: Machine, name: str) -> Value | None:
         """The instance's own entry under `name` (dictionary or slot), if it has one."""
-        if name not in self.attrs:
-            self.attrs[name] = self._live_entry(machine, name)
-        return self.attrs[name]
+        if self._has_slot(name):
+            if name not in self.slots:
+                self.slots[name] = self._live_slot(machine, name)
+            return self.slots[name]
+        return self.table(machine).store.get(name) if self.cls.live.__dictoffset__ else None
 
-    def _live_entry(self, machine: Machine, name: str) -> Value | None:
+    def _live_slot(self, machine: Machine, name: str) -> Value | None:
         if self.source is None:
             return None
         slot = attribute_of_class(self.cls.live, name)
-        if isinstance(slot, types.MemberDescriptorType):
-            try:
-                content = slot.__get__(self.live)
-            except AttributeError:
-                raise GraphBreak(
-                    UnknownObject.of(what="an empty slot", type=self.describe())
-                ) from None
-            return machine.lazy(content, SlotAttr(self.source, name), certain=False)
-        if not self.cls.live.__dictoffset__:
-            return None
-        table = self.use_table(machine)
-        if name not in table:
-            machine.guard(KeyAbsent(InstanceDict(self.source), name))
-            return None
-        return machine.lazy(table[name], Item(InstanceDict(self.source), name), certain=False)
-
-    def entries(self, machine: Machine) -> dict[str, Value]:
-        """What `vars(self)` holds, in order: the keys of a live object are guarded."""
-        if self.source is not None:
-            if self.shuffled:
-                self.refuse(machine, "the order of attributes after one was deleted")
-            table = self.use_table(machine)
-            machine.guard(DictKeysAre(InstanceDict(self.source), tuple(table)))
-            known = {name: self.own(machine, name) for name in table}
-            self.attrs = {**known, **self.attrs}
-        held = self.attrs.items()
-        return {name: one for name, one in held if one is not None and not self._has_slot(name)}
+        assert isinstance(slot, types.MemberDescriptorType)
+        try:
+            content = slot.__get__(self.live)
+        except AttributeError:
+            raise GraphBreak(UnknownObject.of(what="an empty slot", type=self.describe())) from None
+        return machine.lazy(content, SlotAttr(self.source, name), certain=False)
 
     def _has_slot(self, name: str) -> bool:
         return isinstance(attribute_of_class(self.cls.live, name), types.MemberDescriptorType)
-
-    def use_table(self, machine: Machine, *, changing: bool = False) -> dict[str, object]:
-        """The live object's dictionary, about to be read or changed."""
-        table: dict[str, object] = object.__getattribute__(self.live, "__dict__")
-        machine.aliased_dicts.use(id(table), Access.NAMESPACE, changing=changing)
-        return table
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
         if self.leaves(machine, "__setattr__"):
@@ -199,39 +182,41 @@ class InstanceValue(Value):
             self._through_descriptor(machine, name, value)
             return
         guard_not_shadowed(machine, self.cls.live, name, raw)
-        if not member and not self.cls.live.__dictoffset__:
+        if member:
+            self._store_slot(machine, name, value)
+        elif not self.cls.live.__dictoffset__:
             raise self.no_attribute(machine, name)
-        if self.source is not None and not member:
-            self.use_table(machine, changing=True)
-        if value is None and self.own(machine, name) is None:
-            raise machine.error(AttributeError, name)
-        self._write(machine, name, value)
+        else:
+            self.set_entry(machine, name, value)
 
-    def _write(self, machine: Machine, name: str, value: Value | None) -> None:
+    def _store_slot(self, machine: Machine, name: str, value: Value | None) -> None:
+        old = self.own(machine, name)
         if value is not None:
-            self.attrs[name] = value
+            self.slots[name] = value
             machine.effects.set_attr(self, name, value)
             return
-        old = self.own(machine, name)
-        assert old is not None
-        old.realize(machine)  # the guard that there is one: nobody else looks at it
-        del self.attrs[name]  # a new object sees its keys in the order they were set last
-        if self.source is not None:
-            self.attrs[name] = None
-            self.shuffled = True
+        if old is None:
+            raise machine.error(AttributeError, name)
+        old.realize(machine)  # the guard that there is one: nothing else reads it
+        self.slots[name] = None
         machine.effects.del_attr(self, name)
 
     def set_entry(self, machine: Machine, name: str, value: Value | None) -> None:
-        """`vars(self)[name] = value` (None: `del vars(self)[name]` of an entry that is there)."""
-        raw = self.cls.peek(machine, name)
-        if is_data_descriptor(raw):
-            self.refuse(machine, f"an entry that hides behind {name!r} of the class")
-        if value is None and not self.leaves(machine, "__delattr__"):
-            self.refuse(machine, f"deleting {name!r} past __delattr__")
-        guard_not_shadowed(machine, self.cls.live, name, raw)
-        if self.source is not None:
-            self.use_table(machine, changing=True)
-        self._write(machine, name, value)
+        table, key = self.table(machine), machine.constant(name)
+        if value is not None:
+            table.store.put(name, key, value)
+        elif not table.store.erase(name, key):
+            raise machine.error(AttributeError, name)
+        table.changed(machine)
+
+    def stores(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
+        kind = self.cls.live
+        if is_data_descriptor(attribute_of_class(kind, name)):
+            return None
+        if value is not None:
+            return builder.set_attr(self, name, value)
+        plain = attribute_of_class(kind, "__delattr__") is object.__delattr__
+        return DelAttr(builder(self), name) if plain else None
 
     def _through_descriptor(self, machine: Machine, name: str, value: Value | None) -> None:
         raw, descriptor = self.cls.find(machine, name)
@@ -400,12 +385,28 @@ class InstanceValue(Value):
 
     def fill(self, builder: Builder) -> Iterable[Effect]:
         """The attributes of a new object."""
-        for name, value in self.attrs.items():
+        for name, value in self.slots.items():
             if value is not None:
                 yield builder.set_attr(self, name, value)
+        if self.names is None:
+            return
+        for token, (key, value) in self.names.pairs.items():
+            stored = self.stores(builder, token, value) if isinstance(token, str) else None
+            table = builder.invoke(vars, (builder(self),))
+            yield stored or SetItem(table, builder(key), builder(value))
+
+    def is_changed(self, machine: Machine) -> bool:
+        named = self.names is not None and self.names.is_changed(machine)
+        return named or super().is_changed(machine)
 
     def parts(self) -> Iterable[Value]:
         return [value for value in self.attrs.values() if value is not None]
+
+    @property
+    def attrs(self) -> dict[object, Value | None]:
+        """What is known or written of its attributes; None: deleted, or not there."""
+        held: dict[object, Value | None] = dict(self.slots.items())
+        return held if self.names is None else held | self.names.store.known()
 
     def describe(self) -> str:
         return f"{self.cls.live.__name__} object"

@@ -59,6 +59,10 @@ class IteratorValue(Value):
         machine.keep_apart(self)
         return self
 
+    def items_left(self) -> int | None:
+        """How many items it still gives; None: unknown."""
+        return None
+
 
 class SequenceIterator(IteratorValue):
     """Over a list or tuple; sees changes of the list, as Python's does."""
@@ -78,6 +82,9 @@ class SequenceIterator(IteratorValue):
         self.index += 1
         item: Value = self.container.items[self.index - 1]
         return item
+
+    def items_left(self) -> int:
+        return max(len(self.container.items) - self.index, 0)
 
     def recipe(self, builder: Builder) -> Recipe:
         made = builder.invoke(iter, (builder(self.container),))
@@ -107,6 +114,9 @@ class ReversedIterator(IteratorValue):
         item: Value = self.container.items[self.index + 1]
         return item
 
+    def items_left(self) -> int:
+        return self.index + 1
+
     def recipe(self, builder: Builder) -> Recipe:
         made = builder.invoke(reversed, (builder(self.container),))
         builder.set_state(made, self.index)
@@ -131,6 +141,9 @@ class RangeIterator(IteratorValue):
             return None
         self.index += 1
         return machine.constant(self.range[self.index - 1])
+
+    def items_left(self) -> int:
+        return len(self.range) - self.index
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(iter, (builder.constant(self.range[self.index :]),))
@@ -208,8 +221,17 @@ class _Combined(IteratorValue):
         super().__init__(kind)
         self.sources = tuple(sources)
 
+    def items_left(self) -> int | None:
+        counts = [_items_left(one) for one in self.sources]
+        known = [count for count in counts if count is not None]
+        return min(known, default=None) if len(known) == len(counts) else None
+
     def parts(self) -> Iterable[Value]:
         return self.sources
+
+
+def _items_left(iterator: Value) -> int | None:
+    return iterator.items_left() if isinstance(iterator, IteratorValue) else None
 
 
 class ZipIterator(_Combined):
@@ -298,6 +320,9 @@ class FilterIterator(_Combined):
     def __init__(self, function: Value | None, source: Value) -> None:
         super().__init__(filter, (source,))
         self.function = function  # None: the item's own truth
+
+    def items_left(self) -> None:
+        return None
 
     def next(self, machine: Machine) -> Value | None:
         while (item := self.sources[0].next(machine)) is not None:

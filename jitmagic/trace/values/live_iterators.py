@@ -72,6 +72,9 @@ class LiveIterator(IteratorValue):
         self.ended = item is None
         return item
 
+    def items_left(self) -> int | None:
+        return None if self.model is None else self.model.items_left()
+
     def drive(self, machine: Machine) -> IteratorValue:
         """Its model, for an iterator over this one that advances it from now on."""
         if self.model is not None or self.kind in _CALLING:

@@ -41,7 +41,7 @@ _initialise: Any = MODULE["__init__"]
 
 
 class MadeModuleValue(NNModuleValue):
-    """A module without a live object: all that it has is in `attrs`, its tables too."""
+    """A module without a live object: all that it has is in its `__dict__`, its tables too."""
 
     __slots__ = ()
 
@@ -49,13 +49,13 @@ class MadeModuleValue(NNModuleValue):
         """`torch.nn.Module.__init__`; the tables of hooks are empty as long as it is a record."""
         if guarded_attribute(machine, self.cls.live, "call_super_init") is not False:
             self.refuse(machine, "Module.__init__ with call_super_init")
-        self.attrs["training"] = machine.constant(True)
+        self.set_entry(machine, "training", machine.constant(True))
         for table in TABLES:
-            self.attrs[table] = DictValue.of(machine, [])
-        self.attrs[_PASSING] = SetValue.of(machine, [])
+            self.set_entry(machine, table, DictValue.of(machine, []))
+        self.set_entry(machine, _PASSING, SetValue.of(machine, []))
 
     def _table(self, machine: Machine, name: str) -> DictValue:
-        found = self.attrs.get(name)
+        found = self.table(machine).store.get(name)
         if not isinstance(found, DictValue):
             message = "cannot assign module before Module.__init__() call"
             raise machine.error(AttributeError, message)
@@ -70,7 +70,7 @@ class MadeModuleValue(NNModuleValue):
         if is_data_descriptor(raw):
             guard_precedence(machine, raw)
             return self._through(machine, name)
-        if (own := self.attrs.get(name)) is not None:
+        if (own := self.table(machine).store.get(name)) is not None:
             return own
         if raw is not NOTHING:
             return self._of_class(machine, name)
@@ -138,7 +138,7 @@ class MadeModuleValue(NNModuleValue):
         """Tables are attributes too; none of it goes through the class's `__setattr__`."""
         for name, value in self.attrs.items():
             if value is not None:
-                yield builder.set_attr(self, name, value, object.__setattr__)
+                yield builder.set_attr(self, str(name), value, object.__setattr__)
 
 
 def _bare_module(cls: type[torch.nn.Module]) -> torch.nn.Module:

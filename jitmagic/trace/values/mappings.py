@@ -16,6 +16,7 @@ from typing import Any
 from ...guards.guard import DictKeysAre, KeyAbsent, TypeIs
 from ...guards.source import InstanceDict, Item, SlotAttr, Source
 from ..aliased_dicts import Access
+from ..breaks import GraphBreak, UnknownObject
 from ..result import BuildDict, Effect, Recipe
 from ..wrap import wraps
 from .base import Builder, Machine, Value
@@ -32,6 +33,7 @@ __all__ = [
     "DictValue",
     "Pair",
     "ViewValue",
+    "entries_of_live",
     "live_dictionary",
 ]
 
@@ -44,9 +46,10 @@ _VIEW_TYPES: dict[str, type] = {
 
 class DictValue(Value):
     """A dictionary. Every change is told to `changed`, which logs the effect. `attributes`: what
-    is known of those of an OrderedDict; None: it has no such one."""
+    is known of those of an OrderedDict; None: it has no such one. `observed`: its type is guarded.
+    """
 
-    __slots__ = ("attributes", "store")
+    __slots__ = ("attributes", "observed", "store")
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class DictValue(Value):
     ) -> None:
         self.store = store or TableStore(pairs, kind)
         self.attributes: dict[str, Value | None] = {}
+        self.observed = True
         super().__init__(self.store.source)
 
     @classmethod
@@ -66,6 +70,14 @@ class DictValue(Value):
         for key, value in pairs:
             result.put(machine, key, value)
         return result
+
+    def as_dictionary(self, machine: Machine) -> DictValue:
+        return self
+
+    def observe(self, machine: Machine) -> None:
+        if not self.observed and self.source is not None:
+            machine.guard(TypeIs(self.source, self.kind))
+            self.observed = True
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -368,6 +380,28 @@ def live_dictionary(
     """The model of a live dictionary whose type is guarded."""
     machine.aliased_dicts.use(id(obj), Access.OBJECT)
     return model(store=TableStore.of_live(machine, obj, source))
+
+
+def entries_of_live(
+    machine: Machine, live: dict[Any, Any], source: Source, owner: Value | None = None
+) -> DictValue:
+    """The model of a live dictionary of which C code reads and writes entries: it holds the
+    attributes of `owner`, or is a table of a module. Its type is guarded once it is used as an
+    object."""
+
+    def made(machine: Machine, obj: dict[Any, Any], source: Source) -> DictValue:
+        value = live_dictionary(machine, DictValue, obj, source)
+        value.observed = False
+        if owner is not None:
+            machine.owners[id(value.store)] = owner
+        return value
+
+    # What another class of dictionaries holds is modelled with its type.
+    value = machine.wrap(live, source, made) if type(live) is dict else machine.wrap(live, source)
+    if (entries := value.as_dictionary(machine)) is None:
+        raise GraphBreak(UnknownObject.of(what="the entries", type=type(live).__name__))
+    assert isinstance(entries, DictValue)
+    return entries
 
 
 @wraps(collections.defaultdict)

@@ -15,9 +15,10 @@ from ...guards.source import Builtin, Global, InstanceDict, Item, ModuleAttr, So
 from ..aliased_dicts import Access
 from ..result import Constant, Recipe
 from ..wrap import wraps
-from .attribute_table import AttributeTable
 from .base import Args, Builder, Kwargs, Machine, Value
 from .class_facts import is_library_module
+from .mappings import DictValue
+from .table_store import Pair, TableStore
 
 __all__ = ["GlobalsValue", "ModuleValue"]
 
@@ -40,7 +41,7 @@ class GlobalsValue(Value):
         self._absent = absent
         self._known: dict[str, Value] = {}
         self.written: dict[str, Value | None] = {}
-        self._table: AttributeTable | None = None  # once asked for
+        self._table: _NamesTable | None = None  # once asked for
 
     @classmethod
     def of_root(cls, live: dict[str, object]) -> GlobalsValue:
@@ -81,17 +82,11 @@ class GlobalsValue(Value):
         self.written[name] = value
         machine.effects.set_global(self, name, value)
 
-    def table(self, machine: Machine) -> AttributeTable:
+    def table(self, machine: Machine) -> DictValue:
         """The dictionary itself: `globals()`, `vars(module)`."""
         if self._table is None:
-            self._table = AttributeTable(machine, self, lambda builder: builder(self), None)
+            self._table = _NamesTable(machine, self)
         return self._table
-
-    def dict_entry(self, machine: Machine, name: str) -> Value | None:
-        return self.find(machine, name)
-
-    def set_entry(self, machine: Machine, name: str, value: Value | None) -> None:
-        self.store(machine, name, value)
 
     def entries(self, machine: Machine) -> dict[str, Value]:
         self.refuse(machine, "all names of a module")
@@ -115,6 +110,82 @@ class GlobalsValue(Value):
 
     def recipe(self, builder: Builder) -> Recipe:
         return Constant(self.live)
+
+
+class _NamesStore(TableStore):
+    """The names of a namespace, which logs its changes itself."""
+
+    __slots__ = ("names",)
+
+    def __init__(self, machine: Machine, names: GlobalsValue) -> None:
+        super().__init__()
+        self.machine: Machine = machine
+        self.names = names
+
+    @property
+    def pairs(self) -> dict[object, Pair]:
+        entries = self.names.entries(self.machine).items()
+        return {name: (self.machine.constant(name), value) for name, value in entries}
+
+    def get(self, token: object) -> Value | None:
+        if isinstance(token, Value):
+            self.names.refuse(self.machine, "such a key of a namespace")
+        found: Value | None = None
+        if type(token) is str:
+            found = self.names.find(self.machine, token)
+        return found
+
+    def length(self) -> int:
+        return len(self.pairs)
+
+    def put(self, token: object, key: Value, value: Value) -> None:
+        self.names.store(self.machine, self._name(token), value)
+
+    def erase(self, token: object, key: Value) -> bool:
+        found = self.get(token) is not None
+        if found:
+            self.names.store(self.machine, self._name(token), None)
+        return found
+
+    def clear(self) -> None:
+        for name in list(self.names.entries(self.machine)):
+            self.names.store(self.machine, name, None)
+
+    def _name(self, token: object) -> str:
+        if not isinstance(token, str):
+            self.names.refuse(self.machine, "such a key of a namespace")
+        return str(token)
+
+    def parts(self) -> list[Value]:
+        return [self.names]
+
+
+class _NamesTable(DictValue):
+    """`globals()`, `vars(module)`."""
+
+    __slots__ = ("names",)
+
+    def __init__(self, machine: Machine, names: GlobalsValue) -> None:
+        super().__init__(store=_NamesStore(machine, names))
+        self.names = names
+
+    def is_constant(self, machine: Machine) -> bool:
+        return False
+
+    def is_changed(self, machine: Machine) -> bool:
+        return self.names.is_changed(machine)
+
+    def changed(self, machine: Machine) -> None:
+        """The namespace has logged it."""
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder(self.names)
+
+    def empty_recipe(self) -> Recipe | None:
+        return None
+
+    def describe(self) -> str:
+        return "the names of a namespace"
 
 
 class ModuleValue(Value):

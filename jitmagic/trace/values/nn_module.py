@@ -6,19 +6,19 @@ by source, plain attributes with their guards, submodules, and calls inlined int
 of the user runs for an attribute. Methods of torch's own module classes are inlined, as facts about
 the class; the user's (also those put into a class of torch) are guarded by their code.
 
-One guard per called module says that it has no hooks and no `forward` of its own; a module that
-jitmagic tagged is inlined like any other. Not guarded: a name put into `module.__dict__` past
-`Module.__setattr__` that hides a parameter, buffer or submodule.
+One guard per module says that it has no hooks, no `forward` of its own, and no entry in its
+`__dict__` that would hide a parameter, buffer or submodule that was read; a module that jitmagic
+tagged is inlined like any other.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 import torch
 
-from ...guards.guard import EntriesEmpty, KeyAbsent, TypeIs
+from ...guards.guard import EntriesEmpty, TypeIs
 from ...guards.source import (
     ImportedModule,
     InstanceDict,
@@ -26,7 +26,6 @@ from ...guards.source import (
     Source,
     TypeOf,
 )
-from ..aliased_dicts import Access
 from ..breaks import GraphBreak, UnknownObject
 from ..builtins.registry import handles
 from ..wrap import wraps
@@ -47,6 +46,7 @@ from .classes import ClassValue, bind
 from .constants import ConstantValue
 from .functions import BoundMethodValue
 from .instances import InstanceValue
+from .mappings import DictValue, entries_of_live
 from .module_hooks import FORWARD_HOOKS, call_with_hooks, has_global_hooks
 from .module_slices import ModuleSlice
 from .operators import unpack
@@ -60,23 +60,26 @@ __all__ = ["TABLES", "NNModuleValue", "is_buffer", "is_parameter"]
 TABLES = ("_parameters", "_buffers", "_modules")
 _HOOKS = (*BACKWARD_HOOKS, *FORWARD_HOOKS)
 _REGISTRATION_HOOKS = tuple(
-    f"_global_{part}_registration_hooks" for part in ("parameter", "module")
+    f"_global_{part}_registration_hooks" for part in ("parameter", "buffer", "module")
 )
 _SLOT = "_compiled_call_impl"
 _OWN_CALLS = ("forward", _SLOT, "_call_impl")
 
 
 class NNModuleValue(InstanceValue):
-    """One nn.Module. `attrs` holds what was read or written, whichever table it is in."""
+    """One nn.Module. Its tables of parameters, buffers and submodules are dictionaries like any:
+    each has one model, whether it is reached through a name in it, as `module._buffers`, or from
+    another module that shares it.
+    """
 
-    __slots__ = ("callable_as_is", "shifted")
+    __slots__ = ("callable_as_is", "tables")
 
     def __init__(
         self, cls: ClassValue, live: torch.nn.Module | None, source: Source | None
     ) -> None:
         super().__init__(cls, live, source)
         self.callable_as_is = False  # the guard on hooks is installed
-        self.shifted = False  # the traced code stored in a table: the live ones are out of date
+        self.tables: dict[str, DictValue] = {}  # those that were used
 
     # -- attributes ------------------------------------------------------------------------------
 
@@ -115,31 +118,6 @@ class NNModuleValue(InstanceValue):
     def plain_attr(self, machine: Machine, name: str) -> Value:
         self.refuse(machine, "object.__getattribute__()")
 
-    # -- the dictionary --------------------------------------------------------------------------
-
-    def dict_entry(self, machine: Machine, name: str) -> Value | None:
-        """What is in one of the tables is not in the dictionary itself."""
-        own = self.use_table(machine)
-        if self.shifted:
-            self.refuse(machine, "__dict__ after a table was changed")
-        in_tables = any(name in own.get(part, ()) for part in TABLES)  # type: ignore[operator]
-        if name in own or not in_tables:
-            entry = super().dict_entry(machine, name)
-            if entry is not None or name in own:
-                return entry
-        assert self.source is not None
-        machine.guard(KeyAbsent(InstanceDict(self.source), name))
-        return None
-
-    def entries(self, machine: Machine) -> dict[str, Value]:
-        self.refuse(machine, "all of __dict__")
-
-    def set_entry(self, machine: Machine, name: str, value: Value | None) -> None:
-        own = object.__getattribute__(self.live, "__dict__")
-        if value is None or any(name in own.get(part, ()) for part in TABLES):
-            self.refuse(machine, "changing attributes through __dict__")
-        super().set_entry(machine, name, value)
-
     # -- where names are found -------------------------------------------------------------------
 
     def _leaves_tables(self, machine: Machine) -> bool:
@@ -154,57 +132,86 @@ class NNModuleValue(InstanceValue):
         guard_attribute(machine, self.cls.live, name, raw)
         return True
 
-    def _live_entry(self, machine: Machine, name: str) -> Value | None:
+    def own(self, machine: Machine, name: str) -> Value | None:
         """From the instance's dictionary or one of its tables."""
-        assert self.source is not None
-        own = self.use_table(machine)
-        table = InstanceDict(self.source)
         raw = attribute_of_class(self.cls.live, name)
-        if name in own:
-            if self.shifted and name in TABLES:
-                self.refuse(machine, f"{name} after a table was changed")
+        if self._has_entry(machine, name):
             guard_not_shadowed(machine, self.cls.live, name, raw)
-            return machine.lazy(own[name], Item(table, name), certain=False)
+            return self.table(machine).store.get(name)
         # Else the class itself has it, or its own __getattr__ says whether tables are read.
         plain = raw is NOTHING and self._leaves_tables(machine)
-        if plain and (found := self.in_tables(machine, name)) is not None:
+        found = self.registered(machine, name) if plain else None
+        if plain or (name not in _OWN_CALLS and not name.startswith("__")):
+            self._guard_lacks(machine, name)
+        if found is not None:
             guard_attribute(machine, self.cls.live, name, NOTHING)
-            return found
-        if plain:
-            self.guard_absent(machine, name, own)
-        elif name not in _OWN_CALLS and not name.startswith("__"):
-            machine.guard(KeyAbsent(table, name))
-        return None
+        return found
 
-    def in_tables(self, machine: Machine, name: str) -> Value | None:
-        """A parameter, buffer or submodule of that name."""
-        assert self.source is not None
-        own = object.__getattribute__(self.live, "__dict__")
+    def _has_entry(self, machine: Machine, name: str) -> bool:
+        """Whether `__dict__` has the name; not relied on."""
+        store = self.table(machine).store
+        there = name in store.live if store.is_as_found else store.get(name) is not None
+        return bool(there)
+
+    def _guard_lacks(self, machine: Machine, name: str) -> None:
+        """Rely on `__dict__` not having the name: an entry would win over the tables, because
+        `object.__getattribute__` comes before `__getattr__`."""
+        if self.source is not None and name not in self.live_table():
+            machine.guard(EntriesEmpty(InstanceDict(self.source), (), (name,)))
+
+    def part(self, machine: Machine, name: str) -> DictValue | None:
+        """One of the tables; None: it has no such one."""
+        store = self.table(machine).store
+        if self.source is None or not store.is_as_found:
+            held = store.get(name)
+            found = None if held is None else held.realize(machine).as_dictionary(machine)
+        else:
+            entries, path = self.live_table().get(name), Item(InstanceDict(self.source), name)
+            known = isinstance(entries, dict)
+            found = entries_of_live(machine, entries, path) if known else None  # type: ignore[arg-type]
+        if found is not None:
+            self.tables[name] = found
+        return found
+
+    def holder(self, machine: Machine, name: str) -> tuple[str, DictValue, Value] | None:
+        """The first table that has the name, and what it has; relied on, on its absence too."""
+        lacking, found = [], None
         for part in TABLES:
-            entries = own.get(part)
-            machine.aliased_dicts.use(id(entries), Access.NAMESPACE)
-            if isinstance(entries, Mapping) and name in entries:
-                source = Item(Item(InstanceDict(self.source), part), name)
-                return machine.lazy(entries[name], source, certain=False)
-        return None
+            table = self.part(machine, part)
+            if table is None:
+                continue
+            if table.store.is_as_found and name not in table.store.live:
+                lacking.append((part, table))
+            elif (held := table.store.get(name)) is not None:
+                found = part, table, held
+                break
+        self._guard_tables_lack(machine, name, lacking)
+        return found
+
+    def registered(self, machine: Machine, name: str) -> Value | None:
+        """A parameter, buffer or submodule of that name."""
+        found = self.holder(machine, name)
+        return None if found is None else found[2]
+
+    def _guard_tables_lack(
+        self, machine: Machine, name: str, lacking: list[tuple[str, DictValue]]
+    ) -> None:
+        """That an empty table stays empty costs no guard of its own: it is checked with the tables
+        of hooks."""
+        for part, table in lacking:
+            assert self.source is not None
+            assert table.source is not None
+            if table.store.live:
+                machine.guard(EntriesEmpty(table.source, (), (name,)))
+            else:
+                machine.guard(EntriesEmpty(InstanceDict(self.source), (part,)))
 
     def from_tables(self, machine: Machine, name: str) -> Value:
         """`torch.nn.Module.__getattr__`."""
-        if self.shifted and (held := self.attrs.get(name)) is not None:
-            return held
-        found = self.in_tables(machine, name)
+        found = self.registered(machine, name)
         if found is not None:
             return found
-        self.guard_absent(machine, name, object.__getattribute__(self.live, "__dict__"))
         raise self.no_attribute(machine, name)
-
-    def guard_absent(self, machine: Machine, name: str, own: dict[str, object]) -> None:
-        assert self.source is not None
-        table = InstanceDict(self.source)
-        machine.guard(KeyAbsent(table, name))
-        for part in TABLES:
-            if part in own:
-                machine.guard(KeyAbsent(Item(table, part), name))
 
     def _of_class(self, machine: Machine, name: str) -> Value:
         """A class attribute: known where torch made it, followed by a path where the user did."""
@@ -259,71 +266,61 @@ class NNModuleValue(InstanceValue):
     def register(self, machine: Machine, name: str, value: Value) -> None:
         """`torch.nn.Module.__setattr__`."""
         value = value.realize(machine)
-        own = object.__getattribute__(self.live, "__dict__")
-        if is_parameter(value):
-            self._store_part(machine, "_parameters", name, value)
-        elif isinstance(value, NNModuleValue):
-            self._store_part(machine, "_modules", name, value)
-        elif name in own["_modules"] or name in own["_parameters"]:
-            self.refuse(machine, f"replacing the submodule or parameter {name!r}")
-        elif name in own["_buffers"]:
-            self._replace_buffer(machine, name, value)
+        part, table, held = self.holder(machine, name) or ("", None, None)
+        if is_parameter(value) or isinstance(value, NNModuleValue):
+            wanted = "_parameters" if is_parameter(value) else "_modules"
+            if part not in ("", wanted):
+                self.refuse(machine, f"such a value for {name!r} of a module's {part}")
+            self._store_part(machine, wanted, name, held, value)
+        elif table is not None and held is not None:
+            if part != "_buffers":
+                self.refuse(machine, f"replacing the submodule or parameter {name!r}")
+            self._replace_buffer(machine, table, name, held, value)
         elif is_buffer(machine, value):
             self.refuse(machine, f"a new buffer {name!r}")
         else:
             self.store_attr(machine, name, value)
 
-    def _holds(self, machine: Machine, name: str, value: Value) -> bool:
-        """Whether a submodule or parameter is stored where it is already; relied on."""
-        if name in object.__getattribute__(self.live, "__dict__"):
-            return False
-        held = self.attrs.get(name)
-        if held is None:
-            held = self.in_tables(machine, name)
-        if held is None or held.realize(machine) is not value:
-            return False
-        return _registers_quietly(machine)
-
-    def _store_part(self, machine: Machine, table: str, name: str, value: Value) -> None:
+    def _store_part(
+        self, machine: Machine, part: str, name: str, held: Value | None, value: Value
+    ) -> None:
         """A parameter or submodule that takes another's place, or has a new name."""
-        if self._holds(machine, name, value):
+        own = self._has_entry(machine, name)
+        is_same = not own and held is not None and held.realize(machine) is value
+        if is_same and _registers_quietly(machine):
             return
-        own = object.__getattribute__(self.live, "__dict__")
-        apart = any(name in own[other] for other in TABLES if other != table)
+        fleeting = self.live_table().get("_non_persistent_buffers_set")
+        apart = not isinstance(fleeting, set) or name in fleeting
         apart = apart or guarded_attribute(machine, self.cls.live, name) is not NOTHING
         quiet = self.as_torch(machine, "register_parameter") and _registers_quietly(machine)
-        if apart or not quiet:
-            self.refuse(machine, f"such a value for {name!r} of a module's {table}")
-        self._store_in_table(machine, table, name, value)
+        table = self.part(machine, part)
+        if apart or not quiet or table is None:
+            self.refuse(machine, f"such a value for {name!r} of a module's {part}")
+        if own:  # it was a plain attribute: None, up to the first call
+            self.set_entry(machine, name, None)
+        else:
+            self._guard_lacks(machine, name)
+        table.set_item(machine, machine.constant(name), value)
 
-    def _replace_buffer(self, machine: Machine, name: str, value: Value) -> None:
+    def _replace_buffer(
+        self, machine: Machine, buffers: DictValue, name: str, held: Value, value: Value
+    ) -> None:
         none = isinstance(value, ConstantValue) and value.value is None
         if not none and not isinstance(value, TensorValue):
             self.refuse(machine, f"such a value for the buffer {name!r}")
-        live = object.__getattribute__(self.live, "__dict__")["_buffers"][name]
-        known = self.attrs.get(name)
-        is_same = known is None or known.realize(machine) is value
-        if isinstance(value, TensorValue) and value.live is live and is_same:
-            return  # what `self.count += 1` stores
-        self._store_in_table(machine, "_buffers", name, value)
-
-    def _store_in_table(self, machine: Machine, table: str, name: str, value: Value) -> None:
-        if any(self.attrs.get(table) is not None for table in TABLES):
-            self.refuse(machine, f"changing {table} of a module whose tables were read")
-        guarded_attribute(machine, self.cls.live, name)
-        self.shifted = True
-        entries = self.use_table(machine)[table]
-        machine.aliased_dicts.use(id(entries), Access.NAMESPACE, changing=True)
-        self.attrs[name] = value
-        setter = MODULE["__setattr__"]  # a class of the user's may have another
-        plain = attribute_of_class(self.cls.live, "__setattr__") is setter
-        machine.effects.set_attr(self, name, value, None if plain else setter)
+        if not _registers_quietly(machine):
+            self.refuse(machine, "setting a buffer where hooks see it")
+        if held.realize(machine) is not value:  # it is what `self.count += 1` stores
+            buffers.set_item(machine, machine.constant(name), value)
 
     def del_attr(self, machine: Machine, name: str) -> None:
         plain = self.as_torch(machine, "__delattr__")
-        if not plain or name not in object.__getattribute__(self.live, "__dict__"):
+        if not plain or self.holder(machine, name) is not None:
             self.refuse(machine, f"deleting attribute {name!r}")
         self.store_attr(machine, name, None)
+
+    def parts(self) -> Iterable[Value]:
+        return (*super().parts(), *self.tables.values())
 
     # -- calls -----------------------------------------------------------------------------------
 
@@ -349,7 +346,7 @@ class NNModuleValue(InstanceValue):
         if self.callable_as_is and not changed:
             return False
         assert self.source is not None
-        own = object.__getattribute__(self.live, "__dict__")
+        own = self.live_table()
         there = {name: changed.get(name, bool(own.get(name))) for name in _HOOKS}
         hooked = any(there.values())
         absent_hooks = () if hooked else _HOOKS
@@ -366,7 +363,8 @@ class NNModuleValue(InstanceValue):
 
     def _changed_hooks(self, machine: Machine) -> dict[str, bool]:
         """The tables of hooks that the traced code has changed, and whether they hold any now."""
-        read = {name: self.attrs.get(name) for name in _HOOKS}
+        known = self.attrs
+        read = {name: known.get(name) for name in _HOOKS}
         tables = {name: one.realize(machine) for name, one in read.items() if one is not None}
         return {
             name: table.truth(machine)
@@ -376,7 +374,7 @@ class NNModuleValue(InstanceValue):
 
 
 def _registers_quietly(machine: Machine) -> bool:
-    """Whether no hook runs where a parameter or submodule is stored; guarded if so."""
+    """Whether no hook runs where a parameter, buffer or submodule is stored; guarded if so."""
     module = torch.nn.modules.module
     if any(vars(module)[table] for table in _REGISTRATION_HOOKS):
         return False

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ...guards.guard import DifferentObjects
+from ...guards.guard import DifferentObjects, IdentityIs, SameObject
 from ..breaks import GraphBreak, TooManyInstructions
 from ..numpy_emulation import np
 from .base import Machine, Value
@@ -97,6 +97,8 @@ def equal(machine: Machine, left: Value, right: Value) -> bool:
     left, right = left.realize(machine), right.realize(machine)
     if left is right:
         return True
+    if _is_nan(left) and _is_nan(right):  # nothing but identity can make two of these equal
+        return is_same(machine, left, right)
     return compare(machine, "==", left, right).realize(machine).truth(machine)
 
 
@@ -151,11 +153,35 @@ def _same_atoms(machine: Machine, left: ConstantValue, right: ConstantValue) -> 
     first, second = left.as_constant(machine), right.as_constant(machine)
     if left.identity() is first:
         return first is second
-    if first != second:
+    if first != second and not (_is_nan(left) and _is_nan(right)):
         return False
     if isinstance(first, int) and first in _SMALL_INTS:
         return True
-    left.refuse(machine, "`is` between equal constants")
+    if left.source and right.source:
+        return _meet(machine, left, right)
+    if not _is_nan(left):
+        left.refuse(machine, "`is` between equal constants")
+    for one in (left, right):
+        if one.source:
+            machine.guard(IdentityIs(one.source, one.value))
+    return first is second
+
+
+def _meet(machine: Machine, left: ConstantValue, right: ConstantValue) -> bool:
+    """Whether two paths lead to one object in this call; relied on."""
+    assert left.source is not None
+    assert right.source is not None
+    if left.source == right.source:
+        return True
+    same = left.value is right.value
+    different = DifferentObjects((left.source,), (right.source,))
+    machine.guard(SameObject(left.source, right.source) if same else different)
+    return same
+
+
+def _is_nan(value: Value) -> bool:
+    """Whether it is an atom that is not equal to itself: a nan of float, complex or numpy."""
+    return isinstance(value, ConstantValue) and bool(value.value != value.value)
 
 
 def drain(machine: Machine, iterator: Value) -> Iterator[Value]:

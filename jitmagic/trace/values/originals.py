@@ -44,6 +44,11 @@ def is_library_made(obj: object) -> bool:
 _AROUND = "torch._dynamo."
 
 
+# Around what torch itself keeps from torch.compile (an optimizer's `add_param_group`) stands a
+# function that imports torch._dynamo at its first call: 2 s, which compiled code does not need.
+_KEEPS_FROM_COMPILE = torch._disable_dynamo(repr).__code__
+
+
 @dataclasses.dataclass
 class _Told:
     """Its `__repr__` stands around one that notes, by id and thread, what is being told already:
@@ -54,10 +59,12 @@ _TELLS_ONCE = {_Told.__repr__.__code__, reprlib.recursive_repr()(repr).__code__}
 
 
 def beneath(function: Any) -> Any:
-    """The function itself, or torch's own that torch.compile put one of its functions around, or
-    the `__repr__` of a class that does not tell of itself twice."""
+    """The function itself, or torch's own that torch.compile put one of its functions around or
+    that torch keeps from it, or the `__repr__` of a class that does not tell of itself twice."""
     is_told = function.__code__ in _TELLS_ONCE
-    if not is_told and not str(function.__globals__.get("__name__")).startswith(_AROUND):
+    is_kept = function.__code__ is _KEEPS_FROM_COMPILE
+    module = str(function.__globals__.get("__name__"))
+    if not is_told and not is_kept and not module.startswith(_AROUND):
         return function
     inside = [cell.cell_contents for cell in function.__closure__ or ()]
     found = next((one for one in inside if isinstance(one, types.FunctionType)), function)

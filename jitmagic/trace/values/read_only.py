@@ -21,7 +21,7 @@ from .callables import bind_builtin
 from .mappings import DictValue
 from .opaque import WithoutOperators
 
-__all__ = ["ReadOnlyTable"]
+__all__ = ["ProxyValue", "ReadOnlyTable"]
 
 _READERS = ("keys", "values", "items", "get")
 

@@ -386,7 +386,8 @@ def _where(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
         return None
     tensor, value = pair
     dtype = _common(tensor, value.kind)
-    number = call.number(value, dtype)
+    # Eager makes a tensor of the default dtype of a float first, which has to hold it.
+    number = call.number(value, dtype, is_checked=dtype in _FLOATS)
     first, second = (call.cast(v, dtype) if v is tensor else number for v in values)
     return call.node(torch.where, condition, first, second)
 

@@ -167,6 +167,26 @@ class TupleValue(SequenceValue):
     def like(self, items: Iterable[Value]) -> Value:
         return TupleValue(items)
 
+    def identity(self) -> object:
+        return self if self.items or self.kind is not tuple else ()  # CPython has one empty tuple
+
+    def get_item(self, machine: Machine, key: Value) -> Value:
+        if isinstance(key, SliceValue) and self.kind is tuple:
+            size = len(self.items)
+            if key.as_constant(machine).indices(size) == (0, size, 1):
+                return self  # CPython copies no tuple, here and below
+        return super().get_item(machine, key)
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        made = super().binary(machine, op, other, reflected=reflected)
+        if not isinstance(made, TupleValue):
+            return made
+        operands = (one for one in (self, other) if isinstance(one, TupleValue))
+        whole = (one for one in operands if len(one.items) == len(made.items))
+        return next((one for one in whole if one.kind is made.kind is tuple), made)
+
     def hash_key(self, machine: Machine) -> object:
         return tuple(item.hash_key(machine) for item in self.realized(machine))
 

@@ -3,7 +3,9 @@
 Comes in: pairs of a dictionary made here, or a live dictionary. Goes out: what is under a key (of a
 live dictionary guarded key by key, as long as nobody asks for all of them), all pairs in order, and
 the effects that bring the live dictionary to what the model holds: one for each key that changed.
-Keys are tokens (keys.py), so order and key equality are Python's.
+Keys are tokens (keys.py), so order and key equality are Python's. A live dictionary has one store
+in a trace, whether the program reaches it as an object or as the attributes of one or several
+objects (`Machine.owners` has one of them).
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ _WITHDRAWN: Change = ("", None, ())  # a key that came and went
 class TableStore:
     """The contents of one dictionary."""
 
-    __slots__ = ("_at", "_changes", "_known", "_pairs", "_simple", "entry", "kind", "live",
-                 "machine", "source")  # fmt: skip
+    __slots__ = ("_at", "_changes", "_known", "_pairs", "_simple", "_whole", "entry", "kind",
+                 "live", "machine", "source")  # fmt: skip
 
     def __init__(self, pairs: dict[object, Pair] | None = None, kind: type = dict) -> None:
         self.kind = kind
@@ -47,7 +49,8 @@ class TableStore:
         self._known: dict[object, Value | None] = {}  # of a live one, as it was; None: no such key
         self._changes: list[Change] = []
         self._at: dict[object, int] = {}  # where in the changes a key was written last
-        self._simple = False
+        self._simple: bool | None = False
+        self._whole = False  # all keys, or how many there are, were read or replaced
 
     @classmethod
     def of_live(
@@ -62,8 +65,7 @@ class TableStore:
         """
         made = cls({}, type(live))
         made.machine, made.live, made.source, made.entry = machine, live, source, entry
-        made._pairs = None
-        made._simple = all(is_plain_key(key) for key, _ in entries_of(live))
+        made._pairs, made._simple = None, None
         return made
 
     # -- reading ---------------------------------------------------------------------------------
@@ -89,6 +91,7 @@ class TableStore:
 
     def length(self) -> int:
         """How many keys there are; only their number is guarded."""
+        self._whole = True
         if self._pairs is not None or self._changes:
             return len(self.pairs)
         assert self.machine is not None
@@ -98,6 +101,7 @@ class TableStore:
 
     def counted(self, machine: Machine) -> Value:
         """The same as a number that may vary."""
+        self._whole = True
         grown = None if self._pairs is not None else self._grown()
         if grown is None or self.source is None:
             return machine.constant(self.length())
@@ -105,6 +109,7 @@ class TableStore:
 
     def is_filled(self, machine: Machine) -> bool:
         """Whether there are any keys."""
+        self._whole = True
         if self._pairs is not None or self._changes or self.source is None:
             return self.length() > 0
         return is_filled(machine, self.live, self.source)
@@ -119,6 +124,8 @@ class TableStore:
         return sum(there) - sum(self._original(token) is not None for token in tokens)
 
     def _can_ask(self, token: object) -> bool:
+        if self._simple is None:
+            self._simple = all(is_plain_key(key) for key, _ in entries_of(self.live))
         return self._simple and not isinstance(token, Value) and is_plain_key(token)
 
     def _original(self, token: object) -> Value | None:
@@ -139,6 +146,7 @@ class TableStore:
         machine, source = self.machine, self.source
         assert machine is not None
         assert source is not None
+        self._whole = True
         entries = entries_of(self.live)
         keys = [key if is_plain_key(key) else ANY_KEY for key, _ in entries]
         machine.guard(DictKeysAre(source, tuple(keys)))
@@ -202,7 +210,7 @@ class TableStore:
 
     def clear(self) -> None:
         """What was there need not be known."""
-        self._pairs, self._at = {}, {}
+        self._pairs, self._at, self._whole = {}, {}, True
         self._changes = [("clear", None, ())]
 
     def move(self, token: object, key: Value, *, last: bool) -> None:
@@ -227,12 +235,20 @@ class TableStore:
         if self.source is None or (self._pairs is not None and self._is_long()):
             return (ReplaceDict(me, *self.recipes(builder)),)
         written = [change for change in self._changes if change is not _WITHDRAWN]
-        return tuple(self._effect(builder, me, name, args) for name, _, args in written)
+        return tuple(self._effect(builder, me, *change) for change in written)
 
     def _is_long(self) -> bool:
         return len(self._changes) > len(self.pairs) + 1
 
-    def _effect(self, builder: Builder, me: Recipe, name: str, args: tuple[Value, ...]) -> Effect:
+    def _effect(
+        self, builder: Builder, me: Recipe, name: str, token: object, args: tuple[Value, ...]
+    ) -> Effect:
+        owner = None if self.machine is None else self.machine.owners.get(id(self))
+        if owner is not None and type(token) is str and name in _ONE_KEY:
+            value = args[1] if name == "__setitem__" else None
+            stored = owner.stores(builder, token, value)
+            if stored is not None:
+                return stored
         told = tuple(builder(arg) for arg in args)
         if self.kind is dict and name == "__setitem__":
             return SetItem(me, *told)
@@ -250,10 +266,35 @@ class TableStore:
         return tuple(builder(key) for key, _ in pairs), tuple(builder(value) for _, value in pairs)
 
     def parts(self) -> list[Value]:
-        """The values it holds, as far as anybody knows."""
+        """The values it holds, as far as they are known."""
         if self._pairs is not None:
             return [part for pair in self._pairs.values() for part in pair]
         return [part for _, _, args in self._changes for part in args]
+
+    # -- what it has in common with another ------------------------------------------------------
+
+    @property
+    def is_as_found(self) -> bool:
+        """Whether a live dictionary was read key by key and not changed."""
+        return self._pairs is None and not self._changes
+
+    def known(self) -> dict[object, Value | None]:
+        """What was read or written, by token; None: no such key."""
+        if self._pairs is not None:
+            return {token: value for token, (_, value) in self._pairs.items()}
+        return {token: self.get(token) for token in self._tokens()}
+
+    def _tokens(self) -> dict[object, None]:
+        changed = (token for name, token, _ in self._changes if name)
+        return dict.fromkeys((*self._known, *changed))
+
+    def may_change(self, other: TableStore) -> bool:
+        """Whether what was written here would be seen by what was read or written there, if both
+        were one dictionary."""
+        if self._whole or other._whole:
+            return True
+        written = {token for name, token, _ in self._changes if name}
+        return not written.isdisjoint(other._tokens())
 
 
 def _apply(pairs: dict[object, Pair], name: str, token: object, args: tuple[Value, ...]) -> None:

@@ -18,9 +18,10 @@ from .identity import IdentityValue
 __all__ = ["tagged_value"]
 
 _ROLE = "__jitmagic_role__"  # set by api.py on graph_break() and is_compiling()
-_DISABLED = "__jitmagic_disabled__"  # set by api.py on what disable() returns
+_DISABLED = "__jitmagic_disabled__"  # set by api.py on what disable() returns: the reason
 # Set by torch.compiler.disable(); a call stub, and what functools.wraps makes of it, has the first.
 _DISABLED_BY_TORCH = ("_torchdynamo_disable", "_torchdynamo_orig_callable")
+_REASON_OF_TORCH = "_torchdynamo_disable_msg"
 
 
 class _MarkedValue(IdentityValue):
@@ -35,7 +36,10 @@ class _MarkedValue(IdentityValue):
         if role == "graph_break":
             raise GraphBreak(UserGraphBreak.of())
         by = "jitmagic" if hasattr(self.live, _DISABLED) else "torch.compiler"
-        raise GraphBreak(DisabledFunction.of(name=self.live.__qualname__, by=by))
+        said = getattr(self.live, _DISABLED if by == "jitmagic" else _REASON_OF_TORCH, None)
+        because = f": {said}" if said else ""
+        name = self.live.__qualname__
+        raise GraphBreak(DisabledFunction.of(name=name, by=by, because=because))
 
 
 class _TaggedValue(IdentityValue):

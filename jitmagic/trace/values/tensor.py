@@ -23,8 +23,7 @@ from ...graph.known import known_number
 from ...graph.node_meta import device_of
 from ...graph.propagate import DataDependent, EagerRaises, Target, call_name, target_name
 from ...graph.ranges import known_truth
-from ...guards.guard import KeyAbsent
-from ...guards.source import InstanceDict, Item, Source
+from ...guards.source import InstanceDict, Source
 from ..breaks import (
     ActiveMode,
     GraphBreak,
@@ -61,7 +60,7 @@ from .items import (
 )  # fmt: skip
 from .leaf_names import rely_on_names
 from .leaves import required_grad
-from .mappings import DictValue
+from .mappings import DictValue, entries_of_live
 from .masks import by_coordinates
 from .number_index import at_number, at_numbers
 from .operators import is_none
@@ -179,11 +178,8 @@ class TensorValue(Value):
         """An attribute that somebody put on the live tensor."""
         if self.live is None or self.source is None:
             return None
-        table = InstanceDict(self.source)
-        if name in self.live.__dict__:
-            return machine.lazy(self.live.__dict__[name], Item(table, name), certain=False)
-        machine.guard(KeyAbsent(table, name))
-        return None
+        table = entries_of_live(machine, self.live.__dict__, InstanceDict(self.source))
+        return table.store.get(name)
 
     def _transposed(self, machine: Machine, name: str) -> Value:
         dims = self.meta.dim()

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...guards.guard import IdentityIs, StateRead
 from ...guards.source import Source
+from ..aliased_dicts import Access
 from ..breaks import GraphBreak, Reason, UnsupportedOperation
 from ..builtins.registry import method
 from ..wrap import wraps
@@ -154,6 +155,7 @@ class ThreadLocalValue(IdentityValue):
         self._known: dict[str, Value | None] = {}
 
     def get_attr(self, machine: Machine, name: str) -> Value:
+        self._use(machine)
         if hasattr(threading.local, name):
             self.refuse(machine, f"attribute {name!r}")
         if name not in self._known:
@@ -164,6 +166,11 @@ class ThreadLocalValue(IdentityValue):
             raise machine.error(AttributeError, message)
         return known
 
+    def _use(self, machine: Machine, *, changing: bool = False) -> None:
+        """Its dictionary, which no path of the guards leads to: the program may have another way
+        to it."""
+        machine.aliased_dicts.use(id(vars(self.live)), Access.NAMESPACE, changing=changing)
+
     def _read(self, machine: Machine, name: str) -> Value | None:
         read = functools.partial(getattr, self.live, name, _ABSENT)
         found = read()
@@ -173,6 +180,7 @@ class ThreadLocalValue(IdentityValue):
         return None if found is _ABSENT else machine.constant(found)
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        self._use(machine, changing=True)
         if hasattr(threading.local, name):
             self.refuse(machine, f"setting attribute {name!r}")
         self._known[name] = value

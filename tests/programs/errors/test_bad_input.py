@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import jitmagic
 from jitmagic import executable
@@ -58,11 +58,6 @@ class Plain:
     pass
 
 
-class Callee:
-    def __call__(self, x: Tensor) -> Tensor:
-        return x
-
-
 @pytest.mark.parametrize(
     ("target", "words"),
     [
@@ -73,10 +68,7 @@ class Callee:
         ("f", "not callable"),
         (torch.ones(1), "not callable"),
         (chain.__code__, "not callable"),
-        (len, "no Python code"),
-        (torch.relu, "no Python code"),
         (Plain, "no nn.Module"),
-        (Callee(), "__call__"),
         (nn.Module(), "forward"),
         (nn.Module, "forward"),
         (generator(), "not callable"),

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import functools
 import io
+import operator
 import types
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import jitmagic
-from jitmagic.api import handle_of
+from jitmagic.api import handle_of, original_of
 from jitmagic.records import AT_LIMIT, COMPILED
 
 from ..chain import chain, check_chain
-from ..counts import Counts, counts_of
+from ..counts import Counts, breaks_of, counts_of
 
 # ---------------------------------------------------------------------------- fullgraph and breaks
 
@@ -96,6 +98,29 @@ def test_a_disabled_callee_breaks_the_graph() -> None:
     assert counts_of(run).breaks == 1
 
 
+@pytest.mark.parametrize("recursive", [True, False])
+def test_disable_says_why_and_may_leave_callees_to_the_compiler(recursive: bool) -> None:
+    seen = []
+
+    def helper(x: Tensor) -> Tensor:
+        seen.append(("helper", jitmagic.is_compiling()))
+        return x.sin()
+
+    @jitmagic.disable(recursive=recursive, reason="it opens a socket")
+    def plain(x: Tensor) -> Tensor:
+        seen.append(("plain", jitmagic.is_compiling()))
+        return helper(x) * 3
+
+    x = torch.randn(3)
+    run = jitmagic.jit(lambda x: plain(x + 1) * 2)
+    torch.testing.assert_close(run(x), helper(x + 1) * 6)
+    assert seen[:2] == [("plain", False), ("helper", not recursive)]
+    assert "excluded from compilation by jitmagic.disable: it opens a socket" in breaks_of(run)[0]
+    tagged = jitmagic.jit(asks)
+    around = jitmagic.disable(lambda x: tagged(x), recursive=recursive)
+    assert around(torch.ones(1))[1] is not recursive
+
+
 # ------------------------------------------------------------------------------- what can be tagged
 
 
@@ -130,6 +155,75 @@ def test_methods_lambdas_closures_and_statics() -> None:
         for _ in range(2):
             torch.testing.assert_close(run(x), form(x))
         assert handle_of(run).outcome == COMPILED
+
+
+class Pipeline:
+    """A callable object that has settings and a part of its own."""
+
+    def __init__(self) -> None:
+        self.part, self.factor = Scaled(), 2
+
+    def __call__(self, x: Tensor, *, shift: float = 1.0) -> Tensor:
+        return self.part(x) * self.factor + shift
+
+
+CALLABLES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
+    "a builtin of torch": (torch.sin, (torch.randn(3),), {}),
+    "of torch.nn.functional": (F.gelu, (torch.randn(3),), {"approximate": "tanh"}),
+    "a Python function of torch": (F.layer_norm, (torch.randn(2, 3), [3]), {"eps": 0.1}),
+    "a method of a tensor": (torch.full((3,), 2.0).add, (torch.randn(3),), {"alpha": 3}),
+    "an operator": (operator.mul, (torch.randn(3), 2), {}),
+    "a partial of a builtin": (functools.partial(torch.add, 1), (torch.randn(3),), {}),
+    "an object": (Pipeline(), (torch.randn(2, 3),), {"shift": 3.0}),
+    "a partial of an object": (functools.partial(Pipeline(), shift=2.0), (torch.randn(2, 3),), {}),
+    "a method of a module": (Scaled().twice, (torch.randn(2, 3),), {}),
+    "a decorated function": (torch.no_grad()(chain), (torch.randn(3, 2), torch.ones(3, 2)), {}),
+    "a gradient": (torch.func.grad(lambda x: x.sin().sum()), (torch.randn(3),), {}),
+    "a value and a gradient": (torch.func.grad_and_value(torch.sum), (torch.randn(3),), {}),
+    "a vmap": (torch.vmap(lambda x: x.sin() + 1, in_dims=1), (torch.randn(2, 3),), {}),
+    "a vmap of a gradient": (torch.vmap(torch.func.grad(torch.sum)), (torch.randn(2, 3),), {}),
+    "a Jacobian": (torch.func.jacrev(torch.sin), (torch.randn(3),), {}),
+    "a forward Jacobian": (torch.func.jacfwd(torch.sin), (torch.randn(3),), {}),
+    "a Hessian": (torch.func.hessian(lambda x: x.sin().sum()), (torch.randn(3),), {}),
+}
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_any_callable_is_one_graph(name: str) -> None:
+    target, args, kwargs = CALLABLES[name]
+    run = jitmagic.jit(target, fullgraph=True)
+    for _ in range(2):
+        torch.testing.assert_close(run(*args, **kwargs), target(*args, **kwargs))
+    assert counts_of(run).graphs == 1
+    assert counts_of(run).breaks == 0
+    assert original_of(run) == target or isinstance(target, functools.partial)
+    assert jitmagic.jit(run, fullgraph=True) is run
+
+
+def test_a_tagged_object_keeps_its_settings() -> None:
+    x, pipeline = torch.randn(2, 3), Pipeline()
+    run = jitmagic.jit(pipeline)
+    for factor in (2, 5, -1):
+        pipeline.factor = factor
+        torch.testing.assert_close(run(x), pipeline(x))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'shifted'"):
+        run(x, shifted=1)
+
+
+def test_containers_of_tagged_modules_are_one_graph() -> None:
+    x = torch.randn(2, 3)
+    parts = [jitmagic.jit(nn.Linear(3, 3)) for _ in range(3)]
+    stack = nn.Sequential(*parts)
+    programs: list[Callable[..., Tensor]] = [
+        jitmagic.jit(stack),
+        jitmagic.jit(lambda x: stack[:2](x) + stack[2](x)),
+        jitmagic.jit(lambda x: nn.Sequential(*parts)(x)),
+    ]
+    expected = [stack(x), stack[:2](x) + stack[2](x), stack(x)]
+    for run, value in zip(programs, expected, strict=True):
+        torch.testing.assert_close(run(x), value)
+        assert counts_of(run).graphs == 1
+        assert counts_of(run).breaks == 0
 
 
 def test_a_decorated_staticmethod_and_a_method_in_a_class() -> None:
@@ -226,6 +320,39 @@ def test_a_backend_of_the_user_that_fails() -> None:
     for _ in range(2):  # as torch.compile's: what the user wrote is the user's to mend
         with pytest.raises(LookupError, match="nothing for you"):
             check_chain(run)
+
+
+def test_what_a_backend_of_the_user_raises_in_a_call_is_raised() -> None:
+    """What an operation of its graph raises is the program's error, as eager words it."""
+    calls: list[int] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        def run(*inputs: Tensor) -> Any:
+            calls.append(len(calls))
+            if len(calls) == 2:
+                raise LookupError("not the second time")
+            return gm.forward(*inputs)
+
+        return run
+
+    def program(x: Tensor, place: Tensor) -> Tensor:
+        x.add_(1)
+        return x[place] * 2
+
+    run = jitmagic.jit(program, backend=backend)
+    for place in ([0], [0], [1], [7], [2]):
+        x, y = torch.zeros(3), torch.zeros(3)
+        if len(calls) == 1:
+            with pytest.raises(LookupError, match="not the second time"):
+                run(x, torch.tensor(place))
+            assert x.sum() == 0
+        elif place == [7]:
+            with pytest.raises(IndexError, match="index 7 is out of bounds"):
+                run(x, torch.tensor(place))
+            assert x.sum() == 3
+        else:
+            assert torch.equal(run(x, torch.tensor(place)), program(y, torch.tensor(place)))
+    assert len(calls) == 5
 
 
 def test_a_backend_of_the_user_that_returns_nonsense() -> None:

@@ -6,10 +6,17 @@ import pytest
 
 import jitmagic
 
-from . import of_containers, of_modules, of_objects, of_the_process, of_torch
+from . import (
+    of_containers,
+    of_dictionaries,
+    of_modules,
+    of_objects,
+    of_the_process,
+    of_torch,
+)
 from .mutation import MUTATIONS, Mutation, observe
 
-FAMILIES = (of_containers, of_modules, of_objects, of_the_process, of_torch)
+FAMILIES = (of_containers, of_dictionaries, of_modules, of_objects, of_the_process, of_torch)
 
 
 @pytest.mark.parametrize("made", MUTATIONS, ids=str)

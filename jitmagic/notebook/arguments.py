@@ -1,0 +1,120 @@
+"""arguments: the options of the magics, declared once, with IPython's magic_arguments.
+
+Comes in: the line of a magic. Goes out: its options as a dictionary, or a UsageError that names the
+nearest option or value. What `%%compile?` and <TAB> show is read off the same declarations.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from argparse import REMAINDER
+from collections.abc import Mapping
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from ..options import BACKENDS, MODES
+
+__all__ = ["VALUES", "declared", "options_of", "parse"]
+
+VALUES: Mapping[str, tuple[str, ...]] = {"--mode": MODES, "--backend": BACKENDS}
+_OF_JIT = (
+    argument("--mode", choices=MODES, default="default", metavar="M", help=", ".join(MODES)),
+    argument(
+        "--backend",
+        default="native",
+        metavar="B",
+        help=f"{', '.join(BACKENDS)}, or the name of a callable in the notebook",
+    ),
+    argument("--fullgraph", action="store_true", help="raise an error where a graph breaks"),
+    argument(
+        "--dynamic",
+        action="store_true",
+        default=None,
+        help="one variant serves all sizes from 2 on",
+    ),
+)
+_OF_CELLS = (
+    argument(
+        "--explain",
+        action="store_true",
+        help="show what was captured, where graphs break and why, and the kernels",
+    ),
+    argument(
+        "--annotate",
+        action="store_true",
+        help="the same, with what each line costs, eager and compiled: the graphs run on made-up "
+        "tensors, your code does not run again",
+    ),
+    argument(
+        "--time",
+        action="store_true",
+        help="show how long the cell took, and how much of it was compiling",
+    ),
+    argument(
+        "--quiet",
+        action="store_true",
+        help="without lines that say what was compiled and what runs as plain Python",
+    ),
+)
+_OF_TIMING = (
+    argument("--seconds", type=float, default=1.0, metavar="S", help="how long to measure, 1"),
+    argument(
+        "--vs",
+        default="",
+        metavar="EXPRESSION",
+        help="a third contestant, in quotes: 'torch_compiled(x)'",
+    ),
+    argument("expression", nargs=REMAINDER, metavar="EXPRESSION", help="what is timed"),
+)
+_NAMES = argument("names", nargs="+", metavar="NAME", help="what to tag")
+_DECLARED: Mapping[str, tuple[Any, ...]] = {
+    "%%compile": (*_OF_JIT, *_OF_CELLS),
+    "%compile": (*_OF_JIT, _NAMES),
+    "%jit_timeit": _OF_TIMING,
+}
+
+
+def declared(magic: str) -> Any:
+    """Decorate the method of a magic, which is written as `magic`, with its options."""
+
+    def decorate(method: Any) -> Any:
+        for one in reversed(_DECLARED[magic]):
+            method = one(method)
+        made: Any = magic_arguments(magic.removeprefix("%"))(method)
+        made.parser.allow_abbrev = False  # a word that is cut short is an error, as it was
+        return made
+
+    return decorate
+
+
+def options_of(magic: str) -> tuple[str, ...]:
+    """Return the options that a magic takes: `--mode`."""
+    names = (one.args[0] for one in _DECLARED.get(magic, ()))
+    return tuple(name for name in names if name.startswith("--"))
+
+
+def parse(magic: str, method: Any, line: str) -> dict[str, Any]:
+    """Return the options on the line of a magic by name; UsageError where they are wrong."""
+    try:
+        found: dict[str, Any] = vars(method.parser.parse_argstring(line))
+        return found
+    except (UsageError, ValueError) as error:  # ValueError: a quote that is not closed
+        usage = " ".join(method.parser.format_usage().replace("::", "").split())
+        message = f"{magic}: {error}{_nearest(str(error), magic)}\n{usage}   ({magic}? tells more)"
+        raise UsageError(message) from error
+
+
+def _nearest(message: str, magic: str) -> str:
+    """Return what was meant by the options or the value that argparse says it does not know."""
+    known = options_of(magic)
+    words = [re.split("[=:]", word)[0] for word in message.split() if word.startswith("--")]
+    near = [n for w in words if w not in known for n in difflib.get_close_matches(w, known, 1)]
+    if (wrong := _WRONG_VALUE.match(message)) is not None:
+        near += difflib.get_close_matches(wrong[2], VALUES.get(wrong[1], ()), 1, 0.3)
+    return f" (did you mean {', '.join(near)}?)" if near else ""
+
+
+_WRONG_VALUE = re.compile(r"argument (--\w+): invalid choice: '([^']*)'")
