@@ -156,7 +156,10 @@ class BackwardFacts:
     def _instance(self, value: InstanceValue) -> InstanceValue:
         made = copy(value)
         made.cls = self.anew(value.cls).realize(self._machine)  # type: ignore[assignment]
-        made.attrs = {name: one and self.anew(one) for name, one in value.attrs.items()}
+        made.slots = {name: one and self.anew(one) for name, one in value.slots.items()}
+        if value.names is not None:
+            pairs = [(key, self.anew(one)) for key, one in value.names.pairs.values()]
+            made.names = DictValue.of(self._machine, pairs)
         return made
 
     def _names(self, names: GlobalsValue) -> GlobalsValue:
@@ -272,7 +275,7 @@ class BackwardFacts:
 
 def _can_be_made(value: InstanceValue) -> bool:
     """Whether the frame has made a plain object: a record of attributes and nothing else."""
-    is_plain = type(value) in (InstanceValue, MadeModuleValue) and value.table is None
+    is_plain = type(value) in (InstanceValue, MadeModuleValue) and value.source is None
     return is_plain and attribute_of_class(value.cls.live, "__new__") is object.__new__
 
 

@@ -153,9 +153,10 @@ class Remaker:
 
     def _maker_of_instance(self, value: InstanceValue) -> Make:
         cls = self._maker(value.cls)
-        attributes = {
-            name: self._maker(one) for name, one in value.attrs.items() if one is not None
-        }
+        found = {name: one for name, one in value.slots.items() if one is not None}
+        for key, one in () if value.names is None else value.names.pairs.values():
+            found[str(key.realize(self._machine).as_constant(self._machine))] = one
+        attributes = {name: self._maker(one) for name, one in found.items()}
 
         def make(left: Sequence[Any], held: tuple[Any, ...]) -> Any:
             made = object.__new__(cls(left, held))
