@@ -453,7 +453,8 @@ class Machine:
     ) -> GlobalsValue:
         if id(namespace) not in self.known.globals:
             self.known.globals[id(namespace)] = make()
-        return self.known.globals[id(namespace)]
+        names: GlobalsValue = self.known.globals[id(namespace)]
+        return names
 
     def rely_on_autocast(self) -> AutocastRest:
         rest = read_autocast_rest()

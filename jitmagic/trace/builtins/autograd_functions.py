@@ -240,6 +240,7 @@ class _Call:
         facts = BackwardFacts(self.machine, self.name)
         with facts.followed():
             cls = facts.anew(self.cls).realize(self.machine)
+            assert isinstance(cls, ClassValue)
             self.context.anew = facts.anew
             call.backward, captured = self._region(made, cls)
             facts.check_copies()
