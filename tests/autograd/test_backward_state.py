@@ -353,3 +353,74 @@ def test_the_call_lets_go_of_what_it_held():
 
 def _references(obj: object) -> int:
     return sys.getrefcount(obj)
+
+
+# ------------------------------------------------------------------------------------------ hooks
+
+
+def hook_in_the_code(kept: Any, module: torch.nn.Module) -> Callable[[Tensor], Tensor]:
+    def run(x: Tensor) -> Tensor:
+        made = x.sin()
+        made.register_hook(lambda g: g * kept.scale)
+        return made * 2
+
+    return run
+
+
+def hook_of_the_input(kept: Any, module: torch.nn.Module) -> Callable[[Tensor], Tensor]:
+    def run(x: Tensor) -> Tensor:
+        x.register_hook(lambda g: g * kept.scale)
+        return x.sin() * 2
+
+    return run
+
+
+def hook_of_a_leaf(kept: Any, module: torch.nn.Module) -> Callable[[Tensor], Tensor]:
+    def run(x: Tensor) -> Tensor:
+        x.register_post_accumulate_grad_hook(lambda p: (p.grad.mul_(kept.scale), None)[1])
+        return x.sin() * 2
+
+    return run
+
+
+def hook_of_a_module(kept: Any, module: torch.nn.Module) -> Callable[[Tensor], Tensor]:
+    module.register_full_backward_hook(lambda m, gi, go: tuple(g * kept.scale for g in gi))
+    return lambda x: module(x) * 2
+
+
+def hook_before_a_module(kept: Any, module: torch.nn.Module) -> Callable[[Tensor], Tensor]:
+    module.register_full_backward_pre_hook(lambda m, go: tuple(g * kept.scale for g in go))
+    return lambda x: module(x) * 2
+
+
+HOOKS = (
+    hook_in_the_code, hook_of_the_input, hook_of_a_leaf, hook_of_a_module, hook_before_a_module
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("make", HOOKS)
+def test_hooks_read_the_state_of_their_own_time(make, within):
+    found = []
+    for wrap in (jitmagic.jit, lambda run: run):
+        torch.manual_seed(0)
+        kept = SimpleNamespace(scale=2.0)
+        run = make(kept, torch.nn.Linear(3, 3))
+
+        def step(x: Tensor, run: Any = run, kept: Any = kept) -> Tensor:
+            loss = run(x).sum()
+            kept.scale = kept.scale + 1
+            if within:
+                loss.backward()
+            return loss
+
+        compiled = wrap(step)
+        for second in (False, True, False):
+            kept.scale = 2.0
+            x = torch.linspace(0.5, 1.5, 3, requires_grad=True)
+            loss = compiled(x)
+            kept.scale += 3.0 if second else 0.0
+            if not within:
+                loss.backward()
+            found.append(x.grad)
+    torch.testing.assert_close(found[:3], found[3:])
