@@ -22,7 +22,7 @@ import torch
 from torch.backends import cuda as attention
 from torch.fx import GraphModule, Node
 
-from ..errors import DoubleBackward
+from ..errors import DoubleBackward, OutdatedBackward
 from ..graph.autocast import Autocast, autocast_as, read_autocast
 from ..graph.concrete import Values, spec_at
 from ..graph.nested import nodes_in
@@ -68,12 +68,16 @@ def replay_inputs(
     if partition.backward is None:
         return ()
     holders = _placeholders(partition.forward)
-    needed = ancestors(_roots(partition))
+    needed, later = ancestors(_roots(partition)), list[int]()
     if graph is not None:
         read = ancestors(_read_by_originals(graph))
         needed |= {holders[i] for i, node in enumerate(_placeholders(graph)) if node in read}
+        later = _read_twice(graph)
+        if _bytes(holders, later) > _COPIED:  # a write to them before the backward is an error
+            later = []
     # One that is written to is saved as it is then, a replay begins with what it was before.
-    saved = tuple(i for i in partition.saved_inputs if i not in partition.mutated_inputs)
+    changing = {*partition.mutated_inputs, *later}
+    saved = tuple(i for i in partition.saved_inputs if i not in changing)
     apart = [i for i, node in enumerate(holders) if node in needed and i not in saved]
     written = [i for i in apart if i in partition.mutated_inputs]
     passing = [i for i in apart if i not in written and not _is_held(_spec(holders[i]))]
@@ -82,7 +86,7 @@ def replay_inputs(
         large.update(passing)
     if _bytes(holders, written) > _COPIED:
         large.update(written)
-    copied = {*written, *(passing if _bytes(holders, passing) <= _COPIED else ())}
+    copied = {*written, *later, *(passing if _bytes(holders, passing) <= _COPIED else ())}
     places = {i: n for n, i in enumerate(partition.saved_inputs) if i in saved}
     return tuple(
         ReplayInput(i, places.get(i, -1), i in large, i in copied) for i in sorted((*saved, *apart))
@@ -95,6 +99,19 @@ def _read_by_originals(graph: GraphModule) -> list[Node]:
     calls = [node for node, call in calls_in(graph) if call.original is not None]
     left = [node for call in calls for node in nodes_in((call.args[2], call.args[4]))]
     return left + [node for node in graph.graph.nodes if "enters" in node.meta]
+
+
+def _read_twice(graph: GraphModule) -> list[int]:
+    """The inputs that a forward reads and the backward of an autograd function as well, which did
+    not save them: it reads them as they are then.
+    """
+    found = []
+    for place, node in enumerate(_placeholders(graph)):
+        calls = [user for user in node.users if isinstance(user.target, FunctionCall)]
+        captured = [call for call in calls if node in nodes_in(call.args[3])]
+        if captured and not all(_is_later(node, user) for user in node.users):
+            found.append(place)
+    return found
 
 
 def _is_later(node: Node, user: Node) -> bool:
@@ -179,6 +196,8 @@ class Replay:
         spare = self._read_later() if is_outdated else set[int]()
         pairs = zip(self._needed, values, strict=True)
         lost = [needed for needed, value in pairs if value is None and needed.index not in spare]
+        if lost and is_outdated:
+            raise OutdatedBackward(len(lost))
         if lost:
             size = sum(hint_of(self._inputs[needed.index].nbytes) for needed in lost)
             raise DoubleBackward(

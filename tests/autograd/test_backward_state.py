@@ -15,6 +15,7 @@ from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
 import jitmagic
+from jitmagic.errors import OutdatedBackward
 from tests.covering import covered
 from tests.programs.counts import counts_of
 
@@ -128,6 +129,12 @@ def tensor_written() -> State:
     return State(lambda x: read.apply(x, kept) * 3, lambda v: kept.fill_(5.0 if v else 2.0))
 
 
+def tensor_read_twice() -> State:
+    kept = torch.ones(3)
+    read = function(lambda ctx, g: g * ctx.kept, lambda ctx, x, kept: x * kept)
+    return State(lambda x: read.apply(x, kept).sin(), lambda v: kept.fill_(5.0 if v else 2.0))
+
+
 def closure_of_forward() -> State:
     scale = 2.0
 
@@ -201,7 +208,8 @@ STATES = {
     made.__name__: made
     for made in (
         attribute, attribute_in_closure, cell, global_name, class_attribute, training_mode,
-        environment, dictionary, list_length, tensor_replaced, tensor_written, closure_of_forward,
+        environment, dictionary, list_length, tensor_replaced, tensor_written, tensor_read_twice,
+        closure_of_forward,
         object_of_forward, backward_replaced,
     )
 } | {
@@ -317,6 +325,39 @@ def test_a_list_of_the_forward_that_the_caller_has_too():
             kept[0] = 5.0
             found += torch.autograd.grad(made.sum(), x)
         torch.testing.assert_close(*found)
+
+
+def test_a_result_that_is_on_ctx_and_changed_by_the_caller():
+    class Read(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.made = x.sin()
+            return ctx.made
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.made
+
+    run = lambda x: Read.apply(x * 2)  # noqa: E731
+    compiled = jitmagic.jit(run)
+    for _ in range(2):
+        found = []
+        for one in (compiled, run):
+            x = torch.ones(3, requires_grad=True)
+            made = one(x)
+            made.detach().mul_(3)
+            found += torch.autograd.grad(made.sum(), x)
+        torch.testing.assert_close(*found)
+
+
+def test_a_large_tensor_that_is_written_to_before_the_forward_runs_again():
+    """It cannot run on what is gone: that is said."""
+    kept = torch.ones(1 << 15)
+    read = function(lambda ctx, g: g * ctx.kept, lambda ctx, x, kept: x * kept)
+    made = jitmagic.jit(lambda x: read.apply(x, kept).sin())(kept.clone().requires_grad_())
+    kept.fill_(2.0)
+    with pytest.raises(OutdatedBackward, match="written to since the forward"):
+        made.sum().backward()
 
 
 def test_a_cell_that_the_frame_changes_after_the_call():

@@ -102,6 +102,8 @@ class BackwardFacts:
         if isinstance(value, TensorValue | DimensionValue | ScalarValue):
             if isinstance(value, TensorValue) and value.live is not None and value.source:
                 self._held.index(value.source)  # its version is looked at
+            elif isinstance(value, TensorValue):
+                self._own.append((value, []))  # torch looks at no version of what is just on ctx
             return value
         if value.source is not None:
             held = self._held.index(value.source)
