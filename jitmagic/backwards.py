@@ -17,10 +17,11 @@ from torch.fx import GraphModule
 from .autograd.partial import backward_without
 from .autograd.result import Partition
 from .autograd.shell import Once, replayed
-from .errors import warn
+from .budget import OutOfTime, within
+from .errors import CompileFailed, warn
 from .frame.sandbox import sandbox
 from .options import Options
-from .records import COMPILED, Failed, Recording
+from .records import COMPILED, Failed, Recording, TookTooLong
 from .runtime.examples import examples
 from .runtime.native import Executable
 
@@ -68,13 +69,18 @@ def at_first_use(
     is replayed where it cannot be built.
     """
     record = record.for_later()
+    failed: Failed
     try:
-        with sandbox():
+        with sandbox(), within(options.budget):
             run = build(record)
-    except Exception as error:  # whatever a stage raised: the gradients still have a right answer
+    except (Exception, OutOfTime) as error:  # the gradients still have a right answer
         failed = Failed.of(error, record.failed_in)
+        if isinstance(error, OutOfTime):
+            failed = TookTooLong.after(options.budget, record.stages)
         record.end(failed)
         if options.on_error == "raise":
+            if isinstance(error, OutOfTime):
+                raise CompileFailed(failed.why) from None
             raise
         what = f"the backward of {record.name}"
         tell_once(record, what, failed.report(what, "is replayed op by op"))

@@ -159,7 +159,8 @@ def make_entry(
     program = GuardProgram(steps)
     if traced.lock is not None:
         residual = while_held(traced.lock, program, residual, handle.run_plainly)
-    hooked = isinstance(traced.exit, Break) and not traced.exit.callee_holds
+    end = traced.exit
+    hooked = isinstance(end, Break) and end.reason.hooks_callees and not end.callee_holds
     entry = Entry(program, residual, None, None, hooked)
     again.belongs_to(entry)
     return entry
@@ -176,4 +177,4 @@ def variant_of(handle: Handle, traced: Trace, record: Recording) -> Variant:
     constants = {symbol.origin: symbol.where for symbol in traced.specialized}
     compared, later = comparable(handle, traced), tuple(record.later)
     known = traced.guards, COMPILED, later, ends, compared, traced.varying, constants
-    return Variant(*known, foresees=traced.foresees)
+    return Variant(*known, foresees=traced.foresees, loops=traced.idle_loops)

@@ -39,6 +39,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "ASSERTION",
+    "RUN_NAME",
     "BytecodeError",
     "CompileFailed",
     "DoubleBackward",
@@ -50,7 +51,6 @@ __all__ = [
     "OperationFailed",
     "OptionError",
     "OutdatedBackward",
-    "RUN_NAME",
     "RecompileWarning",
     "ReportError",
     "SizesDiffer",

@@ -9,6 +9,7 @@ set it at any time.
     JITMAGIC_CACHE_DIR  folder of the kernel cache (default: the platform's user cache folder)
     JITMAGIC_VERIFY     1: verify traced graphs, lowered and scheduled programs (tests set it)
     JITMAGIC_KEEP       the default of `keep`: "faster", or "compiled" (tests set it)
+    JITMAGIC_COMPILE_SECONDS  the default of `compile_seconds`, in cells too (tests set it)
     JITMAGIC_DISABLE    1: jit() returns what it was given
     JITMAGIC_LOGS       what compiles tell through logging, as jitmagic.logs
 """
@@ -72,7 +73,7 @@ class Options:
     cxx: str | None = None  # None: look for one; "": there is none
     cache_dir: str | None = None
     background: bool | float = False  # eager until kernels are built; after so many seconds
-    compile_seconds: float = 600.0  # after which a C++ compiler is stopped and numba is used
+    compile_seconds: float | None = None  # of one compile, all stages; None: see `budget`
 
     def __post_init__(self) -> None:
         _check(self)
@@ -83,10 +84,20 @@ class Options:
         return 0.0 if isinstance(self.background, bool) else float(self.background)
 
     @property
+    def budget(self) -> float:
+        """Seconds that one compile may take, after which such calls run as eager."""
+        if self.compile_seconds is not None:
+            return float(self.compile_seconds)
+        return _TUNING_SECONDS if self.tunes else _COMPILE_SECONDS
+
+    @property
     def tunes(self) -> bool:
         """Whether candidates are measured before a graph is loaded."""
         return self.mode.startswith("max-autotune")
 
+
+_COMPILE_SECONDS = 60.0
+_TUNING_SECONDS = 600.0  # candidates are compiled and measured as well
 
 _DEFAULTS = {field.name: field.default for field in fields(Options)}
 _TUNED: Mapping[object, object] = {True: "max-autotune-no-cudagraphs", False: None}
@@ -114,7 +125,16 @@ def _from_environment() -> dict[str, Any]:
         values["keep"] = os.environ["JITMAGIC_KEEP"]
     if os.environ.get("JITMAGIC_VERIFY", "") not in ("", "0"):
         values["verify"] = True
+    if os.environ.get("JITMAGIC_COMPILE_SECONDS"):
+        values["compile_seconds"] = _seconds(os.environ["JITMAGIC_COMPILE_SECONDS"])
     return values
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise OptionError("value for JITMAGIC_COMPILE_SECONDS", text, ("a number",)) from None
 
 
 def logs_asked_for() -> str:
@@ -204,8 +224,9 @@ def _check(options: Options) -> None:
     if not isinstance(behind, (bool, int, float)) or not behind >= 0:
         raise OptionError("value for background", behind, ("True", "False", "seconds to wait"))
     seconds = options.compile_seconds
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
-        raise OptionError("value for compile_seconds", seconds, ("a positive number",))
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if seconds is not None and not (is_number and seconds > 0):
+        raise OptionError("value for compile_seconds", seconds, ("None", "a positive number"))
 
 
 _DYNAMIC = ('a mapping like {"x": {0: (2, 4096), 1: None}, "n": ...}',)

@@ -29,6 +29,7 @@ from .autograd.shell import Once, make_callable, replayed
 from .backends import call_backend, example_inputs, interpreted_by_torch
 from .background import build_in_background, may_wait
 from .backwards import prepare_backward, tell_of_replay
+from .budget import OutOfTime, within
 from .bytecode import FrameSnapshot
 from .entries import check_backwards, computes, left_to_eager, make_entry, variant_of, wrapped
 from .errors import OperationFailed, Unsupported
@@ -42,7 +43,7 @@ from .graph.data_split import split_at_data
 from .graph.verify import verify
 from .options import Options
 from .pieces import compile_pieces
-from .records import Begun, Eager, Failed, Recording
+from .records import Begun, Eager, Failed, Recording, TookTooLong
 from .runtime.native import Executable
 from .sizes import Build, CompiledGraph, Sized, sized
 from .spec import TensorSpec
@@ -71,8 +72,15 @@ def compile_frame(
     """
     if may_wait(handle.options):
         record.wanted = []
-    with sandbox():  # no mode, hook or observer of the user's sees the compile
-        return _compile_frame(handle, snapshot, record)
+    options, earlier = handle.options, len(record.stages)
+    try:
+        with sandbox(), within(options.budget):  # no mode, hook or observer sees the compile
+            return _compile_frame(handle, snapshot, record)
+    except OutOfTime as over:
+        failed = TookTooLong.after(options.budget, record.stages[earlier:])
+        if options.fullgraph or options.on_error == "raise":
+            raise Unsupported(failed.why, failed.hint, handle.goes_on) from None
+        return eager_entry(handle.run_hooked, snapshot, over.guards, failed)
 
 
 def _compile_frame(
@@ -129,6 +137,9 @@ def _compile_trace(
             return build_in_background(record)
         with record.stage("emit"):
             entry = make_entry(handle, snapshot, traced, run)
+    except OutOfTime as over:
+        over.guards = traced.guards
+        raise
     except Exception as error:  # calls that these guards do not fit may fare better
         known = isinstance(error, OperationFailed | Unsupported)
         if known or not is_last or handle.must_raise(record):

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
+from .budget import check
 from .errors import UserLine
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Recording",
     "RunningStage",
     "StageRecord",
+    "TookTooLong",
     "watchers",
 ]
 
@@ -113,6 +115,40 @@ class Failed:
 
     def __str__(self) -> str:
         return f"failed: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
+class TookTooLong(Failed):
+    """A compile that was given up after options.compile_seconds; `stage`: the longest of it."""
+
+    @classmethod
+    def after(cls, seconds: float, stages: Iterable[StageRecord]) -> TookTooLong:
+        """What is said of a compile that was given so many seconds."""
+        spent: dict[str, float] = {}
+        for one in stages:
+            spent[one.stage] = spent.get(one.stage, 0.0) + one.seconds
+        longest = sorted(spent, key=lambda stage: -spent[stage])[:3]
+        times = ", ".join(f"{stage} {spent[stage]:.3g} s" for stage in longest)
+        text = f"it took longer than {seconds:g} seconds ({times})"
+        return cls(text, longest[0] if longest else "")
+
+    @property
+    def why(self) -> str:
+        return f"compiling it was given up: {self.error}"
+
+    @property
+    def hint(self) -> str:
+        """What the user can do."""
+        return (
+            'options={"compile_seconds": ...} gives it more time; tag what a long loop calls, not '
+            "the loop, and less is compiled at once"
+        )
+
+    def report(self, what: str, instead: str) -> str:
+        return f"{what} {instead} for calls like this one: {self.why}\n  hint: {self.hint}"
+
+    def __str__(self) -> str:
+        return self.why
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +307,7 @@ class Recording:
         stage, self.failed_in = RunningStage(name), ""
         started = time.perf_counter()
         try:
+            check()
             for watch in watchers:
                 watch(self, stage, True)
             yield stage

@@ -44,7 +44,7 @@ class SizedBackend:
         record: Recording,
     ) -> None:
         self.predicates, sizes = own_sizes(ranges_of(traced), values)
-        gm, self._order = with_size_inputs(traced.graph, places_of(traced))
+        gm, self._order = with_size_inputs(traced.graph, places_of(traced), sizes)
         examples = [
             as_torch(sizes[size_in_order(place)]) if is_size(place) else inputs[place]
             for place in self._order

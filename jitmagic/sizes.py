@@ -30,6 +30,7 @@ from torch.fx import GraphModule
 from .autograd.joint import trace_joint
 from .autograd.partition import partition
 from .autograd.result import output_specs
+from .budget import OutOfTime, within
 from .errors import SizesDiffer, warn
 from .frame.sandbox import sandbox
 from .graph.autocast import modes_kept
@@ -39,7 +40,7 @@ from .graph.subgraphs import split_if_possible
 from .guards.guard import InRange, SizesRelate
 from .guards.source import Source
 from .options import Options
-from .records import COMPILED, Failed, Recording
+from .records import COMPILED, Failed, Recording, TookTooLong
 from .runtime.native import BySizes, Executable, by_sizes, split_graph, undoing
 from .sized_backend import SizedBackend
 from .sized_joint import KEPT, Builders, Made, SizedJoint, checks, places_among
@@ -141,9 +142,8 @@ class Sized:
         self._limit, self._static = options.recompile_limit, static
         self._joints: list[SizedJoint | SizedBackend] = []
         self.in_parts = False  # whether an executable of those made is
-        self._is_sized = (options.backend == "native" and not options.tunes) or callable(
-            options.backend
-        )
+        is_native = options.backend == "native" and not options.tunes
+        self._is_sized = is_native or callable(options.backend)
         self._made: dict[Vector, Executable] = {}
         self._costly = 0  # of these, how many were compiled
         self._is_patient = options.keep == "faster"
@@ -196,19 +196,21 @@ class Sized:
                 return joint
         if not self._is_sized or len(self._joints) >= self._limit:
             return None
-        make: Callable[[], SizedJoint | SizedBackend]
-        if callable(self._options.backend):
-            title, backend = "backend for all sizes", self._options.backend
-            make = partial(SizedBackend, backend, self._traced, values, inputs, record)
-        else:
-            title, given = "joint for all sizes", (self._builders, self._options, record)
-            make = partial(SizedJoint, self._traced, values, *given)
-        made = for_all_sizes(title, values, make, record)
+        make = partial(self._make_for_all, values, inputs, record)
+        made = for_all_sizes("joint for all sizes", values, make, record)
         if made is None:
             self._is_sized = False
             return None
         self._joints.append(made)
         return made if made.holds(values) else None
+
+    def _make_for_all(
+        self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
+    ) -> SizedJoint | SizedBackend:
+        backend = self._options.backend
+        if callable(backend):
+            return SizedBackend(backend, self._traced, values, inputs, record)
+        return SizedJoint(self._traced, values, self._builders, self._options, record)
 
     def _compile_alone(
         self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
@@ -298,13 +300,15 @@ class Sized:
     def _compile_in_call(self, values: Vector, inputs: Sequence[torch.Tensor]) -> Executable:
         record = self._later.for_later()
         try:
-            with sandbox():
+            with sandbox(), within(self._options.budget):
                 run = self.compile_for(values, inputs, record)
             if record.stages:  # else nothing was made but a plan
                 record.end(COMPILED)
             return run
-        except Exception as error:  # whatever a stage raised: the graph itself has a right answer
+        except (Exception, OutOfTime) as error:  # the graph itself has a right answer
             failed = Failed.of(error, record.failed_in)
+            if isinstance(error, OutOfTime):
+                failed = TookTooLong.after(self._options.budget, record.stages)
             record.end(failed)
             if isinstance(error, SizesDiffer):
                 return _raising(error)

@@ -39,9 +39,12 @@ from .trace.rolled import (
     counts_of_rounds,
     ends_at_loop,
     hand_on,
+    idle_around,
     items_of_round,
     loops_of,
     note,
+    note_open,
+    note_plain,
     numbers_of_round,
     unroll,
 )
@@ -144,18 +147,28 @@ def _trace_loops(
     not wanted, or a round needs to know which one it is.
     """
     flat, options = handle.flat, handle.options
+    if not options.fullgraph:
+        note_plain(flat, handle.ledger.differing_loops(snapshot))
     dynamic = dims and DynamicDims(dims, earlier)
     items = items_of_round(flat, (*snapshot.args, *snapshot.cells))
     numbers = varying if not items else items | (varying or frozenset())
     traced = trace(snapshot, options, stop, numbers, dynamic, *_known(handle))
+    note_plain(flat, traced.plain_loops)
+    handle.family.leave_alone(traced.plain_callees)
     if any(constant.origin in items for constant in traced.specialized):
         unroll(flat)
         traced = trace(snapshot, options, stop, varying, dynamic, *_known(handle))
     run = partial(trace, snapshot, options, stop, numbers, dynamic)
+    if not options.fullgraph and (plain := note_open(flat, traced)):
+        note_plain(flat, plain)
+        traced = run(*_known(handle))
     rounds = [] if options.fullgraph else counts_of_rounds(traced)
     if rounds:
         rolled = run(*_known(handle, may_roll=True))
-        traced = rolled if ends_at_loop(rolled) else traced
+        if plain := idle_around(flat, traced, rolled):
+            note_plain(flat, plain)
+            rolled = run(*_known(handle))
+        traced = rolled if plain or ends_at_loop(rolled) else traced
     if begins_loop(flat, traced):
         behind = run(*_known(handle, may_roll=True, peels=True))
         traced = behind if is_peeled(flat, traced, behind) else traced
@@ -168,7 +181,8 @@ def _known(
 ) -> tuple[Loops, Callable[[str], bool] | None]:
     """Of loops, and the files in which data decide as they do in this call."""
     foresees = is_library_file if handle.ledger.foresees else None
-    return loops_of(handle.flat, may_roll, peels), foresees
+    may_leave = not handle.options.fullgraph
+    return loops_of(handle.flat, may_roll, peels, may_leave), foresees
 
 
 def _changed(

@@ -23,15 +23,16 @@ import pytest
 from .processes import ROOT, run_forked
 
 PACKAGE = ROOT / "jitmagic"
-BASE = {"errors", "options", "target", "spec", "extension", "symbols"}
+BASE = {"errors", "options", "target", "spec", "extension", "symbols", "budget"}
 ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "errors": set(),
+    "budget": set(),
     "options": {"errors"},
     "spec": set(),
     "symbols": {"extension"},
     "target": {"options"},
     "extension": {"errors", "_runtime"},
-    "records": {"errors"},
+    "records": {"errors", "budget"},
     "progress": {"errors", "records"},
     "dependencies": set(),
     "late": set(),
@@ -48,7 +49,8 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "runtime": BASE | {"codegen"},
     "sizes": BASE
     | {"records", "frame", "guards", "graph", "trace", "autograd", "runtime", "template"}
-    | {"sized_joint"},
+    | {"sized_joint", "sized_backend"},
+    "sized_backend": BASE | {"records", "graph", "trace", "runtime", "backends", "sized_joint"},
     "sized_joint": BASE | {"records", "late", "graph", "trace", "autograd", "runtime", "template"},
     "backwards": BASE | {"records", "frame", "autograd", "runtime"},
     "background": BASE | {"records", "codegen", "runtime"},

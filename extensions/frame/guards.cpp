@@ -232,8 +232,13 @@ bool is_plain_sequence(PyObject* object) {
   return PyList_CheckExact(object) || PyTuple_CheckExact(object);
 }
 
-// sequence[index], as Python has it: a negative index counts from the end.
+// sequence[index], as Python has it: a negative index counts from the end. Of a dict, the value under
+// a str.
 PyObject* item_at(PyObject* sequence, PyObject* index) {
+  if (PyDict_CheckExact(sequence) && PyUnicode_CheckExact(index)) {
+    PyObject* found = PyDict_GetItemWithError(sequence, index);
+    return found ? found : (PyErr_Clear(), nullptr);
+  }
   if (!is_plain_sequence(sequence) || !PyLong_CheckExact(index)) return nullptr;
   const Py_ssize_t place = PyLong_AsSsize_t(index);
   if (place == -1 && PyErr_Occurred()) return PyErr_Clear(), nullptr;

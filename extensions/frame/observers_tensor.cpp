@@ -1,5 +1,6 @@
 // Who watches the operations of this thread: torch.jit.trace, modes (fake tensors, make_fx and
-// torch.export are such), torch.fx.symbolic_trace, a function transform of torch.func.
+// torch.export are such), torch.fx.symbolic_trace, a function transform of torch.func. The original
+// also runs under torch.compiler.set_stance("force_eager").
 //
 // A tracer records the operations it is shown; a graph of ours shows it none, and its results would
 // be constants of what is recorded. While anybody watches, the original runs. So it does where
@@ -27,6 +28,29 @@ PyObject* fx_flag = nullptr;     // the name of what it sets while it traces
 Lookup fx_lookup;
 
 bool fx_traces() { return fx_lookup.in(fx_globals, fx_flag) == Py_True; }
+
+PyObject* modules = nullptr;      // sys.modules
+PyObject* stance_module = nullptr;  // the name of the module that keeps the stance, if it is loaded
+PyObject* stance_name = nullptr;
+Lookup module_lookup, stance_lookup;
+
+// torch keeps the stance in a variable of a Python module, as an object that is replaced when the
+// stance is set: it is read again only then. Compared by address, as the reference is kept.
+bool forces_eager() {
+  static PyObject* known = nullptr;
+  static bool forced = false;
+  PyObject* module = module_lookup.in(modules, stance_module);
+  if (!module || !PyModule_Check(module)) return false;
+  PyObject* stance = stance_lookup.in(PyModule_GetDict(module), stance_name);
+  if (stance == known) return forced;
+  PyObject* name = stance ? PyObject_GetAttrString(stance, "stance") : nullptr;
+  forced = name && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "force_eager") == 0;
+  Py_XDECREF(name);
+  PyErr_Clear();
+  Py_XINCREF(stance);
+  Py_XSETREF(known, stance);
+  return forced;
+}
 
 using Functions = at::impl::PythonTorchFunctionTLS;
 
@@ -96,7 +120,8 @@ FunctionModes function_modes() {
 bool torch_is_observed() {
   const auto keys = c10::impl::tls_local_dispatch_key_set();
   return keys.included_.has_any(kWatching) || function_modes().watching != 0 ||
-         Functions::get_disabled_state() != at::impl::ENABLED || fx_traces() || saved_tensors_change();
+         Functions::get_disabled_state() != at::impl::ENABLED || fx_traces() || forces_eager() ||
+         saved_tensors_change();
 }
 
 bool register_observers(PyObject* module) {
@@ -105,7 +130,11 @@ bool register_observers(PyObject* module) {
   fx_globals = Py_NewRef(PyModule_GetDict(tracer));
   fx_flag = PyUnicode_InternFromString("_is_fx_tracing_flag");
   Py_DECREF(tracer);
-  return fx_flag && PyModule_AddFunctions(module, functions) == 0;
+  modules = Py_XNewRef(PySys_GetObject("modules"));
+  stance_module = PyUnicode_InternFromString("torch._dynamo.eval_frame");
+  stance_name = PyUnicode_InternFromString("_stance");
+  const bool named = fx_flag && modules && stance_module && stance_name;
+  return named && PyModule_AddFunctions(module, functions) == 0;
 }
 
 }  // namespace jitmagic

@@ -290,6 +290,14 @@ def _composite(
         return func.decompose(*args, **kwargs)
 
 
+def _primitive(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """A view of torch.ops.prims as the ATen views that it stands for."""
+    with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), mode:
+        return func.impl_aten(*args, **kwargs)
+
+
 def _conjugate(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
@@ -382,7 +390,7 @@ def _handler(func: Any) -> Handler:
         return _handler_of_mutation(schema)
     info = schema.returns[0].alias_info if schema.returns else None
     if info is not None:
-        return view
+        return _primitive if func.namespace == "prims" else view
     if func in TABLE:  # with a decomposition of our own, composite or not
         return _plain
     return _composite if _is_composite(func) else _plain

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from ..budget import check
 from ..errors import CompileFailed, UserLine
 from ..graph.at_hints import told_of_sizes
 from ..graph.at_vectors import told_at_vectors
@@ -158,6 +159,7 @@ class Recorder:
         """Record `op` as it is: a Sym comes back, or a list of them, of None where there is no
         tensor, and of numbers.
         """
+        check()
         # Of random numbers, of new memory and of effects each call has its own.
         own = acts(op) or op._opname.startswith(_EMPTY)
         named = ((k, _frozen(v)) for k, v in kwargs.items())

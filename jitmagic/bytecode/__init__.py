@@ -3,8 +3,8 @@
     code --decode--> Body(instructions, regions) --flow, edits, build--> Body --assemble--> code
 
 `instruction` has the model, `versions` all that differs between Pythons, `build` emits for the
-running one, `flow` answers questions, `snapshot` and `stub` are what the frame hook begins and ends
-with. Pure Python; knows nothing of torch.
+running one, `flow` and `loops` answer questions, `snapshot` and `stub` are what the frame hook
+begins and ends with. Pure Python; knows nothing of torch.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from .flow import (
     successors,
 )
 from .instruction import Body, ExceptionRegion, Instruction, Position
+from .loops import loops_in
 from .show import show
 from .shown import in_users_order, shown_as, with_signature
 from .snapshot import FrameSnapshot
@@ -49,6 +50,7 @@ __all__ = [
     "in_users_order",
     "live_locals",
     "liveness",
+    "loops_in",
     "reachable",
     "secure_loads",
     "show",

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 import torch
 
+from ..budget import check
 from ..loops.ir import Buffer, Nest
 from ..schedule.score import PARALLEL_WORK, extent_product, value_cost
 from ..target import Target
@@ -64,6 +65,7 @@ class CppRenderer:
         symbols: dict[str, tuple[torch.dtype, ...]] = {}
         functions: dict[str, str] = {}
         for nest in nests:
+            check()
             kernel = structure(nest, buffers)
             lines = _function(kernel, buffers, target, configs.get(nest.name))
             functions[kernel.name] = "\n".join(lines)

@@ -28,6 +28,7 @@ from .cpp_blocks import (
     Span,
     Told,
     block_level,
+    is_one_at_times,
     spans_of,
     steps_to_tell,
     whole_span,
@@ -130,7 +131,7 @@ class PassWriter:
         """One loop nest over the pass's axes, the lane axis innermost."""
         told = None if lane is None else self.told.get((lane, width))
         spans = spans_of(pass_.axes, lane, width, told)
-        totals = [self._accumulator(node, lane, width, spans) for node in pass_.reductions]
+        totals = [self._accumulator(node, lane, width, spans, pass_) for node in pass_.reductions]
         for total in totals:
             self.body.line(total.declare())
         self._accumulate(pass_, spans, rows, totals)
@@ -140,14 +141,14 @@ class PassWriter:
         self, pass_: Pass, spans: Sequence[Span], rows: Rows, totals: Sequence[Accumulator]
     ) -> None:
         """Loops over the spans; a Total takes in one block of them after the other."""
-        body, level = self.body, block_level(spans, bool(self.kernel.outer))
+        body, level = self.body, self._level(spans, pass_)
         # Blocks are summed apart and then added, as eager sums in cascade: the error of one long
         # sum grows with its length (2.2e-6 where blocks gave 1.5e-7).
         if level is None or not any(a.total for a in totals):
             self._loops(pass_, spans, rows, totals)
             return
         outside, inside = spans[: level.depth], spans[level.depth :]
-        if _is_one_at_times(level, spans):
+        if is_one_at_times(level, spans):
             self._varying_blocks(pass_, level, spans, rows, totals)
             return
         self.serial([span.axis for span in outside])
@@ -236,7 +237,7 @@ class PassWriter:
         start = f"part * {size}"
         end = f"jm::least_of({rows.extent}, {start} + {size})"
         spans = (Span(rows, start, end, size), *spans_of(pass_.axes[1:], None, 1))
-        totals = [self._named(node, width, spans) for node in pass_.reductions]
+        totals = [self._named(node, width, spans, pass_) for node in pass_.reductions]
         memory = {a.name: body.name("part") for a in totals}
         for a in totals:
             count = parts * lane.extent
@@ -268,18 +269,28 @@ class PassWriter:
         self.write(passes[1:])
         self._close_lanes()
 
-    def _named(self, node: Reduction, width: int, spans: Sequence[Span]) -> Accumulator:
+    def _named(
+        self, node: Reduction, width: int, spans: Sequence[Span], pass_: Pass
+    ) -> Accumulator:
         """An accumulator for all points of the spans."""
-        level, total = block_level(spans, bool(self.kernel.outer)), self._total(node, width)
+        total, level = self._total(node, width), self._level(spans, pass_)
         if level is None or not total.total:
-            return Accumulator(node, total.name, width)
-        if not _is_one_at_times(level, spans):
+            return replace(total, total=False)
+        if not is_one_at_times(level, spans):
             return total
         return replace(total, single=f"{spans[0].stop} <= {level.size}")
 
     def _total(self, node: Reduction, width: int) -> Accumulator:
         total = Accumulator(node, self.body.name("acc"), width)
-        return replace(total, total=total.adds_floats)
+        return replace(total, total=total.adds_floats, wide=self._is_wide(node))
+
+    def _is_wide(self, node: Reduction) -> bool:
+        """Whether it is the sum of a whole float32 tensor: nothing else waits for its vectors."""
+        return node.op == "sum" and node.dtype == torch.float32 and not self.kernel.outer
+
+    def _level(self, spans: Sequence[Span], pass_: Pass) -> BlockLevel | None:
+        wide = any(map(self._is_wide, pass_.reductions))
+        return block_level(spans, bool(self.kernel.outer), wide)
 
     def _open_lanes(self, lane: Axis, width: int, loop: str) -> None:
         self.body.set_lanes(lane, width)
@@ -291,11 +302,11 @@ class PassWriter:
         self.body.set_lanes(None, 1)
 
     def _accumulator(
-        self, node: Reduction, lane: Axis | None, width: int, spans: Sequence[Span]
+        self, node: Reduction, lane: Axis | None, width: int, spans: Sequence[Span], pass_: Pass
     ) -> Accumulator:
         if lane is None:
             width = self.body.width if self.body.is_vector(node) else 1
-        return self._named(node, width, spans)
+        return self._named(node, width, spans, pass_)
 
     def _results(self, accumulators: Sequence[Accumulator], across: bool) -> None:
         """Make the reductions known in the current scope."""
@@ -327,7 +338,7 @@ class PassWriter:
             stop = f"jm::least_of({lane.extent}, part * {size} + {size})"
             span = Span(lane, f"part * {size}", stop, size, width)
         spans = (*spans_of(loops[1:], None, 1), span)
-        accumulators = [self._named(r, width, spans) for r in pass_.reductions]
+        accumulators = [self._named(r, width, spans, pass_) for r in pass_.reductions]
         stored = {a.name: body.name("part") for a in accumulators}
         for a in accumulators:
             body.line(f"static thread_local {a.scalar_type} {stored[a.name]}_memory[{parts}];")
@@ -385,7 +396,7 @@ class PassWriter:
     def _nested(self, pass_: Pass) -> None:
         """A reduction inside the point: plain loops, vectors stay vectors."""
         spans = spans_of(pass_.axes, None, 1)
-        accumulators = [self._accumulator(node, None, 1, spans) for node in pass_.reductions]
+        accumulators = [self._accumulator(node, None, 1, spans, pass_) for node in pass_.reductions]
         for accumulator in accumulators:
             self.body.line(accumulator.declare())
         self._accumulate(pass_, spans, {}, accumulators)
@@ -438,12 +449,6 @@ class PassWriter:
             else:
                 count = "n" if body.lane in axes else "jm::Full{}"
                 body.define(value, f"jm::load<{body.count}>({address}, {count})", vector=True)
-
-
-def _is_one_at_times(level: BlockLevel, spans: Sequence[Span]) -> bool:
-    """Whether it depends on the call how many blocks the outermost span is."""
-    span = spans[0]
-    return not level.depth and span.start == "0" and isinstance(span.extent, Size)
 
 
 def _blocks_of(span: Span) -> str:

@@ -3,7 +3,8 @@
 In: a Reduction and whether it runs over lanes. Out: the declaration, the update statement, the
 final expression. Sums of halves are made in the dtype the Reduction names; max and min keep NaN.
 A `total` is the jm::Total that a long sum of floats puts its blocks into; `single` is text for
-whether there is but one, where that is known at run time: then it is a jm::Blocks.
+whether there is but one, where that is known at run time: then it is a jm::Blocks. The sum of a
+whole float32 tensor is `wide`: its short blocks are added in float64, and so are its lanes.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Accumulator:
     width: int
     total: bool = False
     single: str = ""
+    wide: bool = False
 
     @property
     def adds_floats(self) -> bool:
@@ -80,9 +82,9 @@ class Accumulator:
             return f"{self.scalar_type} {self.name};"
         kind = f"V{self.width}<{self.scalar_type}>" if self.width > 1 else self.scalar_type
         if self.total and self.single:
-            return f"jm::Blocks<{kind}> {self.name};"
+            return f"jm::{'WideBlocks' if self.wide else 'Blocks'}<{kind}> {self.name};"
         if self.total:
-            return f"jm::Total<{kind}> {self.name};"
+            return f"jm::{'WideTotal' if self.wide else 'Total'}<{kind}> {self.name};"
         if self.width > 1:
             return f"{kind} {self.name}({self.neutral});"
         return f"{self.scalar_type} {self.name} = {self.neutral};"
@@ -107,6 +109,12 @@ class Accumulator:
     @property
     def combined(self) -> str:
         """What was taken in, lane by lane."""
+        if self.total and self.wide and self.width > 1:
+            return f"jm::convert<float>({self._sum})"
+        return self._sum
+
+    @property
+    def _sum(self) -> str:
         return f"{self.name}.result({self.single})" if self.total else self.name
 
     def across_lanes(self) -> str:
@@ -116,6 +124,8 @@ class Accumulator:
         if self.dtype == torch.bool:
             both = self.node.op in ("all", "min", "prod")
             return f"jm::{'all' if both else 'any'}({self.name})"
+        if self.wide:
+            return f"float(jm::hsum(jm::convert<double>({self._sum})))"
         return f"jm::{_LANES[self.node.op]}({self.combined})"
 
     def join_part(self, part: str) -> str:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 import torch
 
+from ..budget import check
 from ..errors import ToolchainError
 from ..loops.expr import linear
 from ..loops.ir import Buffer, Expr, Nest
@@ -64,6 +65,7 @@ class TritonRenderer:
         """One function per nest."""
         symbols, grids, numbers, multiples, functions = {}, {}, {}, {}, []
         for nest in nests:
+            check()
             kernel = structure(nest, buffers)
             overrides = configs.get(nest.name)
             text, grids[nest.name] = _function(kernel, buffers, target, overrides)

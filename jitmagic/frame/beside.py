@@ -18,7 +18,7 @@ import torch
 
 from .. import _frame
 
-__all__ = ["hide", "hide_stub", "torch_compile_set_aside"]
+__all__ = ["hide", "hide_stub", "torch_compile_set_aside", "twin_of"]
 
 _evaluator: Any = torch._C._dynamo.eval_frame
 _skip: Any = _evaluator._FrameAction.SKIP
@@ -33,9 +33,54 @@ def hide(code: CodeType) -> CodeType:
     return code
 
 
-def hide_stub(stub: FunctionType) -> None:
-    """What torch.compile traces ends before a call of the stub, which is then made as it stands."""
-    stub._torchdynamo_disable = True  # type: ignore[attr-defined]
+class _UnlessExporting:
+    """True, but while torch.export traces."""
+
+    def __bool__(self) -> bool:
+        return not torch.compiler.is_exporting()
+
+
+_UNLESS_EXPORTING = _UnlessExporting()
+
+
+_MARKS = ("_torchdynamo_disable", "_torchdynamo_inline")
+
+
+class _Unshared(dict[str, Any]):
+    """The `__dict__` of a stub. functools.wraps copies what it iterates over to the wrapper, which
+    must not get the marks: torch would trace the original in its place.
+    """
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in super().__iter__() if name not in _MARKS)
+
+    def keys(self) -> Any:
+        return list(self)
+
+
+def twin_of(stub: FunctionType) -> FunctionType:
+    """The function that torch.export inlines in place of a stub."""
+    twin: FunctionType = stub._torchdynamo_inline  # type: ignore[attr-defined]
+    return twin
+
+
+def hide_stub(stub: FunctionType, original: FunctionType) -> None:
+    """What torch.compile traces ends before a call of the stub, which is then made as it stands.
+    torch.export's strict mode, which traces by the same means and may not break, inlines the
+    original: a twin of it carries the mark, as the user's own function stays unmarked.
+    """
+    stub.__dict__ = _Unshared(stub.__dict__)
+    twin = FunctionType(
+        original.__code__,
+        original.__globals__,
+        original.__name__,
+        original.__defaults__,
+        original.__closure__,
+    )
+    twin.__kwdefaults__ = original.__kwdefaults__
+    for function in (stub, twin):
+        function._torchdynamo_disable = _UNLESS_EXPORTING  # type: ignore[attr-defined]
+    stub._torchdynamo_inline = twin  # type: ignore[attr-defined]
 
 
 @contextmanager

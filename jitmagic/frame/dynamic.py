@@ -29,7 +29,7 @@ import torch
 
 from ..errors import UsageError
 from ..guards.check import is_number
-from ..guards.source import Argument, ArrayMemory, DictEntry, Item, Source
+from ..guards.source import Argument, ArrayMemory, DictEntry, Item, ItemAt, Source
 from ..options import Options
 from ..symbols.interval import INT64, Interval, Unbacked
 from ..symbols.size import stride_place
@@ -138,7 +138,12 @@ def dynamic_dims(
 def declared_numbers(
     options: Options, names: Sequence[str], args: Sequence[object]
 ) -> frozenset[Source]:
-    """The arguments that are numbers of which the options say that they vary."""
+    """The arguments that are numbers of which the options say that they vary: under dynamic=True
+    all ints.
+    """
+    if options.dynamic is True:
+        given = enumerate(zip(names, args, strict=False))
+        return frozenset(Argument(i, name) for i, (name, value) in given if type(value) is int)
     if not isinstance(options.dynamic, tuple):
         return frozenset()
     asked = {name for name, dims in options.dynamic if dims is ...}
@@ -153,7 +158,7 @@ def declared_numbers(
 def is_argument(source: Source, tensor: torch.Tensor) -> bool:
     """Among the arguments themselves: what modules and other objects hold seldom varies."""
     at: Any = source
-    while isinstance(at, Item | DictEntry | ArrayMemory):
+    while isinstance(at, Item | ItemAt | DictEntry | ArrayMemory):
         at = at.base
     return isinstance(at, Argument) and not isinstance(tensor, torch.nn.Parameter)
 

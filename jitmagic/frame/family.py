@@ -7,11 +7,12 @@ goes, everything compiled because of it goes too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
+from .. import _frame
 from ..bytecode import FrameSnapshot
 from ..options import Options
 from ..records import Begun, Eager, Failed, Journal, Recording
@@ -50,6 +51,11 @@ class Family:
     def drop_dead(self) -> None:
         """Let go of callees whose code is gone: helpers that were defined anew."""
         self.members = [member for member in self.members if member.original.is_alive]
+
+    def leave_alone(self, callees: Iterable[CodeType]) -> None:
+        """Run functions as they are where frames of the family call them."""
+        for code in callees:
+            _frame.skip(code, self)
 
     def close(self) -> None:
         """Drop every entry and stub: what they refer to is hidden from the garbage collector."""

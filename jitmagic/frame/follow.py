@@ -16,7 +16,7 @@ from typing import Any
 from .. import _frame
 from ..bytecode import call_stub
 from ..errors import warn
-from .beside import hide
+from .beside import hide, twin_of
 from .blame import forget_stub
 from .handle import Handle
 from .native import Dispatcher
@@ -52,6 +52,7 @@ def _changed(function: FunctionType, attribute: str, value: Any) -> None:
         handle = handle_in(stub.__code__)
         if handle is None:
             continue  # the stub itself was given other code: it is no stub any more
+        setattr(twin_of(stub), attribute, value)
         if attribute == "__code__":
             _give_code(stub, function, value, handle)
         else:

@@ -9,17 +9,18 @@ again, while an int may be the index of a loop and come again in the next round.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
 from ..bytecode import FrameSnapshot
 from ..guards.check import holds
-from ..guards.guard import Guard, LengthIs, TensorMatch, ValueEquals
+from ..guards.guard import Guard, InRange, LengthIs, TensorMatch, ValueEquals
 from ..guards.read import UNREADABLE, read_source
-from ..guards.source import Source
+from ..guards.source import Argument, Source
 
-__all__ = ["Guards", "counted", "grown_int", "grown_size"]
+__all__ = ["Guards", "counted", "differing_loops", "grown_int", "grown_size"]
 
 Guards = tuple[Guard, ...]
 
@@ -54,6 +55,27 @@ def counted(guard: ValueEquals, snapshot: FrameSnapshot) -> int | None:
     """How much greater the frame's int is than the guard's; None: it is no int."""
     value, wanted = _read(guard.source, snapshot), guard.value
     return value - wanted if type(value) is int and type(wanted) is int else None
+
+
+def differing_loops(
+    variants: Iterable[Mapping[int, Guards]], snapshot: FrameSnapshot
+) -> frozenset[int]:
+    """The loops that rely on other values in two variants at least than in the frame; `variants`:
+    by the heads of loops without tensor work, the facts that their rounds rely on.
+    """
+    counts = Counter(
+        head for loops in variants for head, guards in loops.items() if _differs(guards, snapshot)
+    )
+    return frozenset(head for head, count in counts.items() if count > 1)
+
+
+def _differs(guards: Guards, snapshot: FrameSnapshot) -> bool:
+    """Whether something is another, and cannot be a symbol as numbers among the arguments can."""
+    return any(
+        not holds(guard, snapshot)
+        for guard in guards
+        if not (isinstance(guard, ValueEquals | InRange) and isinstance(guard.source, Argument))
+    )
 
 
 def _like(guard: Guard, guards: Guards) -> Guard | None:

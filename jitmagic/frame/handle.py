@@ -31,7 +31,7 @@ from .native import Dispatcher, Entry, continue_with
 from .original import Original
 from .retries import FOREVER, Retries
 from .skip import is_library_file, is_of_library, users_line
-from .stance import OnMiss, on_miss, tell_of_stance
+from .stance import OnMiss, on_miss
 from .warned import growth_warning, limit_warning
 
 __all__ = ["Handle", "all_handles"]
@@ -75,6 +75,7 @@ class Handle:
         self._hooked = None if plain else family
         self._compiling_thread: int | None = None
         self.building: Begun | None = None  # while kernels are being built in the background
+        self._began_as_eager = not root  # under the stance eager_then_compile
         self._lock = threading.RLock()
         self.serial = next(_serials)
         self.dispatcher = Dispatcher(original.qualname, original.arity, self._missed, self._failed)
@@ -225,8 +226,9 @@ class Handle:
             if "notice" not in self.family.told and (watched := under_mode()) is not None:
                 self._tell_of_plain_python(watched, partly=False)
             return self.original.run(values)
-        asked = on_miss()
-        tell_of_stance(self.family.told, self.label, bool(self.dispatcher.entries))
+        if (asked := on_miss()) is OnMiss.EAGER_FIRST:
+            asked = OnMiss.COMPILE if self._began_as_eager else OnMiss.EAGER
+            self._began_as_eager = True
         if self._given_up is None and asked is OnMiss.RAISE:
             raise self._refused_by_stance(values)
         if asked is not OnMiss.COMPILE:
@@ -485,6 +487,7 @@ class Handle:
             self.ledger.forget()
             self._given_up, self.building, self._retries = self._declared, None, None
             self._flat = None if self._root else self._flat
+            self._began_as_eager = not self._root
 
     def drop(self) -> None:
         """Take out all entries, and the stub that the hook may have put on the code."""

@@ -38,7 +38,7 @@ from ..guards.words import one_value
 from ..records import COMPILED, Compiled, Difference, Eager, Failed, Missed, Occasion, Outcome
 from ..spec import TensorSpec
 from ..symbols.size import SizeOf, origin_at, stride_place
-from .growth import Guards, counted, grown_int, grown_size
+from .growth import Guards, counted, differing_loops, grown_int, grown_size
 from .library import LibraryFunction
 from .native import Dispatcher, Entry, ModuleCall
 from .skip import users_line
@@ -115,6 +115,7 @@ class Variant:
     foresees: bool = False  # whether it has branches that go as they did when it was compiled
     surprises: int = 0  # calls in which a branch went another way than its graph goes
     inlined: tuple[str, ...] = ()  # tagged functions and modules that are part of it
+    loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)  # Trace.idle_loops
 
     def waiting(self) -> list[Later]:
         """What has not been compiled yet and can still be needed."""
@@ -337,6 +338,11 @@ class Ledger:
                     places = _differing(guard, snapshot) if only_sizes else set()
                     found.setdefault(guard.source, set()).update(places, guard.free_places)
         return {source: places for source, places in found.items() if places}
+
+    def differing_loops(self, snapshot: FrameSnapshot) -> frozenset[int]:
+        """The heads of loops without tensor work which rely on what differs from call to call."""
+        alike = self._alike((*snapshot.args, *snapshot.cells))
+        return differing_loops([entry.notes.loops for entry in alike], snapshot)
 
     def earlier_sizes(
         self, snapshot: FrameSnapshot

@@ -240,7 +240,7 @@ def _stand_in(function: types.FunctionType, handle: Handle) -> types.FunctionTyp
     functools.update_wrapper(made, function)  # name, doc, annotations, dict, __wrapped__
     if sys.version_info >= (3, 12):
         made.__type_params__ = function.__type_params__
-    hide_stub(made)
+    hide_stub(made, function)
     follow(function, made)
     handle.dispatcher.stub = weakref.ref(made)
     return made

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ..budget import check
 from ..errors import ASSERTION, UserLine
 from ..spec import TensorSpec
 from .autocast import DEVICES, OFF, Autocast, KeptCasts, cast_result, read_autocast
@@ -34,7 +35,7 @@ from .lazy_module import LazyModule
 from .memory import Writes, storage_of
 from .names import call_by_identity
 from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
-from .node_meta import device_of, spec_on, tensors_in
+from .node_meta import device_of, is_number_like, spec_on, tensors_in
 from .passes import drop_dead_code
 from .probe import check_dtypes
 from .propagate import (
@@ -86,6 +87,7 @@ class GraphBuilder:
         self.inference = InferenceMemory()
         self.sizes = SizeNodes(self.graph)
         self.fresh_size: Fresh | None = None  # where data may decide sizes
+        self.work = self.arithmetic = 0  # operations recorded on tensors; those on numbers
         self._sizes_made: list[Any] = []  # by the call under way
         self.entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes = TensorNodes()
@@ -170,6 +172,7 @@ class GraphBuilder:
         """Record a call of a function, or of a method by name; the result with nodes in place of
         tensors. Raises DataDependent, EagerRaises, MixedDevices.
         """
+        check()
         args, kwargs = (*args,), dict(kwargs or {})
         if self.sizes.are_used:
             self._emit_modes((self.grad_enabled, self.autocast), lines)
@@ -240,6 +243,7 @@ class GraphBuilder:
         self._emit_modes((self.grad_enabled, self.autocast), lines)
         left = self.sizes.in_call(call, left, lines, self.step())
         node = self.graph.call_function(call, (*args, captured, left))
+        self.root.work += 1
         specs = tuple(
             None if value is None or source is None else spec_on(value, device_of(source))
             for value, source in zip(outcome, args[1], strict=True)
@@ -267,6 +271,7 @@ class GraphBuilder:
         )
         self._describe(node, outcome, specs, lines)
         self.backwards += 1
+        self.root.work += 1
         self.unknown_strides.add(node)  # kernels of the backward choose strides as well
         node.meta["step"] = self.step()
         self.differentiates = True
@@ -282,6 +287,7 @@ class GraphBuilder:
         outcome = run_on_history(target, values, self.grad_enabled, self.sizes)
         self._emit_modes((self.grad_enabled, self.autocast), lines)
         node = self.graph.call_function(target, args)
+        self.root.work += 1
         self._describe(node, outcome, tuple(spec_on(one, device) for one in outcome), lines)
         self.unknown_strides.add(node)
         node.meta["step"] = self.step()
@@ -384,6 +390,9 @@ class GraphBuilder:
         if target is operator.pow and not isinstance(args[0], Node):
             target = torch.pow  # fx writes (-2) ** x as -2 ** x, which is -(2 ** x)
         node = self.graph.create_node(kind, target, args, kwargs)
+        is_arithmetic = all(map(is_number_like, tensors_in(value)))
+        self.root.arithmetic += is_arithmetic
+        self.root.work += not is_arithmetic
         self._describe(node, value, spec_on(value, device), lines)
         node.meta["step"] = self.step()
         if self.grad_enabled and any(tensor.requires_grad for tensor in tensors_in(value)):

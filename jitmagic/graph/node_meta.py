@@ -40,6 +40,7 @@ __all__ = [
     "devices_in",
     "is_effectful",
     "is_number",
+    "is_number_like",
     "lines_of",
     "mutated_by",
     "spec_on",
@@ -149,6 +150,11 @@ def _is_leaf(value: torch.Tensor) -> bool:
         return value.is_leaf
     except RuntimeError:
         return False
+
+
+def is_number_like(value: torch.Tensor) -> bool:
+    """Whether a tensor is of the kind that stands for a Python number."""
+    return not value.dim() and value.dtype in (torch.int64, torch.float64, torch.bool)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

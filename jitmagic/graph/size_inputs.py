@@ -8,14 +8,15 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ..symbols.expr import Expr
 from ..symbols.scalar import Symbol
-from ..symbols.size import Size
+from ..symbols.size import Dimension, Size
 from .lazy_module import LazyModule
 
 __all__ = ["Order", "is_size", "size_in_order", "with_size_inputs"]
@@ -34,17 +35,20 @@ def size_in_order(place: int) -> int:
 
 
 def with_size_inputs(
-    gm: GraphModule, places: Mapping[Symbol, tuple[int, int]]
+    gm: GraphModule, places: Mapping[Symbol, tuple[int, int]], known: Sequence[Dimension]
 ) -> tuple[GraphModule, Order]:
-    """The graph that takes each of these symbols as an int. `places`: (input, dimension) of each."""
-    made: dict[Node, Node] = {}
-    sizes: dict[Expr, Node] = {}
+    """The graph that takes each of these symbols as an int, but those that are one in `known`.
+    `places`: (input, dimension) of each.
+    """
+    made: dict[Node, Any] = {}
+    pairs = zip(places, known, strict=True)
+    sizes: dict[Expr, Any] = {symbol: size for symbol, size in pairs if type(size) is int}
     order: dict[Node, int] = {}
     graph = Graph()
     positions = {symbol: position for position, symbol in enumerate(places)}
     for place, node in enumerate(gm.graph.find_nodes(op="placeholder")):
         for symbol, (first, _) in places.items():
-            if first == place:
+            if first == place and symbol not in sizes:
                 sizes[symbol] = _size_input(graph, symbol)
                 order[sizes[symbol]] = ~positions[symbol]
         made[node] = _copy(graph, node, made)
@@ -63,11 +67,11 @@ def with_size_inputs(
 
 def _size_input(graph: Graph, symbol: Symbol) -> Node:
     node = graph.placeholder(symbol.name, type_expr=torch.SymInt)
-    node.target = node.name
+    node.target = node.name  # fx names nodes apart, not parameters
     return node
 
 
-def _copy(graph: Graph, node: Node, made: Mapping[Node, Node]) -> Node:
+def _copy(graph: Graph, node: Node, made: Mapping[Node, Any]) -> Node:
     """Without the specs of the trace, whose sizes are those of another Context."""
     copy = graph.node_copy(node, made.__getitem__)
     if copy.op == "placeholder":

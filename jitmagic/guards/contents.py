@@ -30,7 +30,9 @@ def length_of(container: Any) -> int:
 
 
 def item_at(sequence: Any, index: Any) -> Any:
-    """`sequence[index]` of an exact list or tuple."""
+    """`sequence[index]` of an exact list or tuple, or of a dict and a str."""
+    if type(sequence) is dict and type(index) is str:
+        return sequence[index]
     if type(sequence) not in (list, tuple) or type(index) is not int:
         raise TypeError("no index of a list or tuple")
     return sequence[index]

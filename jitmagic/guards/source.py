@@ -27,7 +27,8 @@ out of instance dictionaries and tuples, never through `__getattr__` or properti
            | Contents(base)                  what a set or deque holds, as a tuple in its order
            | Length(base)                    len() of a list, tuple, dict, set or deque: an int
            | IntOf(base)                     the int that an integer of numpy is
-           | ItemAt(base, index)             base[i] of a list or tuple, i is where `index` leads
+           | ItemAt(base, index)             base[i] of a list or tuple, or of a dict whose keys are
+                                             str: i is where `index` leads
            | Part(base, start, stop)         base[start:stop] of an exact list or tuple, made anew
            | Reduced(base, function)         sum, min or max of a list or tuple of floats and ints
            | Gradient(base)                  base.grad of a leaf tensor

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from ..budget import check
 from ..errors import VerifyError
 from ..graph.number_ranges import READS_NUMBER
 from ..graph.raising import may_raise_on_data
@@ -57,6 +58,7 @@ def _sizes_of(gm: GraphModule) -> Iterator[Size]:
 def _lowered(gm: GraphModule, builder: Builder, scalars: frozenset[Node]) -> LoopProgram:
     env: dict[Node, Any] = {}
     for node in gm.graph.nodes:
+        check()
         builder.node = node.name
         match node.op:
             case "placeholder":

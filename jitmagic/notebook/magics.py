@@ -31,7 +31,7 @@ from ..api import handle_of, jit, prepare, untag
 from ..diagnostics.timing import Timing
 from ..errors import RUN_NAME, JitmagicError, notebook_shell
 from ..late import load as load_module
-from ..options import ALIASES, BACKENDS
+from ..options import ALIASES, BACKENDS, make_options
 from ..progress import new_wait
 from .arguments import declared, parse
 from .cell import Definition, Part, Plain, Run, future_flags, split_cell
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 __all__ = ["CompileMagics", "load", "unload"]
 
 
+CELL_SECONDS = 20.0  # that one compile of a cell may take; somebody watches the cell
 PATIENCE = 1.0  # seconds that a call of a cell's function waits for kernels; then it runs as eager
 
 
@@ -88,6 +89,8 @@ class CompileMagics(Magics):
         further: dict[str, Any] = {"notices": "never"} if wanted.quiet else {}
         if not (wanted.explain or wanted.annotate or wanted.time):  # which are about the compile
             further["background"] = PATIENCE
+        if make_options().compile_seconds is None:
+            further["compile_seconds"] = CELL_SECONDS
         options["options"] = further
         source = self.shell.transform_cell(cell)
         caller = sys._getframe(2).f_code  # the cell, which called run_cell_magic

@@ -21,7 +21,7 @@ from ..codegen.plan import KernelSource, Unit
 from ..options import Options
 from ..target import Target
 from .store import open_store
-from .toolchain import is_built
+from .toolchain import SECONDS, is_built
 from .units import build_units
 
 __all__ = ["Build", "Wanted", "build_ahead", "still_missing", "was_built_ahead"]
@@ -88,9 +88,8 @@ class Build:
     def _build(self, tell: Tell) -> None:
         for part in self.wanted:
             store = open_store(part.options.cache_dir)
-            build_units(
-                part.units, part.target, store, part.options.compile_seconds, tell, _exiting
-            )
+            seconds = part.options.compile_seconds or SECONDS  # no call waits for it
+            build_units(part.units, part.target, store, seconds, tell, _exiting)
 
 
 class _Worker:

@@ -14,6 +14,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from ..budget import check, left
 from ..codegen.plan import KernelSource, Plan
 from ..errors import ToolchainError
 from ..options import Options
@@ -142,7 +143,11 @@ def _load_cpp(
 
 def _cpp_kernels(source: KernelSource, target: Target, options: Options, tell: Tell) -> _Kernels:
     store = open_store(options.cache_dir)
-    libraries = build_units(source.units, target, store, options.compile_seconds, tell)
+    try:
+        libraries = build_units(source.units, target, store, min(left(), options.budget), tell)
+    except ToolchainError:
+        check()  # the compiler was stopped because the time of the whole compile is up
+        raise
     entries: dict[str, KernelEntry] = {
         name: CpuEntry(library.address(name), library) for name, library in libraries.items()
     }

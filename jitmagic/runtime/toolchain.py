@@ -30,6 +30,7 @@ from .linking import LINKED_AS, link_commands
 from .store import Store, content_key, temporary_folder
 
 __all__ = [
+    "SECONDS",
     "Library",
     "build_command",
     "build_library",

@@ -18,6 +18,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..budget import check
 from ..loops.expr import Axis, AxisVar
 from ..loops.ir import Buffer, Load, LoopProgram, Store, Value
 from ..symbols.size import hint_of, is_same
@@ -79,6 +80,7 @@ def _inline(fusion: Fusion) -> None:
     groups = fusion.groups
     ready: dict[str, tuple[tuple[Axis, ...], Store]] = {}
     for key in list(groups.alive):
+        check()
         group = groups.alive[key]
         if not group.is_nest:
             continue
@@ -224,6 +226,7 @@ def _vertical(fusion: Fusion) -> None:
     for key in list(fusion.groups.alive):
         refused: set[int] = set()
         while key in fusion.groups.alive and fusion.groups.alive[key].is_nest:
+            check()
             candidate = _next_producer(fusion, key, refused)
             if candidate is None:
                 break
@@ -411,6 +414,7 @@ def _horizontal(fusion: Fusion) -> None:
     for key in list(groups.alive):
         if key not in groups.alive or not groups.alive[key].is_nest:
             continue
+        check()
         for other in _sharing(fusion, key, readers):
             if key in groups.alive and other in groups.alive:
                 _join_beside(fusion, other, key)

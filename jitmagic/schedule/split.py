@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from ..budget import check
 from ..loops.expr import Axis, AxisVar, Expr, add, mul, times
 from ..loops.ir import (
     Buffer,
@@ -98,6 +99,7 @@ class _Splitter:
 
     def split(self, nest: Nest) -> list[Step]:
         """The nests that replace this one, in order."""
+        check()
         nests: list[Nest] = []
         while (chosen := self._next(nest)) is not None:
             nodes, cut = chosen

@@ -32,11 +32,15 @@ __all__ = [
     "InlineTooDeep",
     "KeptCast",
     "LoopIterator",
+    "LoopOfBreaks",
     "Mortal",
     "MutatedGenerator",
     "MutatedInput",
     "NumpyCall",
     "OnlyUnsupportedTensors",
+    "PlainCall",
+    "PlainFunction",
+    "PlainLoop",
     "PrintCall",
     "Reason",
     "ReferredWeakly",
@@ -315,6 +319,38 @@ class RoundOfLoop(RolledLoop):
     template = "Python runs this loop: one compiled round of it serves any number of them"
     explanation = "What comes before the loop and behind it is compiled as well."
     advice = ""
+
+
+class PlainLoop(Reason):
+    __slots__ = ()
+    rests_on = "nothing"
+    whole_loop = True
+    hooks_callees = False  # a hooked call costs more, and the rounds seen would not gain by it
+    template = "the rounds of this loop are plain Python, and they are many"
+    explanation = "Python runs the whole loop; what comes before it and behind it is compiled."
+    advice = "compute it outside of the compiled function; fullgraph=True unrolls it"
+
+
+class LoopOfBreaks(PlainLoop):
+    __slots__ = ()
+    hooks_callees = True
+    template = "the rounds of this loop record nothing between their graph breaks"
+    explanation = "Python runs the whole loop, what it calls is compiled; so is what follows."
+
+
+class PlainCall(Reason):
+    __slots__ = ()
+    rests_on = "nothing"
+    template = "a part of {name}() runs for long without tensor work"
+    explanation = "It is not inlined, but compiled by itself, and that part is left to Python."
+    advice = "call it outside of the compiled function, or accept the graph break"
+
+
+class PlainFunction(PlainCall):
+    __slots__ = ()
+    hooks_callees = False
+    template = "{name}() runs for long without tensor work"
+    explanation = "Calls are inlined to be part of a graph; Python runs what would add nothing."
 
 
 class TrainingLoop(RolledLoop):

@@ -38,7 +38,7 @@ from .values.dict_objects import DictObjectValue
 from .values.mappings import DictValue
 from .values.table_store import TableStore
 
-__all__ = ["EffectLog", "ExitBuilder", "distinct_dictionaries", "distinct_objects"]
+__all__ = ["EffectLog", "ExitBuilder", "distinct_objects"]
 
 Entry = Callable[[Builder], "Effect | tuple[Effect, ...]"]
 
@@ -289,7 +289,9 @@ class _SelfContaining(Exception):
 
 def distinct_objects(machine: Machine, mutated: Sequence[Value], seen: Sequence[Value]) -> None:
     """Guard that what the trace changed was not reached by a second path it took for another
-    object."""
+    object. Writes are replayed object by object: where two paths led to two objects and lead to one
+    in a later call, that would lose a write."""
+    _distinct_dictionaries(machine, mutated, seen)
     changed = {id(value): value for value in mutated if not isinstance(value, DictValue)}
     by_type: dict[type, tuple[list[Source], list[Source]]] = {}
     for value in changed.values():
@@ -309,37 +311,42 @@ def distinct_objects(machine: Machine, mutated: Sequence[Value], seen: Sequence[
             machine.guard(DifferentObjects(tuple(sources), tuple(others)))
 
 
-def distinct_dictionaries(
+def _distinct_dictionaries(
     machine: Machine, mutated: Sequence[Value], seen: Sequence[Value]
 ) -> None:
-    """The same of dictionaries, by what was read and written: the attributes of some hundreds of
-    modules are dictionaries too."""
-    changed = _dictionaries(mutated)
-    others = {key: one for key, one in _dictionaries(seen).items() if key not in changed}
-    pairs = [
-        (key, other)
-        for key, (key_source, store) in changed.items()
-        for other, (path, beside) in (*changed.items(), *others.items())
-        if other != key and _may_be_one(key_source, path) and store.may_change(beside)
-    ]
-    met = {key for pair in pairs for key in pair}
-    sources = tuple(source for key, (source, _) in changed.items() if key in met)
-    if sources:
-        rest = tuple(source for key, (source, _) in others.items() if key in met)
-        machine.guard(DifferentObjects(sources, rest))
+    """The same of dictionaries, by the keys that were read and written: the attributes of some
+    hundreds of modules are dictionaries too."""
+    for of_classes in (False, True):  # only a mappingproxy leads to the dictionary of a class
+        changed = _dictionaries(mutated, of_classes)
+        known = _dictionaries(seen, of_classes) | changed
+        met = _that_meet([store for _, store in changed.values()], known)
+        sources = tuple(source for key, (source, _) in changed.items() if key in met)
+        if sources and len(met) > 1:
+            rest = (source for key, (source, _) in known.items() if key in met - changed.keys())
+            machine.guard(DifferentObjects(sources, tuple(rest)))
 
 
-def _may_be_one(left: Source, right: Source) -> bool:
-    """Whether two paths may lead to one dictionary: only a mappingproxy leads to that of a
-    class."""
-    return isinstance(left, Referent) == isinstance(right, Referent)
+def _that_meet(changed: list[TableStore], known: dict[int, tuple[Source, TableStore]]) -> set[int]:
+    """The dictionaries of which one has a change that another would see if both were one."""
+    written: set[object] = set()
+    for store in changed:
+        written |= store.tokens(written=True)
+    holders: dict[object, set[int]] = {}
+    for key, (_, store) in known.items():
+        for token in store.tokens() & written if not store.is_whole else written:
+            holders.setdefault(token, set()).add(key)
+    met = {key for group in holders.values() if len(group) > 1 for key in group}
+    return met | set(known) if any(store.is_whole for store in changed) else met
 
 
-def _dictionaries(values: Sequence[Value]) -> dict[int, tuple[Source, TableStore]]:
+def _dictionaries(
+    values: Sequence[Value], of_classes: bool
+) -> dict[int, tuple[Source, TableStore]]:
     """The live dictionaries among them, by their stores."""
     found: dict[int, tuple[Source, TableStore]] = {}
     for value in values:
         entries = value.held if isinstance(value, DictObjectValue) else value
-        if isinstance(entries, DictValue) and value.source is not None:
+        live = isinstance(entries, DictValue) and value.source is not None
+        if live and isinstance(value.source, Referent) == of_classes:
             found[id(entries.store)] = value.source, entries.store
     return found

@@ -12,9 +12,10 @@ break in it does not grow the stack.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from types import CellType, FunctionType
 from typing import Any
 
@@ -30,7 +31,6 @@ from ..bytecode import (
     secure_loads,
     with_signature,
 )
-from ..bytecode.flow import stack_effect
 from ..bytecode.versions import RUNNING
 from .breaks import Mortal
 from .rebuild import (
@@ -48,6 +48,7 @@ from .rebuild import (
 from .result import Break, Return, Trace
 from .resume import FlatCode, ResumeKey, Root, flatten, let_go_of
 from .undo import can_start_over
+from .ways_on import WayOn, call_group, run_by_python, unsettled_names, ways_on
 
 __all__ = ["CannotRestore", "FrameScope", "emit"]
 
@@ -165,7 +166,8 @@ def _declare_temporaries(body: Body) -> None:
 
 
 def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
-    """The root body, entered at the breaking instruction, left right behind it."""
+    """The root body, entered at the breaking instruction, left where what Python runs there ends:
+    right behind that instruction, or behind the loop that it is the head of."""
     flat = writer.flat
     root = flat.root
     if exit_.index not in flat.at or flat.at[exit_.index] in root.handlers:
@@ -175,24 +177,64 @@ def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
     breaking = flat.at[exit_.index]
     root.lets_go |= isinstance(exit_.reason, Mortal)
     _restore(writer, exit_, root.live[breaking] | exit_.held)
-    writer.put(build.jump(copies[_group(root.body, breaking)[0]]))
-    tails: Code = []
-    for way in _ways_on(root.body, breaking):
-        key, absent = _key_of(exit_, breaking, way, root, scope.let_go)
-        tail = _hand_over(key, absent, flat.resume(key, scope.make_resume), scope.continue_with)
-        tail = [*(Instruction(op) for op in way.landing), *tail]
-        if way.jumps:
-            copies[breaking].target = tail[0]
-        else:
-            after = body.instructions.index(copies[breaking]) + 1
-            body.instructions[after:after] = build.placed(build.jump(tail[0]), breaking.position)
-        tails += build.placed(tail, breaking.position)
-    if _is_call_form(breaking):
+    writer.put(build.jump(copies[call_group(root.body, breaking)[0]]))
+    region = run_by_python(root, breaking, exit_.reason.whole_loop)
+    tails = [
+        _leave(body, copies, flat, exit_, way, region, scope)
+        for way in ways_on(root, breaking, region)
+    ]
+    is_alone = len(region) == 1
+    if is_alone and _is_call_form(breaking):
         _load_plainly(copies[breaking])
-    _bind_methods(body)
-    body.instructions = [*build.prologue(), *writer.code, *body.instructions, *tails]
+    if is_alone or None in exit_.stack:
+        _bind_methods(body)
+    body.instructions = [
+        *build.prologue(),
+        *writer.code,
+        *body.instructions,
+        *chain.from_iterable(tails),
+    ]
     _name_free_variable(body, copies[breaking], root.body.freevars)
     return body
+
+
+def _leave(
+    body: Body,
+    copies: Mapping[Instruction, Instruction],
+    flat: FlatCode,
+    exit_: Break,
+    way: WayOn,
+    region: frozenset[Instruction],
+    scope: FrameScope,
+) -> Code:
+    """Edit: one way on leads to the code that comes out, which hands over to a resume function."""
+    key, absent = _key_of(exit_, way, flat.root, region, scope.let_go)
+    tail = _hand_over(key, absent, flat.resume(key, scope.make_resume), scope.continue_with)
+    settled = {**exit_.locals, **exit_.cells}
+    doubtful = unsettled_names(region, frozenset(settled)).intersection(key.names)
+    tail = [*_check_bound(body, sorted(doubtful), len(key.nulls), copies[way.target]), *tail]
+    tail = [*(Instruction(op) for op in way.landing), *tail]
+    source = copies[way.source]
+    if way.jumps:
+        source.target = tail[0]
+    else:
+        after = body.instructions.index(source) + 1
+        body.instructions[after:after] = build.placed(build.jump(tail[0]), way.source.position)
+    return build.placed(tail, way.source.position)
+
+
+def _check_bound(body: Body, names: Sequence[str], depth: int, plainly: Instruction) -> Code:
+    """Go on `plainly`, as Python, where one of the variables is unbound: a loop of no rounds leaves
+    it so, and a resume function takes a value for each of its parameters.
+    """
+    if not names:
+        return []
+    reads = [i for name in names for i in (*build.load_fast(name), *build.pop_top())]
+    unbound = [*build.pop_top(), *build.jump(plainly)]  # the exception has not been made current
+    over = build.nop()
+    code = [*reads, *build.jump(over[0]), *unbound, *over]
+    body.regions.append(ExceptionRegion(reads[0], reads[-1], unbound[0], depth))
+    return code
 
 
 def _name_free_variable(body: Body, breaking: Instruction, freevars: list[str]) -> None:
@@ -229,15 +271,6 @@ def _is_empty(cell: CellType) -> bool:
     return False
 
 
-def _group(body: Body, breaking: Instruction) -> Code:
-    """The breaking instruction behind those that belong to it: a call's KW_NAMES and PRECALL (the
-    interpreter keeps the names in between)."""
-    last = first = body.instructions.index(breaking)
-    while first and body.instructions[first - 1].op in ("KW_NAMES", "PRECALL"):
-        first -= 1
-    return body.instructions[first : last + 1]
-
-
 def _restore(writer: Writer, exit_: Break, live: frozenset[str]) -> None:
     """Variables that are still needed go back into their slots, the stack onto the stack."""
     restored = {**exit_.locals, **exit_.cells}
@@ -254,32 +287,6 @@ def _restore(writer: Writer, exit_: Break, live: frozenset[str]) -> None:
         left.update(name for name in writer.flat.parameters if name not in live)
     for name in (*writer.made.values(), *sorted(left)):  # no variables of the user's
         writer.put(build.delete_fast(name))
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """One way on behind the breaking instruction."""
-
-    target: Instruction
-    jumps: bool
-    effect: int  # how much the stack grows
-    landing: tuple[str, ...] = ()  # what FOR_ITER must jump to, though it never runs
-
-
-def _ways_on(body: Body, breaking: Instruction) -> Iterator[_Way]:
-    following = dict(zip(body.instructions, body.instructions[1:], strict=False))
-    before = sum(stack_effect(i, jump=False) for i in _group(body, breaking)[:-1])
-    if breaking.op == "FOR_ITER":
-        target = breaking.target
-        for _ in RUNNING.loop_landing:
-            assert target is not None
-            target = following[target]
-        assert target is not None
-        yield _Way(target, True, -1, tuple(RUNNING.loop_landing))
-    elif breaking.target is not None:
-        yield _Way(breaking.target, True, before + stack_effect(breaking, jump=True))
-    if breaking.op not in RUNNING.no_fallthrough and breaking in following:
-        yield _Way(following[breaking], False, before + stack_effect(breaking, jump=False))
 
 
 _LOADS_FOR_CALLS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_SUPER_ATTR"})
@@ -314,26 +321,29 @@ def _bind_methods(body: Body) -> None:
 
 def _key_of(
     exit_: Break,
-    breaking: Instruction,
-    way: _Way,
+    way: WayOn,
     root: Root,
+    region: frozenset[Instruction],
     let_go: Callable[[], None],
 ) -> tuple[ResumeKey, int | None]:
     """The resume to hand over to, and the index of a NULL that it pushes though nobody left one."""
-    bound = {**exit_.locals, **exit_.cells}
+    settled = {**exit_.locals, **exit_.cells}
+    bound = (*settled, *unsettled_names(region, frozenset(settled)).difference(settled))
     needed = root.live[way.target] | exit_.held
-    if breaking.op.startswith("DELETE_") and breaking.op != "DELETE_DEREF":
-        needed -= {breaking.arg}  # a cell stays
-    names = in_users_order((n for n in bound if n in needed), root.body)
     nulls = [entry is None for entry in exit_.stack]
     depth = len(nulls) + way.effect
     nulls = [*nulls, *([False] * max(0, depth - len(nulls)))][:depth]
-    if breaking.op.startswith("CALL"):  # only calls consume NULLs; their result is the top
-        nulls[depth - 1] = False
     absent = None
-    if _is_call_form(breaking):
-        absent = depth - 2 if RUNNING.null_first else depth - 1
-        nulls[depth - 2 :] = [index == absent for index in (depth - 2, depth - 1)]
+    if len(region) == 1:
+        breaking = way.source
+        if breaking.op.startswith("DELETE_") and breaking.op != "DELETE_DEREF":
+            needed -= {breaking.arg}  # a cell stays
+        if breaking.op.startswith("CALL"):  # only calls consume NULLs; their result is the top
+            nulls[depth - 1] = False
+        if _is_call_form(breaking):
+            absent = depth - 2 if RUNNING.null_first else depth - 1
+            nulls[depth - 2 :] = [index == absent for index in (depth - 2, depth - 1)]
+    names = in_users_order((n for n in bound if n in needed), root.body)
     let_go_first = let_go if root.lets_go else None
     return ResumeKey(way.target, names, tuple(nulls), let_go_first), absent
 

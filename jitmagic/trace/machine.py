@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from types import CodeType
 
-from ..bytecode.instruction import Instruction
+from ..budget import OutOfTime
 from ..bytecode.snapshot import FrameSnapshot
 from ..errors import UserLine
 from ..graph.builder import GraphBuilder
@@ -40,13 +40,14 @@ from .breaks import (
     UnsupportedOperation,
 )
 from .dead_calls import check_dead_calls
-from .effects import EffectLog, ExitBuilder, distinct_dictionaries, distinct_objects
+from .effects import EffectLog, ExitBuilder, distinct_objects
 from .graph_notes import GraphNotes
 from .input_memory import check_histories
 from .knowledge import Knowledge, reached_again
 from .library_files import is_library
 from .mortals import check_held, held_names, lets_callee_hold
 from .opcodes.registry import Returned, Signal, handler_for
+from .plain_loops import Leaving, LoopWatch, check_instruction, effort_of, found_loops
 from .restarts import (
     CompiledBranchRaises,
     Reached,
@@ -58,10 +59,9 @@ from .restarts import (
 )
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .rolled import UNROLLED, Loops, check_head
-from .state import Frame, Program, program_of
+from .state import Frame, GuardBook, Program, program_of
 from .suspended import suspended
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_undecided, with_constants
-from .training_loops import check_round
 from .undo import can_assert
 from .values.backward_facts import BackwardFacts, HeldObjects, forget_facts
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
@@ -102,13 +102,12 @@ def trace(
     taken to decide what they do in this call.
     """
     programs: dict[CodeType, Program] = {}
-    constants, first = Constants(), stop
-    compiled_branch = True
-    written = set[Source]()
+    constants, first, compiled_branch = Constants(), stop, True
+    written, leaving = set[Source](), Leaving(set(loops.plain))
     while True:
         machine = Machine(snapshot, options, stop, programs, varying, constants, dynamic, loops)
         machine.foresees, machine.compiled_branch = foresees, compiled_branch
-        machine.written_behind = written
+        machine.written_behind, machine.watch.leaving = written, leaving
         try:
             return machine.run()
         except CompiledBranchRaises as raised:
@@ -124,6 +123,9 @@ def trace(
             stop = earlier(restart.stop, stop)
             written |= {leaf.source for leaf in machine.notes.root.casts_behind()}
             release_tracebacks(restart)
+        except OutOfTime as over:
+            over.guards = machine.guards.finish(machine.entry_state)
+            raise
         except Exception as error:  # code that takes ints for granted, ours or torch's
             constants, stop = all_sizes(constants, machine.symbols, error), first
             release_tracebacks(error)
@@ -163,14 +165,13 @@ class Machine:
         self._programs = programs
         self.known = Knowledge()
         self._generators: list[GeneratorValue] = []
-        self.owners: dict[int, Value] = {}
-        self.literals: dict[int, Value] = {}  # tuples among the constants of code, by id
+        self.owners, self.literals = dict[int, Value](), dict[int, Value]()  # by id
         self._hooks: list[Callable[[Builder], None]] = []
         self.later: BackwardFacts | None = None  # of what runs later and is being followed
         self._steps = 0
         self._step_mark = 0  # how many guards there were when the root's instruction began
-        self._first_loop: int | None = None
-        self._instructions = 0
+        self.instructions = 0
+        self.watch = LoopWatch(loops.plain)
         self.root = self._root_frame()
         self.symbols.place = partial(place_of_test, self)
 
@@ -219,13 +220,13 @@ class Machine:
         step: int | None = None,
         mark: int | None = None,
     ) -> Restart:
-        because = () if mark is None else self.known.book.led_to(reason, self._step_mark, mark)
+        because = () if mark is None else self.guards.led_to(reason, self._step_mark, mark)
         if step is None:
             step = self.step
             # A loop too long to unroll ends the graph at its second round, not wherever the limit
             # was reached: what resumes there is one round, compiled once for all that follow.
-            if isinstance(reason, TooManyInstructions) and self._first_loop is not None:
-                step = min(step, self._first_loop)
+            if isinstance(reason, TooManyInstructions) and self.watch.first_round is not None:
+                step = min(step, self.watch.first_round)
         return Restart(Stop(step, reason, where or self.root.line(), because))
 
     def _finish(self, make_exit: Callable[[ExitBuilder], Exit]) -> Trace:
@@ -250,22 +251,20 @@ class Machine:
             # The value cannot be rebuilt in Python: the graph has to end before it was created.
             raise Restart(Stop(lost.born, reason, where)) from None
         self.guard(*self.known.unread())
-        # Writes are replayed object by object. Where two paths led to two objects and lead to one
-        # in a later call, that would lose a write; so would two keys that become one.
         seen = [value for _, value in self.known.memo.values()]
         distinct_objects(self, list(self.effects.mutated.values()), seen)
-        distinct_dictionaries(self, list(self.effects.mutated.values()), seen)
         distinct_objects(self, list(self.known.keys.values()), list(self.known.keys.values()))
         because = self.stop.because if self.stop and isinstance(exit_, Break) else ()
         self.guard(*because)
         name = self.snapshot.name
         casts = self.notes.casts_behind(self.written_behind)
         graph, inputs = self.notes.finish(name)
-        guards = self.known.book.finish(self.entry_state)
+        guards = self.guards.finish(self.entry_state)
         constants = (*self.symbols.constants.values(), *self.symbols.counted())
-        rest = self._instructions, self.graph.written(), because, constants, self.effects.lock
+        rest = self.instructions, self.graph.written(), because, constants, self.effects.lock
         held = tuple(self.notes.of(HeldObjects))
-        trace = Trace(name, graph, inputs, guards, effects, exit_, *rest, draws, casts, held)
+        rest = *rest, draws, casts, held, *found_loops(self, isinstance(exit_, Break))
+        trace = Trace(name, graph, inputs, guards, effects, exit_, *rest)
         # An assertion that fails hands the call to eager, which runs the frame from its start.
         if self.graph.assertions and not can_assert(trace.inputs[n].spec for n in trace.mutated):
             what = "an assertion, where eager cannot run from the start again"
@@ -329,13 +328,12 @@ class Machine:
         """Interpret one instruction."""
         if frame is self.root:  # graphs end between its instructions only: a callee cannot resume
             self._begin_step()
-        self._instructions += 1
+        self.instructions += 1
         # The guards behind `mark` are what this instruction read: a break rests on those facts.
-        instruction, mark = frame.instruction, len(self.known.book)
+        instruction, mark = frame.instruction, len(self.guards)
         frame.next = frame.at + 1
         try:
-            if self._instructions > self.options.unroll_limit:
-                raise GraphBreak(TooManyInstructions.of(limit=self.options.unroll_limit))
+            check_instruction(self, frame)
             return handler_for(instruction.op)(self, frame, instruction)
         except GraphBreak as broken:
             if broken.where is None:
@@ -351,7 +349,7 @@ class Machine:
 
     def _begin_step(self) -> None:
         self._steps += 1
-        self._step_mark = len(self.known.book)
+        self._step_mark = len(self.guards)
         if self.stop is not None and self._steps == self.stop.step:
             raise Reached
         check_held(self)
@@ -369,18 +367,15 @@ class Machine:
         frame.push(observed.error)
         frame.next = handler.target
 
-    def jump_backward(self, frame: Frame, instruction: Instruction) -> None:
-        """Go on with the next round of a loop, or leave that to Python."""
-        if frame is self.root and self._first_loop is None:
-            self._first_loop = self._steps + 1
-        frame.jump(instruction.target)
-        check_round(self, frame)
-
     # -- what values ask -------------------------------------------------------------------------
 
     @property
     def graph(self) -> GraphBuilder:
         return self.notes.graph
+
+    @property
+    def guards(self) -> GuardBook:
+        return self.known.book
 
     @property
     def step(self) -> int:
@@ -476,7 +471,8 @@ class Machine:
             self._generators.append(generator)
             self.resume(frame)  # ends at RETURN_GENERATOR
             return generator
-        signal = self.resume(frame)
+        begun = effort_of(self)
+        signal, self.watch.returned[function.code] = self.resume(frame), begun
         assert isinstance(signal, Returned)
         return signal.value
 

@@ -31,7 +31,7 @@ The tracer never compiles and never changes a live object: everything it wants d
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from types import CodeType
 from typing import Any, ClassVar, Literal
@@ -67,6 +67,7 @@ __all__ = [
     "InputKind",
     "Invoke",
     "NewInstance",
+    "OpenLoop",
     "Perform",
     "Recipe",
     "ReplaceDict",
@@ -299,6 +300,10 @@ class BreakReason:
     """No other instruction of the frame would fare better."""
     spreads: ClassVar[bool] = False
     """What is computed from what led to the break meets the same: the rest is left to eager."""
+    whole_loop: ClassVar[bool] = False
+    """Python runs the loop that the instruction is the head of, not that instruction alone."""
+    hooks_callees: ClassVar[bool] = True
+    """What Python calls there is compiled by itself."""
     expected: ClassVar[bool] = False
     """The user asked for it, or sees the error that is raised there."""
 
@@ -341,6 +346,17 @@ class Break(Exit):
 
 
 @dataclass(frozen=True, slots=True)
+class OpenLoop:
+    """A loop that a graph break is in: whether the trace began inside of it, too, whether it went
+    from one round to the next, and whether it has recorded operations in it.
+    """
+
+    began_inside: bool
+    went_round: bool
+    recorded: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """The result of tracing one frame."""
 
@@ -358,6 +374,11 @@ class Trace:
     draws: tuple[Draw, ...] = ()
     casts: tuple[Recipe, ...] = ()  # leaves of which autocast keeps a cast behind the call
     held: tuple[Source, ...] = ()  # objects whose state the backward of an autograd function reads
+    plain_loops: frozenset[int] = frozenset()  # heads of loops that are left to Python as a whole
+    plain_callees: tuple[CodeType, ...] = ()  # functions that run for long and record nothing
+    idle_loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)
+    """Heads of loops that were unrolled and recorded nothing, with what their rounds relied on."""
+    open_loops: Mapping[int, OpenLoop] = field(default_factory=dict)  # that it ends in, by heads
 
     @property
     def spent_results(self) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from ..bytecode import (
     decode,
     drop_unreachable,
     liveness,
+    loops_in,
     secure_loads,
     with_signature,
 )
@@ -67,8 +68,12 @@ class Root:
     handlers: frozenset[Instruction]  # instructions that run while an exception is being handled
     rolled: set[Instruction] = field(default_factory=set)  # heads of loops that Python runs
     unrolled: set[Instruction] = field(default_factory=set)  # and of those tried, that it cannot
+    plain: set[Instruction] = field(default_factory=set)  # heads of loops that are Python's alone
+    calling: set[Instruction] = field(default_factory=set)  # those of them that consist of breaks
+    recording: set[Instruction] = field(default_factory=set)  # and of loops with tensor work
     counting: set[Instruction] = field(default_factory=set)  # what may leave a list of any length
     handed_on: HandedOn = field(default_factory=HandedOn)
+    loops: dict[Instruction, frozenset[Instruction]] = field(default_factory=dict)  # by their heads
     lets_go: bool = False  # its resume functions alone hold what they are handed
     resumes: dict[ResumeKey, Any] = field(default_factory=dict)
 
@@ -94,7 +99,7 @@ class FlatCode:
         body = decode(code)
         at = dict(enumerate(body.instructions))
         _spell_out_super(body)
-        root = Root(body, liveness(body), _handler_instructions(body))
+        root = Root(body, liveness(body), _handler_instructions(body), loops=loops_in(body))
         return cls(code, (*body.parameters, *body.freevars), root, at)
 
     def resume(self, key: ResumeKey, make: Callable[[FlatCode], Any]) -> Any:

@@ -9,7 +9,7 @@ loop (a generator's), or a round needs to know which one it is.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -19,7 +19,15 @@ from ..guards.source import Argument, Item, Source
 from ..symbols.context import Specialize
 from ..symbols.scalar import Symbol
 from ..symbols.size import DataSize, hintless
-from .breaks import FilledList, GraphBreak, RolledLoop, RoundOfLoop, TrainingLoop
+from .breaks import (
+    FilledList,
+    GraphBreak,
+    LoopOfBreaks,
+    PlainLoop,
+    RolledLoop,
+    RoundOfLoop,
+    TrainingLoop,
+)
 from .handed_on import without_index
 from .library_files import is_library
 from .result import Break, Trace
@@ -35,9 +43,12 @@ __all__ = [
     "counts_of_rounds",
     "ends_at_loop",
     "hand_on",
+    "idle_around",
     "items_of_round",
     "loops_of",
     "note",
+    "note_open",
+    "note_plain",
     "numbers_of_round",
     "peels",
     "rounds_vary",
@@ -57,6 +68,10 @@ class Loops:
     heads: frozenset[int] = frozenset()
     unrolled: frozenset[int] = frozenset()
     filled: frozenset[Source] = frozenset()  # lists that a loop of varying length fills
+    may_leave: bool = False  # long loops without tensor work, to Python as a whole
+    plain: frozenset[int] = frozenset()  # the heads of those that are
+    calling: frozenset[int] = frozenset()  # and of those of them whose callees are compiled
+    bodies: Mapping[int, frozenset[int]] | None = None  # all loops of the root frame, by heads
 
 
 UNROLLED = Loops()
@@ -81,6 +96,8 @@ def rounds_vary(machine: Any, symbols: Iterable[Symbol], what: str) -> NoReturn:
 def check_head(machine: Any) -> None:
     """Break at the head of a loop that Python runs: the next instruction of the root frame."""
     at, loops = machine.root.at, machine.loops
+    if at in machine.watch.leaving.heads:
+        raise GraphBreak((LoopOfBreaks if at in loops.calling else PlainLoop).of())
     if at not in loops.heads:
         if at == machine.root.rolls_at:
             raise GraphBreak(TrainingLoop.of())
@@ -130,19 +147,33 @@ def _is_foreseen(machine: Any) -> bool:
     return machine.foresees is not None and machine.foresees(machine.frame.program.body.filename)
 
 
-def loops_of(flat: FlatCode, may_roll: bool = False, peels: bool = False) -> Loops:
+def loops_of(
+    flat: FlatCode, may_roll: bool = False, peels: bool = False, may_leave: bool = False
+) -> Loops:
     """What is known of the loops of a function that was compiled before."""
     root = flat.root
 
     def numbers(heads: set[Instruction]) -> frozenset[int]:
         return frozenset(index for index, head in flat.at.items() if head in heads)
 
+    plain = may_leave, numbers(root.plain), numbers(root.calling), _bodies(flat)
     if not may_roll and not root.rolled and not root.counting:
-        return UNROLLED
+        return Loops(False, False, frozenset(), frozenset(), frozenset(), *plain)
     filled = frozenset(root.handed_on.filled)
     if flat.head in root.counting and flat.item is not None:
         filled |= {Argument(-1, flat.item)}
-    return Loops(may_roll, peels, numbers(root.rolled), numbers(root.unrolled), filled)
+    heads, unrolled = numbers(root.rolled - root.plain), numbers(root.unrolled)
+    return Loops(may_roll, peels, heads, unrolled, filled, *plain)
+
+
+def _bodies(flat: FlatCode) -> dict[int, frozenset[int]]:
+    """The root's loops in the numbers of a function's own code, which may begin inside of one."""
+    numbers = {instruction: number for number, instruction in flat.at.items()}
+    return {
+        numbers[head]: frozenset(numbers[one] for one in loop if one in numbers)
+        for head, loop in flat.root.loops.items()
+        if head in numbers
+    }
 
 
 def counts_of_rounds(trace: Trace) -> list[Hashable]:
@@ -161,6 +192,39 @@ def ends_at_loop(trace: Trace) -> bool:
 def begins_loop(flat: FlatCode, trace: Trace) -> bool:
     """Whether Python goes on with one behind the trace that this is no round of."""
     return ends_at_loop(trace) and flat.at[trace.exit.index] is not flat.head  # type: ignore[attr-defined]
+
+
+def note_plain(flat: FlatCode, heads: Iterable[int]) -> None:
+    """Have Python run these loops from now on, as a whole."""
+    flat.root.plain.update(flat.at[head] for head in heads if head in flat.at)
+
+
+def note_open(flat: FlatCode, trace: Trace) -> list[int]:
+    """The loops of a graph break whose rounds record nothing from one break to the next: only the
+    breaks are left of them, which Python runs in a row. Their callees may be compiled.
+    """
+    root, found = flat.root, []
+    for head, loop in trace.open_loops.items():
+        if loop.recorded:
+            root.recording.add(flat.at[head])
+        elif loop.began_inside and loop.went_round and flat.at[head] not in root.recording:
+            found.append(head)
+    root.calling.update(flat.at[head] for head in found)
+    return found
+
+
+def idle_around(flat: FlatCode, unrolled: Trace, rolled: Trace) -> list[int]:
+    """The outermost loop around the end of a trace, if its rounds recorded nothing when it was
+    unrolled: one of varying length is Python's as a whole then, not its rounds.
+    """
+    if not ends_at_loop(rolled):
+        return []
+    end = flat.at[rolled.exit.index]  # type: ignore[attr-defined]
+    around = {head: flat.root.loops[flat.at[head]] for head in unrolled.idle_loops}
+    return sorted(
+        (head for head, loop in around.items() if end in loop),
+        key=lambda head: -len(around[head]),
+    )[:1]
 
 
 def note(flat: FlatCode, trace: Trace) -> None:

@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 
 from ..bytecode.decode import decode
 from ..bytecode.instruction import Body, Instruction
+from ..bytecode.loops import loops_in
 from ..errors import UserLine
 from ..guards.guard import (
     ClassFact,
@@ -63,6 +64,10 @@ class GuardBook:
     def since(self, mark: int) -> list[Guard]:
         """The guards after the first `mark` ones."""
         return list(self._guards.values())[mark:]
+
+    def between(self, first: int, last: int) -> list[Guard]:
+        """Those numbered from `first` up to `last`."""
+        return self.since(first)[: last - first]
 
     def __contains__(self, guard: Guard) -> bool:
         return self._guards.get(_key(guard)) == guard
@@ -201,6 +206,16 @@ class Program:
     body: Body
     index: dict[Instruction, int]
     handlers: list[Handler]
+    loops: dict[int, frozenset[int]] | None = None  # by heads; None: not looked for yet
+
+    def loops_of(self) -> dict[int, frozenset[int]]:
+        """The loops, by the numbers of their heads."""
+        if self.loops is None:
+            self.loops = {
+                self.index[head]: frozenset(map(self.index.__getitem__, loop))
+                for head, loop in loops_in(self.body).items()
+            }
+        return self.loops
 
     def handler_at(self, index: int) -> Handler | None:
         """The innermost handler of an instruction."""
@@ -311,6 +326,8 @@ class Frame:
     nodes_at: dict[int, int] = field(default_factory=dict)  # of the graph, when a round began
     rolls_at: int | None = None  # the head of a training loop, whose next round is Python's
     keyword_names: tuple[str, ...] = ()  # 3.11, 3.12: set by KW_NAMES for the CALL that follows
+    loops: dict[int, Any] = field(default_factory=dict)  # by head: its last run, plain_loops.py
+    goes_back: bool = False  # the last instruction was a backward jump
 
     @property
     def instruction(self) -> Instruction:

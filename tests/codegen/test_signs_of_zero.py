@@ -5,6 +5,9 @@ ATen's vector code and its scalar code differ, so sizes are below, at and beyond
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -82,3 +85,21 @@ def test_zeros_have_eager_signs_at_sizes_that_vary() -> None:
     for size in (37, 70, 5, 16, 48, 9):
         for given in _pairs(size, torch.float32):
             assert _differing(compiled(*given), _all(*given)) == [], size
+
+
+BOUNDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "lower": lambda x: x.clamp(min=math.nan),
+    "upper": lambda x: x.clamp(max=math.nan),
+    "both": lambda x: x.clamp(math.nan, math.nan),
+    "one of two": lambda x: x.clamp(math.nan, 1.0),
+    "clamp_min": lambda x: torch.clamp_min(x, math.nan),
+}
+
+
+def test_nan_as_a_bound_does_what_this_torch_does() -> None:
+    """A lone one left x as it is until torch 2.11."""
+    compiled = jitmagic.jit(lambda x: [bound(x) for bound in BOUNDS.values()])
+    for dtype in (torch.float32, torch.bfloat16, torch.int32):
+        x = torch.arange(70).to(dtype)
+        for made, bound in zip(compiled(x), BOUNDS.values(), strict=True):
+            torch.testing.assert_close(made, bound(x), rtol=0, atol=0, equal_nan=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -51,18 +52,42 @@ def test_variants_are_used() -> None:
     assert _compiles(fn) == 1
 
 
-def test_what_is_not_done_is_told_once() -> None:
-    fn = jitmagic.jit(doubled, backend="eager", dynamic=False)
-    fn(torch.ones(3))
-    with torch.compiler.set_stance("force_eager"):
-        with pytest.warns(jitmagic.JitmagicWarning, match="run compiled all the same"):
-            fn(torch.ones(4))
-        fn(torch.ones(5))
+class Scale(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        RAN.append(self)
+        return x * 2
 
 
-def test_stances_of_first_calls_are_told() -> None:
+RAN: list[object] = []
+
+
+def noted(x: torch.Tensor) -> torch.Tensor:
+    RAN.append(torch.compiler.is_compiling())
+    return x * 2
+
+
+@pytest.mark.parametrize("tagged", [noted, Scale()], ids=["function", "module"])
+def test_force_eager_runs_the_original_of_what_is_compiled(tagged: Any) -> None:
+    fn, x = jitmagic.jit(tagged), torch.ones(3)
+    fn(x)
+    entries = handle_of(fn).dispatcher.entries
+    hits = [entry.hits for entry in entries]
+    for _ in range(2):
+        with torch.compiler.set_stance("force_eager"):
+            RAN.clear()
+            assert torch.equal(fn(x), x * 2)
+            assert len(RAN) == 1
+            assert [entry.hits for entry in entries] == hits
+        fn(x)
+        hits = [entry.hits for entry in entries]
+    assert hits == [3], "the variant is used between the blocks"
+
+
+@pytest.mark.parametrize("stance", ["eager_then_compile", "aot_eager_then_compile"])
+def test_the_first_call_is_eager_and_the_next_compiles(stance: str) -> None:
     fn = jitmagic.jit(doubled, backend="eager")
-    with torch.compiler.set_stance("eager_then_compile"):
-        with pytest.warns(jitmagic.JitmagicWarning, match="eager_then_compile.*not for jitmagic"):
-            fn(torch.ones(3))
+    with torch.compiler.set_stance(stance):
+        fn(torch.ones(3))
+        assert _compiles(fn) == 0
+        fn(torch.ones(3))
     assert _compiles(fn) == 1

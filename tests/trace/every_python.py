@@ -91,6 +91,7 @@ class _Graph:
     def __init__(self, grad_enabled: bool, step: Callable[[], int]) -> None:
         self.grad_enabled, self.step = grad_enabled, step
         self.assertions = self.leaves = ()
+        self.root, self.work, self.arithmetic = self, 0, 0
         self.mutated_inputs: dict[Any, int] = {}
 
     def finish(self, name: str) -> tuple[Any, tuple]:
@@ -157,14 +158,15 @@ def main() -> None:
     if importlib.util.find_spec("torch") is None:
         _stand_in_for_torch()
     from .agreement import agree
-    from .forcing import break_anywhere, run_without_dispatcher
-    from .library_programs import PROGRAMS
+    from .forcing import break_anywhere, leave_loops, run_without_dispatcher
+    from .loop_programs import PROGRAMS
 
     outcomes = {"every opcode has a handler or a reason": check_opcodes()}
     for fn, make in PROGRAMS:
         try:
             agree(fn, make)
             if not fn.__defaults__:  # it would keep state between calls
+                leave_loops(fn, make)
                 break_anywhere(fn, make, TRIES, run_without_dispatcher)
             outcomes[fn.__name__] = "ok"
         except Exception:  # whatever went wrong is the outcome

@@ -1,4 +1,5 @@
-"""A graph break before any instruction of a program, and the program still does what Python does.
+"""Graph breaks that are forced upon a program, which still does what Python does: one before any
+instruction, and loops that are left to Python as a whole.
 
 The first trace of a frame is made to end at a step it has no reason to end at; the residual, the
 resume functions and their traces do the rest. Only instructions that may break in earnest are
@@ -21,11 +22,12 @@ from jitmagic.trace.machine import Machine, trace
 from jitmagic.trace.opcodes.registry import Signal
 from jitmagic.trace.restarts import Stop
 from jitmagic.trace.resume import FlatCode
+from jitmagic.trace.rolled import loops_of
 from jitmagic.trace.state import Frame
 
 from .agreement import plain
 
-__all__ = ["break_anywhere", "run_without_dispatcher"]
+__all__ = ["break_anywhere", "leave_loops", "run_without_dispatcher"]
 
 # What only moves things or belongs to the instruction behind it never breaks.
 NEVER = (
@@ -50,6 +52,22 @@ def break_anywhere(fn: Any, make: Callable[[], tuple], tries: int, run: Run) -> 
         got = run(copied, args, Stop(step, UserGraphBreak.of()))
         assert plain(got) == plain(wanted), f"break at step {step}"
         assert plain(args) == plain(wanted_args), f"break at step {step}"
+
+
+def leave_loops(fn: Any, make: Callable[[], tuple]) -> int:
+    """Raises AssertionError where the program with a loop, or all of them, left to Python does
+    other things than Python; the number of loops.
+    """
+    count = len(FlatCode.of(fn.__code__).root.loops)
+    for chosen in (*(slice(n, n + 1) for n in range(count)), slice(None)):
+        flat = FlatCode.of(fn.__code__)
+        flat.root.plain.update(list(flat.root.loops)[chosen])
+        wanted_args, args = make(), make()
+        wanted = fn(*wanted_args)
+        got = _run(_Part(fn, flat), args, None)
+        assert plain(got) == plain(wanted), f"loops {chosen}"
+        assert plain(args) == plain(wanted_args), f"loops {chosen}"
+    return count
 
 
 class _Steps(Machine):
@@ -87,7 +105,8 @@ class _Part:
         place = fn.__globals__, vars(builtins)
         snapshot = FrameSnapshot(code, values[:count], values[count:], *place, *names)
         scope = FrameScope(*place, lambda flat: _Part(fn, flat), _go_on, _nothing, fn)
-        return emit(trace(snapshot, Options(), stop), self.flat, None, scope)
+        loops = loops_of(self.flat, may_leave=True)
+        return emit(trace(snapshot, Options(), stop, loops=loops), self.flat, None, scope)
 
 
 def _nothing() -> None:
@@ -100,12 +119,16 @@ def _go_on(part: _Part, *values: Any) -> _GoOn:
 
 def run_without_dispatcher(fn: FunctionType, args: tuple, stop: Stop) -> Any:
     """fn(*args), where nothing is for a graph to compute."""
-    start = FrameSnapshot.of_call(fn, args)
+    return _run(_Part(fn, FlatCode.of(fn.__code__)), args, stop)
+
+
+def _run(part: _Part, args: tuple, stop: Stop | None) -> Any:
+    start = FrameSnapshot.of_call(part.fn, args)
     values = (*start.args, *start.cells)
     try:
-        residual = _Part(fn, FlatCode.of(fn.__code__)).residual(values, stop)
+        residual = part.residual(values, stop)
     except CannotRestore:  # inside a handler: all of the call is left to Python
-        return fn(*args)
+        return part.fn(*args)
     result = residual(*values)
     while isinstance(result, _GoOn):
         result = result.part.residual(result.values)(*result.values)

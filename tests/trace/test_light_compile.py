@@ -46,6 +46,33 @@ def test_a_first_compile_imports_nothing_heavy(grad: bool) -> None:
     assert (child.returncode, child.stdout.strip()) == (0, "[]"), child.stderr
 
 
+STEP = """
+import sys, torch
+from torch.optim.lr_scheduler import StepLR
+before = set(sys.modules)
+import jitmagic
+
+def step(x):
+    model = torch.nn.Linear(4, 2)
+    opt = torch.optim.Adam(model.parameters())
+    scheduler = StepLR(opt, 3)
+    model(x).sum().backward()
+    opt.step()
+    scheduler.step()
+    return opt.param_groups[0]["lr"]
+
+assert jitmagic.jit(step, fullgraph=True, backend="eager")(torch.ones(3, 4)) == 1e-3
+new = set(sys.modules) - before
+print([name for name in new if any((name + ".").startswith(heavy + ".") for heavy in {heavy})])
+"""
+
+
+def test_a_first_optimizer_imports_no_torch_compile() -> None:
+    """Optimizer.add_param_group and others stand behind a wrapper that does so in eager."""
+    child = run_forked(STEP.format(heavy=HEAVY), imported="torch")
+    assert (child.returncode, child.stdout.strip()) == (0, "[]"), child.stderr
+
+
 READERS = {
     "attribute": "lambda x: x if torch.onnx.is_in_onnx_export() else x * 2",
     "import statement": "inside",

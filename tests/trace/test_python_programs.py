@@ -11,7 +11,8 @@ import pytest
 from tests.processes import ROOT, interpreter, json_of
 
 from .agreement import agree
-from .library_programs import PROGRAMS
+from .forcing import leave_loops
+from .loop_programs import PROGRAMS
 
 HERE = f"3.{sys.version_info.minor}"
 OTHERS = [one for one in ("3.11", "3.12", "3.13") if one != HERE]
@@ -21,6 +22,11 @@ NAMES = [fn.__name__ for fn, _ in PROGRAMS]
 @pytest.mark.parametrize("name", NAMES)
 def test_program(name: str) -> None:
     agree(*PROGRAMS[NAMES.index(name)])
+
+
+@pytest.mark.parametrize("name", [fn.__name__ for fn, _ in PROGRAMS if not fn.__defaults__])
+def test_loops_left_to_python_as_a_whole(name: str) -> None:
+    leave_loops(*PROGRAMS[NAMES.index(name)])
 
 
 @cache

@@ -16,6 +16,8 @@ from .row import OfSource, Registers, Step, missing, row
 
 __all__: list[str] = []
 
+_FEW = 2  # names that an instance lacks
+
 
 @row(LengthIs, rank=1)
 class _LengthIs(OfSource[LengthIs]):
@@ -102,6 +104,17 @@ class _KeyAbsent(OfSource[KeyAbsent]):
 
 @row(EntriesEmpty, rank=5)
 class _EntriesEmpty(OfSource[EntriesEmpty]):
+    def lower(self, guard: EntriesEmpty, registers: Registers) -> tuple[Step, ...]:
+        match guard:
+            # A step for each name costs no more than one that loads the dictionary and one that
+            # looks into it, and makes no dictionary.
+            case EntriesEmpty(source=InstanceDict(base=owner), keys=(), absent=absent) if len(
+                absent
+            ) <= _FEW and all(isinstance(key, str) for key in absent):
+                register, names = registers.register(owner), map(exact_name, absent)
+                return tuple(("INSTANCE_ABSENT", register, name) for name in names)
+        return super().lower(guard, registers)
+
     def step(self, guard: EntriesEmpty, register: int) -> Step:
         absent = (exact_name(key) if isinstance(key, str) else key for key in guard.absent)
         return ("ENTRIES_EMPTY", register, tuple(guard.keys), tuple(absent))

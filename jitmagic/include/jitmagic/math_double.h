@@ -131,5 +131,18 @@ template <class R> JM_INLINE R pow_single(R a, R y) {
     return p * power_of_two(k);
 }
 
+// For results that are rounded to float: t exp(P(t) - a^2) with t = 2 / (2 + a), as in Numerical Recipes 6.2.2.
+template <class R> JM_INLINE R erfc_single(R x) {
+    R a = at_most_d(magnitude_d(x), 10.3), t = 2.0 / (a + 2.0);   // erfc(10.06) rounds to 0
+    R u = (t - 0x1.29a0429a0429ap-1) * 0x1.31b56fd83ba68p+1;      // [0.16, 1] to [-1, 1]
+    // log(erfc(a) / t) + a^2, 2^-31.8
+    R p = poly(u, R{} + 0x1.7978a5d9e0659p-18, -0x1.64150cbcb3217p-18, -0x1.5340ff7db9b96p-15, 0x1.318cd21938f9dp-14,
+               0x1.3bacb28f31073p-13, -0x1.2bfc663f4ef9ep-11, -0x1.1fb381340d61bp-12, 0x1.f3c33eacb02efp-9,
+               -0x1.2f1f9a1a55e79p-10, -0x1.e99b319810807p-6, 0x1.0b9eb0bc99a0ap-6, 0x1.25576e425efb3p-1,
+               -0x1.1f6ccd00b1a89p-1);
+    R out = t * exp_small_d(fma(-a, a, p));
+    return x < 0.0 ? 2.0 - out : out;
+}
+
 }   // namespace fast
 }   // namespace jm

@@ -54,4 +54,33 @@ template <class V> struct Blocks : Total<V> {
     }
 };
 
+// Sums of a few floats each in double, for the sum of a whole tensor. Four additions in float, two conversions and two
+// additions in double take as long as four vectors take to come from L2.
+template <class V> struct WideTotal;
+template <int N> struct WideTotal<Vec<float, N>> {
+    Vec<double, N> sum{0.0};
+
+    JM_INLINE void add(Vec<float, N> v) { sum = sum + convert<double>(v); }
+    JM_INLINE Vec<double, N> result() const { return sum; }
+};
+template <> struct WideTotal<float> {
+    double sum = 0.0;
+
+    JM_INLINE void add(float v) { sum = sum + v; }
+    JM_INLINE float result() const { return float(sum); }
+};
+template <class V> struct WideBlocks : WideTotal<V> {
+    V block{0};
+
+    JM_INLINE void next() {
+        WideTotal<V>::add(block);
+        block = V(0);
+    }
+    JM_INLINE auto result(bool) const {
+        WideTotal<V> whole = *this;
+        whole.add(block);
+        return whole.result();
+    }
+};
+
 }   // namespace jm

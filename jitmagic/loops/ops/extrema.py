@@ -8,10 +8,11 @@ instructions do that Triton emits.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 
-from ..ir import Value
+from ..ir import Constant, Value
 from ..registry import pointwise
 from ..values import FLOATS, compute, where
 from ..vector_tails import Tail
@@ -65,8 +66,17 @@ def _without_nan(op: str, integral: str, x: Value, y: Value, result: torch.dtype
     return compute(op, x, y) if result is torch.bfloat16 else compute(op, y, x)
 
 
+@lru_cache(maxsize=1)
+def _lone_nan_counts() -> bool:
+    """Whether clamp(x, min=nan) is nan: from torch 2.12 on; 2.11's kernels compare, and x wins."""
+    return bool(torch.zeros(1).clamp(min=float("nan")).isnan().item())
+
+
 @pointwise("clamp.default", "clip.default")
 def clamp(x: Value, low: Value | None, high: Value | None) -> Value:
+    lone = low if high is None else high if low is None else None
+    if isinstance(lone, Constant) and lone.value != lone.value and not _lone_nan_counts():
+        return x
     x = x if low is None else clamp_min(x, low)
     return x if high is None else clamp_max(x, high)
 

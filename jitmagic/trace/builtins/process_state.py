@@ -17,7 +17,7 @@ import torch
 from ...guards.guard import StateRead
 from ..breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
-from ..values.default_device import default_device
+from ..values.default_device import default_device, set_default_device
 from ..values.library_flags import FLAGS_ARE_SET
 from .registry import handles
 
@@ -90,6 +90,26 @@ def _default_device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         why = "a default device is set, but its function mode is not active"
         raise GraphBreak(RefusedTorchCall.of(name="torch.get_default_device", why=why))
     return machine.constant(torch.device("cpu"))
+
+
+@handles(torch.set_default_device)
+def _set_default_device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    (device,) = [*args, *kwargs.values()]
+    if not device.is_constant(machine):
+        raise GraphBreak(UnsupportedArguments.of(name="set_default_device", what="no constant"))
+    value = device.as_constant(machine)
+    set_default_device(machine, None if value is None else torch.device(value))
+    return machine.constant(None)
+
+
+@handles(torch.set_default_dtype)
+def _set_default_dtype(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Followed where it sets what is set, which the guard of torch's state covers."""
+    (dtype,) = [*args, *kwargs.values()]
+    if not dtype.is_constant(machine) or dtype.as_constant(machine) != torch.get_default_dtype():
+        why = "it changes the state of the process"
+        raise GraphBreak(RefusedTorchCall.of(name="torch.set_default_dtype", why=why))
+    return machine.constant(None)
 
 
 def _is_settled(device: Any, ask: Callable[[], object]) -> None:

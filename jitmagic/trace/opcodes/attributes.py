@@ -67,8 +67,8 @@ def delete_attr(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("BINARY_SUBSCR")
 def binary_subscr(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    owner, key = frame.pop_pair(machine)
-    frame.push(owner.get_item(machine, key))
+    key = frame.pop_lazy()
+    frame.push(frame.pop(machine).get_item_lazily(machine, key))
 
 
 @opcode("STORE_SUBSCR")

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...bytecode.instruction import Instruction
 from ...bytecode.versions import RUNNING
+from ..plain_loops import go_back
 from ..state import Frame
 from ..values.base import Value
 from ..values.generators import GeneratorValue
@@ -22,12 +23,12 @@ def jump(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 def jump_backward(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    machine.jump_backward(frame, instruction)
+    go_back(machine, frame, instruction)
 
 
 def _branch(machine: Any, frame: Frame, instruction: Instruction, taken: bool) -> None:
     if taken and "BACKWARD" in instruction.op:
-        machine.jump_backward(frame, instruction)
+        go_back(machine, frame, instruction)
     elif taken:
         frame.jump(instruction.target)
 

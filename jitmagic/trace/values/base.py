@@ -338,6 +338,10 @@ class Value:
     def get_item(self, machine: Machine, key: Value) -> Value:
         self.refuse(machine, "indexing")
 
+    def get_item_lazily(self, machine: Machine, key: Value) -> Value:
+        """`self[key]`, of a key that nothing has looked at yet, and need not be guarded."""
+        return self.get_item(machine, key.realize(machine))
+
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
         self.refuse(machine, "item assignment")
 

@@ -27,6 +27,7 @@ from .iterators import IteratorValue, RangeIterator, StepIterator
 __all__ = [
     "ATOMS",
     "BINARY",
+    "BLOCKS",
     "COMPARE",
     "UNARY",
     "ConstantMethodValue",
@@ -53,6 +54,9 @@ COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 UNARY: dict[str, Callable[[Any], Any]] = {
     "-": operator.neg, "+": operator.pos, "~": operator.invert,
 }  # fmt: skip
+
+BLOCKS: dict[type, Callable[[Machine, Any], Value]] = {}
+"""By type of constants that are context managers: what enters one gives its `__exit__`."""
 
 _SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
 _SINGLE_TYPES = (torch.dtype, torch.layout, torch.memory_format)  # one object per value
@@ -88,6 +92,11 @@ class ConstantValue(Value):
             machine.guard(ValueEquals(self.source, self.value))
             self._value_guarded = True
         return self.value
+
+    def enter(self, machine: Machine) -> tuple[Value, Value]:
+        if (begin := BLOCKS.get(type(self.value))) is None:
+            self.refuse(machine, "with")
+        return begin(machine, self.as_constant(machine)), self
 
     def identity(self) -> object:
         single = isinstance(self.value, _SINGLE_TYPES) or any(self.value is s for s in _SINGLETONS)

@@ -19,7 +19,7 @@ from ..aliased_dicts import Access
 from ..breaks import GraphBreak, UnknownObject
 from ..result import BuildDict, Effect, Recipe
 from ..wrap import wraps
-from .base import Builder, Machine, Value
+from .base import Builder, Lazy, Machine, Value
 from .callables import bind_builtin
 from .constants import ConstantValue
 from .iterators import TableIterator
@@ -165,6 +165,12 @@ class DictValue(Value):
     def get_item(self, machine: Machine, key: Value) -> Value:
         value = self.find(machine, key)
         return self.missing(machine, key) if value is None else value
+
+    def get_item_lazily(self, machine: Machine, key: Value) -> Value:
+        found = None
+        if isinstance(key, Lazy) and key.real is None and type(key.obj) is str and key.source:
+            found = self.store.at_place(key.obj, key.source)
+        return super().get_item_lazily(machine, key) if found is None else found
 
     def missing(self, machine: Machine, key: Value) -> Value:
         """What `self[key]` gives for a key that is not there."""

@@ -72,7 +72,7 @@ class NNModuleValue(InstanceValue):
     another module that shares it.
     """
 
-    __slots__ = ("callable_as_is", "tables")
+    __slots__ = ("callable_as_is", "in_tables", "lacking", "tables")
 
     def __init__(
         self, cls: ClassValue, live: torch.nn.Module | None, source: Source | None
@@ -80,6 +80,8 @@ class NNModuleValue(InstanceValue):
         super().__init__(cls, live, source)
         self.callable_as_is = False  # the guard on hooks is installed
         self.tables: dict[str, DictValue] = {}  # those that were used
+        self.in_tables: dict[str, bool] = {}  # names that `__dict__` lacks
+        self.lacking: set[tuple[str, str]] = set()  # tables, and names that they lack
 
     # -- attributes ------------------------------------------------------------------------------
 
@@ -134,18 +136,23 @@ class NNModuleValue(InstanceValue):
 
     def own(self, machine: Machine, name: str) -> Value | None:
         """From the instance's dictionary or one of its tables."""
-        raw = attribute_of_class(self.cls.live, name)
         if self._has_entry(machine, name):
+            raw = attribute_of_class(self.cls.live, name)
             guard_not_shadowed(machine, self.cls.live, name, raw)
             return self.table(machine).store.get(name)
-        # Else the class itself has it, or its own __getattr__ says whether tables are read.
-        plain = raw is NOTHING and self._leaves_tables(machine)
-        found = self.registered(machine, name) if plain else None
+        if name not in self.in_tables:
+            self.in_tables[name] = self._is_in_tables(machine, name)
+        return self.registered(machine, name) if self.in_tables[name] else None
+
+    def _is_in_tables(self, machine: Machine, name: str) -> bool:
+        """Whether torch's `__getattr__` is asked for a name that `__dict__` lacks; else the class
+        has it, or its own `__getattr__` says whether tables are read. Relied on."""
+        plain = attribute_of_class(self.cls.live, name) is NOTHING and self._leaves_tables(machine)
+        if plain:
+            guard_attribute(machine, self.cls.live, name, NOTHING)
         if plain or (name not in _OWN_CALLS and not name.startswith("__")):
             self._guard_lacks(machine, name)
-        if found is not None:
-            guard_attribute(machine, self.cls.live, name, NOTHING)
-        return found
+        return plain
 
     def _has_entry(self, machine: Machine, name: str) -> bool:
         """Whether `__dict__` has the name; not relied on."""
@@ -199,6 +206,9 @@ class NNModuleValue(InstanceValue):
         """That an empty table stays empty costs no guard of its own: it is checked with the tables
         of hooks."""
         for part, table in lacking:
+            if (part, name) in self.lacking:
+                continue
+            self.lacking.add((part, name))
             assert self.source is not None
             assert table.source is not None
             if table.store.live:

@@ -14,9 +14,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from ...guards.guard import ANY_KEY, DictKeysAre, KeyAbsent, LengthIs
 from ...guards.read import entries_of
-from ...guards.source import DictKeyAt, DictValueAt, Item, Source
+from ...guards.source import DictKeyAt, DictValueAt, InstanceDict, Item, ItemAt, Source
 from ..breaks import GraphBreak, UnknownObject
 from ..result import DelItem, Effect, Perform, Recipe, ReplaceDict, SetItem
 from .base import Builder, Machine, Value
@@ -88,6 +90,19 @@ class TableStore:
             return self._original(token)
         name, _, args = self._changes[at]
         return args[1] if name == "__setitem__" else None
+
+    def at_place(self, key: str, place: Source) -> Value | None:
+        """The tensor under a key that is read where `place` leads, as it is in this call: guards
+        are about the tensor, whichever key finds it. None: the key itself has to be guarded.
+        """
+        is_plain = self._pairs is None and not self._changes and type(self.live) is dict
+        if not is_plain or self.source is None or isinstance(self.source, InstanceDict):
+            return None
+        value = dict.get(self.live, key)
+        if not isinstance(value, torch.Tensor):
+            return None
+        assert self.machine is not None
+        return self.machine.lazy(value, ItemAt(self.source, place))
 
     def length(self) -> int:
         """How many keys there are; only their number is guarded."""
@@ -282,19 +297,17 @@ class TableStore:
         """What was read or written, by token; None: no such key."""
         if self._pairs is not None:
             return {token: value for token, (_, value) in self._pairs.items()}
-        return {token: self.get(token) for token in self._tokens()}
+        return {token: self.get(token) for token in (*self._known, *self.tokens(written=True))}
 
-    def _tokens(self) -> dict[object, None]:
-        changed = (token for name, token, _ in self._changes if name)
-        return dict.fromkeys((*self._known, *changed))
+    def tokens(self, *, written: bool = False) -> set[object]:
+        """The keys that were read or written; or written alone."""
+        changed = {token for name, token, _ in self._changes if name}
+        return changed if written else changed.union(self._known)
 
-    def may_change(self, other: TableStore) -> bool:
-        """Whether what was written here would be seen by what was read or written there, if both
-        were one dictionary."""
-        if self._whole or other._whole:
-            return True
-        written = {token for name, token, _ in self._changes if name}
-        return not written.isdisjoint(other._tokens())
+    @property
+    def is_whole(self) -> bool:
+        """Whether all keys, or how many there are, were read or replaced."""
+        return self._whole
 
 
 def _apply(pairs: dict[object, Pair], name: str, token: object, args: tuple[Value, ...]) -> None:

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 import jitmagic
+from jitmagic.api import handle_of
+from jitmagic.trace.values import partial_run
 
 from ..counts import counts_of
 
@@ -104,13 +106,39 @@ def behind_a_write(x, mask):
         return x * mask[..., None]
     return x + mask[..., None]
 
+def read_late(x, mask):
+    """The last branch reads what was written to after the first one."""
+    y = mask * 1
+    before = y + 0.5
+    if y.sum() < 0:
+        return x
+    y.mul_(-1)
+    if y.sum() > 0:
+        return x * 3
+    return x + 1 if before.sum() > 0 else x - 1
+
+def between_draws(x, mask):
+    for _ in range(3):
+        x = x + torch.rand_like(x)
+        if x.sum() > 40:
+            x = x * 0.5
+    return x
+
+def halved(x, mask):
+    for _ in range(20):
+        x = x.detach() * 0.5
+        if x.abs().sum() > 1e-3:
+            x = x + 1e-6
+    return x
+
 def differentiated(x, mask):
     slope, = torch.autograd.grad((x ** 3).sum(), x, create_graph=True)
     return slope * 2 if slope.sum() > 100 else slope + x
 '''
 NAMES = (
     "masked_mean by_item experts as_count as_size as_list as_long_list as_rows as_grid behind_much "
-    "behind_writes written_later behind_a_draw behind_a_write differentiated"
+    "behind_writes written_later read_late behind_a_draw between_draws behind_a_write "
+    "differentiated"
 ).split()
 
 
@@ -155,6 +183,30 @@ def test_either_way_is_eagers(name: str, backend: str) -> None:
         if not seed:
             counts = counts_of(tagged)
             assert (counts.breaks, counts.graphs - bool(expected[0].requires_grad)) == (0, 1)
+
+
+@pytest.mark.parametrize("name", ["behind_writes", "read_late", "between_draws"])
+def test_the_compiled_way_is_that_of_the_call(name: str) -> None:
+    function = library()[name]
+    tagged = jitmagic.jit(lambda x, mask: function(x, mask) + 1, backend="eager")
+    for _ in range(3):
+        torch.testing.assert_close(
+            seen(tagged, name, True, 5)[0], seen(function, name, True, 5)[0] + 1
+        )
+    handle = handle_of(tagged)
+    assert handle is not None
+    assert [entry.notes.surprises for entry in handle.dispatcher.entries] == [0]
+
+
+def test_branches_of_a_trace_run_each_operation_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    function = library()["halved"]
+    runs: list[Any] = []
+    run = partial_run._called
+    monkeypatch.setattr(partial_run, "_called", lambda *args: runs.append(args[0]) or run(*args))
+    tagged = jitmagic.jit(lambda x, mask: function(x, mask), backend="eager", fullgraph=True)
+    tagged(*call("halved", True, 0))
+    operations = [node for node in runs if node.meta.get("val") is not None]
+    assert len(operations) == len(set(operations)) > 60
 
 
 def test_whole_where_that_is_demanded_and_the_other_way_is_eagers() -> None:

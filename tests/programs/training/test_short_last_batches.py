@@ -174,3 +174,141 @@ def test_last_batch_is_shorter(name: str, resets: str, inside: bool, last: int) 
     assert {r.outcome for r in traced} == {COMPILED}
     own = [r for r in traced if r.frame == handle.serial]
     assert len(own) <= 2 + (inside and resets != "to None")  # one without gradients before
+
+
+# -- models ---------------------------------------------------------------------------------------
+
+
+class Language(nn.Module):
+    """As pytorch/examples' word_language_model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.rnn = nn.Embedding(12, 8), nn.LSTM(8, 8, 2)
+        self.decode = nn.Linear(8, 12)
+
+    def forward(self, x: Tensor, hidden: Any) -> tuple[Tensor, Any]:
+        out, hidden = self.rnn(self.embed(x), hidden)
+        return self.decode(out).view(-1, 12).log_softmax(1), hidden
+
+
+class Encoder(nn.Module):
+    """A transformer's encoder, with a mask of padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.embed, self.head = nn.Embedding(12, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layers(self.embed(x), src_key_padding_mask=x == 0).mean(1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.head = nn.GRU(8, 8, batch_first=True), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rnn(x)[0][:, -1])
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(64, CLASSES),
+    )  # fmt: skip
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.2), nn.ReLU(), nn.Linear(16, CLASSES))
+
+
+def tokens(n: int) -> Sequence[Tensor]:
+    x = torch.randint(1, 12, (n, 9))
+    x[0, -2:] = 0
+    return x, *classes(n)
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Make]] = {
+    "perceptron": (perceptron, lambda n: (torch.randn(n, 8), *classes(n))),
+    "recurrent": (Recurrent, lambda n: (torch.randn(n, 5, 8), *classes(n))),
+    "convolutional": (convolutional, lambda n: (torch.randn(n, 3, 8, 8), *classes(n))),
+    "encoder": (Encoder, tokens),
+}
+SIZES = {"a short one": (16, 16, 5, 16, 5), "three": (16, 7, 16, 11, 7), "one": (16, 16, 1, 16, 1)}
+
+
+@covered(
+    name=MODELS,
+    update=(None, torch.optim.SGD, torch.optim.Adam),
+    sizes=SIZES,
+    dynamic=(None, True),
+    cast=(False, True),
+)
+def test_model_trains_over_batches_of_several_sizes(
+    name: str, update: Any, sizes: str, dynamic: bool | None, cast: bool
+) -> None:
+    make, batch = MODELS[name]
+
+    def step(model: nn.Module, optimizer: Any, x: Tensor, y: Tensor) -> Tensor:
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+            loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        if optimizer is not None:
+            optimizer.step()
+        return loss
+
+    torch.manual_seed(0)
+    start = make() if cast else make().double()
+    models = [start, copy.deepcopy(start)]
+    optimizers = [update and update(model.parameters(), lr=0.01) for model in models]
+    made = jitmagic.jit(step, dynamic=dynamic)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for n in SIZES[sizes]:
+            x, y = batch(n)
+            x = x.double() if x.is_floating_point() and not cast else x
+            losses = []
+            for fn, model, optimizer in zip((made, step), models, optimizers, strict=True):
+                torch.manual_seed(n)
+                losses.append(fn(model, optimizer, x, y))
+            torch.testing.assert_close(*losses, rtol=1e-2 if cast else 1e-7, atol=1e-6)
+    if not cast:
+        for found, wanted in zip(*(model.parameters() for model in models), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
+            torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_language_model_trains_over_chunks(dynamic: bool | None) -> None:
+    def step(model: nn.Module, x: Tensor, y: Tensor, hidden: Any) -> tuple[float, Any]:
+        model.zero_grad()
+        hidden = tuple(part.detach() for part in hidden)
+        out, hidden = model(x, hidden)
+        loss = F.nll_loss(out, y.view(-1))
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+        for parameter in model.parameters():
+            parameter.data.add_(parameter.grad, alpha=-0.5)
+        return loss.item(), hidden
+
+    torch.manual_seed(0)
+    start = Language()
+    models = [start, copy.deepcopy(start)]
+    hiddens: list[Any] = [(torch.zeros(2, 3, 8),) * 2] * 2
+    made = jitmagic.jit(step, dynamic=dynamic)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for length in (7, 7, 4, 7, 4, 6):
+            x, y = torch.randint(12, (2, length, 3))
+            losses = []
+            for at, fn in enumerate((made, step)):
+                loss, hiddens[at] = fn(models[at], x, y, hiddens[at])
+                losses.append(loss)
+            torch.testing.assert_close(*losses)
+            torch.testing.assert_close(*hiddens)
+    for found, wanted in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)

@@ -1,13 +1,12 @@
 """Loops of training steps: Python runs them, and one compiled round serves all rounds.
 
-Each pair of a scheduler and an optimizer of torch, in a function and at the top level of a
-notebook's cell.
+Each pair of a scheduler and an optimizer of torch, in a function and with global variables, as at
+the top level of a notebook's cell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any
 
 import pytest
@@ -18,8 +17,6 @@ from torch.optim import lr_scheduler as schedulers
 from torch.optim.swa_utils import SWALR
 
 import jitmagic
-from jitmagic.errors import RUN_NAME
-from jitmagic.notebook.cell import Run, split_cell
 
 from ...covering import covered
 from ..counts import breaks_of, counts_of, eager_of
@@ -65,14 +62,16 @@ SCHEDULERS: dict[str, tuple[Make, int]] = {
 }
 
 CELL = """\
-rates = []
-for step in range(steps):
-    opt.zero_grad()
-    loss = F.mse_loss(model(x), y)
-    loss.backward()
-    opt.step()
-    scheduler.step(*(loss.item(),) * by_loss)
-    rates.append(opt.param_groups[0]["lr"])
+def cell():
+    global loss, rates, step
+    rates = []
+    for step in range(steps):
+        opt.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        opt.step()
+        scheduler.step(*(loss.item(),) * by_loss)
+        rates.append(opt.param_groups[0]["lr"])
 """
 
 
@@ -102,11 +101,10 @@ def made(optimizer: str, scheduler: str) -> dict[str, Any]:
 
 
 def run_cell(given: dict[str, Any], tag: Callable[[Any], Any]) -> tuple[Tensor, list[float]]:
-    """The loop at the top level of a cell: its variables are globals."""
-    [part] = split_cell(CELL, "<cell>")
-    assert isinstance(part, Run)
+    """As notebook/cell.py has the top level of a cell."""
     namespace = {"F": F, **given}
-    tag(FunctionType(part.code, namespace, RUN_NAME))()
+    exec(CELL, namespace)
+    tag(namespace["cell"])()
     return namespace["loss"], namespace["rates"]
 
 

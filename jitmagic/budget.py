@@ -1,0 +1,53 @@
+"""Limits the time of a compile: a deadline of the thread, which all stages check.
+
+Comes in: seconds (options.compile_seconds). Goes out: `OutOfTime`, raised by the `check` that comes
+after the deadline. It is no `Exception`, so that no stage takes it for a refused operation: like an
+interrupt it unwinds to where the compile began, which leaves nothing half done behind. The time is
+what the user waits, so it includes C++ compilers that the thread waits for; what is built in the
+background has a deadline of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["OutOfTime", "check", "left", "within"]
+
+
+class OutOfTime(BaseException):
+    """The compile has taken too long. `guards`: the known facts of the call that led there."""
+
+    guards: tuple[Any, ...] = ()
+
+
+class _Thread(threading.local):
+    deadline = float("inf")
+
+
+_here = _Thread()
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """What runs inside may take so long, and no longer than what is around it may."""
+    outer = _here.deadline
+    _here.deadline = min(outer, time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _here.deadline = outer
+
+
+def check() -> None:
+    """Raise OutOfTime after the deadline."""
+    if time.monotonic() > _here.deadline:
+        raise OutOfTime
+
+
+def left() -> float:
+    """Seconds until the deadline, at least 0."""
+    return max(0.0, _here.deadline - time.monotonic())

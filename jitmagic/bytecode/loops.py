@@ -1,0 +1,57 @@
+"""Natural loops of a Body: what runs between a loop's head and the jumps back to it.
+
+Comes in: a Body. Goes out: by its head, the instructions of each loop, the handlers of exceptions
+raised in it included where they go on with it.
+Invariant: every way into a loop is by way of its head. A backward jump alone does not make a loop:
+from 3.12 on the handlers of exceptions are at the end of the code, and jump back to what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from .flow import successors
+from .instruction import Body, Instruction
+
+__all__ = ["loops_in"]
+
+Ways = Mapping[Instruction, Iterable[Instruction]]
+
+
+def loops_in(body: Body) -> dict[Instruction, frozenset[Instruction]]:
+    """The loops, inner and outer ones, by their heads in the order of the code."""
+    index = {instruction: number for number, instruction in enumerate(body.instructions)}
+    jumps: dict[Instruction, list[Instruction]] = {}
+    for number, instruction in enumerate(body.instructions):
+        if instruction.target is not None and index[instruction.target] <= number:
+            jumps.setdefault(instruction.target, []).append(instruction)
+    if not jumps:
+        return {}
+    after = successors(body)
+    before: dict[Instruction, list[Instruction]] = {one: [] for one in body.instructions}
+    for instruction, ways in after.items():
+        for way in ways:
+            before[way].append(instruction)
+    start, found = body.instructions[0], {}
+    possible = _reached([start], after, frozenset())
+    for head in sorted(jumps, key=index.__getitem__):
+        past_head = _reached([start], after, frozenset({head})) if head is not start else set()
+        back = [jump for jump in jumps[head] if jump in possible and jump not in past_head]
+        if back:
+            inside = _reached(back, before, frozenset({head}))
+            found[head] = frozenset(inside & possible | {head})
+    return found
+
+
+def _reached(
+    begin: Iterable[Instruction], ways: Ways, walls: frozenset[Instruction]
+) -> set[Instruction]:
+    """What is reached from `begin` without passing a wall."""
+    seen: set[Instruction] = set()
+    work = [one for one in begin if one not in walls]
+    while work:
+        instruction = work.pop()
+        if instruction not in seen:
+            seen.add(instruction)
+            work += [way for way in ways[instruction] if way not in walls]
+    return seen

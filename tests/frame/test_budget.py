@@ -1,0 +1,131 @@
+"""options.compile_seconds: a compile that takes too long is given up, whichever stage it is in."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import jitmagic
+from jitmagic import budget, executable, pipeline, tracing
+from jitmagic.api import handle_of
+from jitmagic.errors import FallbackWarning, OptionError, Unsupported
+from jitmagic.options import make_options
+from jitmagic.records import TookTooLong
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+def rows(x: torch.Tensor, n: int) -> torch.Tensor:
+    for _ in range(n):
+        x = torch.tanh(x @ x.T @ x) * 0.5
+    return x
+
+
+class Clock:
+    """Replaces the clock of budgets: a stage that begins takes an hour."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self._patch = monkeypatch
+        monkeypatch.setattr(budget.time, "monotonic", lambda: self.now)
+
+    def jump_in(self, module: Any, name: str) -> None:
+        real: Callable[..., Any] = getattr(module, name)
+
+        def slow(*args: Any, **kwargs: Any) -> Any:
+            self.now += 3600
+            return real(*args, **kwargs)
+
+        self._patch.setattr(module, name, slow)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+STAGES = [
+    (tracing, "trace", "trace"),
+    (pipeline, "trace_joint", "joint"),
+    (executable, "lower", "forward: lower"),
+    (executable, "schedule", "forward: schedule"),
+    (executable, "render", "forward: render"),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "stage"), STAGES, ids=[one[2] for one in STAGES])
+def test_each_stage_ends_in_eager_and_the_next_compile_is_whole(
+    module: Any, name: str, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fn = jitmagic.jit(rows)
+    with monkeypatch.context() as patch:
+        Clock(patch).jump_in(module, name)
+        with pytest.warns(
+            FallbackWarning, match=r"(?s)longer than \d+ seconds \(.*compile_seconds"
+        ):
+            torch.testing.assert_close(fn(X, 20), rows(X, 20))
+        torch.testing.assert_close(fn(X, 20), rows(X, 20))  # by the entry, without another compile
+    handle = handle_of(fn)
+    (record,) = handle.journal
+    assert isinstance(record.outcome, TookTooLong)
+    assert record.stages[-1].stage == stage
+    torch.testing.assert_close(fn(X.double(), 3), rows(X.double(), 3))
+    assert str(list(handle.journal)[-1].outcome) == "compiled", "other calls are"
+
+
+def test_a_trace_is_given_up_in_its_middle_for_calls_that_go_the_same_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr(budget.time, "monotonic", lambda: next(ticks))
+    fn = jitmagic.jit(rows, options={"compile_seconds": 30.0})
+    with pytest.warns(FallbackWarning, match=r"\(trace"):
+        torch.testing.assert_close(fn(X, 40), rows(X, 40))
+    (entry,) = handle_of(fn).dispatcher.entries
+    fn(X, 40)
+    assert entry.hits == 2
+    assert not entry.check((X, 41)), "the facts known by then are its guards"
+
+
+@pytest.mark.parametrize("asked", [{"fullgraph": True}, {"options": {"on_error": "raise"}}])
+def test_who_wants_no_eager_gets_an_error(asked: Any, clock: Clock) -> None:
+    clock.jump_in(pipeline, "trace_joint")
+    with pytest.raises(Unsupported, match="given up"):
+        jitmagic.jit(rows, **asked)(X, 2)
+
+
+def test_a_backward_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fn, x = jitmagic.jit(rows), X.clone().requires_grad_()
+    loss = fn(x, 5).sum()
+    with monkeypatch.context() as patch:
+        Clock(patch).jump_in(executable, "lower")
+        with pytest.warns(FallbackWarning, match="backward of rows is replayed op by op"):
+            (got,) = torch.autograd.grad(loss, x)
+    (wanted,) = torch.autograd.grad(rows(x, 5).sum(), x)
+    torch.testing.assert_close(got, wanted)
+
+
+def test_limits_nest_and_belong_to_the_thread() -> None:
+    with budget.within(1000):
+        with budget.within(2000):
+            assert budget.left() <= 1000
+        with budget.within(0.0), pytest.raises(budget.OutOfTime):
+            while True:
+                budget.check()
+        budget.check()
+    assert budget.left() == float("inf")
+
+
+def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JITMAGIC_COMPILE_SECONDS")
+    assert make_options().budget == 60
+    assert make_options(mode="max-autotune").budget == 600
+    monkeypatch.setenv("JITMAGIC_COMPILE_SECONDS", "5")
+    assert make_options(mode="max-autotune").budget == 5
+    monkeypatch.setenv("JITMAGIC_COMPILE_SECONDS", "soon")
+    with pytest.raises(OptionError, match="JITMAGIC_COMPILE_SECONDS"):
+        make_options()
