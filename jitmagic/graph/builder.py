@@ -231,9 +231,8 @@ class GraphBuilder:
     ) -> tuple[Node | None, ...]:
         """Record a call of an autograd function on (inputs, what its forward made, saved tensors).
 
-        `follow` gives the call its backward, once the tensors have their new history, and says what
-        that captures, and which tensors and sizes are left on `ctx`. What was made has a new node
-        from here on.
+        `follow` gives the call its backward, once the tensors have their new history; it returns
+        what that captures and what is left on `ctx`. What was made has a new node from here on.
         """
         values = map_nodes(args, _value)
         held: list[torch.Tensor] = []
