@@ -175,6 +175,9 @@ def traced() -> bool:
 def observed() -> bool:
     """Whether a tracer, a mode or a transform of torch's is shown the operations of this thread."""
 
+def packs() -> bool:
+    """Whether hooks of saved tensors may change what is saved in this thread."""
+
 def set_other_evaluator(other: Callable[[Any], Any] | None, /) -> None:
     """other(callback | None) gives the callback until now: whoever else evaluates frames of this
     thread (torch.compile); dispatchers switch it off for as long as they run.

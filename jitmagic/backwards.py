@@ -90,8 +90,18 @@ def at_first_use(
     return run
 
 
-def tell_of_replay(record: Recording) -> None:
-    """Nothing is wrong, but this backward is no quicker than eager's."""
+def tell_of_replay(record: Recording, is_outdated: bool = False) -> None:
+    """Nothing is wrong, but this backward is no quicker than eager's. `is_outdated`: what it relied
+    on of Python's state has changed since it was traced.
+    """
+    if is_outdated:
+        tell_once(
+            record,
+            "outdated",
+            f"the backward of {record.name} reads Python's state (an attribute, a variable, a "
+            "mode), which has changed since the forward: such backwards run op by op",
+        )
+        return
     tell_once(
         record,
         "replay",

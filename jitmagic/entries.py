@@ -18,10 +18,13 @@ from .frame.handle import Handle
 from .frame.ledger import Variant
 from .frame.locked import Again, while_held
 from .frame.native import Entry, GuardProgram, continue_with, let_go, lower_guards
+from .graph import regions
+from .graph.recomputed import regions_of
+from .graph.regions import calls_in
 from .guards.guard import GlobalState
 from .options import Options
 from .records import COMPILED, Eager, Recording
-from .runtime.native import Executable, spent, undoing, with_numbers
+from .runtime.native import Executable, holding, spent, undoing, with_numbers
 from .trace import mortals
 from .trace.builtins.registry import handles
 from .trace.emit import CannotRestore, FrameScope, emit
@@ -30,7 +33,7 @@ from .trace.result import Break, Trace
 from .trace.template import template_of
 from .trace.undo import can_start_over, written_before_raising
 
-__all__ = ["computes", "left_to_eager", "make_entry", "variant_of", "wrapped"]
+__all__ = ["check_backwards", "computes", "left_to_eager", "make_entry", "variant_of", "wrapped"]
 
 
 handles(let_go)(mortals.begins)
@@ -80,6 +83,17 @@ def _is_looked_at(handle: Handle, snapshot: FrameSnapshot) -> bool:
     return bool(root.is_looked_at)
 
 
+def check_backwards(snapshot: FrameSnapshot, traced: Trace) -> None:
+    """Have each backward of an autograd function, and each that computes a region again, check what
+    it relies on of Python's state.
+    """
+    graph = traced.graph
+    for later in (*(call.original for _, call in calls_in(graph)), *regions_of(graph)):
+        if later is not None:
+            steps, _ = lower_guards(later.guards, (), snapshot.globals, snapshot.builtins)
+            later.holds = GuardProgram(steps).check
+
+
 # ------------------------------------------------------------------------- around the executable
 
 
@@ -94,7 +108,21 @@ def wrapped(run: Executable, traced: Trace, options: Options, in_parts: bool) ->
     if (traced.mutated or draws) and can_start_over(traced):
         copied, watched = _written_half_way(traced, options, in_parts)
         run = undoing(run, copied, draws, watched) if copied or watched or draws else run
-    return run
+    if not traced.held:
+        return run
+    count = len(traced.inputs)
+    interpreted = options.backend not in ("native", "aot_eager")
+    return _interpreted_holding(run, count) if interpreted else holding(run, count)
+
+
+def _interpreted_holding(run: Executable, count: int) -> Executable:
+    """`run` is called with so many of the arguments; torch's own nodes keep the others."""
+
+    def call(*args: Any) -> tuple[Any, ...]:
+        with regions.holding(args[count:]):
+            return run(*args[:count])
+
+    return call
 
 
 def _written_half_way(
@@ -119,7 +147,7 @@ def make_entry(
     """`run`: the executable, or None. Eager, where what the frame does cannot be written down."""
     alone = handle.goes_on is not None and handle.flat.let_go is not None
     template = template_of(traced) if traced.lock is None and not alone else None
-    sources = tuple(entry.source for entry in traced.inputs)
+    sources = (*(entry.source for entry in traced.inputs), *traced.held)
     if template is not None:
         wanted = (*sources, *template.sources)
         steps, registers = lower_guards(traced.guards, wanted, snapshot.globals, snapshot.builtins)

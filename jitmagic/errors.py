@@ -51,6 +51,7 @@ __all__ = [
     "NativeMissing",
     "OperationFailed",
     "OptionError",
+    "OutdatedBackward",
     "RecompileWarning",
     "ReportError",
     "SizesDiffer",
@@ -245,6 +246,17 @@ class DoubleBackward(JitmagicError):
             f"graph once more, which cannot be done here: {why}\n"
             "  hint: call the original with jitmagic.disable(fn) where second-order gradients "
             "are needed"
+        )
+
+
+class OutdatedBackward(JitmagicError):
+    """A backward that has to run as the program wrote it, of a graph that cannot run again."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(
+            f"{count} inputs of the graph were written to since the forward, which has to run "
+            "again: the backward of an autograd function reads them, or Python's state, as they "
+            "are now\n  hint: save them by ctx.save_for_backward"
         )
 
 

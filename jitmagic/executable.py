@@ -127,4 +127,4 @@ def builders_for_sizes(options: Options, record: Recording) -> Builders:
     def target(gm: GraphModule) -> Target:
         return find_target(device_of_kernels(gm), options)
 
-    return Builders(target, graph, backward, lambda: tell_of_replay(later))
+    return Builders(target, graph, backward, partial(tell_of_replay, later))

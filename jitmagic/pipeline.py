@@ -32,7 +32,7 @@ from .background import build_in_background, may_wait
 from .backwards import made_up, prepare_backward, tell_of_replay
 from .budget import OutOfTime, within
 from .bytecode import FrameSnapshot
-from .entries import computes, left_to_eager, make_entry, variant_of, wrapped
+from .entries import check_backwards, computes, left_to_eager, make_entry, variant_of, wrapped
 from .errors import OperationFailed, Unsupported
 from .executable import build_executable, builders_for_sizes
 from .frame.beside import hide
@@ -129,6 +129,7 @@ def _compile_trace(
         return eager
     if handle.options.verify:
         verify(traced.graph)
+    check_backwards(snapshot, traced)
     try:
         run: Executable | None = None
         if computes(traced):
@@ -225,7 +226,7 @@ def _compile_ahead(
     parts = saved.as_they_lie()
     later = record.for_later()  # a backward is built calls later, and is a record of its own
     backward = prepare_backward(build, parts, options, record, later, make_inputs)
-    executable = make_callable(parts, forward, backward, gm, lambda: tell_of_replay(later))
+    executable = make_callable(parts, forward, backward, gm, partial(tell_of_replay, later))
     return CompiledGraph(executable, output_specs(joint))
 
 

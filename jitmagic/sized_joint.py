@@ -70,7 +70,7 @@ class Builders(NamedTuple):
     target: Callable[[GraphModule], Target]
     graph: Callable[[GraphModule, str, Recording], Executable]
     backward: Callable[[Callable[[Recording], Executable], Callable[[], GraphModule]], Executable]
-    tell: Callable[[], None]
+    tell: Callable[[bool], None]
 
 
 class _Kernels:
@@ -199,7 +199,12 @@ class SizedJoint:
             stage.keep(Later(partial(_shown, parts, self._known(self._hints))))
         forward = self._kernels(parts.forward, "forward")
         return _Part(
-            gm, joint, parts, SizedShell(parts, self.symbols, self._builders.tell), forward, slots
+            gm,
+            joint,
+            parts,
+            SizedShell(parts, self.symbols, gm, self._builders.tell),
+            forward,
+            slots,
         )
 
     def _kernels(self, gm: GraphModule, name: str) -> _Kernels:

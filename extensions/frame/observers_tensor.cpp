@@ -6,12 +6,14 @@
 // be constants of what is recorded. While anybody watches, the original runs. So it does where
 // torch's own code has switched __torch_function__ off: such code is in the middle of one operation.
 // A transform watches although no operand may be wrapped by it: vmap decides what is drawn, and grad
-// refuses a write to a tensor from outside.
+// refuses a write to a tensor from outside. Hooks of saved tensors watch too, unless they are known to
+// give back what they were given: a graph of ours saves other tensors than eager does.
 
 #include "function_modes.h"
 #include "guards.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/SavedTensorHooks.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Device.h>
 #include <torch/csrc/PyInterpreter.h>
@@ -75,6 +77,28 @@ std::optional<c10::Device> device_of(PyObject* mode) {
   return found;
 }
 
+bool is_text(PyObject* text, const char* wanted) {
+  return text && PyUnicode_Check(text) && PyUnicode_CompareWithASCIIString(text, wanted) == 0;
+}
+
+// Those of torch.utils.checkpoint, which computes the same again, and of save_on_cpu. The former are wrapped by a
+// function that has their module's name.
+bool is_lossless(PyObject* pack) {
+  if (!PyFunction_Check(pack)) return false;
+  const auto* function = reinterpret_cast<PyFunctionObject*>(pack);
+  return is_text(function->func_module, "torch.utils.checkpoint") ||
+         (is_text(function->func_module, "torch.autograd.graph") &&
+          is_text(function->func_qualname, "save_on_cpu.__init__.<locals>.pack_to_cpu"));
+}
+
+// Only the innermost pair of hooks is called.
+bool saved_tensors_change() {
+  const auto& hooks = at::SavedTensorDefaultHooks::get_tls_state();
+  return !hooks.stack.empty() && !is_lossless(hooks.stack.top().first.ptr(getPyInterpreter()));
+}
+
+PyObject* packs(PyObject*, PyObject*) { return PyBool_FromLong(saved_tensors_change()); }
+
 PyObject* observed(PyObject*, PyObject*) { return PyBool_FromLong(torch_is_observed()); }
 
 PyObject* traced(PyObject*, PyObject*) { return PyBool_FromLong(PyThreadState_Get()->c_tracefunc != nullptr); }
@@ -82,6 +106,7 @@ PyObject* traced(PyObject*, PyObject*) { return PyBool_FromLong(PyThreadState_Ge
 PyMethodDef functions[] = {
     {"observed", observed, METH_NOARGS, "Whether a tracer, a mode or a function transform of torch's watches this thread."},
     {"traced", traced, METH_NOARGS, "Whether a debugger or another function of sys.settrace follows this thread."},
+    {"packs", packs, METH_NOARGS, "Whether hooks of saved tensors may change what is saved in this thread."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -98,7 +123,8 @@ FunctionModes function_modes() {
 bool torch_is_observed() {
   const auto keys = c10::impl::tls_local_dispatch_key_set();
   return keys.included_.has_any(kWatching) || function_modes().watching != 0 ||
-         Functions::get_disabled_state() != at::impl::ENABLED || fx_traces() || forces_eager();
+         Functions::get_disabled_state() != at::impl::ENABLED || fx_traces() || forces_eager() ||
+         saved_tensors_change();
 }
 
 bool register_observers(PyObject* module) {

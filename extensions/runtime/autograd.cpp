@@ -236,6 +236,7 @@ PyObject* function_new(PyTypeObject*, PyObject* args, PyObject*) {
   signature->double_backward = Py_NewRef(twice);
   signature->replay = Py_NewRef(replay);
   read_facts(dict, *signature);
+  signature->keeps_large = bool(signature->checks);  // the program's own backward may have to run
   const auto sized = [&](const char* name) {
     PyObject* part = PyDict_GetItemString(dict, name);
     check(PyExc_ValueError, part != nullptr, "malformed signature: %s", name);

@@ -37,6 +37,7 @@ PyObject* make_function(PyObject* object, Values values) {
   signature->compile_failed = Py_NewRef(self->compile_failed);
   signature->double_backward = Py_NewRef(self->double_backward);
   signature->family = Py_NewRef(object);
+  signature->keeps_large = bool(signature->checks);
   signature->values.assign(values.begin(), values.end());
   read_sized(item(sized.get(), 0), item(sized.get(), 1), item(sized.get(), 2), *signature);
   return autograd_function_of(std::move(signature));

@@ -25,7 +25,7 @@ PyMODINIT_FUNC PyInit__runtime() {
   const bool ready = jitmagic::register_sizes(module) && jitmagic::register_plan(module) &&
                      jitmagic::register_autograd(module) && jitmagic::register_numbers(module) &&
                      jitmagic::register_undo(module) && jitmagic::register_split_graph(module) &&
-                     jitmagic::register_spent(module) && jitmagic::register_sized(module) &&
+                     jitmagic::register_spent(module) && jitmagic::register_held(module) && jitmagic::register_sized(module) &&
                      jitmagic::register_called(module) && jitmagic::register_profiled() &&
                      jitmagic::register_plan_template(module) && jitmagic::register_autograd_template(module) &&
                      PyModule_AddStringConstant(module, "TORCH_VERSION", JITMAGIC_TORCH_VERSION) == 0;

@@ -52,6 +52,7 @@ class CallState {
   using variable_list = torch::autograd::variable_list;
 
   explicit CallState(std::shared_ptr<Signature> s) : signature(std::move(s)), used_up_(signature->spent.size()) {}
+  CallState(const CallState&) = delete;
 
   const std::shared_ptr<Signature> signature;
   std::vector<torch::autograd::SavedVariable> saved;
@@ -74,14 +75,19 @@ class CallState {
   std::vector<char> used_up_;  // of the signature's `spent`
   std::vector<char> running_;  // the tangents of the backward whose end uses up what it read
   bool released_ = false;
+  Owned held_;  // the objects that its backward looks at
+  std::vector<uint32_t> versions_;  // of the tensors among them
 
+  Owned outdated();  // what the call held, if what the backward relies on is not so any more
   std::vector<char> parts_of(const std::vector<char>& given) const;
   std::vector<char> begin(const std::vector<char>& given);
   variable_list unpack(const std::vector<char>& given, const NodePtr& node);
-  variable_list unpack_inputs(const std::vector<char>& given, const NodePtr& node);
-  at::Tensor unpack_kept(size_t at, const NodePtr& node);
+  variable_list unpack_inputs(const std::vector<char>& given, const NodePtr& node, bool outdated);
+  at::Tensor unpack_input(torch::autograd::SavedVariable& input, const NodePtr& node, bool outdated);
   void call_backward(variable_list&& arguments, const std::vector<char>& given, variable_list& gradients);
-  void replay(const std::vector<char>& given, const variable_list& grads, const NodePtr& node, variable_list& gradients);
+  // `held`: for the backward that the program wrote, null where the compiled one is as good.
+  void replay(const std::vector<char>& given, const variable_list& grads, const NodePtr& node, const Owned& held,
+              variable_list& gradients);
 };
 
 struct CompiledBackward : public torch::autograd::Node {

@@ -15,6 +15,7 @@
 // numbers.cpp   Python floats handed to a compiled graph as 0-dim tensors
 // undo.cpp      inputs and the generator of graphs that raise get back what they had
 // spent.cpp     results whose history a backward inside the graph has freed
+// held.cpp      objects that a call's backwards look at
 // around.cpp    the Python type of these
 // callable.h    what all these types have in common
 // sized.cpp     an executable for each vector of sizes
@@ -80,6 +81,7 @@ bool register_undo(PyObject* module);
 bool register_split_graph(PyObject* module);
 bool register_called(PyObject* module);
 bool register_spent(PyObject* module);
+bool register_held(PyObject* module);
 bool register_sized(PyObject* module);
 bool register_sizes(PyObject* module);  // before those of templates: their base
 bool register_plan_template(PyObject* module);

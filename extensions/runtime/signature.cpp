@@ -126,6 +126,8 @@ void read_facts(PyObject* dict, Facts& s) {
         {size_t(integer(item(one, 0))), integer(item(one, 1)), truth(item(one, 2)), truth(item(one, 3))});
   }
   for (PyObject* device : items(entry(dict, "draws"))) s.draws.emplace_back(std::string(text(device)));
+  PyObject* checks = entry(dict, "checks");
+  if (!items(checks).empty()) s.checks = owned(checks);
   const size_t tangents = items(entry(dict, "tangents")).size();
   check_facts(s, tangents);
   s.histories = Histories(s.reach, tangents);

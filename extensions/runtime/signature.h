@@ -2,6 +2,7 @@
 // shared by all the autograd nodes that it hangs on results.
 #pragma once
 
+#include "held.h"
 #include "view_replay.h"
 #include "reading.h"
 #include "sizes.h"
@@ -63,6 +64,7 @@ struct Facts {
   std::vector<Spent> spent;
   std::vector<Replayed> replayed;
   std::vector<c10::Device> draws;  // whose generators the forward draws from
+  Owned checks;  // a tuple of functions: whether what a backward relies on still holds of the objects that the call held
 };
 
 // What stands for a saved tensor that is not read: of its sizes, with the memory of one element.
@@ -78,7 +80,7 @@ struct Signature : Facts {
   std::map<std::vector<char>, PyObject*> backwards;  // by which tangents are given; set by the first use
   PyObject* compile_failed = nullptr;
   PyObject* double_backward = nullptr;
-  PyObject* replay = nullptr;  // (inputs, tangents) -> gradients that can be differentiated
+  PyObject* replay = nullptr;  // (inputs, tangents, held) -> gradients that can be differentiated
   std::vector<AliasStep> aliasing;
   size_t slots = 0;  // of the inputs, the results and the views of `aliasing`, in this order
   std::vector<Tangent> tangents;

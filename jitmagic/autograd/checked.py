@@ -20,6 +20,7 @@ import torch
 from ..errors import ASSERTION
 from ..graph.node_meta import tensors_in
 from ..graph.recurrent import RECURRENT
+from .products import prod
 
 __all__ = ["spelled_out"]
 
@@ -170,4 +171,6 @@ _SPELLED: dict[Any, Callable[..., Any]] = {
     torch.Tensor.index_put_: _index_put_in_place,
     torch.index_put_: _index_put_in_place,
     operator.setitem: _set_item,
+    torch.prod: prod,
+    torch.Tensor.prod: prod,
 }

@@ -26,7 +26,11 @@ Behind = Mapping[Any, tuple[int, ...]]
 
 def custom_nodes(results: Sequence[Traced]) -> Behind:
     """The autograd nodes of the program's functions behind the results."""
-    return leading_to(results, lambda node: isinstance(node, BackwardCFunction))
+    return leading_to(results, _is_programs)
+
+
+def _is_programs(node: Any) -> bool:
+    return isinstance(node, BackwardCFunction) and not getattr(node, "is_linear", False)
 
 
 def leading_to(results: Sequence[Traced], wanted: Callable[[Any], bool]) -> Behind:

@@ -190,7 +190,7 @@ def _check_spec(node: Node, spec: Any, value: Any) -> None:
 def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTensors) -> Any:
     args, kwargs = _plug(node.args, env), _plug(node.kwargs, env)
     if isinstance(node.target, FunctionCall):
-        for tensor in args[-1]:  # eager holds it, though nobody looks at its version
+        for tensor in args[3]:  # captured: eager holds it, though nobody looks at its version
             saved.hold(tensor)
     try:
         if node.target is gradients:

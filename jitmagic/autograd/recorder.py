@@ -121,7 +121,7 @@ class Recorder:
         self.table = table
         self.lines: tuple[UserLine, ...] = ()
         self.behind: tuple[int, ...] = ()  # see custom.py
-        self.region: int | None = None  # of what backward computes again, see partition.py
+        self.region: Any = None  # of what backward computes again, see partition.py
         self.constants: dict[str, torch.Tensor] = {}
         self._known: dict[Any, Any] = {}
         self._metas: Metas = {}

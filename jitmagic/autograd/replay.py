@@ -22,11 +22,14 @@ import torch
 from torch.backends import cuda as attention
 from torch.fx import GraphModule, Node
 
-from ..errors import DoubleBackward
+from ..errors import DoubleBackward, OutdatedBackward
 from ..graph.autocast import Autocast, autocast_as, read_autocast
 from ..graph.concrete import Values, spec_at
+from ..graph.nested import nodes_in
 from ..graph.raising import may_raise_on_data
 from ..graph.reach import ancestors
+from ..graph.recomputed import regions_of, run_checkpointed
+from ..graph.regions import FunctionCall, calls_in, holding
 from ..spec import TensorSpec
 from ..symbols.size import hint_of
 from .nodes import runs_once
@@ -56,14 +59,25 @@ class ReplayInput:
     copied: bool
 
 
-def replay_inputs(partition: Partition) -> tuple[ReplayInput, ...]:
-    """The inputs that what backward reads, and what is drawn on the way, are computed from."""
+def replay_inputs(
+    partition: Partition, graph: GraphModule | None = None
+) -> tuple[ReplayInput, ...]:
+    """The inputs that what backward reads, and what is drawn on the way, are computed from; also
+    what the program's own backwards may read in the torch-level graph.
+    """
     if partition.backward is None:
         return ()
     holders = _placeholders(partition.forward)
-    needed = ancestors(_roots(partition))
+    needed, later = ancestors(_roots(partition)), list[int]()
+    if graph is not None:
+        read = ancestors(_read_by_originals(graph))
+        needed |= {holders[i] for i, node in enumerate(_placeholders(graph)) if node in read}
+        later = _read_twice(graph)
+        if _bytes(holders, later) > _COPIED:  # a write to them before the backward is an error
+            later = []
     # One that is written to is saved as it is then, a replay begins with what it was before.
-    saved = tuple(i for i in partition.saved_inputs if i not in partition.mutated_inputs)
+    changing = {*partition.mutated_inputs, *later}
+    saved = tuple(i for i in partition.saved_inputs if i not in changing)
     apart = [i for i, node in enumerate(holders) if node in needed and i not in saved]
     written = [i for i in apart if i in partition.mutated_inputs]
     passing = [i for i in apart if i not in written and not _is_held(_spec(holders[i]))]
@@ -72,11 +86,37 @@ def replay_inputs(partition: Partition) -> tuple[ReplayInput, ...]:
         large.update(passing)
     if _bytes(holders, written) > _COPIED:
         large.update(written)
-    copied = {*written, *(passing if _bytes(holders, passing) <= _COPIED else ())}
+    copied = {*written, *later, *(passing if _bytes(holders, passing) <= _COPIED else ())}
     places = {i: n for n, i in enumerate(partition.saved_inputs) if i in saved}
     return tuple(
         ReplayInput(i, places.get(i, -1), i in large, i in copied) for i in sorted((*saved, *apart))
     )
+
+
+def _read_by_originals(graph: GraphModule) -> list[Node]:
+    """What autograd functions have saved or left on `ctx`, and what enters a region that is
+    computed again."""
+    calls = [node for node, call in calls_in(graph) if call.original is not None]
+    left = [node for call in calls for node in nodes_in((call.args[2], call.args[4]))]
+    return left + [node for node in graph.graph.nodes if "enters" in node.meta]
+
+
+def _read_twice(graph: GraphModule) -> list[int]:
+    """The inputs that a forward reads and the backward of an autograd function as well, which did
+    not save them: it reads them as they are then.
+    """
+    found = []
+    for place, node in enumerate(_placeholders(graph)):
+        calls = [user for user in node.users if isinstance(user.target, FunctionCall)]
+        captured = [call for call in calls if node in nodes_in(call.args[3])]
+        if captured and not all(_is_later(node, user) for user in node.users):
+            found.append(place)
+    return found
+
+
+def _is_later(node: Node, user: Node) -> bool:
+    """Whether the user is the call of an autograd function that computes nothing from the node."""
+    return isinstance(user.target, FunctionCall) and node not in nodes_in(user.args[1:3])
 
 
 def _is_held(spec: TensorSpec) -> bool:
@@ -103,13 +143,17 @@ class Replay:
         self,
         graph: GraphModule | None,
         partition: Partition,
-        tell: Callable[[], None] | None = None,
+        tell: Callable[[bool], None] | None = None,
+        like: GraphModule | None = None,
     ) -> None:
-        """Made in the modes that the graph was traced in. `tell` is called before each replay."""
+        """Made in the modes that the graph was traced in. `tell` is called before each
+        replay: whether it is one because what the backward relies on has changed.
+        `like`: the same graph at other sizes, where there is none yet.
+        """
         self._graph: Callable[[], GraphModule | None] = lambda: graph
         self._values: Values = {}  # of the symbols of its sizes
         self._tell = tell
-        self._needed = tuple(replay_inputs(partition))
+        self._needed = replay_inputs(partition, graph if like is None else like)
         self._inputs = tuple(_spec(node) for node in _placeholders(partition.forward))
         self._results = _results(partition)
         self._grad_inputs = partition.grad_inputs
@@ -121,14 +165,17 @@ class Replay:
         made._values, made._graph = values, graph
         return made
 
-    def __call__(self, values: Tensors, tangents: Tensors) -> Tensors:
+    def __call__(
+        self, values: Tensors, tangents: Tensors, held: tuple[Any, ...] | None = None
+    ) -> Tensors:
+        """`held`: of the call, where autograd functions run the backward that the program wrote."""
         differentiable = torch.is_grad_enabled()
         if self._tell is not None:
-            self._tell()
+            self._tell(held is not None)
         with torch.enable_grad():
-            inputs = self._take(values)
+            inputs = self._take(values, held is not None)
         with_tangents = [n for n, tangent in enumerate(tangents) if tangent is not None]
-        outputs = self._run(inputs)
+        outputs = self._run(inputs, held)
         results = [self._result(outputs, n) for n in with_tangents]
         # What torch.autograd.grad calls, which imports sympy first (0.3 s).
         gradients: Tensors = torch.autograd.Variable._execution_engine.run_backward(
@@ -142,11 +189,15 @@ class Replay:
         )
         return gradients
 
-    def _take(self, values: Tensors) -> list[torch.Tensor]:
+    def _take(self, values: Tensors, is_outdated: bool) -> list[torch.Tensor]:
         """The graph's inputs. Each is a tensor of its own, so that a gradient for it has nothing of
         what flows to it through another input that was computed from it.
         """
-        lost = [needed for needed, value in zip(self._needed, values, strict=True) if value is None]
+        spare = self._read_later() if is_outdated else set[int]()
+        pairs = zip(self._needed, values, strict=True)
+        lost = [needed for needed, value in pairs if value is None and needed.index not in spare]
+        if lost and is_outdated:
+            raise OutdatedBackward(len(lost))
         if lost:
             size = sum(hint_of(self._inputs[needed.index].nbytes) for needed in lost)
             raise DoubleBackward(
@@ -163,12 +214,26 @@ class Replay:
             for i, spec in enumerate(self._inputs)
         ]
 
-    def _run(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def _read_later(self) -> set[int]:
+        """The inputs that no call but the backwards of autograd functions reads: those have them
+        from what the call holds, as they are now.
+        """
+        graph = self._graph()
+        holders = [] if graph is None else _placeholders(graph)
+        return {i for i, node in enumerate(holders) if all(_is_later(node, u) for u in node.users)}
+
+    def _run(
+        self, inputs: Sequence[torch.Tensor], held: tuple[Any, ...] | None
+    ) -> Sequence[torch.Tensor]:
         graph = self._graph()
         if graph is None:
             raise DoubleBackward("its graph is not known")
-        with self._modes.again():
-            outputs: Sequence[torch.Tensor] = graph.forward(*inputs)
+        with self._modes.again(), holding(held, outdated=True):
+            outputs: Sequence[torch.Tensor]
+            if held is not None and regions_of(graph):
+                outputs = run_checkpointed(graph, inputs, held)
+            else:
+                outputs = graph.forward(*inputs)
         return outputs
 
     def _result(self, outputs: Sequence[torch.Tensor], tangent: int) -> torch.Tensor:

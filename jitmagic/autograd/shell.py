@@ -21,6 +21,8 @@ from torch.fx import GraphModule
 
 from ..errors import CompileFailed, DoubleBackward
 from ..extension import runtime_module
+from ..graph.recomputed import regions_of
+from ..graph.regions import calls_in
 from ..spec import TensorSpec, has_loose_strides
 from ..symbols.compiled import SizeCode
 from ..symbols.expr import Expr
@@ -51,7 +53,7 @@ def make_callable(
     forward: Executable,
     backward: Once | Callable[[GraphModule], Executable] | None = None,
     source: GraphModule | None = None,
-    tell: Callable[[], None] | None = None,
+    tell: Callable[[bool], None] | None = None,
 ) -> Executable:
     """`backward` makes the executable of a backward graph; None: torch interprets it. `source`: the
     torch-level graph, for backwards that are differentiated; `tell` is called when there is one.
@@ -60,7 +62,7 @@ def make_callable(
         return forward
     if not isinstance(backward, Once):
         backward = Once.of(backward or interpreted, partition)
-    signature = _signature(partition)
+    signature = _signature(partition, source)
     run = forward if _computes(partition) else None
     return _function(run, backward, Replay(source, partition, tell), signature)
 
@@ -83,16 +85,20 @@ def _needs_nothing(partition: Partition) -> bool:
 class SizedShell:
     """`make_callable` of a partition with Sizes, once for all values of their symbols."""
 
-    __slots__ = ("_computes", "_needs_nothing", "_partition", "_replay", "_symbols")
+    __slots__ = ("_computes", "_graph", "_needs_nothing", "_partition", "_replay", "_symbols")
 
     def __init__(
-        self, partition: Partition, symbols: Sequence[Symbol], tell: Callable[[], None]
+        self,
+        partition: Partition,
+        symbols: Sequence[Symbol],
+        graph: GraphModule,
+        tell: Callable[[bool], None],
     ) -> None:
-        """`symbols`: in the order of their values."""
+        """`symbols`: in the order of their values; `graph`: the torch-level one."""
         self._needs_nothing = _needs_nothing(partition)
         self._partition, self._symbols = partition, tuple(symbols)
-        self._computes = _computes(partition)
-        self._replay = Replay(None, partition, tell)
+        self._computes, self._graph = _computes(partition), graph
+        self._replay = Replay(None, partition, tell, graph)
 
     def template(
         self,
@@ -108,7 +114,7 @@ class SizedShell:
             return forward
         code = SizeCode(len(self._symbols))
         code.name(self._symbols)
-        signature = _numbers(self._partition)
+        signature = _numbers(self._partition, self._graph)
         absent = _stand_ins(_left_out(self._partition))
         sized = code.part((signature["tangents"], signature["aliasing"], absent))
 
@@ -163,12 +169,12 @@ class Once:
             return self._made[missing]
 
 
-def _signature(partition: Partition) -> dict[str, Any]:
-    return {**_numbers(partition), "absent": _stand_ins(_left_out(partition))}
+def _signature(partition: Partition, graph: GraphModule | None) -> dict[str, Any]:
+    return {**_numbers(partition, graph), "absent": _stand_ins(_left_out(partition))}
 
 
-def _numbers(partition: Partition) -> dict[str, Any]:
-    """The Partition as tuples of integers, or of Sizes."""
+def _numbers(partition: Partition, graph: GraphModule | None) -> dict[str, Any]:
+    """The Partition as tuples of integers, or of Sizes; and what its backward has to check."""
     nodes = partition.forward.graph.nodes
     inputs = sum(node.op == "placeholder" for node in nodes)
     layouts = [node.meta["spec"] for node in tangent_nodes(partition)]
@@ -189,10 +195,19 @@ def _numbers(partition: Partition) -> dict[str, Any]:
         "reach": partition.reach,
         "spent": spent_parts(partition),
         "replayed": tuple(
-            (n.index, n.saved, int(n.large), int(n.copied)) for n in replay_inputs(partition)
+            (n.index, n.saved, int(n.large), int(n.copied)) for n in replay_inputs(partition, graph)
         ),
+        "checks": _checks(graph),
         "draws": drawn_from(partition),
     }
+
+
+def _checks(graph: GraphModule | None) -> tuple[Callable[..., bool], ...]:
+    """Whether what the backwards of autograd functions rely on holds."""
+    if graph is None:
+        return ()
+    later = (*(call.original for _, call in calls_in(graph)), *regions_of(graph))
+    return tuple(one.holds for one in later if one is not None and one.holds is not None)
 
 
 def _left_out(partition: Partition) -> list[TensorSpec]:

@@ -68,6 +68,8 @@ def under_mode() -> Eager | None:
     state = read_state()
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return Eager("it is called under a function transform or forward-mode differentiation")
+    if _frame.packs():
+        return Eager("hooks of saved tensors are active, which see and may change what eager saves")
     if not (state.function_modes or state.dispatch_modes):
         return None
     return Eager("a torch function mode or dispatch mode is active")

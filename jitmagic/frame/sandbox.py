@@ -124,7 +124,10 @@ def _kept() -> Iterator[None]:
 @contextmanager
 def _hooks_set_aside() -> Iterator[None]:
     taken: list[Hooks] = []
+    refused = _autograd._saved_tensors_hooks_get_disabled_error_message()
     try:
+        if refused is not None:  # a compile has hooks of its own
+            _autograd._saved_tensors_hooks_enable()
         while (hooks := _autograd._top_saved_tensors_default_hooks(True)) is not None:
             taken.append(hooks)
             _autograd._pop_saved_tensors_default_hooks()
@@ -132,6 +135,8 @@ def _hooks_set_aside() -> Iterator[None]:
     finally:
         for pack, unpack in reversed(taken):
             _autograd._push_saved_tensors_default_hooks(pack, unpack)
+        if refused is not None:
+            _autograd._saved_tensors_hooks_disable(refused, False)
 
 
 @contextmanager

@@ -226,20 +226,21 @@ class GraphBuilder:
         call: FunctionCall,
         args: tuple[tuple[Node | None, ...], ...],
         lines: tuple[UserLine, ...],
-        follow: Callable[[], tuple[Node, ...]],
+        follow: Callable[[], tuple[tuple[Node, ...], tuple[Any, ...]]],
     ) -> tuple[Node | None, ...]:
         """Record a call of an autograd function on (inputs, what its forward made, saved tensors).
 
-        `follow` gives the call its backward, once the tensors have their new history, and says what
-        that captures. What was made has a new node from here on.
+        `follow` gives the call its backward, once the tensors have their new history; it returns
+        what that captures and what is left on `ctx`. What was made has a new node from here on.
         """
         values = map_nodes(args, _value)
         held: list[torch.Tensor] = []
         outcome = run_on_history(call, (*values, held), self.grad_enabled, self.sizes)
-        captured = follow()
+        captured, left = follow()
         held += map(_value, captured)
         self._emit_modes((self.grad_enabled, self.autocast), lines)
-        node = self.graph.call_function(call, (*args, captured))
+        left = self.sizes.in_call(call, left, lines, self.step())
+        node = self.graph.call_function(call, (*args, captured, left))
         self.root.work += 1
         specs = tuple(
             None if value is None or source is None else spec_on(value, device_of(source))

@@ -246,8 +246,9 @@ class _Replay:
         if node.target == "requires_grad_":
             return self.builder.require_grad(args[0], lines)
         if isinstance(node.target, FunctionCall):
-            *groups, captured = args
-            return self.builder.call_function(node.target, tuple(groups), lines, lambda: captured)
+            *groups, captured, left = args
+            follow = lambda: (captured, left)  # noqa: E731
+            return self.builder.call_function(node.target, tuple(groups), lines, follow)
         if node.target is gradients:
             return self.builder.differentiate(args, lines)
         if is_transform(node.target):

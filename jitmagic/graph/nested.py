@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from .node_meta import is_number, tensors_in
 
-__all__ = ["map_nodes", "map_tensors", "rebuilt", "tensor_nodes_in"]
+__all__ = ["map_nodes", "map_tensors", "nodes_in", "rebuilt", "tensor_nodes_in"]
 
 
 def nodes_in(value: Any) -> list[Node]:

@@ -6,21 +6,23 @@ the graph, under no_grad, and the node makes their results the outputs of an aut
 backward is the region. Run on tensors of any kind (real, meta, traced) it is a call of `apply` of a
 real autograd function, so that versions, views, zeros for missing gradients, checks and second
 derivatives are torch's own. Its results are the tensors that it was given; only their history is
-new.
+new. `Original` is the backward that the program wrote. It runs where the facts of Python's state
+that the region was traced under do not hold when the backward runs.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
-__all__ = ["FunctionCall", "Region", "back_to_entry_mode"]
+__all__ = ["FunctionCall", "Original", "Region", "back_to_entry_mode", "calls_in", "holding"]
 
 Tensors = Sequence[torch.Tensor | None]
 
@@ -52,6 +54,8 @@ class _Entered(threading.local):
 
     def __init__(self) -> None:
         self.modes: list[bool] = []
+        self.held: tuple[Any, ...] | None = None  # by the call that runs op by op
+        self.outdated = False
 
 
 _ENTERED = _Entered()
@@ -62,6 +66,64 @@ def back_to_entry_mode() -> None:
     torch._C._set_grad_enabled(_ENTERED.modes[-1])
 
 
+@contextmanager
+def holding(held: tuple[Any, ...] | None, outdated: bool = False) -> Iterator[None]:
+    """A block that runs a graph op by op for a call that holds these objects. `outdated`: facts
+    about them are known not to hold.
+    """
+    before = _ENTERED.held, _ENTERED.outdated
+    _ENTERED.held, _ENTERED.outdated = held, outdated
+    try:
+        yield
+    finally:
+        _ENTERED.held, _ENTERED.outdated = before
+
+
+@dataclass(slots=True)
+class Original:
+    """The backward that the program wrote. `make` gives its class and the attributes of `ctx`, from
+    the tensors and numbers that the forward left there and the objects that the call holds.
+    `guards` are what the region relies on; `holds` checks them, once they are lowered.
+    """
+
+    make: Callable[[Sequence[Any], tuple[Any, ...]], tuple[Any, dict[str, Any]]]
+    guards: tuple[Any, ...]
+    holds: Callable[[tuple[Any, ...]], bool] | None = None
+
+    def is_wanted(self, ctx: Any) -> bool:
+        """Whether the region does not say what the backward is now."""
+        if ctx.held is None or self.holds is None:
+            return False
+        return bool(ctx.outdated or not self.holds(ctx.held))
+
+    def run(self, ctx: Any, gradients: Tensors) -> tuple[Any, ...]:
+        """The gradients, one for each of the call's inputs."""
+        function, attributes = self.make(ctx.left, ctx.held)
+        base = torch.autograd.Function
+        is_vjp = function.vjp is not base.vjp  # type: ignore[attr-defined]
+        backward = function.vjp if is_vjp else function.backward
+        answer = backward(_Context(ctx, attributes), *gradients)
+        made: tuple[Any, ...] = answer if isinstance(answer, tuple) else (answer,)
+        return made[: len(ctx.needs_input_grad) - 1]
+
+
+class _Context:
+    """`ctx` as the program's backward sees it; `real` is the one of the FunctionCall, which has a
+    further argument.
+    """
+
+    def __init__(self, real: Any, attributes: Mapping[str, Any]) -> None:
+        vars(self).update(attributes, _real=real)
+
+    @property
+    def needs_input_grad(self) -> tuple[bool, ...]:
+        needs: tuple[bool, ...] = self._real.needs_input_grad
+        return needs[:-1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
 @dataclass(frozen=True, slots=True)
 class _Held:
     """What a call has besides its inputs; to autograd it is no tensor."""
@@ -69,13 +131,15 @@ class _Held:
     made: Tensors
     saved: Tensors
     captured: Sequence[torch.Tensor]
+    left: Sequence[Any]
 
 
 class FunctionCall:
     """What node.target is for a call of an autograd function of the program's.
 
     `dirty`: places among the inputs, `constant`: places among the results that were marked as not
-    differentiable. `backward` is None until it is known, and where nothing requires grad.
+    differentiable. `backward` is None until it is known, and where nothing requires grad; so is
+    `original`.
     """
 
     __module__ = __name__
@@ -93,6 +157,7 @@ class FunctionCall:
         self.dirty, self.constant = tuple(dirty), tuple(constant)
         self.materialize, self.once = materialize, once
         self.backward: Region | None = None
+        self.original: Original | None = None
         backwards: Callable[..., Any] = (
             once_differentiable(self._backward) if once else self._backward
         )
@@ -100,11 +165,18 @@ class FunctionCall:
         self._function: Any = type(name, (torch.autograd.Function,), parts)
 
     def __call__(
-        self, inputs: Tensors, made: Tensors, saved: Tensors, captured: Sequence[torch.Tensor]
+        self,
+        inputs: Tensors,
+        made: Tensors,
+        saved: Tensors,
+        captured: Sequence[torch.Tensor],
+        left: Sequence[Any] = (),
     ) -> tuple[torch.Tensor | None, ...]:
-        """Only `inputs` are what the autograd node has edges to."""
+        """Only `inputs` are what the autograd node has edges to. `left`: tensors and numbers among
+        the attributes of `ctx`.
+        """
         outputs: tuple[torch.Tensor | None, ...] = self._function.apply(
-            *inputs, _Held(made, saved, captured)
+            *inputs, _Held(made, saved, captured, left)
         )
         return outputs
 
@@ -116,13 +188,23 @@ class FunctionCall:
         if self.constant:
             ctx.mark_non_differentiable(*(held.made[place] for place in self.constant))
         ctx.save_for_backward(*held.saved)
-        ctx.captured = held.captured
+        ctx.captured, ctx.left = held.captured, held.left
+        ctx.held, ctx.outdated = _ENTERED.held, _ENTERED.outdated
         return tuple(held.made)
 
     def _backward(self, ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
         assert self.backward is not None
+        if (original := self.original) is not None and original.is_wanted(ctx):
+            return (*original.run(ctx, gradients), None)
         groups = {"gradient": gradients, "saved": ctx.saved_tensors, "captured": ctx.captured}
         return (*self.backward.run(groups), None)
 
     def __repr__(self) -> str:
         return self.__name__
+
+
+def calls_in(graph: GraphModule) -> Iterator[tuple[Node, FunctionCall]]:
+    """The calls of autograd functions in a graph, with their nodes."""
+    for node in graph.graph.nodes:
+        if isinstance(node.target, FunctionCall):
+            yield node, node.target

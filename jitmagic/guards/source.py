@@ -7,6 +7,8 @@ out of instance dictionaries and tuples, never through `__getattr__` or properti
 
     Source = Argument(index, name)           i-th value handed to the dispatcher: arguments, then
                                              cells
+           | Held(index, name)               i-th object that a call holds for its backwards; a
+                                             root of what those rely on (trace/backward_facts.py)
            | Global(name) | Builtin(name)    the frame's f_globals / f_builtins
            | ImportedModule(name)            sys.modules[name] (import statements inside functions)
            | CellContents(base)              what a closure cell holds
@@ -59,6 +61,7 @@ __all__ = [
     "FunctionPart",
     "Global",
     "Gradient",
+    "Held",
     "ImportedModule",
     "InstanceDict",
     "IntOf",
@@ -93,6 +96,11 @@ class Argument(Source):
 
     index: int
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Argument):
+    """An object that a call keeps for its backwards: what `ctx` leads to."""
 
 
 @dataclass(frozen=True, slots=True)

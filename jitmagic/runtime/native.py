@@ -45,6 +45,7 @@ __all__ = [
     "by_sizes",
     "called",
     "executable_template",
+    "holding",
     "lower_plan",
     "make_executable",
     "slot_count",
@@ -144,6 +145,13 @@ def executable_template(
 def with_numbers(run: Executable, positions: tuple[int, ...]) -> Executable:
     """`run` with the Python floats at these positions handed on as 0-dim float64 tensors."""
     return runtime_module().WithNumbers(run, positions)  # type: ignore[no-any-return]
+
+
+def holding(run: Executable, inputs: int) -> Executable:
+    """`run` called with so many arguments; what follows them is kept by its autograd nodes, for the
+    checks of what their backwards rely on.
+    """
+    return runtime_module().Holding(run, (inputs,))  # type: ignore[no-any-return]
 
 
 def undoing(

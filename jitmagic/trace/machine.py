@@ -21,7 +21,7 @@ from ..budget import OutOfTime
 from ..bytecode.snapshot import FrameSnapshot
 from ..errors import UserLine
 from ..graph.builder import GraphBuilder
-from ..guards.guard import AutocastRest, Guard, IdentityIs, SameObject, TypeIs
+from ..guards.guard import AutocastRest, Guard
 from ..guards.source import Argument, Source
 from ..guards.state import read_autocast_rest, read_state
 from ..options import Options
@@ -43,6 +43,7 @@ from .dead_calls import check_dead_calls
 from .effects import EffectLog, ExitBuilder, TooManyRecipes, distinct_objects
 from .graph_notes import GraphNotes
 from .input_memory import check_histories
+from .knowledge import Knowledge, reached_again
 from .mortals import check_held, held_names, lets_callee_hold
 from .opcodes.registry import Returned, Signal, handler_for
 from .plain_loops import Leaving, LoopWatch, check_instruction, effort_of, found_loops
@@ -61,6 +62,7 @@ from .state import Frame, GuardBook, Program, program_of, user_lines
 from .suspended import suspended
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_undecided, with_constants
 from .undo import can_assert
+from .values.backward_facts import BackwardFacts, HeldObjects, forget_facts
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
 from .values.binding import bind_arguments
 from .values.classes import ClassValue, class_value
@@ -160,16 +162,11 @@ class Machine:
         self.frames: list[Frame] = []
         self.stop = stop
         self._programs = programs
-        self.guards = GuardBook()
-        # By id. The objects are held with their values: an id is unique only among living ones.
-        self._memo: dict[int, tuple[object, Value]] = {}
-        self._classes: dict[type, ClassValue] = {}
-        self._globals: dict[int, GlobalsValue] = {}
+        self.known = Knowledge()
         self._generators: list[GeneratorValue] = []
-        self._keys: dict[int, Value] = {}  # what is a key by its identity
         self.owners, self.literals = dict[int, Value](), dict[int, Value]()  # by id
-        self._found: list[tuple[Lazy, Source]] = []  # attributes and names that were there
         self._hooks: list[Callable[[Builder], None]] = []
+        self.later: BackwardFacts | None = None  # of what runs later and is being followed
         self._steps = 0
         self._step_mark = 0  # how many guards there were when the root's instruction began
         self.instructions = 0
@@ -211,6 +208,7 @@ class Machine:
         """Let go of everything: what the user's call was given does not wait for the collector."""
         for generator in self._generators:
             del generator.resume, generator.must_close  # closures over the generator itself
+        forget_facts(self.notes)
         self.symbols.forget()
         vars(self).clear()
 
@@ -254,12 +252,10 @@ class Machine:
         except TooManyRecipes as long:  # calls that meet all that this one met are left to eager
             because = tuple(self.guards.since(0))
             raise Restart(Stop(1, long.reason, self.root.line(), because)) from None
-        for found, source in self._found:
-            if found.real is None:  # that it is there may be all that the program asked
-                self.guard(TypeIs(source, type(found.obj)))
-        seen = [value for _, value in self._memo.values()]
+        self.guard(*self.known.unread())
+        seen = [value for _, value in self.known.memo.values()]
         distinct_objects(self, list(self.effects.mutated.values()), seen)
-        distinct_objects(self, list(self._keys.values()), list(self._keys.values()))
+        distinct_objects(self, list(self.known.keys.values()), list(self.known.keys.values()))
         because = self.stop.because if self.stop and isinstance(exit_, Break) else ()
         self.guard(*because)
         name = self.snapshot.name
@@ -268,7 +264,8 @@ class Machine:
         guards = self.guards.finish(self.entry_state)
         constants = (*self.symbols.constants.values(), *self.symbols.counted())
         rest = self.instructions, self.graph.written(), because, constants, self.effects.lock
-        rest = *rest, draws, casts, *found_loops(self, isinstance(exit_, Break))
+        held = tuple(self.notes.of(HeldObjects))
+        rest = *rest, draws, casts, held, *found_loops(self, isinstance(exit_, Break))
         trace = Trace(name, graph, inputs, guards, effects, exit_, *rest)
         # An assertion that fails hands the call to eager, which runs the frame from its start.
         if self.graph.assertions and not can_assert(trace.inputs[n].spec for n in trace.mutated):
@@ -379,15 +376,20 @@ class Machine:
         return self.notes.graph
 
     @property
+    def guards(self) -> GuardBook:
+        return self.known.book
+
+    @property
     def step(self) -> int:
         return self._steps
 
     def guard(self, *guards: Guard) -> None:
         for guard in guards:
-            self.guards.add(guard, self.where)
+            book = self.known.book if self.later is None else self.later.book_for(guard)
+            book.add(guard, self.where)
 
     def relies_on(self, guard: Guard) -> bool:
-        return guard in self.guards
+        return guard in self.known.book
 
     def where(self) -> UserLine:
         return next(user_lines(self.frames or [self.root]))
@@ -396,38 +398,29 @@ class Machine:
         return tuple(user_lines(self.frames or [self.root]))
 
     def wrap(self, obj: object, source: Source, make: Wrapper = wrap_object) -> Value:
+        if self.later is not None and (tensor := self.later.tensor(obj, source)) is not None:
+            return tensor
         kind = type(obj)
         if kind in ATOMS:  # by value: whether two equal ints are one object must not be guarded
             return wrap_object(self, obj, source)
-        known = self._memo.get(id(obj))
+        known = self.known.memo.get(id(obj))
         if known is not None:
             if make is wrap_object:
                 known[1].observe(self)
-            return self._reached_again(obj, known[1], source)
+            return reached_again(self, obj, known[1], source)
         value = make(self, obj, source)
-        self._memo[id(obj)] = obj, value
-        return value
-
-    def _reached_again(self, obj: object, value: Value, source: Source) -> Value:
-        """One object, two paths: they have to go on leading to one object. Functions and classes
-        are the same in every call; tensors and lists are others each time, so that only that the
-        paths meet can be guarded.
-        """
-        if value.by_identity:
-            self.guard(IdentityIs(source, obj))
-        elif value.source is not None and value.source != source:
-            self.guard(SameObject(value.source, source))
+        self.known.memo[id(obj)] = obj, value
         return value
 
     def lazy(self, obj: object, source: Source, *, certain: bool = True) -> Value:
         value = Lazy(obj, source, certain)
         if not certain:
-            self._found.append((value, source))
+            self.known.found.append((value, source))
         return value
 
     def keep_apart(self, value: Value) -> None:
         if value.source is not None:
-            self._keys[id(value)] = value
+            self.known.keys[id(value)] = value
 
     def constant(self, obj: object) -> Value:
         return fresh_value(self, obj)
@@ -439,8 +432,8 @@ class Machine:
         return ObservedError(exception)
 
     def class_of(self, kind: type, source: Source | None) -> ClassValue:
-        if (cls := self._classes.get(kind)) is None:
-            cls = self._classes[kind] = class_value(kind, source)
+        if (cls := self.known.classes.get(kind)) is None:
+            cls = self.known.classes[kind] = class_value(kind, source)
         if cls.source is None:  # named by the tracer first, read by the program now
             cls.source = source
         return cls
@@ -448,9 +441,10 @@ class Machine:
     def globals_of(
         self, namespace: dict[str, object], make: Callable[[], GlobalsValue]
     ) -> GlobalsValue:
-        if id(namespace) not in self._globals:
-            self._globals[id(namespace)] = make()
-        return self._globals[id(namespace)]
+        if id(namespace) not in self.known.globals:
+            self.known.globals[id(namespace)] = make()
+        names: GlobalsValue = self.known.globals[id(namespace)]
+        return names
 
     def rely_on_autocast(self) -> AutocastRest:
         rest = read_autocast_rest()

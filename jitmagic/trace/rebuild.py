@@ -198,7 +198,8 @@ def _drawn(index: int) -> str:
 def run_graph(writer: Writer, trace: Trace, graph: Callable[..., Any] | None) -> None:
     if graph is None:
         return
-    inputs = [_load_source(entry.source, writer) for entry in trace.inputs]
+    sources = (*(entry.source for entry in trace.inputs), *trace.held)
+    inputs = [_load_source(source, writer) for source in sources]
     writer.put(build.push_callable_then(build.load_const(graph), *inputs), build.store_fast(_GRAPH))
 
 

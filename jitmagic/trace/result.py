@@ -375,6 +375,7 @@ class Trace:
     lock: Any = None  # held while the graph runs and the effects are done
     draws: tuple[Draw, ...] = ()
     casts: tuple[Recipe, ...] = ()  # leaves of which autocast keeps a cast behind the call
+    held: tuple[Source, ...] = ()  # objects whose state the backward of an autograd function reads
     plain_loops: frozenset[int] = frozenset()  # heads of loops that are left to Python as a whole
     plain_callees: tuple[CodeType, ...] = ()  # functions that run for long and record nothing
     idle_loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)

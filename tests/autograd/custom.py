@@ -181,7 +181,7 @@ class Once(Function):
 
 
 class Product(Function):
-    """setup_context, defaults, names, a result on ctx that is not saved."""
+    """setup_context, defaults, names, a tensor on ctx that is not saved."""
 
     @staticmethod
     def forward(x, y, scale=2.0):
@@ -191,7 +191,7 @@ class Product(Function):
     def setup_context(ctx, inputs, output):
         x, y, ctx.scale = inputs
         ctx.save_for_backward(x, y)
-        ctx.output = output
+        ctx.output = output + 1
 
     @staticmethod
     def vjp(ctx, g):

@@ -19,12 +19,13 @@ from torch.fx import Node
 
 from ...graph.node_meta import device_of, spec_on
 from ...graph.propagate import EagerRaises
-from ...graph.regions import FunctionCall, Region
+from ...graph.regions import FunctionCall, Original, Region
 from ...spec import TensorSpec
 from ..breaks import BackwardRefused, GraphBreak, RefusedTorchCall, TorchCallFailed
 from ..effects import EffectLog
 from ..input_memory import check_written_inputs
 from ..region import RegionBuilder
+from ..values.backward_facts import BackwardFacts
 from ..values.base import Args, Kwargs, Machine, ObservedError, Value
 from ..values.binding import bind_arguments
 from ..values.class_facts import NOTHING, guard_attribute
@@ -33,6 +34,7 @@ from ..values.constants import ConstantValue
 from ..values.contexts import set_grad_mode
 from ..values.function_context import FunctionContext
 from ..values.functions import CellValue, FunctionValue
+from ..values.remade import Remaker
 from ..values.sequences import TupleValue
 from ..values.tensor import TensorValue, lift
 from .registry import handles
@@ -182,7 +184,7 @@ class _Call:
         if self.two_parts and {*nodes} & {*self.inputs} & {*given[2]} - {None}:
             raise _refused(self.name, "it returns an input that it saves")
         constant = [n for n in marked["mark_non_differentiable"] if n in nodes]
-        backward, once = self._backward() if differentiates else (None, False)
+        _, once = self._backward(self.cls) if differentiates else (None, False)
         call = FunctionCall(
             self.name,
             dirty=[self.inputs.index(node) for node in marked["mark_dirty"]],
@@ -191,11 +193,8 @@ class _Call:
             once=once,
         )
 
-        def follow() -> tuple[Node, ...]:
-            if backward is None:
-                return ()
-            call.backward, captured = self._follow(backward, nodes)
-            return captured
+        def follow() -> tuple[tuple[Node, ...], tuple[Any, ...]]:
+            return self._follow(call, nodes) if differentiates else ((), ())
 
         try:
             made = graph.call_function(call, given, machine.lines(), follow)
@@ -223,30 +222,47 @@ class _Call:
 
     # -- the backward ----------------------------------------------------------------------------
 
-    def _backward(self) -> tuple[Value, bool]:
+    def _backward(self, cls: ClassValue) -> tuple[Value, bool]:
         """The class's own, and whether its gradients can be differentiated no more."""
         names = ("backward", "vjp")
-        own = [n for n in names if _fact(self.machine, self.cls, n) is not _BASE[n]]
+        own = [n for n in names if _fact(self.machine, cls, n) is not _BASE[n]]
         if len(own) != 1:
             raise _refused(self.name, "it has no backward, or two")
-        return _without_once(
-            self.machine, self.cls.get_attr(self.machine, own[0]).realize(self.machine)
-        )
+        return _without_once(self.machine, cls.get_attr(self.machine, own[0]).realize(self.machine))
 
     def _follow(
-        self, backward: Value, made: Sequence[Node | None]
+        self, call: FunctionCall, made: Sequence[Node | None]
+    ) -> tuple[tuple[Node, ...], tuple[Any, ...]]:
+        """Give the call its backward. What that captures, and what is left on `ctx`."""
+        if self.machine.later is not None:  # within the backward of another, at the time of that
+            call.backward, captured = self._region(made, self.cls)
+            return captured, ()
+        facts = BackwardFacts(self.machine, self.name)
+        with facts.followed():
+            cls = facts.anew(self.cls).realize(self.machine)
+            assert isinstance(cls, ClassValue)
+            self.context.anew = facts.anew
+            call.backward, captured = self._region(made, cls)
+            facts.check_copies()
+            remaker = Remaker(self.machine, facts)
+            make, left = remaker.original(self.cls, self.context.attributes)
+        call.original = Original(make, facts.guards)
+        return captured, left
+
+    def _region(
+        self, made: Sequence[Node | None], cls: ClassValue
     ) -> tuple[Region, tuple[Node, ...]]:
         """The backward as a region, and what it captured."""
         machine, outer = self.machine, self.machine.notes
         region = RegionBuilder(outer, self.name)
-        held = self.context.containers(machine)
         effects, machine.effects, machine.notes = machine.effects, EffectLog(), region.notes  # type: ignore[misc]
         try:
             gradients = [self._gradient(region, n, node) for n, node in enumerate(made)]
             self.context.saved = TupleValue(self._saved(region))
+            backward, _ = self._backward(cls)
             answer = backward.call(machine, [self.context, *gradients], {}).realize(machine)
             returned = self._returned(answer)
-            if machine.effects.count or self.context.containers(machine) != held:
+            if machine.effects.count:
                 raise self._unfollowed("it has side effects")
         except ObservedError as error:
             kind = error.error.python_type(machine).__name__

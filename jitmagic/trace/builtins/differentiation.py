@@ -23,6 +23,7 @@ from ...graph.propagate import DataDependent, EagerRaises
 from ...guards.state import anomaly_mode
 from ..breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, UnsupportedArguments
 from ..training_loops import note_gradients
+from ..values.backward_facts import check_read_state
 from ..values.base import Args, Kwargs, Machine, ObservedError, Value
 from ..values.gradients import rely_on_no_hooks, store_gradient
 from ..values.mappings import ViewValue
@@ -71,6 +72,10 @@ def _grad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _run(machine: Machine, name: str, call: tuple[Any, ...]) -> tuple[Node | None, ...]:
+    if check_read_state(machine):
+        raise _refused(
+            "the backward of an autograd function reads what the frame has changed", name
+        )
     lives = machine.notes.live_inputs()
     if any(live.is_inference() for live in lives):  # a compiled graph saves nothing, eager raises
         raise _refused("autograd cannot save an inference tensor", name)

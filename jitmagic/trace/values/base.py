@@ -157,6 +157,8 @@ class Machine(Protocol):
     owners: dict[int, Any]  # whose attributes a TableStore holds, by its id; no cycle of values
     entry_state: StateFacts  # what the entry is guarded with
     frames: list[Any]  # the Python frames being followed, the root first
+    known: Any  # the Knowledge of objects that are looked at
+    later: Any  # the BackwardFacts of what runs later, while that is followed
     autocast: AutocastRest | None  # what the traced code has made of it (builtins/autocast.py)
 
     @property

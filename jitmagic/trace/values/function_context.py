@@ -7,7 +7,7 @@ itself is torch's and exists when the graph runs: it cannot leave the function.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from torch.autograd.function import BackwardCFunction
 
@@ -15,9 +15,7 @@ from ..breaks import GraphBreak, UnsupportedArguments
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
 from .class_facts import NOTHING, attribute_of_class
-from .mappings import DictValue
-from .sequences import ListValue, TupleValue
-from .sets import SetValue
+from .sequences import TupleValue
 from .tensor import TensorValue
 
 __all__ = ["FunctionContext"]
@@ -31,7 +29,7 @@ _MARKS = (
 class FunctionContext(Value):
     """`kind` is the class of the real object, `args` what `apply` was given."""
 
-    __slots__ = ("args", "attributes", "born", "kind", "marked", "materialize", "saved")
+    __slots__ = ("anew", "args", "attributes", "born", "kind", "marked", "materialize", "saved")
 
     def __init__(self, machine: Machine, kind: type, args: Args) -> None:
         super().__init__()
@@ -40,6 +38,7 @@ class FunctionContext(Value):
         self.marked: dict[str, list[Value]] = {name: [] for name in _MARKS}
         self.materialize = True
         self.saved: TupleValue | None = None  # saved_tensors, once the backward is being followed
+        self.anew: Callable[[Value], Value] = lambda value: value  # what a value is in the backward
 
     def python_type(self, machine: Machine) -> type:
         return self.kind
@@ -49,7 +48,8 @@ class FunctionContext(Value):
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name in self.attributes:
-            return self.attributes[name]
+            value = self.attributes[name]
+            return value if self.saved is None else self.anew(value)
         if name in _MARKS and self.saved is None:
             return _Mark(self, name)
         if name == "needs_input_grad":
@@ -85,20 +85,6 @@ class FunctionContext(Value):
                 what = f"an argument of type {arg.describe()}"
                 raise GraphBreak(UnsupportedArguments.of(name=f"ctx.{name}", what=what))
         self.marked[name] = given
-
-    def containers(self, machine: Machine) -> dict[int, tuple[int, ...]]:
-        """What the lists, dictionaries and sets among the attributes hold, by identity."""
-        found: dict[int, tuple[int, ...]] = {}
-        stack = list(self.attributes.values())
-        while stack:
-            value = stack.pop().realize(machine)
-            if id(value) not in found and isinstance(
-                value, ListValue | TupleValue | DictValue | SetValue
-            ):
-                parts = list(value.parts())
-                found[id(value)] = tuple(id(part) for part in parts)
-                stack += parts
-        return found
 
     def recipe(self, builder: Builder) -> Recipe:
         raise Unrestorable("the context of an autograd function", self.born)

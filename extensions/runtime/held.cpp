@@ -1,0 +1,70 @@
+// Holding: a compiled graph that is called with more than its inputs: objects whose state the backward of an autograd
+// function depends on. The autograd nodes made in such a call keep them, as eager's `ctx` does.
+
+#include "held.h"
+
+#include "around.h"
+#include "signature.h"
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/object_ptr.h>
+
+namespace jitmagic {
+namespace {
+
+thread_local PyObject* current = nullptr;
+
+class Current {
+ public:
+  explicit Current(PyObject* held) : before_(std::exchange(current, held)) {}
+  ~Current() { current = before_; }
+  Current(const Current&) = delete;
+
+ private:
+  PyObject* before_;
+};
+
+PyObject* holding_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
+  HANDLE_TH_ERRORS
+  const auto* holding = reinterpret_cast<Around*>(self);
+  const Py_ssize_t inputs = holding->positions->front(), count = PyVectorcall_NARGS(nargsf);
+  if (count < inputs || names) {
+    return PyErr_Format(PyExc_TypeError, "expected %zd inputs and what the call holds", inputs);
+  }
+  THPObjectPtr held(PyTuple_New(count - inputs));
+  if (!held) return nullptr;
+  for (Py_ssize_t i = inputs; i < count; i++) PyTuple_SET_ITEM(held.get(), i - inputs, Py_NewRef(args[i]));
+  const Current now(held.get());
+  return PyObject_Vectorcall(holding->run, args, inputs, nullptr);
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* holding_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  HANDLE_TH_ERRORS
+  PyObject *run, *inputs;
+  if (!PyArg_ParseTuple(args, "OO!:Holding", &run, &PyTuple_Type, &inputs)) return nullptr;
+  if (PyTuple_GET_SIZE(inputs) != 1) return PyErr_Format(PyExc_ValueError, "expected the number of inputs");
+  return reinterpret_cast<PyObject*>(make_around(type, run, inputs, holding_call));
+  END_HANDLE_TH_ERRORS
+}
+
+PyTypeObject holding_type = around_type(
+    "jitmagic._runtime.Holding",
+    "Holding(run, (inputs,)): calls run with so many of its arguments. The autograd nodes that are made keep the rest.",
+    holding_new, sizeof(Around));
+
+}  // namespace
+
+PyObject* held_objects() { return current; }
+
+Owned owned(PyObject* object) {
+  return Owned(Py_NewRef(object), [](PyObject* held) {
+    if (!Py_IsInitialized()) return;
+    const GilGuard gil;
+    Py_DECREF(held);
+  });
+}
+
+bool register_held(PyObject* module) { return PyModule_AddType(module, &holding_type) == 0; }
+
+}  // namespace jitmagic

@@ -1,0 +1,92 @@
+"""Regions of a graph that backward computes again, as torch.utils.checkpoint does.
+
+`Recomputed` is what `meta["checkpoint"]` of each node of such a region is. `Rerun` says how the
+function that the program gave runs again: on the tensors that enter the region, and the objects
+that the call holds. That is done where the function reads Python's state and a fact about it does
+not hold any more when the backward runs: then the graph is run node by node under torch's own
+checkpoint, which compares what both runs have saved, as in eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils import checkpoint
+
+__all__ = ["Recomputed", "Rerun", "regions_of", "run_checkpointed"]
+
+
+@dataclass(slots=True, eq=False)
+class Rerun:
+    """`make` gives the function and its arguments, from the tensors that enter the region (nodes
+    whose `meta["enters"]` has their places) and the objects that the call holds. The last arguments
+    have `names`.
+    """
+
+    make: Callable[[Sequence[Any], tuple[Any, ...]], list[Any]]
+    entering: int
+    names: list[str]
+    guards: tuple[Any, ...]
+    keeps_draws: bool
+    holds: Callable[[tuple[Any, ...]], bool] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Recomputed:
+    """One region; compared by identity."""
+
+    rerun: Rerun | None
+
+
+def regions_of(graph: GraphModule) -> list[Rerun]:
+    """How the regions of a graph run again."""
+    found = dict.fromkeys(node.meta.get("checkpoint") for node in graph.graph.nodes)
+    return [one.rerun for one in found if one is not None and one.rerun is not None]
+
+
+def run_checkpointed(
+    graph: GraphModule, inputs: Sequence[torch.Tensor], held: tuple[Any, ...]
+) -> Any:
+    """The results of a graph whose regions the program's own functions compute again."""
+    return _Run(graph, held).run(*inputs)
+
+
+class _Run(Interpreter):
+    """Node by node: a region is under torch's checkpoint from its first node to its last."""
+
+    def __init__(self, graph: GraphModule, held: tuple[Any, ...]) -> None:
+        super().__init__(graph, garbage_collect_values=False)
+        nodes = list(graph.graph.nodes)
+        self._held = held
+        self._last = {node.meta.get("checkpoint"): node for node in nodes}
+        self._given: dict[tuple[Rerun, int], Any] = {}
+        self._open: tuple[Recomputed, Iterator[None]] | None = None
+
+    def run_node(self, n: Node) -> Any:
+        region = n.meta.get("checkpoint")
+        if region is not None and region.rerun is not None and self._open is None:
+            self._open = region, self._entered(region.rerun)
+        made = super().run_node(n)
+        for rerun, place in n.meta.get("enters", {}).items():
+            self._given[rerun, place] = made
+        if self._open is not None and self._last[self._open[0]] is n:
+            next(self._open[1], None)
+            self._open = None
+        return made
+
+    def _entered(self, rerun: Rerun) -> Iterator[None]:
+        given = [self._given[rerun, place] for place in range(rerun.entering)]
+        function, *args = rerun.make(given, self._held)
+        count = len(args) - len(rerun.names)
+        named = dict(zip(rerun.names, args[count:], strict=True))
+        # checkpoint() runs this generator to its yield, then the function, then the rest.
+        generator: Iterator[None] = checkpoint._checkpoint_without_reentrant_generator(
+            function, rerun.keeps_draws, checkpoint.noop_context_fn, "default", False, True,
+            *args[:count], **named,
+        )  # fmt: skip
+        next(generator)
+        return generator
