@@ -21,6 +21,7 @@ from .frame.dynamic import declared_numbers, dynamic_dims, is_argument, marked_s
 from .frame.handle import Handle
 from .frame.skip import is_library_file
 from .graph.node_meta import lines_of
+from .guards.guard import Guard
 from .guards.read import read_source
 from .guards.source import Source
 from .symbols.interval import INT64, Interval
@@ -152,37 +153,43 @@ def _trace_loops(
     dynamic = dims and DynamicDims(dims, earlier)
     items = items_of_round(flat, (*snapshot.args, *snapshot.cells))
     numbers = varying if not items else items | (varying or frozenset())
-    traced = trace(snapshot, options, stop, numbers, dynamic, *_known(handle))
+    known = partial(_known, handle)
+    traced = trace(snapshot, options, stop, numbers, dynamic, *known())
     note_plain(flat, traced.plain_loops)
     handle.family.leave_alone(traced.plain_callees)
     if any(constant.origin in items for constant in traced.specialized):
         unroll(flat)
-        traced = trace(snapshot, options, stop, varying, dynamic, *_known(handle))
+        traced = trace(snapshot, options, stop, varying, dynamic, *known())
     run = partial(trace, snapshot, options, stop, numbers, dynamic)
-    if not options.fullgraph and (plain := note_open(flat, traced)):
-        note_plain(flat, plain)
-        traced = run(*_known(handle))
+    if not options.fullgraph and (calling := note_open(flat, traced)):
+        known = partial(known, calling=calling)
+        traced = run(*known())
     rounds = [] if options.fullgraph else counts_of_rounds(traced)
     if rounds:
-        rolled = run(*_known(handle, may_roll=True))
+        rolled = run(*known(may_roll=True))
         if plain := idle_around(flat, traced, rolled):
             note_plain(flat, plain)
-            rolled = run(*_known(handle))
+            rolled = run(*known())
         traced = rolled if plain or ends_at_loop(rolled) else traced
     if begins_loop(flat, traced):
-        behind = run(*_known(handle, may_roll=True, peels=True))
+        behind = run(*known(may_roll=True, peels=True))
         traced = behind if is_peeled(flat, traced, behind) else traced
     note(flat, traced)
     return traced
 
 
 def _known(
-    handle: Handle, may_roll: bool = False, peels: bool = False
+    handle: Handle,
+    may_roll: bool = False,
+    peels: bool = False,
+    calling: Mapping[int, tuple[Guard, ...]] | None = None,
 ) -> tuple[Loops, Callable[[str], bool] | None]:
-    """Of loops, and the files in which data decide as they do in this call."""
+    """Of loops, and the files in which data decide as they do in this call. `calling`: loops that
+    are Python's where these facts hold.
+    """
     foresees = is_library_file if handle.ledger.foresees else None
     may_leave = not handle.options.fullgraph
-    return loops_of(handle.flat, may_roll, peels, may_leave), foresees
+    return loops_of(handle.flat, may_roll, peels, may_leave, calling), foresees
 
 
 def _changed(

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from ..bytecode.instruction import Instruction
 from ..bytecode.snapshot import FrameSnapshot
+from ..guards.guard import Guard
 from ..guards.source import Argument, Item, Source
 from ..symbols.context import Specialize
 from ..symbols.scalar import Symbol
@@ -30,6 +31,7 @@ from .breaks import (
 )
 from .handed_on import without_index
 from .library_files import is_library
+from .restarts import Restart, Stop
 from .result import Break, Trace
 from .resume import STORES, FlatCode, Root, item_name
 from .values.base import Value
@@ -70,7 +72,8 @@ class Loops:
     filled: frozenset[Source] = frozenset()  # lists that a loop of varying length fills
     may_leave: bool = False  # long loops without tensor work, to Python as a whole
     plain: frozenset[int] = frozenset()  # the heads of those that are
-    calling: frozenset[int] = frozenset()  # and of those of them whose callees are compiled
+    calling: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)
+    """Those of the plain ones whose callees are compiled, with what has to hold for that."""
     bodies: Mapping[int, frozenset[int]] | None = None  # all loops of the root frame, by heads
 
 
@@ -96,8 +99,10 @@ def rounds_vary(machine: Any, symbols: Iterable[Symbol], what: str) -> NoReturn:
 def check_head(machine: Any) -> None:
     """Break at the head of a loop that Python runs: the next instruction of the root frame."""
     at, loops = machine.root.at, machine.loops
+    if at in loops.calling:
+        raise Restart(Stop(machine.step, LoopOfBreaks.of(), machine.root.line(), loops.calling[at]))
     if at in machine.watch.leaving.heads:
-        raise GraphBreak((LoopOfBreaks if at in loops.calling else PlainLoop).of())
+        raise GraphBreak(PlainLoop.of())
     if at not in loops.heads:
         if at == machine.root.rolls_at:
             raise GraphBreak(TrainingLoop.of())
@@ -148,15 +153,20 @@ def _is_foreseen(machine: Any) -> bool:
 
 
 def loops_of(
-    flat: FlatCode, may_roll: bool = False, peels: bool = False, may_leave: bool = False
+    flat: FlatCode,
+    may_roll: bool = False,
+    peels: bool = False,
+    may_leave: bool = False,
+    calling: Mapping[int, tuple[Guard, ...]] | None = None,
 ) -> Loops:
-    """What is known of the loops of a function that was compiled before."""
+    """Return the facts about the loops of a function; `calling`: those found in this call."""
     root = flat.root
 
     def numbers(heads: set[Instruction]) -> frozenset[int]:
         return frozenset(index for index, head in flat.at.items() if head in heads)
 
-    plain = may_leave, numbers(root.plain), numbers(root.calling), _bodies(flat)
+    calling = {**dict.fromkeys(numbers(root.calling), ()), **(calling or {})}
+    plain = may_leave, numbers(root.plain).union(calling), calling, _bodies(flat)
     if not may_roll and not root.rolled and not root.counting:
         return Loops(False, False, frozenset(), frozenset(), frozenset(), *plain)
     filled = frozenset(root.handed_on.filled)
@@ -199,9 +209,10 @@ def note_plain(flat: FlatCode, heads: Iterable[int]) -> None:
     flat.root.plain.update(flat.at[head] for head in heads if head in flat.at)
 
 
-def note_open(flat: FlatCode, trace: Trace) -> list[int]:
+def note_open(flat: FlatCode, trace: Trace) -> dict[int, tuple[Guard, ...]]:
     """The loops of a graph break whose rounds record nothing from one break to the next: only the
-    breaks are left of them, which Python runs in a row. Their callees may be compiled.
+    breaks are left of them, which Python runs in a row. Their callees may be compiled. A break that
+    rests on facts of the call says nothing of other calls: the next trace alone relies on these.
     """
     root, found = flat.root, []
     for head, loop in trace.open_loops.items():
@@ -209,8 +220,10 @@ def note_open(flat: FlatCode, trace: Trace) -> list[int]:
             root.recording.add(flat.at[head])
         elif loop.began_inside and loop.went_round and flat.at[head] not in root.recording:
             found.append(head)
-    root.calling.update(flat.at[head] for head in found)
-    return found
+    if not trace.because:
+        root.calling.update(flat.at[head] for head in found)
+        note_plain(flat, found)
+    return dict.fromkeys(found, trace.because)
 
 
 def idle_around(flat: FlatCode, unrolled: Trace, rolled: Trace) -> list[int]:

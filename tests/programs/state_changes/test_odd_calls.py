@@ -51,6 +51,13 @@ def through_methods(x: Tensor) -> Tensor:
     return torch.add(*parts)
 
 
+def through_a_loop(x: Tensor) -> Tensor:
+    parts = []
+    for part in (x, x, x):
+        parts.append(torch.tanh(part))
+    return torch.stack(parts)
+
+
 def branching(x: Tensor) -> Tensor:
     if isinstance(x, Tensor) and x.ndim == 2:
         x = x.transpose(0, 1)
@@ -70,6 +77,7 @@ PROGRAMS: dict[str, Callable[[], Callable[..., Any]]] = {
     "pointwise": lambda: pointwise,
     "through a callee": lambda: through_a_callee,
     "through methods": lambda: through_methods,
+    "through a loop": lambda: through_a_loop,
     "branching": lambda: branching,
     "module": Layer,
 }
