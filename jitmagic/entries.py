@@ -87,11 +87,15 @@ def check_backwards(snapshot: FrameSnapshot, traced: Trace) -> None:
     """Have each backward of an autograd function, and each that computes a region again, check what
     it relies on of Python's state.
     """
-    graph = traced.graph
-    for later in (*(call.original for _, call in calls_in(graph)), *regions_of(graph)):
-        if later is not None:
-            steps, _ = lower_guards(later.guards, (), snapshot.globals, snapshot.builtins)
-            later.holds = GuardProgram(steps).check
+    for later in _later(traced):
+        steps, _ = lower_guards(later.guards, (), snapshot.globals, snapshot.builtins)
+        later.holds = GuardProgram(steps).check
+
+
+def _later(traced: Trace) -> list[Any]:
+    """The user's functions that the backward of a graph stands for."""
+    calls = [call.original for _, call in calls_in(traced.graph)]
+    return [one for one in (*calls, *regions_of(traced.graph)) if one is not None]
 
 
 # ------------------------------------------------------------------------- around the executable
@@ -108,7 +112,8 @@ def wrapped(run: Executable, traced: Trace, options: Options, in_parts: bool) ->
     if (traced.mutated or draws) and can_start_over(traced):
         copied, watched = _written_half_way(traced, options, in_parts)
         run = undoing(run, copied, draws, watched) if copied or watched or draws else run
-    if not traced.held:
+    # Without objects of the call, too: autograd's nodes check state only where a call holds some.
+    if not traced.held and not any(later.guards for later in _later(traced)):
         return run
     count = len(traced.inputs)
     interpreted = options.backend not in ("native", "aot_eager")

@@ -398,8 +398,8 @@ class Machine:
         return tuple(user_lines(self.frames or [self.root]))
 
     def wrap(self, obj: object, source: Source, make: Wrapper = wrap_object) -> Value:
-        if self.later is not None and (tensor := self.later.tensor(obj, source)) is not None:
-            return tensor
+        if self.later is not None and (shared := self.later.shared(obj, source)) is not None:
+            return shared
         kind = type(obj)
         if kind in ATOMS:  # by value: whether two equal ints are one object must not be guarded
             return wrap_object(self, obj, source)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.nn.functional import elu
 from torch.utils.checkpoint import checkpoint
 
 import jitmagic
@@ -80,6 +81,12 @@ def global_name() -> State:
     read = function(lambda ctx, g: g * SCALE)
     change = lambda v: globals().update(SCALE=5.0 if v else 2.0)  # noqa: E731
     return State(lambda x: read.apply(x, None) * 3, change)
+
+
+def global_name_alone() -> State:
+    """The backward is given no object of the call."""
+    read, made = function(lambda ctx, g: g * SCALE), global_name()
+    return State(lambda x: read.apply(x * 2, None) * 3, made.change)
 
 
 def class_attribute() -> State:
@@ -204,17 +211,24 @@ def checkpointed_mode() -> tuple[Callable[..., Tensor], Callable[[bool], object]
     return inner, lambda v: module.train(not v)
 
 
+def checkpointed_global() -> tuple[Callable[..., Tensor], Callable[[bool], object]]:
+    def inner(x: Tensor) -> Tensor:
+        return (x.sin() * SCALE).exp()
+
+    return inner, global_name().change
+
+
 STATES = {
     made.__name__: made
     for made in (
-        attribute, attribute_in_closure, cell, global_name, class_attribute, training_mode,
-        environment, dictionary, list_length, tensor_replaced, tensor_written, tensor_read_twice,
-        closure_of_forward,
-        object_of_forward, backward_replaced,
+        attribute, attribute_in_closure, cell, global_name, global_name_alone,
+        class_attribute, training_mode, environment, dictionary, list_length, tensor_replaced,
+        tensor_written, tensor_read_twice, closure_of_forward, object_of_forward, backward_replaced,
     )
 } | {
     "checkpointed attribute": region(checkpointed_attribute),
     "checkpointed mode": region(checkpointed_mode),
+    "checkpointed global": region(checkpointed_global),
 }  # fmt: skip
 # The values of the state at the forward and at two backwards of it, call by call.
 TIMES = {
@@ -280,6 +294,53 @@ def test_sizes_that_vary():
             one.change(second)
             found += torch.autograd.grad(made.sum(), x)
         torch.testing.assert_close(*found)
+
+
+def number_in_a_cell(x: Tensor, p: float) -> Tensor:
+    return checkpoint(lambda y: (elu(y, p) * SCALE).sin(), x, use_reentrant=False)
+
+
+def number_as_argument(x: Tensor, p: float) -> Tensor:
+    return checkpoint(lambda y, q: (elu(y, q) * SCALE).sin(), x, p, use_reentrant=False)
+
+
+def number_computed_before(x: Tensor, p: float) -> Tensor:
+    half = p / 2
+    return checkpoint(lambda y: (elu(y, half) * SCALE).sin(), x * p, use_reentrant=False)
+
+
+SCALED = function(lambda ctx, g: g * ctx.kept * SCALE)
+
+
+def number_on_ctx(x: Tensor, p: float) -> Tensor:
+    return SCALED.apply(x * p, p)
+
+
+def number_read_before(x: Tensor, p: float) -> Tensor:
+    return number_in_a_cell(x * p, p)
+
+
+NUMBERS = [
+    number_in_a_cell, number_as_argument, number_computed_before, number_on_ctx, number_read_before,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize("program", NUMBERS, ids=lambda f: f.__name__)
+def test_numbers_that_vary(program, second):
+    change, compiled = global_name().change, jitmagic.jit(program)
+    for p in (0.1, 0.25, 0.3, 0.45):
+        found = []
+        for run in (compiled, program):
+            x = torch.linspace(-1, 1, 6, requires_grad=True)
+            made = run(x, p)
+            change(second)
+            try:
+                found += torch.autograd.grad(made.sum(), x)
+            finally:
+                change(False)
+        torch.testing.assert_close(*found)
+    assert (counts_of(compiled).breaks, counts_of(compiled).graphs) == (0, 2)
 
 
 # ------------------------------------------------------------- a backward within the traced code

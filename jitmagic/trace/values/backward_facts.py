@@ -82,6 +82,7 @@ class BackwardFacts:
         self.guards: tuple[Guard, ...] = ()  # what a backward relies on, at the end
         self._machine, self._name, self._born = machine, name, machine.step
         self._frame: Knowledge = machine.known
+        self._numbers: frozenset[Source] | None = machine.symbols.varying
         self._held = machine.notes.root.of(HeldObjects)
         self._anew: dict[int, tuple[Value, Value]] = {}  # by the frame's value
         self._own: list[tuple[Value, list[Value]]] = []  # made by the frame: contents when copied
@@ -189,15 +190,19 @@ class BackwardFacts:
             raise self.refused(f"the forward leaves it a {value.describe()}")
         return live
 
-    def tensor(self, obj: object, source: Source) -> Value | None:
-        """A tensor that the backward comes across is the frame's; None: it is none. The path must
-        lead to that very tensor later.
+    def shared(self, obj: object, source: Source) -> Value | None:
+        """Return the frame's value of a tensor that the backward comes across, or of a number that
+        varies and that the call itself holds, which no write changes; None: it is neither. The path
+        must lead to that very tensor later.
         """
-        if not isinstance(obj, torch.Tensor):
+        is_number = isinstance(source, Held) and type(obj) in (int, float)
+        if not is_number and not isinstance(obj, torch.Tensor):
             return None
         path = self._moved(source)
-        with _looking(self._machine, self._frame, None):
+        with _looking(self._machine, self._frame, None), self._varying(self._numbers):
             value = self._machine.wrap(obj, path)
+        if is_number:
+            return value if isinstance(value, ScalarValue) else None
         held = Held(self._held.index(path), describe(path))
         if source != held:
             self._machine.guard(SameObject(source, held))
@@ -218,17 +223,26 @@ class BackwardFacts:
     def followed(self) -> Iterator[None]:
         """A block that follows what runs later. The facts that it reads are the frame's too."""
         machine, mark = self._machine, len(self._frame.book)
-        varying = machine.symbols.varying  # a number that varies would be one of the forward
-        machine.symbols.varying = None if varying is None else frozenset()
+        # A number that is read anew may differ from the one that the forward computed with.
+        none = None if self._numbers is None else frozenset[Source]()
         try:
-            with _looking(machine, self.known, self):
+            with _looking(machine, self.known, self), self._varying(none):
                 yield
         except GraphBreak as broken:
             broken.mark = mark
             raise
         finally:
-            machine.symbols.varying = varying
             machine.guard(*self._close())
+
+    @contextmanager
+    def _varying(self, numbers: frozenset[Source] | None) -> Iterator[None]:
+        """A block in which these numbers may be symbols."""
+        symbols = self._machine.symbols
+        before, symbols.varying = symbols.varying, numbers
+        try:
+            yield
+        finally:
+            symbols.varying = before
 
     def _close(self) -> tuple[Guard, ...]:
         """The facts, as guards of the frame."""
