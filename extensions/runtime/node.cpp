@@ -292,10 +292,14 @@ void CallState::replay(
   THPObjectPtr values(wrapped(inputs)), tangents(wrapped(grads));
   if (!values || !tangents) raise_python_error();
   signature->keeps_large = true;
-  const Rewound rewound(then);
-  THPObjectPtr made(
-      PyObject_CallFunctionObjArgs(
-          signature->get_replay(), values.get(), tangents.get(), held ? held.get() : Py_None, nullptr));
+  THPObjectPtr differentiate;
+  {
+    const Rewound rewound(then);
+    differentiate = PyObject_CallFunctionObjArgs(
+        signature->get_replay(), values.get(), tangents.get(), held ? held.get() : Py_None, nullptr);
+  }
+  if (!differentiate) raise_python_error();
+  THPObjectPtr made(PyObject_CallNoArgs(differentiate.get()));  // what the program draws here is new
   read_gradients(made.get(), gradients);
 }
 

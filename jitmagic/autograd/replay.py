@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -137,7 +138,9 @@ def _may_draw(node: Node) -> bool:
 
 
 class Replay:
-    """Called with the values of `replay_inputs` and the tangents, None for each that is missing."""
+    """Called with the values of `replay_inputs` and the tangents, None for each that is missing;
+    the result is called for the gradients, once random generators are where they were.
+    """
 
     def __init__(
         self,
@@ -167,20 +170,32 @@ class Replay:
 
     def __call__(
         self, values: Tensors, tangents: Tensors, held: tuple[Any, ...] | None = None
-    ) -> Tensors:
-        """`held`: of the call, where autograd functions run the backward that the program wrote."""
-        differentiable = torch.is_grad_enabled()
+    ) -> Callable[[], Tensors]:
+        """Run the graph; the result computes the gradients. The two are apart as the graph draws
+        what it drew in the call, and backwards that the program wrote draw new numbers. `held`: of
+        the call, where autograd functions run these.
+        """
         if self._tell is not None:
             self._tell(held is not None)
         with torch.enable_grad():
             inputs = self._take(values, held is not None)
         with_tangents = [n for n, tangent in enumerate(tangents) if tangent is not None]
         outputs = self._run(inputs, held)
-        results = [self._result(outputs, n) for n in with_tangents]
+        results = tuple(self._result(outputs, n) for n in with_tangents)
+        given = tuple(tangents[n] for n in with_tangents)
+        return partial(self._gradients, results, given, inputs)
+
+    def _gradients(
+        self,
+        results: Sequence[torch.Tensor],
+        tangents: Tensors,
+        inputs: Sequence[torch.Tensor],
+    ) -> Tensors:
+        differentiable = torch.is_grad_enabled()
         # What torch.autograd.grad calls, which imports sympy first (0.3 s).
         gradients: Tensors = torch.autograd.Variable._execution_engine.run_backward(
-            tuple(results),
-            tuple(tangents[n] for n in with_tangents),
+            results,
+            tangents,
             differentiable,  # keep_graph
             differentiable,  # create_graph
             tuple(inputs[i] for i in self._grad_inputs),

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.nn.functional import elu
+from torch.nn.functional import dropout, elu
 from torch.utils.checkpoint import checkpoint
 
 import jitmagic
@@ -341,6 +341,47 @@ def test_numbers_that_vary(program, second):
                 change(False)
         torch.testing.assert_close(*found)
     assert (counts_of(compiled).breaks, counts_of(compiled).graphs) == (0, 2)
+
+
+NOISE = SimpleNamespace(on=False)
+NOISY = function(lambda ctx, g: g * torch.rand_like(g) if NOISE.on else g * 2)
+
+
+def noise_after_draws(x: Tensor) -> Tensor:
+    return dropout(NOISY.apply(x * 3, None), 0.5)
+
+
+def noise_before_draws(x: Tensor) -> Tensor:
+    return NOISY.apply(dropout(x, 0.5), None)
+
+
+def noise_after_a_region(x: Tensor) -> Tensor:
+    y = checkpoint(lambda y: dropout(y.sin(), 0.5), x * 3, use_reentrant=False)
+    return NOISY.apply(y, None).exp()
+
+
+DRAWING = [noise_after_draws, noise_before_draws, noise_after_a_region]
+
+
+@pytest.mark.parametrize("differentiable", [False, True])
+@pytest.mark.parametrize("program", DRAWING, ids=lambda f: f.__name__)
+def test_a_backward_that_draws_draws_new_numbers(program, differentiable):
+    """The graph runs again with its own draws; what is drawn between and after is eager's."""
+    found = []
+    for run in (jitmagic.jit(program), program):
+        for noise in (False, True, True):
+            torch.manual_seed(1)
+            x = torch.linspace(0.5, 1.5, 6, requires_grad=True)
+            made = run(x)
+            NOISE.on = noise
+            try:
+                found.append(torch.rand(2))
+                found += torch.autograd.grad(made.sum(), x, create_graph=differentiable)
+                found.append(torch.rand(2))
+            finally:
+                NOISE.on = False
+    half = len(found) // 2
+    torch.testing.assert_close(found[:half], found[half:])
 
 
 # ------------------------------------------------------------- a backward within the traced code
