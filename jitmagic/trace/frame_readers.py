@@ -45,7 +45,7 @@ Body = tuple[CodeType, dict[str, Any], list[Any]]  # code, its namespace, furthe
 
 
 def may_be_looked_at(frame: FrameSnapshot) -> bool:
-    """Whether something that the frame may call looks at the variables of its callers."""
+    """Return whether something that the frame may call looks at the variables of its callers."""
     code = frame.code
     waiting = deque[Body]([(code, frame.globals, [*frame.args, *_contents(frame.cells)])])
     seen = set[CodeType]()
@@ -73,7 +73,7 @@ Reached = Iterator[tuple[Any, type | None]]  # an object, and the class of which
 
 
 def _reached(code: CodeType, namespace: dict[str, Any], given: list[Any]) -> Reached:
-    """What the names in the code may lead to."""
+    """Return what the names in the code may lead to."""
     names = list(dict.fromkeys(_names(code)))
     tables = (namespace, vars(builtins), sys.modules)
     found = ([table[name] for table in tables if name in table][:1] for name in names)
@@ -86,7 +86,7 @@ def _reached(code: CodeType, namespace: dict[str, Any], given: list[Any]) -> Rea
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Of the code and of the functions that it makes."""
+    """Yield the names in the code and in the functions that it makes."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
