@@ -42,7 +42,8 @@ def test_places_that_there_are_not_are_refused(field, value):
     """Calls index by them without another look."""
     x, w = t(3, 4), t(4, 4)
     graph, inputs = lift(program, (x, w))
-    good = _signature(partition(trace_joint(graph, [spec_of(given) for given in inputs])))
+    joint = trace_joint(graph, [spec_of(given) for given in inputs])
+    good = _signature(partition(joint), graph)
     for signature in (good, {**good, field: value}):
         given = (print, print, print, signature, CompileFailed, DoubleBackward)
         if signature is good:

@@ -8,9 +8,9 @@ than swap (unknown names, several values for one tied tensor) it is a graph brea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 
+from torch import Tensor
 from torch.nn.utils import stateless
 
 from ...guards.guard import DifferentObjects, SameObject
@@ -40,10 +40,16 @@ def _functional_call(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         raise _unfollowed("strict=True")
     ties = "tie_weights" not in arguments or arguments["tie_weights"].as_constant(machine)
     named = {name: value.realize(machine) for name, value in tensors.as_names(machine).items()}
-    with ExitStack() as swapped:
-        for name, value in (_untied(machine, module, named) if ties else named).items():
-            swapped.enter_context(_swapped(machine, module, name, value))
+    given = _untied(machine, module, named) if ties else named
+    _check_slots(machine, module, given)
+    held = _swap(machine, module, given)
+    try:
         return module.call(machine, *_arguments(machine, arguments))
+    finally:
+        replaced = _swap(machine, module, held)
+        for name, value in named.items():
+            if replaced[name] is not value:  # torch gives back what the module has put there
+                tensors.set_item(machine, machine.constant(name), replaced[name])
 
 
 def _arguments(machine: Machine, arguments: Mapping[str, Value]) -> tuple[Args, Kwargs]:
@@ -128,14 +134,16 @@ def _table(machine: Machine, module: NNModuleValue, name: str) -> DictValue:
 # -- swapping --------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _swapped(machine: Machine, root: NNModuleValue, path: str, value: Value) -> Iterator[None]:
-    """While this lasts the module has the tensor under that name."""
-    *names, name = path.split(".")
-    module: Value = root
-    for part in names:
-        module = module.get_attr(machine, part).realize(machine)
-    if not isinstance(module, NNModuleValue) or not isinstance(value, TensorValue):
+def _swap(
+    machine: Machine, module: NNModuleValue, tensors: Mapping[str, Value]
+) -> dict[str, Value]:
+    """Put tensors into the tables of a module, one by one; return the former ones."""
+    return {path: _swap_one(machine, module, path, value) for path, value in tensors.items()}
+
+
+def _swap_one(machine: Machine, root: NNModuleValue, path: str, value: Value) -> Value:
+    module, name = _owner(machine, root, path)
+    if not _is_tensor(value):
         raise _unfollowed(f"{value.describe()} for {path!r}")
     key = machine.constant(name)
     tables = [_table(machine, module, table) for table in _TABLES]
@@ -145,10 +153,33 @@ def _swapped(machine: Machine, root: NNModuleValue, path: str, value: Value) -> 
         raise _unfollowed(f"the name {path!r}, which is no parameter or buffer")
     (table, held), *_ = holders
     table.put(machine, key, value)
-    try:
-        yield
-    finally:
-        table.put(machine, key, held)
+    return held
+
+
+def _owner(machine: Machine, root: NNModuleValue, path: str) -> tuple[NNModuleValue, str]:
+    *names, name = path.split(".")
+    module: Value = root
+    for part in names:
+        module = module.get_attr(machine, part).realize(machine)
+    if not isinstance(module, NNModuleValue):
+        raise _unfollowed(f"{module.describe()} at {path!r}")
+    return module, name
+
+
+def _check_slots(machine: Machine, root: NNModuleValue, paths: Iterable[str]) -> None:
+    """Raise GraphBreak for a module that is reached under several names: torch puts the tensor that
+    was given back into it as if it had been its own, and leaves it there.
+    """
+    owners = [_owner(machine, root, path) for path in paths]
+    slots = {(id(_table(machine, module, _TABLES[0]).store), name) for module, name in owners}
+    if len(slots) < len(owners):
+        raise _unfollowed("a module under several names")
+
+
+def _is_tensor(value: Value) -> bool:
+    if isinstance(value, Lazy):
+        return isinstance(value.obj, Tensor)
+    return isinstance(value, TensorValue)
 
 
 def _unfollowed(what: str) -> GraphBreak:

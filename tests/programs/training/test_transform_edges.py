@@ -54,6 +54,24 @@ class Counts(nn.Module):
         return x + self.n
 
 
+class CountsInPlace(Counts):
+    def forward(self, x: Tensor) -> Tensor:
+        self.n += 1
+        return x + self.n
+
+
+class Drops(Counts):
+    def forward(self, x: Tensor) -> Tensor:
+        made, self.n = x + self.n, None
+        return made
+
+
+class Raises(Counts):
+    def forward(self, x: Tensor) -> Tensor:
+        self.n = self.n + 1
+        raise ValueError("no result")
+
+
 class Square(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor) -> Tensor:
@@ -69,6 +87,8 @@ class Square(torch.autograd.Function):
 
 
 TIED, TABLES, COUNTS = Tied(), ReadsTables(), Counts()
+COUNTED = [Counts(), CountsInPlace(), Drops()]
+RAISES, TWICE = Raises(), nn.Sequential(*[CountsInPlace()] * 2)
 NORMED = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh())
 MODELS = [nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)) for _ in range(3)]
 STACKED, _ = stack_module_state(MODELS)  # type: ignore[arg-type]
@@ -179,6 +199,22 @@ def statistics_in_a_dictionary(x: Tensor, w: Tensor) -> Any:
     return functional_call(NORMED, (_own(NORMED), buffers), (x,)), buffers
 
 
+def buffers_are_replaced(x: Tensor, w: Tensor) -> Any:
+    made = []
+    for module in COUNTED:
+        buffers = {"n": w[:, 0].detach() * 1}
+        made += functional_call(module, buffers, (x,)), buffers, module.n.clone()
+    return made
+
+
+def a_buffer_is_replaced_before_an_error(x: Tensor, w: Tensor) -> Any:
+    buffers = {"n": w[:, 0].detach() * 1}
+    try:
+        functional_call(RAISES, buffers, (x,))
+    except ValueError as error:
+        return str(error), buffers, RAISES.n.clone()
+
+
 def an_ensemble(x: Tensor, w: Tensor) -> Any:
     """The code of a meta module, with the weights of three."""
     weights = {name: value.detach().to(x.dtype) for name, value in STACKED.items()}
@@ -198,7 +234,8 @@ WHOLE = [
     draws_per_row, draws_once, draws_under_grad, makes_tensors, raises_and_is_caught,
     counts_its_calls, keeps_what_nobody_reads, aux_is_an_argument, functions_of_torch,
     low_precision, keeps_a_pullback, tied_weights, untied_weights, a_module_that_reads_its_tables,
-    statistics_in_a_dictionary, an_ensemble, gradients_per_sample,
+    statistics_in_a_dictionary, buffers_are_replaced, a_buffer_is_replaced_before_an_error,
+    an_ensemble, gradients_per_sample,
 ]  # fmt: skip
 
 # -- with a graph break ----------------------------------------------------------------------------
@@ -288,16 +325,16 @@ def a_name_that_is_none(x: Tensor, w: Tensor) -> Any:
     return functional_call(TABLES, {"nothing": w}, (x,)).detach(), hasattr(TABLES, "nothing")
 
 
-def a_buffer_is_replaced(x: Tensor, w: Tensor) -> Any:
-    buffers = {"n": w[:, 0].detach() * 1}
-    return functional_call(COUNTS, buffers, (x,)), buffers
+def a_module_under_two_names(x: Tensor, w: Tensor) -> Any:
+    buffers = {"0.n": w[:, 0].detach() * 1}
+    return functional_call(TWICE, buffers, (x,)), buffers, TWICE[0].n
 
 
 BROKEN = [
     draws_where_it_must_not, no_scalar, wrong_in_dims, sizes_differ, tangents_of_another_dtype,
     batched_written_to_plain, looks_at_data, keeps_a_tensor, changes_a_list_in_chunks,
     writes_to_its_argument, asks_what_requires_grad, calls_an_autograd_function, under_autocast,
-    two_values_for_a_tied_tensor, a_name_that_is_none, a_buffer_is_replaced,
+    two_values_for_a_tied_tensor, a_name_that_is_none, a_module_under_two_names,
 ]  # fmt: skip
 
 
@@ -311,7 +348,10 @@ def _double(function: Any) -> Any:
     return lambda x, w: function(x.float(), w.float())
 
 
-MODULES = (tied_weights, untied_weights, a_module_that_reads_its_tables, statistics_in_a_dictionary)
+MODULES = (
+    tied_weights, untied_weights, a_module_that_reads_its_tables, statistics_in_a_dictionary,
+    buffers_are_replaced, a_buffer_is_replaced_before_an_error,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
