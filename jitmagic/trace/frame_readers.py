@@ -25,7 +25,7 @@ import types
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType, UnionType
 from typing import Any
 
 import torch
@@ -81,7 +81,7 @@ def _reached(code: CodeType, namespace: dict[str, Any], given: list[Any]) -> Rea
         yield place, None
         for inner, owner in _attributes(place, names):
             yield inner, owner
-            if isinstance(place, ModuleType) and isinstance(inner, ModuleType | type):
+            if _is_a(place, ModuleType) and _is_a(inner, ModuleType | type):
                 yield from _attributes(inner, names)
 
 
@@ -94,17 +94,26 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _attributes(place: Any, names: Iterable[str]) -> Reached:
-    if isinstance(place, ModuleType):
-        yield from ((vars(place)[name], None) for name in names if name in vars(place))
+    if _is_a(place, ModuleType):
+        held = object.__getattribute__(place, "__dict__")
+        yield from ((held[name], None) for name in names if name in held)
         return
-    kind = place if isinstance(place, type) else type(place)
+    kind = place if _is_a(place, type) else type(place)
     for name in names:
         if (found := _of_class(kind, name)) is not None:
             yield found, kind
 
 
 def _of_class(kind: type, name: str) -> Any:
-    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+    for base in type.__getattribute__(kind, "__mro__"):
+        if name in (held := type.__getattribute__(base, "__dict__")):
+            return held[name]
+    return None
+
+
+def _is_a(value: object, kind: type | UnionType) -> bool:
+    """Check the class of an object; isinstance would run a `__class__` that the user wrote."""
+    return issubclass(type(value), kind)
 
 
 def _bodies(found: Any, owner: type | None) -> Iterator[Body]:
@@ -121,18 +130,18 @@ def _contents(cells: Iterable[types.CellType]) -> Iterator[object]:
 
 
 def _functions(found: Any) -> Iterator[FunctionType]:
-    if isinstance(found, MethodType | staticmethod | classmethod):
-        found = found.__func__
-    elif isinstance(found, functools.partial):
-        found = found.func
-    elif isinstance(found, property):
-        found = found.fget
+    if _is_a(found, MethodType | staticmethod | classmethod):
+        found = object.__getattribute__(found, "__func__")
+    elif _is_a(found, functools.partial):
+        found = object.__getattribute__(found, "func")
+    elif _is_a(found, property):
+        found = object.__getattribute__(found, "fget")
     elif type(found) is LRU_CACHE:
         found = found.__wrapped__
-    if isinstance(found, FunctionType):
+    if _is_a(found, FunctionType):
         yield found
         return
-    kind, names = (found, _OF_CLASSES) if isinstance(found, type) else (type(found), ("__call__",))
+    kind, names = (found, _OF_CLASSES) if _is_a(found, type) else (type(found), ("__call__",))
     for name in names:
-        if isinstance(made := _of_class(kind, name), FunctionType):
+        if _is_a(made := _of_class(kind, name), FunctionType):
             yield made
