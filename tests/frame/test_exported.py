@@ -1,4 +1,4 @@
-"""Tagged code under torch.export, torch.jit.trace, symbolic_trace and make_fx: the original runs."""
+"""Tagged code under torch.export, torch.jit.trace, symbolic_trace and make_fx runs as written."""
 
 from __future__ import annotations
 
