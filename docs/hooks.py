@@ -72,10 +72,9 @@ def _is_reason(made: Any) -> bool:
 
 
 def _section(reason: type[breaks.Reason]) -> str:
-    title = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", reason.__name__).capitalize()
     lines = [
-        f"\n## {title}\n",
-        f"It says: `{_filled(reason.template)}`\n",
+        f"\n## {reason.title}\n",
+        f"It says: `{_filled(reason.template)}` (`{reason.__name__}`)\n",
         f"{reason.explanation}\n",
     ]
     if reason.advice:

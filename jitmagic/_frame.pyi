@@ -170,13 +170,13 @@ def watch_functions(callback: Callable[[FunctionType, str, Any], None], /) -> No
     """
 
 def traced() -> bool:
-    """Whether a debugger or another function of sys.settrace follows this thread."""
+    """Return whether a debugger or another function of sys.settrace follows this thread."""
 
 def observed() -> bool:
     """Whether a tracer, a mode or a transform of torch's is shown the operations of this thread."""
 
 def packs() -> bool:
-    """Whether hooks of saved tensors may change what is saved in this thread."""
+    """Return whether hooks of saved tensors may change what is saved in this thread."""
 
 def set_other_evaluator(other: Callable[[Any], Any] | None, /) -> None:
     """other(callback | None) gives the callback until now: whoever else evaluates frames of this

@@ -33,7 +33,7 @@ _here = _Thread()
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """What runs inside may take so long, and no longer than what is around it may."""
+    """Limit the block to so many seconds, and to those left to the block around it."""
     outer = _here.deadline
     _here.deadline = min(outer, time.monotonic() + seconds)
     try:

@@ -74,8 +74,8 @@ def left_to_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Ent
 
 
 def _is_looked_at(handle: Handle, snapshot: FrameSnapshot) -> bool:
-    """Whether callees may look at the variables of the frame, which are kept whole then. Found out
-    at its first break: what resumes there is cut from the same root.
+    """Return whether callees may look at the variables of the frame, which are kept whole then.
+    Found out at its first break: what resumes there is cut from the same root.
     """
     root = handle.flat.root
     if root.is_looked_at is None:

@@ -99,7 +99,7 @@ class UserLine:
 
     @property
     def is_in_cell(self) -> bool:
-        """Whether it is a line of a notebook's cell."""
+        """Return whether it is a line of a notebook's cell."""
         return bool(_cell(self.filename))
 
     @property

@@ -23,7 +23,7 @@ __all__ = ["FrozenExecutable", "frozen_places"]
 
 
 def frozen_places(inputs: Sequence[GraphInput]) -> frozenset[int]:
-    """Which inputs are parameters and buffers of modules."""
+    """Return the inputs that are parameters and buffers of modules."""
     return frozenset(n for n, entry in enumerate(inputs) if _is_of_module(entry.source))
 
 

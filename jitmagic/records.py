@@ -132,7 +132,7 @@ class TookTooLong(Failed):
 
     @classmethod
     def after(cls, seconds: float, stages: Iterable[StageRecord]) -> TookTooLong:
-        """What is said of a compile that was given so many seconds."""
+        """Return what is said of a compile that was given so many seconds."""
         spent: dict[str, float] = {}
         for one in stages:
             spent[one.stage] = spent.get(one.stage, 0.0) + one.seconds
@@ -147,7 +147,7 @@ class TookTooLong(Failed):
 
     @property
     def hint(self) -> str:
-        """What the user can do."""
+        """Return what the user can do about it."""
         return (
             'options={"compile_seconds": ...} gives it more time; tag what a long loop calls, not '
             "the loop, and less is compiled at once"

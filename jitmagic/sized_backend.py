@@ -29,7 +29,9 @@ Vector = tuple[int, ...]
 
 
 class SizedBackend:
-    """As SizedJoint. Raises whatever the backend raises."""
+    """A user backend's callable for all sizes, used as SizedJoint is. Raises what the backend
+    raises.
+    """
 
     in_parts = False
     compiled = 1
@@ -52,7 +54,7 @@ class SizedBackend:
         self._run = call_backend(backend, gm, lambda: examples, record)
 
     def holds(self, values: Vector) -> bool:
-        """Whether the backend's callable serves these values."""
+        """Return whether the backend's callable serves these values."""
         return self.predicates.hold(values)
 
     is_ready = holds

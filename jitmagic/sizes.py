@@ -190,7 +190,9 @@ class Sized:
     def _joint_of(
         self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
     ) -> SizedJoint | SizedBackend | None:
-        """What serves all sizes that these pass; None: this vector is traced by itself."""
+        """Return what serves all sizes that these pass; None: this size tuple is traced by
+        itself.
+        """
         for joint in self._joints:
             if joint.holds(values):
                 return joint

@@ -111,9 +111,9 @@ def _trace_sizes(
 
 
 def _has_many_static(handle: Handle, snapshot: FrameSnapshot) -> bool:
-    """Whether one more static variant would leave most sizes to eager: a variant of all sizes that
-    has a break serves them. Of a GRU layer over 27 lengths with backward() in the step, 8 variants
-    and eager for the rest took 26 s for 60 calls; 4 variants and this one take 18 s.
+    """Return whether one more static variant would leave most sizes to eager: a variant of all
+    sizes that has a break serves them. Of a GRU layer over 27 lengths with backward() in the step,
+    8 variants and eager for the rest took 26 s for 60 calls; 4 variants and this one take 18 s.
     """
     return len(handle.ledger.static_shapes(snapshot)) >= handle.options.recompile_limit // 2
 

@@ -89,7 +89,9 @@ def _frozen_nodes(graph: Graph, weights: set[Node]) -> set[Node]:
 
 
 def _results(graph: Graph) -> set[Node]:
-    """What the caller receives, or memory of it: the caller may write to that."""
+    """Return the results that the caller receives, and their memory: the caller may write
+    to that.
+    """
     end = next(node for node in reversed(graph.nodes) if node.op == "output")
     found, waiting = set[Node](), list(end.all_input_nodes)
     while waiting:
@@ -111,7 +113,9 @@ def _tags(node: Node) -> Sequence[torch.Tag]:
 
 
 def _is_read_by_rest(node: Node, frozen: set[Node]) -> bool:
-    """Whether it is a value, and some other call reads it. Views stay with those that read them."""
+    """Return whether it is a value, and some other call reads it. Views stay with those that read
+    them.
+    """
     if node.op == "placeholder" or _is_view_of_weight(node):
         return False
     return any(user not in frozen or _is_view_of_weight(user) for user in node.users)

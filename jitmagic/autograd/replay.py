@@ -95,7 +95,7 @@ def replay_inputs(
 
 
 def _read_by_originals(graph: GraphModule) -> list[Node]:
-    """What autograd functions have saved or left on `ctx`, and what enters a region that is
+    """Return what autograd functions have saved or left on `ctx`, and what enters a region that is
     computed again."""
     calls = [node for node, call in calls_in(graph) if call.original is not None]
     left = [node for call in calls for node in nodes_in((call.args[2], call.args[4]))]
@@ -116,7 +116,9 @@ def _read_twice(graph: GraphModule) -> list[int]:
 
 
 def _is_later(node: Node, user: Node) -> bool:
-    """Whether the user is the call of an autograd function that computes nothing from the node."""
+    """Return whether the user is the call of an autograd function that computes nothing from the
+    node.
+    """
     return isinstance(user.target, FunctionCall) and node not in nodes_in(user.args[1:3])
 
 

@@ -203,7 +203,7 @@ def _numbers(partition: Partition, graph: GraphModule | None) -> dict[str, Any]:
 
 
 def _checks(graph: GraphModule | None) -> tuple[Callable[..., bool], ...]:
-    """Whether what the backwards of autograd functions rely on holds."""
+    """Return whether what the backwards of autograd functions rely on holds."""
     if graph is None:
         return ()
     later = (*(call.original for _, call in calls_in(graph)), *regions_of(graph))

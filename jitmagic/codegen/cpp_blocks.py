@@ -160,6 +160,6 @@ def _rows_of_a_block(row: Span, longest: int) -> str:
 
 
 def is_one_at_times(level: BlockLevel, spans: Sequence[Span]) -> bool:
-    """Whether it depends on the call how many blocks the outermost span is."""
+    """Return whether it depends on the call how many blocks the outermost span is."""
     span = spans[0]
     return not level.depth and span.start == "0" and isinstance(span.extent, Size)

@@ -285,7 +285,7 @@ class PassWriter:
         return replace(total, total=total.adds_floats, wide=self._is_wide(node))
 
     def _is_wide(self, node: Reduction) -> bool:
-        """Whether it is the sum of a whole float32 tensor: nothing else waits for its vectors."""
+        """Return whether it sums a whole float32 tensor: nothing else waits for its vectors."""
         return node.op == "sum" and node.dtype == torch.float32 and not self.kernel.outer
 
     def _level(self, spans: Sequence[Span], pass_: Pass) -> BlockLevel | None:

@@ -41,7 +41,7 @@ __all__ = [
 AFTERWARDS = ", afterwards"  # of an input as a call left it
 _KEYWORDS = ("backend", "mode", "fullgraph", "dynamic")
 # Options that a script does not take along.
-_OF_THE_PLACE = ("background", "cache_dir", "cxx", "verify")
+_OF_THE_PLACE = ("background", "cache_dir", "compile_seconds", "cxx", "verify")
 
 
 def changed_options(options: Options) -> dict[str, Any]:

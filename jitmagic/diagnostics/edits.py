@@ -41,8 +41,8 @@ def _diff(where: UserLine, statements: Sequence[ast.stmt], instead: str = "") ->
 
 
 def _chosen(branch: ast.If, following: ast.stmt | None) -> tuple[list[ast.stmt], str]:
-    """What goes and what takes its place, of a branch whose two ways return, or assign to one
-    name; nothing of another.
+    """Return what goes and what takes its place, of a branch whose two ways return, or assign to
+    one name; nothing of another.
     """
     match branch.body, branch.orelse, following:
         case [ast.Return(value=ast.expr() as yes)], [ast.Return(value=ast.expr() as no)], _:

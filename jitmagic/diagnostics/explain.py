@@ -156,7 +156,7 @@ def _with_figures(found: Explanation, options: Options) -> Explanation:
 
 
 def _worth(handle: Handle) -> dict[str, Any]:
-    """What the function's own calls have shown."""
+    """Return what the function's own calls have shown."""
     verdict, measured = verdict_of(handle), measured_of(handle)
     return {
         "verdict": verdict,

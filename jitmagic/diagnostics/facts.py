@@ -101,13 +101,13 @@ def _bases(source: Source) -> Iterable[Source]:
 
 
 def _is_held(source: Source) -> bool:
-    """Whether an object has it: a parameter of a module, a tensor in an optimizer."""
+    """Return whether an object has it: a parameter of a module, a tensor in an optimizer."""
     return any(isinstance(each, InstanceDict) for each in _bases(source))
 
 
 def _is_callers(source: Source) -> bool:
-    """Whether a caller has a name for it: no private attribute, no part of a class or a function,
-    no unnamed value on the stack.
+    """Return whether a caller has a name for it: no private attribute, no part of a class or a
+    function, no unnamed value on the stack.
     """
     for each in _bases(source):
         if isinstance(each, Argument) and each.name.startswith(UNNAMED):

@@ -56,13 +56,15 @@ class Listing:
 
     @property
     def is_wrapper(self) -> bool:
-        """Whether it is a package's function that only calls another: a decorator's, a hook's."""
+        """Return whether it is a package's function that only calls another: a decorator's, a
+        hook's.
+        """
         telling = [row for row in self.rows if row.eager or row.compiled]
         broken = any(row.breaks for row in self.rows)
         return not self.is_users and not broken and len(telling) == 1 and not telling[0].is_own
 
     def has(self, place: Place) -> bool:
-        """Whether a line is one of its."""
+        """Return whether a line is one of its."""
         filename, number = place
         return filename == self.filename and self.rows[0].number <= number <= self.rows[-1].number
 

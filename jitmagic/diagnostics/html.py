@@ -92,7 +92,7 @@ def _entries(lines: Sequence[str]) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def _is_loop(line: Sequence[Piece]) -> bool:
-    """Whether a loop of generated code begins there."""
+    """Return whether a loop of generated code begins there."""
     return ("keyword", "for") in line
 
 

@@ -68,12 +68,12 @@ class KernelReport:
 
     @property
     def is_generated(self) -> bool:
-        """Whether it is a kernel of jitmagic's."""
+        """Return whether it is a kernel of jitmagic's."""
         return bool(self.language)
 
     @property
     def title(self) -> str:
-        """What it computes: `layer norm, add`."""
+        """Return what the kernel computes: `layer norm, add`."""
         told = ", ".join(self.operations[:_MOST_OPERATIONS]) or self.name
         told += ", ..." if len(self.operations) > _MOST_OPERATIONS else ""
         return f"backward of {told}" if self.graph == "backward" else told

@@ -233,7 +233,9 @@ def laps_of_graph(gm: GraphModule, specs: Sequence[TensorSpec], differentiated: 
 
 
 def differentiates(gm: GraphModule) -> bool:
-    """Whether the graph itself asks for gradients: a training step with its backward inside."""
+    """Return whether the graph itself asks for gradients: a training step with its backward
+    inside.
+    """
     return any(node.target is gradients for node in gm.graph.nodes)
 
 

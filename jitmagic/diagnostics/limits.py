@@ -19,7 +19,7 @@ _ROUNDS = 5
 
 
 def copy_seconds(nbytes: int, device: torch.device) -> float | None:
-    """Of a copy that reads half of them and writes as many; None for few bytes."""
+    """Return the speed of a copy that reads half of them and writes as many; None for few bytes."""
     if nbytes < LEAST:
         return None
     known = min(MOST, 1 << (nbytes - 1).bit_length())

@@ -106,7 +106,7 @@ class CodeRow:
 
     @property
     def is_telling(self) -> bool:
-        """Whether there is something to be seen beside it."""
+        """Return whether there is something to be seen beside it."""
         return bool(self.eager or self.compiled or self.breaks)
 
     @property
@@ -172,7 +172,7 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Flame:
-    """Where compile time went: of each compile the stages, (name, seconds)."""
+    """Return the stages of each compile, (name, seconds)."""
 
     name: str
     seconds: float
@@ -203,7 +203,7 @@ class Page:
 
     @property
     def last_recompile(self) -> tuple[str, ...]:
-        """What differed, and the edit that stops it; empty where nothing was recompiled."""
+        """Return what differed, and the edit that stops it; empty where nothing was recompiled."""
         ledger = next((fold.lines for fold in self.folds if fold.title == RECOMPILES), ())
         told = [line.strip() for line in ledger if line.startswith(("    not ", "      to stop"))]
         last = max((at for at, line in enumerate(told) if line.startswith("not ")), default=None)

@@ -35,13 +35,15 @@ def statement_at(filename: str, number: int) -> tuple[ast.stmt, ast.stmt | None]
 
 
 def lines_of_statement(filename: str, statement: ast.stmt) -> list[str]:
-    """As they are written, comments after the end left out; the first one's indentation goes."""
+    """Return the lines as written, without comments after the end and the first one's
+    indentation.
+    """
     text = ast.get_source_segment(_text_of(filename), statement, padded=True)
     return textwrap.dedent(text or ast.unparse(statement)).splitlines()
 
 
 def _text_of(filename: str) -> str:
-    """Of a cell the lines of magics are empty: they are no Python."""
+    """Return the lines; those of magics in a cell are empty, because they are not Python."""
     lines = linecache.getlines(filename)
     return "".join("\n" if line.startswith(("%", "!")) else line for line in lines)
 

@@ -100,7 +100,7 @@ class Card:
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """What stands behind the state: the speed first, where it is known."""
+        """Return what is shown after the state: the speed first, where it is known."""
         if not self.variants and not self.calls:
             return ()
         parts = [self.verdict.speed] if self.variants and self.verdict.tone != "plain" else []

@@ -46,7 +46,7 @@ class Verdict:
 
     @property
     def rest(self) -> str:
-        """What follows the speed."""
+        """Return the sentence after the speed."""
         return ", ".join(filter(None, (self.details, self.because)))
 
     def about(self, name: str) -> str:
@@ -64,7 +64,7 @@ UNMEASURED = Verdict(UNKNOWN, "not measured yet", _HOW)
 
 
 def measured_of(handle: Handle) -> Measured | None:
-    """What was measured of the variant that most calls run; None: of none."""
+    """Return the measurement of the variant that most calls run; None: no variant has one."""
     hits = {entry.notes.number: entry.hits for entry in handle.dispatcher.entries}
     known = [
         record

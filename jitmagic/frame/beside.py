@@ -65,9 +65,9 @@ def twin_of(stub: FunctionType) -> FunctionType:
 
 
 def hide_stub(stub: FunctionType, original: FunctionType) -> None:
-    """What torch.compile traces ends before a call of the stub, which is then made as it stands.
-    torch.export's strict mode, which traces by the same means and may not break, inlines the
-    original: a twin of it carries the mark, as the user's own function stays unmarked.
+    """Return what torch.compile traces ends before a call of the stub, which is then made as it
+    stands. torch.export's strict mode, which traces by the same means and may not break, inlines
+    the original: a twin of it carries the mark, as the user's own function stays unmarked.
     """
     stub.__dict__ = _Unshared(stub.__dict__)
     twin = FunctionType(

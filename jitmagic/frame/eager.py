@@ -53,7 +53,7 @@ def before_trace(snapshot: FrameSnapshot) -> Eager | None:
 
 
 def is_watched() -> bool:
-    """Whether calls run the original now, whatever they are."""
+    """Return whether calls run the original now, whatever they are."""
     return _frame.traced() or _frame.observed() or replaced_builtin() is not None
 
 

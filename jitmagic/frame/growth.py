@@ -70,7 +70,9 @@ def differing_loops(
 
 
 def _differs(guards: Guards, snapshot: FrameSnapshot) -> bool:
-    """Whether something is another, and cannot be a symbol as numbers among the arguments can."""
+    """Return whether something is another, and cannot be a symbol as numbers among the arguments
+    can.
+    """
     return any(
         not holds(guard, snapshot)
         for guard in guards

@@ -225,7 +225,7 @@ class Handle:
         if is_watched():
             if "notice" not in self.family.told and (watched := under_mode()) is not None:
                 self._tell_of_plain_python(watched, partly=False)
-            return self.original.plain(*values)
+            return self.original.run(values)
         if (asked := on_miss()) is OnMiss.EAGER_FIRST:
             asked = OnMiss.COMPILE if self._began_as_eager else OnMiss.EAGER
             self._began_as_eager = True

@@ -155,11 +155,14 @@ def parameter_count(code: CodeType) -> int:
 def _spread(
     code: CodeType, values: tuple[Any, ...]
 ) -> tuple[tuple[Any, ...], dict[str, Any] | None, tuple[Any, ...]]:
-    """Positional arguments, keywords and cells of the call that gave these values."""
+    """Positional arguments, keywords and cells of the call that gave these values. It calls no
+    builtin: the program may have replaced some, and sees each call of those.
+    """
     end = code.co_argcount + code.co_kwonlyargcount
-    args = values[: code.co_argcount]
-    names = code.co_varnames[code.co_argcount : end]
-    kwargs = dict(zip(names, values[code.co_argcount : end], strict=True))
+    args, kwargs, at = values[: code.co_argcount], {}, code.co_argcount
+    for name in code.co_varnames[at:end]:
+        kwargs[name] = values[at]
+        at += 1
     if code.co_flags & inspect.CO_VARARGS:
         args += values[end]
         end += 1

@@ -96,7 +96,8 @@ def refuse_sparse(computed: Any) -> None:
 
 
 def is_spent(result: torch.Tensor) -> bool:
-    """Whether a backward from the tensor raises, as another one has freed a part of its history.
+    """Return whether a backward from the tensor raises, as another one has freed a part of its
+    history.
 
     The nodes are asked: to run them needs data that meta tensors lack, or sizes that are ints.
     """
@@ -135,7 +136,9 @@ def is_stale(node: Any) -> bool:
 
 
 def _refuses_saved(node: Any, text: str) -> bool:
-    """Whether reading one of the tensors that it has saved raises an error with this text."""
+    """Return whether reading one of the tensors that it has saved raises an error with this
+    text.
+    """
     return any(text in _refusal(node, name) for name in _names_of_saved(node.__class__))
 
 

@@ -160,7 +160,7 @@ def _is_leaf(value: torch.Tensor) -> bool:
 
 
 def is_number_like(value: torch.Tensor) -> bool:
-    """Whether a tensor is of the kind that stands for a Python number."""
+    """Return whether a tensor is of the kind that stands for a Python number."""
     return not value.dim() and value.dtype in (torch.int64, torch.float64, torch.bool)
 
 

@@ -254,8 +254,8 @@ def _is_suspect(
 
 
 def _fills_beyond(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether a factory takes a number that its dtype does not hold. A range without end is refused
-    by the shape rule, so the stand-in is as large as the call's own result at most.
+    """Return whether a factory takes a number that its dtype does not hold. A range without end is
+    refused by the shape rule, so the stand-in is as large as the call's own result at most.
     """
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
     numbers = list(_numbers(name, args, kwargs))

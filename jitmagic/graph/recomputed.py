@@ -43,7 +43,7 @@ class Recomputed:
 
 
 def regions_of(graph: GraphModule) -> list[Rerun]:
-    """How the regions of a graph run again."""
+    """Runs the checkpointed regions of a graph again."""
     found = dict.fromkeys(node.meta.get("checkpoint") for node in graph.graph.nodes)
     return [one.rerun for one in found if one is not None and one.rerun is not None]
 

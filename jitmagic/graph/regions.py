@@ -91,7 +91,7 @@ class Original:
     holds: Callable[[tuple[Any, ...]], bool] | None = None
 
     def is_wanted(self, ctx: Any) -> bool:
-        """Whether the region does not say what the backward is now."""
+        """Return whether the region does not say what the backward is now."""
         if ctx.held is None or self.holds is None:
             return False
         return bool(ctx.outdated or not self.holds(ctx.held))

@@ -25,7 +25,7 @@ Order = tuple[int, ...]  # an input's position, or the complement of a symbol's
 
 
 def is_size(place: int) -> bool:
-    """Whether an item of an Order is a symbol."""
+    """Return whether an item of an Order is a symbol."""
     return place < 0
 
 

@@ -29,8 +29,8 @@ Tail = Value | bool
 
 
 def tail_at(builder: Builder, out: Out, operands: Sequence[Operand], point: Point) -> Tail:
-    """Whether eager computes this point of the result by scalar code; a constant where it is so of
-    all points, or of none.
+    """Return whether eager computes this point of the result by scalar code; a constant where it is
+    so of all points, or of none.
     """
     spec = out.spec
     if spec.device.type != "cpu" or not spec.dtype.is_floating_point:

@@ -121,8 +121,9 @@ def _is_convolution(step: Step, program: LoopProgram, fast: bool) -> bool:
 
 
 def _is_as_precise(weight: Buffer) -> bool:
-    """Whether cuDNN rounds factors alike in both orders. Of float32 images of 3 channels it takes
-    TF32 kernels for channels_last alone: an 11x11 convolution erred by 0.030, row-major 9.5e-5.
+    """Return whether cuDNN rounds factors alike in both orders. Of float32 images of 3 channels it
+    takes TF32 kernels for channels_last alone: an 11x11 convolution erred by 0.030, row-major
+    9.5e-5.
     """
     if weight.dtype != torch.float32:
         return True

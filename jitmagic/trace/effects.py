@@ -138,11 +138,13 @@ class EffectLog:
         return tuple(Draw(builder(generator), perform) for generator, perform in self._draws)
 
     def tells_more_than_gradients(self) -> bool:
-        """Whether anything but gradients was written, or anything called but draws and caches."""
+        """Return whether anything but gradients was written, or anything called but draws and
+        caches.
+        """
         return self.changes > self.gradients + self.drawn + sum(self._calls.values())
 
     def writes_more_than_gradients(self) -> bool:
-        """Whether anything but gradients was written."""
+        """Return whether anything but gradients was written."""
         return self.changes > self.gradients + self.drawn + len(self._calls)
 
     @property

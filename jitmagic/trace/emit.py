@@ -320,7 +320,7 @@ def _bind_methods(body: Body) -> None:
 
 
 def _held(exit_: Break, root: Root) -> frozenset[str]:
-    """What stays bound, whether it is read again or not."""
+    """Return what stays bound, whether it is read again or not."""
     return frozenset(exit_.locals) if root.is_looked_at else exit_.held
 
 

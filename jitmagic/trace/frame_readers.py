@@ -25,7 +25,7 @@ import types
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType, UnionType
 from typing import Any
 
 import torch
@@ -45,7 +45,7 @@ Body = tuple[CodeType, dict[str, Any], list[Any]]  # code, its namespace, furthe
 
 
 def may_be_looked_at(frame: FrameSnapshot) -> bool:
-    """Whether something that the frame may call looks at the variables of its callers."""
+    """Return whether something that the frame may call looks at the variables of its callers."""
     code = frame.code
     waiting = deque[Body]([(code, frame.globals, [*frame.args, *_contents(frame.cells)])])
     seen = set[CodeType]()
@@ -73,7 +73,7 @@ Reached = Iterator[tuple[Any, type | None]]  # an object, and the class of which
 
 
 def _reached(code: CodeType, namespace: dict[str, Any], given: list[Any]) -> Reached:
-    """What the names in the code may lead to."""
+    """Return what the names in the code may lead to."""
     names = list(dict.fromkeys(_names(code)))
     tables = (namespace, vars(builtins), sys.modules)
     found = ([table[name] for table in tables if name in table][:1] for name in names)
@@ -81,12 +81,12 @@ def _reached(code: CodeType, namespace: dict[str, Any], given: list[Any]) -> Rea
         yield place, None
         for inner, owner in _attributes(place, names):
             yield inner, owner
-            if isinstance(place, ModuleType) and isinstance(inner, ModuleType | type):
+            if _is_a(place, ModuleType) and _is_a(inner, ModuleType | type):
                 yield from _attributes(inner, names)
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Of the code and of the functions that it makes."""
+    """Yield the names in the code and in the functions that it makes."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -94,17 +94,26 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _attributes(place: Any, names: Iterable[str]) -> Reached:
-    if isinstance(place, ModuleType):
-        yield from ((vars(place)[name], None) for name in names if name in vars(place))
+    if _is_a(place, ModuleType):
+        held = object.__getattribute__(place, "__dict__")
+        yield from ((held[name], None) for name in names if name in held)
         return
-    kind = place if isinstance(place, type) else type(place)
+    kind = place if _is_a(place, type) else type(place)
     for name in names:
         if (found := _of_class(kind, name)) is not None:
             yield found, kind
 
 
 def _of_class(kind: type, name: str) -> Any:
-    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+    for base in type.__getattribute__(kind, "__mro__"):
+        if name in (held := type.__getattribute__(base, "__dict__")):
+            return held[name]
+    return None
+
+
+def _is_a(value: object, kind: type | UnionType) -> bool:
+    """Check the class of an object; isinstance would run a `__class__` that the user wrote."""
+    return issubclass(type(value), kind)
 
 
 def _bodies(found: Any, owner: type | None) -> Iterator[Body]:
@@ -121,18 +130,18 @@ def _contents(cells: Iterable[types.CellType]) -> Iterator[object]:
 
 
 def _functions(found: Any) -> Iterator[FunctionType]:
-    if isinstance(found, MethodType | staticmethod | classmethod):
-        found = found.__func__
-    elif isinstance(found, functools.partial):
-        found = found.func
-    elif isinstance(found, property):
-        found = found.fget
+    if _is_a(found, MethodType | staticmethod | classmethod):
+        found = object.__getattribute__(found, "__func__")
+    elif _is_a(found, functools.partial):
+        found = object.__getattribute__(found, "func")
+    elif _is_a(found, property):
+        found = object.__getattribute__(found, "fget")
     elif type(found) is LRU_CACHE:
         found = found.__wrapped__
-    if isinstance(found, FunctionType):
+    if _is_a(found, FunctionType):
         yield found
         return
-    kind, names = (found, _OF_CLASSES) if isinstance(found, type) else (type(found), ("__call__",))
+    kind, names = (found, _OF_CLASSES) if _is_a(found, type) else (type(found), ("__call__",))
     for name in names:
-        if isinstance(made := _of_class(kind, name), FunctionType):
+        if _is_a(made := _of_class(kind, name), FunctionType):
             yield made

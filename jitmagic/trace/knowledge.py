@@ -41,7 +41,9 @@ class Knowledge:
         return next((obj for obj, known in self.memo.values() if known is value), None)
 
     def has_written(self, other: Knowledge, mutated: dict[int, Any]) -> bool:
-        """Whether what `other` knows is among the values that were written to, by their ids."""
+        """Return whether what `other` knows is among the values that were written to, by
+        their ids.
+        """
         objects = (at for at, (_, value) in self.memo.items() if id(value) in mutated)
         names = (at for at, names in self.globals.items() if names.written)
         return any(at in other.memo for at in objects) or any(at in other.globals for at in names)

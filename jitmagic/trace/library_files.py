@@ -25,5 +25,5 @@ def is_library(filename: str) -> bool:
 
 @cache
 def is_installed(filename: str) -> bool:
-    """Whether a file belongs to a library or to an installed package."""
+    """Return whether a file belongs to a library or to an installed package."""
     return is_library(filename) or _PACKAGE.match(filename) is not None

@@ -39,8 +39,8 @@ _SAMPLE = _LONGEST // 10  # after so many, what is left of a loop is estimated
 
 @dataclass(eq=False)
 class Leaving:
-    """What the attempts at one trace leave to Python: heads of loops, by number of instruction of
-    the root frame's code, and functions that nothing else is expected of.
+    """Records what the attempts at one trace leave to Python: heads of loops, by number of
+    instruction of the root frame's code, and functions that nothing else is expected of.
     """
 
     heads: set[int] = field(default_factory=set)
@@ -61,8 +61,8 @@ class LoopRun:
 
 @dataclass(eq=False, slots=True)
 class SeenLoop:
-    """Of all runs of a loop of the root frame: whether a round has recorded something, and the
-    guards that its rounds have added, as spans of numbers.
+    """Records of all runs of a loop of the root frame whether a round has recorded something, and
+    the guards that its rounds have added, as spans of numbers.
     """
 
     is_idle: bool = True
@@ -77,7 +77,7 @@ class SeenLoop:
 
 
 class LoopWatch:
-    """What one attempt has seen of loops. `plain`: heads of loops that are Python's."""
+    """Records what one attempt has seen of loops. `plain`: heads of loops that are Python's."""
 
     def __init__(self, plain: Iterable[int]) -> None:
         self.leaving = Leaving(set(plain))
@@ -88,7 +88,7 @@ class LoopWatch:
 
 
 def effort_of(machine: Any) -> int:
-    """How long a trace has taken, in instructions: what is recorded costs later stages."""
+    """Return how long a trace has taken, in instructions: what is recorded costs later stages."""
     effort: int = machine.instructions + _NUMBER_NODE * machine.graph.root.arithmetic
     return effort
 
@@ -123,7 +123,7 @@ def check_instruction(machine: Any, frame: Frame) -> None:
 
 
 def found_loops(machine: Any, breaks: bool) -> tuple[Any, ...]:
-    """What a Trace says of loops, from `plain_loops` on."""
+    """Return what a Trace says of loops, from `plain_loops` on."""
     leaving: Leaving = machine.watch.leaving
     plain = frozenset(leaving.heads), tuple(leaving.callees)
     return *plain, _idle_loops(machine), _open_loops(machine) if breaks else {}
@@ -200,7 +200,7 @@ def _estimate(machine: Any, frame: Frame, run: LoopRun) -> None:
 
 
 def _rounds_left(frame: Frame) -> int | None:
-    """How often a `for` loop goes on; None: that is not known."""
+    """Return the rounds that a `for` loop has left; None: unknown."""
     if frame.instruction.op != "FOR_ITER" or (top := frame.stack[-1]) is None:
         return None
     iterator = top.real if isinstance(top, Lazy) else top

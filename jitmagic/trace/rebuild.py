@@ -381,8 +381,8 @@ def _load_source(source: Source, writer: Writer) -> Code:
             find = entry_of if isinstance(source, DictEntry) else cached_result
             return _call(find, _load_source(base, writer), build.load_const(key))
         case DictKeyAt(base=base, index=index) | DictValueAt(base=base, index=index):
-            read = _key_at if isinstance(source, DictKeyAt) else _value_at
-            return _call(read, _load_source(base, writer), build.load_const(index))
+            part = build.load_const(int(isinstance(source, DictValueAt)))
+            return _call(_entry_at, _load_source(base, writer), build.load_const(index), part)
         case TypeOf() | Contents() | IteratorParts() | ArrayMemory() | IntOf() | Referent():
             return _call(_READERS[type(source)], _load_source(source.base, writer))
         case Length() | Part() | Reduced():
@@ -409,12 +409,8 @@ def _nth(items: Iterable[object], index: int) -> object:
     return next(islice(items, index, None))
 
 
-def _key_at(table: dict[Any, Any], index: int) -> object:
-    return entries_of(table)[index][0]
-
-
-def _value_at(table: dict[Any, Any], index: int) -> object:
-    return entries_of(table)[index][1]
+def _entry_at(table: dict[Any, Any], index: int, part: int) -> object:
+    return entries_of(table)[index][part]
 
 
 def _raw_attribute(cls: type, name: str) -> object:

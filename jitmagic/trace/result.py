@@ -305,7 +305,7 @@ class BreakReason:
     whole_loop: ClassVar[bool] = False
     """Python runs the loop that the instruction is the head of, not that instruction alone."""
     hooks_callees: ClassVar[bool] = True
-    """What Python calls there is compiled by itself."""
+    """Whatever Python calls there is compiled by itself."""
     expected: ClassVar[bool] = False
     """The user asked for it, or sees the error that is raised there."""
 

@@ -69,7 +69,7 @@ class GuardBook:
         return list(self._guards.values())[mark:]
 
     def between(self, first: int, last: int) -> list[Guard]:
-        """Those numbered from `first` up to `last`."""
+        """Return the guards numbered from `first` up to `last`."""
         return self.since(first)[: last - first]
 
     def __contains__(self, guard: Guard) -> bool:
@@ -117,8 +117,9 @@ class GuardBook:
 
 
 def _one_for_each_table(guards: list[Guard]) -> Iterator[Guard]:
-    """What is relied on of the entries of one dictionary, together: one step natively, which costs
-    a comparison of two numbers while the dictionary has not changed."""
+    """Return what is relied on of the entries of one dictionary, together: one step natively, which
+    costs a comparison of two numbers while the dictionary has not changed.
+    """
     tables: dict[Source, list[EntriesEmpty | KeyAbsent]] = {
         guard.source: [] for guard in guards if isinstance(guard, EntriesEmpty)
     }

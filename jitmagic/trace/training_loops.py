@@ -48,7 +48,9 @@ def check_round(machine: Any, frame: Frame) -> None:
 
 
 def _may_break(machine: Any, frame: Frame) -> bool:
-    """Whether the trace may end here: not in a graph within the graph, nor in a generator."""
+    """Return whether the trace may end here: not in a graph within the graph, nor in a
+    generator.
+    """
     if machine.options.fullgraph or machine.graph is not machine.graph.root:
         return False
     if frame.program.body.flags & inspect.CO_GENERATOR:
@@ -57,7 +59,9 @@ def _may_break(machine: Any, frame: Frame) -> bool:
 
 
 def _rounds_left(frame: Frame) -> int | None:
-    """How often the loop at the next instruction still runs; None: only running it tells."""
+    """Return the rounds that the loop at the next instruction has left; None: unknown before it
+    runs.
+    """
     over = frame.stack[-1] if frame.stack else None
     is_for = frame.program.body.instructions[frame.next].op == "FOR_ITER"
     return over.items_left() if is_for and isinstance(over, IteratorValue) else None

@@ -129,7 +129,8 @@ len(losses), losses[-1] < losses[0]"""
 def test_a_loop_that_breaks_too_often_says_so_on_its_line_in_its_own_names():
     loop = (
         "for i in [k * k + 5 for k in range(99)]:\n"
-        "    if i % 10 == 0: print(i)\n    q = {i: 2}[i]\nq"  # a key is a constant
+        # A key is a constant; Python runs loops that do no tensor work between their breaks.
+        "    if i % 10 == 0: print(i)\n    q = torch.ones(2) * {i: 2}[i]\nq"
     )
     cell = f"%%compile\nimport math\n{loop}"
     ran = run_cells([SETUP, cell])[1]

@@ -137,7 +137,7 @@ def threads(x):
 
 def default_dtype(x):
     y = x + 1
-    torch.set_default_dtype(torch.float32)  # here
+    torch.set_default_dtype(torch.float64)  # here
     return y
 
 

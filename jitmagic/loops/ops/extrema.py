@@ -68,7 +68,9 @@ def _without_nan(op: str, integral: str, x: Value, y: Value, result: torch.dtype
 
 @lru_cache(maxsize=1)
 def _lone_nan_counts() -> bool:
-    """Whether clamp(x, min=nan) is nan: from torch 2.12 on; 2.11's kernels compare, and x wins."""
+    """Return whether clamp(x, min=nan) is nan: from torch 2.12 on; 2.11's kernels compare, and x
+    wins.
+    """
     return bool(torch.zeros(1).clamp(min=float("nan")).isnan().item())
 
 

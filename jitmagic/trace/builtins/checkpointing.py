@@ -63,7 +63,7 @@ def _checkpoint(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _followed(
     machine: Machine, args: Args, given: Kwargs, keeps_draws: bool
 ) -> tuple[Value, Recomputed]:
-    """What the function returns, and how backward can run it again."""
+    """Return the function's result, and how backward can run it again."""
     facts = BackwardFacts(machine, _NAME)
     names = list(given)
     with facts.followed():

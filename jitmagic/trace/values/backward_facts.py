@@ -1,4 +1,4 @@
-"""What the backward of an autograd function relies on of Python's state when it runs.
+"""Facts of Python's state that the backward of an autograd function relies on when it runs.
 
 Comes in: what the forward left on `ctx`, and the class. Goes out: the same as values that are
 looked at anew, from the objects that a call holds for its backwards (`Held`, guards/source.py), and
@@ -69,11 +69,11 @@ class HeldObjects(dict[Source, int]):
 
 
 class _AllFacts(list["BackwardFacts"]):
-    """Of the autograd functions of one frame."""
+    """Facts of the autograd functions of one frame."""
 
 
 class BackwardFacts:
-    """Those of one call of an autograd function, or of a region that is computed again."""
+    """Facts of one call of an autograd function, or of a region that is computed again."""
 
     def __init__(self, machine: Machine, name: str) -> None:
         self.known = Knowledge()
@@ -93,7 +93,7 @@ class BackwardFacts:
     # -- values of the backward ------------------------------------------------------------------
 
     def anew(self, value: Value) -> Value:
-        """What a value of the frame is in the backward."""
+        """Return what a value of the frame is in the backward."""
         value = known(value)
         if id(value) not in self._anew:
             self._anew[id(value)] = value, self._made_anew(value)
@@ -113,7 +113,9 @@ class BackwardFacts:
         return self._of_frame(value)
 
     def _of_frame(self, value: Value) -> Value:
-        """Of an object that the frame has made, or that is known by a fact about its class."""
+        """Return the value of an object that the frame made, or that a fact about its class
+        identifies.
+        """
         machine = self._machine
         match value:
             case ConstantValue() | BuiltinValue():
@@ -211,7 +213,7 @@ class BackwardFacts:
     # -- facts -----------------------------------------------------------------------------------
 
     def book_for(self, guard: Guard) -> GuardBook:
-        """Where a fact that the backward relies on is noted."""
+        """Return the guard book for a fact that the backward relies on."""
         if isinstance(guard, _OF_CALL):
             return self._frame.book
         for source in KINDS[type(guard)].sources(guard):
@@ -282,7 +284,7 @@ class BackwardFacts:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the frame has changed what the backward has read."""
+        """Return whether the frame has changed what the backward has read."""
         mutated = self._machine.effects.mutated
         return self._frame.has_written(self.known, mutated) or any(
             _has_changed(value, contents) for value, contents in self._own
@@ -290,7 +292,7 @@ class BackwardFacts:
 
 
 def _can_be_made(value: InstanceValue) -> bool:
-    """Whether the frame has made a plain object: a record of attributes and nothing else."""
+    """Return whether the frame has made a plain object: a record of attributes and nothing else."""
     is_plain = type(value) in (InstanceValue, MadeModuleValue) and value.source is None
     return is_plain and attribute_of_class(value.cls.live, "__new__") is object.__new__
 
@@ -322,7 +324,7 @@ def known(value: Value) -> Value:
 
 
 def _contents(value: Value) -> list[Value]:
-    """What a container, cell or object of the frame's holds."""
+    """Return what a container, cell or object of the frame's holds."""
     return list(_parts(value))
 
 

@@ -125,10 +125,10 @@ class Effects(Protocol):
         """A call of a functools.lru_cache, which counts and keeps; its result is known."""
 
     def tells_more_than_gradients(self) -> bool:
-        """Whether anything but gradients was written, or anything called but draws and caches."""
+        """Return whether more than gradients was written, or than draws and caches called."""
 
     def writes_more_than_gradients(self) -> bool:
-        """Whether anything but gradients was written."""
+        """Return whether anything but gradients was written."""
 
     @property
     def count(self) -> int:

@@ -214,7 +214,9 @@ def _live(machine: Machine, value: Value) -> Any:
 
 
 def _is_given(source: Source) -> bool:
-    """Whether the call may be given another object each time, for which nothing would be kept."""
+    """Return whether the call may be given another object each time, for which nothing would be
+    kept.
+    """
     at: Any = source
     while (base := getattr(at, "base", None)) is not None:
         at = base

@@ -403,7 +403,7 @@ class InstanceValue(Value):
 
     @property
     def attrs(self) -> dict[object, Value | None]:
-        """What is known or written of its attributes; None: deleted, or not there."""
+        """Return what is known or written of its attributes; None: deleted, or not there."""
         held: dict[object, Value | None] = dict(self.slots.items())
         return held if self.names is None else held | self.names.store.known()
 

@@ -60,7 +60,7 @@ class IteratorValue(Value):
         return self
 
     def items_left(self) -> int | None:
-        """How many items it still gives; None: unknown."""
+        """Return the number of items left; None: unknown."""
         return None
 
 

@@ -145,8 +145,9 @@ class NNModuleValue(InstanceValue):
         return self.registered(machine, name) if self.in_tables[name] else None
 
     def _is_in_tables(self, machine: Machine, name: str) -> bool:
-        """Whether torch's `__getattr__` is asked for a name that `__dict__` lacks; else the class
-        has it, or its own `__getattr__` says whether tables are read. Relied on."""
+        """Return whether torch's `__getattr__` is asked for a name that `__dict__` lacks; else the
+        class has it, or its own `__getattr__` says whether tables are read. Relied on.
+        """
         plain = attribute_of_class(self.cls.live, name) is NOTHING and self._leaves_tables(machine)
         if plain:
             guard_attribute(machine, self.cls.live, name, NOTHING)
@@ -155,7 +156,7 @@ class NNModuleValue(InstanceValue):
         return plain
 
     def _has_entry(self, machine: Machine, name: str) -> bool:
-        """Whether `__dict__` has the name; not relied on."""
+        """Return whether `__dict__` has the name; not relied on."""
         store = self.table(machine).store
         there = name in store.live if store.is_as_found else store.get(name) is not None
         return bool(there)
@@ -384,7 +385,9 @@ class NNModuleValue(InstanceValue):
 
 
 def _registers_quietly(machine: Machine) -> bool:
-    """Whether no hook runs where a parameter, buffer or submodule is stored; guarded if so."""
+    """Return whether no hook runs where a parameter, buffer or submodule is stored; guarded
+    if so.
+    """
     module = torch.nn.modules.module
     if any(vars(module)[table] for table in _REGISTRATION_HOOKS):
         return False

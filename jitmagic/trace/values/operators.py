@@ -168,7 +168,7 @@ def _same_atoms(machine: Machine, left: ConstantValue, right: ConstantValue) -> 
 
 
 def _meet(machine: Machine, left: ConstantValue, right: ConstantValue) -> bool:
-    """Whether two paths lead to one object in this call; relied on."""
+    """Return whether two paths lead to one object in this call; relied on."""
     assert left.source is not None
     assert right.source is not None
     if left.source == right.source:
@@ -180,7 +180,9 @@ def _meet(machine: Machine, left: ConstantValue, right: ConstantValue) -> bool:
 
 
 def _is_nan(value: Value) -> bool:
-    """Whether it is an atom that is not equal to itself: a nan of float, complex or numpy."""
+    """Return whether it is an atom that is not equal to itself: a nan of float, complex or
+    numpy.
+    """
     return isinstance(value, ConstantValue) and bool(value.value != value.value)
 
 

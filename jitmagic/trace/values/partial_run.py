@@ -81,8 +81,8 @@ class PartialRun:
             self._scanned, node = node, node.next
 
     def _needed(self, wanted: Node, graph: GraphBuilder) -> list[Node]:
-        """What has to run, in order: what a node is computed by, including the nodes that write to
-        that before it. Draws move the generator on for those after them.
+        """Return what has to run, in order: what a node is computed by, including the nodes that
+        write to that before it. Draws move the generator on for those after them.
         """
         needed, waiting = set[Node](), [wanted, *graph.writes.to(wanted)]
         while waiting:
@@ -98,7 +98,7 @@ class PartialRun:
         return sorted(needed)
 
     def _is_late(self, nodes: Iterable[Node], graph: GraphBuilder) -> bool:
-        """Whether a node would read what a node after it has written."""
+        """Return whether a node would read what a node after it has written."""
         values = self._values
         return any(
             node < writer
@@ -153,7 +153,7 @@ def _called(node: Node, values: Mapping[Node, Any]) -> Any:
 
 
 def _input(entry: GraphInput, snapshot: Any) -> torch.Tensor:
-    """Of memory of its own: the graph may write to it."""
+    """Return a copy with memory of its own, which the graph may write to."""
     value: Any = read_source(entry.source, snapshot)
     if entry.is_scalar:
         return torch.tensor(value, dtype=entry.spec.dtype)

@@ -35,7 +35,7 @@ Make = Callable[[Sequence[Any], tuple[Any, ...]], Any]
 
 
 class Remaker:
-    """Of the values that one call leaves. `facts` say how to refuse."""
+    """Builds the `ctx` of one call from the values that it leaves. `facts` say how to refuse."""
 
     def __init__(self, machine: Machine, facts: BackwardFacts) -> None:
         self._machine, self._facts = machine, facts
@@ -45,8 +45,9 @@ class Remaker:
     def original(
         self, cls: ClassValue, attributes: dict[str, Value]
     ) -> tuple[Make, tuple[Any, ...]]:
-        """What makes the class and the attributes of `ctx`, and the tensors and sizes that it
-        takes for that."""
+        """Return what makes the class and the attributes of `ctx`, and the tensors and sizes that
+        it takes for that.
+        """
         function = self._maker(cls)
         makers = {name: self._maker(value) for name, value in attributes.items()}
 
@@ -57,7 +58,9 @@ class Remaker:
         return make, tuple(self._left)
 
     def rebuilt(self, values: Sequence[Value]) -> tuple[Make, tuple[Any, ...]]:
-        """What makes a list of these objects, and the tensors and sizes that it takes for that."""
+        """Return what makes a list of these objects, and the tensors and sizes that it takes for
+        that.
+        """
         return self._gathered(list, values), tuple(self._left)
 
     def _maker(self, value: Value) -> Make:

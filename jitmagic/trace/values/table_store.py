@@ -291,11 +291,11 @@ class TableStore:
 
     @property
     def is_as_found(self) -> bool:
-        """Whether a live dictionary was read key by key and not changed."""
+        """Return whether a live dictionary was read key by key and not changed."""
         return self._pairs is None and not self._changes
 
     def known(self) -> dict[object, Value | None]:
-        """What was read or written, by token; None: no such key."""
+        """Return what was read or written, by token; None: no such key."""
         if self._pairs is not None:
             return {token: value for token, (_, value) in self._pairs.items()}
         return {token: self.get(token) for token in (*self._known, *self.tokens(written=True))}
@@ -307,7 +307,7 @@ class TableStore:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all keys, or how many there are, were read or replaced."""
+        """Return whether all keys, or how many there are, were read or replaced."""
         return self._whole
 
 

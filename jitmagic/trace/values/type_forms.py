@@ -25,9 +25,14 @@ TYPE_FORMS: tuple[type, ...] = (
     types.UnionType,
     typing._SpecialForm,
     typing._BaseGenericAlias,  # type: ignore[attr-defined]
+    # `*args: P.args` of a function that is defined in the traced code is evaluated there.
+    typing.TypeVar,
+    typing.ParamSpec,
+    typing.ParamSpecArgs,
+    typing.ParamSpecKwargs,
 )
 _ALIASES = (type(typing.List), type(typing.Callable))  # noqa: UP006  (without parts)
-_PARTS = ("__args__", "__metadata__", "__origin__", "__parameters__")
+_PARTS = ("__args__", "__metadata__", "__origin__", "__parameters__", "args", "kwargs")
 
 
 class TypeFormValue(BuiltinValue):

@@ -351,8 +351,14 @@ PROGRAMS = [
     Program("004 lazy linears", lazy_linears, lambda: [(r(32, 512),)]),
     Program("004 lazy convolution", lazy_convolution, lambda: [(r(2, 3, 32, 32),)], train=True),
     Program("004 my_function", fixed(my_function), lambda: [(r(10), r(10))], 1, 0, 1, exact=True),
-    # Two breaks: the text of a tensor, and the print.
-    Program("004 function_with_break", fixed(function_with_break), lambda: [(r(4, 4),)], 2, 1),
+    # Two breaks: the text of a tensor, and the print. What is printed has no rounding in it.
+    Program(
+        "004 function_with_break",
+        fixed(function_with_break),
+        lambda: [(torch.arange(16.0).view(4, 4),)],
+        2,
+        1,
+    ),
     Program(
         "004 function_no_break",
         fixed(function_no_break),

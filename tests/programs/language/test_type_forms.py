@@ -49,6 +49,14 @@ def instances(x: Tensor) -> Any:
     return x + 1, isinstance([x], List), isinstance(x, Dict), isinstance(len, typing.Callable)
 
 
+P, T = typing.ParamSpec("P"), typing.TypeVar("T")
+
+
+def of_parameters(x: Tensor) -> Any:
+    """What `def inner(*args: P.args, **kwargs: P.kwargs) -> T` evaluates where it is defined."""
+    return x + 1, P.args, P.kwargs, T, P.args == P.args
+
+
 class Settings(typing.TypedDict, total=False):
     rate: float
 
@@ -159,6 +167,7 @@ def every_form(x: Tensor) -> Any:
         annotated_list,
         annotated_values,
         nested,
+        of_parameters,
         keys,
         compared,
         instances,

@@ -94,6 +94,46 @@ def test_a_block_inside_of_the_function():
         assert described(jitmagic.jit(program)(x)) == described(program(x))
 
 
+def nested_blocks(x):
+    with torch.device("cpu"):
+        with torch.device("meta"):
+            inner = torch.zeros(2)
+        outer = torch.zeros(2)
+        try:
+            with torch.device("meta"):
+                raise ValueError
+        except ValueError:
+            after = torch.ones(2)
+    return x + outer.sum() + after.sum(), inner, torch.get_default_device()
+
+
+def set_and_reset(x):
+    torch.set_default_device("meta")
+    made = torch.zeros(3)
+    torch.set_default_device(None)
+    return x + torch.ones(3), made, torch.get_default_device()
+
+
+def set_for_good(x):
+    torch.set_default_device("meta")
+    return x * 2, torch.ones(2)
+
+
+@pytest.mark.parametrize("program", [nested_blocks, set_and_reset, set_for_good])
+def test_a_default_device_set_inside_is_no_break(program):
+    compiled = jitmagic.jit(program, fullgraph=True)
+    for _ in range(2):
+        seen = []
+        for run in (compiled, program):
+            torch.set_default_device(None)
+            results = run(torch.ones(3))
+            after = torch.get_default_device()
+            tensors = [r for r in results if isinstance(r, torch.Tensor)]
+            seen.append((described(tensors), results[0].tolist(), results[-1:], after))
+            torch.set_default_device(None)
+        assert repr(seen[0]) == repr(seen[1])
+
+
 def test_modules_made_inside():
     def program(x):
         layer = torch.nn.Linear(2, 3)

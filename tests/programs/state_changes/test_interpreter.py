@@ -81,6 +81,47 @@ def test_calls_of_a_replaced_builtin_are_the_programs_own(monkeypatch):
     assert calls == [(1, 2), "abc"] * 2
 
 
+def keywords(x, *more, scale=2.0, **named):
+    return x * scale + named["shift"] + sum(more)
+
+
+@pytest.mark.parametrize("name", ["dict", "zip", "tuple", "enumerate"])
+def test_arguments_are_passed_without_the_replaced_builtin(name, monkeypatch):
+    offset, calls = 1.0, []
+
+    def closure(x, *, by=3.0):
+        return x * by + offset
+
+    tagged, again = (jitmagic.jit(each, backend="eager") for each in (keywords, closure))
+    real = getattr(builtins, name)
+    x = torch.ones(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            builtins, name, lambda *args, **named: calls.append(1) or real(*args, **named)
+        )
+        got = tagged(x, 1, scale=3.0, shift=2), again(x, by=4.0)
+        seen = LENGTH(calls)
+    assert [each.tolist() for each in got] == [[6.0, 6.0], [5.0, 5.0]]
+    assert seen == 0
+
+
+def callers_seen(x):
+    frame, names = sys._getframe(), []
+    while frame is not None and LENGTH(names) < 3:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return names
+
+
+def test_originals_see_eagers_callers_while_a_builtin_is_replaced(monkeypatch):
+    tagged = jitmagic.jit(callers_seen, backend="eager")
+    x = torch.ones(2)
+    monkeypatch.setattr(builtins, "len", REPLACED["len"])
+    got, want = tagged(x), callers_seen(x)
+    monkeypatch.undo()
+    assert got == want
+
+
 def test_wrappers_of_output_are_no_reason_for_eager(monkeypatch):
     monkeypatch.setattr(builtins, "print", lambda *args, real=print: real("seen", *args))
     tagged = jitmagic.jit(lengths, fullgraph=True, backend="eager")
