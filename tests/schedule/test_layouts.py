@@ -130,20 +130,26 @@ def with_tf32():
         yield
 
 
-@pytest.mark.parametrize(("fast", "orders"), [(False, (False, True)), (True, (True, True))])
-def test_float32_images_of_few_channels_stay_as_precise_as_eager(fast, orders, with_tf32):
-    """cuDNN has TF32 kernels for 3 channels in channels_last alone: eager's is no TF32 kernel."""
-    x, w, v = inputs(torch.float32)
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize(
+    ("channels", "window", "is_as_precise"),
+    [(32, 3, True), (64, 7, True), (3, 3, False), (8, 3, False), (30, 3, False), (32, 11, False)],
+)
+def test_float32_images_are_turned_where_cudnn_rounds_alike(
+    channels, window, is_as_precise, fast, with_tf32
+):
+    """cuDNN has TF32 kernels for few channels in channels_last alone: eager's is no TF32 kernel."""
+    x = torch.randn(2, channels, 12, 12)
+    w = torch.randn(32, channels, window, window) * 0.2
 
-    def stem(x, w, v):
-        y = F.conv2d(x * 2, w[:, :3], padding=1).relu()
-        return F.conv2d(F.conv2d(y, v, padding=1) * 2, v).relu().sum((2, 3))
+    def stem(x, w):
+        return F.conv2d(x * 2, w, padding=window // 2).relu().sum((2, 3))
 
-    program = with_images_channels_last(lowered(stem, x[:, :3], w, v), fast=fast)
-    first, second, _ = convolutions(program)
-    assert (order_of(program, first)[1], order_of(program, second)[1]) == orders
+    program = with_images_channels_last(lowered(stem, x, w), fast=fast)
+    (made,) = convolutions(program)
+    assert order_of(program, made)[1] is (is_as_precise or fast)
     verify(program)
-    torch.testing.assert_close(run(program, (x[:, :3], w, v))[0], stem(x[:, :3], w, v))
+    torch.testing.assert_close(run(program, (x, w))[0], stem(x, w), rtol=1e-4, atol=1e-3)
 
 
 def grouped(x, w, v):
@@ -201,7 +207,9 @@ def test_a_backward_takes_images_as_its_forward_leaves_them(autocast, tier, monk
     copied = copy.deepcopy(network)
     torch.manual_seed(1)
     x = torch.randn(2, 3, 21, 18)
-    options = {"cpu_tier": tier, "keep": "compiled"}
+    # float32 images of so few channels are turned where precision may differ from eager's.
+    precision = "eager" if autocast else "fast"
+    options = {"cpu_tier": tier, "keep": "compiled", "precision": precision}
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         compiled = jitmagic.jit(network, fullgraph=True, options=options)
         got = gradients_of(network, compiled, x.clone().requires_grad_())
