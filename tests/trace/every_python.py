@@ -46,6 +46,7 @@ TORCH_SIDE = (
     "jitmagic.trace.builtins.transforms",
     "jitmagic.trace.dead_calls",
     "jitmagic.trace.undo",
+    "jitmagic.trace.values.backward_facts",
     "jitmagic.trace.values.backward_hooks",
     "jitmagic.trace.values.cached_tensors",
     "jitmagic.trace.values.contexts",
@@ -118,16 +119,21 @@ def _stand_in_for_torch() -> None:
     torch._C = _StandIn("torch._C")
     torch._C._len_torch_function_stack = torch._C._len_torch_dispatch_stack = lambda: 0
     torch.nn, torch.fx = _StandIn("torch.nn"), _StandIn("torch.fx")
+    torch._compile = _StandIn("torch._compile")
+    torch._compile._disable_dynamo = lambda function: lambda *args: function(*args)
     sys.modules |= {
         "torch": torch,
         "torch.nn": torch.nn,
         "torch.fx": torch.fx,
         "torch._C": torch._C,
+        "torch._compile": torch._compile,
     }
     for name in (*TORCH_SIDE, *GRAPH_SIDE):
         sys.modules[name] = _StandIn(name)
     sys.modules["jitmagic.graph.builder"].GraphBuilder = _Graph
     sys.modules["jitmagic.trace.values.tensor_hooks"].check_watched = lambda notes: None
+    sys.modules["jitmagic.trace.values.backward_facts"].forget_facts = lambda notes: None
+    sys.modules["jitmagic.trace.values.backward_facts"].HeldObjects = dict
     sys.modules["jitmagic.trace.dead_calls"].check_dead_calls = lambda graph: None
     for name in ("jitmagic", "jitmagic.graph"):  # their own __init__ may import more of torch
         package = types.ModuleType(name)
