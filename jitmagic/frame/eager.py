@@ -13,13 +13,14 @@ import torch
 
 from .. import _frame
 from ..bytecode import FrameSnapshot
+from ..errors import UserLine
 from ..guards.guard import Guard
 from ..guards.state import read_state
 from ..records import Eager, Outcome
 from .ledger import Variant
 from .native import Entry, GuardProgram, lower_guards
 from .patched_builtins import replaced_builtin
-from .skip import frame_reader
+from .skip import frame_reader, users_line
 
 __all__ = ["before_trace", "eager_entry", "entry_like", "is_watched", "under_mode"]
 
@@ -45,11 +46,13 @@ def entry_like(entry: Entry, run: Callable[..., Any], outcome: Outcome) -> Entry
 
 
 def before_trace(snapshot: FrameSnapshot) -> Eager | None:
-    """Why a frame need not be traced: it looks at itself."""
+    """Why a frame need not be traced: it looks at itself, on the line that is returned too."""
     reader = frame_reader(snapshot.code, snapshot.globals)
     if reader is None:
         return None
-    return Eager(f"it looks at its own frame or namespace ({reader})")
+    line = reader.lineno or snapshot.code.co_firstlineno
+    where = UserLine(snapshot.code.co_filename, line, snapshot.name)
+    return Eager(f"it looks at its own frame or namespace ({reader.arg})", where)
 
 
 def is_watched() -> bool:
@@ -67,7 +70,8 @@ def under_mode() -> Eager | None:
         return Eager(f"builtins.{name} is replaced")
     state = read_state()
     if torch._C._functorch.peek_interpreter_stack() is not None:
-        return Eager("it is called under a function transform or forward-mode differentiation")
+        why = "it is called under a function transform or forward-mode differentiation"
+        return Eager(why, users_line())
     if _frame.packs():
         return Eager("hooks of saved tensors are active, which see and may change what eager saves")
     if not (state.function_modes or state.dispatch_modes):

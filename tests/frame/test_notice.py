@@ -72,7 +72,7 @@ def mode(run: Callable[..., Any]) -> Any:
 
 TOLD: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     "break": (breaks, lambda run: run(X), "partly as plain Python: test_notice.py, line"),
-    "eager": (looks, lambda run: run(X), "looks at its own frame"),
+    "eager": (looks, lambda run: run(X), "`assert locals()` it looks at its own frame"),
     "transform": (plain, lambda run: torch.func.vmap(run)(X), "function transform"),
     "dual": (plain, lambda run: torch.func.jvp(run, (X,), (X,)), "forward-mode"),
     "subclass": (plain, lambda run: run(X.as_subclass(type("Sub", (Tensor,), {}))), "subclass Sub"),
@@ -93,8 +93,10 @@ def test_one_dim_line_says_where_and_why(kind: str) -> None:
     assert "explain(fn)" in line
     assert '"notices": "never"' in line
     assert "\x1b[2m" in line
-    first = fn.__code__.co_firstlineno
-    last = max(n for *_, n in fn.__code__.co_lines() if n)
+    # Under a transform the line is the caller's, which applies it.
+    code = (call if kind in ("transform", "dual") else fn).__code__
+    first = code.co_firstlineno
+    last = max(n for *_, n in code.co_lines() if n)
     number = int(line.partition("line ")[2].partition(",")[0])
     assert first <= number <= last
 
