@@ -22,7 +22,9 @@ _MOST_KERNELS = 4
 _MOST_MODULES = 6
 _OWNER = 28  # letters of an operator's name
 _MOST_FACTS = 64  # letters
-_WIDTH = 62  # columns of code before the times
+# Columns of code before the times, and of a kernel's name: a row fits the 80 columns of a terminal.
+_WIDTH = 44
+_TITLE = 32
 _TONES = {"faster": "bold green", "slower": "bold red", "plain": "bold yellow"}
 _STYLES = {
     "keyword": "magenta",
@@ -164,9 +166,9 @@ def _kernel_line(each: KernelBar) -> Line:
     many = f" (x{each.count})" if each.count > 1 else ""
     owner = "" if each.kernel.is_generated else f" ({each.owner[:_OWNER]})"
     title = f"{each.title}{owner}{many}"
-    facts = [f"{_time(each.seconds):>8}", f"{each.size:>9}", f"{each.limit:<22}", each.lines]
-    line: Line = [(f"  {badge(each.number)} ", "cyan"), (f"{title:<46}", "")]
-    return [*line, (" " + "  ".join(facts), "dim")]
+    place = f"{title}  {each.lines}"
+    facts = f" {_time(each.seconds):>8} {each.size:>9}  {each.limit}"
+    return [(f"  {badge(each.number)} ", "cyan"), (f"{place:<{_TITLE}}", ""), (facts, "dim")]
 
 
 def _last(page: Page) -> Iterator[Line]:
