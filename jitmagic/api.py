@@ -24,6 +24,7 @@ from .bytecode import FrameSnapshot, shown_as
 from .errors import OptionError, TaggingError
 from .frame.dynamic import mark_dynamic, mark_static, mark_unbacked
 from .frame.family import Compiler
+from .frame.forwarder import needs_forwarder
 from .frame.handle import Handle, all_handles
 from .frame.hook import Suspended, call_with_hooked_callees
 from .frame.native import Entry
@@ -187,6 +188,14 @@ def _tag(fn: T, options: Options) -> T:
 def _check_names(fn: Any, names: Iterable[str]) -> None:
     """That dynamic={...} names parameters: a name that is none would say nothing, silently."""
     called = fn.forward if isinstance(fn, torch.nn.Module) else original_of(fn)
+    target = called
+    while isinstance(target, functools.partial):
+        target = target.func
+    if needs_forwarder(target) and not inspect.ismethod(target):  # it takes *args and **kwargs
+        hint = "dynamic=True, or jitmagic.mark_dynamic on the tensors"
+        raise TaggingError(
+            "it with names in dynamic", "its arguments reach the graph without names", hint
+        )
     try:
         known = tuple(inspect.signature(called).parameters)
     except (TypeError, ValueError):  # a callable that does not tell

@@ -210,6 +210,12 @@ def test_a_tagged_object_keeps_its_settings() -> None:
         run(x, shifted=1)
 
 
+@pytest.mark.parametrize("target", [Pipeline(), torch.sin, functools.partial(F.gelu)])
+def test_names_in_dynamic_are_refused_where_arguments_have_none(target: Any) -> None:
+    with pytest.raises(jitmagic.TaggingError, match=r"without names\n  hint: dynamic=True"):
+        jitmagic.jit(target, dynamic={"x": {0: None}})
+
+
 def test_containers_of_tagged_modules_are_one_graph() -> None:
     x = torch.randn(2, 3)
     parts = [jitmagic.jit(nn.Linear(3, 3)) for _ in range(3)]
