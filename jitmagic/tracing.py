@@ -184,8 +184,8 @@ def _known(
     peels: bool = False,
     calling: Mapping[int, tuple[Guard, ...]] | None = None,
 ) -> tuple[Loops, Callable[[str], bool] | None]:
-    """Of loops, and the files in which data decide as they do in this call. `calling`: loops that
-    are Python's where these facts hold.
+    """Return what is assumed of loops, and of the files whose branches on data go as in this call.
+    `calling`: loops that are Python's where these facts hold.
     """
     foresees = is_library_file if handle.ledger.foresees else None
     may_leave = not handle.options.fullgraph

@@ -44,14 +44,21 @@ class Refusal(Exception):
     """The plain function cannot be run a second time, for the reason that the message gives."""
 
 
+def _random_states() -> tuple[Tensor, list[Tensor]]:
+    of_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return torch.get_rng_state(), of_gpus
+
+
 @dataclass(frozen=True)
 class Arguments:
-    """A function, which may be a module, and its arguments, with torch's random state then."""
+    """A function, which may be a module, and its arguments, with torch's random states then: of
+    the CPU, and of each GPU that is in use.
+    """
 
     fn: Any
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
-    seed: Tensor = field(default_factory=torch.get_rng_state)
+    random: tuple[Tensor, list[Tensor]] = field(default_factory=_random_states)
 
     def copied(self) -> Arguments:
         """Return all of it as it is now; raises Refusal for what cannot be copied."""
@@ -59,14 +66,17 @@ class Arguments:
         tensors = (leaf for leaf in _pytree.tree_leaves(whole[1:]) if isinstance(leaf, Tensor))
         memo: dict[int, Any] = {id(tensor): copy_of(tensor) for tensor in tensors}
         try:
-            return Arguments(*copy.deepcopy(whole, memo), self.seed)
+            return Arguments(*copy.deepcopy(whole, memo), self.random)
         except Exception as error:  # an open file, a lock, a tensor with a history in an object
             raise Refusal(f"its arguments cannot be copied ({error})") from error
 
     def call(self) -> Any:
         """Call the plain function; what it prints is not shown a second time."""
         with contextlib.redirect_stdout(io.StringIO()), same_random_numbers():
-            torch.set_rng_state(self.seed)
+            of_cpu, of_gpus = self.random
+            torch.set_rng_state(of_cpu)
+            if of_gpus:
+                torch.cuda.set_rng_state_all(of_gpus)
             return original_of(self.fn)(*self.args, **self.kwargs)
 
     def answers(self, result: Any) -> Answers:
@@ -85,15 +95,14 @@ class Arguments:
 def compare_with_plain(before: Arguments, captured: Answers, traces: Sequence[Trace]) -> list[Line]:
     """Return the lines on which the captured call differs from the plain function.
 
-    before: copies of the arguments from before the call
+    before: copies of the arguments from before the call, used up by this
     captured: `Arguments.answers` of the call that was captured
     Raises Refusal where the plain function may not run again, or answers otherwise each time.
     """
     _refuse_effects(traces)
-    plain, again = before.copied(), before.copied()
-    expected = _answers_of(plain)
+    expected = _answers_of(before.copied())
     wrong = [line for line in compare(captured, expected, {}, 0) if not line.agrees]
-    if wrong and not agree(_answers_of(again), expected, dict):
+    if wrong and not agree(_answers_of(before), expected, dict):
         raise Refusal("as plain Python it answers otherwise each time")
     return wrong
 
@@ -140,7 +149,7 @@ def _target(effect: Effect) -> Recipe | None:
 
 
 def _leads_to_argument(source: Source) -> bool:
-    """Return whether the path begins at a parameter; a closure's cell is read as one too."""
+    """Return whether the path begins at a parameter. A cell is handed over as one and is none."""
     while not isinstance(source, Argument):
         base = getattr(source, "base", None)
         if base is None or isinstance(source, CellContents):

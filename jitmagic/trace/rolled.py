@@ -73,7 +73,7 @@ class Loops:
     may_leave: bool = False  # long loops without tensor work, to Python as a whole
     plain: frozenset[int] = frozenset()  # the heads of those that are
     calling: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)
-    """Those of the plain ones whose callees are compiled, with what has to hold for that."""
+    """Plain loops whose callees are compiled, with the facts that have to hold for that."""
     bodies: Mapping[int, frozenset[int]] | None = None  # all loops of the root frame, by heads
 
 
