@@ -6,6 +6,7 @@ the top level of a notebook's cell.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -212,7 +213,13 @@ def test_few_rounds_are_one_graph() -> None:
 
 
 @pytest.mark.parametrize("search", [None, "strong_wolfe"])
-def test_the_loop_of_lbfgs_is_pythons_and_the_closure_is_compiled(search: str | None) -> None:
+def test_the_loop_of_lbfgs_is_pythons_and_the_closure_is_compiled(
+    search: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # torch.compile, where it has run in this process, has disabled the method and what it calls.
+    plain = torch.no_grad()(inspect.unwrap(torch.optim.LBFGS.step))
+    monkeypatch.setattr(torch.optim.LBFGS, "step", plain)
+
     def step(model: nn.Module, x: Tensor, opt: Any) -> Tensor:
         def closure() -> Tensor:
             opt.zero_grad()
