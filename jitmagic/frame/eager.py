@@ -1,7 +1,7 @@
-"""Entries that run as plain Python: for the calls that their guards fit, and for no others.
+"""Makes entries that run as plain Python, only for calls that their guards fit.
 
-Comes in: why calls of a kind are not compiled, and the guards that say of what kind they are. Goes
-out: an Entry, so that one odd first call does not leave a function eager for ever.
+Input: the reason why calls of a kind are not compiled, and the guards that define that kind.
+Output: an Entry, so that one unusual first call does not leave a function eager forever.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def eager_entry(
     guards: tuple[Guard, ...],
     outcome: Outcome,
 ) -> Entry:
-    """An entry for calls that run as plain Python; those that its guards refuse are compiled."""
+    """Return an entry that runs matching calls as plain Python; others can still be compiled."""
     steps, _ = lower_guards(guards, (), snapshot.globals, snapshot.builtins)
     made = Entry(GuardProgram(steps), run)
     made.notes = Variant(guards, outcome)
@@ -39,14 +39,14 @@ def eager_entry(
 
 
 def entry_like(entry: Entry, run: Callable[..., Any], outcome: Outcome) -> Entry:
-    """An entry for the same calls that runs something else."""
+    """Return an entry with the same guards that runs something else."""
     made = Entry(entry.program, run)
     made.notes = Variant(entry.notes.guards, outcome, constants=entry.notes.constants)
     return made
 
 
 def before_trace(snapshot: FrameSnapshot) -> Eager | None:
-    """Why a frame need not be traced: it looks at itself, on the line that is returned too."""
+    """Return why a frame need not be traced (it inspects its own frame, and where), or None."""
     reader = frame_reader(snapshot.code, snapshot.globals)
     if reader is None:
         return None
@@ -61,8 +61,10 @@ def is_watched() -> bool:
 
 
 def under_mode() -> Eager | None:
-    """Why calls are not compiled now: a tracer has to see every line, a transform or a mode every
-    operation, and nothing of jitmagic's; or builtins are not Python's.
+    """Return why no call is compiled now, or None.
+
+    A tracer must see every line, a transform or mode must see every operation and none of
+    jitmagic's; replaced builtins would also run inside the compiler.
     """
     if _frame.traced():
         return Eager("a debugger or another tracer (sys.settrace) follows its lines")

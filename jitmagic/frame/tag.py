@@ -1,11 +1,10 @@
-"""tag: put a call stub in place of what the user tagged, and take it back.
+"""tag: replaces what the user tagged with a call stub, and undoes it.
 
-Comes in: a function, method, lambda, staticmethod, classmethod, partial, nn.Module instance or
-class, or any other callable. Goes out: the same kind of thing. Functions are answered with a new,
-real Python function of the same signature, other callables (builtins, objects with `__call__`) with
-a function that calls them; modules and their classes are changed in place and returned. The
-dispatcher travels in the stub's `co_consts`, so it follows `__code__` wherever tools like
-%autoreload move it.
+Input: a function, method, lambda, staticmethod, classmethod, partial, nn.Module instance or class,
+or any other callable. Output: an object of the same kind. A function gives a new, real Python
+function of the same signature, another callable (a builtin, an object with `__call__`) a function
+that calls it; modules and classes are changed in place and returned. The dispatcher is in the
+stub's `co_consts`, so it follows `__code__` wherever tools like %autoreload move it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import torch
 from .. import _frame
 from ..errors import TaggingError, UsageError, warn
 from ..options import Options
-from . import hook  # noqa: F401  # the native hook learns whom to ask
+from . import hook  # noqa: F401  # registers the callback of the native hook
 from .beside import hide, hide_stub
 from .blame import forget_ours, forget_stub
 from .family import Compiler, Family
@@ -47,10 +46,10 @@ __all__ = [
     "without_tag",
 ]
 
-_SLOT = "_compiled_call_impl"  # nn.Module calls what is there, and drops it when pickled or copied
+_SLOT = "_compiled_call_impl"  # nn.Module calls this attribute and drops it on pickle and copy
 _HOOK_TABLES = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 _shared = torch.nn.modules.module
-if _SLOT not in torch.jit._recursive.ignored_attributes:  # a scripted copy of a module has no slot
+if _SLOT not in torch.jit._recursive.ignored_attributes:  # a scripted copy must not have it
     torch.jit._recursive.ignored_attributes.append(_SLOT)
 _GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (
     _shared._global_backward_pre_hooks,
@@ -61,7 +60,7 @@ _GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (
 
 
 def tag(target: Any, options: Options, compiler: Compiler) -> Any:
-    """The tagged form of `target`; raises TaggingError where there cannot be one."""
+    """Return the tagged form of `target`; raises TaggingError if it cannot be tagged."""
     known = handle_of(target)
     if known is not None:
         if known.options != options:
@@ -87,12 +86,12 @@ def tag(target: Any, options: Options, compiler: Compiler) -> Any:
     if not needs_forwarder(target):
         raise _refusal(target)
     made = _tag_function(forwarder(target), options, compiler)
-    made.__wrapped__ = target  # type: ignore[attr-defined]  # original_of, and what is pickled
+    made.__wrapped__ = target  # type: ignore[attr-defined]  # read by original_of and pickle
     return made
 
 
 def handle_of(target: Any) -> Handle | None:
-    """The handle behind something tagged, or None."""
+    """Return the handle of a tagged object, or None."""
     match target:
         case ModuleCall():
             return target.owner  # type: ignore[no-any-return]
@@ -111,7 +110,7 @@ def handle_of(target: Any) -> Handle | None:
 
 
 def tagged_handle(target: Any) -> Handle:
-    """The handle of something tagged; raises TypeError for what is not."""
+    """Return the handle of a tagged object; raises TypeError for anything else."""
     handle = handle_of(target)
     if handle is None:
         raise UsageError(f"{target!r} is not compiled by jitmagic: tag it with jitmagic.jit first")
@@ -119,7 +118,7 @@ def tagged_handle(target: Any) -> Handle:
 
 
 def original_of(target: Any) -> Any:
-    """What was tagged: the user's function, or the module or class itself."""
+    """Return the object that was tagged: the user's function, or the module or class itself."""
     match target:
         case types.FunctionType() if handle_of(target) is not None:
             return target.__wrapped__  # type: ignore[attr-defined]
@@ -133,7 +132,7 @@ def original_of(target: Any) -> Any:
 
 
 def untag(target: Any) -> Any:
-    """The untagged form: modules and classes are changed back in place."""
+    """Return the untagged form; modules and classes are changed back in place."""
     if handle_of(target) is None:
         return target
     if isinstance(target, torch.nn.Module):
@@ -145,7 +144,7 @@ def untag(target: Any) -> Any:
 
 @contextmanager
 def without_tag(module: torch.nn.Module) -> Iterator[None]:
-    """The module as it is without its tag; its variants are kept. One that has none is itself."""
+    """Remove a module's tag inside the block and keep its variants; no-op without a tag."""
     call = module.__dict__.pop(_SLOT, None)
     try:
         yield
@@ -174,8 +173,9 @@ def _tag_function(
 
 
 class Question:
-    """`f.why` of a tagged function: called with f's arguments, it answers. f is held weakly, so
-    that f goes when its last user does.
+    """A query attribute of a tagged function f, such as `f.why`: called with f's arguments.
+
+    It refers to f weakly, so that f is freed with its last user.
     """
 
     __slots__ = ("_function", "_label", "_question")
@@ -199,8 +199,8 @@ class Question:
         return _revive_question, (self._label.rpartition(".")[2], self._function(), self._question)
 
 
-# What pickles a notebook's functions by value (joblib, Ray, Dask: cloudpickle) takes a stub apart,
-# down to the dispatcher among its constants. In the other process it is tagged anew.
+# cloudpickle (joblib, Ray, Dask) pickles a notebook's functions by value: it takes a stub apart
+# down to the dispatcher in its constants. The other process tags the function again.
 
 
 def _reduce_dispatcher(dispatcher: Dispatcher) -> tuple[Any, ...]:
@@ -228,7 +228,7 @@ copyreg.pickle(Dispatcher, _reduce_dispatcher)  # type: ignore[arg-type]
 
 
 def _stand_in(function: types.FunctionType, handle: Handle) -> types.FunctionType:
-    """A function like the given one, whose code is the call stub."""
+    """Return a copy of the function whose code is the call stub."""
     made = types.FunctionType(
         stub_code(handle),
         function.__globals__,
@@ -264,7 +264,7 @@ def _tag_module(module: torch.nn.Module, options: Options, compiler: Compiler) -
 
 
 def tagged_call(module: torch.nn.Module, options: Options, compiler: Compiler) -> ModuleCall:
-    """What a tagged module is called through; the module itself is not changed."""
+    """Return the callable that runs a tagged module; the module itself is not changed."""
     cls = type(module)
     forward = _forward_of(cls)
     if isinstance(module, torch.jit.ScriptModule) or not _calls_slot(cls):
@@ -303,12 +303,12 @@ def _forward_of(cls: type[torch.nn.Module]) -> types.FunctionType:
 
 
 def _call_with_hooks(family: object, module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-    """What nn.Module.__call__ does; its forward is compiled where the frame hook meets it."""
+    """Call the module like nn.Module.__call__; the frame hook compiles its forward."""
     return call_plainly(_EAGER_CALL, (module, *args), kwargs, family)
 
 
 def _call_anew(family: Family, module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-    """The class has another forward than the one the module was tagged with."""
+    """Tag the module again: its class has another forward than when it was tagged."""
     try:
         call = tagged_call(module, family.options, family.compiler)
     except TaggingError:
