@@ -1,7 +1,7 @@
-"""The thread's torch state as facts: what a trace is made under, and what a call finds.
+"""Reads the thread's torch state as facts, when a trace is made and when a call is explained.
 
-Comes in: nothing. Goes out: StateFacts, whose `autocast_rest` is left out (read_autocast_rest), as
-only blocks of autocast rely on it.
+Output: StateFacts. Its `autocast_rest` is left out (read_autocast_rest) because only autocast
+blocks rely on it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .guard import AutocastRest, StateFacts
 __all__ = ["FUNCTION_MODES", "SET_ASIDE", "anomaly_mode", "read_autocast_rest", "read_state"]
 
 _DEVICE = "torch.utils._device"  # imported by torch when a default device is first set
-SET_ASIDE: set[str] = set()  # modes of the process that are off while something is compiled
+SET_ASIDE: set[str] = set()  # process-wide modes disabled during a compile
 
 
 class _FunctionModes(threading.local):
-    """What this thread does without while something is compiled, the innermost mode last."""
+    """Function modes that a compile has disabled on this thread, innermost last."""
 
     set_aside: tuple[object, ...] = ()
 
@@ -30,12 +30,12 @@ FUNCTION_MODES = _FunctionModes()
 
 
 def anomaly_mode() -> bool:
-    """Whether backwards are checked, or will be when the compile is over."""
+    """Return whether anomaly mode is on, or will be when the compile is over."""
     return torch.is_anomaly_enabled() or "anomaly" in SET_ASIDE
 
 
 def read_state() -> StateFacts:
-    """The state of this thread."""
+    """Return the state of this thread."""
     watching, default_device = _function_modes()
     return StateFacts(
         grad_enabled=torch.is_grad_enabled(),
@@ -51,8 +51,10 @@ def read_state() -> StateFacts:
 
 
 def _function_modes() -> tuple[int, torch.device | None]:
-    """How many torch-function modes watch the user's calls, and the default device: torch keeps it
-    in a mode at the bottom of the stack (extensions/frame/function_modes.h).
+    """Return the number of the user's torch-function modes, and the default device.
+
+    torch keeps the default device in a mode at the bottom of the stack
+    (extensions/frame/function_modes.h).
     """
     count = torch._C._len_torch_function_stack()
     modes: list[Any] = list(FUNCTION_MODES.set_aside)
@@ -63,7 +65,7 @@ def _function_modes() -> tuple[int, torch.device | None]:
 
 
 def read_autocast_rest() -> AutocastRest:
-    """What else this thread keeps of autocast."""
+    """Return the rest of this thread's autocast state."""
     torch.autocast_increment_nesting()
     return AutocastRest(
         torch.get_autocast_dtype("cpu"),

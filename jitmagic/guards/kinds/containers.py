@@ -1,4 +1,4 @@
-"""Kinds of guards about lists, dicts and sets: lengths, keys, members."""
+"""Rows for guards on lists, dicts and sets: lengths, keys, members."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .row import OfSource, Registers, Step, missing, row
 
 __all__: list[str] = []
 
-_FEW = 2  # names that an instance lacks
+_FEW = 2  # absent names that get a step each
 
 
 @row(LengthIs, rank=1)
@@ -107,8 +107,8 @@ class _EntriesEmpty(OfSource[EntriesEmpty]):
     def lower(self, guard: EntriesEmpty, registers: Registers) -> tuple[Step, ...]:
         names = [exact_name(key) for key in guard.absent if isinstance(key, str)]
         few = not guard.keys and len(names) == len(guard.absent) <= _FEW
-        # A step for each name costs no more than one that loads the dictionary and one that looks
-        # into it, and makes no dictionary.
+        # A step per name costs no more than loading the dictionary and looking into it, and does
+        # not materialise the instance's dictionary.
         if few and isinstance(guard.source, InstanceDict):
             register = registers.register(guard.source.base)
             return tuple(("INSTANCE_ABSENT", register, name) for name in names)
@@ -151,7 +151,7 @@ def _same_keys(now: list[Any], keys: tuple[object, ...]) -> bool:
 
 
 def _attribute_appeared(owner: Source, key: str, frame: FrameSnapshot) -> str | None:
-    """An instance that has no dictionary at all has no such key in it either."""
+    """Describe a new instance attribute; an instance without a dictionary has none."""
     try:
         instance = read_source(owner, frame)
     except UNREADABLE:

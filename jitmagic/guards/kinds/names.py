@@ -1,4 +1,4 @@
-"""Kinds of guards about what is found under a name: in classes, in namespaces, in globals."""
+"""Rows for guards on names in classes, namespaces and globals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__: list[str] = []
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
-_of_class = type.__getattribute__  # no metaclass of the user's answers
+_of_class = type.__getattribute__  # bypasses user-defined metaclasses
 
 
 @row(ClassFacts, rank=2)
@@ -35,7 +35,7 @@ class _ClassFacts(Kind[ClassFacts]):
         return next((found for found in differences if found is not None), None)
 
     def show(self, guard: ClassFacts) -> str:
-        """`Net: same bases; same forward; no __len__, fc1; no property size`."""
+        """Return `Net: same bases; same forward; no __len__, fc1; no property size`."""
         parts = ["same bases"]
         for kinds, words in (
             (("is", "slot"), "same"),
@@ -134,7 +134,7 @@ def _fact_differs(cls: type, fact: ClassFact) -> str | None:
 
 
 def _yields(kind: type) -> bool:
-    """Whether objects of the class give way to what an instance has under the same name."""
+    """Return whether instance attributes always override class attributes of this type."""
     sets = any(name in vars(base) for base in kind.__mro__ for name in ("__set__", "__delete__"))
     return bool(kind.__flags__ & _IMMUTABLE) and not sets
 

@@ -1,4 +1,4 @@
-"""Kinds of guards about objects: types, constants, identity, ranges of numbers, cells."""
+"""Rows for guards on objects: types, constants, identity, ranges of numbers, cells."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class _InRange(OfSource[InRange]):
         if issubclass(type(value), torch.Tensor):
             plain = value.layout is torch.strided and value.device.type == "cpu"
             if not plain or value.numel() != 1 or value.dtype not in READ_BY_GUARDS:
-                return f"{name} is no tensor on the CPU with one number in it"
+                return f"{name} is not a CPU tensor with one element"
             number = value.item() if value.dtype is not torch.bool else int(value)
         if type(number) not in (float, int):
             return f"{name} is a {type(number).__name__}, was a number"
@@ -247,7 +247,7 @@ class _DifferentObjects(Kind[DifferentObjects]):
         return (("DIFFERENT", *sides),)
 
     def differs(self, guard: DifferentObjects, frame: FrameSnapshot) -> str | None:
-        """Which two paths of different objects lead to one now."""
+        """Name two paths that led to different objects and lead to one now."""
         known: dict[int, Source] = {}
         for place, source in enumerate(self.sources(guard)):
             try:

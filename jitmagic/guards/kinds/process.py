@@ -1,4 +1,4 @@
-"""Kinds of guards about the state of the process and the thread."""
+"""Rows for guards on the state of the process and the thread."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class _StateRead(Kind[StateRead]):
 
 
 def _values(guard: GlobalState) -> tuple[Any, ...]:
-    """In the order of the fields, which is that of the native step."""
+    """Return the facts in the order of their fields, which the native step expects."""
     return tuple(getattr(guard.facts, fact.name) for fact in fields(guard.facts))
 
 
