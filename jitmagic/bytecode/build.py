@@ -1,13 +1,13 @@
-"""build: emission helpers whose result is right for the running interpreter.
+"""Emission helpers whose output is right for the running interpreter.
 
-Comes in: names, values, counts, jump targets.  Goes out: a fresh `list[Instruction]` to splice into
-a Body; positions are left empty (`placed` fills them).
-Invariant: the stack protocol in each docstring (before -> after, top on the right) is the same on
-every version; where NULL goes, PRECALL, KW_NAMES / CALL_KW and TO_BOOL are nobody else's business.
+Input: names, values, counts, jump targets. Output: a fresh `list[Instruction]` to splice into a
+Body; positions are left empty (`placed` fills them). Invariant: each docstring states the stack
+effect (before -> after, top on the right), which is the same on every version. Callers need not
+know about NULL placement, PRECALL, KW_NAMES / CALL_KW and TO_BOOL.
 
-Calls.  `push_callable_then(callable, *arguments)` is a whole call. In pieces:
-`push_callable(code)`, then push the arguments, then `call_function(n)`. With the arguments on the
-stack already: `call_stacked(callable, n)`.
+Calls. `push_callable_then(callable, *arguments)` is a whole call. In pieces: `push_callable(code)`,
+then push the arguments, then `call_function(n)`. With the arguments on the stack already:
+`call_stacked(callable, n)`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _CLOSURE = 8  # MAKE_FUNCTION / SET_FUNCTION_ATTRIBUTE: a tuple of cells
 
 
 def placed(code: Iterable[Instruction], position: Position | None) -> Code:
-    """The same instructions, those without a position put at `position`."""
+    """Return the same instructions; those without a position get `position`."""
     result = list(code)
     for instruction in result:
         if instruction.position is None:
@@ -101,15 +101,18 @@ def placed(code: Iterable[Instruction], position: Position | None) -> Code:
 
 
 def load_const(value: object) -> Code:
-    """-> value. Any object will do: what cannot be hashed, or only by the user's own code, travels
-    in a box, because debuggers, profilers and IPython's tracebacks hash code objects."""
+    """-> value.
+
+    Any object is allowed. One that is not hashable, or whose hash runs user code, is wrapped in a
+    box, because debuggers, profilers and IPython's tracebacks hash code objects.
+    """
     if _hashes_plainly(value):
         return [Instruction("LOAD_CONST", value)]
     return [Instruction("LOAD_CONST", _Box(value)), *load_attr("value")]
 
 
 class _Box:
-    """Hashes and compares by identity, whatever it holds."""
+    """Hashes and compares by identity, independent of its content."""
 
     __slots__ = ("value",)
 
@@ -132,7 +135,7 @@ _HASHED_BY_VALUE = frozenset(
 
 
 def load_fast(name: str, *, bound: bool = False) -> Code:
-    """-> value. UnboundLocalError where there is none, unless the caller vouches with `bound`."""
+    """-> value. Raises UnboundLocalError without one, unless the caller asserts `bound`."""
     return [
         Instruction("LOAD_FAST" if bound or not RUNNING.checked_loads else "LOAD_FAST_CHECK", name)
     ]
@@ -144,7 +147,7 @@ def store_fast(name: str) -> Code:
 
 
 def delete_fast(name: str) -> Code:
-    """->. UnboundLocalError where there is no value."""
+    """->. Raises UnboundLocalError if there is no value."""
     return [Instruction("DELETE_FAST", name)]
 
 
@@ -164,7 +167,7 @@ def delete_global(name: str) -> Code:
 
 
 def load_deref(name: str) -> Code:
-    """-> contents of the cell; NameError where it is empty."""
+    """-> contents of the cell. Raises NameError if it is empty."""
     return [Instruction("LOAD_DEREF", name)]
 
 
@@ -189,7 +192,7 @@ def make_cell(name: str) -> Code:
 
 
 def prologue(freevars: Sequence[str] = (), cellvars: Sequence[str] = ()) -> Code:
-    """What every body begins with."""
+    """Return the first instructions of every body."""
     code = [Instruction("COPY_FREE_VARS", len(freevars))] if freevars else []
     code += [Instruction("MAKE_CELL", name) for name in cellvars]
     return [*code, Instruction("RESUME", 0)]
@@ -225,7 +228,7 @@ def push_callable_then(callable_: Code, *arguments: Code, kw_names: tuple[str, .
 
 
 def call_stacked(callable_: Code, count: int) -> Code:
-    """`count` positional arguments -> result; the callable is pushed only now."""
+    """`count` positional arguments -> result; the callable is pushed after them."""
     return [*build_tuple(count), *push_callable(callable_), *rotate_up(3), *call_ex()]
 
 
@@ -271,7 +274,7 @@ def pop_top() -> Code:
 
 
 def copy(depth: int = 1) -> Code:
-    """... -> ..., the value `depth` from the top (1: the top itself) once more."""
+    """... -> ..., a copy of the value at `depth` from the top (1: the top itself)."""
     return [Instruction("COPY", depth)]
 
 
@@ -388,7 +391,7 @@ def binary_op(operator: str) -> Code:
 
 
 def compare_op(operator: str) -> Code:
-    """left, right -> what the rich comparison returns"""
+    """left, right -> result of the rich comparison"""
     return [Instruction("COMPARE_OP", operator)]
 
 
@@ -425,12 +428,12 @@ def _to_bool() -> Code:
 
 
 def nop() -> Code:
-    """Nothing; a landing place for jumps."""
+    """No effect; a jump target."""
     return [Instruction("NOP")]
 
 
 def jump(target: Instruction) -> Code:
-    """Forward or backward, as the assembler finds."""
+    """Jump forward or backward; the assembler chooses the opcode."""
     return [Instruction("JUMP", target=target)]
 
 

@@ -1,8 +1,8 @@
-"""co_linetable: the location table of PEP 626 / 657, read and written.
+"""Parses and encodes co_linetable, the location table of PEP 626 / 657.
 
-Comes in: the bytes, or one position per stretch of code units.  Goes out: the other of the two.
-Each entry covers 1-8 code units: a head byte 1 kkkk lll (kind, length - 1), then kind-dependent
-data; lines are differences to the entry before, starting from co_firstlineno. Format: CPython
+Input: the bytes, or one position per run of code units. Output: the other form. Each entry covers
+1-8 code units: a head byte 1 kkkk lll (kind, length - 1), then data that depends on the kind. Lines
+are differences to the entry before, starting from co_firstlineno. Format: CPython
 Objects/locations.md.
 """
 
@@ -18,7 +18,7 @@ _ONE_LINE, _NO_COLUMNS, _LONG, _NONE = 10, 13, 14, 15
 
 
 def parse_line_table(table: bytes, firstlineno: int) -> list[Position | None]:
-    """The position of every code unit (caches and prefixes included)."""
+    """Return the position of every code unit (caches and prefixes included)."""
     positions: list[Position | None] = []
     data = iter(table)
     line = firstlineno
@@ -66,7 +66,7 @@ def _read_varint(data: Iterator[int]) -> int:
 
 
 def encode_line_table(stretches: Iterable[tuple[Position | None, int]], firstlineno: int) -> bytes:
-    """The table for consecutive (position, code units) stretches."""
+    """Encode consecutive (position, number of code units) pairs."""
     out = bytearray()
     line = firstlineno
     for position, units in _merged(stretches):
