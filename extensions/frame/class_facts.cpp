@@ -1,4 +1,5 @@
-// ClassFacts: looked up when the class has changed, a comparison of two numbers at every other call.
+// ClassFacts: a lookup after the class has changed, a comparison of two integers at every other
+// call.
 
 #include "class_facts.h"
 
@@ -25,9 +26,9 @@ PyObject* Held::get() const { return weak_ ? referent(kept_) : kept_; }
 
 namespace {
 
-// `name` in the classes from position `start` of the MRO on, without __get__ and metaclasses.
+// Looks up `name` from position `start` of the MRO, without __get__ and metaclasses.
 PyObject* look_up(PyTypeObject* type, PyObject* name, Py_ssize_t start) {
-  // Also where only a part is asked for: a look-up is what gives a class its version.
+  // Also for start > 0: _PyType_Lookup is what assigns a version tag to the class.
   PyObject* found = _PyType_Lookup(type, name);
   if (start == 0 || !found) return found;
   for (Py_ssize_t i = start; i < PyTuple_GET_SIZE(type->tp_mro); i++) {
@@ -37,8 +38,8 @@ PyObject* look_up(PyTypeObject* type, PyObject* name, Py_ssize_t start) {
   return nullptr;
 }
 
-// Whether an instance's own attribute goes before it, now and for ever: a class of the user's may
-// get a __set__ later.
+// Whether an instance attribute always overrides it. A mutable descriptor class may get a __set__
+// later.
 bool yields(PyObject* found) {
   PyTypeObject* type = Py_TYPE(found);
   return PyType_HasFeature(type, Py_TPFLAGS_IMMUTABLETYPE) && !type->tp_descr_set;
@@ -49,7 +50,7 @@ bool is_slot(PyObject* found, PyObject* name) {
 }
 
 bool refuse(PyObject* fact) {
-  if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "%R is no fact about a class", fact);
+  if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "%R is not a fact about a class", fact);
   return false;
 }
 

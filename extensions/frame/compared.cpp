@@ -1,5 +1,5 @@
-// Asking and telling a comparison, which is Python of ours: not hooked, with room of its own to recurse.
-// Between the two readings of the clock is the call, and for compiled code its guards, which eager has not.
+// Calls the Python comparison object, unhooked and with its own recursion allowance. The timed
+// interval covers the call and, for compiled code, its guards, which eager does not have.
 
 #include "compared.h"
 
@@ -59,7 +59,7 @@ void ComparedCall::start() {
   if (!running_) return;
   jm_this_thread()->timed++;
   if (chosen_ == entry_) return;
-  entry_->hits++;  // a turn of eager is a call of this variant too
+  entry_->hits++;  // an eager turn counts as a call of this variant too
   since_ = std::chrono::steady_clock::now();
 }
 
@@ -126,7 +126,7 @@ PyObject* list_of(const std::vector<long long>& values) {
   return list;
 }
 
-// Whether `done` returned: an exception of its is set otherwise.
+// Whether `done` returned; if not, its exception is set.
 bool end_streak(Streak* streak) {
   PyObject* taken = list_of(*streak->taken);
   if (!taken) return false;
@@ -143,7 +143,7 @@ PyTypeObject StreakType = {
     .tp_basicsize = sizeof(Streak),
     .tp_dealloc = streak_dealloc,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "Calls in a row that run the same entry, each timed.",
+    .tp_doc = "A batch of consecutive calls of one entry, each timed.",
     .tp_traverse = streak_traverse,
     .tp_clear = streak_clear,
     .tp_new = streak_new,
@@ -151,7 +151,7 @@ PyTypeObject StreakType = {
 
 CallOfStreak::CallOfStreak(Entry* entry)
     : streak_(reinterpret_cast<Streak*>(Py_NewRef(entry->comparison))) {
-  if (streak_->chosen != entry) entry->hits++;  // a turn of eager is a call of this variant too
+  if (streak_->chosen != entry) entry->hits++;  // an eager turn counts as a call of this variant too
   jm_this_thread()->timed++;
   since_ = std::chrono::steady_clock::now();
 }

@@ -1,9 +1,9 @@
-// Functions whose code or defaults are exchanged in place: %autoreload does it, and debuggers.
+// Notices functions whose code or defaults are replaced in place, as %autoreload and debuggers do.
 //
-// A call binds its arguments by the code and the defaults a stub has, before any dispatcher is asked:
-// a stub must follow its function at the very assignment. CPython 3.12 and newer tell watchers; on
-// 3.11 the setters of three attributes of functions are wrapped, once a first function was tagged.
-// Python is asked about functions that something refers to weakly: all others cannot be followed.
+// A call binds its arguments with the stub's code and defaults before any dispatcher runs, so a
+// stub must be updated at the assignment itself. CPython 3.12 and newer have function watchers; on
+// 3.11 the setters of three function attributes are wrapped when the first function is tagged. The
+// callback runs only for functions with weak references, since followed functions have one.
 
 #include "frame.h"
 

@@ -1,12 +1,13 @@
-// let_go(): a resume function of a frame that made what tells when it dies begins with it.
+// let_go(): the first call in a resume function whose frame has created objects with finalizers.
 
 #include "handed.h"
 
 namespace jitmagic {
 namespace {
 
-// The frame of a resume function holds what it was handed, and nobody else does any more: an object dies
-// where the program lets go of it. Who handed it on looks at the values no more once the frame runs.
+// Drops the dispatcher's references to the arguments, so that the resume function's frame is their
+// only owner and finalizers run where the program drops an object. The dispatcher does not read the
+// values after the frame has begun.
 PyObject* let_go(PyObject*, PyObject*) {
   jm_thread* here = jm_this_thread();
   PyObject* handed = here->handed;
@@ -20,7 +21,7 @@ PyObject* let_go(PyObject*, PyObject*) {
 }
 
 PyMethodDef handed_functions[] = {
-    {"let_go", let_go, METH_NOARGS, "What a resume function begins with: only its frame holds its values."},
+    {"let_go", let_go, METH_NOARGS, "First call of a resume function: makes its frame the only owner of its values."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -1,4 +1,4 @@
-// The values that a residual hands a resume function: who holds them.
+// Ownership of the values that a residual passes to a resume function.
 #pragma once
 
 #include "frame.h"
@@ -11,13 +11,14 @@ inline PyObject* pack(PyObject* const* args, Py_ssize_t count) {
   return tuple;
 }
 
-// What a miss is given: the very tuple that a resume function was handed, so that let_go() empties that.
+// The arguments of a miss: the tuple of the resume function itself if there is one, so that
+// let_go() empties it.
 inline PyObject* pack_for_miss(PyObject* const* args, Py_ssize_t count) {
   PyObject* handed = jm_this_thread()->handed;
   return handed && args == &PyTuple_GET_ITEM(handed, 0) ? Py_NewRef(handed) : pack(args, count);
 }
 
-// A resume function's values while it runs, until its frame alone holds them.
+// Registers a resume function's arguments while it runs, until its frame owns them alone.
 class Handed {
  public:
   explicit Handed(PyObject* values) : here(jm_this_thread()), before(here->handed) { here->handed = values; }

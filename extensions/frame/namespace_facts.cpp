@@ -1,4 +1,5 @@
-// NamespaceFacts: looked up when the dictionary has changed, a comparison of two numbers otherwise.
+// NamespaceFacts: a lookup after the dictionary has changed, a comparison of two integers
+// otherwise.
 
 #include "namespace_facts.h"
 
@@ -12,8 +13,8 @@ namespace {
 
 #if PY_VERSION_HEX >= 0x030D0000
 
-// One clock per watched dictionary. They are few (modules of torch) and are kept: a dictionary made later
-// at the same address may go on with the clock, as time never runs back.
+// One version counter per watched dictionary. There are few (torch modules), so they are never
+// freed. A later dictionary at the same address may reuse the counter, because it only grows.
 std::unordered_map<PyObject*, std::unique_ptr<uint64_t>>& clocks() {
   static auto* all = new std::unordered_map<PyObject*, std::unique_ptr<uint64_t>>();
   return *all;
@@ -28,7 +29,7 @@ int tick(PyDict_WatchEvent, PyObject* dict, PyObject*, PyObject*) {
 #endif
 
 bool refuse_read(PyObject* fact) {
-  if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "%R is no fact about a namespace", fact);
+  if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "%R is not a fact about a namespace", fact);
   return false;
 }
 
@@ -41,7 +42,7 @@ bool is_named(PyObject* text, const char* name) {
 #if PY_VERSION_HEX >= 0x030D0000
 
 const uint64_t* clock_of(PyObject* dict) {
-  // The dictionary of an instance that shares its inline values: stores to the instance pass it by.
+  // A dictionary that shares an instance's inline values: attribute stores bypass its watcher.
   if (reinterpret_cast<PyDictObject*>(dict)->ma_values) return nullptr;
   static const int watcher = PyDict_AddWatcher(tick);
   if (watcher < 0 || PyDict_Watch(watcher, dict) < 0) return PyErr_Clear(), nullptr;
@@ -56,7 +57,7 @@ const uint64_t* clock_of(PyObject* dict) { return jm_dict_clock(dict); }
 
 #endif
 
-// Or the empty tuple, under which functools keeps what a call without arguments gave.
+// A name, or the empty tuple: the key of a call without arguments in a functools cache.
 bool is_name(PyObject* object) {
   return PyUnicode_CheckExact(object) || (PyTuple_CheckExact(object) && !PyTuple_GET_SIZE(object));
 }
