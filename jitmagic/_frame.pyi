@@ -35,8 +35,8 @@ class Entry:
 
     hook: the frame hook is active for the dynamic extent of `run`
     mutates: a graph that failed halfway may have written to its inputs
-    comparison: None, a Streak, or an object whose begin() returns the Entry that a call runs; then
-    end(result, nanoseconds) gets the time, or drop() is called if the call raises
+    comparison: None, a CallBatch, or an object whose begin() returns the Entry that a call runs;
+    then end(result, nanoseconds) gets the time, or drop() is called if the call raises
     """
 
     program: GuardProgram
@@ -58,7 +58,7 @@ class Entry:
     ) -> None: ...
     def check(self, args: tuple[Any, ...], /) -> bool: ...
 
-class Streak:
+class CallBatch:
     """The value of `Entry.comparison` while the next `calls` calls run `entry`, timed natively.
 
     The last of them calls done([nanoseconds, ...]). A call that raises is not counted.
@@ -76,7 +76,7 @@ class Dispatcher:
     title: its name in profiles
     owner: the Handle       family: the family whose options apply to callees
     stub: weak reference to the function whose code calls this. Deep in a recursion that function
-    gets owner.code_set_aside() for as long as owner.run_original(args) runs.
+    gets owner.code_for_deep_recursion() for as long as owner.run_original(args) runs.
     """
 
     name: str
@@ -139,7 +139,7 @@ class ModuleCall:
     ) -> None: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
-def let_go() -> None:
+def release_arguments() -> None:
     """Make the frame of a resume function the only owner of its arguments (its first call)."""
 
 def continue_with(dispatcher: Dispatcher, /, *values: Any) -> Continue: ...
@@ -193,10 +193,10 @@ def set_other_evaluator(other: Callable[[Any], Any] | None, /) -> None:
     other(callback | None) sets that evaluator's callback (torch.compile's) and returns the old one.
     """
 
-def uncorrected(numbers: list[float] | tuple[float, ...], /) -> float:
+def rounded_sum(numbers: list[float] | tuple[float, ...], /) -> float:
     """The C version of guards/contents.py's function."""
 
-def correction_of(numbers: list[float] | tuple[float, ...], /) -> float:
+def sum_compensation(numbers: list[float] | tuple[float, ...], /) -> float:
     """The C version of guards/contents.py's function."""
 
 def suspend() -> None:

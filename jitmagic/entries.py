@@ -16,7 +16,7 @@ from .errors import Unsupported
 from .frame.eager import eager_entry
 from .frame.handle import Handle
 from .frame.ledger import Variant
-from .frame.locked import Again, while_held
+from .frame.locked import RetryEager, while_held
 from .frame.native import Entry, GuardProgram, continue_with, let_go, lower_guards
 from .graph import regions
 from .graph.recomputed import regions_of
@@ -55,7 +55,7 @@ def left_to_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Ent
     if handle.library is None and handle.options.fullgraph:
         raise Unsupported(reason.message, reason.hint, where)
     state = tuple(guard for guard in traced.guards if isinstance(guard, GlobalState))
-    if reason.whole_frame and (handle.goes_on is None or reason.plain_rest):
+    if reason.whole_frame and (handle.resume_line is None or reason.plain_rest):
         guards = (*state, *traced.because)
         return eager_entry(handle.run_plainly, snapshot, guards, Eager(reason.message, where))
     body = handle.flat.root.body
@@ -84,7 +84,7 @@ def _is_looked_at(handle: Handle, snapshot: FrameSnapshot) -> bool:
 
 
 def check_backwards(snapshot: FrameSnapshot, traced: Trace) -> None:
-    """Have each backward of an autograd function, and each that computes a region again, check what
+    """Have each backward of an autograd function, and each that computes a region retry, check what
     it relies on of Python's state.
     """
     for later in _later(traced):
@@ -150,13 +150,13 @@ def make_entry(
     handle: Handle, snapshot: FrameSnapshot, traced: Trace, run: Executable | None
 ) -> Entry | Eager:
     """`run`: the executable, or None. Eager, where what the frame does cannot be written down."""
-    alone = handle.goes_on is not None and handle.flat.let_go is not None
+    alone = handle.resume_line is not None and handle.flat.let_go is not None
     template = template_of(traced) if traced.lock is None and not alone else None
     sources = (*(entry.source for entry in traced.inputs), *traced.held)
     if template is not None:
         wanted = (*sources, *template.sources)
         steps, registers = lower_guards(traced.guards, wanted, snapshot.globals, snapshot.builtins)
-        # What guards have read of the call is not read again for the graph or the result.
+        # What guards have read of the call is not read retry for the graph or the result.
         inputs, read_again = registers[: len(sources)], registers[len(sources) :]
         shape = template.with_registers(read_again)
         called = run if run is not None else _no_graph
@@ -170,7 +170,7 @@ def make_entry(
         handle.resume_dispatcher,
         continue_with,
         let_go,
-        again := Again(handle, is_locked=traced.lock is not None),
+        retry := RetryEager(handle, is_locked=traced.lock is not None),
     )
     try:
         residual: Callable[..., Any] = emit(traced, handle.flat, run, scope)
@@ -182,7 +182,7 @@ def make_entry(
     end = traced.exit
     hooked = isinstance(end, Break) and end.reason.hooks_callees and not end.callee_holds
     entry = Entry(program, residual, None, None, hooked)
-    again.belongs_to(entry)
+    retry.set_entry(entry)
     return entry
 
 

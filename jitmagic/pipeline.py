@@ -36,7 +36,7 @@ from .entries import check_backwards, computes, left_to_eager, make_entry, varia
 from .errors import OperationFailed, Unsupported
 from .executable import build_executable, builders_for_sizes
 from .frame.beside import hide
-from .frame.eager import before_trace, eager_entry
+from .frame.eager import eager_entry, reason_not_to_trace
 from .frame.handle import Handle
 from .frame.native import Entry
 from .frame.sandbox import sandbox
@@ -81,7 +81,7 @@ def compile_frame(
     except OutOfTime as over:
         failed = TookTooLong.after(options.budget, record.stages[earlier:])
         if options.fullgraph or options.on_error == "raise":
-            raise Unsupported(failed.why, failed.hint, handle.goes_on) from None
+            raise Unsupported(failed.why, failed.hint, handle.resume_line) from None
         return eager_entry(handle.run_hooked, snapshot, over.guards, failed)
 
 
@@ -89,7 +89,7 @@ def _compile_frame(
     handle: Handle, snapshot: FrameSnapshot, record: Recording
 ) -> Entry | Eager | Begun:
     """Where a stage refuses an operation the graph ends before it, like at any other break."""
-    if (refused := before_trace(snapshot)) is not None:
+    if (refused := reason_not_to_trace(snapshot)) is not None:
         if handle.options.fullgraph:
             raise Unsupported(refused.why, "call it otherwise, or without fullgraph=True", None)
         return refused

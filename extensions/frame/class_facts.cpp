@@ -13,16 +13,16 @@ PyObject* referent(PyObject* weak) {
   return object && object != Py_None && Py_REFCNT(object) > 0 ? object : nullptr;
 }
 
-Held::Held(PyObject* object) : kept_(nullptr), weak_(false) {
+ObjectRef::ObjectRef(PyObject* object) : stored_(nullptr), weak_(false) {
   if (!object) return;
-  kept_ = PyWeakref_NewRef(object, nullptr);
-  weak_ = kept_ != nullptr;
+  stored_ = PyWeakref_NewRef(object, nullptr);
+  weak_ = stored_ != nullptr;
   if (weak_) return;
   PyErr_Clear();
-  kept_ = Py_NewRef(object);
+  stored_ = Py_NewRef(object);
 }
 
-PyObject* Held::get() const { return weak_ ? referent(kept_) : kept_; }
+PyObject* ObjectRef::get() const { return weak_ ? referent(stored_) : stored_; }
 
 namespace {
 
@@ -91,7 +91,7 @@ bool ClassFacts::add(PyObject* fact) {
   }
   PyObject* name = Py_NewRef(PyTuple_GET_ITEM(fact, 1));
   PyUnicode_InternInPlace(&name);
-  facts_.push_back({form->kind, Held(name), start, Held(length == 4 ? PyTuple_GET_ITEM(fact, 3) : nullptr)});
+  facts_.push_back({form->kind, ObjectRef(name), start, ObjectRef(length == 4 ? PyTuple_GET_ITEM(fact, 3) : nullptr)});
   Py_DECREF(name);
   return true;
 }
@@ -137,11 +137,11 @@ bool ClassFacts::alive() const {
 }
 
 int ClassFacts::visit_refs(visitproc visit, void* arg) const {
-  Py_VISIT(type_.kept());
-  for (const Held& base : mro_) Py_VISIT(base.kept());
+  Py_VISIT(type_.stored());
+  for (const ObjectRef& base : mro_) Py_VISIT(base.stored());
   for (const Fact& fact : facts_) {
-    Py_VISIT(fact.name.kept());
-    Py_VISIT(fact.object.kept());
+    Py_VISIT(fact.name.stored());
+    Py_VISIT(fact.object.stored());
   }
   return 0;
 }

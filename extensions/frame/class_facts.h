@@ -15,17 +15,17 @@
 namespace jitmagic {
 
 // A reference to an object, weak if its type supports that.
-class Held {
+class ObjectRef {
  public:
-  explicit Held(PyObject* object);
-  Held(Held&& other) noexcept : kept_(std::exchange(other.kept_, nullptr)), weak_(other.weak_) {}
-  Held(const Held&) = delete;
-  ~Held() { Py_XDECREF(kept_); }
+  explicit ObjectRef(PyObject* object);
+  ObjectRef(ObjectRef&& other) noexcept : stored_(std::exchange(other.stored_, nullptr)), weak_(other.weak_) {}
+  ObjectRef(const ObjectRef&) = delete;
+  ~ObjectRef() { Py_XDECREF(stored_); }
   PyObject* get() const;  // borrowed; nullptr: it died
-  PyObject* kept() const { return kept_; }
+  PyObject* stored() const { return stored_; }
 
  private:
-  PyObject* kept_;
+  PyObject* stored_;
   bool weak_;
 };
 
@@ -48,9 +48,9 @@ class ClassFacts {
   enum class Kind { Is, Absent, Yields, Slot };
   struct Fact {
     Kind kind;
-    Held name;
+    ObjectRef name;
     Py_ssize_t start;
-    Held object;  // of Is
+    ObjectRef object;  // of Is
   };
 
   explicit ClassFacts(PyObject* type) : type_(type) {}
@@ -58,8 +58,8 @@ class ClassFacts {
   bool same_bases(PyTypeObject* type) const;
   static bool holds(PyTypeObject* type, const Fact& fact);
 
-  Held type_;
-  std::vector<Held> mro_;
+  ObjectRef type_;
+  std::vector<ObjectRef> mro_;
   std::vector<Fact> facts_;
   unsigned version_ = 0;
 };

@@ -35,7 +35,7 @@ class ComparedCall {
 // timed with no jitmagic Python between them: it would evict caches that stay warm in a user's
 // loop. The last call of the batch calls done([nanoseconds, ...]); a call that raises is not
 // counted.
-struct Streak {
+struct CallBatch {
   PyObject_HEAD
   Entry* chosen;
   PyObject* done;
@@ -43,20 +43,20 @@ struct Streak {
   std::vector<long long>* taken;
 };
 
-extern PyTypeObject StreakType;
+extern PyTypeObject CallBatchType;
 
-class CallOfStreak {
+class BatchedCall {
  public:
-  explicit CallOfStreak(Entry* entry);
-  ~CallOfStreak();
-  CallOfStreak(const CallOfStreak&) = delete;
-  CallOfStreak& operator=(const CallOfStreak&) = delete;
+  explicit BatchedCall(Entry* entry);
+  ~BatchedCall();
+  BatchedCall(const BatchedCall&) = delete;
+  BatchedCall& operator=(const BatchedCall&) = delete;
 
-  Entry* chosen() const { return streak_->chosen; }
+  Entry* chosen() const { return batch_->chosen; }
   PyObject* stop(PyObject* result);  // the result, or NULL with an exception set
 
  private:
-  Streak* streak_;
+  CallBatch* batch_;
   std::chrono::steady_clock::time_point since_;
 };
 

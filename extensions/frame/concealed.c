@@ -26,7 +26,7 @@ static bool is_stub(PyCodeObject* code) {
   return PyTuple_GET_SIZE(constants) > 2 && Py_IS_TYPE(PyTuple_GET_ITEM(constants, 1), dispatcher_type);
 }
 
-static bool is_ours(_PyInterpreterFrame* frame) {
+static bool is_jitmagic_frame(_PyInterpreterFrame* frame) {
   PyObject* name = PyDict_GetItemString(frame->f_globals, "__name__");
   if (!name || !PyUnicode_CheckExact(name)) return false;
   return PyUnicode_Tailmatch(name, package, 0, PY_SSIZE_T_MAX, -1) == 1;
@@ -37,13 +37,13 @@ static void conceal(jm_concealed* frames, _PyInterpreterFrame* frame) {
   frames->position[frames->count++] = jm_frame_conceal(frame);
 }
 
-void jm_conceal_ours(jm_concealed* frames) {
+void jm_conceal_jitmagic(jm_concealed* frames) {
   frames->count = 0;
   _PyInterpreterFrame* frame = jm_current_frame(PyThreadState_Get());
   for (; frame && frames->count < JM_CONCEALED; frame = frame->previous) {
     if (!jm_frame_is_python(frame)) continue;  // an entry from C into the interpreter
     const bool stub = is_stub(jm_frame_code(frame));
-    if (!stub && !is_ours(frame)) return;
+    if (!stub && !is_jitmagic_frame(frame)) return;
     conceal(frames, frame);
     if (stub) return;
   }

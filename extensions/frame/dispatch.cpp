@@ -37,7 +37,7 @@ struct Dispatcher {
   long long calls;
   PyObject* stub;          // weak reference to the function whose code calls this, or NULL
   PyObject* stub_code;     // the stub's code while the function runs as plain Python
-  int asides;              // number of calls that do
+  int runs_without_stub;              // number of calls that do
   std::vector<Entry*>* entries;  // strong
   PyObject* weakrefs;
 };
@@ -100,9 +100,9 @@ bool is_deep(const Dispatcher* self) {
 
 // Gives the stub the original's code, so that recursive calls of it are ordinary calls. A constant
 // of that code is this dispatcher, by which the function is still recognised as tagged.
-bool put_aside(Dispatcher* self, PyObject* stub) {
-  if (self->asides > 0) return true;
-  PyObject* code = PyObject_CallMethod(self->owner, "code_set_aside", nullptr);
+bool install_original_code(Dispatcher* self, PyObject* stub) {
+  if (self->runs_without_stub > 0) return true;
+  PyObject* code = PyObject_CallMethod(self->owner, "code_for_deep_recursion", nullptr);
   if (!code) return false;
   PyObject* own = Py_NewRef(PyFunction_GET_CODE(stub));
   if (PyObject_SetAttrString(stub, "__code__", code) < 0) {
@@ -116,28 +116,28 @@ bool put_aside(Dispatcher* self, PyObject* stub) {
 }
 
 // Restores the stub's code, unless it was replaced meanwhile by code with another dispatcher.
-void put_back(Dispatcher* self, PyObject* stub) {
+void restore_stub_code(Dispatcher* self, PyObject* stub) {
   PyObject* own = self->stub_code;
   self->stub_code = nullptr;
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   PyObject* constants = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(stub))->co_consts;
-  const int ours = PySequence_Contains(constants, reinterpret_cast<PyObject*>(self));
-  if (ours == 1 && PyObject_SetAttrString(stub, "__code__", own) < 0) PyErr_WriteUnraisable(stub);
+  const int is_own = PySequence_Contains(constants, reinterpret_cast<PyObject*>(self));
+  if (is_own == 1 && PyObject_SetAttrString(stub, "__code__", own) < 0) PyErr_WriteUnraisable(stub);
   Py_DECREF(own);
   PyErr_Restore(type, value, traceback);
 }
 
-PyObject* run_aside(Dispatcher* self, PyObject* stub, PyObject* const* args) {
+PyObject* run_without_stub(Dispatcher* self, PyObject* stub, PyObject* const* args) {
   PyObject* tuple = pack_for_miss(args, self->arity);
-  if (!tuple || !put_aside(self, stub)) return Py_XDECREF(tuple), nullptr;
-  self->asides++;
-  jm_begin_aside();
+  if (!tuple || !install_original_code(self, stub)) return Py_XDECREF(tuple), nullptr;
+  self->runs_without_stub++;
+  jm_begin_uninstalled();
   const jm_nest saved = jm_begin_nest(true);
   PyObject* result = PyObject_CallMethod(self->owner, "run_original", "(O)", tuple);
   jm_end_nest(saved);
-  jm_end_aside();
-  if (--self->asides == 0) put_back(self, stub);
+  jm_end_uninstalled();
+  if (--self->runs_without_stub == 0) restore_stub_code(self, stub);
   Py_DECREF(tuple);
   return result;
 }
@@ -145,7 +145,7 @@ PyObject* run_aside(Dispatcher* self, PyObject* stub, PyObject* const* args) {
 PyObject* missed(Dispatcher* self, PyObject* const* args) {
   PyObject* stub = is_deep(self) ? stub_of(self) : nullptr;
   if (!stub) return missed_here(self, args);
-  PyObject* result = run_aside(self, stub, args);
+  PyObject* result = run_without_stub(self, stub, args);
   Py_DECREF(stub);
   return result;
 }
@@ -205,8 +205,8 @@ PyObject* dispatch_once(Dispatcher* self, PyObject* const* args);
 
 // Times the whole frame including its resume functions.
 PyObject* run_compared(Dispatcher* self, Entry* entry, PyObject* const* args, Registers& registers) {
-  if (Py_IS_TYPE(entry->comparison, &StreakType)) {
-    CallOfStreak call(entry);  // the guards have just passed and run again only to be timed
+  if (Py_IS_TYPE(entry->comparison, &CallBatchType)) {
+    BatchedCall call(entry);  // the guards have just passed and run again only to be timed
     if (call.chosen() == entry) first_failure(entry->program, args, self->arity, registers);
     return call.stop(follow(run_entry(self, call.chosen(), args, registers)));
   }
@@ -240,7 +240,7 @@ PyObject* follow(PyObject* result) {
   while (result && Py_IS_TYPE(result, &ContinueType)) {
     auto* next = reinterpret_cast<Continue*>(result);
     {
-      Handed handed(next->args);
+      ResumeArguments resume_arguments(next->args);
       result = dispatch_once(next->dispatcher, &PyTuple_GET_ITEM(next->args, 0));
     }
     Py_DECREF(next);
@@ -259,11 +259,11 @@ PyObject* dispatch(PyObject* object, PyObject* const* args, size_t flags, PyObje
   PyObject* title = self->title ? self->title : self->name;
   // The flag takes 0.7 ns to read; the block is only created under a profiler.
   const std::unique_ptr<ProfiledCall> profiled(profiler_is_on() ? new ProfiledCall(title) : nullptr);
-  if (!jm_is_looked_at()) return follow(dispatch_once(self, args));  // torch.compile's evaluator is not installed
-  PyObject* hidden = jm_hide();
-  if (!hidden) return nullptr;
+  if (!jm_has_other_evaluator()) return follow(dispatch_once(self, args));  // torch.compile's evaluator is not installed
+  PyObject* callback = jm_disable_other_evaluator();
+  if (!callback) return nullptr;
   PyObject* result = follow(dispatch_once(self, args));
-  jm_show(hidden);
+  jm_restore_other_evaluator(callback);
   return result;
 }
 

@@ -42,7 +42,7 @@ PyObject* jm_instance_dict(PyObject* object);
 uint64_t jm_dict_version(PyObject* dict);
 
 // Address of that version, valid while the dictionary lives; NULL if there is none.
-const uint64_t* jm_dict_clock(PyObject* dict);
+const uint64_t* jm_dict_version_address(PyObject* dict);
 
 // Version of a class: changes with every change of the class or one of its bases (attributes,
 // `__bases__`), unique over all classes; 0 if it has none now. _PyType_Lookup assigns one, except
@@ -74,7 +74,7 @@ typedef struct {
   int timed;        // > 0: inside a timed call, so nested calls are not timed
   int nested;       // dispatchers on this thread's C stack that run Python
   int room;         // frames that may follow a miss before Python's recursion limit; 0: not in a miss
-  PyObject* handed; // arguments of the current resume function (borrowed), until it owns them; or NULL
+  PyObject* resume_arguments; // arguments of the current resume function (borrowed), until it owns them; or NULL
 } jm_thread;
 
 // Beyond this many nested dispatchers, recursion continues as plain Python without C frames in
@@ -103,14 +103,14 @@ void jm_end_nest(jm_nest saved);
 
 // Between begin and end the hook is uninstalled for all threads, so that Python calls use no C
 // stack.
-void jm_begin_aside(void);
-void jm_end_aside(void);
+void jm_begin_uninstalled(void);
+void jm_end_uninstalled(void);
 
 // Whether another frame evaluator (torch.compile's) is installed. hide() disables it for this
 // thread and returns a new reference to the callback for show(), or NULL with an exception set.
-bool jm_is_looked_at(void);
-PyObject* jm_hide(void);
-void jm_show(PyObject* hidden);
+bool jm_has_other_evaluator(void);
+PyObject* jm_disable_other_evaluator(void);
+void jm_restore_other_evaluator(PyObject* callback);
 
 bool jm_register_hook(PyObject* module);
 
@@ -126,7 +126,7 @@ typedef struct {
 } jm_concealed;
 
 // Conceals the running frames of jitmagic's Python down to the call stub.
-void jm_conceal_ours(jm_concealed* frames);
+void jm_conceal_jitmagic(jm_concealed* frames);
 void jm_reveal(const jm_concealed* frames);
 
 // Whether a new frame has its caller's frame as an argument: a signal handler, which Python calls

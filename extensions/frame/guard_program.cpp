@@ -78,7 +78,7 @@ constexpr OpName kOps[] = {
     {"SIZES", Op::Sizes, 3},                    // sources, programs
     {"NUMBERS", Op::Numbers, 3},                // sources, program
     {"STATE", Op::State, 10},                   // the fields of StateFacts
-    {"AUTOCAST", Op::Autocast, 5},              // the fields of AutocastRest
+    {"AUTOCAST", Op::Autocast, 5},              // the fields of AutocastDetails
 };
 
 bool is_load(Op op) { return op <= Op::CacheEntry; }
@@ -407,11 +407,11 @@ PyGetSetDef program_getset[] = {
 PySequenceMethods program_sequence = {.sq_length = program_length};
 
 // The plain sum of floats, and the compensation that sum() adds to it on CPython 3.12 and later.
-struct Sum {
+struct FloatSum {
   double rounded = 0, lost = 0;
 };
 
-bool add_up(PyObject* numbers, Sum& sum) {
+bool add_up(PyObject* numbers, FloatSum& sum) {
   const bool listed = PyList_CheckExact(numbers) || PyTuple_CheckExact(numbers);
   for (Py_ssize_t i = 0; listed && i < Py_SIZE(numbers); i++) {
     PyObject* item = PySequence_Fast_GET_ITEM(numbers, i);
@@ -424,20 +424,20 @@ bool add_up(PyObject* numbers, Sum& sum) {
   return listed || (PyErr_SetString(PyExc_TypeError, "neither a list nor a tuple"), false);
 }
 
-PyObject* uncorrected(PyObject*, PyObject* numbers) {
-  Sum sum;
+PyObject* rounded_sum(PyObject*, PyObject* numbers) {
+  FloatSum sum;
   return add_up(numbers, sum) ? PyFloat_FromDouble(sum.rounded) : nullptr;
 }
 
-PyObject* correction_of(PyObject*, PyObject* numbers) {
-  Sum sum;
+PyObject* sum_compensation(PyObject*, PyObject* numbers) {
+  FloatSum sum;
   if (!add_up(numbers, sum)) return nullptr;
   return PyFloat_FromDouble(std::isfinite(sum.lost) ? sum.lost : 0.0);
 }
 
 PyMethodDef sum_functions[] = {
-    {"uncorrected", uncorrected, METH_O, "The sum of floats, rounded after each addition."},
-    {"correction_of", correction_of, METH_O, "The accumulated rounding error of these additions; 0 if it is not finite."},
+    {"rounded_sum", rounded_sum, METH_O, "The sum of floats, rounded after each addition."},
+    {"sum_compensation", sum_compensation, METH_O, "The accumulated rounding error of these additions; 0 if it is not finite."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -314,7 +314,7 @@ std::optional<Range> range_of(const c10::TensorImpl* impl) {
 
 // Finds the offset of the at::Tensor in a torch.Tensor: torch 2.11 and 2.12 have a flag before it,
 // 2.13 does not.
-bool find_tensor_place() {
+bool find_tensor_offset() {
   PyObject* torch = PyImport_ImportModule("torch");
   if (!tensor_class && torch) {  // never released
     tensor_class = reinterpret_cast<PyTypeObject*>(PyObject_GetAttrString(torch, "Tensor"));
@@ -326,7 +326,7 @@ bool find_tensor_place() {
     for (std::ptrdiff_t place : {sizeof(PyObject), sizeof(PyObject) + sizeof(void*)}) {
       const char* at = reinterpret_cast<char*>(tensor) + place;
       if (*reinterpret_cast<const void* const*>(at) == wanted) {
-        tensor_place = place;
+        tensor_offset = place;
         break;
       }
     }
@@ -334,15 +334,15 @@ bool find_tensor_place() {
   Py_XDECREF(address);
   Py_XDECREF(tensor);
   Py_XDECREF(torch);
-  if (!tensor_place && !PyErr_Occurred()) {
+  if (!tensor_offset && !PyErr_Occurred()) {
     PyErr_SetString(PyExc_ImportError, "the layout of torch.Tensor is unknown to this build");
   }
-  return tensor_place != 0;
+  return tensor_offset != 0;
 }
 
 }  // namespace
 
-std::ptrdiff_t tensor_place = 0;
+std::ptrdiff_t tensor_offset = 0;
 PyTypeObject* tensor_class = nullptr;
 
 std::unique_ptr<TorchCheck> make_tensor_check(PyObject* step) {
@@ -380,7 +380,7 @@ bool is_unhooked(PyObject* object) {
 }
 
 bool register_tensor_guards(PyObject* module) {
-  return find_tensor_place() &&
+  return find_tensor_offset() &&
          PyModule_AddStringConstant(module, "TORCH_VERSION", JITMAGIC_TORCH_VERSION) == 0;
 }
 

@@ -24,9 +24,9 @@ int jm_installs = 0;
 int jm_any_disabled = 0;
 
 static PyObject* callback = NULL;
-static _PyFrameEvalFunction previous = NULL;  // the evaluator before ours was installed
-static bool in_place = false;
-static int aside = 0;  // > 0: uninstalled for a deep recursion, see below
+static _PyFrameEvalFunction previous = NULL;  // the evaluator before the hook was installed
+static bool installed = false;
+static int uninstalled = 0;  // > 0: uninstalled for a deep recursion, see below
 static Py_ssize_t extra_index = -1;
 
 // Beyond this many hooked frames on one C stack the hook uninstalls itself, so that the rest of the
@@ -45,7 +45,7 @@ typedef struct Stub {
 // The content of co_extra after the callback has decided about a code object.
 typedef struct {
   bool never;  // for any family
-  bool ours;   // code of this package: its callees are not hooked either
+  bool is_jitmagic;   // code of this package: its callees are not hooked either
   Stub* stubs;
 } Decision;
 
@@ -57,20 +57,20 @@ static PyObject* evaluate(PyThreadState* tstate, struct _PyInterpreterFrame* fra
 
 // Installs or uninstalls the evaluator according to the one that is current now, since another
 // evaluator installed after this one may have removed both when it left.
-static void settle(void) {
+static void update_evaluator(void) {
   PyInterpreterState* interp = PyInterpreterState_Get();
   _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interp);
-  bool wanted = jm_installs > 0 && aside == 0;
-  if (current == _PyEval_EvalFrameDefault) in_place = false;
-  if (wanted && !in_place && current != evaluate) {
+  bool wanted = jm_installs > 0 && uninstalled == 0;
+  if (current == _PyEval_EvalFrameDefault) installed = false;
+  if (wanted && !installed && current != evaluate) {
     previous = current;
     _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
   } else if (!wanted && current == evaluate) {
     _PyInterpreterState_SetEvalFrameFunc(interp, previous);
   } else {
-    return;  // nothing to do, or another evaluator wraps ours: stay installed and pass frames on
+    return;  // nothing to do, or another evaluator wraps the hook: stay installed and pass frames on
   }
-  in_place = wanted;
+  installed = wanted;
 }
 
 jm_thread jm_enter(PyObject* family, PyObject* exempt) {
@@ -82,7 +82,7 @@ jm_thread jm_enter(PyObject* family, PyObject* exempt) {
   here.family = family;
   if (saved.disabled) jm_any_disabled--;
   jm_installs++;
-  settle();
+  update_evaluator();
   return saved;
 }
 
@@ -96,28 +96,28 @@ void jm_leave(jm_thread saved) {
   here.exempt = saved.exempt;
   here.family = saved.family;
   jm_installs--;
-  settle();
+  update_evaluator();
 }
 
-void jm_begin_aside(void) {
-  aside++;
-  settle();
+void jm_begin_uninstalled(void) {
+  uninstalled++;
+  update_evaluator();
 }
 
-void jm_end_aside(void) {
-  aside--;
-  settle();
+void jm_end_uninstalled(void) {
+  uninstalled--;
+  update_evaluator();
 }
 
 // --------------------------------------------------------------------------------- room to recurse
 
 // Recursion allowance of a compile, however deep the call that needs it. Deeply nested dispatchers
 // add no more, or a recursion would never reach Python's limit.
-enum { OURS = 1000 };
+enum { COMPILE_FRAMES = 1000 };
 
 jm_nest jm_begin_nest(bool misses) {
   int* left = jm_recursion_left(PyThreadState_Get());
-  int lent = !misses ? 1 : *left < OURS ? OURS - *left : 0;
+  int lent = !misses ? 1 : *left < COMPILE_FRAMES ? COMPILE_FRAMES - *left : 0;
   jm_nest saved = {here.room, here.nested < JM_DEEPEST ? lent : 0};
   here.nested++;
   here.room = misses ? *left + 1 : 0;
@@ -150,20 +150,20 @@ static void end_original(jm_nest saved) {
 
 static PyObject* other_evaluator = NULL;  // other_evaluator(callback | None) -> previous callback
 
-bool jm_is_looked_at(void) {
+bool jm_has_other_evaluator(void) {
   _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get());
   return current != _PyEval_EvalFrameDefault && current != evaluate && other_evaluator;
 }
 
-PyObject* jm_hide(void) { return PyObject_CallOneArg(other_evaluator, Py_None); }
+PyObject* jm_disable_other_evaluator(void) { return PyObject_CallOneArg(other_evaluator, Py_None); }
 
-void jm_show(PyObject* hidden) {
+void jm_restore_other_evaluator(PyObject* callback_before) {
   PyObject *type, *error, *traceback;
   PyErr_Fetch(&type, &error, &traceback);
-  PyObject* replaced = PyObject_CallOneArg(other_evaluator, hidden);
+  PyObject* replaced = PyObject_CallOneArg(other_evaluator, callback_before);
   if (!replaced) PyErr_WriteUnraisable(other_evaluator);
   Py_XDECREF(replaced);
-  Py_DECREF(hidden);
+  Py_DECREF(callback_before);
   PyErr_Restore(type, error, traceback);
 }
 
@@ -249,7 +249,7 @@ static Stub* decide(PyCodeObject* code, Decision* decision, PyObject* globals) {
   PyObject* answer = PyObject_CallFunctionObjArgs(callback, (PyObject*)code, globals, NULL);
   here.paused--;
   if (!answer) return PyErr_WriteUnraisable(callback), NULL;
-  decision->ours = answer == Py_True;
+  decision->is_jitmagic = answer == Py_True;
   if (answer == Py_False && remember(decision, family, globals, NULL)) {
     decision->never = false;
     Py_DECREF(answer);
@@ -291,32 +291,32 @@ static void exchange(PyThreadState* tstate, _PyInterpreterFrame* frame, Stub* st
 }
 
 // Returns whether the frame is jitmagic's own; replaces the code of others if they have a stub.
-static bool is_ours_or_exchanged(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwing) {
+static bool exchange_or_is_jitmagic(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwing) {
   PyCodeObject* code = jm_frame_code(frame);
   PyObject* exempt = here.exempt;
   here.exempt = NULL;  // only for the first frame of an extent
   if (exempt == (PyObject*)code || !is_candidate(tstate, frame, throwing)) return false;
   Decision* decision = decision_of((PyObject*)code);
-  if (!decision || decision->never) return decision && decision->ours;
+  if (!decision || decision->never) return decision && decision->is_jitmagic;
   Stub* stub = stub_for(decision, here.family);
   exchange(tstate, frame, stub ? stub : decide(code, decision, frame->f_globals));
-  return decision->ours;
+  return decision->is_jitmagic;
 }
 
 // Uninstalls the hook while one frame runs, so that everything below runs at full speed.
-static PyObject* evaluate_aside(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwing) {
+static PyObject* evaluate_uninstalled(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwing) {
   _PyFrameEvalFunction run = previous;
-  jm_begin_aside();
+  jm_begin_uninstalled();
   PyObject* result = run(tstate, frame, throwing);
-  jm_end_aside();
+  jm_end_uninstalled();
   return result;
 }
 
 static PyObject* evaluate(PyThreadState* tstate, struct _PyInterpreterFrame* frame, int throwing) {
   if (!here.extents || here.paused) return previous(tstate, frame, throwing);
-  if (here.depth >= DEEPEST) return evaluate_aside(tstate, frame, throwing);
+  if (here.depth >= DEEPEST) return evaluate_uninstalled(tstate, frame, throwing);
   const bool plainly = (!throwing && jm_is_handed_its_caller(tstate, frame)) ||
-                       is_ours_or_exchanged(tstate, frame, throwing);
+                       exchange_or_is_jitmagic(tstate, frame, throwing);
   here.paused += plainly;  // and all its callees
   here.depth++;
   PyObject* result = previous(tstate, frame, throwing);
@@ -339,7 +339,7 @@ static PyObject* install(PyObject* module, PyObject* given) {
   Py_XDECREF(set_callback(module, given));
   here.extents++;
   jm_installs++;
-  settle();
+  update_evaluator();
   Py_RETURN_NONE;
 }
 
@@ -351,7 +351,7 @@ static PyObject* uninstall(PyObject* module, PyObject* unused) {
   }
   here.extents--;
   jm_installs--;
-  settle();
+  update_evaluator();
   Py_RETURN_NONE;
 }
 
@@ -428,7 +428,7 @@ static PyObject* run_function(PyObject* function, PyObject* args, PyObject* kwar
   if (kwargs == Py_None) kwargs = NULL;
   jm_nest saved = begin_original();
   jm_concealed frames;
-  jm_conceal_ours(&frames);
+  jm_conceal_jitmagic(&frames);
   PyObject* result = PyObject_Call(function, args, kwargs);
   jm_reveal(&frames);
   end_original(saved);

@@ -26,7 +26,7 @@ static Py_ssize_t shared_key_index(PyDictKeysObject* keys, PyObject* name) {
 
 uint64_t jm_dict_version(PyObject* dict) { return jm_version_tag((PyDictObject*)dict); }
 
-const uint64_t* jm_dict_clock(PyObject* dict) { return jm_version_place((PyDictObject*)dict); }
+const uint64_t* jm_dict_version_address(PyObject* dict) { return jm_version_address((PyDictObject*)dict); }
 
 // All supported versions reset it to 0 when the class changes; Py_TPFLAGS_VALID_VERSION_TAG adds
 // nothing.

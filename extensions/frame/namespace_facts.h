@@ -17,7 +17,7 @@ namespace jitmagic {
 // Returns the version counter of a dictionary, which must outlive the pointer's use; nullptr if it
 // has none. CPython 3.11 and 3.12 store one in the dictionary (PEP 509); since 3.13 a dictionary
 // watcher increments jitmagic's counter before each change.
-const uint64_t* clock_of(PyObject* dict);
+const uint64_t* version_counter(PyObject* dict);
 
 class NamespaceFacts {
  public:
@@ -32,18 +32,18 @@ class NamespaceFacts {
 
  private:
   struct Fact {
-    Held name;
-    Held object;  // empty: absent
+    ObjectRef name;
+    ObjectRef object;  // empty: absent
     bool absent;
   };
 
-  explicit NamespaceFacts(PyObject* dict) : dict_(Py_NewRef(dict)), clock_(clock_of(dict)) {}
+  explicit NamespaceFacts(PyObject* dict) : dict_(Py_NewRef(dict)), counter_(version_counter(dict)) {}
   bool add(PyObject* fact);
   bool holds(const Fact& fact) const;
 
   PyObject* dict_;
-  const uint64_t* clock_;
-  uint64_t time_ = 0;  // version at the last successful check
+  const uint64_t* counter_;
+  uint64_t checked_ = 0;  // version at the last successful check
   std::vector<Fact> facts_;
 };
 

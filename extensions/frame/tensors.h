@@ -12,7 +12,7 @@ namespace jitmagic {
 
 // Set by guards_tensor.cpp at import: the offset in bytes of the at::Tensor (whose only member is a
 // pointer) within a torch.Tensor object, and that class.
-extern std::ptrdiff_t tensor_place;
+extern std::ptrdiff_t tensor_offset;
 extern PyTypeObject* tensor_class;
 
 inline bool is_tensor(PyObject* object) {
@@ -20,7 +20,7 @@ inline bool is_tensor(PyObject* object) {
 }
 
 inline const at::TensorBase& tensor_of(PyObject* object) {
-  return *reinterpret_cast<const at::TensorBase*>(reinterpret_cast<char*>(object) + tensor_place);
+  return *reinterpret_cast<const at::TensorBase*>(reinterpret_cast<char*>(object) + tensor_offset);
 }
 
 }  // namespace jitmagic

@@ -74,7 +74,7 @@ def assemble(body: Body) -> types.CodeType:
         body.name,
         body.qualname,
         body.firstlineno,
-        encode_line_table(_stretches(items), body.firstlineno),
+        encode_line_table(_positions(items), body.firstlineno),
         encode_exception_table(_table_entries(items, firsts, regions)),
         tuple(body.freevars),
         _plain(body.cellvars),
@@ -93,7 +93,7 @@ def _check(body: Body) -> None:
         raise BytecodeError(f"{body.qualname}: a name stands for two variables: {slots}")
     if len(body.varnames) < body.parameter_count:
         raise BytecodeError(f"{body.qualname}: {body.parameter_count} parameters, {body.varnames}")
-    following = _landings(body.instructions)
+    following = _skipped_opcodes(body.instructions)
     for instruction in body.instructions:
         if instruction.op == "COPY_FREE_VARS" and instruction.arg != len(body.freevars):
             raise BytecodeError(
@@ -106,7 +106,7 @@ def _check(body: Body) -> None:
             raise BytecodeError(f"{body.qualname}: FOR_ITER has to jump to {RUNNING.loop_landing}")
 
 
-def _landings(instructions: list[Instruction]) -> dict[Instruction | None, tuple[str, ...]]:
+def _skipped_opcodes(instructions: list[Instruction]) -> dict[Instruction | None, tuple[str, ...]]:
     """Map each FOR_ITER target to the opcodes that the interpreter will skip there."""
     length = len(RUNNING.loop_landing)
     targets = {i.target for i in instructions if i.op == "FOR_ITER"}
@@ -273,7 +273,7 @@ def _code_bytes(items: list[_Item]) -> bytes:
     return bytes(out)
 
 
-def _stretches(items: list[_Item]) -> Iterable[tuple]:
+def _positions(items: list[_Item]) -> Iterable[tuple]:
     return ((item.source.position, item.end - item.at) for item in items)
 
 

@@ -43,8 +43,8 @@ def decode(code: types.CodeType) -> Body:
         posonlyargcount=code.co_posonlyargcount,
         kwonlyargcount=code.co_kwonlyargcount,
         flags=code.co_flags,
-        varnames=_told_apart(code.co_varnames, code),
-        cellvars=_told_apart(code.co_cellvars, code),
+        varnames=_with_suffixes(code.co_varnames, code),
+        cellvars=_with_suffixes(code.co_cellvars, code),
         freevars=list(code.co_freevars),
         consts=code.co_consts,
         names=code.co_names,
@@ -67,7 +67,7 @@ def decode(code: types.CodeType) -> Body:
     return body
 
 
-def _told_apart(names: tuple[str, ...], code: types.CodeType) -> list[str]:
+def _with_suffixes(names: tuple[str, ...], code: types.CodeType) -> list[str]:
     """Return local names; a local that shares its name with a free variable gets LOCAL_TWIN."""
     free = set(code.co_freevars)
     return [name + LOCAL_TWIN if name in free else name for name in names]

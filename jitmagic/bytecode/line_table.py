@@ -65,11 +65,11 @@ def _read_varint(data: Iterator[int]) -> int:
     return value
 
 
-def encode_line_table(stretches: Iterable[tuple[Position | None, int]], firstlineno: int) -> bytes:
+def encode_line_table(runs: Iterable[tuple[Position | None, int]], firstlineno: int) -> bytes:
     """Encode consecutive (position, number of code units) pairs."""
     out = bytearray()
     line = firstlineno
-    for position, units in _merged(stretches):
+    for position, units in _merged(runs):
         for done in range(0, units, 8):
             out += _entry(position, min(units - done, 8), line)
             line = position.lineno if position else line
@@ -77,11 +77,11 @@ def encode_line_table(stretches: Iterable[tuple[Position | None, int]], firstlin
 
 
 def _merged(
-    stretches: Iterable[tuple[Position | None, int]],
+    runs: Iterable[tuple[Position | None, int]],
 ) -> Iterator[tuple[Position | None, int]]:
     current: Position | None = None
     total = 0
-    for position, units in stretches:
+    for position, units in runs:
         if position != current:
             if total:
                 yield current, total

@@ -18,7 +18,7 @@ import torch
 
 from .. import _frame
 
-__all__ = ["hide", "hide_stub", "torch_compile_set_aside", "twin_of"]
+__all__ = ["export_twin", "hide", "hide_stub", "torch_compile_disabled"]
 
 _evaluator: Any = torch._C._dynamo.eval_frame
 _skip: Any = _evaluator._FrameAction.SKIP
@@ -46,7 +46,7 @@ _UNLESS_EXPORTING = _UnlessExporting()
 _MARKS = ("_torchdynamo_disable", "_torchdynamo_inline")
 
 
-class _Unshared(dict[str, Any]):
+class _DictWithoutMarks(dict[str, Any]):
     """The `__dict__` of a stub, which hides its marks from iteration.
 
     functools.wraps copies what it iterates over to the wrapper. With the marks on the wrapper,
@@ -60,7 +60,7 @@ class _Unshared(dict[str, Any]):
         return list(self)
 
 
-def twin_of(stub: FunctionType) -> FunctionType:
+def export_twin(stub: FunctionType) -> FunctionType:
     """Return the function that torch.export inlines in place of a stub."""
     twin: FunctionType = stub._torchdynamo_inline  # type: ignore[attr-defined]
     return twin
@@ -72,7 +72,7 @@ def hide_stub(stub: FunctionType, original: FunctionType) -> None:
     torch.export's strict mode traces by the same means and may not break, so it inlines the
     original: a twin of it carries the mark, because the user's own function stays unmarked.
     """
-    stub.__dict__ = _Unshared(stub.__dict__)
+    stub.__dict__ = _DictWithoutMarks(stub.__dict__)
     twin = FunctionType(
         original.__code__,
         original.__globals__,
@@ -87,7 +87,7 @@ def hide_stub(stub: FunctionType, original: FunctionType) -> None:
 
 
 @contextmanager
-def torch_compile_set_aside() -> Iterator[None]:
+def torch_compile_disabled() -> Iterator[None]:
     """Disable torch.compile's frame evaluator on this thread inside the block."""
     callback = _evaluator.set_eval_frame(None)
     try:

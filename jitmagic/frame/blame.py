@@ -19,24 +19,24 @@ from ..bytecode import shown_as
 from ..errors import JitmagicError, JitmagicWarning
 from .original import Original
 
-__all__ = ["forget_ours", "forget_stub"]
+__all__ = ["strip_dispatcher_frames", "strip_stub_frames"]
 
 _PACKAGE = str(Path(__file__).parents[1])
 _PLAIN = Original.run.__code__
 
 
-def forget_stub(error: BaseException) -> None:
+def strip_stub_frames(error: BaseException) -> None:
     """Edit the traceback of an exception that leaves a call stub."""
     if error.__traceback__ is not None:
-        error.__traceback__ = _shown(error, error.__traceback__.tb_next)
+        error.__traceback__ = _visible_part(error, error.__traceback__.tb_next)
 
 
-def forget_ours(error: BaseException) -> None:
+def strip_dispatcher_frames(error: BaseException) -> None:
     """Edit the traceback of an exception that leaves a dispatcher called without a stub."""
-    error.__traceback__ = _shown(error, error.__traceback__)
+    error.__traceback__ = _visible_part(error, error.__traceback__)
 
 
-def _shown(error: BaseException, inner: TracebackType | None) -> TracebackType | None:
+def _visible_part(error: BaseException, inner: TracebackType | None) -> TracebackType | None:
     """Return the part of a dispatcher's traceback that the user should see."""
     first = inner
     for entry in _entries(inner):  # inner stubs have edited their own part already
@@ -47,7 +47,7 @@ def _shown(error: BaseException, inner: TracebackType | None) -> TracebackType |
         for entry in _entries(cause.__traceback__):
             _show_users_parameters(entry)
     meant = isinstance(error, JitmagicError | JitmagicWarning) or not isinstance(error, Exception)
-    return None if meant and first is not None and _is_ours(first) else first
+    return None if meant and first is not None and _is_of_jitmagic(first) else first
 
 
 def _entries(first: TracebackType | None) -> Iterator[TracebackType]:
@@ -70,5 +70,5 @@ def _show_users_parameters(entry: TracebackType) -> None:
         _frame.show_as(entry.tb_frame, code)
 
 
-def _is_ours(entry: TracebackType) -> bool:
+def _is_of_jitmagic(entry: TracebackType) -> bool:
     return entry.tb_frame.f_code.co_filename.startswith(_PACKAGE)

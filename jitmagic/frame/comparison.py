@@ -18,13 +18,13 @@ import torch
 
 from ..records import COMPILED, CompileRecord, Eager, Journal, Measured
 from .eager import entry_like
-from .laps import Laps, Sample
+from .laps import BackwardTimer, Sample
 from .ledger import Comparable, Ledger
 from .native import Entry
-from .spans import Span, can_be_timed, has_room
-from .streaks import MOST_SECONDS, Streaks
+from .spans import GpuInterval, can_be_timed, has_room
+from .streaks import MOST_SECONDS, BatchTiming
 
-__all__ = ["PLAN", "PLAN_ON_GPU", "Comparison", "compiled_alone", "judge"]
+__all__ = ["PLAN", "PLAN_ON_GPU", "Comparison", "comparison_paused", "judge"]
 
 _next_node = torch._C._autograd._get_sequence_nr
 _WARM_UP = "cce"  # not counted: compiles the backward, fills memory pools and caches
@@ -55,18 +55,19 @@ class Comparison:
         ledger: Ledger,
         journal: Journal,
         record: CompileRecord,
-        lost: Callable[[Eager], None],
+        on_slower: Callable[[Eager], None],
     ) -> None:
-        """`plain`: the original; `record`: of the compile; `lost` is called if eager wins."""
+        """`plain`: the original; `record`: of the compile; `on_slower` is called if eager wins."""
         self._compiled, self._eager = compiled, entry_like(compiled, plain, COMPILED)
         self._where = compiled.notes.comparable or Comparable()
         self._plan = PLAN if self._where.device is None else PLAN_ON_GPU
         self._counted_from = len(self._plan) - len(_ROW)
-        self._ledger, self._journal, self._record, self._lost = ledger, journal, record, lost
+        self._ledger, self._journal, self._record = ledger, journal, record
+        self._on_slower = on_slower
         self._samples: list[Sample] = []
-        self._laps = Laps(self._where.device)
+        self._backward_timer = BackwardTimer(self._where.device)
         self._ongoing: Sample | None = None
-        self._span: Span | None = None
+        self._interval: GpuInterval | None = None
         self._first_node = 0
         self._compiles = 0  # records of the journal, when the call began
         self._waited = self._repeated = 0
@@ -79,12 +80,12 @@ class Comparison:
         """Return the entry that this call runs and times; None runs compiled code untimed."""
         if self._ongoing is not None:
             return None  # a call of another thread is being timed
-        if _checkpointed():
+        if _has_saved_tensor_hooks():
             self._keep(None)
             return None
         if self._where.device is not None and not can_be_timed():
             return None
-        self._laps.interrupt()
+        self._backward_timer.interrupt()
         at = len(self._samples)
         counted = at - self._counted_from
         is_last = at >= len(self._plan)  # threads that begin at once may have made one more
@@ -102,7 +103,7 @@ class Comparison:
         self._samples.append(sample)
         self._ongoing, self._first_node = sample, _next_node()
         self._compiles = len(self._journal)
-        self._span = Span(device) if device is not None else None
+        self._interval = GpuInterval(device) if device is not None else None
         return self._eager if sample.is_eager else self._compiled
 
     def end(self, result: Any, nanoseconds: int) -> None:
@@ -110,11 +111,11 @@ class Comparison:
         sample, self._ongoing = self._ongoing, None
         if sample is not None and not self._is_repeated(sample):
             sample.forward = nanoseconds
-            if self._span is not None:
-                self._span.end(nanoseconds)
-                sample.spans.append(self._span)
+            if self._interval is not None:
+                self._interval.end(nanoseconds)
+                sample.spans.append(self._interval)
             if torch.is_grad_enabled():
-                self._laps.watch(sample, result, self._first_node)
+                self._backward_timer.watch(sample, result, self._first_node)
 
     def _is_repeated(self, sample: Sample) -> bool:
         """Return whether the time includes a compile, so that another call takes its turn."""
@@ -135,7 +136,7 @@ class Comparison:
 
     def _decide(self, is_last: bool) -> bool | None:
         """Return whether the compiled code is kept; None if more calls are needed."""
-        if any(s.is_pending or (is_last and not s.is_through) for s in self._samples):
+        if any(s.is_pending or (is_last and not s.is_gpu_done) for s in self._samples):
             self._waited += is_last
             if self._waited <= _PATIENCE:
                 return None
@@ -148,7 +149,7 @@ class Comparison:
             calls = min(len(compiled), len(eager))
             measured = Measured(median(compiled), median(eager), calls)
         if keep is False:
-            self._hand_back(measured)
+            self._fall_back(measured)
             return False
         self._keep(measured)
         return True
@@ -156,37 +157,37 @@ class Comparison:
     def _keep(self, measured: Measured | None) -> None:
         """Run compiled code untimed from now on, after timing short calls in batches."""
         self._compiled.comparison = None
-        self._told(measured)
+        self._record_times(measured)
         has_backward = any(sample.mark is not None for sample in self._samples)
         if measured and measured.eager < MOST_SECONDS and not has_backward and self._is_on_cpu:
-            Streaks(self._compiled, self._eager, self._told).start()
+            BatchTiming(self._compiled, self._eager, self._record_times).start()
 
     @property
     def _is_on_cpu(self) -> bool:
         return self._where.device is None
 
-    def _told(self, measured: Measured | None) -> None:
+    def _record_times(self, measured: Measured | None) -> None:
         self._record = self._journal.amend(self._record, measured, COMPILED)
 
-    def _hand_back(self, measured: Measured | None) -> None:
+    def _fall_back(self, measured: Measured | None) -> None:
         """Run plain Python from now on; nothing in jitmagic holds the compiled code any more."""
         self._compiled.comparison = None
         times = "" if measured is None else f": {measured.times}"
         outcome = self._eager.notes.outcome = Eager(f"measured slower{times}")
         if self._ledger.replace(self._compiled, self._eager):
             self._journal.amend(self._record, measured, outcome)
-            self._lost(outcome)
+            self._on_slower(outcome)
 
     def _times(self, is_eager: bool) -> list[float]:
         """Return one side's usable times in seconds; if backwards run, only of calls with one."""
-        counted = [s for s in self._samples if s.counts and s.tells]
+        counted = [s for s in self._samples if s.counts and s.has_time]
         if any(sample.backwards for sample in counted):
             counted = [sample for sample in counted if sample.backwards]
         return [sample.seconds for sample in counted if sample.is_eager == is_eager]
 
 
 @contextmanager
-def compiled_alone(entry: Entry) -> Iterator[None]:
+def comparison_paused(entry: Entry) -> Iterator[None]:
     """Run only compiled code for this entry inside the block, without timing."""
     waiting, entry.comparison = entry.comparison, None
     try:
@@ -204,21 +205,21 @@ def judge(compiled: Sequence[float], eager: Sequence[float]) -> bool | None:
     calls each slower than all four of eager's, by the margin, are chance in 1 of 70 comparisons.
     """
     calls = min(len(compiled), len(eager))
-    if calls >= _TO_KEEP and _half_take(compiled) < min(eager):
+    if calls >= _TO_KEEP and _lower_median(compiled) < min(eager):
         return True
     if calls >= _TO_KEEP and _MARGIN * max(eager) < min(compiled):
         return False
-    if calls >= _TO_GIVE_UP and _MARGIN * _half_take(eager) < min(compiled):
+    if calls >= _TO_GIVE_UP and _MARGIN * _lower_median(eager) < min(compiled):
         return False
     return None
 
 
-def _half_take(times: Sequence[float]) -> float:
+def _lower_median(times: Sequence[float]) -> float:
     """Return the lower median."""
     return sorted(times)[(len(times) - 1) // 2]
 
 
-def _checkpointed() -> bool:
+def _has_saved_tensor_hooks() -> bool:
     """Return whether hooks on saved tensors are active, so that both runs must use the same code.
 
     torch.utils.checkpoint runs a call twice and raises if the second run saves other tensors.

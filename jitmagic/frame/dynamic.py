@@ -41,7 +41,7 @@ __all__ = [
 
 # dim -> (smallest, largest, whether it is unbacked), or None: static. Builtin types, so that it
 # pickles.
-_OURS = "_jitmagic_sizes"
+_MARKS = "_jitmagic_sizes"
 
 Dims = dict[int, Interval]
 
@@ -72,19 +72,19 @@ def _mark(tensor: torch.Tensor, dim: int, low: int, high: int | None, *, unbacke
         raise UsageError(f"min={low} is no size")
     if low > high:
         raise UsageError(f"min={low} is greater than max={high}")
-    _marks(tensor)[_wrapped(tensor, dim)] = low, high, unbacked
+    _marks_of(tensor)[_wrapped(tensor, dim)] = low, high, unbacked
 
 
 def mark_static(tensor: torch.Tensor, dim: int | None = None) -> None:
     """Compile a dimension (None: every one) as a constant even if it varies."""
-    marks = _marks(tensor)
+    marks = _marks_of(tensor)
     dims = range(tensor.dim()) if dim is None else (_wrapped(tensor, dim),)
     marks.update(dict.fromkeys(dims))
 
 
 def marked_static(tensor: torch.Tensor) -> set[int]:
     """Return the dimensions marked static, by jitmagic's marks or torch._dynamo's."""
-    ours = tensor.__dict__.get(_OURS, {})
+    ours = tensor.__dict__.get(_MARKS, {})
     theirs = tensor.__dict__.get("_dynamo_static_indices", ())
     return {*(dim for dim, limits in ours.items() if limits is None), *theirs}
 
@@ -102,10 +102,10 @@ def _int(name: str, value: object) -> int:
     return operator.index(value)
 
 
-def _marks(tensor: torch.Tensor) -> dict[int, tuple[int, int, bool] | None]:
+def _marks_of(tensor: torch.Tensor) -> dict[int, tuple[int, int, bool] | None]:
     if not isinstance(tensor, torch.Tensor):
         raise UsageError(f"a dimension of a tensor is marked, not one of {type(tensor).__name__}")
-    marks: dict[int, tuple[int, int, bool] | None] = tensor.__dict__.setdefault(_OURS, {})
+    marks: dict[int, tuple[int, int, bool] | None] = tensor.__dict__.setdefault(_MARKS, {})
     return marks
 
 
@@ -181,7 +181,7 @@ def _add_marks(tensor: torch.Tensor, found: Dims) -> None:
     for name in ("_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices"):
         for dim in theirs.get(name, ()):
             asked[dim] = Unbacked(*_limits(*bounds.get(dim, (None, None))))
-    for dim, mark in theirs.get(_OURS, {}).items():
+    for dim, mark in theirs.get(_MARKS, {}).items():
         asked.pop(dim, None)
         if mark is None:
             found.pop(dim, None)

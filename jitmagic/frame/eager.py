@@ -22,7 +22,7 @@ from .native import Entry, GuardProgram, lower_guards
 from .patched_builtins import replaced_builtin
 from .skip import frame_reader, users_line
 
-__all__ = ["before_trace", "eager_entry", "entry_like", "is_watched", "under_mode"]
+__all__ = ["eager_entry", "entry_like", "is_observed", "reason_for_eager", "reason_not_to_trace"]
 
 
 def eager_entry(
@@ -45,7 +45,7 @@ def entry_like(entry: Entry, run: Callable[..., Any], outcome: Outcome) -> Entry
     return made
 
 
-def before_trace(snapshot: FrameSnapshot) -> Eager | None:
+def reason_not_to_trace(snapshot: FrameSnapshot) -> Eager | None:
     """Return why a frame need not be traced (it inspects its own frame, and where), or None."""
     reader = frame_reader(snapshot.code, snapshot.globals)
     if reader is None:
@@ -55,12 +55,12 @@ def before_trace(snapshot: FrameSnapshot) -> Eager | None:
     return Eager(f"it looks at its own frame or namespace ({reader.arg})", where)
 
 
-def is_watched() -> bool:
+def is_observed() -> bool:
     """Return whether calls run the original now, whatever they are."""
     return _frame.traced() or _frame.observed() or replaced_builtin() is not None
 
 
-def under_mode() -> Eager | None:
+def reason_for_eager() -> Eager | None:
     """Return why no call is compiled now, or None.
 
     A tracer must see every line, a transform or mode must see every operation and none of

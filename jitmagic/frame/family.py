@@ -31,8 +31,8 @@ class Compiler:
 
     compile: Callable[[Any, FrameSnapshot, Recording], Entry | Eager | Failed | Begun]
     flatten: Callable[[CodeType], Any] = lambda code: code  # the tracer's view: `handle.flat`
-    # Queries on tagged functions: `f.why(*args)` is `questions["why"](f)(*args)`.
-    questions: Mapping[str, Callable[[Any], Callable[..., Any]]] = field(default_factory=dict)
+    # Queries on tagged functions: `f.why(*args)` is `queries["why"](f)(*args)`.
+    queries: Mapping[str, Callable[[Any], Callable[..., Any]]] = field(default_factory=dict)
     is_listed: bool = True  # False: copies for inspection (explain, test), a cell's top level
 
 
@@ -47,13 +47,13 @@ class Family:
     members: list[Any] = field(default_factory=list)  # handles: all but the root's
     limit_reached: bool = False  # by the root or one of its resume functions
     sizes_grow: bool = False  # seen in one of its functions
-    told: set[str] = field(default_factory=set)  # messages that are shown only once
+    reported: set[str] = field(default_factory=set)  # messages that are shown only once
 
     def drop_dead(self) -> None:
         """Drop callees whose code is gone, such as redefined helpers."""
         self.members = [member for member in self.members if member.original.is_alive]
 
-    def leave_alone(self, callees: Iterable[CodeType]) -> None:
+    def never_hook(self, callees: Iterable[CodeType]) -> None:
         """Run these functions as plain Python when frames of the family call them."""
         for code in callees:
             _frame.skip(code, self)

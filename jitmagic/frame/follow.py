@@ -17,8 +17,8 @@ from typing import Any
 from .. import _frame
 from ..bytecode import call_stub
 from ..errors import warn
-from .beside import hide, twin_of
-from .blame import forget_stub
+from .beside import export_twin, hide
+from .blame import strip_stub_frames
 from .handle import Handle
 from .native import Dispatcher
 from .skip import unsuitable
@@ -31,7 +31,7 @@ _stubs = weakref.WeakKeyDictionary()
 
 def stub_code(handle: Handle) -> CodeType:
     """Return code with the original's signature that calls the handle's dispatcher."""
-    return hide(call_stub(handle.original.code, handle.dispatcher, forget_stub))
+    return hide(call_stub(handle.original.code, handle.dispatcher, strip_stub_frames))
 
 
 def handle_in(code: CodeType) -> Handle | None:
@@ -53,7 +53,7 @@ def _changed(function: FunctionType, attribute: str, value: Any) -> None:
         handle = handle_in(stub.__code__)
         if handle is None:
             continue  # the stub's own code was replaced: it is not a stub any more
-        setattr(twin_of(stub), attribute, value)
+        setattr(export_twin(stub), attribute, value)
         if attribute == "__code__":
             _give_code(stub, function, value, handle)
         else:
@@ -68,5 +68,5 @@ def _give_code(stub: FunctionType, function: FunctionType, code: CodeType, old: 
     if reason is None:
         stub.__code__ = stub_code(handle)
     else:  # the dispatcher among its constants still marks it as tagged
-        stub.__code__ = handle.code_set_aside()
+        stub.__code__ = handle.code_for_deep_recursion()
         warn(f"{handle.label} was given other code and runs as eager: {reason}")

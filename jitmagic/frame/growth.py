@@ -20,7 +20,7 @@ from ..guards.guard import Guard, InRange, LengthIs, TensorMatch, ValueEquals
 from ..guards.read import UNREADABLE, read_source
 from ..guards.source import Argument, Source
 
-__all__ = ["Guards", "counted", "differing_loops", "grown_int", "grown_size"]
+__all__ = ["Guards", "differing_loops", "grown_int", "grown_size", "int_step"]
 
 Guards = tuple[Guard, ...]
 
@@ -41,7 +41,7 @@ def grown_int(variants: Sequence[Guards], snapshot: FrameSnapshot) -> ValueEqual
     None also if anything besides ints keeps the newest variant (variants[0]) from fitting.
     """
     failing = [guard for guard in variants[0] if not holds(guard, snapshot)]
-    ints = [g for g in failing if isinstance(g, ValueEquals) and counted(g, snapshot) is not None]
+    ints = [g for g in failing if isinstance(g, ValueEquals) and int_step(g, snapshot) is not None]
     if len(ints) < len(failing):
         return None
     for guard in ints:
@@ -50,7 +50,7 @@ def grown_int(variants: Sequence[Guards], snapshot: FrameSnapshot) -> ValueEqual
     return None
 
 
-def counted(guard: ValueEquals, snapshot: FrameSnapshot) -> int | None:
+def int_step(guard: ValueEquals, snapshot: FrameSnapshot) -> int | None:
     """Return the frame's int minus the guard's, or None if one of them is not an int."""
     value, wanted = _read(guard.source, snapshot), guard.value
     return value - wanted if type(value) is int and type(wanted) is int else None

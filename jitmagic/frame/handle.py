@@ -20,9 +20,9 @@ from ..notice import tell
 from ..options import Options
 from ..records import AT_LIMIT, Begun, Eager, Failed, Journal, Missed, Outcome, Recording
 from .comparison import Comparison
-from .eager import entry_like, is_watched, under_mode
+from .eager import entry_like, is_observed, reason_for_eager
 from .family import Compiler, Family
-from .ledger import Growing, Later, Ledger, why_not
+from .ledger import GrowthQuery, Lazy, Ledger, why_not
 from .library import LibraryFunction, library_function
 from .native import Dispatcher, Entry, continue_with
 from .original import Original
@@ -35,7 +35,7 @@ __all__ = ["Handle", "all_handles"]
 
 _MOST_FAILURES = 2  # failed compiles, after which no other is tried
 # Marks on an error that is raised as it is: the original does not run in place of the graph.
-_SHOWN_AS_IT_IS = ("__jitmagic_wrote__", "__jitmagic_from_hook__", "__jitmagic_from_backend__")
+_RAISED_AS_IS = ("__jitmagic_wrote__", "__jitmagic_from_hook__", "__jitmagic_from_backend__")
 _AFTER_LIMIT = 2  # variants of a callee once its caller reached the limit
 
 
@@ -62,7 +62,7 @@ class Handle:
     ) -> None:
         self.original, self.family, self.library = original, family, library
         self.name = original.name
-        self._flat, self._root, self._goes_on = flat, root, flat is not None
+        self._flat, self._root, self._is_resume = flat, root, flat is not None
         plain = "" if library is None else library.plain
         self._declared = Eager(plain) if plain else None
         # why calls that no entry fits run as eager
@@ -167,9 +167,9 @@ class Handle:
         return self.original.label
 
     @property
-    def goes_on(self) -> UserLine | None:
+    def resume_line(self) -> UserLine | None:
         """The user's line where a resume function starts; None for other handles."""
-        if not self._goes_on:
+        if not self._is_resume:
             return None
         return UserLine(self.original.code.co_filename, self.original.first_line, self.label)
 
@@ -197,13 +197,13 @@ class Handle:
         """Why calls that no entry fits are not compiled; None: they are compiled."""
         return self._given_up
 
-    def waiting(self) -> list[Later]:
+    def waiting(self) -> list[Lazy]:
         """Return its variants' backwards that are compiled at first use and are not built yet."""
         return [later for entry in self.dispatcher.entries for later in entry.notes.waiting()]
 
     # ------------------------------------------------------------- called by the native dispatcher
 
-    def code_set_aside(self) -> CodeType:
+    def code_for_deep_recursion(self) -> CodeType:
         """Return the original's code with the dispatcher as a constant, for a deep recursion."""
         code = self.original.code
         return code.replace(co_consts=(*code.co_consts, self.dispatcher))
@@ -217,9 +217,9 @@ class Handle:
     def _missed(self, values: tuple[Any, ...]) -> Any:
         if _frame.suspended() or self._compiling_thread == threading.get_ident():
             return self.original.run(values)
-        if is_watched():
-            if "notice" not in self.family.told and (watched := under_mode()) is not None:
-                self._tell_of_plain_python(watched, partly=False)
+        if is_observed():
+            if "notice" not in self.family.reported and (watched := reason_for_eager()) is not None:
+                self._report_eager(watched, partly=False)
             return self.original.run(values)
         if (asked := on_miss()) is OnMiss.EAGER_FIRST:
             asked = OnMiss.COMPILE if self._began_as_eager else OnMiss.EAGER
@@ -240,7 +240,7 @@ class Handle:
             f"{self.label} would be compiled for this call, and torch.compiler.set_stance says "
             f"fail_on_recompile: {missed[0][1].what if missed else 'it is the first'}",
             "",
-            self.goes_on,
+            self.resume_line,
         )
 
     def compile_for(self, values: tuple[Any, ...]) -> bool:
@@ -257,7 +257,7 @@ class Handle:
             self.building = None
             self.ledger.sweep()
             if retries is not None:
-                return self._try_again(retries, values, begun)
+                return self._retry(retries, values, begun)
             if self.ledger.is_full(values, self._limit):
                 self._reach_limit(values)
                 return False
@@ -265,7 +265,7 @@ class Handle:
                 return False
             return self._compile(values, begun)
 
-    def _try_again(self, retries: Retries, values: tuple[Any, ...], begun: Begun | None) -> bool:
+    def _retry(self, retries: Retries, values: tuple[Any, ...], begun: Begun | None) -> bool:
         """Compile one more variant beyond the limit; it replaces the least used one."""
         is_taken = begun is not None or retries.takes(self.why_missed(values))
         is_made = is_taken and self._compile(values, begun)
@@ -279,8 +279,8 @@ class Handle:
         """Compile a variant; `begun` is an earlier compile whose kernels are built by now."""
         snapshot = self.original.snapshot(values)
         number, occasion = self.ledger.begin(snapshot)
-        told, title = self.family.told, self.original.title
-        recording = Recording(self.name, self.journal, self.serial, number, occasion, told, title)
+        about = (self.name, self.journal, self.serial, number, occasion)
+        recording = Recording(*about, self.family.reported, self.original.title)
         recording.stages += () if begun is None else begun.building
         result = self._run_compiler(snapshot, recording)
         if isinstance(result, Begun):
@@ -289,7 +289,7 @@ class Handle:
             return self.building is None and self._compile(values, result)
         outcome = result.notes.outcome if isinstance(result, Entry) else result
         if isinstance(outcome, Failed):
-            self._tell_failure(outcome)
+            self._report_failure(outcome)
         if isinstance(result, Entry) and not result.check(values):
             which = why_not(result, snapshot)
             result = Eager(
@@ -302,12 +302,12 @@ class Handle:
         if isinstance(result, Entry):
             self.ledger.add(result, values, snapshot)
             if result.notes.comparable is not None:
-                plain = self.original.plain
-                Comparison(result, plain, self.ledger, self.journal, record, self._lost).start()
+                sides = result, self.original.plain
+                Comparison(*sides, self.ledger, self.journal, record, self._on_slower).start()
         else:
             self._give_up(result)
         ends = result.notes.ends if isinstance(result, Entry) else None
-        self._tell_of_plain_python(ends or outcome, partly=ends is not None)
+        self._report_eager(ends or outcome, partly=ends is not None)
         if self.ledger.failures >= _MOST_FAILURES:
             self._give_up(self.ledger.last_failure)
         return isinstance(result, Entry)
@@ -335,28 +335,28 @@ class Handle:
             _frame.resume_hook()
             self._compiling_thread = None
 
-    def _tell_of_plain_python(self, plain: Outcome, *, partly: bool, once: str = "notice") -> None:
+    def _report_eager(self, plain: Outcome, *, partly: bool, once: str = "notice") -> None:
         """Report once per tagged function that it runs as plain Python."""
-        if isinstance(plain, Eager) and once not in self.family.told:
-            self.family.told.add(once)
+        if isinstance(plain, Eager) and once not in self.family.reported:
+            self.family.reported.add(once)
             code = self.original.code
             first_line = UserLine(code.co_filename, code.co_firstlineno, self.label)
             where = plain.where or first_line
             if is_library_file(where.filename):  # a line inside a library means little to its user
                 where = users_line() or where
-            if not self._leaves_to_callee(where):
+            if not self._callee_reports(where):
                 tell(self.label, plain.why, where, partly, self.options.notices)
 
-    def _leaves_to_callee(self, where: UserLine) -> bool:
+    def _callee_reports(self, where: UserLine) -> bool:
         """Return whether this is a cell's top level and a tagged function reports the same line."""
         if self.family.compiler.is_listed:
             return False
         listed = (h for h in all_handles() if h.is_root and h.family.compiler.is_listed)
         return any(handle.original.has_line(where) for handle in listed)
 
-    def _tell_failure(self, failed: Failed) -> None:
-        if self.name not in self.family.told:
-            self.family.told.add(self.name)
+    def _report_failure(self, failed: Failed) -> None:
+        if self.name not in self.family.reported:
+            self.family.reported.add(self.name)
             warn(failed.report(self.label, "runs as eager"))
 
     def _failed(self, entry: Entry, values: tuple[Any, ...], error: Exception) -> Any:
@@ -366,7 +366,7 @@ class Handle:
         hook on saved tensors (checkpointing ends its second run by raising).
         """
         may_have_written = entry.mutates and not isinstance(error, SizesDiffer)
-        if may_have_written or any(hasattr(error, mark) for mark in _SHOWN_AS_IT_IS):
+        if may_have_written or any(hasattr(error, mark) for mark in _RAISED_AS_IS):
             raise error
         result = self.original.run(values)
         if (why := self.ledger.why_given_up(entry, error)) is None:
@@ -376,11 +376,11 @@ class Handle:
         warn(f"{self.label} runs as {outcome}")
         return result
 
-    def _lost(self, outcome: Eager) -> None:
+    def _on_slower(self, outcome: Eager) -> None:
         """Report that a variant lost to eager, whose entry has replaced it."""
         if self._root and not self.ledger.is_compiled:
             self.family.close()  # callees that only compiled code calls
-        self._tell_of_plain_python(outcome, partly=not self._root, once="slower")
+        self._report_eager(outcome, partly=not self._root, once="slower")
 
     # ------------------------------------------------------------------------------------ the limit
 
@@ -408,13 +408,13 @@ class Handle:
                 f"limit, and fullgraph=True leaves no way to run as eager: {difference}",
                 f'options={{"recompile_limit": {2 * self.options.recompile_limit}}}, or make what '
                 "varies an argument that is a tensor",
-                self.goes_on,
+                self.resume_line,
             )
         self._give_up(AT_LIMIT, Retries())
         if self._is_below_limit:
             return  # already reported for the root
         self.family.limit_reached |= not self.original.is_weak
-        where, limit = self.goes_on, self.options.recompile_limit
+        where, limit = self.resume_line, self.options.recompile_limit
         lineno = None if where is None else where.lineno
         edit = missed[0][1].edit if missed else ""
         part, count = self._named_for_user(), self.ledger.count
@@ -427,7 +427,7 @@ class Handle:
             return False  # the limit will raise
         snapshot = self.original.snapshot(values)
         # Each new size is planned anyway, so undeclared symbols save nothing if all sizes are new.
-        asked = Growing(self._root, self.family.sizes_grow, bool(self.options.dynamic))
+        asked = GrowthQuery(self._root, self.family.sizes_grow, bool(self.options.dynamic))
         growth = self.ledger.growth(snapshot, values, asked)
         if growth is not None and not growth.may_end:
             self._stop_growing(growth.why)
@@ -466,7 +466,7 @@ class Handle:
             if not self.dispatcher.entries:
                 _frame.skip(original.code, self.family)
         else:
-            left = FOREVER if self._retries is None else self._retries.handed_over()
+            left = FOREVER if self._retries is None else self._retries.take_left()
             self.dispatcher.give_up(original.plain, original.arity, left)
 
     # ---------------------------------------------------------------------------------------- reset
@@ -481,7 +481,7 @@ class Handle:
             if self._root:
                 self.family.close()
                 self.family.limit_reached = self.family.sizes_grow = False
-                self.family.told.clear()
+                self.family.reported.clear()
                 self.journal.records.clear()
             self.drop()
             self.ledger.forget()

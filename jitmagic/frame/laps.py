@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from .spans import Span, can_be_timed
+from .spans import GpuInterval, can_be_timed
 
-__all__ = ["Laps", "Sample"]
+__all__ = ["BackwardTimer", "Sample"]
 
 _engine: Any = torch.autograd.Variable._execution_engine
 _TENSORS = (torch.Tensor, torch.nn.Parameter)  # attributes of other subclasses may run code
@@ -46,7 +46,7 @@ class Sample:
     backwards: int = 0
     is_unknown: bool = False  # its backward cannot be timed
     mark: weakref.ref[_Mark] | None = None  # on the first nodes of its backward
-    spans: list[Span] = field(default_factory=list)  # of the call and its backwards, on a GPU
+    spans: list[GpuInterval] = field(default_factory=list)  # GPU time of call and backwards
 
     @property
     def is_pending(self) -> bool:
@@ -54,14 +54,14 @@ class Sample:
         return self.mark is not None and not self.backwards and self.mark() is not None
 
     @property
-    def is_through(self) -> bool:
+    def is_gpu_done(self) -> bool:
         """True once the GPU has finished its work."""
         return all(span.is_over for span in self.spans)
 
     @property
-    def tells(self) -> bool:
+    def has_time(self) -> bool:
         """True if its time is known."""
-        return self.forward >= 0 and not self.is_unknown and self.is_through
+        return self.forward >= 0 and not self.is_unknown and self.is_gpu_done
 
     @property
     def seconds(self) -> float:
@@ -73,16 +73,16 @@ class Sample:
 class _Mark:
     """A prehook on the autograd nodes of a call's results; lives as long as they do."""
 
-    __slots__ = ("__weakref__", "_laps", "_sample")
+    __slots__ = ("__weakref__", "_sample", "_timer")
 
-    def __init__(self, laps: Laps, sample: Sample) -> None:
-        self._laps, self._sample = laps, sample
+    def __init__(self, timer: BackwardTimer, sample: Sample) -> None:
+        self._timer, self._sample = timer, sample
 
     def __call__(self, gradients: Any) -> None:
-        self._laps.begin(self._sample)
+        self._timer.begin(self._sample)
 
 
-class Laps:
+class BackwardTimer:
     """Times the backwards of a sequence of calls; tracks the call whose backward is running."""
 
     def __init__(self, device: torch.device | None = None) -> None:
@@ -90,7 +90,7 @@ class Laps:
         self._device = device
         self._running: Sample | None = None
         self._since = 0
-        self._span: Span | None = None
+        self._interval: GpuInterval | None = None
 
     def watch(self, sample: Sample, result: Any, first_node: int) -> None:
         """Time the backward of a call; its own nodes have sequence numbers from `first_node` on."""
@@ -119,7 +119,7 @@ class Laps:
             if not can_be_timed():
                 sample.is_unknown = True
                 return
-            self._span = Span(self._device)
+            self._interval = GpuInterval(self._device)
         _engine.queue_callback(self._end)
         self._running, self._since = sample, time.perf_counter_ns()
 
@@ -136,9 +136,9 @@ class Laps:
         taken = time.perf_counter_ns() - self._since
         sample.backward += taken
         sample.backwards += 1
-        if self._span is not None:
-            self._span.end(taken)
-            sample.spans.append(self._span)
+        if self._interval is not None:
+            self._interval.end(taken)
+            sample.spans.append(self._interval)
 
 
 def _tensors_in(result: Any) -> list[torch.Tensor] | None:

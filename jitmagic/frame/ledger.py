@@ -37,25 +37,25 @@ from ..guards.words import one_value
 from ..records import COMPILED, Compiled, Difference, Eager, Failed, Missed, Occasion, Outcome
 from ..spec import TensorSpec
 from ..symbols.size import SizeOf, origin_at, stride_place
-from .growth import Guards, counted, differing_loops, grown_int, grown_size
+from .growth import Guards, differing_loops, grown_int, grown_size, int_step
 from .library import LibraryFunction
 from .native import Dispatcher, Entry, ModuleCall
 from .skip import users_line
 
-__all__ = ["Comparable", "Growing", "Later", "Ledger", "Variant", "why_not"]
+__all__ = ["Comparable", "GrowthQuery", "Lazy", "Ledger", "Variant", "why_not"]
 
 _WASTED_LIMIT = 4  # times recompile_limit: entries that died before their second call
 _LONGEST_LOOP = 32  # consecutive values of an int that may be a loop's index
 _MOST_LAYERS = 64  # layers that may share one variant within a call of the model
-_SURPRISES = 4  # mispredictions allowed; more only if under 1/4 of the hits
+_TOLERATED = 4  # mispredictions allowed; more only if under 1/4 of the hits
 _TOTAL_LIMIT = 64  # times recompile_limit: entries of one code over all module instances
 
 
-class Later(Protocol):
+class Lazy(Protocol):
     """A lazily compiled executable."""
 
     @property
-    def is_made(self) -> bool:
+    def is_compiled(self) -> bool:
         """True once it has been compiled."""
         ...
 
@@ -65,7 +65,7 @@ class Later(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Growing:
+class GrowthQuery:
     """The frame that grows: the tagged function itself or a part of it (`is_root`).
 
     `noticed`: the family has had growing sizes before, so one variant is evidence enough.
@@ -104,7 +104,7 @@ class Variant:
 
     guards: tuple[Guard, ...] = ()
     outcome: Outcome = COMPILED
-    later: tuple[weakref.ref[Later], ...] = ()
+    later: tuple[weakref.ref[Lazy], ...] = ()
     ends: Eager | None = None  # why and on which user line it ends at a graph break
     comparable: Comparable | None = None  # timed against eager on its first calls
     symbols: frozenset[Source] = frozenset()  # numbers that are inputs of its graph
@@ -113,15 +113,15 @@ class Variant:
     instance: int | None = None  # id of the object that it counts for, see Ledger.instance_of
     number: int = 0  # in the order of compiling, from 1
     used: int = 0  # hits when the limit was reached, or at the last retry
-    foresees: bool = False  # it assumes the directions of data-dependent branches
-    surprises: int = 0  # calls in which such a branch went the other way
+    speculates: bool = False  # it assumes the directions of data-dependent branches
+    mispredictions: int = 0  # calls in which such a branch went the other way
     inlined: tuple[str, ...] = ()  # tagged functions and modules inlined in it
     loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)  # Trace.idle_loops
 
-    def waiting(self) -> list[Later]:
+    def waiting(self) -> list[Lazy]:
         """Return what has not been compiled yet and can still be needed."""
         alive = [later for ref in self.later if (later := ref()) is not None]
-        return [later for later in alive if not later.is_made]
+        return [later for later in alive if not later.is_compiled]
 
 
 def _inlined(guards: Guards, snapshot: FrameSnapshot) -> list[Any]:
@@ -142,10 +142,10 @@ class Ledger:
     def __init__(self, dispatcher: Dispatcher, library: LibraryFunction | None) -> None:
         self._dispatcher, self._library = dispatcher, library
         self.wasted = 0
-        self.foresees = True  # whether new variants speculate on data-dependent branches
+        self.speculates = True  # whether new variants speculate on data-dependent branches
         self.begun = 0  # compiles since the last reset
         self.added = 0  # entries made since it was tagged
-        self.part_of: dict[str, None] = {}  # labels of functions that inline it
+        self.inlined_in: dict[str, None] = {}  # labels of functions that inline it
         self._counted = 0  # consecutive calls not compiled because an int grows
 
     @property
@@ -183,13 +183,13 @@ class Ledger:
         callees = _inlined(entry.notes.guards, snapshot)
         entry.notes.inlined = tuple(dict.fromkeys(callee.label for callee in callees))
         for callee in callees:
-            callee.ledger.part_of[self._dispatcher.owner.label] = None
+            callee.ledger.inlined_in[self._dispatcher.owner.label] = None
 
     def forget(self) -> None:
         """Reset the counters; the dispatcher owns the entries."""
         self.wasted = self.begun = 0
-        self.foresees = True
-        self.part_of.clear()
+        self.speculates = True
+        self.inlined_in.clear()
 
     def replace(self, entry: Entry, other: Entry) -> bool:
         """Use `other` for the same calls; return False if the entry is not in use any more."""
@@ -205,21 +205,22 @@ class Ledger:
         """Return why an entry whose graph raised where eager did not is dropped; None keeps it."""
         if ASSERTION not in str(error):
             return f"its compiled graph raised {type(error).__name__}: {error}"
-        if self.foresees_less(entry):
+        if self.tolerates_misprediction(entry):
             return None
         return "a data-dependent branch keeps going the way that was assumed to be rare"
 
-    def foresees_less(self, entry: Entry) -> bool:
+    def tolerates_misprediction(self, entry: Entry) -> bool:
         """Count a misprediction; return whether the variant is kept or may be replaced by one that
         breaks the graph at its branches.
         """
         notes: Variant = entry.notes
-        notes.surprises += 1
-        if notes.surprises <= _SURPRISES or _SURPRISES * notes.surprises < entry.hits:
+        notes.mispredictions += 1
+        missed = notes.mispredictions
+        if missed <= _TOLERATED or _TOLERATED * missed < entry.hits:
             return True
-        if not notes.foresees or self._dispatcher.owner.options.fullgraph:
+        if not notes.speculates or self._dispatcher.owner.options.fullgraph:
             return False
-        self.foresees = False
+        self.speculates = False
         if entry in self._dispatcher.entries:
             self._dispatcher.remove(entry)
         return True
@@ -243,9 +244,9 @@ class Ledger:
         return self._seems_full(values, limit)
 
     def _seems_full(self, values: tuple[Any, ...], limit: int) -> bool:
-        entries = self._dispatcher.entries
-        wasted = self.wasted >= _WASTED_LIMIT * limit
-        return len(self._alike(values)) >= limit or wasted or len(entries) >= _TOTAL_LIMIT * limit
+        if len(self._same_instance(values)) >= limit or self.wasted >= _WASTED_LIMIT * limit:
+            return True
+        return len(self._dispatcher.entries) >= _TOTAL_LIMIT * limit
 
     def count_uses(self) -> None:
         """Restart the count of each variant's uses."""
@@ -256,7 +257,7 @@ class Ledger:
         """Remove the variants beyond `limit` for calls like this one that count_uses() shows to be
         used least; the newest stays, and on ties the one used last.
         """
-        alike = self._alike(values)
+        alike = self._same_instance(values)
         for entry in sorted(reversed(alike[1:]), key=lambda e: e.hits - e.notes.used):
             if len(alike) > limit:
                 alike.remove(entry)
@@ -273,11 +274,11 @@ class Ledger:
         return id(first) if isinstance(first, torch.nn.Module) else None
 
     def growth(
-        self, snapshot: FrameSnapshot, values: tuple[Any, ...], family: Growing
+        self, snapshot: FrameSnapshot, values: tuple[Any, ...], family: GrowthQuery
     ) -> Growth | None:
         """Return what grew by one between the last two variants and again to this call, or None."""
-        alike = self._alike(values)
-        newest = _brief(alike, family)
+        alike = self._same_instance(values)
+        newest = _served_once(alike, family)
         needed = 1 if family.noticed and not family.may_be_symbols else 2
         variants = [entry.notes.guards for entry in newest[:needed]]
         if len(variants) < needed:
@@ -286,19 +287,19 @@ class Ledger:
         if guard is not None and not (family.may_be_symbols and _may_be_symbol(guard, newest[0])):
             return Growth(why(guard, snapshot))
         used_once = all(entry.hits <= 1 for entry in alike)  # else the index has come again
-        return self._counting(variants, snapshot) if used_once and len(variants) > 1 else None
+        return self._growing_int(variants, snapshot) if used_once and len(variants) > 1 else None
 
-    def _alike(self, values: tuple[Any, ...]) -> list[Entry]:
+    def _same_instance(self, values: tuple[Any, ...]) -> list[Entry]:
         instance = self.instance_of(values)
         return [e for e in self._dispatcher.entries if e.notes.instance == instance]
 
-    def _counting(self, variants: Sequence[Guards], snapshot: FrameSnapshot) -> Growth | None:
+    def _growing_int(self, variants: Sequence[Guards], snapshot: FrameSnapshot) -> Growth | None:
         """Return the growth of an int that continues from the call before.
 
         Later calls may be compiled again: a loop's index starts over in the next loop.
         """
         guard = grown_int(variants, snapshot)
-        steps = None if guard is None else counted(guard, snapshot)
+        steps = None if guard is None else int_step(guard, snapshot)
         before, self._counted = self._counted, 0
         if guard is None or steps is None or steps != before + 1:
             return None
@@ -331,7 +332,7 @@ class Ledger:
         module have other sizes, which do not vary.
         """
         found: dict[Source, set[int]] = {}
-        for entry in self._alike((*snapshot.args, *snapshot.cells)):
+        for entry in self._same_instance((*snapshot.args, *snapshot.cells)):
             only_sizes = _differs_in_sizes(entry.notes.guards, snapshot)
             for guard in entry.notes.guards:
                 if isinstance(guard, TensorMatch) and _same_rank(guard, snapshot):
@@ -343,14 +344,14 @@ class Ledger:
         """Return the heads of loops without tensor work that depend on values which differ per
         call.
         """
-        alike = self._alike((*snapshot.args, *snapshot.cells))
+        alike = self._same_instance((*snapshot.args, *snapshot.cells))
         return differing_loops([entry.notes.loops for entry in alike], snapshot)
 
     def earlier_sizes(
         self, snapshot: FrameSnapshot
     ) -> Callable[[Source, int], tuple[int | None, ...]]:
         """Return a function giving the size or stride of a tensor at an index in each variant."""
-        entries = self._alike((*snapshot.args, *snapshot.cells))
+        entries = self._same_instance((*snapshot.args, *snapshot.cells))
         specs = [
             {guard.source: guard.spec for guard in e.notes.guards if isinstance(guard, TensorMatch)}
             for e in entries
@@ -366,7 +367,7 @@ class Ledger:
         only.
         """
         found = []
-        for entry in self._alike((*snapshot.args, *snapshot.cells)):
+        for entry in self._same_instance((*snapshot.args, *snapshot.cells)):
             notes = entry.notes
             if isinstance(notes.outcome, Compiled) and _differs_in_sizes(notes.guards, snapshot):
                 matches = [guard for guard in notes.guards if isinstance(guard, TensorMatch)]
@@ -461,7 +462,7 @@ def _differing(guard: TensorMatch, snapshot: FrameSnapshot) -> set[int]:
     return found if found and holds(replace(guard, spec=resized), snapshot) else set()
 
 
-def _brief(alike: list[Entry], family: Growing) -> list[Entry]:
+def _served_once(alike: list[Entry], family: GrowthQuery) -> list[Entry]:
     """Return the newest variants back to the first one that served a second call.
 
     Code that layers share is called once by each, so there the hits are equal instead.
@@ -479,7 +480,7 @@ def why_not(
     failing = check(entry.notes.guards, snapshot)
     if failing is None:
         return None
-    where = _made_constant(failing, snapshot, entry.notes.constants) or failing.where
+    where = _line_needing_constant(failing, snapshot, entry.notes.constants) or failing.where
     source: Source | None = getattr(failing, "source", None)
     if source is not None and source in constants:
         edit = one_value(describe(source))
@@ -488,7 +489,7 @@ def why_not(
     return Difference(why(failing, snapshot), where, edit, source)
 
 
-def _made_constant(
+def _line_needing_constant(
     guard: Guard, snapshot: FrameSnapshot, constants: Mapping[Hashable, UserLine | None]
 ) -> UserLine | None:
     """Return the line that prevents a differing size from being a symbol, or None."""

@@ -44,7 +44,7 @@ _FUNCTIONS: Mapping[tuple[str, str], LibraryFunction] = {
 }
 
 
-_RIVAL = LibraryFunction(plain="torch.compile compiles what it calls")
+_TORCH_COMPILE = LibraryFunction(plain="torch.compile compiles what it calls")
 
 
 def is_of_torch_compile(module: str) -> bool:
@@ -60,5 +60,5 @@ def is_of_torch_compile(module: str) -> bool:
 def library_function(code: CodeType, namespace: dict[str, Any]) -> LibraryFunction | None:
     """Return what is declared about a library function; None: it runs unchanged."""
     if is_of_torch_compile(str(namespace.get("__name__"))):
-        return _RIVAL
+        return _TORCH_COMPILE
     return _FUNCTIONS.get((str(namespace.get("__name__")), code.co_qualname))

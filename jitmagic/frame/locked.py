@@ -19,14 +19,14 @@ from .native import Entry, GuardProgram
 if TYPE_CHECKING:
     from .handle import Handle
 
-__all__ = ["Again", "while_held"]
+__all__ = ["RetryEager", "while_held"]
 
 
-class _StartsOver(Exception):
+class _RestartAsEager(Exception):
     """The graph raised, and the frame must run as plain Python from its start."""
 
 
-class Again:
+class RetryEager:
     """Runs the frame as plain Python from its start after the graph raised.
 
     If the frame holds a lock, this ends the residual first, since the plain frame acquires the lock
@@ -39,19 +39,19 @@ class Again:
         self._handle, self._is_locked = ref(handle), is_locked
         self._entry: Callable[[], Entry | None] = lambda: None
 
-    def belongs_to(self, entry: Entry) -> None:
+    def set_entry(self, entry: Entry) -> None:
         """Set the entry whose mispredictions are counted."""
         self._entry = ref(entry)
 
     def __call__(self, *values: Any) -> Any:
         if self._is_locked:
-            raise _StartsOver
+            raise _RestartAsEager
         handle = self._handle()
         assert handle is not None
         result = handle.run_plainly(*values)
         entry = self._entry()
         if entry is not None:
-            handle.ledger.foresees_less(entry)
+            handle.ledger.tolerates_misprediction(entry)
         return result
 
 
@@ -68,7 +68,7 @@ def while_held(
     """
 
     def run(*values: Any) -> Any:
-        with suppress(_StartsOver), lock:
+        with suppress(_RestartAsEager), lock:
             if guards.check(values):
                 return residual(*values)
         return plain(*values)

@@ -53,16 +53,16 @@ from ..guards.source import (
 try:
     from .._frame import (
         TORCH_VERSION,
+        CallBatch,
         Continue,
         Dispatcher,
         Entry,
         GuardProgram,
         ModuleCall,
         Spread,
-        Streak,
         call_plainly,
         continue_with,
-        let_go,
+        release_arguments,
     )
     from .. import _frame  # isort: skip  # last, so that the error names the extension
 except ImportError as error:
@@ -74,6 +74,7 @@ if torch.__version__ != TORCH_VERSION:
     )
 
 __all__ = [
+    "CallBatch",
     "Continue",
     "Dispatcher",
     "Entry",
@@ -81,11 +82,10 @@ __all__ = [
     "ModuleCall",
     "Spread",
     "Step",
-    "Streak",
     "call_plainly",
     "continue_with",
-    "let_go",
     "lower_guards",
+    "release_arguments",
 ]
 
 _GRADIENT = torch._C.TensorBase.__dict__["grad"]

@@ -50,7 +50,7 @@ class Retries:
         self.passed += self.left
         self.is_due = False
 
-    def handed_over(self) -> int:
+    def take_left(self) -> int:
         """Return the calls left, which the dispatcher counts from now on."""
         left, self.left = self.left, 0
         return left

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..guards.state import FUNCTION_MODES, SET_ASIDE
 from ..late import collector_paused
-from .beside import torch_compile_set_aside
+from .beside import torch_compile_disabled
 
 __all__ = ["sandbox"]
 
@@ -39,8 +39,8 @@ def sandbox() -> Iterator[None]:
     dispatch_modes = _disable_current_modes if torch._C._len_torch_dispatch_stack() else nullcontext
     with (
         collector_paused(),
-        _kept(),
-        torch_compile_set_aside(),
+        _restored(),
+        torch_compile_disabled(),
         _function_modes_set_aside(),
         dispatch_modes(),
         _hooks_set_aside(),
@@ -102,7 +102,7 @@ _SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
 
 
 @contextmanager
-def _kept() -> Iterator[None]:
+def _restored() -> Iterator[None]:
     """Restore mode stacks and switches at the end of the block.
 
     Modes of torch and jitmagic are Python code, so Ctrl-C can strike when a mode is on but its

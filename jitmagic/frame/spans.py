@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["Span", "can_be_timed", "has_room"]
+__all__ = ["GpuInterval", "can_be_timed", "has_room"]
 
 
-class Span:
+class GpuInterval:
     """Two events in the device's current stream; the first is recorded on construction."""
 
     __slots__ = ("_begin", "_device", "_end", "_host")

@@ -21,9 +21,9 @@ import torch
 
 from ..bytecode import call_stub
 from ..records import Measured
-from .native import Dispatcher, Entry, GuardProgram, Streak
+from .native import CallBatch, Dispatcher, Entry, GuardProgram
 
-__all__ = ["MOST_SECONDS", "Streaks", "entry_cost"]
+__all__ = ["MOST_SECONDS", "BatchTiming", "entry_cost"]
 
 MOST_SECONDS = 100e-6  # of an eager call: for longer ones the bookkeeping costs less than 5 %
 CALLS = 12  # per batch; the first still run with cold caches
@@ -31,17 +31,17 @@ TURNS = 3  # batches of each entry
 _LOOPS, _ROUNDS = 7, 200  # to measure the cost of an entry: 0.3 ms
 
 
-class Streaks:
-    """Times the calls after a comparison in batches; passes the result to `told`."""
+class BatchTiming:
+    """Times the calls after a comparison in batches; passes the result to `done`."""
 
-    def __init__(self, compiled: Entry, eager: Entry, told: Callable[[Measured], None]) -> None:
-        self._compiled, self._eager, self._told = compiled, eager, told
+    def __init__(self, compiled: Entry, eager: Entry, done: Callable[[Measured], None]) -> None:
+        self._compiled, self._eager, self._done = compiled, eager, done
         self._taken: list[list[int]] = []
 
     def start(self) -> None:
         """Begin a batch with the next call."""
         entry = self._compiled if len(self._taken) % 2 else self._eager
-        self._compiled.comparison = Streak(entry, CALLS, self._end)
+        self._compiled.comparison = CallBatch(entry, CALLS, self._end)
 
     def _end(self, taken: list[int]) -> None:
         self._taken.append(taken)
@@ -50,12 +50,12 @@ class Streaks:
             return
         self._compiled.comparison = None
         eager, compiled = _seconds(self._taken[0::2]), _seconds(self._taken[1::2])
-        self._told(Measured(compiled + entry_cost(), eager, CALLS * TURNS))
+        self._done(Measured(compiled + entry_cost(), eager, CALLS * TURNS))
 
 
-def _seconds(streaks: list[list[int]]) -> float:
+def _seconds(batches: list[list[int]]) -> float:
     """Return the median time per call, including freeing one result tensor."""
-    return median([taken * 1e-9 for streak in streaks for taken in streak]) + freeing_cost()
+    return median([taken * 1e-9 for batch in batches for taken in batch]) + freeing_cost()
 
 
 @cache

@@ -27,7 +27,7 @@ from ..errors import TaggingError, UsageError, warn
 from ..options import Options
 from . import hook  # noqa: F401  # registers the callback of the native hook
 from .beside import hide, hide_stub
-from .blame import forget_ours, forget_stub
+from .blame import strip_dispatcher_frames, strip_stub_frames
 from .family import Compiler, Family
 from .follow import follow, handle_in, stub_code
 from .forwarder import forwarder, needs_forwarder
@@ -165,14 +165,14 @@ def _tag_function(
             f"{function.__qualname__}()", reason, "tag the functions it calls for its tensor work"
         )
     handle = Handle.of_function(function, options, compiler)
-    made = _stand_in(function, handle)
-    for name, question in compiler.questions.items():
-        if name not in vars(made) or type(vars(made)[name]) is Question:  # not one of the user's
-            setattr(made, name, Question(name, made, question))
+    made = _stub_of(function, handle)
+    for name, question in compiler.queries.items():
+        if name not in vars(made) or type(vars(made)[name]) is Query:  # not one of the user's
+            setattr(made, name, Query(name, made, question))
     return made
 
 
-class Question:
+class Query:
     """A query attribute of a tagged function f, such as `f.why`: called with f's arguments.
 
     It refers to f weakly, so that f is freed with its last user.
@@ -196,7 +196,7 @@ class Question:
         return f"<{self._label}: call it with the function's arguments>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _revive_question, (self._label.rpartition(".")[2], self._function(), self._question)
+        return _revive_query, (self._label.rpartition(".")[2], self._function(), self._question)
 
 
 # cloudpickle (joblib, Ray, Dask) pickles a notebook's functions by value: it takes a stub apart
@@ -217,17 +217,17 @@ def _revive_dispatcher(target: Any, options: Options, compiler: Compiler) -> Dis
     return Handle.of_function(function, options, compiler).dispatcher
 
 
-def _revive_question(name: str, stub: types.FunctionType, question: Callable[..., Any]) -> Question:
+def _revive_query(name: str, stub: types.FunctionType, question: Callable[..., Any]) -> Query:
     handle = handle_in(stub.__code__)
     if handle is not None and handle.dispatcher.stub is None:
         handle.dispatcher.stub = weakref.ref(stub)
-    return Question(name, stub, question)
+    return Query(name, stub, question)
 
 
 copyreg.pickle(Dispatcher, _reduce_dispatcher)  # type: ignore[arg-type]
 
 
-def _stand_in(function: types.FunctionType, handle: Handle) -> types.FunctionType:
+def _stub_of(function: types.FunctionType, handle: Handle) -> types.FunctionType:
     """Return a copy of the function whose code is the call stub."""
     made = types.FunctionType(
         stub_code(handle),
@@ -272,15 +272,15 @@ def tagged_call(module: torch.nn.Module, options: Options, compiler: Compiler) -
             f"a {cls.__qualname__}", "its class has a __call__ of its own", "tag its forward"
         )
     handle = Handle.of_function(forward, options, compiler)
-    stub = _stand_in(forward, handle)
+    stub = _stub_of(forward, handle)
     _frame.forget(forward.__code__, handle.family)  # an earlier family may have had its address
     eager = functools.partial(_call_with_hooks, handle.family)
-    outdated = functools.partial(_call_anew, handle.family)
+    outdated = functools.partial(_retag_and_call, handle.family)
     current = inspect.getattr_static(cls, "forward")
     otherwise = (eager, outdated, _EAGER_CALL)
-    tables = (_HOOK_TABLES, _GLOBAL_HOOKS)
+    on_error, tables = strip_dispatcher_frames, (_HOOK_TABLES, _GLOBAL_HOOKS)
     return ModuleCall(
-        module, stub, handle.dispatcher, forget_ours, current, otherwise, *tables, handle
+        module, stub, handle.dispatcher, on_error, current, otherwise, *tables, handle
     )
 
 
@@ -307,7 +307,7 @@ def _call_with_hooks(family: object, module: torch.nn.Module, /, *args: Any, **k
     return call_plainly(_EAGER_CALL, (module, *args), kwargs, family)
 
 
-def _call_anew(family: Family, module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+def _retag_and_call(family: Family, module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     """Tag the module again: its class has another forward than when it was tagged."""
     try:
         call = tagged_call(module, family.options, family.compiler)
@@ -319,7 +319,7 @@ def _call_anew(family: Family, module: torch.nn.Module, /, *args: Any, **kwargs:
     return call(*args, **kwargs)
 
 
-for _called in (forget_ours, forget_stub, _call_with_hooks, _call_anew):
+for _called in (strip_dispatcher_frames, strip_stub_frames, _call_with_hooks, _retag_and_call):
     hide(_called.__code__)
 _EAGER_CALL: Any = torch.nn.Module._call_impl
 

@@ -15,7 +15,7 @@ from typing import Any
 from ..symbols.scalar import lost
 from .source import Length, Part, Reduced
 
-__all__ = ["SIZED", "correction_of", "item_at", "length_of", "read_contents", "uncorrected"]
+__all__ = ["SIZED", "item_at", "length_of", "read_contents", "rounded_sum", "sum_compensation"]
 
 SIZED: tuple[type[Any], ...] = (tuple, list, dict, set, frozenset, deque)
 """Containers whose length can be read."""
@@ -51,12 +51,12 @@ def read_contents(source: Length | Part | Reduced, container: Any) -> Any:
     return source.function(container)
 
 
-def uncorrected(numbers: Sequence[Any]) -> float:
+def rounded_sum(numbers: Sequence[Any]) -> float:
     """Return the sum of floats, rounded after each addition."""
     return _added_up(numbers)[0]
 
 
-def correction_of(numbers: Sequence[Any]) -> float:
+def sum_compensation(numbers: Sequence[Any]) -> float:
     """Return the accumulated rounding error of these additions; 0 if it is not finite.
 
     CPython 3.12 and later add it to the result of sum() (compensated summation), if it is finite.

@@ -66,7 +66,7 @@ __all__ = [
     "ANY_KEY",
     "GONE",
     "READ_BY_GUARDS",
-    "AutocastRest",
+    "AutocastDetails",
     "CacheLacks",
     "CellEmpty",
     "ClassFact",
@@ -99,14 +99,14 @@ __all__ = [
 ]
 
 
-class _Gone:
+class _DeadObject:
     """Stands for an object that died; identical to no other object."""
 
     def __repr__(self) -> str:
         return "an object that is gone"
 
 
-GONE = _Gone()
+GONE = _DeadObject()
 
 
 class _AnyKey:
@@ -147,7 +147,7 @@ def _referent(held: object) -> object:
     return GONE if value is None else value
 
 
-class _Holds:
+class _WeakField:
     """Mixin for a field `held`: an object, referenced weakly if possible."""
 
     __slots__ = ()
@@ -184,7 +184,7 @@ class TensorMatch(Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class TensorKind(_Holds, Guard):
+class TensorKind(_WeakField, Guard):
     """The class is referenced weakly, as in TypeIs."""
 
     source: Source
@@ -199,7 +199,7 @@ class TensorKind(_Holds, Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class TypeIs(_Holds, Guard):
+class TypeIs(_WeakField, Guard):
     """The class is referenced weakly, so that the journal does not keep a redefined class alive."""
 
     source: Source
@@ -218,7 +218,7 @@ class ValueEquals(Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class IdentityIs(_Holds, Guard):
+class IdentityIs(_WeakField, Guard):
     """The object is referenced weakly if possible, here and by the native check.
 
     The journal must not keep a redefined function alive. Never compared by value.
@@ -328,7 +328,7 @@ class KeyAbsent(Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class ClassFact(_Holds):
+class ClassFact(_WeakField):
     """The attribute of a class under a name, looked up from position `start` of its MRO.
 
     The lookup uses neither `__get__` nor the metaclass. is: the very object `held`, weakly if
@@ -371,7 +371,7 @@ class ClassFacts(Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class NameFact(_Holds):
+class NameFact(_WeakField):
     """The object under a name in a namespace: the very object `held` or an equal constant.
 
     `held` is weak if possible; `absent`: no such name. In a functools cache the name is (), the key
@@ -466,7 +466,7 @@ class CacheLacks(Guard):
     allowed: tuple[object, ...] = ()
 
 
-class AutocastRest(NamedTuple):
+class AutocastDetails(NamedTuple):
     """The autocast state of a thread besides whether autocast is on."""
 
     cpu: object  # the dtype of the device, even while autocast is off
@@ -488,7 +488,7 @@ class StateFacts:
     function_modes: int  # torch-function modes except the default device's (0 in ordinary code)
     dispatch_modes: int  # torch-dispatch mode stack depth (0 in ordinary code)
     default_device: object = None  # set by torch.set_default_device or `with torch.device()`
-    autocast_rest: AutocastRest | None = None  # None unless an autocast block relied on it
+    autocast_details: AutocastDetails | None = None  # None unless an autocast block relied on it
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ properties.
 
     Source = Argument(index, name)           index-th value passed to the dispatcher: arguments,
                                              then cells
-           | Held(index, name)               index-th object that a call saves for its backwards;
+           | SavedRef(index, name)           index-th object that a call saves for its backwards;
                                              the root of their facts (trace/backward_facts.py)
            | Global(name) | Builtin(name)    the frame's f_globals / f_builtins
            | ImportedModule(name)            sys.modules[name] (import statements inside functions)
@@ -69,7 +69,6 @@ __all__ = [
     "FunctionPart",
     "Global",
     "Gradient",
-    "Held",
     "ImportedModule",
     "InstanceDict",
     "IntOf",
@@ -81,6 +80,7 @@ __all__ = [
     "Part",
     "Reduced",
     "Referent",
+    "SavedRef",
     "SlotAttr",
     "Source",
     "TypeAttr",
@@ -107,7 +107,7 @@ class Argument(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class Held(Argument):
+class SavedRef(Argument):
     """An object that a call saves for its backwards, such as `ctx`."""
 
 

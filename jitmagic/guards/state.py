@@ -1,6 +1,6 @@
 """Reads the thread's torch state as facts, when a trace is made and when a call is explained.
 
-Output: StateFacts. Its `autocast_rest` is left out (read_autocast_rest) because only autocast
+Output: StateFacts. Its `autocast_details` is left out (read_autocast_details) because only autocast
 blocks rely on it.
 """
 
@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from .guard import AutocastRest, StateFacts
+from .guard import AutocastDetails, StateFacts
 
-__all__ = ["FUNCTION_MODES", "SET_ASIDE", "anomaly_mode", "read_autocast_rest", "read_state"]
+__all__ = ["FUNCTION_MODES", "SET_ASIDE", "anomaly_mode", "read_autocast_details", "read_state"]
 
 _DEVICE = "torch.utils._device"  # imported by torch when a default device is first set
 SET_ASIDE: set[str] = set()  # process-wide modes disabled during a compile
@@ -64,10 +64,10 @@ def _function_modes() -> tuple[int, torch.device | None]:
     return len(modes), None
 
 
-def read_autocast_rest() -> AutocastRest:
+def read_autocast_details() -> AutocastDetails:
     """Return the rest of this thread's autocast state."""
     torch.autocast_increment_nesting()
-    return AutocastRest(
+    return AutocastDetails(
         torch.get_autocast_dtype("cpu"),
         torch.get_autocast_dtype("cuda"),
         torch.is_autocast_cache_enabled(),

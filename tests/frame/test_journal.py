@@ -1,4 +1,4 @@
-"""The journal is for people: emptied, or never written, it changes no behaviour."""
+"""The journal is for people: if it is emptied or never written, behaviour does not change."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]]]] = {
 
 @dataclasses.dataclass
 class Seen:
-    """All that calls show, but for the journal."""
+    """Everything calls show, except the journal."""
 
     results: list[Tensor]
     warned: list[str]

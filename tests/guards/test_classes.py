@@ -118,7 +118,7 @@ SENTENCES = {
 
 
 @pytest.mark.parametrize("name", SENTENCES)
-def test_the_sentences_about_classes(name: str) -> None:
+def test_why_sentences_about_classes(name: str) -> None:
     guards = [guard for guard in GUARDS if holds(guard, FRAME)]
     with class_changed(name):
         said = {why(guard, FRAME) for guard in guards if not holds(guard, FRAME)}

@@ -86,6 +86,6 @@ static inline uint64_t jm_version_tag(PyDictObject* dict) {
   return dict->ma_version_tag;
 }
 
-static inline const uint64_t* jm_version_place(PyDictObject* dict) {
+static inline const uint64_t* jm_version_address(PyDictObject* dict) {
   return &dict->ma_version_tag;
 }

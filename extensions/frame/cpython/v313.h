@@ -91,7 +91,7 @@ static inline uint64_t jm_version_tag(PyDictObject* dict) {
   return 0;
 }
 
-static inline const uint64_t* jm_version_place(PyDictObject* dict) {
+static inline const uint64_t* jm_version_address(PyDictObject* dict) {
   (void)dict;
   return NULL;
 }

@@ -10,7 +10,7 @@ import torch
 from ...bytecode import FrameSnapshot
 from ..constants import same_constant
 from ..guard import GlobalState, StateRead
-from ..state import read_autocast_rest, read_state
+from ..state import read_autocast_details, read_state
 from ..words import is_was, short
 from .row import Kind, Registers, Step, row
 
@@ -25,8 +25,8 @@ class _GlobalState(Kind[GlobalState]):
 
     def differs(self, guard: GlobalState, frame: FrameSnapshot) -> str | None:
         facts, now = guard.facts, read_state()
-        if facts.autocast_rest is not None:
-            now = replace(now, autocast_rest=read_autocast_rest())
+        if facts.autocast_details is not None:
+            now = replace(now, autocast_details=read_autocast_details())
         for fact in fields(facts):
             was, is_ = getattr(facts, fact.name), getattr(now, fact.name)
             if is_ != was:
@@ -38,7 +38,7 @@ class _GlobalState(Kind[GlobalState]):
     def show(self, guard: GlobalState) -> str:
         facts = guard.facts
         *known, rest = (f"{f.name}={getattr(facts, f.name)}" for f in fields(facts))
-        values = known if facts.autocast_rest is None else [*known, rest]
+        values = known if facts.autocast_details is None else [*known, rest]
         return f"torch state: {', '.join(values)}"
 
     def advise(self, guard: GlobalState, frame: FrameSnapshot) -> str:
