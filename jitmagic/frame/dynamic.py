@@ -69,7 +69,7 @@ def mark_unbacked(
 def _mark(tensor: torch.Tensor, dim: int, low: int, high: int | None, *, unbacked: bool) -> None:
     low, high = _int("min=", low), int(INT64.high) if high is None else _int("max=", high)
     if low < 0:
-        raise UsageError(f"min={low} is no size")
+        raise UsageError(f"min={low} is not a size")
     if low > high:
         raise UsageError(f"min={low} is greater than max={high}")
     _marks_of(tensor)[_wrapped(tensor, dim)] = low, high, unbacked
@@ -98,13 +98,15 @@ def _wrapped(tensor: torch.Tensor, dim: int) -> int:
 
 def _int(name: str, value: object) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise UsageError(f"{name}{value!r} is no int")
+        raise UsageError(f"{name}{value!r} is not an int")
     return operator.index(value)
 
 
 def _marks_of(tensor: torch.Tensor) -> dict[int, tuple[int, int, bool] | None]:
     if not isinstance(tensor, torch.Tensor):
-        raise UsageError(f"a dimension of a tensor is marked, not one of {type(tensor).__name__}")
+        raise UsageError(
+            f"only dimensions of tensors can be marked, not of {type(tensor).__name__}"
+        )
     marks: dict[int, tuple[int, int, bool] | None] = tensor.__dict__.setdefault(_MARKS, {})
     return marks
 

@@ -52,7 +52,7 @@ def reason_not_to_trace(snapshot: FrameSnapshot) -> Eager | None:
         return None
     line = reader.lineno or snapshot.code.co_firstlineno
     where = UserLine(snapshot.code.co_filename, line, snapshot.name)
-    return Eager(f"it looks at its own frame or namespace ({reader.arg})", where)
+    return Eager(f"it inspects its own frame or namespace ({reader.arg})", where)
 
 
 def is_observed() -> bool:
@@ -67,7 +67,7 @@ def reason_for_eager() -> Eager | None:
     jitmagic's; replaced builtins would also run inside the compiler.
     """
     if _frame.traced():
-        return Eager("a debugger or another tracer (sys.settrace) follows its lines")
+        return Eager("a debugger or another tracer (sys.settrace) traces its lines")
     if (name := replaced_builtin()) is not None:
         return Eager(f"builtins.{name} is replaced")
     state = read_state()
@@ -75,7 +75,9 @@ def reason_for_eager() -> Eager | None:
         why = "it is called under a function transform or forward-mode differentiation"
         return Eager(why, users_line())
     if _frame.packs():
-        return Eager("hooks of saved tensors are active, which see and may change what eager saves")
+        return Eager(
+            "hooks of saved tensors are active and may change the tensors that eager saves"
+        )
     if not (state.function_modes or state.dispatch_modes):
         return None
     return Eager("a torch function mode or dispatch mode is active")

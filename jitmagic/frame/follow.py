@@ -69,4 +69,4 @@ def _give_code(stub: FunctionType, function: FunctionType, code: CodeType, old: 
         stub.__code__ = stub_code(handle)
     else:  # the dispatcher among its constants still marks it as tagged
         stub.__code__ = handle.code_for_deep_recursion()
-        warn(f"{handle.label} was given other code and runs as eager: {reason}")
+        warn(f"{handle.label} has new code and runs as eager: {reason}")

@@ -293,7 +293,7 @@ class Handle:
         if isinstance(result, Entry) and not result.check(values):
             which = why_not(result, snapshot)
             result = Eager(
-                "its guards do not hold for the call they were made from"
+                "its guards do not hold for the call they were made for"
                 + (f": {which}" if which else "")
             )
             warn(f"{self.label} runs as eager: {result.why}")
@@ -405,9 +405,9 @@ class Handle:
         if self.options.fullgraph:
             raise Unsupported(
                 f"{self.label} was compiled {self.ledger.count} times, which is its recompile "
-                f"limit, and fullgraph=True leaves no way to run as eager: {difference}",
-                f'options={{"recompile_limit": {2 * self.options.recompile_limit}}}, or make what '
-                "varies an argument that is a tensor",
+                f"limit, and fullgraph=True forbids running as eager: {difference}",
+                f'options={{"recompile_limit": {2 * self.options.recompile_limit}}}, or pass '
+                "the varying value as a tensor argument",
                 self.resume_line,
             )
         self._give_up(AT_LIMIT, Retries())

@@ -39,12 +39,12 @@ _FUNCTIONS: Mapping[tuple[str, str], LibraryFunction] = {
     for kind in ("_single_tensor", "_multi_tensor")
 } | {
     ("torch.utils.checkpoint", "checkpoint"): LibraryFunction(
-        plain="what it calls runs again in backward, as plain Python, and must save the same"
+        plain="a checkpointed function runs again in backward and must save the same tensors"
     )
 }
 
 
-_TORCH_COMPILE = LibraryFunction(plain="torch.compile compiles what it calls")
+_TORCH_COMPILE = LibraryFunction(plain="torch.compile compiles its callees")
 
 
 def is_of_torch_compile(module: str) -> bool:

@@ -77,7 +77,7 @@ def tag(target: Any, options: Options, compiler: Compiler) -> Any:
             function = tag(target.func, options, compiler)
             return functools.partial(function, *target.args, **target.keywords)
         case torch.nn.Module() if is_of_torch_compile(type(target).__module__):
-            warn("what torch.compile made of a module stays as it is: tag the module itself")
+            warn("a module wrapped by torch.compile is not tagged: tag the original module")
             return target
         case torch.nn.Module():
             return _tag_module(target, options, compiler)
@@ -250,7 +250,7 @@ def _refusal(target: Any) -> TaggingError:
     what = getattr(target, "__qualname__", None) or f"an object of type {type(target).__qualname__}"
     if isinstance(target, type):
         return TaggingError(
-            f"class {what}", "it is no nn.Module", "tag the methods that work on tensors"
+            f"class {what}", "it is not an nn.Module", "tag the methods that work on tensors"
         )
     return TaggingError(what, "it is not callable", "jit takes functions and modules")
 

@@ -18,15 +18,13 @@ def limit_warning(
     comes from a loop with a graph break in it.
     """
     if lineno is None:
-        misses = "the call fits none of the variants; calls like it run"
-        hint = edit or "make what varies an argument that is a tensor"
+        hint = edit or "pass the varying value as a tensor argument"
     else:
         part = f"{part} from line {lineno} on, after a graph break,"
-        misses = "now fits none of the variants; what fits none runs"
         hint = "remove the break (jitmagic.explain shows it), tag what a loop calls, not the loop"
     return (
-        f"{part} was compiled {count} times and {misses} as eager from now on, but for one more "
-        "variant whenever these calls have doubled\n"
+        f"{part} was compiled {count} times and no variant fits this call; such calls run as eager "
+        "from now on, except that one more variant is compiled whenever their number has doubled\n"
         f"  first difference: {difference}\n"
         f'  hint: {hint}, or give jit options={{"recompile_limit": {2 * limit}}}'
     )
@@ -35,8 +33,8 @@ def limit_warning(
 def growth_warning(part: str, grows: str) -> str:
     """Return the warning that a size of `part` grows with every call."""
     return (
-        f"{part}: {grows} and grows by one with every call, so that no variant serves twice; calls "
-        "of new sizes run as eager from now on, until the size stays as it is\n"
+        f"{part}: {grows} and grows by one with every call, so that each variant serves one "
+        "call; new sizes run as eager from now on, until the size stops growing\n"
         "  hint: allocate the final size once and write into it, or compile the part that does not "
-        "see it"
+        "depend on it"
     )

@@ -30,11 +30,11 @@ def sizes_differ(guard: SizesRelate, frame: FrameSnapshot) -> str | None:
         try:
             known[symbol] = _value(symbol.origin, frame)
         except UNREADABLE:
-            return f"{size_name(symbol)} is not there any more"
+            return f"{size_name(symbol)} no longer exists"
     if is_true_of(guard.op, guard.left, guard.right, dict(known)):
         return None
     now = ", ".join(f"{size_name(symbol)} is {known[symbol]}" for symbol in guard.symbols)
-    return f"{now}, was such that {relation(guard)}"
+    return f"{now}, must satisfy {relation(guard)}"
 
 
 def _value(origin: Any, frame: FrameSnapshot) -> int:

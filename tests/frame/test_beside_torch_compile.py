@@ -80,7 +80,7 @@ def test_jit_of_a_torch_compiled_function(counter):
     tagged = _jitmagic(_torch_compile(g, counter))
     same_with_gradients(tagged, g)
     assert operations_of(counter) == ["sin", "mul"]
-    assert str(handle_of(tagged).outcome) == "eager: torch.compile compiles what it calls"
+    assert str(handle_of(tagged).outcome) == "eager: torch.compile compiles its callees"
     handle_of(tagged).reset()
     same_with_gradients(tagged, g)
 

@@ -72,7 +72,7 @@ def mode(run: Callable[..., Any]) -> Any:
 
 TOLD: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     "break": (breaks, lambda run: run(X), "partly as plain Python: test_notice.py, line"),
-    "eager": (looks, lambda run: run(X), "`assert locals()` it looks at its own frame"),
+    "eager": (looks, lambda run: run(X), "`assert locals()` it inspects its own frame"),
     "transform": (plain, lambda run: torch.func.vmap(run)(X), "function transform"),
     "dual": (plain, lambda run: torch.func.jvp(run, (X,), (X,)), "forward-mode"),
     "subclass": (plain, lambda run: run(X.as_subclass(type("Sub", (Tensor,), {}))), "subclass Sub"),

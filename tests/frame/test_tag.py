@@ -185,7 +185,7 @@ class NoModule:
         pytest.param(generator, "it is a generator", id="generator"),
         pytest.param(coroutine, "it is a coroutine", id="coroutine"),
         pytest.param(async_generator, "it is an async generator", id="async generator"),
-        pytest.param(NoModule, "it is no nn.Module", id="class"),
+        pytest.param(NoModule, "it is not an nn.Module", id="class"),
         pytest.param(3, "it is not callable", id="number"),
         pytest.param(compile("1", "", "eval"), "it is not callable", id="code"),
         pytest.param(torch.nn.Module, "it has no forward", id="nn.Module class"),

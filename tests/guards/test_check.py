@@ -405,7 +405,7 @@ def test_why_sentences() -> None:
     for expected in (
         "x.shape is (3, 4), was (2, 4)",
         "cfg['n'] is 4, was 3",
-        "cfg['rate'] is not there any more",
+        "cfg['rate'] no longer exists",
         "thing.size is 5, was 4",
         "FACTOR is 'two', was 2",
         "type(FACTOR) is str, was int",

@@ -113,7 +113,7 @@ SENTENCES = {
     "property": "there is a Thing.size now: a property",
     "bases": "Thing inherits from Between, Base, did from Base",
     "property for a slot": "Slotted.tag is a property, was a slot",
-    "gone": "Thing.scale is not there any more",
+    "gone": "Thing.scale no longer exists",
 }
 
 

@@ -47,7 +47,7 @@ class _SetHas(OfSource[SetHas]):
             return f"{name} is a {type(value).__name__}, was a set"
         base = set if issubclass(type(value), set) else frozenset
         has = base.__contains__(value, guard.item)
-        words = f"{name} {'has' if has else 'has not'} {short(guard.item)} now"
+        words = f"{name} {'has' if has else 'lacks'} {short(guard.item)} now"
         return None if has == guard.there else words
 
     def show(self, guard: SetHas) -> str:

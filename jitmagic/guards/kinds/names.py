@@ -108,7 +108,7 @@ def _name_differs(table: dict[Any, object], fact: NameFact) -> str | None:
     where = table.get("__name__")
     name = f"{where}.{fact.name}" if isinstance(where, str) else str(fact.name)
     if fact.name not in table:
-        return None if fact.absent else f"{name} is not there any more"
+        return None if fact.absent else f"{name} no longer exists"
     if fact.absent:
         return f"there is a {name} now"
     return None if same_constant(table[fact.name], fact.value) else f"{name} was replaced"
@@ -119,7 +119,7 @@ def _fact_differs(cls: type, fact: ClassFact) -> str | None:
     owners = [base for base in bases if fact.name in _of_class(base, "__dict__")]
     name = f"{class_name(owners[0] if owners else cls)}.{fact.name}"
     if not owners:
-        return f"{name} is not there any more" if fact.kind in ("is", "slot") else None
+        return f"{name} no longer exists" if fact.kind in ("is", "slot") else None
     found = _of_class(owners[0], "__dict__")[fact.name]
     if fact.kind == "is":
         now, before = short(found), short(fact.value)

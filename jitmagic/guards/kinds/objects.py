@@ -163,7 +163,7 @@ class _NumbersRelate(Kind[NumbersRelate]):
         if is_true_of(guard.op, guard.left, guard.right, dict(known)):
             return None
         now = ", ".join(f"{describe(s.origin)} is {n}" for s, n in known.items())  # type: ignore[attr-defined,arg-type]
-        return f"{now}, was such that {self.show(guard)}"
+        return f"{now}, must satisfy {self.show(guard)}"
 
     def show(self, guard: NumbersRelate) -> str:
         return f"{_named(guard.left)} {guard.op} {_named(guard.right)}"
@@ -226,7 +226,7 @@ class _SameObject(Kind[SameObject]):
         try:
             same = read_source(guard.source, frame) is read_source(guard.other, frame)
         except UNREADABLE:
-            return f"{names} are not both there any more"
+            return f"{names} do not both exist any more"
         return None if same else f"{names} are two objects, were one"
 
     def show(self, guard: SameObject) -> str:
@@ -268,7 +268,7 @@ class _DifferentObjects(Kind[DifferentObjects]):
             return f"{names[0]} is not {names[1]}"
         if not others:
             return f"no two are the same object: {few(names)}"
-        return f"none is another of them: {few(some)}; {few(others)}"
+        return f"{few(some)}: different objects, and none of {few(others)}"
 
 
 def _identical(register: int, value: object) -> Step:

@@ -104,7 +104,7 @@ def _source(guard: Guard) -> Source:
 
 
 def missing(source: Source) -> str:
-    return f"{describe(source)} is not there any more"
+    return f"{describe(source)} no longer exists"
 
 
 KINDS: dict[type[Guard], Kind[Any]] = {}

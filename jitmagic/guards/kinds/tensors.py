@@ -62,8 +62,10 @@ class _TensorKind(OfSource[TensorKind]):
         return None
 
     def show(self, guard: TensorKind) -> str:
-        tangent = ", with a tangent" if guard.dual else ""
-        return f"{describe(guard.source)} is a {short(guard.cls)} of its kind{tangent}"
+        tangent = ", and with a tangent" if guard.dual else ""
+        return (
+            f"{describe(guard.source)} is a {short(guard.cls)} with the same dispatch keys{tangent}"
+        )
 
 
 @row(Unhooked, rank=2)
@@ -187,7 +189,7 @@ def _overlap(sources: tuple[Source, ...], frame: FrameSnapshot) -> str | None:
     try:
         ranges = [_memory(read_source(source, frame)) for source in sources]
     except UNREADABLE:
-        return f"{', '.join(map(describe, sources))} are not all there any more"
+        return f"{', '.join(map(describe, sources))} do not all exist any more"
     for i, left in enumerate(ranges):
         for j in range(i + 1, len(ranges)):
             right = ranges[j]
