@@ -9,7 +9,7 @@
 
 #include "compared.h"
 #include "dispatch.h"
-#include "handed.h"
+#include "resume_arguments.h"
 #include "profiled.h"
 #include "spread.h"
 

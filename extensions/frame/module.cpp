@@ -3,7 +3,7 @@
 #include "compared.h"
 #include "dispatch.h"
 #include "entry.h"
-#include "handed.h"
+#include "resume_arguments.h"
 #include "profiled.h"
 #include "spread.h"
 

@@ -296,7 +296,7 @@ class Ledger:
     def _growing_int(self, variants: Sequence[Guards], snapshot: FrameSnapshot) -> Growth | None:
         """Return the growth of an int that continues from the call before.
 
-        Later calls may be compiled again: a loop's index starts over in the next loop.
+        Lazy calls may be compiled again: a loop's index starts over in the next loop.
         """
         guard = grown_int(variants, snapshot)
         steps = None if guard is None else int_step(guard, snapshot)
