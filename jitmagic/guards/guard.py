@@ -433,7 +433,11 @@ class SameObject(Guard):
 
 @dataclass(frozen=True, slots=True)
 class DifferentObjects(Guard):
-    """No two of `sources` lead to one object, and none leads to an object of `others`."""
+    """No two of `sources` lead to one object, and none leads to an object of `others`.
+
+    One guard for all, because guards on pairs grow with the square of their number: named_modules()
+    of a diffusers UNet uses more than 64 modules as keys.
+    """
 
     sources: tuple[Source, ...]
     others: tuple[Source, ...] = ()

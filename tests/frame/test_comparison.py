@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("calls_are_compared")
 
 @pytest.fixture(autouse=True)
 def long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is timed in batches after the comparison; test_streaks.py tests that."""
+    """Nothing is timed in batches after the comparison; test_batch_timing.py tests that."""
     monkeypatch.setattr(comparison, "MOST_SECONDS", 0.0)
 
 

@@ -59,12 +59,12 @@ class Queue:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, compiled: int, eager: int) -> None:
         queue, self.is_over, self.is_captured, self.has_room = self, True, False, True
         self.asked: list[int] = []
-        self.spans = 0
+        self.gpu_intervals = 0
 
         class GpuInterval:
             def __init__(self, device: torch.device) -> None:
                 assert device == torch.device("cuda", 0)
-                queue.spans += 1
+                queue.gpu_intervals += 1
                 self.excess = -1
 
             def end(self, host: int) -> None:
@@ -127,7 +127,7 @@ def test_gpu_times_are_polled_at_later_calls_without_synchronising(
     queue.is_over = False
     tagged = jitmagic.jit(which)
     assert queue.run(tagged, 40) == PLAN_ON_GPU + "c" * (40 - len(PLAN_ON_GPU))
-    assert queue.spans == len(PLAN_ON_GPU) and handle(tagged).outcome == COMPILED
+    assert queue.gpu_intervals == len(PLAN_ON_GPU) and handle(tagged).outcome == COMPILED
     queue.is_over = True
     assert queue.run(tagged, 2) == "ee"
 
@@ -136,7 +136,7 @@ def test_nothing_is_timed_during_cuda_graph_capture(monkeypatch: pytest.MonkeyPa
     queue = Queue(monkeypatch, 2 * SECOND, SECOND)
     queue.is_captured = True
     tagged = jitmagic.jit(which)
-    assert queue.run(tagged, 40) == "c" * 40 and not queue.spans
+    assert queue.run(tagged, 40) == "c" * 40 and not queue.gpu_intervals
     queue.is_captured = False
     assert queue.run(tagged, 4) == PLAN_ON_GPU[:4]
 
@@ -156,7 +156,7 @@ def test_backwards_are_timed_on_the_gpu_too(monkeypatch: pytest.MonkeyPatch) -> 
     tagged, w = jitmagic.jit(loss), torch.linspace(0.5, 2, 6, requires_grad=True)
     for _ in range(8):
         tagged(X, w)["loss"].backward()
-    assert [len(sample.spans) for sample in samples_of(tagged)] == [2] * 8
+    assert [len(sample.gpu_intervals) for sample in samples_of(tagged)] == [2] * 8
     assert all(sample.seconds == pytest.approx(2) for sample in samples_of(tagged))
     queue.is_captured = True  # from here on, between a call and its backward
     held = tagged(X, w)["loss"]

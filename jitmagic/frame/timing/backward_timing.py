@@ -5,7 +5,7 @@ when the engine reaches the call's first node and ends when the engine reaches a
 call, or with the whole pass. The engine runs nodes in the reverse order of their creation, so the
 nodes of one call run consecutively; the work after them (accumulating gradients, layers below the
 call) is the same for compiled code and eager. Time that a GPU takes beyond the host's is added
-(`spans`). Invariant: no tensor and no node is kept alive.
+(gpu_timing.py). Invariant: no tensor and no node is kept alive.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Sample:
     backwards: int = 0
     is_unknown: bool = False  # its backward cannot be timed
     mark: weakref.ref[_Mark] | None = None  # on the first nodes of its backward
-    spans: list[GpuInterval] = field(default_factory=list)  # GPU time of call and backwards
+    gpu_intervals: list[GpuInterval] = field(default_factory=list)  # GPU time of call and backwards
 
     @property
     def is_pending(self) -> bool:
@@ -56,7 +56,7 @@ class Sample:
     @property
     def is_gpu_done(self) -> bool:
         """True once the GPU has finished its work."""
-        return all(span.is_over for span in self.spans)
+        return all(interval.is_over for interval in self.gpu_intervals)
 
     @property
     def has_time(self) -> bool:
@@ -66,7 +66,7 @@ class Sample:
     @property
     def seconds(self) -> float:
         """Time of the host or of the GPU, whichever is longer."""
-        excess = sum(span.excess for span in self.spans)
+        excess = sum(each.excess for each in self.gpu_intervals)
         return (self.forward + self.backward + excess) * 1e-9
 
 
@@ -138,7 +138,7 @@ class BackwardTimer:
         sample.backwards += 1
         if self._interval is not None:
             self._interval.end(taken)
-            sample.spans.append(self._interval)
+            sample.gpu_intervals.append(self._interval)
 
 
 def _tensors_in(result: Any) -> list[torch.Tensor] | None:

@@ -1,9 +1,9 @@
 """Times a compiled variant against eager during its first calls and keeps the faster one.
 
 Input: each call that passes the variant's guards, while extensions/frame/compared.cpp asks. Output:
-the entry that this call runs, compiled or plain Python, and finally the measurement, by the host's
-clock and, where a GPU still works when a call has returned, by the GPU's (`spans`). Invariant: each
-call runs exactly once, on one side. Random draws, writes and prints happen as in any program;
+the entry that this call runs, compiled or plain Python, and finally the measurement: by the host's
+clock, and by the GPU's if that still works when a call has returned (gpu_timing.py). Invariant:
+each call runs exactly once, on one side. Random draws, writes and prints happen as in any program;
 nothing is copied or repeated for a measurement.
 """
 
@@ -113,7 +113,7 @@ class Comparison:
             sample.forward = nanoseconds
             if self._interval is not None:
                 self._interval.end(nanoseconds)
-                sample.spans.append(self._interval)
+                sample.gpu_intervals.append(self._interval)
             if torch.is_grad_enabled():
                 self._backward_timer.watch(sample, result, self._first_node)
 
@@ -201,8 +201,10 @@ def judge(compiled: Sequence[float], eager: Sequence[float]) -> bool | None:
     """Return whether compiled code is kept given both sides' times; None if that is not clear.
 
     One side is faster if half of its calls take less than any call of the other (a precedence test,
-    Nelson 1963): other processes only ever add to a time, so slow calls carry no information. Four
-    calls each slower than all four of eager's, by the margin, are chance in 1 of 70 comparisons.
+    Nelson 1963). Other processes only add to a time, so slow calls carry no information: on a
+    loaded machine the times of one call were 1.5 or 25 ms, which a rank-sum test took for no
+    difference. Four calls each slower than all four of eager's, by the margin, are chance in 1 of
+    70 comparisons.
     """
     calls = min(len(compiled), len(eager))
     if calls >= _TO_KEEP and _lower_median(compiled) < min(eager):
