@@ -187,7 +187,7 @@ def _known(
     """Return what is assumed of loops, and of the files whose branches on data go as in this call.
     `calling`: loops that are Python's where these facts hold.
     """
-    foresees = is_library_file if handle.ledger.foresees else None
+    foresees = is_library_file if handle.ledger.speculates else None
     may_leave = not handle.options.fullgraph
     return loops_of(handle.flat, may_roll, peels, may_leave, calling), foresees
 
