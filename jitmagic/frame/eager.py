@@ -56,7 +56,7 @@ def reason_not_to_trace(snapshot: FrameSnapshot) -> Eager | None:
 
 
 def is_observed() -> bool:
-    """Return whether calls run the original now, whatever they are."""
+    """Return whether an observer makes every call run the original now."""
     return _frame.traced() or _frame.observed() or replaced_builtin() is not None
 
 

@@ -197,9 +197,9 @@ class Handle:
         """Why calls that no entry fits are not compiled; None: they are compiled."""
         return self._given_up
 
-    def waiting(self) -> list[Lazy]:
+    def pending(self) -> list[Lazy]:
         """Return its variants' backwards that are compiled at first use and are not built yet."""
-        return [later for entry in self.dispatcher.entries for later in entry.notes.waiting()]
+        return [later for entry in self.dispatcher.entries for later in entry.notes.pending()]
 
     # ------------------------------------------------------------- called by the native dispatcher
 

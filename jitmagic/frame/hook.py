@@ -47,7 +47,7 @@ _frame.set_callback(stub_for)
 
 
 class Suspended:
-    """`with Suspended():` runs tagged functions and their callees as plain Python here."""
+    """`with Suspended():` makes tagged functions and callees plain Python on this thread."""
 
     __slots__ = ()
 

@@ -66,7 +66,7 @@ class Lazy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GrowthQuery:
-    """The frame that grows: the tagged function itself or a part of it (`is_root`).
+    """Describes the frame whose growth is checked: the tagged function or a part of it (`is_root`).
 
     `noticed`: the family has had growing sizes before, so one variant is evidence enough.
     """
@@ -118,7 +118,7 @@ class Variant:
     inlined: tuple[str, ...] = ()  # tagged functions and modules inlined in it
     loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)  # Trace.idle_loops
 
-    def waiting(self) -> list[Lazy]:
+    def pending(self) -> list[Lazy]:
         """Return what has not been compiled yet and can still be needed."""
         alive = [later for ref in self.later if (later := ref()) is not None]
         return [later for later in alive if not later.is_compiled]
@@ -210,8 +210,8 @@ class Ledger:
         return "a data-dependent branch keeps going the way that was assumed to be rare"
 
     def tolerates_misprediction(self, entry: Entry) -> bool:
-        """Count a misprediction; return whether the variant is kept or may be replaced by one that
-        breaks the graph at its branches.
+        """Count a misprediction. After too many, drop the variant so that the next one breaks at
+        its branches, or return False if that is impossible.
         """
         notes: Variant = entry.notes
         notes.mispredictions += 1
@@ -254,8 +254,8 @@ class Ledger:
             entry.notes.used = entry.hits
 
     def make_room(self, values: tuple[Any, ...], limit: int) -> None:
-        """Remove the variants beyond `limit` for calls like this one that count_uses() shows to be
-        used least; the newest stays, and on ties the one used last.
+        """Remove the variants beyond `limit` for calls like this one that were used least since
+        count_uses(), except the newest; among equals the one used last stays.
         """
         alike = self._same_instance(values)
         for entry in sorted(reversed(alike[1:]), key=lambda e: e.hits - e.notes.used):
@@ -296,7 +296,7 @@ class Ledger:
     def _growing_int(self, variants: Sequence[Guards], snapshot: FrameSnapshot) -> Growth | None:
         """Return the growth of an int that continues from the call before.
 
-        Lazy calls may be compiled again: a loop's index starts over in the next loop.
+        Later calls may be compiled again: a loop's index starts over in the next loop.
         """
         guard = grown_int(variants, snapshot)
         steps = None if guard is None else int_step(guard, snapshot)

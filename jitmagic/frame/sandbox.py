@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..guards.state import FUNCTION_MODES, SET_ASIDE
+from ..guards.state import DISABLED_MODES, FUNCTION_MODES
 from ..late import collector_paused
 from .beside import torch_compile_disabled
 
@@ -41,11 +41,11 @@ def sandbox() -> Iterator[None]:
         collector_paused(),
         _restored(),
         torch_compile_disabled(),
-        _function_modes_set_aside(),
+        _function_modes_disabled(),
         dispatch_modes(),
-        _hooks_set_aside(),
-        _anomaly_mode_set_aside(),
-        _profiler_set_aside(),
+        _hooks_disabled(),
+        _anomaly_mode_disabled(),
+        _profiler_disabled(),
     ):
         yield
 
@@ -110,11 +110,11 @@ def _restored() -> Iterator[None]:
     """
     stacks = [stack.modes() for stack in _STACKS]
     switches = [read() for read, _ in _SWITCHES]
-    set_aside = FUNCTION_MODES.set_aside
+    disabled = FUNCTION_MODES.disabled
     try:
         yield
     finally:
-        FUNCTION_MODES.set_aside = set_aside
+        FUNCTION_MODES.disabled = disabled
         for stack, modes in zip(_STACKS, stacks, strict=True):
             stack.become(modes)
         for (read, write), before in zip(_SWITCHES, switches, strict=True):
@@ -123,7 +123,7 @@ def _restored() -> Iterator[None]:
 
 
 @contextmanager
-def _hooks_set_aside() -> Iterator[None]:
+def _hooks_disabled() -> Iterator[None]:
     taken: list[Hooks] = []
     refused = _autograd._saved_tensors_hooks_get_disabled_error_message()
     try:
@@ -141,21 +141,21 @@ def _hooks_set_aside() -> Iterator[None]:
 
 
 @contextmanager
-def _function_modes_set_aside() -> Iterator[None]:
+def _function_modes_disabled() -> Iterator[None]:
     count = torch._C._len_torch_function_stack()
     modes = [torch._C._pop_torch_function_stack() for _ in range(count)]
-    before = FUNCTION_MODES.set_aside
-    FUNCTION_MODES.set_aside = (*before, *reversed(modes))
+    before = FUNCTION_MODES.disabled
+    FUNCTION_MODES.disabled = (*before, *reversed(modes))
     try:
         yield
     finally:
-        FUNCTION_MODES.set_aside = before
+        FUNCTION_MODES.disabled = before
         for mode in reversed(modes):
             torch._C._push_on_torch_function_stack(mode)
 
 
 @contextmanager
-def _anomaly_mode_set_aside() -> Iterator[None]:
+def _anomaly_mode_disabled() -> Iterator[None]:
     """Switch anomaly mode off; it is global, so backwards of other threads lose it too."""
     if not torch.is_anomaly_enabled():
         yield
@@ -163,15 +163,15 @@ def _anomaly_mode_set_aside() -> Iterator[None]:
     checks_nan = torch.is_anomaly_check_nan_enabled()
     try:
         torch.set_anomaly_enabled(False)
-        SET_ASIDE.add("anomaly")
+        DISABLED_MODES.add("anomaly")
         yield
     finally:
-        SET_ASIDE.discard("anomaly")
+        DISABLED_MODES.discard("anomaly")
         torch.set_anomaly_enabled(True, checks_nan)
 
 
 @contextmanager
-def _profiler_set_aside() -> Iterator[None]:
+def _profiler_disabled() -> Iterator[None]:
     if not _autograd._profiler_enabled():
         yield
         return

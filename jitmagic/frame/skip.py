@@ -148,7 +148,10 @@ def users_line() -> UserLine | None:
 
 
 def _is_stub(frame: FrameType) -> bool:
-    """Compiled code with a graph break has dispatchers too, but stands on the line of the break."""
+    """Return whether a frame runs a call stub: it is on its first line and has a dispatcher.
+
+    Residuals with graph breaks have dispatchers too, but run on the line of the break.
+    """
     code = frame.f_code
     is_first = frame.f_lineno == code.co_firstlineno
     return is_first and any(type(constant) is Dispatcher for constant in code.co_consts)

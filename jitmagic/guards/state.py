@@ -14,16 +14,22 @@ import torch
 
 from .guard import AutocastDetails, StateFacts
 
-__all__ = ["FUNCTION_MODES", "SET_ASIDE", "anomaly_mode", "read_autocast_details", "read_state"]
+__all__ = [
+    "DISABLED_MODES",
+    "FUNCTION_MODES",
+    "anomaly_mode",
+    "read_autocast_details",
+    "read_state",
+]
 
 _DEVICE = "torch.utils._device"  # imported by torch when a default device is first set
-SET_ASIDE: set[str] = set()  # process-wide modes disabled during a compile
+DISABLED_MODES: set[str] = set()  # process-wide modes disabled during a compile
 
 
 class _FunctionModes(threading.local):
     """Function modes that a compile has disabled on this thread, innermost last."""
 
-    set_aside: tuple[object, ...] = ()
+    disabled: tuple[object, ...] = ()
 
 
 FUNCTION_MODES = _FunctionModes()
@@ -31,7 +37,7 @@ FUNCTION_MODES = _FunctionModes()
 
 def anomaly_mode() -> bool:
     """Return whether anomaly mode is on, or will be when the compile is over."""
-    return torch.is_anomaly_enabled() or "anomaly" in SET_ASIDE
+    return torch.is_anomaly_enabled() or "anomaly" in DISABLED_MODES
 
 
 def read_state() -> StateFacts:
@@ -57,7 +63,7 @@ def _function_modes() -> tuple[int, torch.device | None]:
     (extensions/frame/function_modes.h).
     """
     count = torch._C._len_torch_function_stack()
-    modes: list[Any] = list(FUNCTION_MODES.set_aside)
+    modes: list[Any] = list(FUNCTION_MODES.disabled)
     modes += map(torch._C._get_function_stack_at, range(count))
     if modes and type(modes[0]) is getattr(sys.modules.get(_DEVICE), "DeviceContext", None):
         return len(modes) - 1, modes[0].device

@@ -15,7 +15,7 @@ import torch
 
 from .guard import ANY_KEY
 
-__all__ = ["class_name", "few", "is_was", "one_value", "range_end", "short"]
+__all__ = ["class_name", "difference", "few", "one_value", "range_end", "short"]
 
 _PLAIN = (str, int, bool, float, complex, bytes, range, slice, type(None), type(...))
 _NAMED = (
@@ -72,7 +72,7 @@ def class_name(cls: type) -> str:
     return name if module in ("builtins", "__main__") else f"{module}.{name}"
 
 
-def is_was(what: str, now: object, before: object, same: bool) -> str | None:
+def difference(what: str, now: object, before: object, same: bool) -> str | None:
     """Return "`what` is `now`, was `before`", or None if they are the same."""
     return None if same else f"{what} is {now}, was {before}"
 

@@ -124,9 +124,9 @@ def test_a_backward_has_a_record_of_its_own() -> None:
     assert handle is not None
     x = X.clone().requires_grad_()
     loss = tagged(x)
-    assert [len(handle.journal), len(handle.waiting())] == [1, 1]
+    assert [len(handle.journal), len(handle.pending())] == [1, 1]
     loss.backward()
-    assert [len(handle.journal), len(handle.waiting())] == [2, 0]
+    assert [len(handle.journal), len(handle.pending())] == [2, 0]
     assert handle.journal.records[1].result("backward: lower") is not None
 
 

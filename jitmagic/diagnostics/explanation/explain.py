@@ -190,7 +190,7 @@ def _run_variant(
     ran = [(part, each) for part, each in _entries(handle) if each.hits > before.get(each, 0)]
     ran = ran or [(handle, entry)]  # it ran as plain Python: inside of jitmagic.disable, say
     for _, each in ran:
-        for later in each.notes.waiting():
+        for later in each.notes.pending():
             later()
     numbers = {(part.serial, each.notes.number) for part, each in ran}
     return tuple(each for each in handle.journal if (each.frame, each.number) in numbers)
@@ -208,7 +208,7 @@ def _shown_name(target: object, handle: Handle) -> str:
 
 def _waiting(handle: Handle) -> list[Lazy]:
     """The backwards of the function, its resume functions and callees that have not been needed."""
-    return [later for part in (handle, *handle.family.members) for later in part.waiting()]
+    return [later for part in (handle, *handle.family.members) for later in part.pending()]
 
 
 def described(

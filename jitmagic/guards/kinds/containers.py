@@ -11,7 +11,7 @@ from ..contents import SIZED, length_of
 from ..guard import ANY_KEY, DictKeysAre, EntriesEmpty, KeyAbsent, LengthIs, SetHas
 from ..read import UNREADABLE, entries_of, instance_dict, read_source
 from ..source import InstanceDict, Source, describe
-from ..words import is_was, short
+from ..words import difference, short
 from .row import OfSource, Registers, Step, missing, row
 
 __all__: list[str] = []
@@ -28,7 +28,7 @@ class _LengthIs(OfSource[LengthIs]):
         if not issubclass(type(value), SIZED):
             return f"{name} is a {type(value).__name__}, which has no plain length"
         length = length_of(value)
-        return is_was(f"len({name})", length, guard.length, length == guard.length)
+        return difference(f"len({name})", length, guard.length, length == guard.length)
 
     def show(self, guard: LengthIs) -> str:
         return f"len({describe(guard.source)}) == {guard.length}"
@@ -64,7 +64,7 @@ class _DictKeysAre(OfSource[DictKeysAre]):
             return _no_dict(name, value)
         now = [key for key, _ in entries_of(value)]
         same = _same_keys(now, guard.keys)
-        return is_was(f"list({name})", short(now), short(list(guard.keys)), same)
+        return difference(f"list({name})", short(now), short(list(guard.keys)), same)
 
     def show(self, guard: DictKeysAre) -> str:
         return f"list({describe(guard.source)}) == {short(list(guard.keys))}"

@@ -9,7 +9,7 @@ from ...bytecode import FrameSnapshot
 from ..constants import exact_name, same_constant
 from ..guard import ClassFact, ClassFacts, GlobalMissing, NameFact, NamespaceFacts
 from ..source import Builtin, Global, Source, describe
-from ..words import class_name, few, is_was, short
+from ..words import class_name, difference, few, short
 from .row import Kind, Registers, Step, row
 
 __all__: list[str] = []
@@ -124,7 +124,7 @@ def _fact_differs(cls: type, fact: ClassFact) -> str | None:
     if fact.kind == "is":
         now, before = short(found), short(fact.value)
         before = before if now != before else f"another {type(fact.value).__name__}"
-        return is_was(name, now, before, found is fact.value)
+        return difference(name, now, before, found is fact.value)
     if fact.kind == "slot":
         slot = type(found) is types.MemberDescriptorType and found.__name__ == fact.name
         return None if slot else f"{name} is {short(found)}, was a slot"

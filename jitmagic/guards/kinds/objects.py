@@ -41,7 +41,7 @@ from ..source import (
     Source,
     describe,
 )
-from ..words import class_name, few, is_was, one_value, range_end, short
+from ..words import class_name, difference, few, one_value, range_end, short
 from .row import Kind, OfSource, Registers, Step, missing, row
 
 __all__: list[str] = []
@@ -54,7 +54,7 @@ class _TypeIs(OfSource[TypeIs]):
 
     def value_differs(self, guard: TypeIs, name: str, value: Any) -> str | None:
         now, before = class_name(type(value)), short(guard.type)
-        return is_was(f"type({name})", now, before, type(value) is guard.type)
+        return difference(f"type({name})", now, before, type(value) is guard.type)
 
     def show(self, guard: TypeIs) -> str:
         return f"type({describe(guard.source)}) is {short(guard.type)}"
@@ -74,7 +74,7 @@ class _ValueEquals(OfSource[ValueEquals]):
 
     def value_differs(self, guard: ValueEquals, name: str, value: Any) -> str | None:
         same = same_constant(value, guard.value)
-        return is_was(name, short(value), short(guard.value), same)
+        return difference(name, short(value), short(guard.value), same)
 
     def show(self, guard: ValueEquals) -> str:
         return f"{describe(guard.source)} == {short(guard.value)}"
@@ -99,7 +99,7 @@ class _IdentityIs(OfSource[IdentityIs]):
     def value_differs(self, guard: IdentityIs, name: str, value: Any) -> str | None:
         now, before = short(value), short(guard.value)
         before = before if now != before else f"another {type(guard.value).__name__}"
-        return is_was(name, now, before, value is guard.value)
+        return difference(name, now, before, value is guard.value)
 
     def show(self, guard: IdentityIs) -> str:
         return f"{describe(guard.source)} is {short(guard.value)}"

@@ -11,7 +11,7 @@ from ...bytecode import FrameSnapshot
 from ..constants import same_constant
 from ..guard import GlobalState, StateRead
 from ..state import read_autocast_details, read_state
-from ..words import is_was, short
+from ..words import difference, short
 from .row import Kind, Registers, Step, row
 
 __all__: list[str] = []
@@ -60,7 +60,7 @@ class _StateRead(Kind[StateRead]):
     def differs(self, guard: StateRead, frame: FrameSnapshot) -> str | None:
         now = guard.reader()
         same = same_constant(now, guard.value)
-        return is_was(f"{_name(guard)}()", short(now), short(guard.value), same)
+        return difference(f"{_name(guard)}()", short(now), short(guard.value), same)
 
     def show(self, guard: StateRead) -> str:
         return f"{_name(guard)}() == {short(guard.value)}"
