@@ -9,7 +9,7 @@
 
 #include "compared.h"
 #include "dispatch.h"
-#include "resume_arguments.h"
+#include "handed.h"
 #include "profiled.h"
 #include "spread.h"
 

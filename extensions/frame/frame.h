@@ -73,7 +73,7 @@ typedef struct {
   PyObject* family; // the family for which callees are hooked (borrowed likewise)
   int timed;        // > 0: inside a timed call, so nested calls are not timed
   int nested;       // dispatchers on this thread's C stack that run Python
-  int room;         // frames that may follow a miss before Python's recursion limit; 0: not in a miss
+  int allowance;         // frames that may follow a miss before Python's recursion limit; 0: not in a miss
   PyObject* resume_arguments; // arguments of the current resume function (borrowed), until it owns them; or NULL
 } jm_thread;
 
@@ -96,7 +96,7 @@ void jm_leave(jm_thread saved);
 // dispatcher's caller had. Otherwise the allowance grows by one for the stub's frame, which eager
 // does not have.
 typedef struct {
-  int room, lent;
+  int allowance, added;
 } jm_nest;
 jm_nest jm_begin_nest(bool misses);
 void jm_end_nest(jm_nest saved);

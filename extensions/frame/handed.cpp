@@ -1,6 +1,6 @@
 // release_arguments(): the first call in a resume function whose frame has created objects with finalizers.
 
-#include "resume_arguments.h"
+#include "handed.h"
 
 namespace jitmagic {
 namespace {

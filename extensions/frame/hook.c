@@ -44,8 +44,8 @@ typedef struct Stub {
 
 // The content of co_extra after the callback has decided about a code object.
 typedef struct {
-  bool never;  // for any family
-  bool is_jitmagic;   // code of this package: its callees are not hooked either
+  bool never;        // for any family
+  bool is_jitmagic;  // code of this package: its callees are not hooked either
   Stub* stubs;
 } Decision;
 
@@ -109,7 +109,7 @@ void jm_end_uninstalled(void) {
   update_evaluator();
 }
 
-// --------------------------------------------------------------------------------- room to recurse
+// ----------------------------------------------------------------------------- recursion allowance
 
 // Recursion allowance of a compile, however deep the call that needs it. Deeply nested dispatchers
 // add no more, or a recursion would never reach Python's limit.
@@ -117,17 +117,17 @@ enum { COMPILE_FRAMES = 1000 };
 
 jm_nest jm_begin_nest(bool misses) {
   int* left = jm_recursion_left(PyThreadState_Get());
-  int lent = !misses ? 1 : *left < COMPILE_FRAMES ? COMPILE_FRAMES - *left : 0;
-  jm_nest saved = {here.room, here.nested < JM_DEEPEST ? lent : 0};
+  int added = !misses ? 1 : *left < COMPILE_FRAMES ? COMPILE_FRAMES - *left : 0;
+  jm_nest saved = {here.allowance, here.nested < JM_DEEPEST ? added : 0};
   here.nested++;
-  here.room = misses ? *left + 1 : 0;
-  *left += saved.lent;
+  here.allowance = misses ? *left + 1 : 0;
+  *left += saved.added;
   return saved;
 }
 
 void jm_end_nest(jm_nest saved) {
-  *jm_recursion_left(PyThreadState_Get()) -= saved.lent;
-  here.room = saved.room;
+  *jm_recursion_left(PyThreadState_Get()) -= saved.added;
+  here.allowance = saved.allowance;
   here.nested--;
 }
 
@@ -135,15 +135,15 @@ void jm_end_nest(jm_nest saved) {
 // between.
 static jm_nest begin_original(void) {
   int* left = jm_recursion_left(PyThreadState_Get());
-  jm_nest saved = {here.room, here.room ? here.room - *left : 0};
-  here.room = 0;
-  *left += saved.lent;
+  jm_nest saved = {here.allowance, here.allowance ? here.allowance - *left : 0};
+  here.allowance = 0;
+  *left += saved.added;
   return saved;
 }
 
 static void end_original(jm_nest saved) {
-  *jm_recursion_left(PyThreadState_Get()) -= saved.lent;
-  here.room = saved.room;
+  *jm_recursion_left(PyThreadState_Get()) -= saved.added;
+  here.allowance = saved.allowance;
 }
 
 // ------------------------------------------------------------------------------- other evaluators
@@ -265,7 +265,7 @@ static Stub* decide(PyCodeObject* code, Decision* decision, PyObject* globals) {
 
 // -------------------------------------------------------------------------------------- acting
 
-static bool make_room(PyThreadState* tstate, _PyInterpreterFrame* frame, PyCodeObject* stub) {
+static bool extend_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, PyCodeObject* stub) {
   int has = jm_frame_size(jm_frame_code(frame));
   int needs = jm_frame_size(stub);
   if (needs <= has) return true;
@@ -282,16 +282,16 @@ static bool is_candidate(PyThreadState* tstate, _PyInterpreterFrame* frame, int 
   return (jm_frame_code(frame)->co_flags & (wanted | refused)) == wanted;
 }
 
-static void exchange(PyThreadState* tstate, _PyInterpreterFrame* frame, Stub* stub) {
+static void replace_code(PyThreadState* tstate, _PyInterpreterFrame* frame, Stub* stub) {
   if (!stub || !stub->code || stub->globals != frame->f_globals) return;
   PyCodeObject* other = (PyCodeObject*)stub->code;
-  if (!make_room(tstate, frame, other)) return;
+  if (!extend_frame(tstate, frame, other)) return;
   Py_INCREF(other);
   Py_DECREF(jm_frame_set_code(frame, other));  // the function still owns its code
 }
 
 // Returns whether the frame is jitmagic's own; replaces the code of others if they have a stub.
-static bool exchange_or_is_jitmagic(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwing) {
+static bool replace_code_or_is_jitmagic(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwing) {
   PyCodeObject* code = jm_frame_code(frame);
   PyObject* exempt = here.exempt;
   here.exempt = NULL;  // only for the first frame of an extent
@@ -299,7 +299,7 @@ static bool exchange_or_is_jitmagic(PyThreadState* tstate, _PyInterpreterFrame* 
   Decision* decision = decision_of((PyObject*)code);
   if (!decision || decision->never) return decision && decision->is_jitmagic;
   Stub* stub = stub_for(decision, here.family);
-  exchange(tstate, frame, stub ? stub : decide(code, decision, frame->f_globals));
+  replace_code(tstate, frame, stub ? stub : decide(code, decision, frame->f_globals));
   return decision->is_jitmagic;
 }
 
@@ -316,7 +316,7 @@ static PyObject* evaluate(PyThreadState* tstate, struct _PyInterpreterFrame* fra
   if (!here.extents || here.paused) return previous(tstate, frame, throwing);
   if (here.depth >= DEEPEST) return evaluate_uninstalled(tstate, frame, throwing);
   const bool plainly = (!throwing && jm_is_handed_its_caller(tstate, frame)) ||
-                       exchange_or_is_jitmagic(tstate, frame, throwing);
+                       replace_code_or_is_jitmagic(tstate, frame, throwing);
   here.paused += plainly;  // and all its callees
   here.depth++;
   PyObject* result = previous(tstate, frame, throwing);

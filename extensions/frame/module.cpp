@@ -3,7 +3,7 @@
 #include "compared.h"
 #include "dispatch.h"
 #include "entry.h"
-#include "resume_arguments.h"
+#include "handed.h"
 #include "profiled.h"
 #include "spread.h"
 
