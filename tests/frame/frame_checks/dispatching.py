@@ -252,7 +252,7 @@ def graphs_take_registers_and_templates_build_results():
     raises(SystemError, short, {"x": 1, "y": 1}, 2)
     wrong = dispatcher(2)
     wrong.add(Entry(program, lambda: [1], (), ("out", 0)))
-    raises(TypeError, wrong, {"x": 1, "y": 1}, 2, text="a graph gives a tuple")
+    raises(TypeError, wrong, {"x": 1, "y": 1}, 2, text="a graph returns a tuple")
 
 
 @check
