@@ -98,8 +98,8 @@ bool is_deep(const Dispatcher* self) {
   return jm_this_thread()->nested >= JM_DEEPEST && self->stub && self->owner;
 }
 
-// Gives the stub the original's code, so that recursive calls of it are ordinary calls. A constant
-// of that code is this dispatcher, by which the function is still recognised as tagged.
+// Gives the stub the original's code for ordinary recursive calls. This dispatcher is a constant of
+// that code, so that the function is still recognised as tagged.
 bool install_original_code(Dispatcher* self, PyObject* stub) {
   if (self->runs_without_stub > 0) return true;
   PyObject* code = PyObject_CallMethod(self->owner, "code_for_deep_recursion", nullptr);
@@ -150,8 +150,7 @@ PyObject* missed(Dispatcher* self, PyObject* const* args) {
   return result;
 }
 
-// A graph raised: the Python handler finds out what eager would raise. Ctrl-C and the like
-// propagate.
+// A graph raised: the handler finds out what eager would raise. Ctrl-C and the like propagate.
 PyObject* failed(Dispatcher* self, Entry* entry, PyObject* const* args) {
   if (!self->error || !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
   PyObject *type, *value, *traceback;
@@ -362,8 +361,8 @@ PyObject* dispatcher_drop_all(PyObject* object, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// give_up(function, count, calls=-1): all calls that no entry fits, or the next `calls` of them,
-// run function(*first count arguments); (None, 0) undoes it.
+// give_up(function, count, calls=-1): the next `calls` calls that no entry fits (< 0: all) run
+// function(*first count arguments); (None, 0) undoes it.
 PyObject* dispatcher_give_up(PyObject* object, PyObject* args) {
   auto* self = reinterpret_cast<Dispatcher*>(object);
   PyObject* function;

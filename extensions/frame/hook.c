@@ -4,11 +4,10 @@
 // Python callees, or an original that runs as plain Python), and considers frames of that thread
 // only. For the first fresh frame of a code object it calls the Python callback, which returns a
 // stub with the same parameters (bytecode/stub.py), False (not for this family) or None (for no
-// family). The answer is stored in the code's co_extra, a stub separately for each family, because
-// each tagged function compiles its callees with its own options. The hook then replaces the
-// frame's code, resets its position, extends its stack space, and runs the default evaluator; the
-// interpreter clears the frame as usual. In unusual cases (tracing, generators, other globals, no
-// stack space, deep recursion) the frame runs unchanged.
+// family). The answer is stored in the code's co_extra, stubs per family, because each tagged
+// function compiles its callees with its own options. The hook then replaces the frame's code,
+// resets its position, extends its stack space, and runs the default evaluator. In unusual cases
+// (tracing, generators, other globals, no stack space, deep recursion) the frame runs unchanged.
 
 #include "cpython/layout.h"
 
@@ -86,8 +85,7 @@ jm_thread jm_enter(PyObject* family, PyObject* exempt) {
   return saved;
 }
 
-// Unbalanced suspend() and resume_hook() calls inside stay in effect (a `with` split by a graph
-// break).
+// Unbalanced suspend() and resume_hook() calls stay in effect (a `with` split by a graph break).
 void jm_leave(jm_thread saved) {
   if (saved.disabled && !here.disabled) jm_any_disabled++;
   here.extents--;
@@ -131,8 +129,7 @@ void jm_end_nest(jm_nest saved) {
   here.nested--;
 }
 
-// The original gets the allowance of the dispatcher's caller, regardless of jitmagic's Python in
-// between.
+// The original gets the allowance of the dispatcher's caller, without jitmagic's Python in between.
 static jm_nest begin_original(void) {
   int* left = jm_recursion_left(PyThreadState_Get());
   jm_nest saved = {here.allowance, here.allowance ? here.allowance - *left : 0};
