@@ -15,7 +15,7 @@ from typing import Any
 from .. import _frame
 from ..bytecode import FrameSnapshot
 from ..options import Options
-from ..records import Begun, Eager, Failed, Journal, Recording
+from ..records import Eager, Failed, Journal, PendingBuild, Recording
 from .native import Entry
 
 __all__ = ["Compiler", "Family"]
@@ -26,10 +26,10 @@ class Compiler:
     """The compile function and related callables that are injected into this package.
 
     `compile` gets the handle. It returns an Entry with a Variant in its notes; Eager or Failed: no
-    call is compiled; Begun: a later call may be.
+    call is compiled; PendingBuild: a later call may be.
     """
 
-    compile: Callable[[Any, FrameSnapshot, Recording], Entry | Eager | Failed | Begun]
+    compile: Callable[[Any, FrameSnapshot, Recording], Entry | Eager | Failed | PendingBuild]
     flatten: Callable[[CodeType], Any] = lambda code: code  # the tracer's view: `handle.flat`
     # Queries on tagged functions: `f.why(*args)` is `queries["why"](f)(*args)`.
     queries: Mapping[str, Callable[[Any], Callable[..., Any]]] = field(default_factory=dict)

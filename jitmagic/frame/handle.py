@@ -13,12 +13,11 @@ import weakref
 from types import CodeType, FunctionType
 from typing import Any
 
-from .. import _frame
+from .. import _frame, notice
 from ..bytecode import FrameSnapshot
 from ..errors import RecompileWarning, SizesDiffer, Unsupported, UserLine, warn
-from ..notice import tell
 from ..options import Options
-from ..records import AT_LIMIT, Begun, Eager, Failed, Journal, Missed, Outcome, Recording
+from ..records import AT_LIMIT, Eager, Failed, Journal, Missed, Outcome, PendingBuild, Recording
 from .eager import entry_like, is_observed, reason_for_eager
 from .family import Compiler, Family
 from .ledger import GrowthQuery, Lazy, Ledger, why_not
@@ -33,11 +32,12 @@ from .warned import growth_warning, limit_warning
 
 __all__ = ["Handle", "all_handles"]
 
+Values = tuple[Any, ...]  # of the arguments, in the order of the code's variables
+
 _MOST_FAILURES = 2  # failed compiles, after which no other is tried
 # Marks on an error that is raised as it is: the original does not run in place of the graph.
 _RAISED_AS_IS = ("__jitmagic_wrote__", "__jitmagic_from_hook__", "__jitmagic_from_backend__")
 _AFTER_LIMIT = 2  # variants of a callee once its caller reached the limit
-
 
 _serials = itertools.count(1)
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
@@ -71,7 +71,7 @@ class Handle:
         # the family for which callees are hooked when it runs as eager
         self._hooked = None if plain else family
         self._compiling_thread: int | None = None
-        self.building: Begun | None = None  # while kernels are being built in the background
+        self.building: PendingBuild | None = None  # while kernels are being built in the background
         self._began_as_eager = not root  # under the stance eager_then_compile
         self._lock = threading.RLock()
         self.serial = next(_serials)
@@ -208,13 +208,13 @@ class Handle:
         code = self.original.code
         return code.replace(co_consts=(*code.co_consts, self.dispatcher))
 
-    def run_original(self, values: tuple[Any, ...]) -> Any:
+    def run_original(self, values: Values) -> Any:
         """Run the original with the dispatcher's values; nothing is compiled."""
         return self.original.run(values)
 
     # ------------------------------------------------------------------------------------- the miss
 
-    def _missed(self, values: tuple[Any, ...]) -> Any:
+    def _missed(self, values: Values) -> Any:
         if _frame.suspended() or self._compiling_thread == threading.get_ident():
             return self.original.run(values)
         if is_observed():
@@ -234,7 +234,7 @@ class Handle:
         waits = self._given_up is None  # a later call may be compiled, callees and all
         return self.original.run(values, None if waits else self._hooked)
 
-    def _refused_by_stance(self, values: tuple[Any, ...]) -> Unsupported:
+    def _refused_by_stance(self, values: Values) -> Unsupported:
         missed = self.why_missed(values)
         return Unsupported(
             f"{self.label} would be compiled for this call, and torch.compiler.set_stance says "
@@ -243,7 +243,7 @@ class Handle:
             self.resume_line,
         )
 
-    def compile_for(self, values: tuple[Any, ...]) -> bool:
+    def compile_for(self, values: Values) -> bool:
         """Return whether an entry fits these values now, after compiling one if allowed."""
         with self._lock:
             if any(entry.check(values) for entry in self.dispatcher.entries):
@@ -265,7 +265,7 @@ class Handle:
                 return False
             return self._compile(values, begun)
 
-    def _retry(self, retries: Retries, values: tuple[Any, ...], begun: Begun | None) -> bool:
+    def _retry(self, retries: Retries, values: Values, begun: PendingBuild | None) -> bool:
         """Compile one more variant beyond the limit; it replaces the least used one."""
         is_taken = begun is not None or retries.takes(self.why_missed(values))
         is_made = is_taken and self._compile(values, begun)
@@ -275,7 +275,7 @@ class Handle:
             self._run_plainly()
         return is_made
 
-    def _compile(self, values: tuple[Any, ...], begun: Begun | None = None) -> bool:
+    def _compile(self, values: Values, begun: PendingBuild | None = None) -> bool:
         """Compile a variant; `begun` is an earlier compile whose kernels are built by now."""
         snapshot = self.original.snapshot(values)
         number, occasion = self.ledger.begin(snapshot)
@@ -283,7 +283,7 @@ class Handle:
         recording = Recording(*about, self.family.reported, self.original.title)
         recording.stages += () if begun is None else begun.building
         result = self._run_compiler(snapshot, recording)
-        if isinstance(result, Begun):
+        if isinstance(result, PendingBuild):
             self.ledger.begun -= 1
             self.building = None if result.wait(self.options.patience) else result
             return self.building is None and self._compile(values, result)
@@ -314,7 +314,7 @@ class Handle:
 
     def _run_compiler(
         self, snapshot: FrameSnapshot, recording: Recording
-    ) -> Entry | Eager | Failed | Begun:
+    ) -> Entry | Eager | Failed | PendingBuild:
         self._compiling_thread = threading.get_ident()
         _frame.suspend()
         try:
@@ -345,7 +345,7 @@ class Handle:
             if is_library_file(where.filename):  # a line inside a library means little to its user
                 where = users_line() or where
             if not self._callee_reports(where):
-                tell(self.label, plain.why, where, partly, self.options.notices)
+                notice.show(self.label, plain.why, where, partly, self.options.notices)
 
     def _callee_reports(self, where: UserLine) -> bool:
         """Return whether this is a cell's top level and a tagged function reports the same line."""
@@ -359,7 +359,7 @@ class Handle:
             self.family.reported.add(self.name)
             warn(failed.report(self.label, "runs as eager"))
 
-    def _failed(self, entry: Entry, values: tuple[Any, ...], error: Exception) -> Any:
+    def _failed(self, entry: Entry, values: Values, error: Exception) -> Any:
         """Return eager's result after an entry's graph raised, or re-raise its error.
 
         It is re-raised if inputs may have been written, or if it comes from the user's backend or a
@@ -399,7 +399,7 @@ class Handle:
         """True for a user's callee in a function that has reached its limit."""
         return self.family.limit_reached and self.original.is_weak and self.library is None
 
-    def _reach_limit(self, values: tuple[Any, ...]) -> None:
+    def _reach_limit(self, values: Values) -> None:
         missed = self.why_missed(values)
         difference = missed[0][1].what if missed else "a guarded object is gone"
         if self.options.fullgraph:
@@ -421,7 +421,7 @@ class Handle:
         text = limit_warning(part, lineno, count, limit, difference, edit)
         warn(text, RecompileWarning, where or users_line())
 
-    def _grows(self, values: tuple[Any, ...]) -> bool:
+    def _grows(self, values: Values) -> bool:
         """Return whether this call belongs to a series in which something grows per call."""
         if self.options.fullgraph:
             return False  # the limit will raise
@@ -449,7 +449,7 @@ class Handle:
             return self.label
         return f"{self.label}, called in {where.function} (line {where.lineno}),"
 
-    def why_missed(self, values: tuple[Any, ...]) -> Missed:
+    def why_missed(self, values: Values) -> Missed:
         """Return for each entry, last used first, why it does not fit these values."""
         return self.ledger.why_missed(self.original.snapshot(values))
 
