@@ -84,9 +84,9 @@ def mark_static(tensor: torch.Tensor, dim: int | None = None) -> None:
 
 def marked_static(tensor: torch.Tensor) -> set[int]:
     """Return the dimensions marked static, by jitmagic's marks or torch._dynamo's."""
-    ours = tensor.__dict__.get(_MARKS, {})
-    theirs = tensor.__dict__.get("_dynamo_static_indices", ())
-    return {*(dim for dim, limits in ours.items() if limits is None), *theirs}
+    marks = tensor.__dict__.get(_MARKS, {})
+    of_dynamo = tensor.__dict__.get("_dynamo_static_indices", ())
+    return {*(dim for dim, limits in marks.items() if limits is None), *of_dynamo}
 
 
 def _wrapped(tensor: torch.Tensor, dim: int) -> int:
@@ -124,15 +124,15 @@ def dynamic_dims(
     if options.dynamic is False:
         return None
     differing = find_differing()
-    asked = dict(options.dynamic) if isinstance(options.dynamic, tuple) else {}
+    requested = dict(options.dynamic) if isinstance(options.dynamic, tuple) else {}
 
     def dims(source: Source, tensor: torch.Tensor) -> Mapping[int, Interval]:
         found: Dims = dict.fromkeys(differing.get(source, ()), INT64)
-        named = asked.get(source.name, ()) if isinstance(source, Argument) else ()
+        named = requested.get(source.name, ()) if isinstance(source, Argument) else ()
         if (options.dynamic is True and is_argument(source, tensor)) or named is ...:
             rank = tensor.dim()
-            places = (*range(rank), *map(stride_place, range(rank)))
-            found |= {p: INT64 for p in places if not (is_constant and is_constant(source, p))}
+            indices = (*range(rank), *map(stride_place, range(rank)))
+            found |= {p: INT64 for p in indices if not (is_constant and is_constant(source, p))}
         else:
             _update(found, tensor, {d: Interval(*limits) for d, limits in named})
         if tensor.__dict__:
@@ -151,12 +151,12 @@ def declared_numbers(
         return frozenset(Argument(i, name) for i, (name, value) in given if type(value) is int)
     if not isinstance(options.dynamic, tuple):
         return frozenset()
-    asked = {name for name, dims in options.dynamic if dims is ...}
+    requested = {name for name, dims in options.dynamic if dims is ...}
     given = enumerate(zip(names, args, strict=False))
     return frozenset(
         Argument(index, name)
         for index, (name, value) in given
-        if name in asked and is_number(value)
+        if name in requested and is_number(value)
     )
 
 
@@ -171,32 +171,32 @@ def is_argument(source: Source, tensor: torch.Tensor) -> bool:
 
 
 def _add_marks(tensor: torch.Tensor, found: Dims) -> None:
-    theirs = tensor.__dict__
-    for dim in theirs.get("_dynamo_static_indices", ()):
+    attributes = tensor.__dict__
+    for dim in attributes.get("_dynamo_static_indices", ()):
         found.pop(dim, None)
     for name in ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices"):
-        for dim in theirs.get(name, ()):
+        for dim in attributes.get(name, ()):
             found.setdefault(dim, INT64)
-    ranges = theirs.get("_dynamo_dynamic_range", ())
-    asked: Dims = {one.dim: Interval(*_limits(one.min, one.max)) for one in ranges}
-    bounds = theirs.get("_dynamo_unbacked_bounds", {})
+    ranges = attributes.get("_dynamo_dynamic_range", ())
+    requested: Dims = {one.dim: Interval(*_limits(one.min, one.max)) for one in ranges}
+    bounds = attributes.get("_dynamo_unbacked_bounds", {})
     for name in ("_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices"):
-        for dim in theirs.get(name, ()):
-            asked[dim] = Unbacked(*_limits(*bounds.get(dim, (None, None))))
-    for dim, mark in theirs.get(_MARKS, {}).items():
-        asked.pop(dim, None)
+        for dim in attributes.get(name, ()):
+            requested[dim] = Unbacked(*_limits(*bounds.get(dim, (None, None))))
+    for dim, mark in attributes.get(_MARKS, {}).items():
+        requested.pop(dim, None)
         if mark is None:
             found.pop(dim, None)
         else:
             low, high, unbacked = mark
-            asked[dim] = Unbacked(low, high) if unbacked else Interval(low, high)
-    _update(found, tensor, asked)
+            requested[dim] = Unbacked(low, high) if unbacked else Interval(low, high)
+    _update(found, tensor, requested)
 
 
-def _update(found: Dims, tensor: torch.Tensor, asked: Dims) -> None:
+def _update(found: Dims, tensor: torch.Tensor, requested: Dims) -> None:
     """Add the requested dimensions that the tensor has with a size in their range."""
     sizes = dict(enumerate(tensor.shape))
-    found.update({dim: range for dim, range in asked.items() if range.has(sizes.get(dim, -1))})
+    found.update({dim: range for dim, range in requested.items() if range.has(sizes.get(dim, -1))})
 
 
 def _limits(low: int | None, high: int | None) -> tuple[float, float]:

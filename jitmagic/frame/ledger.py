@@ -336,9 +336,9 @@ class Ledger:
             only_sizes = _differs_in_sizes(entry.notes.guards, snapshot)
             for guard in entry.notes.guards:
                 if isinstance(guard, TensorMatch) and _same_rank(guard, snapshot):
-                    places = _differing(guard, snapshot) if only_sizes else set()
-                    found.setdefault(guard.source, set()).update(places, guard.free_places)
-        return {source: places for source, places in found.items() if places}
+                    indices = _differing(guard, snapshot) if only_sizes else set()
+                    found.setdefault(guard.source, set()).update(indices, guard.free_indices)
+        return {source: indices for source, indices in found.items() if indices}
 
     def differing_loops(self, snapshot: FrameSnapshot) -> frozenset[int]:
         """Return the heads of loops without tensor work that depend on values which differ per
@@ -357,8 +357,8 @@ class Ledger:
             for e in entries
         ]
 
-        def earlier(source: Source, place: int) -> tuple[int | None, ...]:
-            return tuple(_number_at(spec.get(source), place) for spec in specs)
+        def earlier(source: Source, index: int) -> tuple[int | None, ...]:
+            return tuple(_number_at(spec.get(source), index) for spec in specs)
 
         return earlier
 
@@ -371,7 +371,7 @@ class Ledger:
             notes = entry.notes
             if isinstance(notes.outcome, Compiled) and _differs_in_sizes(notes.guards, snapshot):
                 matches = [guard for guard in notes.guards if isinstance(guard, TensorMatch)]
-                if not any(guard.free_places for guard in matches):
+                if not any(guard.free_indices for guard in matches):
                     found.append({guard.source: guard.spec.shape for guard in matches})
         return found
 
@@ -407,10 +407,10 @@ class Ledger:
         return tuple((number, why) for number, why in found if why is not None)
 
 
-def _number_at(spec: TensorSpec | None, place: int) -> int | None:
+def _number_at(spec: TensorSpec | None, index: int) -> int | None:
     if spec is None:
         return None
-    numbers, dim = (spec.shape, place) if place >= 0 else (spec.stride, stride_place(place))
+    numbers, dim = (spec.shape, index) if index >= 0 else (spec.stride, stride_place(index))
     return numbers[dim] if dim < len(numbers) else None
 
 
@@ -495,6 +495,6 @@ def _line_needing_constant(
     """Return the line that prevents a differing size from being a symbol, or None."""
     if not isinstance(guard, TensorMatch) or not constants:
         return None
-    places = sorted(_differing(guard, snapshot), reverse=True)
-    lines = (constants.get(origin_at(guard.source, place)) for place in places)
+    indices = sorted(_differing(guard, snapshot), reverse=True)
+    lines = (constants.get(origin_at(guard.source, index)) for index in indices)
     return next(filter(None, lines), None)

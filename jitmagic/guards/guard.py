@@ -19,7 +19,7 @@ its condition in one sentence.
           | NumbersRelate(op, left, right)       floats and ints: `loss < best - 1e-3`
           | LengthIs(source, length)             len() of an exact list, tuple or dict
           | DictKeysAre(source, keys)            same keys in the same order; ANY_KEY: any key
-          | SetHas(source, item, there)          a set or frozenset contains the item, or does not
+          | SetHas(source, item, present)        a set or frozenset contains the item, or does not
           | KeyAbsent(source, key)               a dict (or instance dict) has no such key
           | ClassFacts(cls, mro, facts)          a class: its bases, and attributes that it has,
                                                  lacks, or lets instances override (no source)
@@ -178,7 +178,7 @@ class TensorMatch(Guard):
     free_strides: tuple[int, ...] = ()
 
     @property
-    def free_places(self) -> tuple[int, ...]:
+    def free_indices(self) -> tuple[int, ...]:
         """The indices of free sizes and strides among the tensor's numbers (symbols/size.py)."""
         return (*self.free_sizes, *map(stride_place, self.free_strides))
 
@@ -318,7 +318,7 @@ class SetHas(Guard):
 
     source: Source
     item: object
-    there: bool
+    present: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,8 +95,8 @@ def guards_about(source: s.Source, value: Any) -> list[g.Guard]:
     if isinstance(value, tuple | list | dict | collections.deque):
         made.append(g.LengthIs(source, len(value)))
     if isinstance(value, set):
-        made += [g.SetHas(source, "a", there=True), g.SetHas(source, str, there=False)]
-        made.append(g.SetHas(source, "b", there=True))
+        made += [g.SetHas(source, "a", present=True), g.SetHas(source, str, present=False)]
+        made.append(g.SetHas(source, "b", present=True))
     if isinstance(value, dict):
         made += [g.DictKeysAre(source, tuple(value)), g.KeyAbsent(source, "absent")]
         made.append(g.DictKeysAre(source, (g.ANY_KEY, *tuple(value)[1:])))

@@ -40,7 +40,7 @@ class _LengthIs(OfSource[LengthIs]):
 @row(SetHas, rank=3)
 class _SetHas(OfSource[SetHas]):
     def step(self, guard: SetHas, register: int) -> Step:
-        return ("SET_HAS", register, guard.item, int(guard.there))
+        return ("SET_HAS", register, guard.item, int(guard.present))
 
     def value_differs(self, guard: SetHas, name: str, value: Any) -> str | None:
         if not issubclass(type(value), set | frozenset):
@@ -48,10 +48,10 @@ class _SetHas(OfSource[SetHas]):
         base = set if issubclass(type(value), set) else frozenset
         has = base.__contains__(value, guard.item)
         words = f"{name} {'has' if has else 'lacks'} {short(guard.item)} now"
-        return None if has == guard.there else words
+        return None if has == guard.present else words
 
     def show(self, guard: SetHas) -> str:
-        return f"{short(guard.item)} {'in' if guard.there else 'not in'} {describe(guard.source)}"
+        return f"{short(guard.item)} {'in' if guard.present else 'not in'} {describe(guard.source)}"
 
 
 @row(DictKeysAre, rank=6)
