@@ -18,7 +18,7 @@ def structures(name: str) -> list[Structure]:
 def test_softmax_is_three_passes_and_keeps_the_exponential():
     (one,) = structures("softmax_large")
     assert [len(p.reductions) for p in one.passes] == [1, 1, 0]
-    assert [getattr(value, "op", "") for p in one.passes for value in p.keep] == ["exp"]
+    assert [getattr(value, "op", "") for p in one.passes for value in p.saved] == ["exp"]
     assert len({p.axes for p in one.passes}) == 1
 
 

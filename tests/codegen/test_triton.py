@@ -78,7 +78,7 @@ LOOPED = (
 def test_extents_taken_in_steps(name, monkeypatch):
     monkeypatch.setattr(triton_tile, "ROW", 32)
     monkeypatch.setattr(triton_tile, "STEP", 16)
-    monkeypatch.setattr(triton_tile, "STEP_ACROSS", 16)
+    monkeypatch.setattr(triton_tile, "STEP_STRIDED", 16)
     program = PROGRAMS[name]
     assert "for r" in check(program.fn, *made_inputs(program))
 
