@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from ..loops.expr import Axis, Expr, bounds, reach_of
+from ..loops.expr import Axis, Expr, bounds, magnitude_bound
 from ..loops.ir import IndexValue, Load, walk
 from ..schedule.score import extent_of, extent_product
 from ..symbols.size import Dimension, Size, hint_of, is_same, supposed
@@ -156,7 +156,7 @@ def _sizes_reach_far(kernel: Structure) -> bool:
     """Return `_reaches_far` for dynamic extents, guarded."""
     if kernel.context is None:  # the symbols are numbers, not sizes: unbounded
         return True
-    spans = [reach_of(expr, kernel.context) for expr in _positions(kernel)]
+    spans = [magnitude_bound(expr, kernel.context) for expr in _positions(kernel)]
     spans += [extent_of(axes) for axes in (kernel.outer, *(part.axes for part in kernel.passes))]
     return any(span is None or not supposed("<", span, FAR) for span in spans)
 

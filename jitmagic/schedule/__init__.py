@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ..loops.ir import LoopProgram, Nest
-from ..loops.sizes import is_sized
+from ..loops.sizes import is_dynamic
 from ..options import Options
 from ..target import Target
 from .aligned import with_aligned_rows
@@ -66,7 +66,7 @@ def schedule(
     exact = options.precision != "fast"
     fused = split_reductions(ordered_program(fusion, exact), target)
     decisions = tuple(fusion.decisions)
-    memory = plan_regions(fused) if is_sized(fused) else plan_memory(fused)
+    memory = plan_regions(fused) if is_dynamic(fused) else plan_memory(fused)
     return Schedule(fused, memory.pool, memory.pool_bytes, memory.last_use, memory.over, decisions)
 
 

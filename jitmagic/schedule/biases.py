@@ -24,7 +24,7 @@ from ..loops.ir import (
     Step,
     Store,
 )
-from ..loops.libraries import adds_bias_apart
+from ..loops.libraries import adds_bias_separately
 from ..loops.values import cast, compute, opmath
 from .deps import reads_of
 
@@ -53,7 +53,7 @@ def with_biases_apart(program: LoopProgram) -> LoopProgram:
 def _has_bias(step: Extern, buffers: Mapping[str, Buffer]) -> bool:
     if step.op is not _CONVOLUTION or step.args[_BIAS] is None:
         return False
-    return adds_bias_apart(step, buffers)
+    return adds_bias_separately(step, buffers)
 
 
 def _apart(step: Extern, buffers: dict[str, Buffer]) -> tuple[Extern, Nest]:

@@ -28,7 +28,7 @@ from ..loops.expr import (
     floordiv,
     mod,
     mul,
-    remade,
+    reapply,
 )
 from ..loops.ir import Cast, Compute, IndexValue, Load, Reduction, Store, Value, walk
 
@@ -118,7 +118,7 @@ class Rebuilder:
             case ValueIndex(value, extent):
                 return ValueIndex(self.value(value), extent)
             case Apply(args=args):
-                return remade(expr, [self._substitute(part) for part in args])
+                return reapply(expr, [self._substitute(part) for part in args])
         return expr
 
     def _parts(self, node: Value) -> tuple[Value, ...]:
