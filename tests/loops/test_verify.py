@@ -108,7 +108,7 @@ BROKEN = {
     "the outputs: y is read": program(nest(X, target="t")),
     "not an ATen overload": program(nest(X), Extern("e", max, (), {}, ("t",))),
     "base's dtype": program(nest(X), Alias("b", "x", 0)),
-    "ghost is not a buffer": program(
+    "no buffer ghost": program(
         nest(X), Extern("e", torch.ops.aten.mm.default, ([BufferRef("ghost")],), {}, ())
     ),
     "under another name": program(nest(X), buffers=BUFFERS | {"q": BUFFERS["t"]}),
