@@ -91,7 +91,7 @@ class _Verifier:
 
     def buffer(self, name: str) -> Buffer:
         if name not in self.program.buffers:
-            self.fail(f"there is not a buffer {name}")
+            self.fail(f"there is no buffer {name}")
         return self.program.buffers[name]
 
     def reads(self, name: str) -> None:

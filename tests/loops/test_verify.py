@@ -72,7 +72,7 @@ def test_a_good_program():
 ONE, TRUE = Constant(1.0, F32), Constant(True, BOOL)
 
 BROKEN = {
-    "is not a buffer": program(nest(Load("nobody", at(I, J), F32))),
+    "no buffer": program(nest(Load("nobody", at(I, J), F32))),
     "read before": program(nest(Load("t", at(I, J), F32))),
     "not torch": program(nest(Cast(Load("x", at(I, J), torch.float64), F32))),
     "stored as": program(nest(Cast(X, torch.float64))),

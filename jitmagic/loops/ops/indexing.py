@@ -222,7 +222,9 @@ def cat(builder: Builder, out: Out, tensors: Sequence[TensorView], dim: int = 0)
             element = cast(_masked(builder, x, _masked_point(x, at), mask), out.spec.dtype)
             before_end = _between(point[dim], None, end)
             joined = (
-                element if joined is None or before_end is None else where(before_end, element, joined)
+                element
+                if joined is None or before_end is None
+                else where(before_end, element, joined)
             )
         return constant(0, out.spec.dtype) if joined is None else joined
 
