@@ -65,9 +65,9 @@ class _Builder:
             return
         buffer, slot = self.schedule.program.buffers[name], self.slot(name)
         facts = (buffer.shape, buffer.stride, buffer.dtype, buffer.device)
-        offset, taken_over = self.schedule.pool.get(name), self.schedule.over.get(name)
-        if taken_over is not None:
-            self.steps.append(Reuse(slot, self.slots[taken_over], *facts))
+        offset, reused = self.schedule.pool.get(name), self.schedule.reused.get(name)
+        if reused is not None:
+            self.steps.append(Reuse(slot, self.slots[reused], *facts))
             return
         self.steps.append(Alloc(slot, *facts) if offset is None else Pool(slot, offset, *facts))
 

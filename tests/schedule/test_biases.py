@@ -11,7 +11,7 @@ from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Extern, Nest
 from jitmagic.loops.verify import verify
 from jitmagic.schedule import biases
-from jitmagic.schedule.biases import with_biases_apart
+from jitmagic.schedule.biases import with_separate_biases
 
 from .test_fusion import lowered, scheduled
 
@@ -140,9 +140,9 @@ def without(x, w, b):
 @pytest.mark.parametrize("fn", [plain, grouped, without], ids=lambda fn: fn.__name__)
 def test_other_convolutions_keep_their_bias(fn, as_on_a_gpu):
     program = lowered(fn, *tensors())
-    assert with_biases_apart(program).steps == program.steps
+    assert with_separate_biases(program).steps == program.steps
 
 
 def test_cpu_convolutions_keep_their_bias():
     program = lowered(images, *tensors())
-    assert with_biases_apart(program) is program
+    assert with_separate_biases(program) is program

@@ -53,7 +53,7 @@ def test_a_separate_temporary_reuses_a_dying_operand(name, as_on_a_gpu):
     program = PROGRAMS[name]
     result = scheduled(program.fn, *made_inputs(program))
     assert not result.pool
-    for target, source in result.over.items():
+    for target, source in result.reused.items():
         (writer,) = (n for n, s in enumerate(result.program.steps) if target in writes_of(s))
         assert source not in (*result.program.inputs, *result.program.outputs)
         assert result.last_use[source] == writer
@@ -69,7 +69,7 @@ def convolved(x, *weights):
 def test_memory_of_aten_results_is_reused(fn, as_on_a_gpu):
     inputs = [torch.randn(3, 3, 3, 3) for _ in range(5)]
     result = scheduled(fn, *inputs)
-    assert result.over
+    assert result.reused
     want = fn(*inputs)
     torch.testing.assert_close(jitmagic.jit(fn)(*inputs), want, rtol=1e-4, atol=1e-4)
 
