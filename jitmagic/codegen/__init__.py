@@ -109,6 +109,7 @@ def choices(schedule: Schedule, target: Target) -> tuple[KernelChoice, ...]:
         texts: dict[object, tuple[Config, KernelSource]] = {}
         for config in (Config(), *renderer.candidates(nest, program.buffers, target)):
             source = renderer.render([nest], program.buffers, target, {nest.name: config})
+            # Several configs may give the same text, which is measured once.
             texts.setdefault((source.text, source.grids.get(nest.name)), (config, source))
         configs, sources = zip(*texts.values(), strict=True)
         written = len(structure(nest, program.buffers).written)

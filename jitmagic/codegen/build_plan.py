@@ -103,6 +103,7 @@ class _Builder:
         element.
         """
         slots = [self.slots[name] for name in names]
+        # A View of shape () is an address for the kernel; the executor creates no tensor for it.
         moved = []
         for place, start in enumerate(self.distinct.starts.get(nest, ())):
             if start:
@@ -168,6 +169,7 @@ def build_plan(
     places = {vector: builder.count + n for n, vector in enumerate(vectors)}
     builder.count += len(vectors)
     builder.sizes = {nest: tuple(places[v] for v in taken) for nest, taken in sizes.items()}
+    # The caller owns inputs, the executable constants: neither is freed.
     kept = {*program.inputs, *program.constants}
     dying: dict[int, list[str]] = {}
     for name, number in schedule.last_use.items():

@@ -35,6 +35,8 @@ __all__ = ["CppRenderer"]
 # g++ 12 at -O3 on Zen 4 takes 0.1 s for the header and the link, 0.02 s (long straight lines) to
 # 0.07 s per 1,000 characters of a kernel, and 0.03 s for a matrix product, whose tiles are compiled
 # once.
+# In units a graph of 1,000 operations compiles in 2.5 s and one of 5,000 in 12.5 s; as one text
+# they took 35 s and 224 s.
 UNIT = 10_000  # target characters of a translation unit; a kernel is never split
 _PRODUCT_CALL = re.compile(r"\bjm::((?:gemm|chain)(?:_rows)?)[<(]")  # of gemm.h, chain.h
 
@@ -73,6 +75,7 @@ class CppRenderer:
             lines = _function(kernel, buffers, target, configs.get(nest.name))
             functions[kernel.name] = "\n".join(lines)
             dtypes = tuple(buffers[name].dtype for name in kernel.arguments)
+            # Dynamic sizes are one more argument, so that a kernel serves all of them.
             symbols[kernel.name] = (*dtypes, torch.int64) if kernel.symbols else dtypes
         units = tuple(_unit(functions, names) for names in _balanced(functions))
         return KernelSource(self.language, _unit(functions, symbols).text, symbols, units=units)
@@ -93,6 +96,7 @@ def _function(
     overrides = config if isinstance(config, CppConfig) else CppConfig()
     if overrides.threads == "one":
         target = replace(target, threads=1)
+    # Lambdas of kernels with dynamic sizes have parameters of these names.
     own = {"count", "some", *(s.name for s in kernel.symbols)} if kernel.symbols else set()
     names = argument_names(kernel.arguments, own)
     body = CppBody(kernel, names, buffers)
@@ -116,6 +120,7 @@ def _balanced(functions: Mapping[str, str]) -> list[tuple[str, ...]]:
     runs: list[list[str]] = [[] for _ in range(count)]
     before = 0
     for name, text in functions.items():
+        # A kernel goes to the unit in which the middle of its text falls.
         runs[(before + len(text) // 2) * count // total].append(name)
         before += len(text)
     return [tuple(run) for run in runs if run]

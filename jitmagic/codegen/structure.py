@@ -308,6 +308,7 @@ def passes_in(
     deepest = max((level for level, _ in plan), default=0)
     for store in stores:
         level = 1 + max((levels.get(v, 0) for v in store_values((store,))), default=0)
+        # A load sees the memory before the nest, so what overwrites it comes after all reductions.
         if store.buffer in mutated or not store.inner:
             level = deepest + 1
         shared = [at for at, axes in plan if at >= level and axes == store.inner]

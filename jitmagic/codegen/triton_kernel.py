@@ -66,6 +66,8 @@ class _Kernel(TritonValues):
     def lines(self) -> list[str]:
         if not self.tile.wide:
             for symbol in self.kernel.symbols:
+                # Sizes are passed as int64, but 32-bit index arithmetic is faster where offsets
+                # fit.
                 self.line(f"{symbol.name} = {symbol.name}.to(tl.int32)")
         self._open_outer()
         for part in self.kernel.passes:
@@ -167,6 +169,7 @@ class _Kernel(TritonValues):
             self.define(node, f"{name}.to(tl.int64)")
             return
         fold = _FOLD[node.op]
+        # tl.max and tl.min ignore NaN: only integers may use them.
         if not accumulator_dtype(node).is_floating_point and node.op in ("max", "min"):
             fold = f"tl.{node.op}({{0}}, {{axis}}{{keep}})"
         text = fold.format(held, axis=axis, keep=keep)
@@ -247,6 +250,7 @@ class _Kernel(TritonValues):
         self.learn(point)
         flat = axes[0].name if len(axes) == 1 else self._name("k")
         self.scopes.append(TritonScope(f"for {flat}_at in range(0, {self.size_text(extent)}):"))
+        # A loop variable is an int32, and positions may need 64 bits.
         self.line(f"{flat} = {flat}_at + tl.full([], 0, {self.position_dtype})")
         self._split(axes, flat)
         self.bind(axes)
@@ -274,6 +278,7 @@ class _Kernel(TritonValues):
         if self._fence or len(stores) > 1:
             ready = [(store, self.name_of(value), offset) for store, value, offset in ready]
         if self._fence and stores:
+            # The only explicit barrier between the threads of a program that Triton's language has.
             self.line("tl.debug_barrier()")
         for store, value, offset in ready:
             self._store(store, value, offset)
@@ -286,6 +291,7 @@ class _Kernel(TritonValues):
         mask = f", mask={' & '.join(masks)}" if masks else ""
         if store.mode == "add":
             where = self._broadcast(offset, blocks) if self.shape(blocks) != "[]" else offset
+            # The default, acq_rel, would add fences, which sums in no particular order do not need.
             self.line(f'tl.atomic_add({name} + {where}, {value}{mask}, sem="relaxed")')
             return
         pointer = name if offset == "0" else f"{name} + {offset}"

@@ -37,6 +37,7 @@ SECTOR = 32  # bytes of one memory transaction
 STRIDED_COLUMNS = 32  # neighbouring columns one program of a column reduction takes
 SQUARE = 32  # side of a transposing tile
 MOST_WARPS = 16
+# The margin below 2**31 covers offsets of masked lanes, which are beyond the extent.
 FAR = 2**31 - 2**20  # element offsets from here on are computed in 64 bits
 LEAST = 128  # least elements of a block over a dynamic extent, which may grow
 
@@ -247,6 +248,8 @@ def _rows(
         size = whole if fits else max(min(step, whole), 16)
         blocks[axes] = Block(f"r{n}" if n else "r", axes, extent, size, fits)
     outer = (Block("x", kernel.outer, extent_of(kernel.outer), height),) if kernel.outer else ()
+    # Strided operands get fewer warps where there are several: column sums took 24 us instead of 36
+    # (12544 x 768, bf16) and 57 instead of 77 (32768 x 1024).
     each = 512 if not strided or len(loads) < 2 else 2048 // _narrowest(loads)
     warps = _warps(height * max(block.size for block in blocks.values()), each)
     return Tile(outer, blocks, warps, wide)
@@ -255,6 +258,7 @@ def _rows(
 def _strided_step(loads: Sequence[Load]) -> int:
     """Return the step of a strided reduction."""
     # Several operands fill the registers of a program sooner, and wide ones sooner still.
+    # The shorter steps of float32 follow max-autotune's choice (30 us instead of 40).
     return STEP_STRIDED if len(loads) < 2 else 2 * STEP_STRIDED // _narrowest(loads)
 
 

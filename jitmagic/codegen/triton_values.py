@@ -250,6 +250,8 @@ class TritonValues(ABC):
     def _operands(self, node: Compute, depth: int) -> list[str]:
         numbers = [isinstance(arg, Constant) for arg in node.args]
         tensor = any(not n for n in numbers[1 if node.op == "where" else 0 :])
+        # Triton gives a plain number the dtype of a tensor operand; without one it would be an
+        # int32 or a float32.
         plain = node.op in _TAKES_TENSOR_DTYPE and tensor
         texts = []
         for arg in node.args:

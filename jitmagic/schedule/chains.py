@@ -70,6 +70,7 @@ def _refusal(
     graph = fusion.graph
     memory, readers = graph.storage[load.buffer], graph.readers.get(load.buffer, ())
     is_fixed = memory in graph.escaping or memory in graph.mutated
+    # The chain keeps a row of the intermediate in a thread's scratch and never stores it.
     if is_fixed or len(before.stores) > 1:
         return "its result is needed in memory"
     links = [node for node in group.shape.loads if node.buffer == load.buffer]

@@ -146,6 +146,8 @@ def analyse(program: LoopProgram) -> Graph:
         read, written = reads_of(step), writes_of(step)
         roots = frozenset(storage[name] for name in read)
         targets = frozenset(storage[name] for name in written)
+        # Draws write a common pseudo storage: in another order they would get other numbers of the
+        # stream than in eager.
         if _keeps_order(step):
             targets |= {_GENERATOR}
         waits: set[int] = {alias_step[name] for name in (*read, *written) if name in alias_step}

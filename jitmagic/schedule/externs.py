@@ -52,7 +52,8 @@ def out_overload(step: Extern, buffers: Mapping[str, Buffer]) -> torch._ops.OpOv
 
 def without_unread_values(program: LoopProgram) -> LoopProgram:
     """Remove nests whose results no step reads for their values."""
-    # Readers of the shape get memory that was never written (role "shape").
+    # F.dropout draws bernoulli.p(empty_like(x), p), whose zeros were a kernel over the whole
+    # tensor. Readers of the shape get memory that was never written (role "shape").
     read = {name for name in program.outputs if name is not None}
     read.update(name for step in program.steps for name in _values_read(step))
     taken = {name for step in program.steps for name in reads_of(step)}

@@ -114,6 +114,7 @@ def inline_load(load: Load, store: Store, bindings: Mapping[Axis, Expr]) -> Valu
     if load.mask is None:
         return value
     mask = load.mask
+    # The producer's loads may be out of range where the mask is off, so they get the mask too.
     safe = _safe_loads(store.value, bindings, mask, rebuild)
 
     def guarded(inside: Load) -> Load:
@@ -295,6 +296,8 @@ def _extents(expr: Expr) -> list[Dimension]:
     return [axis.extent for axis in axes_of(expr)]
 
 
+# Joins group_norm with a following silu: otherwise the normalized image goes through memory in
+# float32.
 def split_axes(
     exprs: Sequence[Expr], axes: Sequence[Axis], outer: Sequence[Axis]
 ) -> dict[Axis, Expr]:

@@ -30,6 +30,8 @@ __all__ = [
 
 ALIGNMENT = 64
 _QUICK = frozenset({"cuda"})  # devices whose caching allocator makes allocation cheap
+# bf16 inference of 10 models on an H200: eager's peak memory over jitmagic's was 0.81 with all
+# temporaries in one pool, and is 1.29 with large ones allocated separately.
 _LARGE = 1 << 20  # that allocator has separate pools for small and for large blocks
 
 
@@ -174,6 +176,7 @@ def operand_to_overwrite(
         return None
     store = next(store for store in step.stores if store.buffer == name)
     nodes = walk(store_values(step.stores))
+    # A reduction may read an element after another point has overwritten it.
     if store.inner or store.mode != "set" or any(isinstance(n, Reduction) for n in nodes):
         return None
     mine = program.buffers[name]

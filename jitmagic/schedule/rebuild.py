@@ -170,6 +170,7 @@ class Rebuilder:
         new axes.
         """
         wanted = frozenset(a for a in self.bindings if a in free and a not in axes)
+        # Cached, so that equal reductions stay the same object: a nest then computes them once.
         if (axes, wanted) not in self._inner:
             bindings = {axis: self.bindings[axis] for axis in wanted}
             captured = {axis for e in bindings.values() for axis in expr_axes(e)}

@@ -112,6 +112,7 @@ def _in_memory_order(
     biggest = max(stores, key=lambda store: prod(map(hint_of, buffers[store.buffer].shape)))
     stride = buffers[biggest.buffer].stride
     steps = _steps(position(biggest.index, stride), stride)
+    # The offset does not move along each axis by itself: no order is known to be better.
     if any(axis not in steps for axis in outer):
         return list(outer)
     return sorted(outer, key=lambda axis: -abs(steps[axis]))
@@ -139,6 +140,8 @@ def _inside(node: Reduction) -> frozenset[Axis]:
     while found := [inner for inner in left if not axes.isdisjoint(free[inner])]:
         left = [inner for inner in left if inner not in found]
         axes.update(axis for inner in found for axis in inner.axes)
+    # Loops inside each other need different axes: in a chain of products that was written as loops,
+    # the first product's loop had the name of the third's and computed wrong numbers.
     return frozenset(axes.difference(node.axes))
 
 
