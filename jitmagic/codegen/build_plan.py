@@ -170,10 +170,10 @@ def build_plan(
     builder.count += len(vectors)
     builder.sizes = {nest: tuple(places[v] for v in taken) for nest, taken in sizes.items()}
     # The caller owns inputs, the executable constants: neither is freed.
-    kept = {*program.inputs, *program.constants}
+    permanent = {*program.inputs, *program.constants}
     dying: dict[int, list[str]] = {}
     for name, number in schedule.last_use.items():
-        if name not in kept:
+        if name not in permanent:
             dying.setdefault(number, []).append(name)
     for number, step in enumerate(program.steps):
         builder.add(step)

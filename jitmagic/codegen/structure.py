@@ -268,13 +268,13 @@ def _merge_axes(nest: Nest, a: Axis, b: Axis) -> Nest:
 
     def offset(expr: Expr) -> Expr:
         constant, terms = linear(expr)
-        kept: Expr = Integer(constant)
+        merged: Expr = Integer(constant)
         for atom, factor in terms.items():
             if isinstance(atom, Apply):
-                kept = add(kept, mul(substitute(atom, joined), factor))
+                merged = add(merged, mul(substitute(atom, joined), factor))
             elif atom != AxisVar(a):
-                kept = add(kept, mul(AxisVar(both) if atom == AxisVar(b) else atom, factor))
-        return kept
+                merged = add(merged, mul(AxisVar(both) if atom == AxisVar(b) else atom, factor))
+        return merged
 
     rebuild = Rebuilder(on_expr=offset, on_axes=bind)
     stores = tuple(
@@ -339,12 +339,12 @@ def _with_saved(
     passes: tuple[Pass, ...], free: Mapping[Value, frozenset[Axis]]
 ) -> tuple[Pass, ...]:
     """Mark expensive values that a later pass over the same axes uses again."""
-    kept: dict[tuple[Axis, ...], dict[Value, int]] = {}
+    computed: dict[tuple[Axis, ...], dict[Value, int]] = {}
     result = list(passes)
     for number, pass_ in enumerate(passes):
         if not pass_.axes:
             continue
-        known = kept.setdefault(pass_.axes, {})
+        known = computed.setdefault(pass_.axes, {})
         for value in _costly_again(pass_, known, free):
             first = known[value]
             if value not in result[first].saved:

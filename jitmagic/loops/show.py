@@ -54,8 +54,8 @@ _INDENT = "    "
 
 def show(program: LoopProgram) -> str:
     """Return the text of the whole program."""
-    given = ", ".join(f"{n}: {_type(program.buffers[n])}" for n in program.inputs)
-    lines = [f"def {program.name}({given}):"]
+    parameters = ", ".join(f"{n}: {_type(program.buffers[n])}" for n in program.inputs)
+    lines = [f"def {program.name}({parameters}):"]
     for name in program.constants:
         lines.append(f"{_INDENT}{name} = constant({_type(program.buffers[name])})")
     for step in program.steps:

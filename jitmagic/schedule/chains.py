@@ -77,7 +77,7 @@ def _refusal(
     if len(links) > 1 or any(not group.members >> reader & 1 for reader in readers):
         return "its result has other readers"
     if any(graph.storage[node.buffer] in graph.mutated for node in before.shape.loads):
-        return "what it reads is overwritten later"
+        return "its operands are overwritten later"
     last = _products(group)[0]
     if load.index != (AxisVar(last.m), AxisVar(last.k)):
         return "its rows are not the next product's rows"
@@ -87,7 +87,7 @@ def _refusal(
         return "its left operand has gaps between its elements"
     products = products_of(group.outer, store_values(joined))
     if not products:
-        return "what is between the products differs from row to row"
+        return "the operations between the products depend on the row"
     if not contiguous_stores(products[-1], joined, fusion.buffers):
         return "its result is not stored in float32, row by row"
     if len({node.buffer for node in (*before.shape.loads, *group.shape.loads)}) > MAX_BUFFERS:
@@ -108,5 +108,5 @@ def _uneven(fusion: Fusion, rows: Axis, products: list[Product]) -> str | None:
     panels = -(-count // lanes)
     rounds = -(-panels // threads)
     if rounds * threads * 4 > panels * 5:
-        return f"{rows.extent} rows are shared out unevenly over {threads} threads"
+        return f"{rows.extent} rows do not divide evenly over {threads} threads"
     return None

@@ -17,8 +17,8 @@ from .rebuild import free_axes
 
 __all__ = ["has_checks", "lost_check"]
 
-_PARTLY_READ = "an index that raises is checked where it is read, and not all of it is"
-_UNREAD_INDEX = "its value does not depend on the index that it is read at, which may raise"
+_PARTLY_READ = "an index that may raise would be checked only for the elements that are read"
+_UNREAD_INDEX = "it is read at an index that may raise, on which its value does not depend"
 
 
 def lost_check(

@@ -41,7 +41,7 @@ from .rebuild import Rebuilder, expr_axes, free_axes, fresh_axis, value_axes
 
 __all__ = ["Alignment", "Shape", "align", "inline_load", "mixed_radix", "overwrites_reads", "solve"]
 
-_TWO_PLACES = "it is read at two different places at once"
+_TWO_PLACES = "it is read at two different points at once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ def _share(
             tuple(axis for axis in outer if axis in used), bindings, split, consumer_inner=rest
         )
     if not used >= set(outer):
-        return "it is smaller than the consumer, which would compute it again and again"
+        return "it is smaller than the consumer, which would recompute it"
     extra = tuple(axis for axis in rows if axis not in outer)
     if extra and not consumer.rigid:
         return "its axes are not axes of the consumer"

@@ -133,12 +133,12 @@ def _separate(program: LoopProgram, pooled: set[str], owner: Mapping[str, str]) 
     """
     if program.device.type not in _QUICK:
         return set()
-    kept = {owner[n] for n in (*program.outputs, *program.inputs, *program.constants) if n}
+    external = {owner[n] for n in (*program.outputs, *program.inputs, *program.constants) if n}
     made = set(pooled)
     for step in program.steps:
         if isinstance(step, Extern):
             made.update(name for name in step.results if name is not None)
-    here = {name for name in made - kept if program.buffers[name].device == program.device}
+    here = {name for name in made - external if program.buffers[name].device == program.device}
     return {name for name in here if storage_bytes(program.buffers[name]) >= _LARGE}
 
 
@@ -149,8 +149,8 @@ def poolable(program: LoopProgram, owner: Mapping[str, str]) -> set[str]:
     leaving = {owner[name] for name in (*program.outputs, *program.inputs) if name is not None}
     made: set[str] = set()
     for step in program.steps:
-        given = isinstance(step, Extern) and out_overload(step, program.buffers) is not None
-        if given or isinstance(step, Nest):
+        writes_out = isinstance(step, Extern) and out_overload(step, program.buffers) is not None
+        if writes_out or isinstance(step, Nest):
             made.update(name for name in writes_of(step) if program.buffers[name].role == "temp")
     device = program.device
     made = {name for name in made if program.buffers[name].device == device}

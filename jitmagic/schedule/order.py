@@ -54,18 +54,18 @@ def drop_dead_stores(fusion: Fusion) -> None:
         if not group.is_nest:
             continue
         own = {load.buffer for load in group.shape.loads}
-        kept = []
+        live = []
         for store in group.stores:
             root = graph.storage[store.buffer]
             elsewhere = readers.get(store.buffer, 0) - (store.buffer in own)
             if elsewhere or root in graph.escaping or root in graph.mutated:
-                kept.append(store)
-        if not kept:
+                live.append(store)
+        if not live:
             del alive[key]
             for name in own:
                 readers[name] -= 1
-        elif len(kept) < len(group.stores):
-            group.rewrite(group.outer, kept)
+        elif len(live) < len(group.stores):
+            group.rewrite(group.outer, live)
             for name in own.difference(load.buffer for load in group.shape.loads):
                 readers[name] -= 1
 

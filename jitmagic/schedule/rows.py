@@ -48,8 +48,8 @@ class Rows:
     def is_fixed(self, name: str) -> bool:
         """Return whether the memory of a buffer holds the same values at all reads."""
         owner = self.owner[name]
-        given = owner in (*self.program.inputs, *self.program.constants)
-        return self._writers(owner) == (0 if given else 1)
+        is_external = owner in (*self.program.inputs, *self.program.constants)
+        return self._writers(owner) == (0 if is_external else 1)
 
     def element_of_owner(self, name: str, point: tuple[Expr, ...]) -> tuple[str, tuple[Expr, ...]]:
         """Return the buffer and index of the element at `point`."""

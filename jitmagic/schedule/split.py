@@ -130,12 +130,12 @@ class _Splitter:
         if not wide:
             return None
         first = wide[0]  # operands come before their users
-        behind = set(wide)
+        pending = set(wide)
         group = [
             node
             for node in wide
             if node.axes == first.axes
-            and not any(part in behind for part in walk((node.value,)))
+            and not any(part in pending for part in walk((node.value,)))
             and self._axis(node) == self._axis(first)
         ]
         axis = self._axis(first)

@@ -61,7 +61,7 @@ def test_rows_have_to_keep_all_threads_busy(rows, threads, joined):
     inputs = sizes(rows, 256, 256, 128)
     result = schedule(lowered(layers, *inputs), target, Options())
     assert len(nests(result)) == (1 if joined else 2)
-    uneven = f"{rows} rows are shared out unevenly over {threads} threads"
+    uneven = f"{rows} rows do not divide evenly over {threads} threads"
     assert (uneven in refusals(layers, inputs, target)) is not joined
 
 
@@ -89,7 +89,7 @@ def test_intermediate_results_with_other_readers_are_not_chained():
     inputs = sizes(20, 20, 20, 20)
     assert "its result is needed in memory" in refusals(kept, inputs)
     assert "its result has other readers" in refusals(twice, inputs)
-    assert "what is between the products differs from row to row" in refusals(by_row, inputs)
+    assert "the operations between the products depend on the row" in refusals(by_row, inputs)
 
 
 def test_memory_that_is_overwritten_later_is_not_read_late():
@@ -98,4 +98,4 @@ def test_memory_that_is_overwritten_later_is_not_read_late():
         y = torch.mm(h, w2)
         return aten.copy_(w1, w1 + 1.0), y
 
-    assert "what it reads is overwritten later" in refusals(step, sizes(20, 20, 20, 20))
+    assert "its operands are overwritten later" in refusals(step, sizes(20, 20, 20, 20))

@@ -134,8 +134,8 @@ def _where_masked(
         raise Decline("the values differ between the masked elements")
 
     def value(point: Point) -> Value:
-        given = builder.load(values, (*point[:start], Integer(0), *point[stop:]))
-        return where(builder.load(mask, point[start:stop]), given, builder.load(x, point))
+        uniform = builder.load(values, (*point[:start], Integer(0), *point[stop:]))
+        return where(builder.load(mask, point[start:stop]), uniform, builder.load(x, point))
 
     return builder.pointwise(out, value)
 
