@@ -1,4 +1,4 @@
-"""Config records that override the heuristics of a renderer, as plain data.
+"""Defines config records, which override the heuristics of a renderer, as plain data.
 
 A renderer takes one Config per kernel; a Config at its defaults leaves every choice to the
 heuristics. `candidates` of a renderer lists the few that are worth measuring for one nest;
@@ -16,9 +16,9 @@ __all__ = ["CppConfig", "TritonConfig"]
 
 @dataclass(frozen=True, slots=True)
 class CppConfig(Config):
-    """Overrides for a C++ kernel. `threads`: "one", "all", or "auto" (by the amount of work);
-    `registers`: vectors per step of a lane loop (independent accumulators of a reduction), 0: by
-    the loop body.
+    """Overrides the heuristics for a C++ kernel. `threads`: "one", "all", or "auto" (by the amount
+    of work); `registers`: vectors per step of a lane loop (independent accumulators of a
+    reduction), 0: by the loop body.
     """
 
     threads: str = "auto"
@@ -27,8 +27,8 @@ class CppConfig(Config):
 
 @dataclass(frozen=True, slots=True)
 class TritonConfig(Config):
-    """Overrides for a Triton kernel; 0 leaves the choice to the heuristics. `points`: elements per
-    program of a pointwise nest; `side`: of a transposing tile; `rows`: rows per program of a
+    """Overrides the heuristics for a Triton kernel; 0 leaves the choice to them. `points`: elements
+    per program of a pointwise nest; `side`: of a transposing tile; `rows`: rows per program of a
     reduction; `step`: elements per step of a looped reduction, which then never holds a longer
     extent whole; `stages`: loads in flight in such a loop.
     """

@@ -47,7 +47,7 @@ SHORT = 512
 
 @dataclass(frozen=True, slots=True)
 class TripCountTest:
-    """A kernel variable whose type gives an axis's trip count: 1, or `most`, or unknown."""
+    """Names a kernel variable whose type gives an axis's trip count: 1, or `most`, or unknown."""
 
     name: str
     most: int
@@ -55,8 +55,8 @@ class TripCountTest:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One loop from `start` to `stop`, with at most `extent` points, `width` of them per step.
-    `trip_test`: the trip-count test of the whole axis, if there is one.
+    """Describes one loop from `start` to `stop`, with at most `extent` points, `width` of them per
+    step. `trip_test`: the trip-count test of the whole axis, if there is one.
     """
 
     axis: Axis
@@ -78,8 +78,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class BlockLevel:
-    """Blocks of `size` points of the span at `depth` (0: one step of the enclosing span is a block;
-    text: computed at run time). `even`: the blocks cover the span exactly.
+    """Cuts a sum into blocks of `size` points of the span at `depth` (0: one step of the enclosing
+    span is a block; text: computed at run time). `even`: the blocks cover the span exactly.
     """
 
     depth: int

@@ -22,10 +22,10 @@ POSITIONAL = ("argmax", "argmin")
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """Text for one reduction; `width` 1 is a scalar accumulator. `total`: a jm::Total adds the
-    blocks of a long float sum. `single`: a run-time test for a sum of one block, which makes it a
-    jm::Blocks. `wide`: the sum of a whole float32 tensor, whose blocks and lanes are added in
-    float64.
+    """Writes the text of one reduction; `width` 1 is a scalar accumulator. `total`: a jm::Total
+    adds the blocks of a long float sum. `single`: a run-time test for a sum of one block, which
+    makes it a jm::Blocks. `wide`: the sum of a whole float32 tensor, whose blocks and lanes are
+    added in float64.
     """
 
     node: Reduction

@@ -65,7 +65,9 @@ LONGEST = 90  # characters of an expression that needs no name
 
 @dataclass(slots=True)
 class CppText:
-    """An expression, the depth of the scope in which it is valid, and whether it is a vector."""
+    """Holds an expression, the depth of the scope in which it is valid, and whether it is a
+    vector.
+    """
 
     code: str
     depth: int
@@ -75,7 +77,7 @@ class CppText:
 
 @dataclass(slots=True)
 class CppScope:
-    """One open block: the axes known inside it, its lines, its values."""
+    """Represents one open block: the axes known inside it, its lines, its values."""
 
     bound: frozenset[Axis]
     header: str = ""
@@ -86,7 +88,7 @@ class CppScope:
 
 
 class CppBody:
-    """The statements of one kernel; cpp_kernel.py opens the loops, this writes their bodies."""
+    """Writes the statements of one kernel, in the loops that cpp_kernel.py opens."""
 
     def __init__(
         self, one: Structure, names: Mapping[str, str], buffers: Mapping[str, Buffer]

@@ -28,7 +28,7 @@ _Starts = Mapping[str, tuple[int, ...]]  # buffer -> the least index of each dim
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """The kernels of a program. `nests`: one per kernel; `kernels`: nest name -> kernel name;
+    """Maps nests to shared kernels. `nests`: one per kernel; `kernels`: nest name -> kernel name;
     `starts`: nest name -> offset in elements of each argument, absent if all are 0.
     """
 

@@ -32,8 +32,8 @@ LIGHT = 12  # cost of a body that has registers to spare for a wider step
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """The chosen lanes. `outer` set: all passes run inside its lanes. Otherwise passes[k] is the
-    (axis, lanes) of the k-th pass. `is_one_step`: one step covers a dynamic outer axis.
+    """Holds the chosen lanes. `outer` set: all passes run inside its lanes. Otherwise passes[k] is
+    the (axis, lanes) of the k-th pass. `is_one_step`: one step covers a dynamic outer axis.
     """
 
     outer: Axis | None

@@ -46,7 +46,9 @@ __all__ = ["NumbaBody"]
 
 @dataclass(slots=True)
 class _Scope:
-    """One open block: the axes known inside it, its lines, its values and checked indexes."""
+    """Represents one open block: the axes known inside it, its lines, its values and checked
+    indexes.
+    """
 
     bound: frozenset[Axis]
     header: str = ""
@@ -56,7 +58,7 @@ class _Scope:
 
 
 class NumbaBody:
-    """The statements of one kernel."""
+    """Writes the statements of one kernel."""
 
     def __init__(
         self, kernel: Structure, names: Mapping[str, str], buffers: Mapping[str, Buffer]

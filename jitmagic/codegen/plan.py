@@ -57,27 +57,27 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SizeVector:
-    """A constant for dynamic sizes: an int64 tensor with the symbols' values, for a kernel."""
+    """Stands for the int64 tensor with the symbols' values that a kernel takes."""
 
     symbols: tuple[Symbol, ...]
 
 
 class PlanStep:
-    """Base of the steps."""
+    """Is the base of the steps."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A reference to a slot inside Call arguments."""
+    """Refers to a slot inside Call arguments."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class NumberSlot(Slot):
-    """A reference to the number in a 0-dim float64 CPU tensor, read when the Call runs."""
+    """Refers to the number in a 0-dim float64 CPU tensor, read when the Call runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,8 @@ class Launch(PlanStep):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The layout that later steps expect of an ATen result; meta kernels can be wrong about it.
+    """Gives the layout that later steps expect of an ATen result; meta kernels can be wrong about
+    it.
 
     `required`: a kernel or a view reads it, so another shape or dtype is an error.
     """
@@ -179,7 +180,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class LaunchGrid:
-    """The launch of a GPU kernel: blocks (x, y, z) and warps per block."""
+    """Describes the launch of a GPU kernel: blocks (x, y, z) and warps per block."""
 
     grid: tuple[Dimension, int, int]
     num_warps: int = 4
@@ -188,7 +189,7 @@ class LaunchGrid:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One translation unit and the kernels that it defines."""
+    """Holds one translation unit and names the kernels that it defines."""
 
     text: str
     symbols: tuple[str, ...]
@@ -196,12 +197,11 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
-    """Generated source text and its kernels.
+    """Holds generated source text and describes its kernels.
 
-    language "cpp":    one translation unit; each symbol is `extern "C" int NAME(void* const* args)`
-    language "numba":  a Python module; each symbol is a callback of that same C signature, see
-    numba.py language "triton": a Python module; each symbol is an @triton.jit function taking
-    pointers
+      language "cpp":    one translation unit; a symbol is `extern "C" int NAME(void* const* args)`
+      language "numba":  a Python module; a symbol is a callback of that same C signature
+      language "triton": a Python module; a symbol is an @triton.jit function taking pointers
 
     `symbols` maps a kernel's name to its argument buffers' dtypes in order. For triton: `grids`;
     `by_value`: positions of arguments that are CPU scalars or sizes, not pointers; `multiples`:
@@ -220,7 +220,7 @@ class KernelSource:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Overrides of a renderer's heuristics for one kernel; config.py has the subclasses. `label`
+    """Overrides a renderer's heuristics for one kernel; config.py has the subclasses. `label`
     identifies a config within its class.
     """
 
@@ -237,8 +237,8 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """The variants of one kernel: `sources[n]` holds it alone, written by `configs[n]`; the first
-    is the default. Its last `written` arguments are written, the others only read.
+    """Holds the variants of one kernel: `sources[n]` holds it alone, written by `configs[n]`; the
+    first is the default. Its last `written` arguments are written, the others only read.
     """
 
     kernel: str

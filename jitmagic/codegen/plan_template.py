@@ -23,7 +23,7 @@ __all__ = ["PlanTemplate"]
 
 @dataclass(frozen=True, slots=True)
 class PlanTemplate:
-    """A plan with symbolic sizes; `symbols` gives the order of the values."""
+    """Holds a plan with symbolic sizes; `symbols` gives the order of the values."""
 
     sized: Plan
     symbols: tuple[Symbol, ...]

@@ -72,7 +72,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One loop over `axes`; `saved` are the values to save in scratch rows for later passes."""
+    """Describes one loop over `axes`; `saved` are the values to save in scratch rows for later
+    passes.
+    """
 
     axes: tuple[Axis, ...]
     reductions: tuple[Reduction, ...] = ()
@@ -87,8 +89,8 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """The loops of one kernel. `arguments`: the nest's buffers, written ones last; `free`: every
-    value's axes.
+    """Describes the loops of one kernel. `arguments`: the nest's buffers, written ones last;
+    `free`: every value's axes.
     """
 
     name: str

@@ -309,7 +309,7 @@ class _Kernel(TritonValues):
 
 
 class ProgramCounts:
-    """The number of programs per point of some blocks, as text: a product of block counts."""
+    """Counts the programs per point of some blocks, as text: a product of block counts."""
 
     def __init__(self) -> None:
         self._known = 1

@@ -44,8 +44,8 @@ LEAST = 128  # least elements of a block over a dynamic extent, which may grow
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of `size` neighbouring points (a power of two) of the row-major space of `axes`.
-    `fits`: a dynamic extent is assumed to be no larger.
+    """Covers `size` neighbouring points (a power of two) of the row-major space of `axes`. `fits`:
+    a dynamic extent is assumed to be no larger.
     """
 
     name: str
@@ -72,8 +72,8 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The blocks of one program. `inner`: the block of each set of inner axes, looped over unless
-    its count is 1.
+    """Lists the blocks of one program. `inner`: the block of each set of inner axes, looped over
+    unless its count is 1.
     """
 
     outer: tuple[Block, ...]

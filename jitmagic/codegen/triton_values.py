@@ -60,7 +60,7 @@ _TAKES_TENSOR_DTYPE = frozenset(  # ops in which a plain number takes the tensor
 
 @dataclass(slots=True)
 class TritonText:
-    """An expression and the depth of the scope in which it is valid."""
+    """Holds an expression and the depth of the scope in which it is valid."""
 
     code: str
     depth: int
@@ -69,7 +69,7 @@ class TritonText:
 
 @dataclass(slots=True)
 class TritonScope:
-    """One open block of lines, with the axes, values and masks defined in it."""
+    """Represents one open block of lines, with the axes, values and masks defined in it."""
 
     header: str = ""
     lines: list[str] = field(default_factory=list)

@@ -52,12 +52,14 @@ ValueAt = Callable[[Point], Value]
 
 
 class Decline(Exception):
-    """Raised by a lowering: the node falls back to ATen, for the reason given."""
+    """Signals from a lowering that the node falls back to ATen, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """The results that a node must define: a name, and the spec of each result (None: unused)."""
+    """Describes the results that a node must define: a name, and the spec of each result (None:
+    unused).
+    """
 
     name: str
     specs: tuple[TensorSpec | None, ...]
@@ -85,7 +87,7 @@ def _run_time_indexes(point: Sequence[Expr]) -> set[Expr]:
 
 
 class Builder:
-    """A LoopProgram under construction."""
+    """Constructs a LoopProgram step by step."""
 
     def __init__(
         self,

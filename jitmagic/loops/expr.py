@@ -1,4 +1,4 @@
-"""Index arithmetic: the integer expressions that address buffers.
+"""Defines index arithmetic, the integer expressions that address buffers.
 
 The arithmetic is that of symbols/expr.py; its leaves here are axes (0 <= axis < extent) and indexes
 computed at run time (ir.py). Stages after lowering import both from here. With symbolic extents and

@@ -67,7 +67,7 @@ def run(
 
 
 class _Memory:
-    """The buffers as tensors."""
+    """Holds the buffers as tensors."""
 
     def __init__(self, program: LoopProgram, wide: bool, sizes: dict[Expr, int]) -> None:
         self.program = program
@@ -189,7 +189,7 @@ def _values_in(expr: Expr) -> list[Value]:
 
 
 class _Grid:
-    """A broadcast grid with one dimension per axis."""
+    """Represents a broadcast grid with one dimension per axis."""
 
     def __init__(self, axes: Sequence[Axis], device: torch.device, sizes: dict[Expr, int]) -> None:
         self.dimension = {axis: d for d, axis in enumerate(axes)}

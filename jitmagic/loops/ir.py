@@ -104,8 +104,8 @@ REDUCTIONS = frozenset({"sum", "prod", "max", "min", "argmax", "argmin", "any", 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A memory buffer. Strides are in elements; role is input, output, temp, constant, or shape:
-    never written, because its readers use its shape alone.
+    """Describes a memory buffer. Strides are in elements; role is input, output, temp, constant, or
+    shape: never written, because its readers use its shape alone.
     """
 
     name: str
@@ -118,8 +118,8 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A loop axis: 0 <= name < extent. Names are unique within a program; equal axes may be bound
-    again.
+    """Represents a loop axis: 0 <= name < extent. Names are unique within a program; equal axes may
+    be bound again.
     """
 
     name: str
@@ -145,7 +145,9 @@ class AxisVar(Leaf):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValueIndex(Leaf):
-    """A run-time index; negative ones count from the end, out-of-range ones raise as in eager."""
+    """Represents a run-time index; negative ones count from the end, out-of-range ones raise as in
+    eager.
+    """
 
     value: Value
     extent: int
@@ -160,7 +162,7 @@ class ValueIndex(Leaf):
 
 
 class Value(metaclass=Interned):
-    """Base of the scalar-valued nodes. All have `.dtype`."""
+    """Is the base of the scalar-valued nodes. All have `.dtype`."""
 
     dtype: torch.dtype
 
@@ -204,7 +206,9 @@ class IndexValue(Value):
 
 @dataclass(frozen=True, eq=False)
 class Compute(Value):
-    """An op from COMPUTE_OPS; arguments already have the dtype it computes in (bool for logic)."""
+    """Applies an op from COMPUTE_OPS; arguments already have the dtype it computes in (bool for
+    logic).
+    """
 
     op: str
     args: tuple[Value, ...]
@@ -219,7 +223,7 @@ class Cast(Value):
 
 @dataclass(frozen=True, eq=False)
 class Reduction(Value):
-    """Combine `value` over all points of `axes`; argmax/argmin give the row-major position."""
+    """Combines `value` over all points of `axes`; argmax/argmin give the row-major position."""
 
     op: str
     axes: tuple[Axis, ...]
@@ -229,7 +233,9 @@ class Reduction(Value):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """buffer[index] = value for every point of the outer axes and of `inner`; 'add': atomic +=."""
+    """Performs buffer[index] = value for every point of the outer axes and of `inner`; 'add':
+    atomic +=.
+    """
 
     buffer: str
     inner: tuple[Axis, ...]
@@ -239,7 +245,7 @@ class Store:
 
 
 class Step:
-    """Base of the program's steps."""
+    """Is the base of the program's steps."""
 
     __slots__ = ()
 
@@ -254,20 +260,19 @@ class Nest(Step):
 
 @dataclass(frozen=True, slots=True)
 class BufferRef:
-    """A reference to a buffer inside Extern arguments."""
+    """Refers to a buffer inside Extern arguments."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class NumberRef(BufferRef):
-    """A reference to the number that a 0-dim float64 buffer holds when the step runs."""
+    """Refers to the number that a 0-dim float64 buffer holds when the step runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extern(Step):
-    """One call results = op(*args, **kwargs) of an ATen overload; results name buffers (None:
-    unused).
+    """Calls results = op(*args, **kwargs), an ATen overload; results name buffers (None: unused).
 
     `writes`: input buffers that the op mutates in place. Args hold constants, BufferRef, lists of
     them, and NumberRef.
@@ -284,8 +289,8 @@ class Extern(Step):
 
 @dataclass(frozen=True, slots=True)
 class Alias(Step):
-    """A view: `name` (its Buffer has shape and stride) starts `offset` elements into `base`'s
-    memory.
+    """Defines a view: `name` (its Buffer has shape and stride) starts `offset` elements into
+    `base`'s memory.
     """
 
     name: str
@@ -301,7 +306,9 @@ def kernel_device(devices: Iterable[torch.device]) -> torch.device:
 
 @dataclass(frozen=True, slots=True)
 class LoopProgram:
-    """A whole graph as loops; inputs/outputs name buffers in call order, outputs may repeat."""
+    """Represents a whole graph as loops; inputs/outputs name buffers in call order, outputs may
+    repeat.
+    """
 
     name: str
     buffers: Mapping[str, Buffer]

@@ -49,7 +49,7 @@ ZERO = Integer(0)
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """A view of `buffer` by `index`: one expression per buffer dimension, over the formal axes."""
+    """Views `buffer` through `index`: one expression per buffer dimension, over the formal axes."""
 
     buffer: str
     shape: tuple[int, ...]
@@ -90,8 +90,8 @@ def formal_point(shape: tuple[int, ...]) -> Point:
 
 @dataclass(frozen=True, slots=True)
 class NumberView:
-    """A number that is known only at run time, in a 0-dim float64 tensor. It promotes like a Python
-    float.
+    """Represents a number that is known only at run time, in a 0-dim float64 tensor. It promotes
+    like a Python float.
     """
 
     view: TensorView

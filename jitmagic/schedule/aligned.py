@@ -135,7 +135,7 @@ def _enlarged(buffer: Buffer, shape: tuple[int, int], name: str) -> Buffer:
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The sizes of a product, before and after padding."""
+    """Holds the sizes of a product, before and after padding."""
 
     m: int
     n: int

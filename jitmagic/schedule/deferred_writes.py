@@ -20,7 +20,7 @@ __all__ = ["Commits", "commits"]
 
 
 class Commits:
-    """The write constraints of a program. `inputs`: storages of inputs that are written in a
+    """Holds the write constraints of a program. `inputs`: storages of inputs that are written in a
     program that may raise, or empty; `raising`: the steps that such a write waits for.
     """
 

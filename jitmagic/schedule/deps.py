@@ -45,8 +45,8 @@ _GENERATOR = "<random generator>"  # a pseudo storage that every random draw wri
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The dependencies. `before[i]`: the steps that step i waits for. `readers`: buffer name ->
-    steps that read it.
+    """Holds the dependencies. `before[i]`: the steps that step i waits for. `readers`: buffer name
+    -> steps that read it.
     """
 
     before: tuple[frozenset[int], ...]

@@ -48,7 +48,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class _Images:
-    """The positions of an ATen op's images, and of a convolution's weights."""
+    """Lists the positions of an ATen op's images, and of a convolution's weights."""
 
     args: tuple[int, ...]
     results: tuple[int, ...]

@@ -46,7 +46,7 @@ _TWO_PLACES = "it is read at two different points at once"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The facts about a group that alignment needs."""
+    """Holds the facts about a group that alignment needs."""
 
     outer: tuple[Axis, ...]
     stores: tuple[Store, ...]
@@ -57,8 +57,8 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """The shared outer axes, the expressions for each side's outer axes, and the inner axes that
-    each side gains.
+    """Holds the shared outer axes, the expressions for each side's outer axes, and the inner axes
+    that each side gains.
     """
 
     outer: tuple[Axis, ...]

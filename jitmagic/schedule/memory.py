@@ -37,7 +37,7 @@ _LARGE = 1 << 20  # that allocator has separate pools for small and for large bl
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The memory plan; see schedule.result.Schedule for the fields."""
+    """Holds the memory plan; see schedule.result.Schedule for the fields."""
 
     pool: Mapping[str, int]
     pool_bytes: int
@@ -47,7 +47,9 @@ class MemoryPlan:
 
 @dataclass(slots=True)
 class _FreeList:
-    """Gaps (offset, size) in a pool that grows at its end; first fit, neighbours merged."""
+    """Tracks the gaps (offset, size) in a pool that grows at its end; first fit, neighbours
+    merged.
+    """
 
     end: int = 0
     gaps: list[tuple[int, int]] = field(default_factory=list)

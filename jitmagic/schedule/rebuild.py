@@ -43,7 +43,7 @@ def fresh_axis(like: Axis, extent: int) -> Axis:
 
 
 class Rebuilder:
-    """One substitution, applied to any number of values (results are cached)."""
+    """Applies one substitution to any number of values (results are cached)."""
 
     def __init__(
         self,

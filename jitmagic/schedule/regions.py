@@ -21,7 +21,9 @@ __all__ = ["plan_regions"]
 
 @dataclass(slots=True)
 class _Region:
-    """One region. `holds`: the bytes of its temporaries, `room` the most of them in this call."""
+    """Describes one region. `holds`: the bytes of its temporaries, `room` the most of them in this
+    call.
+    """
 
     holds: dict[Expr, Dimension]
     room: int

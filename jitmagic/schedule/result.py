@@ -16,7 +16,7 @@ __all__ = ["Decision", "Schedule"]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One fusion that was considered, the decision and its reason."""
+    """Records one fusion that was considered, the decision and its reason."""
 
     producer: str
     consumer: str
@@ -30,10 +30,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A fused program and its memory plan. `pool` maps temporaries to byte offsets in one workspace
-    of `pool_bytes`; a temporary that is not in it is allocated separately, or reuses the memory of
-    the dying buffer in `reused`. `last_use` maps every buffer to the step after which it is
-    dead.
+    """Holds a fused program and its memory plan. `pool` maps temporaries to byte offsets in one
+    workspace of `pool_bytes`; a temporary that is not in it is allocated separately, or reuses the
+    memory of the dying buffer in `reused`. `last_use` maps every buffer to the step after which it
+    is dead.
     """
 
     program: LoopProgram

@@ -19,8 +19,8 @@ __all__ = ["Rows"]
 
 @dataclass(slots=True)
 class Rows:
-    """The layouts of shared memory. `buffers` and `start` (a buffer's offset in elements into the
-    shared memory) are updated by `lengthen`.
+    """Tracks the layouts of shared memory. `buffers` and `start` (a buffer's offset in elements
+    into the shared memory) are updated by `lengthen`.
     """
 
     program: LoopProgram

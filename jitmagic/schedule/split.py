@@ -69,7 +69,9 @@ def split_reductions(program: LoopProgram, target: Target) -> LoopProgram:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """One split axis: `axis` = piece * length + offset; `ragged`: the last piece is shorter."""
+    """Describes one split axis: `axis` = piece * length + offset; `ragged`: the last piece is
+    shorter.
+    """
 
     axis: Axis
     piece: Axis
@@ -359,7 +361,7 @@ def _length(extent: Dimension, pieces: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """The part of a reduction inside one piece."""
+    """Builds the part of a reduction inside one piece."""
 
     node: Reduction
     cut: _Cut

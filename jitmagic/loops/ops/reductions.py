@@ -28,7 +28,7 @@ Dims = int | Sequence[int] | None
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """A tensor being reduced over some dimensions, and the map from result points to its points."""
+    """Reduces a tensor over some dimensions and maps result points to its points."""
 
     builder: Builder
     x: TensorView
