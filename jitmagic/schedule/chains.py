@@ -101,12 +101,14 @@ def _uneven(fusion: Fusion, rows: Axis, products: list[Product]) -> str | None:
     # share the columns.
     lanes, threads = fusion.target.lanes, fusion.target.threads
     count = hint_of(rows.extent)
+    # For fewer rows gemm.h uses dot products, up to 3 times as fast as its tiles.
     if count * 2 < lanes:
         return f"{rows.extent} rows do not fill a register of {lanes}"
     if sum(extent_product((p.m, p.n, p.k)) for p in products) <= ONE_THREAD:
         return None
     panels = -(-count // lanes)
     rounds = -(-panels // threads)
+    # More than a fifth of the threads' time would be idle.
     if rounds * threads * 4 > panels * 5:
         return f"{rows.extent} rows do not divide evenly over {threads} threads"
     return None

@@ -165,6 +165,7 @@ def analyse(program: LoopProgram) -> Graph:
         before.append(frozenset(waits - {number}))
         reads.append(roots)
         writes.append(targets)
+    # An input counts as written before the program, so a single write changes it.
     fixed = {storage[name] for name in (*program.inputs, *program.constants)}
     mutated = {r for r, who in writers.items() if len(who) > 1 or r in fixed}
     changing = {

@@ -22,6 +22,7 @@ from .deps import reads_of, writes_of
 __all__ = ["out_overload", "without_unread_values"]
 
 aten = torch.ops.aten
+# Other overloads with `out=` may resize the tensor, or compute into a temporary and copy.
 _OUT = {
     aten.mm.default: aten.mm.out,
     aten.addmm.default: aten.addmm.out,

@@ -76,6 +76,7 @@ def with_images_channels_last(
     if program.device.type not in _DEVICES:
         return program
     free = _free_to_choose(program, saved)
+    # A nest that reads images in both orders would read one of them across memory.
     free -= _accessed_together(_read_in_groups(program), program)
     for step in program.steps:
         if _is_weighted(step) and not _is_convolution(step, program, fast):

@@ -341,6 +341,7 @@ def overwrites_reads(
 ) -> bool:
     """Return whether the nest would overwrite an element that another of its points still reads."""
     written = {storage[s.buffer]: s for s in stores if storage[s.buffer] in fixed}
+    # Two stores into one storage may overlap, whatever their indexes.
     if len(written) < sum(storage[s.buffer] in fixed for s in stores):
         return True
     for load in loads:

@@ -115,6 +115,7 @@ def _name(group: Group) -> str:
 
 def operations_in(origins: Sequence[str]) -> list[str]:
     """Return the operations of a kernel, from the names of its ATen nodes: `add`, `relu`."""
+    # torch.fx appends the overload and a number to node names.
     plain = [re.sub(r"(_default|_tensor|_scalar)?(_\d+)?$", "", origin) for origin in origins]
     return list(dict.fromkeys(re.sub(r"\W", "_", word) for word in plain if word))
 

@@ -34,6 +34,7 @@ from ..loops.ir import Cast, Compute, IndexValue, Load, Reduction, Store, Value,
 
 __all__ = ["Rebuilder", "expr_axes", "free_axes", "fresh_axis", "value_axes"]
 
+# Unique in the process: axes of different programs never meet, and tile.py renames them all.
 _FRESH = count()
 
 

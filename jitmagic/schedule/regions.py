@@ -50,6 +50,7 @@ class _Regions:
         if large:
             chosen = min(large, key=lambda n: self.regions[n].room)
         elif free:
+            # Growing the largest free region adds the least to the pool.
             chosen = max(free, key=lambda n: self.regions[n].room)
         else:
             chosen = len(self.regions)

@@ -76,6 +76,7 @@ def _distinct_cost(value: Value) -> int:
     total = op_cost(value)
     parts = [part for part in value.operands if part in _DISTINCT]
     if parts:
+        # Starting from the largest operand leaves the fewest nodes to sum up.
         longest = max(parts, key=lambda part: len(part.below))
         total += _DISTINCT[longest]
         nodes = set(nodes).difference(longest.below, (longest,))

@@ -150,6 +150,7 @@ class _Splitter:
         """Return the axis to split: the first if order matters, else the longest (the first of
         equals).
         """
+        # The pieces of an argmax keep the order of positions only along the outermost axis.
         if node.op.startswith("arg"):
             return node.axes[0]
         return max(node.axes, key=lambda axis: hint_of(axis.extent))
@@ -228,6 +229,7 @@ class _Splitter:
 
     def _needed_widely(self, nest: Nest, nodes: list[Reduction]) -> bool:
         """Return whether the results are read again at every point of another wide loop."""
+        # An inner loop would repeat the combination at each of its points.
         if any(store.inner for store in nest.stores):
             return True
         done = set(nodes)

@@ -109,6 +109,7 @@ def _in_memory_order(
     outer: Sequence[Axis], stores: Sequence[Store], buffers: Mapping[str, Buffer]
 ) -> list[Axis]:
     """Order the outer axes by falling stride in the biggest store; stable for equal strides."""
+    # The biggest store causes most of the memory traffic.
     biggest = max(stores, key=lambda store: prod(map(hint_of, buffers[store.buffer].shape)))
     stride = buffers[biggest.buffer].stride
     steps = _steps(position(biggest.index, stride), stride)
