@@ -409,6 +409,7 @@ def test_the_map_of_the_code_names_what_exists() -> None:
     paths = set(re.findall(r"`([\w.]+/[\w./]*)`", text))
     assert len(paths) > 30
     assert not [p for p in sorted(paths) if not ((ROOT / p).exists() or (PACKAGE / p).exists())]
+    assert len(text.splitlines()) <= 120 and max(map(len, text.splitlines())) <= 120  # one page
 
 
 def test_long_files_are_still_long() -> None:
