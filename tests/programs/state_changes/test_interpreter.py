@@ -69,11 +69,16 @@ def test_a_builtin_that_is_replaced_for_some_calls(program, name, monkeypatch, c
 @pytest.mark.parametrize("name", REPLACED)
 @pytest.mark.parametrize("program", [lengths, rounds])
 def test_tagged_while_a_builtin_is_replaced_it_stays_plain_python(program, name, monkeypatch):
-    x, text = torch.ones(2), f"builtins.{name} was replaced"
-    with pytest.warns(FallbackWarning, match=text), monkeypatch.context() as patch:
-        patch.setattr(builtins, name, REPLACED[name])
-        tagged = jitmagic.jit(program)
-        got, want = tagged(x), program(x)
+    x = torch.ones(2)
+
+    def tagged_and_called():
+        with monkeypatch.context() as patch:
+            patch.setattr(builtins, name, REPLACED[name])
+            tagged = jitmagic.jit(program)
+            return tagged, tagged(x), program(x)
+
+    with pytest.warns(FallbackWarning, match=f"builtins.{name} was replaced"):
+        tagged, got, want = tagged_and_called()
     assert torch.equal(got, want)
     assert torch.equal(tagged(x), program(x))
 
