@@ -215,10 +215,13 @@ class BackwardFacts:
 
     def book_for(self, guard: Guard) -> GuardBook:
         """Return the guard book for a fact that the backward relies on."""
-        if isinstance(guard, _OF_CALL):
+        sources = KINDS[type(guard)].sources(guard)
+        roots = [_root(source) for source in sources]
+        # A range is of the call's sizes and numbers, or of the length of an object that is held.
+        if isinstance(guard, _OF_CALL) and not any(isinstance(root, Held) for root in roots):
             return self._frame.book
-        for source in KINDS[type(guard)].sources(guard):
-            if not isinstance(_root(source), _ROOTS):
+        for source, root in zip(sources, roots, strict=True):
+            if not isinstance(root, _ROOTS):
                 raise self.refused(f"it reads {describe(source)}")
         return self.known.book
 
