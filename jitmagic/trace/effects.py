@@ -137,7 +137,7 @@ class EffectLog:
     def draws(self, builder: Builder) -> tuple[Draw, ...]:
         return tuple(Draw(builder(generator), perform) for generator, perform in self._draws)
 
-    def tells_more_than_gradients(self) -> bool:
+    def does_more_than_gradients(self) -> bool:
         """Return whether anything but gradients was written, or anything called but draws and
         caches.
         """
@@ -250,7 +250,7 @@ class ExitBuilder:
         finally:
             self._active.discard(id(value))
 
-    def tells(self, value: Value) -> bool:
+    def hands_out(self, value: Value) -> bool:
         return id(value) in self._recipes
 
     def constant(self, value: object) -> Recipe:
@@ -363,10 +363,10 @@ def _that_meet(changed: list[TableStore], known: dict[int, tuple[Source, TableSt
         written |= store.tokens(written=True)
     holders: dict[object, set[int]] = {}
     for key, (_, store) in known.items():
-        for token in store.tokens() & written if not store.is_whole else written:
+        for token in store.tokens() & written if not store.depends_on_all_keys else written:
             holders.setdefault(token, set()).add(key)
     met = {key for group in holders.values() if len(group) > 1 for key in group}
-    return met | set(known) if any(store.is_whole for store in changed) else met
+    return met | set(known) if any(store.depends_on_all_keys for store in changed) else met
 
 
 def _dictionaries(

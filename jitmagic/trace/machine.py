@@ -173,7 +173,7 @@ class Machine:
         self._generators: list[GeneratorValue] = []
         self.owners, self.literals = dict[int, Value](), dict[int, Value]()  # by id
         self._hooks: list[Callable[[Builder], None]] = []
-        self.later: BackwardFacts | None = None  # of what runs later and is being followed
+        self.backward_facts: BackwardFacts | None = None  # of a user backward, while it is traced
         self._steps = 0
         self._step_mark = 0  # how many guards there were when the root's instruction began
         self.instructions = 0
@@ -244,7 +244,7 @@ class Machine:
             for hook in self._hooks:
                 hook(builder)
             for generator in self._generators:
-                generator.leave()
+                generator.check_droppable()
             draws = self.effects.draws(builder)
             effects = builder.effects()
             check_histories(self.notes)
@@ -392,7 +392,8 @@ class Machine:
 
     def guard(self, *guards: Guard) -> None:
         for guard in guards:
-            book = self.known.book if self.later is None else self.later.book_for(guard)
+            facts = self.backward_facts
+            book = self.known.book if facts is None else facts.book_for(guard)
             book.add(guard, self.where)
 
     def relies_on(self, guard: Guard) -> bool:
@@ -405,7 +406,8 @@ class Machine:
         return tuple(user_lines(self.frames or [self.root]))
 
     def wrap(self, obj: object, source: Source, make: Wrapper = wrap_object) -> Value:
-        if self.later is not None and (shared := self.later.shared(obj, source)) is not None:
+        facts = self.backward_facts
+        if facts is not None and (shared := facts.shared(obj, source)) is not None:
             return shared
         kind = type(obj)
         if kind in ATOMS:  # by value: whether two equal ints are one object must not be guarded
@@ -425,7 +427,7 @@ class Machine:
             self.known.found.append((value, source))
         return value
 
-    def keep_apart(self, value: Value) -> None:
+    def guard_distinct_key(self, value: Value) -> None:
         if value.source is not None:
             self.known.keys[id(value)] = value
 

@@ -10,7 +10,7 @@ from typing import Any
 from ...bytecode.instruction import Instruction
 from ..state import Frame
 from ..values.containers.mappings import DictValue
-from ..values.objects.class_statements import NamesNow
+from ..values.objects.class_statements import ClassBodyNames
 from .locals import NO_NAME, cell_contents, global_named, name_of, unbound
 from .registry import opcode
 
@@ -55,12 +55,12 @@ def setup_annotations(machine: Any, frame: Frame, instruction: Instruction) -> N
 @opcode("LOAD_LOCALS", since=(3, 12))
 def load_locals(machine: Any, frame: Frame, instruction: Instruction) -> None:
     """The names as they are now: enough for the lookup that follows, and refused by others."""
-    frame.push(NamesNow(dict(frame.names)))
+    frame.push(ClassBodyNames(dict(frame.names)))
 
 
 @opcode("LOAD_FROM_DICT_OR_DEREF", since=(3, 12))
 def load_from_dict_or_deref(machine: Any, frame: Frame, instruction: Instruction) -> None:
     names = frame.pop(machine)
-    assert isinstance(names, NamesNow)
+    assert isinstance(names, ClassBodyNames)
     known = names.table.get(name_of(instruction))
     frame.push(cell_contents(machine, frame, instruction) if known is None else known)

@@ -1,38 +1,40 @@
-"""The Value protocol: what the machine computes with, and how the torch side plugs in.
+"""Defines the Value protocol, the abstract domain of the tracer, and how other modules extend it.
 
-A Value stands for one Python object of the traced program. It has a `source` when the object
-existed before the call, none when the traced code made it. Values are compared by identity: one
-live object is one Value (`Machine.wrap` keeps a memo by id), so mutating the machine's model of a
-list is seen by everyone who holds it. No Value method changes a live object.
+A Value stands for one Python object of the traced program. It has a `source` if the object existed
+before the call, and None if the traced code created it. `Machine.wrap` keeps one Value per live
+object, by id, so all holders of a list see a mutation of its model. No Value method changes a live
+object.
 
-Conventions of every method below
-  * `machine` comes first: it takes guards, breaks, effects, and runs inlined Python functions.
-  * Reading a fact about a sourced object installs the guard there and then: `machine.guard(...)`.
-  * What cannot be followed raises `GraphBreak(reason)` (breaks.py); what the traced program would
-    raise itself is `raise machine.error(KeyError, key)`. Both are safe at any point.
-  * Arguments, items of containers, locals may be `Lazy`: an object not looked at yet, hence
-    without guards. Call `value.realize(machine)` before any `isinstance`; it is `self` for all
-    others. `Frame.pop()` and `@handles` realize for you; `items` of containers, and kwargs deeper
-    down, do not.
+Conventions
+  * The first parameter is the machine. It takes guards, effects and graph breaks, and it runs
+    inlined Python functions.
+  * A method that reads a fact about a sourced object installs the guard at once:
+    `machine.guard(...)`.
+  * Code that cannot be traced raises `GraphBreak(reason)` (breaks.py). An exception of the traced
+    program itself is raised with `raise machine.error(KeyError, key)`. Both are safe at any point.
+  * Arguments, container items and locals may be `Lazy`: objects not yet inspected, hence without
+    guards. Call `value.realize(machine)` before any `isinstance`; other values return themselves.
+    `Frame.pop()` and `@handles` realize their values; items of containers and nested kwargs are
+    not realized.
 
-How other modules plug in (each module is named once in trace/inventory.py, which imports it)
-  * `wrap.wraps(type, ..., subclasses=False)`  decorates `(machine, obj, source) -> Value`: how live
-    objects of these types become values. Exact type first, then the MRO among those with
-    subclasses=True.
-  * `wrap.intercepts(type, ...)`               decorates `(machine, obj, source) -> Value | None`,
-    asked before `wraps` for objects of exactly these types (FunctionType, BuiltinFunctionType,
-    type, ...), which keeps torch functions written in Python from being inlined. None: not mine.
-  * `builtins.registry.handles(callable, ...)` decorates `(machine, args, kwargs) -> Value`: how a
-    call of exactly that live callable is followed; everything else in C is an `UnknownCFunction`
-    break.
-  * `machine.constant(obj)`                    the Value of a Python constant the trace made
-    (torch.Size, dtype and device included).
-  * context managers override `Value.enter`, see there.
-  * `machine.at_exit(hook)`: `hook(builder)` runs once when the exit is described; it may call
-    `builder.effect(...)`, e.g. to bring the thread's grad mode to what the trace has at a break.
-  * `machine.graph`: the GraphBuilder of `jitmagic/graph/builder.py` that calls go to, made anew by
-    each attempt; `machine.notes`: what the tracer knows of it (graph_notes.py). Who follows a
-    function into a graph of its own changes the notes for that time, and the graph with them.
+Extension points (trace/inventory.py imports each module that uses them)
+  * `wrap.wraps(type, ..., subclasses=False)` decorates `(machine, obj, source) -> Value`, which
+    wraps live objects of these types. The exact type is looked up first, then its MRO among the
+    types registered with subclasses=True.
+  * `wrap.intercepts(type, ...)` decorates `(machine, obj, source) -> Value | None`, which runs
+    before `wraps` for objects of exactly these types. It keeps torch functions that are written in
+    Python from being inlined. None passes the object on.
+  * `builtins.registry.handles(callable, ...)` decorates `(machine, args, kwargs) -> Value`, which
+    traces a call of exactly that callable. Calls of other C functions break with
+    `UnknownCFunction`.
+  * `machine.constant(obj)` returns the Value of a constant that the trace creates, such as an int,
+    a torch.Size, a dtype or a device.
+  * Context managers override `Value.enter`.
+  * `machine.at_exit(hook)` runs `hook(builder)` once when an exit is described. It may call
+    `builder.effect(...)`, e.g. to set the thread's grad mode at a graph break.
+  * `machine.graph` is the GraphBuilder (graph/builder.py) of the current attempt, and
+    `machine.notes` the tracer's data about it (graph_notes.py). Code that traces a function into a
+    subgraph replaces the notes, and the graph with them, for that time.
 """
 
 from __future__ import annotations
@@ -65,46 +67,46 @@ __all__ = [
 
 
 class Builder(Protocol):
-    """Describes an exit: values to recipes (one recipe object per value), effects in order."""
+    """Describes an exit: turns values into recipes (one object per value) and orders effects."""
 
     def __call__(self, value: Value) -> Recipe:
-        """The recipe of a value, made once."""
+        """Return the recipe of a value, always the same object for one value."""
 
-    def tells(self, value: Value) -> bool:
-        """Whether the exit hands the value on, by itself or within another."""
+    def hands_out(self, value: Value) -> bool:
+        """Return whether the value is live at the exit, by itself or within another value."""
 
     def constant(self, value: object) -> Recipe:
-        """A Constant recipe."""
+        """Return a Constant recipe."""
 
     def invoke(self, callee: object, args: tuple[Recipe, ...], **kwargs: Recipe) -> Recipe:
-        """`callee(*args, **kwargs)` where `callee` is an object of the process."""
+        """Return the recipe `callee(*args, **kwargs)` for a live callee."""
 
     def call(self, callee: Recipe, *args: Recipe) -> Recipe:
-        """`callee(*args)` where `callee` is made by a recipe."""
+        """Return the recipe `callee(*args)` for a callee that a recipe builds."""
 
     def set_attr(
         self, target: Value, name: str, value: Value, setter: object | None = None
     ) -> Effect:
-        """The effect that sets an attribute, past any `__setattr__` of the class, or by this
-        one."""
+        """Return the effect that sets an attribute with `setter`, by default
+        `object.__setattr__`."""
 
     def set_state(self, iterator: Recipe, index: int) -> None:
         """Advance a rebuilt list, tuple or range iterator, after all other effects."""
 
     def output(self, value: Value, node: Any) -> FromGraph:
-        """`node` of the graph becomes an output, once; the recipe that reads it."""
+        """Make `node` an output of the graph, once, and return the recipe that reads it."""
 
     def effect(self, effect: Effect) -> None:
         """Append an effect."""
 
 
 class Effects(Protocol):
-    """The log of side effects (effects.py): the order of the program, contents as of the exit."""
+    """The log of side effects (effects.py), in program order, with contents as of the exit."""
 
-    mutated: dict[int, Value]  # values with a source that were changed, by id
-    changes: int  # how often anything was written or called
-    gradients: int  # how many of them stored the `.grad` of a tensor
-    readings: list[Value]  # of clocks, done behind the graph, in this order
+    mutated: dict[int, Value]  # mutated values with a source, by id
+    changes: int  # number of writes and calls
+    gradients: int  # those among them that stored the `.grad` of a tensor
+    readings: list[Value]  # clock readings, which run after the graph in this order
 
     def set_attr(
         self, target: Value, name: str, value: Value, setter: object | None = None
@@ -112,116 +114,118 @@ class Effects(Protocol):
     def del_attr(self, target: Value, name: str) -> None: ...
     def set_global(self, namespace: Value, name: str, value: Value | None) -> None: ...
     def contents(self, container: Any) -> None:
-        """A container that existed before has new contents: `container.replace(builder)` says
-        which."""
+        """Record new contents of a live container; `container.replace(builder)` has the effect."""
 
     def perform(
         self, callee: Value, args: Sequence[Value] = (), kwargs: Mapping[str, Value] | None = None
     ) -> None:
-        """A call made for its effect alone."""
+        """Record a call that is made for its side effect alone."""
 
     def call_cache(self, cached: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
-        """A call of a functools.lru_cache, which counts and keeps; its result is known."""
+        """Record a call of a functools.lru_cache, whose result is known but which counts hits."""
 
-    def tells_more_than_gradients(self) -> bool:
-        """Return whether more than gradients was written, or than draws and caches called."""
+    def does_more_than_gradients(self) -> bool:
+        """Return whether the trace wrote anything but gradients, or called anything but random
+        generators and caches."""
 
     def writes_more_than_gradients(self) -> bool:
         """Return whether anything but gradients was written."""
 
     @property
     def count(self) -> int:
-        """How many effects there are so far."""
+        """The number of effects so far."""
 
     def draw(self, generator: Value, perform: Callable[[Any], object], name: str) -> Drawn:
-        """`perform(generator)`, done before the graph runs: it gives random numbers and does
-        nothing else. What it gave is read at the source."""
+        """Record `perform(generator)`, which only draws random numbers, to run before the graph.
+
+        Returns the source of the numbers.
+        """
 
     @property
     def drawn(self) -> int:
-        """How many draws there are so far."""
+        """The number of draws so far."""
 
     def take_back_calls(self, count: int) -> bool:
         """Forget the effects after the first `count`, if all of them are calls."""
 
 
 class Machine(Protocol):
-    """What a value may ask of the machine (trace/machine.py)."""
+    """The interface of the interpreter (trace/machine.py) that values use."""
 
     options: Options
     snapshot: FrameSnapshot  # the root frame's live arguments
-    notes: GraphNotes  # of the graph that calls go to
-    symbols: Symbols  # numbers that vary, and what the trace takes for granted of them
-    aliased_dicts: AliasedDicts  # dictionaries that are the attributes of something as well
-    owners: dict[int, Any]  # whose attributes a TableStore holds, by its id; no cycle of values
-    entry_state: StateFacts  # what the entry is guarded with
-    frames: list[Any]  # the Python frames being followed, the root first
-    known: Any  # the Knowledge of objects that are looked at
-    later: Any  # the BackwardFacts of what runs later, while that is followed
-    autocast: (
-        AutocastDetails | None
-    )  # what the traced code has made of it (trace/builtins/pytorch/autocast.py)
+    notes: GraphNotes  # of the current graph
+    symbols: Symbols  # symbolic numbers, and the assumptions of the trace about them
+    aliased_dicts: AliasedDicts  # dictionaries that are also the `__dict__` of an object
+    owners: dict[
+        int, Any
+    ]  # TableStore id to the object whose attributes it holds, which avoids a reference cycle
+    entry_state: StateFacts  # global state that guards the entry
+    frames: list[Any]  # the Python frames being traced, the root first
+    known: Any  # the Knowledge of live objects, one Value each
+    backward_facts: Any  # the BackwardFacts of a user backward while it is traced, else None
+    autocast: AutocastDetails | None  # set by traced code (trace/builtins/pytorch/autocast.py)
 
     @property
     def graph(self) -> GraphBuilder:
-        """The graph that calls go to."""
+        """The graph that records calls."""
 
     @property
     def effects(self) -> Effects:
-        """Where changes of objects that existed before are noted."""
+        """The log of changes to objects that existed before the call."""
 
     def guard(self, *guards: Guard) -> None:
-        """Rely on facts; the machine adds the user's line and drops duplicates."""
+        """Install guards; the machine adds the user's line and drops duplicates."""
 
     def where(self) -> UserLine:
         """The user's line being interpreted."""
 
     def lines(self) -> tuple[UserLine, ...]:
-        """The same and the lines it was inlined from, innermost first; torch's own code is left
-        out."""
+        """The line being interpreted and its callers', innermost first, without torch's code."""
 
     def wrap(self, obj: object, source: Source, make: Callable[..., Value] = ...) -> Value:
-        """The Value of a live object, guarded by its type; of one that was not reached before, what
-        `make` gives."""
+        """Return the Value of a live object, guarded by its type; `make` creates a new one."""
 
     def lazy(self, obj: object, source: Source, *, certain: bool = True) -> Value:
-        """A live object not looked at yet. certain=False: the guards so far do not imply that
-        the source can be read at all (an attribute, a global); passing it through then guards its
-        type."""
+        """Return a Lazy value of a live object.
+
+        certain=False: the guards so far do not imply that the source can be read (an attribute, a
+        global). Its type is then guarded even if it is only passed on.
+        """
 
     def constant(self, obj: object) -> Value:
-        """The Value of a Python constant made by the trace (no source)."""
+        """Return a sourceless Value of a Python constant."""
 
-    def keep_apart(self, value: Value) -> None:
-        """The value is a key by its identity: guard that no other such key is the same object."""
+    def guard_distinct_key(self, value: Value) -> None:
+        """Guard that a value used as a key by identity is a different object from other keys."""
 
     def catches(self) -> bool:
-        """Whether some `try` of the program is around what is being followed."""
+        """Return whether a `try` of the program encloses the current instruction."""
 
     def error(self, kind: type[BaseException], *args: object, exact: bool = False) -> ObservedError:
-        """To be raised: the traced program raises kind(*args). exact=False: the text may differ
-        from CPython's, so a program that looks at it breaks."""
+        """Return the exception to raise when the traced program raises `kind(*args)`.
+
+        exact=False: the text may differ from CPython's, so code that reads it breaks the graph.
+        """
 
     def inline(self, function: Value, args: Args, kwargs: Kwargs) -> Value:
         """Interpret a call of a Python function."""
 
     def globals_of(self, namespace: dict[str, object], make: Callable[[], Any]) -> Any:
-        """The one GlobalsValue of a namespace dictionary; `make` is asked the first time."""
+        """Return the one GlobalsValue of a namespace dictionary; `make` creates it."""
 
     def class_of(self, kind: type, source: Source | None) -> Any:
-        """The one ClassValue of a class whose identity is guarded already (TypeIs of an
-        instance)."""
+        """Return the one ClassValue of a class whose identity is guarded already."""
 
     def rely_on_autocast(self) -> AutocastDetails:
-        """Guard what the thread keeps of autocast besides what is on, as it is now."""
+        """Guard the thread's autocast dtypes and cache setting as they are now."""
 
     def at_exit(self, hook: Callable[[Builder], None]) -> None:
         """Have `hook` called when the exit is described."""
 
     @property
     def step(self) -> int:
-        """When a value is born: the instruction of the root frame to break at to keep it from
-        being."""
+        """The current instruction of the root frame; a break at it prevents a value's creation."""
 
 
 Args = Sequence["Value"]
@@ -234,95 +238,95 @@ class ObservedError(Exception):
     def __init__(self, error: Any) -> None:
         super().__init__()
         self.error = error
-        self.mark: int | None = None  # set by the machine: guards before the instruction
+        self.mark: int | None = None  # number of guards before the instruction, set by the machine
 
 
 class Unrestorable(Exception):
-    """A value alive at an exit cannot be described by a recipe; the break goes where it was
-    born."""
+    """A value that is live at an exit has no recipe; the break moves to its creation."""
 
     def __init__(self, what: str, born: int, reason: BreakReason | None = None) -> None:
         super().__init__(what)
         self.what = what
         self.born = born  # Machine.step when the value was made
-        self.reason = reason  # of the break there; None: that the value cannot be described
+        self.reason = reason  # of that break; None: the value has no recipe
 
 
 class Value:
-    """One Python object of the traced program. The defaults say: not followed (a graph break)."""
+    """One Python object of the traced program; the default of each method is a graph break."""
 
     __slots__ = ("source",)
-    varies: ClassVar[bool] = False  # a number of any value: which object it is nobody knows
+    varies: ClassVar[bool] = False  # a symbolic number, whose identity is unknown
     by_identity: ClassVar[bool] = False  # guarded by IdentityIs: functions, classes, modules
-    holds_data: ClassVar[bool] = False  # a tensor, or an array of numpy
-    opaque: ClassVar[bool] = False  # nothing is known of its contents, whatever its type
+    holds_data: ClassVar[bool] = False  # a tensor or a numpy array
+    opaque: ClassVar[bool] = False  # its contents are unknown
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
 
-    # -- what it is ------------------------------------------------------------------------------
+    # -- identity and type -----------------------------------------------------------------------
 
     def observe(self, machine: Machine) -> None:
-        """The program uses the object itself; guard what earlier uses did not need."""
+        """Guard the object itself, which earlier uses of its parts did not need."""
 
     def as_dictionary(self, machine: Machine) -> Any:
-        """The DictValue of its entries if it is a dictionary, else None."""
+        """Return the DictValue of its entries if it is a dictionary, else None."""
         return None
 
     @property
     def is_value_guarded(self) -> bool:
-        """Whether an exit should use `recipe` although there is a source (a constant guarded by
-        value)."""
+        """True if an exit uses `recipe` although there is a source: a value-guarded constant."""
         return False
 
     def realize(self, machine: Machine) -> Value:
-        """The value itself, looked at (see Lazy)."""
+        """Return the value itself, or the inspected one of a Lazy."""
         return self
 
     def python_type(self, machine: Machine) -> type:
-        """The exact type; guarded already when the value was realized."""
+        """Return the exact type, which is guarded since the value was realized."""
         raise GraphBreak(UnknownObject.of(what="the type", type=type(self).__name__))
 
     def is_constant(self, machine: Machine) -> bool:
-        """Whether `as_constant` works: an immutable Python constant (int, str, None, dtype, ...),
-        or a tuple, list, slice, ... of constants. Installs no value guard."""
+        """Return whether `as_constant` works; installs no value guard.
+
+        It does for an immutable constant (int, str, None, dtype) and for a tuple, list or slice of
+        constants.
+        """
         return False
 
     def as_constant(self, machine: Machine) -> Any:
-        """The Python constant it is (a fresh one where it is a container); installs ValueEquals."""
+        """Return the Python constant (a new object for a container); installs ValueEquals."""
         self.refuse(machine, "its value")
 
     def operand(self, machine: Machine) -> Value:
-        """What torch takes it for where it computes with it."""
+        """Return the value that torch computes with when this is an operand."""
         return self
 
     def as_index(self, machine: Machine) -> Value:
-        """What torch takes it for among the indexes of a tensor."""
+        """Return the value that torch uses when this is an index of a tensor."""
         return self
 
     def identity(self) -> object:
-        """The live object if there is one known by identity (function, class, module), else self.
+        """Return the live object if it is known by identity (function, class, module), else self.
 
         Two values are the same object exactly if their identities are the same object.
         """
         return self
 
     def guard_identity(self, machine: Machine) -> None:
-        """Guard that the source leads to this very object, where an answer depends on it."""
+        """Guard the object's identity, because a result depends on it."""
 
     def hash_key(self, machine: Machine) -> object:
-        """What stands for the value as the key of a dict or set in the machine's model."""
+        """Return the key for this value in the model of a dict or set."""
         self.refuse(machine, "hash()")
 
     # -- attributes ------------------------------------------------------------------------------
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        """`self.name`; raises `machine.error(AttributeError, ...)` where Python does."""
+        """Return `self.name`; raise `machine.error(AttributeError, ...)` where Python does."""
         self.refuse(machine, f"attribute {name!r}")
 
-    def behind(self, machine: Machine, start: type, name: str) -> Value | None:
-        """`super(start, self).name` where it is known without a path to the class; None: ask the
-        class."""
+    def super_attr(self, machine: Machine, start: type, name: str) -> Value | None:
+        """Return `super(start, self).name` if it is known without the class, else None."""
         return None
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
@@ -332,12 +336,15 @@ class Value:
         self.refuse(machine, f"deleting attribute {name!r}")
 
     def set_entry(self, machine: Machine, name: str, value: Value | None) -> None:
-        """`vars(self)[name] = value` (None: `del vars(self)[name]` of an entry that is there)."""
+        """Do `vars(self)[name] = value`, or delete the existing entry if `value` is None."""
         self.refuse(machine, "changing attributes through __dict__")
 
-    def stores(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
-        """The effect that writes (None: deletes) an entry of `self.__dict__` as an attribute, which
-        makes no dictionary; None: only the dictionary itself can be written to."""
+    def attribute_effect(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
+        """Return the effect that writes an entry of `self.__dict__` as an attribute.
+
+        `value` None deletes it. An attribute write does not materialise the dictionary. Returns
+        None if only the dictionary itself can be written to.
+        """
         return None
 
     # -- containers ------------------------------------------------------------------------------
@@ -346,7 +353,7 @@ class Value:
         self.refuse(machine, "indexing")
 
     def get_item_lazily(self, machine: Machine, key: Value) -> Value:
-        """`self[key]`, of a key that nothing has looked at yet, and need not be guarded."""
+        """Return `self[key]` for a key that may be Lazy and may stay unguarded."""
         return self.get_item(machine, key.realize(machine))
 
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
@@ -356,26 +363,26 @@ class Value:
         self.refuse(machine, "item deletion")
 
     def contains(self, machine: Machine, item: Value) -> Value:
-        """`item in self` (bool constant, or a tensor result)."""
+        """Return `item in self`, a bool constant or a tensor."""
         self.refuse(machine, "`in`")
 
     def length(self, machine: Machine) -> int:
         self.refuse(machine, "len()")
 
-    def place(self, machine: Machine) -> tuple[int, Source] | None:
-        """Of an int that varies and is given as it is: its value in this call, where it is read."""
+    def as_sourced_int(self, machine: Machine) -> tuple[int, Source] | None:
+        """Return (value in this call, source) of a symbolic int that is read from a source."""
         return None
 
-    def counted(self, machine: Machine) -> Value:
-        """`len(self)`: of a live container a number that may vary."""
+    def length_value(self, machine: Machine) -> Value:
+        """Return `len(self)`, a number that may vary for a live container."""
         return machine.constant(self.length(machine))
 
     def iterate(self, machine: Machine) -> Value:
-        """`iter(self)`."""
+        """Return `iter(self)`."""
         self.refuse(machine, "iteration")
 
     def next(self, machine: Machine) -> Value | None:
-        """The next item of an iterator; None: it is exhausted."""
+        """Return the next item of an iterator, or None if it is exhausted."""
         self.refuse(machine, "next()")
 
     # -- operators -------------------------------------------------------------------------------
@@ -383,77 +390,77 @@ class Value:
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        """`self op other` ("+", "@", ...), or `other op self` if reflected; None:
-        NotImplemented."""
+        """Return `self op other`, or `other op self` if reflected; None for NotImplemented."""
         return None
 
     def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
-        """`self op= other` (op is "+", not "+="); None: there is no in-place form, use `binary`."""
+        """Return `self op= other` (op is "+", not "+="); None if there is no in-place form."""
         return None
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        """`self op other` for == != < <= > >=; None: NotImplemented. `op` is swapped by the caller
-        when `reflected`, so that `self op other` is always what is asked."""
+        """Return `self op other` for == != < <= > >=; None for NotImplemented.
+
+        If `reflected`, the caller has swapped `op`.
+        """
         return None
 
     def unary(self, machine: Machine, op: str) -> Value:
-        """`-x`, `+x`, `~x` (`not` goes through `truth`)."""
+        """Return `-x`, `+x` or `~x`; `not` uses `truth`."""
         self.refuse(machine, f"unary {op}")
 
     def truth(self, machine: Machine) -> bool:
-        """`bool(self)`; a tensor breaks with TensorBranch."""
+        """Return `bool(self)`; a tensor breaks with TensorBranch."""
         self.refuse(machine, "bool()")
 
     # -- calls and contexts ----------------------------------------------------------------------
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        """`self(*args, **kwargs)`."""
+        """Return `self(*args, **kwargs)`."""
         self.refuse(machine, "a call")
 
-    def written_as(self, machine: Machine) -> Value:
-        """What a replacement field of an f-string formats in its place."""
+    def format_operand(self, machine: Machine) -> Value:
+        """Return the value that an f-string formats for this one."""
         return self
 
     def call_method(self, machine: Machine, name: str, args: Args, kwargs: Kwargs) -> Value:
-        """`self.name(*args, **kwargs)` without making the bound method."""
+        """Return `self.name(*args, **kwargs)` without creating the bound method."""
         return self.get_attr(machine, name).realize(machine).call(machine, args, kwargs)
 
     def enter(self, machine: Machine) -> tuple[Value, Value]:
-        """`with self`: (what stays on the stack as the bound `__exit__`, the result of
-        `__enter__`).
+        """Enter `with self`; return (the bound `__exit__`, the result of `__enter__`).
 
-        The first is called with (type, value, traceback) or three Nones at the end of the block;
-        its recipe, asked at a graph break within the block, must give a callable that ends it
-        really.
+        At the end of the block `__exit__` is called with (type, value, traceback) or three Nones.
+        At a graph break within the block, its recipe must build a callable that ends the live
+        block.
         """
         self.refuse(machine, "with")
 
     # -- exits -----------------------------------------------------------------------------------
 
     def recipe(self, builder: Builder) -> Recipe:
-        """How to make the object at an exit. Only for values without a source; asked once per exit.
+        """Return how to build the object at an exit; called once per exit for sourceless values.
 
-        Raise `Unrestorable(what, born)` if it cannot be made: such a class keeps `machine.step` of
-        its birth. Values with a source are read from the frame again and are not asked."""
+        Raises `Unrestorable(what, born)` if it cannot be built; such a class saves `machine.step`
+        at creation. Values with a source are read from the frame again.
+        """
         raise NotImplementedError(type(self).__name__)
 
     def fill(self, builder: Builder) -> Iterable[Effect]:
-        """What a new object needs after it was made by its recipe."""
+        """Yield the effects that a new object needs after its recipe has built it."""
         return ()
 
     def empty_recipe(self) -> Recipe | None:
-        """For containers: the recipe of an empty one, to be filled by `replace`."""
+        """Return the recipe of an empty container, which `replace` fills; None for others."""
         return None
 
     def parts(self) -> Iterable[Value]:
-        """The values it holds (for reachability: which tensors and iterators an exit keeps
-        alive)."""
+        """Return the values it holds: an exit that uses it keeps their tensors alive."""
         return ()
 
     def is_changed(self, machine: Machine) -> bool:
-        """Whether the traced code has changed the object, which existed before."""
+        """Return whether the traced code has changed the live object."""
         return id(self) in machine.effects.mutated
 
     # -- helpers ---------------------------------------------------------------------------------
@@ -463,7 +470,7 @@ class Value:
         raise GraphBreak(UnsupportedOperation.of(what=what, types=self.describe()))
 
     def describe(self) -> str:
-        """A short name for messages."""
+        """Return a short name for messages."""
         return type(self).__name__.removesuffix("Value").lower()
 
     def __repr__(self) -> str:
@@ -471,10 +478,10 @@ class Value:
 
 
 class Lazy(Value):
-    """A live object that was only moved around so far: no guard. Any look at it realizes it.
+    """A live object that the trace has not inspected, and so has not guarded.
 
-    Moves (LOAD_FAST, STORE_FAST, building a tuple, passing an argument, returning) keep it as it
-    is.
+    Moves (LOAD_FAST, STORE_FAST, building a tuple, passing an argument, returning) keep it lazy;
+    any other use realizes it.
     """
 
     __slots__ = ("_real", "certain", "obj")
@@ -493,7 +500,7 @@ class Lazy(Value):
 
     @property
     def real(self) -> Value | None:
-        """The realized value, if anyone looked."""
+        """The realized value, or None."""
         return self._real
 
     def describe(self) -> str:

@@ -14,7 +14,7 @@ from ....graph.memory import storage_under
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.deques import DequeValue
-from ...values.containers.keys import is_users
+from ...values.containers.keys import is_user_code
 from ...values.containers.mappings import DefaultDictValue, DictValue
 from ...values.containers.namedtuples import NamedTupleValue
 from ...values.containers.sequences import ListValue, SliceValue, TupleValue
@@ -98,7 +98,7 @@ def _rebuilt(machine: Machine, value: Value, part: Part, memo: dict[Value, Value
         return _dictionary(machine, value, part, memo)
     if isinstance(value, SetValue) and value.is_constant(machine):
         values = operand_of_values(machine, value.store.values)  # deepcopy adds them one by one
-        copied_set = SetStore.made(machine, value.kind, values)
+        copied_set = SetStore.of_call(machine, value.kind, values)
         if not value.store.is_ordered:
             copied_set.forget_order()
         return SetValue(copied_set)
@@ -112,7 +112,7 @@ def _rebuilt(machine: Machine, value: Value, part: Part, memo: dict[Value, Value
 def _is_unhooked(machine: Machine, member: EnumValue) -> bool:
     """Whether nothing of the user's has a say in how the member is copied."""
     hooks = [guarded_attribute(machine, type(member.value), name) for name in _HOOKS[:4]]
-    return not any(map(is_users, hooks))
+    return not any(map(is_user_code, hooks))
 
 
 def _tuple(machine: Machine, value: TupleValue, part: Part) -> Value | None:

@@ -8,7 +8,7 @@ from ....guards.guard import IdentityIs
 from ....guards.source import TypeOf
 from ...breaks import GraphBreak, StatefulCall, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, ObservedError, Value
-from ...values.containers.keys import is_fixed_token
+from ...values.containers.keys import has_stable_hash
 from ...values.containers.sequences import TupleValue
 from ...values.objects.callables import BuiltinMethodValue, BuiltinValue
 from ...values.objects.class_facts import (
@@ -35,7 +35,7 @@ _CALLABLE = (
 
 @handles(len)
 def _len(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return args[0].counted(machine)
+    return args[0].length_value(machine)
 
 
 @handles(type)
@@ -154,7 +154,7 @@ def _id(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _hash(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """The hash of what cannot be another object in the next call."""
     token = args[0].hash_key(machine)
-    if not is_fixed_token(token):
+    if not has_stable_hash(token):
         raise GraphBreak(UnsupportedArguments.of(name="hash", what=args[0].describe()))
     return machine.constant(hash(token))
 

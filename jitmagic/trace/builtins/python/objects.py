@@ -38,7 +38,7 @@ def _type_call(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     cls = args[0]
     if not isinstance(cls, ClassValue) or handler_of(cls.live) is not None:
         raise GraphBreak(UnknownCFunction.of(name="type.__call__"))
-    return cls.made(machine, args[1:], kwargs)
+    return cls.instantiate(machine, args[1:], kwargs)
 
 
 @handles(object)

@@ -50,7 +50,7 @@ def _frozenset(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _made(machine: Machine, kind: type, args: Args) -> Value:
     if not args or (kind is set and not isinstance(args[0], SetValue | DictValue)):
         return SetValue.of(machine, unpack(machine, args[0]) if args else ())
-    return SetValue(SetStore.made(machine, kind, operand_of(machine, args[0])))
+    return SetValue(SetStore.of_call(machine, kind, operand_of(machine, args[0])))
 
 
 @method(set, "add")
@@ -98,7 +98,7 @@ def _contains(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Val
 
 @method(set, "copy", "__copy__")
 def _copy(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return SetValue(SetStore.made(machine, set.copy, _as_set(owner).store.operand()))
+    return SetValue(SetStore.of_call(machine, set.copy, _as_set(owner).store.operand()))
 
 
 @method(frozenset, "copy", "__copy__")
@@ -113,7 +113,7 @@ def _register_algebra(name: str) -> None:
         target = _as_set(owner)
         operands = [operand_of(machine, one) for one in args]
         make = getattr(target.kind, name)
-        return SetValue(SetStore.made(machine, make, target.store.operand(), *operands))
+        return SetValue(SetStore.of_call(machine, make, target.store.operand(), *operands))
 
     method(set, name)(combine)
     method(frozenset, name)(combine)

@@ -58,7 +58,7 @@ def formatted(machine: Machine, value: Value, conversion: str, spec: Value | Non
     """A replacement field of an f-string."""
     if conversion:
         value = text_of(machine, value, conversion)
-    value = value.written_as(machine)
+    value = value.format_operand(machine)
     if value.is_constant(machine):
         return fold(machine, format, value, *([] if spec is None else [spec]))
     if isinstance(value, InstanceValue | EnumValue):

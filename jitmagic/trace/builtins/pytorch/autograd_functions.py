@@ -234,7 +234,9 @@ class _Call:
         self, call: FunctionCall, made: Sequence[Node | None]
     ) -> tuple[tuple[Node, ...], tuple[Any, ...]]:
         """Give the call its backward. What that captures, and what is left on `ctx`."""
-        if self.machine.later is not None:  # within the backward of another, at the time of that
+        if (
+            self.machine.backward_facts is not None
+        ):  # within the backward of another, at the time of that
             call.backward, captured = self._region(made, self.cls)
             return captured, ()
         facts = BackwardFacts(self.machine, self.name)

@@ -25,7 +25,7 @@ from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.mappings import DictValue
 from ...values.containers.sequences import ListValue, TupleValue
 from ...values.numbers.dimensions import DimensionValue
-from ...values.objects.monkey_patches import beneath
+from ...values.objects.monkey_patches import unwrap_function
 from ...values.tensors.tensor import TensorValue
 from ..registry import handles
 
@@ -37,7 +37,7 @@ _STANDARD = {"context_fn": checkpoint.noop_context_fn, "debug": False, "use_reen
 _NO_MATTER = ("determinism_check", "early_stop")
 
 
-@handles(checkpoint.checkpoint, beneath(checkpoint.checkpoint))
+@handles(checkpoint.checkpoint, unwrap_function(checkpoint.checkpoint))
 def _checkpoint(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     own = {name: kwargs[name].realize(machine) for name in _STANDARD if name in kwargs}
     given = {name: value for name, value in kwargs.items() if name not in (*_STANDARD, *_NO_MATTER)}
@@ -48,7 +48,7 @@ def _checkpoint(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         raise _refused(f"{what} asks for what is done in backward alone")
     before, changes = list(machine.graph.graph.nodes), machine.effects.changes
     keeps_draws = bool(same_draws.as_constant(machine))
-    if machine.later is not None:
+    if machine.backward_facts is not None:
         result, region = args[0].realize(machine).call(machine, args[1:], given), Recomputed(None)
     else:
         result, region = _followed(machine, args, given, keeps_draws)

@@ -20,7 +20,7 @@ from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.mappings import DictValue
 from ...values.containers.sequences import ListValue, TupleValue
 from ...values.objects.functions import FunctionValue
-from ...values.objects.monkey_patches import beneath
+from ...values.objects.monkey_patches import unwrap_function
 from ...values.objects.operators import is_none, unpack
 from ...values.tensors.tensor import TensorValue
 from ..registry import handles
@@ -100,7 +100,7 @@ def _follow_fused(module: Any, name: str) -> None:
     """The kernel of `fused=True` as the operations it stands for. It computes in float32, where
     these round after each: for narrower numbers, and under a GradScaler's scale, it is called.
     """
-    fused = beneath(getattr(module, f"_fused_{name}")).__code__
+    fused = unwrap_function(getattr(module, f"_fused_{name}")).__code__
 
     @handles(fused)
     def handler(machine: Machine, args: Args, kwargs: Kwargs) -> Value:

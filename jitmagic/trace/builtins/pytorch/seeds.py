@@ -87,7 +87,7 @@ def _number(
     if len(given) != 1 or graph is not graph.root:
         raise broken
     number = given[0]
-    if isinstance(number, ScalarValue) and number.place(machine) is not None:
+    if isinstance(number, ScalarValue) and number.as_sourced_int(machine) is not None:
         if limits is not None:
             machine.symbols.require(number.expr, limits, name)
     elif number.varies or not number.is_constant(machine) or not _is_seed(number, machine, limits):

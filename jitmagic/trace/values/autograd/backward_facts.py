@@ -43,7 +43,7 @@ from ..base import Builder, Lazy, Machine, Unrestorable, Value
 from ..containers.mappings import DictValue
 from ..containers.sequences import ListValue, TupleValue
 from ..containers.sets import SetValue
-from ..modules.new_modules import MadeModuleValue
+from ..modules.new_modules import NewModuleValue
 from ..numbers.dimensions import DimensionValue
 from ..numbers.scalars import ScalarValue
 from ..objects.callables import BuiltinValue
@@ -281,7 +281,7 @@ class BackwardFacts:
     def _check_exit(self, builder: Builder) -> None:
         """Raise Unrestorable where an object that the frame made has changed since, or may."""
         for value, contents in self._own:
-            if _has_changed(value, contents) or builder.tells(value):
+            if _has_changed(value, contents) or builder.hands_out(value):
                 why = f"the forward leaves it a {value.describe()} that may change later"
                 reason = BackwardRefused.of(name=self._name, why=why)
                 raise Unrestorable("what a backward reads", self._born, reason)
@@ -297,7 +297,7 @@ class BackwardFacts:
 
 def _can_be_made(value: InstanceValue) -> bool:
     """Return whether the frame has made a plain object: a record of attributes and nothing else."""
-    is_plain = type(value) in (InstanceValue, MadeModuleValue) and value.source is None
+    is_plain = type(value) in (InstanceValue, NewModuleValue) and value.source is None
     return is_plain and attribute_of_class(value.cls.live, "__new__") is object.__new__
 
 
@@ -309,12 +309,12 @@ def forget_facts(notes: GraphNotes) -> None:
 
 @contextmanager
 def _looking(machine: Machine, known: Knowledge, later: BackwardFacts | None) -> Iterator[None]:
-    before = machine.known, machine.later
-    machine.known, machine.later = known, later
+    before = machine.known, machine.backward_facts
+    machine.known, machine.backward_facts = known, later
     try:
         yield
     finally:
-        machine.known, machine.later = before
+        machine.known, machine.backward_facts = before
 
 
 def check_read_state(machine: Machine) -> BackwardFacts | None:

@@ -1,8 +1,8 @@
-"""collections.deque.
+"""Models collections.deque.
 
-Comes in: a deque that the traced code makes, or a live one (guarded by type). Goes out: items, and
-deques made of a list. What it holds is in its store (list_store.py): a live one that only grows is
-not looked at, and what is added waits for the exit.
+Input: a deque that the traced code creates, or a live one, guarded by type. Output: items and new
+deques. The contents are in a ListStore: a live deque that only grows stays unread, and the items
+are added at the exit.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Deque = collections.deque
 
 
 class DequeValue(StoredItems):
-    """A deque, which keeps to `maxlen`."""
+    """A deque, with an optional `maxlen`."""
 
     __slots__ = ()
     kind = Deque
     assigning = "index"
 
     def like(self, items: list[Value]) -> DequeValue:
-        """A new deque of the same `maxlen`."""
+        """Create a deque with the same `maxlen`."""
         return DequeValue(ListStore(items, Deque, self.store.limit))
 
     def get_attr(self, machine: Machine, name: str) -> Value:
@@ -45,7 +45,7 @@ class DequeValue(StoredItems):
         return bind_builtin(machine, self, Deque, name)
 
     def walk(self, machine: Machine, *, backwards: bool = False) -> Iterator[Value]:
-        """The items in order; the deque must not change meanwhile, not even at the end."""
+        """Yield the items in order; raise RuntimeError if the deque changes, even at the end."""
         items, state = tuple(self.items), self.store.state
         for item in (*(reversed(items) if backwards else items), None):
             if self.store.state != state:
@@ -57,7 +57,7 @@ class DequeValue(StoredItems):
         return StepIterator(machine, type(iter(Deque())), self.walk(machine))
 
     def backwards(self, machine: Machine) -> Value:
-        """What `reversed` makes of it."""
+        """Return `reversed(self)`."""
         steps = self.walk(machine, backwards=True)
         return StepIterator(machine, type(reversed(Deque())), steps)
 

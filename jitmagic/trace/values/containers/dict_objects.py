@@ -1,9 +1,9 @@
-"""Instances of classes that inherit from dict or OrderedDict: attributes, and entries.
+"""Models instances of classes that inherit from dict or OrderedDict.
 
-Comes in: a live object (guarded by exact type, its keys as a dictionary's) or one the traced code
-makes. Goes out: what its methods, inlined, return; entries are read and written past any
-`__getitem__` of the class, as dict's own code does. Methods of OrderedDict that call back into a
-class which overrides how entries are reached are left to Python.
+Input: a live object, guarded by its exact type and its keys, or one that the traced code creates.
+Output: the results of its inlined methods. As in CPython, methods of dict access the entries
+directly and ignore an overridden `__getitem__`. Methods of OrderedDict call the overridden methods
+of a subclass, so they break the graph there.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ __all__ = ["DictObjectValue", "mapping_pairs"]
 
 _BASES = (dict, collections.OrderedDict)
 _C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType)
-# What OrderedDict's C code looks up on the class where that is not OrderedDict itself.
+# Methods that the C code of OrderedDict looks up on a subclass.
 _ACCESS = ("__contains__", "__delitem__", "__getitem__", "__iter__", "__missing__", "__setitem__",
            "keys")  # fmt: skip
 
 
 def _is_dict_class(kind: type) -> bool:
-    """Whether every base is a `class` statement, but for dict and OrderedDict."""
+    """Return whether class statements define every base but dict and OrderedDict."""
     if not issubclass(kind, dict) or not kind.__flags__ & HEAP_TYPE:
         return False
     return all(is_python_class(base) for base in kind.__mro__ if base not in (*_BASES, object))
 
 
 class _Entries(DictValue):
-    """The dictionary that an object is."""
+    """The entries of an object of a dict subclass, as a dictionary."""
 
     __slots__ = ("whole",)
 
@@ -58,8 +58,8 @@ class _Entries(DictValue):
         machine.effects.contents(self.whole)
 
     def missing(self, machine: Machine, key: Value) -> Value:
-        made = self.whole.special(machine, "__missing__", key)
-        return super().missing(machine, key) if made is None else made
+        found = self.whole.special(machine, "__missing__", key)
+        return super().missing(machine, key) if found is None else found
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder(self.whole)
@@ -68,12 +68,12 @@ class _Entries(DictValue):
         return None
 
     def entries(self, builder: Builder) -> BuildDict:
-        """The entries as a plain dictionary."""
+        """Return the recipe of the entries as a plain dictionary."""
         return BuildDict(*self.store.recipes(builder))
 
 
 class DictObjectValue(InstanceValue):
-    """One object; `held` is its model as a dictionary, made when somebody asks for an entry."""
+    """An instance of a dict subclass; `held` models its entries once one is accessed."""
 
     __slots__ = ("held",)
 
@@ -83,7 +83,7 @@ class DictObjectValue(InstanceValue):
         self.held = None if live is not None else _Entries(self, new)
 
     def contents(self, machine: Machine) -> DictValue:
-        """The dictionary; of a live object the keys are guarded."""
+        """Return the entries as a dictionary, whose keys are guarded for a live object."""
         if self.held is None:
             assert self.source is not None
             assert isinstance(self.live, dict)
@@ -96,14 +96,14 @@ class DictObjectValue(InstanceValue):
         return self.contents(machine)
 
     def accessible(self, machine: Machine, name: str) -> DictValue:
-        """The same for a method of OrderedDict that goes through the class's own methods."""
+        """Return the entries for a method of OrderedDict; break if the class overrides access."""
         kind = self.cls.live
         if issubclass(kind, collections.OrderedDict):
-            for one in _ACCESS:
-                known = attribute_of_class(collections.OrderedDict, one)
-                if attribute_of_class(kind, one) is not known:
-                    self.refuse(machine, f"OrderedDict.{name}() with a {one} of its own")
-                self.cls.find(machine, one)
+            for access in _ACCESS:
+                inherited = attribute_of_class(collections.OrderedDict, access)
+                if attribute_of_class(kind, access) is not inherited:
+                    self.refuse(machine, f"OrderedDict.{name}() with an overridden {access}")
+                self.cls.find(machine, access)
         return self.contents(machine)
 
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
@@ -121,7 +121,7 @@ class DictObjectValue(InstanceValue):
         return builder.invoke(_base_of(self.cls.live).__new__, (builder(self.cls),))
 
     def fill(self, builder: Builder) -> Iterable[Effect]:
-        """The entries and attributes of a new object."""
+        """Yield the effects that add the entries and attributes of a new object."""
         assert self.held is not None
         if self.held.pairs:
             arguments = builder(self), self.held.entries(builder)
@@ -129,9 +129,9 @@ class DictObjectValue(InstanceValue):
         yield from super().fill(builder)
 
     def replace(self, builder: Builder) -> tuple[Effect, ...]:
-        """The effects that bring the live object to these entries."""
+        """Return the effects that update the live object to these entries."""
         assert self.held is not None
-        return self.held.store.tell(builder, self)
+        return self.held.store.effects(builder, self)
 
     def parts(self) -> Iterable[Value]:
         return (*(() if self.held is None else self.held.parts()), *super().parts())
@@ -142,25 +142,27 @@ def _base_of(kind: type) -> type[dict[Any, Any]]:
 
 
 def add_entries(target: dict[Any, Any], new: dict[Any, Any]) -> None:
-    """Store entries past any `__setitem__` of the class."""
+    """Store entries with the base class's `__setitem__`, not an overriding one."""
     store = _base_of(type(target)).__setitem__
     for key, value in new.items():
         store(target, key, value)
 
 
 def mapping_pairs(machine: Machine, value: Value) -> Iterator[Pair] | None:
-    """What `dict(value)` and `f(**value)` take of a dictionary; None: it is none."""
+    """Return the pairs that `dict(value)` and `f(**value)` read; None if it is not a dictionary."""
     if isinstance(value, DictValue):
         return iter(list(value.pairs.values()))
     if not isinstance(value, DictObjectValue):
         return None
     own = attribute_of_class(value.cls.live, "__iter__") is not vars(dict)["__iter__"]
     value.cls.find(machine, "__iter__")
-    return _asked(machine, value) if own else iter(list(value.contents(machine).pairs.values()))
+    if own:
+        return _pairs_by_keys(machine, value)
+    return iter(list(value.contents(machine).pairs.values()))
 
 
-def _asked(machine: Machine, value: Value) -> Iterator[Pair]:
-    """Where a class has its own way to iterate, Python asks for its keys and items."""
+def _pairs_by_keys(machine: Machine, value: Value) -> Iterator[Pair]:
+    """Yield pairs by `keys()` and `__getitem__`, as CPython does if `__iter__` is overridden."""
     keys = value.call_method(machine, "keys", [], {})
     for key in unpack(machine, keys):
         yield key, value.get_item(machine, key.realize(machine))

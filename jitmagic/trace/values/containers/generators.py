@@ -1,8 +1,8 @@
-"""Generators made by the traced code: a suspended frame of the machine.
+"""Models generators that the traced code creates, as suspended frames of the machine.
 
-Comes in: a call of a generator function or a generator expression.  Goes out: its items, one at a
-time, each produced by running the frame to its next YIELD_VALUE. A generator alive at an exit
-cannot be rebuilt: the break goes before the call that made it.
+Input: a call of a generator function or a generator expression. Output: its items; each `next` runs
+the frame to its next YIELD_VALUE. A generator that is live at an exit cannot be rebuilt, so the
+break moves before the call that created it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from .iterators import IteratorValue
 
 __all__ = ["GeneratorMethodValue", "GeneratorValue"]
 
-Resume = Callable[
-    [Value], "Value | None"
-]  # send a value in; the next item, or None when it returned
+# Sends a value to the frame and returns the next item, or None when the frame has returned.
+Resume = Callable[[Value], "Value | None"]
 
 
 class GeneratorValue(IteratorValue):
-    """`resume` runs the frame; `result` is what it returned, once it did."""
+    """A generator; `resume` runs its frame, `result` is the return value once it has finished."""
 
     __slots__ = ("born", "finished", "must_close", "result", "resume", "running",
                  "started")  # fmt: skip
@@ -43,7 +42,7 @@ class GeneratorValue(IteratorValue):
         return self.send(machine, ConstantValue(None))
 
     def send(self, machine: Machine, value: Value) -> Value | None:
-        """Run to the next yield."""
+        """Run to the next yield and return the item, or None at the end."""
         if self.finished:
             return None
         if self.running:
@@ -61,8 +60,8 @@ class GeneratorValue(IteratorValue):
         self.finished = item is None
         return item
 
-    def leave(self) -> None:
-        """The trace ends: one suspended where closing it would run code cannot just be dropped."""
+    def check_droppable(self) -> None:
+        """Raise Unrestorable at an exit if dropping the generator would run user code."""
         if not self.finished and self.started and self.must_close():
             raise Unrestorable("a generator with code to run when it is closed", self.born)
 

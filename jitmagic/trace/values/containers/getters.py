@@ -1,7 +1,7 @@
-"""operator.itemgetter, attrgetter and methodcaller: functions made of names and keys.
+"""Models operator.itemgetter, attrgetter and methodcaller.
 
-Comes in: a live one, known by identity, whose parts are constants, or one the traced code makes.
-Goes out: a call is the access that it stands for.
+Input: a live getter, known by identity, whose keys and names are constants, or one that the traced
+code creates. Output: a call does the access.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _KINDS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 
 
 class GetterValue(Value):
-    """`kind(*given, **named)`."""
+    """A getter `kind(*args, **kwargs)`."""
 
-    __slots__ = ("given", "kind", "named")
+    __slots__ = ("args", "kind", "kwargs")
 
     def __init__(
         self,
         kind: Callable[..., Any],
-        given: Args,
-        named: Mapping[str, Value],
+        args: Args,
+        kwargs: Mapping[str, Value],
         source: Source | None = None,
     ) -> None:
         super().__init__(source)
         self.kind: Any = kind
-        self.given, self.named = tuple(given), dict(named)
+        self.args, self.kwargs = tuple(args), dict(kwargs)
 
     def python_type(self, machine: Machine) -> type:
         kind: type = self.kind
@@ -49,7 +49,7 @@ class GetterValue(Value):
         return True
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        """It has none of its own, as a `__name__` would be."""
+        """Raise AttributeError: a getter has no attributes of its own, such as `__name__`."""
         if attribute_of_class(self.kind, name) is not NOTHING:
             self.refuse(machine, f"attribute {name!r}")
         message = f"'operator.{self.kind.__name__}' object has no attribute '{name}'"
@@ -60,9 +60,9 @@ class GetterValue(Value):
             self.refuse(machine, "such a call")
         target = args[0].realize(machine)
         if self.kind is operator.methodcaller:
-            name = self.given[0].realize(machine).as_constant(machine)
-            return target.call_method(machine, name, self.given[1:], self.named)
-        values = [self._get(machine, target, item.realize(machine)) for item in self.given]
+            name = self.args[0].realize(machine).as_constant(machine)
+            return target.call_method(machine, name, self.args[1:], self.kwargs)
+        values = [self._get(machine, target, item.realize(machine)) for item in self.args]
         return values[0] if len(values) == 1 else TupleValue(values)
 
     def _get(self, machine: Machine, target: Value, what: Value) -> Value:
@@ -73,11 +73,11 @@ class GetterValue(Value):
         return target
 
     def recipe(self, builder: Builder) -> Recipe:
-        named = {name: builder(value) for name, value in self.named.items()}
-        return builder.invoke(self.kind, tuple(builder(item) for item in self.given), **named)
+        named = {name: builder(value) for name, value in self.kwargs.items()}
+        return builder.invoke(self.kind, tuple(builder(item) for item in self.args), **named)
 
     def parts(self) -> Iterable[Value]:
-        return (*self.given, *self.named.values())
+        return (*self.args, *self.kwargs.values())
 
 
 def _register(kind: Any) -> None:
@@ -100,10 +100,10 @@ def _wrap_getter(machine: Machine, obj: Any, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
     named: Mapping[str, Any] = {}
     constructor, arguments, *_ = obj.__reduce__()
-    if constructor is not type(obj):  # a methodcaller with keywords: a partial of its class
+    if constructor is not type(obj):  # a methodcaller with keywords reduces to a partial
         named, arguments = constructor.keywords, (*constructor.args, *arguments)
     if any(type(argument) not in ATOMS for argument in (*arguments, *named.values())):
-        GetterValue(type(obj), (), {}, source).refuse(machine, "keys that are no constants")
+        GetterValue(type(obj), (), {}, source).refuse(machine, "keys that are not constants")
     return GetterValue(
         type(obj),
         [machine.constant(argument) for argument in arguments],

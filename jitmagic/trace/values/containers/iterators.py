@@ -1,11 +1,10 @@
-"""Iterators as state of the machine.
+"""Models iterators that the traced code creates.
 
-Comes in: containers and other iterators.  Goes out: the next item, or None at the end.
-At an exit in mid-loop an iterator over a sequence is rebuilt (`iter(...)` and `__setstate__`), one
-over an unchanged dictionary walked again, those over other iterators likewise (zip, enumerate,
-map); what cannot be rebuilt is Unrestorable
-and the break moves to where the iterator was made. Iterators that existed before the trace:
-live_iterators.py.
+Input: containers and other iterators. Output: the next item, or None at the end. At an exit in
+mid-loop, an iterator over a sequence is rebuilt with `iter(...)` and `__setstate__`. One over an
+unchanged dictionary is advanced again from the start, and zip, enumerate and map are rebuilt from
+their inputs. Others are Unrestorable, and the break moves to their creation. live_iterators.py has
+iterators that existed before the trace.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ __all__ = [
 
 
 class IteratorValue(Value):
-    """An iterator of the machine: its own iterator, always true."""
+    """An iterator, which is its own `iter()` and always true."""
 
     __slots__ = ("kind",)
 
@@ -56,16 +55,16 @@ class IteratorValue(Value):
         return True
 
     def hash_key(self, machine: Machine) -> object:
-        machine.keep_apart(self)
+        machine.guard_distinct_key(self)
         return self
 
     def items_left(self) -> int | None:
-        """Return the number of items left; None: unknown."""
+        """Return the number of remaining items, or None if it is unknown."""
         return None
 
 
 class SequenceIterator(IteratorValue):
-    """Over a list or tuple; sees changes of the list, as Python's does."""
+    """An iterator over a list or tuple that sees changes of the list, as CPython's does."""
 
     __slots__ = ("container", "index")
 
@@ -97,14 +96,14 @@ class SequenceIterator(IteratorValue):
 
 
 class ReversedIterator(IteratorValue):
-    """Over a list or tuple from its end; sees changes of the list, as Python's does."""
+    """A reversed iterator over a list or tuple that sees changes of the list."""
 
     __slots__ = ("container", "index")
 
     def __init__(self, container: Any, index: int) -> None:
         super().__init__(type(reversed([])) if container.base_kind is list else reversed)
         self.container = container
-        self.index = index  # of the next item; -1: there is none
+        self.index = index  # of the next item; -1 at the end
 
     def next(self, machine: Machine) -> Value | None:
         if not 0 <= self.index < len(self.container.items):
@@ -127,7 +126,7 @@ class ReversedIterator(IteratorValue):
 
 
 class RangeIterator(IteratorValue):
-    """Over a range whose bounds are known."""
+    """An iterator over a range with constant bounds."""
 
     __slots__ = ("index", "range")
 
@@ -150,8 +149,7 @@ class RangeIterator(IteratorValue):
 
 
 class StepIterator(IteratorValue):
-    """Over anything the machine can step through but an exit cannot rebuild: dict views,
-    strings..."""
+    """An iterator over any items that the tracer can enumerate but an exit cannot rebuild."""
 
     __slots__ = ("born", "steps")
 
@@ -168,8 +166,11 @@ class StepIterator(IteratorValue):
 
 
 class TableIterator(StepIterator):
-    """Over a dictionary, one of its views, or a set. One that existed before and is as it was can
-    be walked again up to the position; a changed one may hold its entries elsewhere by then."""
+    """An iterator over a dictionary, one of its views, or a set.
+
+    An exit can rebuild it for an unchanged live container, by advancing a new iterator to the
+    position. A changed one may have another order.
+    """
 
     __slots__ = ("count", "machine", "owner", "what")
 
@@ -179,7 +180,7 @@ class TableIterator(StepIterator):
         super().__init__(machine, kind, steps)
         self.machine = machine
         self.owner = owner
-        self.what = what  # the view; "": the owner itself
+        self.what = what  # the name of the view; "" for the owner itself
         self.count = 0
 
     def next(self, machine: Machine) -> Value | None:
@@ -200,12 +201,12 @@ class TableIterator(StepIterator):
 
 
 def _walked(table: Any, what: str, count: int) -> Iterator[Any]:
-    """An iterator over `table` or a view of it that has given `count` items."""
+    """Return an iterator over `table` or a view of it, advanced by `count` items."""
     return advanced(getattr(table, what)() if what else table, count)
 
 
 def advanced(items: Iterable[Any], count: int) -> Iterator[Any]:
-    """An iterator over them that has given `count`."""
+    """Return an iterator over the items, advanced by `count`."""
     iterator = iter(items)
     for _ in range(count):
         next(iterator)
@@ -213,7 +214,7 @@ def advanced(items: Iterable[Any], count: int) -> Iterator[Any]:
 
 
 class _Combined(IteratorValue):
-    """Built over other iterators."""
+    """A base for iterators over other iterators."""
 
     __slots__ = ("sources",)
 
@@ -319,7 +320,7 @@ class FilterIterator(_Combined):
 
     def __init__(self, function: Value | None, source: Value) -> None:
         super().__init__(filter, (source,))
-        self.function = function  # None: the item's own truth
+        self.function = function  # None tests the truth of the item
 
     def items_left(self) -> None:
         return None

@@ -1,7 +1,7 @@
-"""What is read of a live container without its items: how many there are, whether there are any.
+"""Reads the length or truth of a live container without reading its items.
 
-Comes in: a container and where it is. Goes out: a number, which is data of the graph once it was
-seen to differ (a list that grows with every step of a training loop), and guards on its range.
+Input: a container and its source. Output: a number and guards on its range. A length that differed
+between calls (a list that grows with every training step) becomes a symbolic input of the graph.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ __all__ = ["guard_length", "is_filled", "live_length"]
 
 
 def live_length(machine: Machine, live: Any, source: Source, added: int = 0) -> Value:
-    """How many items it had when the frame began, and so many more."""
+    """Return the length at the start of the frame plus `added`, as a Value that may be symbolic."""
     count = machine.wrap(length_of(live), Length(source))
     return binary(machine, "+", count, machine.constant(added)) if added else count
 
 
 def guard_length(machine: Machine, source: Source, least: int, most: int | None = None) -> None:
-    """So many items or more, and no more than `most`."""
+    """Guard that the length is between `least` and `most`."""
     machine.guard(InRange(Length(source), least, INT64.high if most is None else most))
 
 
 def is_filled(machine: Machine, live: Any, source: Source) -> bool:
-    """Whether it had any items when the frame began."""
+    """Return whether it had items at the start of the frame, guarded."""
     filled = length_of(live) > 0
     if filled:
         guard_length(machine, source, 1)

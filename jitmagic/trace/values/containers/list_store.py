@@ -1,9 +1,9 @@
-"""ListStore: what a list or deque holds, where that came from, and what the traced code did to it.
+"""ListStore models the contents of a list or deque and the changes that the traced code made.
 
-Comes in: items of a container made here, or a live container. Goes out: its items, guarded once
-somebody asks for all of them (who asks for some guards that these are there), and the effects that
-bring the live container to what the model holds: the calls that changed it, or all items where that
-is less.
+Input: the items of a new container, or a live container. Output: its items, and the effects that
+update the live container at an exit. A read of all items guards all of them; a read of some guards
+only that these exist, so a list that only grows stays unread. The effects are the calls that
+changed it, or one that replaces all items if that is shorter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["ListStore", "wrap_items"]
 
 Deque = collections.deque
 Change = tuple[str, tuple[Any, ...]]  # a method and its arguments: ints, Values, lists of Values
-_GROWTH = ("extend", "extendleft")  # what a container can be told that nobody looked at
+_GROWTH = ("extend", "extendleft")  # changes that need no knowledge of the items
 
 
 class ListStore:
@@ -36,36 +36,36 @@ class ListStore:
         self.kind = kind
         self.live: Any = None
         self.source: Source | None = None
-        self.path: Source | None = None  # of its items, as a list or tuple
+        self.path: Source | None = None  # a list or tuple of its items
         self.machine: Machine | None = None
         self._limit = limit
         self._items: list[Value] | None = self._grown([], list(items))
-        self._changes: list[Change] | None = []  # None: more than calls can tell
-        self._front = 0  # how many were taken from the front of a live one nobody looked at
-        self.state = 0  # counts changes: an iterator over a deque notices them
+        self._changes: list[Change] | None = []  # None: the items were replaced as a whole
+        self._front = 0  # number of items removed from the front of an unread live container
+        self.state = 0  # counts changes, which an iterator over a deque detects
 
     @classmethod
     def of_live(cls, machine: Machine, live: Any, source: Source) -> ListStore:
-        """The store of a container whose type is guarded; nothing else of it is read."""
-        made = cls((), type(live))
-        made.machine, made.live, made.source = machine, live, source
-        made.path = Contents(source) if made.kind is Deque else source
-        made._items = None
-        return made
+        """Create the store of a live container whose type is guarded, without reading it."""
+        store = cls((), type(live))
+        store.machine, store.live, store.source = machine, live, source
+        store.path = Contents(source) if store.kind is Deque else source
+        store._items = None
+        return store
 
     @classmethod
     def of_part(cls, machine: Machine, whole: Iterable[Any], path: Part) -> ListStore:
-        """The store of a new list of a part of what is there: nobody is told of its changes."""
-        made = cls()
-        made.machine, made.path, made._items = machine, path, None
-        made.live = list(whole)[path.start : path.stop]
-        return made
+        """Create the store of a new list that is a slice of a live one; it has no live effects."""
+        store = cls()
+        store.machine, store.path, store._items = machine, path, None
+        store.live = list(whole)[path.start : path.stop]
+        return store
 
     # -- reading ---------------------------------------------------------------------------------
 
     @property
     def items(self) -> list[Value]:
-        """All items; their number gets guarded."""
+        """All items; reading it guards their number."""
         if self._items is None:
             machine, path = self._where
             check_filled(machine, self.source)
@@ -79,7 +79,7 @@ class ListStore:
 
     @property
     def limit(self) -> int | None:
-        """`maxlen` of a deque."""
+        """The `maxlen` of a deque, guarded for a live one; None for a list."""
         if self.source is None or self.kind is not Deque:
             return self._limit
         assert self.machine is not None
@@ -89,19 +89,19 @@ class ListStore:
 
     @property
     def _where(self) -> tuple[Machine, Source]:
-        """Of a container that was there: who guards it, and the path of its items."""
+        """The machine and the path of the items of a live container."""
         assert self.machine is not None
         assert self.path is not None
         return self.machine, self.path
 
     @property
     def _added(self) -> int:
-        """How many items more a live container has than at the start."""
-        put = (len(more) for name, (more,) in self._changes or () if name in _GROWTH)
-        return sum(put) - self._front
+        """The number of items that an unread live container has gained since the start."""
+        appended = (len(more) for name, (more,) in self._changes or () if name in _GROWTH)
+        return sum(appended) - self._front
 
     def length(self) -> int:
-        """How many items there are; only their number is guarded."""
+        """Return the number of items, and guard it alone."""
         if self._items is not None:
             return len(self._items)
         machine, path = self._where
@@ -110,8 +110,8 @@ class ListStore:
         limit = self.limit if self._changes else None
         return count if limit is None else min(count, limit)
 
-    def counted(self, machine: Machine) -> Value:
-        """The same as a number that may vary."""
+    def length_value(self, machine: Machine) -> Value:
+        """Return the number of items as a Value that may be symbolic."""
         if self._items is not None:
             return machine.constant(len(self._items))
         source, added = self.source or self._where[1], self._added
@@ -124,7 +124,7 @@ class ListStore:
         return live_length(machine, self.live, source, added)
 
     def is_filled(self, machine: Machine) -> bool:
-        """Whether there are any items."""
+        """Return whether there are any items, and guard that alone."""
         if self._items is not None:
             return bool(self._items)
         if self._front:
@@ -133,9 +133,10 @@ class ListStore:
             return self.limit != 0
         return is_filled(machine, self.live, self.source or self._where[1])
 
-    def _put_behind(self) -> list[Value] | None:
-        """What was put to the end of a live container nobody looked at, of which no more than items
-        at the front were taken away; None: it was changed otherwise, or all items are known anyway.
+    def _appended(self) -> list[Value] | None:
+        """Return the values appended to an unread live container.
+
+        None if it was read or changed otherwise; removals at the front are allowed.
         """
         if self._items is not None or self._changes is None:
             return None
@@ -144,56 +145,62 @@ class ListStore:
         return [item for name, (more,) in self._changes if name in _GROWTH for item in more]
 
     def at(self, index: int) -> Value | None:
-        """An item of a live container, where only it is guarded; None: all are to be looked at."""
-        behind = self._put_behind()
-        if behind is None:
+        """Return an item and guard it alone; None if the caller must read all items."""
+        appended = self._appended()
+        if appended is None:
             return None
-        limit = self.limit if behind else None
-        if index < 0 and -index <= min(len(behind), limit or len(behind)):
-            return behind[index]
-        index += self._front if index >= 0 else len(behind)
+        limit = self.limit if appended else None
+        if index < 0 and -index <= min(len(appended), limit or len(appended)):
+            return appended[index]
+        index += self._front if index >= 0 else len(appended)
         needed = index + 1 if index >= 0 else self._front - index
-        out_of_reach = index >= 0 or len(behind) - index > limit if limit is not None else False
+        out_of_reach = index >= 0 or len(appended) - index > limit if limit is not None else False
         if out_of_reach or needed > len(self.live):
             return None
         machine, path = self._where
         guard_length(machine, self.source or path, needed)
         return machine.lazy(self.live[index], Item(path, index))
 
-    def at_place(self, index: int, place: Source) -> Value | None:
-        """The same, of an index that is read where `place` leads, as it is in this call."""
-        if self._front or self._put_behind() != [] or not -len(self.live) <= index < len(self.live):
+    def at_source(self, index: int, source: Source) -> Value | None:
+        """Return the item at a symbolic index, which is `index` in this call and read at `source`.
+
+        None if the caller must read all items.
+        """
+        if self._front or self._appended() != [] or not -len(self.live) <= index < len(self.live):
             return None
         machine, path = self._where
-        return machine.lazy(self.live[index], ItemAt(path, place))
+        return machine.lazy(self.live[index], ItemAt(path, source))
 
     def part(self, key: slice) -> ListStore | None:
-        """`self[key]` as the store of a new list, of which no more is guarded; None as above."""
-        behind = self._put_behind()
-        if behind is None or key.step not in (None, 1):
+        """Return the store of the new list `self[key]`, which stays unread.
+
+        None if the caller must read all items.
+        """
+        appended = self._appended()
+        if appended is None or key.step not in (None, 1):
             return None
-        start, stop, more = key.start or None, key.stop, len(behind)
-        if (kept := self._kept(more)) is None:
+        start, stop, more = key.start or None, key.stop, len(appended)
+        if (remaining := self._remaining(more)) is None:
             return None
-        (machine, _), (live, path) = self._where, kept
+        (machine, _), (live, path) = self._where, remaining
         if not more:
             return self.of_part(machine, live, Part(path, start, stop))
-        # An end that is counted from the front may lie in either half.
+        # A positive bound may fall among the live or the appended items, depending on the length.
         if (start or 0) > 0 or (stop or -1) > 0 or stop == 0:
             return None
         if start is not None and -start <= more:
-            return ListStore(behind[start:stop])
+            return ListStore(appended[start:stop])
         begin = None if start is None else start + more
         end = None if stop is None or -stop <= more else stop + more
-        made = self.of_part(machine, live, Part(path, begin, end))
+        store = self.of_part(machine, live, Part(path, begin, end))
         if end is None:
-            made.extend(behind[:stop])
-        return made
+            store.extend(appended[:stop])
+        return store
 
     # -- changing --------------------------------------------------------------------------------
 
     def extend(self, items: Sequence[Value], *, left: bool = False) -> None:
-        """At one end; the items that are there need not be known."""
+        """Add items at one end without reading the others."""
         if self._items is not None and not left and self.limit is None:
             self._items.extend(items)
         elif self._items is not None:
@@ -210,18 +217,18 @@ class ListStore:
         self._note("insert", index, item)
 
     def put(self, index: int, item: Value) -> None:
-        """`self[index] = item`."""
+        """Do `self[index] = item`."""
         self.items[index] = item
         self._note("__setitem__", index, item)
 
     def take(self, index: int) -> Value:
-        """`self[index]`, removed."""
+        """Remove and return `self[index]`."""
         item = self.items.pop(index)
         self._note("__delitem__", index)
         return item
 
     def take_first(self) -> Value | None:
-        """`self[0]`, removed; None: all items are to be looked at."""
+        """Remove and return `self[0]`; None if the caller must read all items."""
         first = self.at(0) if self._items is None and self.limit is None else None
         if first is not None:
             self._front += 1
@@ -229,7 +236,7 @@ class ListStore:
         return first
 
     def rewrite(self, items: Sequence[Value]) -> None:
-        """These are the items from now on."""
+        """Replace all items."""
         self._items, self._changes = self._grown([], items), None
         self.state += 1
 
@@ -239,29 +246,31 @@ class ListStore:
         self.state += 1
 
     def _grown(self, items: list[Value], more: Sequence[Value], left: bool = False) -> list[Value]:
-        """With `more` at one end, and what `maxlen` pushes out at the other gone."""
+        """Return `items` with `more` added at one end, cut at the other end to `maxlen`."""
         limit = self.limit
-        made = [*reversed(more), *items] if left else [*items, *more]
-        if limit is None or len(made) <= limit:
-            return made
-        return made[:limit] if left else made[len(made) - limit :]
+        grown = [*reversed(more), *items] if left else [*items, *more]
+        if limit is None or len(grown) <= limit:
+            return grown
+        return grown[:limit] if left else grown[len(grown) - limit :]
 
     def numbers(self) -> tuple[list[float], Source, list[Value]] | None:
-        """The floats and ints that a live container held, where they are read, and what came behind
-        them; None: it is more than that, or not known to be what it was.
+        """Return (floats and ints of the live container, their path, the values appended to them).
+
+        None if it holds other items or was read or changed otherwise.
         """
-        behind = self._put_behind()
-        kept = None if behind is None else self._kept(len(behind))
-        if behind is None or kept is None:
+        appended = self._appended()
+        remaining = None if appended is None else self._remaining(len(appended))
+        if appended is None or remaining is None:
             return None
-        numbers, path = kept
+        numbers, path = remaining
         if not numbers or not all(type(number) in (float, int) for number in numbers):
             return None
-        return numbers, path, behind
+        return numbers, path, appended
 
-    def _kept(self, added: int) -> tuple[list[Any], Source] | None:
-        """What is left of a live container to whose end so many were added; None: all of them are
-        to be looked at.
+    def _remaining(self, added: int) -> tuple[list[Any], Source] | None:
+        """Return the live items that remain after appending `added` items, and their path.
+
+        None if the caller must read all items.
         """
         machine, path = self._where
         limit, live = self.limit if added else None, list(self.live)
@@ -280,46 +289,47 @@ class ListStore:
     # -- exits -----------------------------------------------------------------------------------
 
     def copied(self, builder: Builder) -> Recipe:
-        """A new list of these items; what nobody looked at is read as it is in the call."""
+        """Return the recipe of a new list of these items, copied from the source if unread."""
         if self._items is None and self.path is not None and not self._changes:
             return builder.invoke(list, (FromSource(self.path),))
         return BuildList(tuple(builder(item) for item in self.items))
 
-    def tell(self, builder: Builder, owner: Value) -> tuple[Effect, ...]:
-        """The effects that bring the live container to these contents."""
-        me, changes = builder(owner), self._changes
+    def effects(self, builder: Builder, owner: Value) -> tuple[Effect, ...]:
+        """Return the effects that update the live container to these contents."""
+        target, changes = builder(owner), self._changes
         whole = changes is None or (self._items is not None and len(changes) > len(self._items) + 1)
         if changes is not None and not whole and self.source is not None:
-            return tuple(self._call(builder, me, *change) for change in changes)
+            return tuple(self._call(builder, target, *change) for change in changes)
         items = tuple(builder(item) for item in self.items)
         if self.kind is list:
-            return (ReplaceList(me, items),)
-        return (Perform(builder.constant(refill), (me, BuildList(items))),)
+            return (ReplaceList(target, items),)
+        return (Perform(builder.constant(refill), (target, BuildList(items))),)
 
-    def _call(self, builder: Builder, me: Recipe, name: str, args: tuple[Any, ...]) -> Effect:
+    def _call(self, builder: Builder, target: Recipe, name: str, args: tuple[Any, ...]) -> Effect:
         method: Callable[..., Any] = getattr(self.kind, name)
-        return Perform(builder.constant(method), (me, *(_told(builder, arg) for arg in args)))
+        arguments = (_argument(builder, arg) for arg in args)
+        return Perform(builder.constant(method), (target, *arguments))
 
     def parts(self) -> list[Value]:
-        """The values it holds, as far as anybody knows."""
+        """Return the values it holds that the trace has read or added."""
         if self._items is not None:
             return list(self._items)
         return [item for name, (more,) in self._changes or () if name in _GROWTH for item in more]
 
 
-def _told(builder: Builder, argument: Any) -> Recipe:
+def _argument(builder: Builder, argument: Any) -> Recipe:
     if isinstance(argument, list):
         return BuildList(tuple(builder(item) for item in argument))
     return builder(argument) if isinstance(argument, Value) else builder.constant(argument)
 
 
 def refill(target: Deque[Any], items: list[Any]) -> None:
-    """Give a deque these contents."""
+    """Replace the contents of a deque."""
     target.clear()
     target.extend(items)
 
 
 def wrap_items(machine: Machine, obj: Sequence[object], source: Source) -> list[Value]:
-    """The items of a live sequence, unlooked-at; its length gets guarded."""
+    """Return the items of a live sequence as Lazy values, and guard its length."""
     machine.guard(LengthIs(source, len(obj)))
     return [machine.lazy(item, Item(source, index)) for index, item in enumerate(obj)]

@@ -1,10 +1,11 @@
-"""Iterators that existed before the trace, such as that of a loop which a graph break cut in two.
+"""Models iterators that existed before the trace, as that of a loop which a graph break interrupts.
 
-Comes in: a live iterator. Goes out: its items, as values with a path through what it runs over
-(guards/iterator_parts.py); at the exit it is advanced by as many. The position is guarded, so a
-trace that left the iterator in mid-loop would fit that trip of the loop alone: unless the rest of
-the loop is followed to its end, the trace ends before its first step, and only Python advances the
-iterator (LoopIterator).
+Input: a live iterator. Output: its items, whose sources lead through the iterated container
+(guards/iterator_parts.py). An exit advances the live iterator by the number of items taken.
+
+The position is guarded, so a trace that left the iterator in mid-loop would be valid for one
+iteration alone. Unless the loop is traced to its end, the trace breaks before the first step
+(LoopIterator), and only Python advances the iterator.
 """
 
 from __future__ import annotations
@@ -38,14 +39,16 @@ from .sets import SetValue
 __all__ = ["LiveIterator"]
 
 Parts = tuple[Any, ...]
-_CALLING = (map, filter)  # they hold no state of their own, and to advance them runs a function
-_LONGEST = 1000  # trips: more of them are hardly followed to the end (options.unroll_limit)
-_STATELESS = (zip, *_CALLING)  # to advance what they run over is all there is to it
+_CALLING = (map, filter)  # stateless; advancing them calls a user function
+_LONGEST = 1000  # iterations; longer loops rarely unroll to the end (options.unroll_limit)
+_STATELESS = (zip, *_CALLING)  # advancing their input iterators advances them
 
 
 class LiveIterator(IteratorValue):
-    """`model` gives the items, from where the live iterator stands; it is made when the first is
-    asked for, and only then is the position guarded."""
+    """A live iterator; `model` yields its remaining items.
+
+    The first `next` creates the model and guards the position.
+    """
 
     __slots__ = ("_driven", "began", "ended", "live", "machine", "model", "over", "taken")
 
@@ -55,11 +58,11 @@ class LiveIterator(IteratorValue):
         self.machine = machine
         self.live = live
         self.model: IteratorValue | None = None
-        self.over: tuple[Value, ...] = ()  # what the model runs over
+        self.over: tuple[Value, ...] = ()  # the containers or iterators that the model iterates
         self.taken = 0
         self.ended = False
-        self.began = 0  # Machine.step when the first item was asked for
-        self._driven = False  # another iterator, which holds it, advances it
+        self.began = 0  # Machine.step of the first `next`
+        self._driven = False  # an outer iterator (zip, enumerate) advances it
 
     def next(self, machine: Machine) -> Value | None:
         if self._driven:
@@ -76,7 +79,7 @@ class LiveIterator(IteratorValue):
         return None if self.model is None else self.model.items_left()
 
     def drive(self, machine: Machine) -> IteratorValue:
-        """Its model, for an iterator over this one that advances it from now on."""
+        """Return the model for an outer iterator, which advances this one from now on."""
         if self.model is not None or self.kind in _CALLING:
             raise GraphBreak(LoopIterator.of(type=self.kind.__name__))
         self._driven = True
@@ -93,7 +96,7 @@ class LiveIterator(IteratorValue):
         return self.model
 
     def replace(self, builder: Builder) -> tuple[Effect, ...]:
-        """The effect that advances the live iterator."""
+        """Return the effect that advances the live iterator."""
         if self._driven:
             return ()
         if self.model is not None and not self.ended and not self._can_stop_here(builder):
@@ -105,13 +108,13 @@ class LiveIterator(IteratorValue):
         return (Perform(builder.constant(_advance), (builder(self), count)),)
 
     def _can_stop_here(self, builder: Builder) -> bool:
-        """In a resume function: the loop was left, and what it ran over is as it was."""
+        """Return whether a resume function has left the loop without changing the container."""
         assert self.source is not None
         changed = any(one.is_changed(self.machine) for one in self.containers())
-        return _is_on_stack(self.source) and not builder.tells(self) and not changed
+        return _is_on_stack(self.source) and not builder.hands_out(self) and not changed
 
     def containers(self) -> Iterator[Value]:
-        """What it runs over in the end."""
+        """Yield the containers that it iterates, through nested iterators."""
         for one in self.over:
             yield from one.containers() if isinstance(one, LiveIterator) else (one,)
 
@@ -125,7 +128,7 @@ def _advance(iterator: Iterator[Any], count: int) -> None:
 
 
 def _is_on_stack(source: Source) -> bool:
-    """Whether the operand stack holds it, and so nobody else but by way of it."""
+    """Return whether only an operand stack of the program holds the iterator."""
     while not isinstance(source, Argument):
         if not hasattr(source, "base"):
             return False
@@ -139,27 +142,27 @@ def _is_on_stack(source: Source) -> bool:
 def _model(
     machine: Machine, kind: type, parts: Parts, source: Source, driving: bool
 ) -> tuple[IteratorValue, tuple[Value, ...]]:
-    """The machine's iterator that goes on like a live one, and what it runs over."""
+    """Return an iterator that continues a live one, and the values that it iterates."""
     read = IteratorParts(source)
     if kind is enumerate:
         inner = machine.wrap(parts[0], Item(read, 0))
-        _keep(machine, parts, read, 1)
+        _guard_position(machine, parts, read, 1)
         return EnumerateIterator(_driven(machine, inner), parts[1], TupleValue), (inner,)
     if kind in _STATELESS:
         return _over_iterators(machine, kind, parts, read, driving)
     if kind in DICT_ITERATORS or kind is SET_ITERATOR:
         return _over_table(machine, kind, parts, read)
     if kind is type(iter(range(0))):
-        made = RangeIterator(range(*parts[:3]))
-        made.index = parts[3]
-        _refuse_long(kind, len(made.range) - made.index)
-        _keep(machine, parts, read, 0, 1, 2, 3)
-        return made, ()
+        steps = RangeIterator(range(*parts[:3]))
+        steps.index = parts[3]
+        _refuse_long(kind, len(steps.range) - steps.index)
+        _guard_position(machine, parts, read, 0, 1, 2, 3)
+        return steps, ()
     return _over_sequence(machine, kind, parts, read)
 
 
-def _keep(machine: Machine, parts: Parts, read: Source, *indices: int) -> None:
-    """Guard the numbers that say where an iterator stands."""
+def _guard_position(machine: Machine, parts: Parts, read: Source, *indices: int) -> None:
+    """Guard the numbers that give the position of an iterator."""
     machine.guard(*(ValueEquals(Item(read, index), parts[index]) for index in indices))
 
 
@@ -180,7 +183,7 @@ def _over_iterators(
     machine.guard(LengthIs(read, len(parts)))
     inner = tuple(machine.wrap(parts[i], Item(read, i)) for i in range(1, len(parts)))
     if kind is zip:
-        _keep(machine, parts, read, 0)
+        _guard_position(machine, parts, read, 0)
         models = tuple(_driven(machine, one) for one in inner) if driving else inner
         return ZipIterator(models, TupleValue, parts[0]), inner
     function = machine.wrap(parts[0], Item(read, 0))
@@ -196,13 +199,13 @@ def _over_table(
     owner = machine.wrap(parts[0], Item(read, 0))
     if not isinstance(owner, DictValue | SetValue) or owner.is_changed(machine):
         raise GraphBreak(LoopIterator.of(type=kind.__name__))
-    _keep(machine, parts, read, 1)
+    _guard_position(machine, parts, read, 1)
     walked = ViewValue(owner, DICT_ITERATORS[kind]) if isinstance(owner, DictValue) else owner
-    made = walked.iterate(machine)
-    assert isinstance(made, IteratorValue)
+    model = walked.iterate(machine)
+    assert isinstance(model, IteratorValue)
     for _ in range(owner.length(machine) - parts[1]):
-        made.next(machine)
-    return made, (owner,)
+        model.next(machine)
+    return model, (owner,)
 
 
 def _over_sequence(
@@ -213,12 +216,12 @@ def _over_sequence(
     owner = machine.wrap(parts[0], Item(read, 0))
     if not isinstance(owner, ListValue | TupleValue):
         raise GraphBreak(LoopIterator.of(type=kind.__name__))
-    _keep(machine, parts, read, 1)
+    _guard_position(machine, parts, read, 1)
     if going_down:
         return ReversedIterator(owner, parts[1]), (owner,)
-    made = SequenceIterator(owner)
-    made.index = parts[1]
-    return made, (owner,)
+    model = SequenceIterator(owner)
+    model.index = parts[1]
+    return model, (owner,)
 
 
 _EMPTY: tuple[Iterable[object], ...] = (

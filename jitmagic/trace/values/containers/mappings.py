@@ -1,8 +1,7 @@
-"""Dictionaries (dict, OrderedDict, defaultdict) and their views.
+"""Models dictionaries (dict, OrderedDict, defaultdict) and their views.
 
-Comes in: live dictionaries (guarded by type) or new ones. Goes out: items in order, new
-dictionaries. What a dictionary holds, what of it is guarded and what is told of its changes is in
-its store (table_store.py).
+Input: live dictionaries, guarded by type, or new ones. Output: items in order and new dictionaries.
+The store (table_store.py) has the contents, installs their guards and describes the changes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ...wrap import wraps
 from ..base import Builder, Lazy, Machine, Value
 from ..objects.callables import bind_builtin
 from ..objects.constants import ConstantValue
-from ..objects.operators import equal, one_of
+from ..objects.operators import equal, equal_key
 from .iterators import TableIterator
 from .sequences import TupleValue
 from .sets import SetValue
@@ -45,8 +44,10 @@ _VIEW_TYPES: dict[str, type] = {
 
 
 class DictValue(Value):
-    """A dictionary. Every change is told to `changed`, which logs the effect. `attributes`: what
-    is known of those of an OrderedDict; None: it has no such one. `observed`: its type is guarded.
+    """A dictionary; every mutation calls `changed`, which logs the effect.
+
+    `attributes` has the known attributes of an OrderedDict (None: absent). `observed` is True once
+    the type is guarded.
     """
 
     __slots__ = ("attributes", "observed", "store")
@@ -65,7 +66,7 @@ class DictValue(Value):
 
     @classmethod
     def of(cls, machine: Machine, pairs: Iterable[Pair], kind: type = dict) -> DictValue:
-        """A new dictionary; later pairs win, first positions stay."""
+        """Create a dictionary; a repeated key keeps its first position and its last value."""
         result = cls(kind=kind)
         for key, value in pairs:
             result.put(machine, key, value)
@@ -83,7 +84,7 @@ class DictValue(Value):
 
     @property
     def pairs(self) -> dict[object, Pair]:
-        """All keys and values by token: to be read only."""
+        """All keys and values by token; callers must not change it."""
         return self.store.pairs
 
     @property
@@ -100,14 +101,14 @@ class DictValue(Value):
         return [value for _, value in self.pairs.values()]
 
     def find(self, machine: Machine, key: Value) -> Value | None:
-        """The value under `key`, if there is one."""
+        """Return the value under `key`, or None."""
         known: Value | None = key.realize(machine)
         if known is not None and known.varies:
-            known = one_of(machine, known, self.keys())
+            known = equal_key(machine, known, self.keys())
         return None if known is None else self.store.get(known.realize(machine).hash_key(machine))
 
     def as_names(self, machine: Machine) -> dict[str, Value]:
-        """As keyword arguments; raises the program's TypeError for keys that are no strings."""
+        """Return the items as keyword arguments; keys that are not strings raise TypeError."""
         named = {}
         for key, value in self.pairs.values():
             name = key.realize(machine)
@@ -134,22 +135,22 @@ class DictValue(Value):
         return bind_builtin(machine, self, self.kind, name)
 
     def _own_attribute(self, machine: Machine, name: str) -> Value | None:
-        """What somebody put on an OrderedDict, as state dicts have their `_metadata`."""
+        """Return an attribute of an OrderedDict, such as the `_metadata` of a state dict."""
         table = self._live_attributes(machine)
         return self.attributes.get(name) if table is None else table.store.get(name)
 
     def _live_attributes(self, machine: Machine) -> DictValue | None:
-        """The `__dict__` of an OrderedDict that existed before."""
+        """Return the `__dict__` of a live OrderedDict, else None."""
         live, source = self.store.live, self.source
         if live is None or source is None or not hasattr(live, "__dict__"):
             return None
         return entries_of_live(machine, live.__dict__, InstanceDict(source), self)
 
-    def stores(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
+    def attribute_effect(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
         return None if value is None else builder.set_attr(self, name, value)
 
     def has_attributes(self, machine: Machine) -> bool:
-        """Whether it is an OrderedDict with attributes of its own."""
+        """Return whether it is an OrderedDict with attributes in its `__dict__`."""
         table = self._live_attributes(machine)
         return bool(self.attributes if table is None else table.pairs)
 
@@ -168,11 +169,11 @@ class DictValue(Value):
     def get_item_lazily(self, machine: Machine, key: Value) -> Value:
         found = None
         if isinstance(key, Lazy) and key.real is None and type(key.obj) is str and key.source:
-            found = self.store.at_place(key.obj, key.source)
+            found = self.store.at_source(key.obj, key.source)
         return super().get_item_lazily(machine, key) if found is None else found
 
     def missing(self, machine: Machine, key: Value) -> Value:
-        """What `self[key]` gives for a key that is not there."""
+        """Return `self[key]` for an absent key, or raise KeyError."""
         raise machine.error(KeyError, key, exact=True)
 
     def contains(self, machine: Machine, item: Value) -> Value:
@@ -181,8 +182,8 @@ class DictValue(Value):
     def length(self, machine: Machine) -> int:
         return self.store.length()
 
-    def counted(self, machine: Machine) -> Value:
-        return self.store.counted(machine)
+    def length_value(self, machine: Machine) -> Value:
+        return self.store.length_value(machine)
 
     def truth(self, machine: Machine) -> bool:
         return self.store.is_filled(machine)
@@ -191,7 +192,7 @@ class DictValue(Value):
         return TableIterator(machine, self, type(iter({})), self.walk(machine, 0), "keys")
 
     def walk(self, machine: Machine, part: int | None) -> Iterator[Value]:
-        """Keys (0), values (1) or items (None) in order; the size must not change meanwhile."""
+        """Yield keys (0), values (1) or items (None) in order; raise if the size changes."""
         size = len(self.pairs)
 
         def check(same: bool) -> None:
@@ -202,10 +203,10 @@ class DictValue(Value):
         for position, token in enumerate(list(self.pairs)):
             check(len(self.pairs) == size)
             if next(itertools.islice(self.pairs, position, None)) is not token:
-                self.refuse(machine, "iteration while keys come and go")
+                self.refuse(machine, "iteration while keys are added and deleted")
             pair = self.pairs[token]
             yield TupleValue(pair) if part is None else pair[part]
-        check(len(self.pairs) == size)  # Python looks before it says that nothing is left
+        check(len(self.pairs) == size)  # CPython checks the size before it stops, too
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
@@ -232,7 +233,7 @@ class DictValue(Value):
     # -- changing --------------------------------------------------------------------------------
 
     def put(self, machine: Machine, key: Value, value: Value) -> None:
-        """`self[key] = value` in the model alone; a key that is there already stays."""
+        """Do `self[key] = value` in the model alone; an equal key already there is retained."""
         self.store.put(key.realize(machine).hash_key(machine), key, value)
 
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
@@ -271,22 +272,22 @@ class DictValue(Value):
         return BuildDict((), ()) if self.kind is dict else None
 
     def fill(self, builder: Builder) -> Iterable[Effect]:
-        """The attributes of a new OrderedDict."""
+        """Yield the effects that set the attributes of a new OrderedDict."""
         for name, value in self.attributes.items():
             if value is not None:
                 yield builder.set_attr(self, name, value)
 
     def replace(self, builder: Builder) -> tuple[Effect, ...]:
-        """The effects that bring the live dictionary to these contents."""
-        return self.store.tell(builder, self)
+        """Return the effects that update the live dictionary to these contents."""
+        return self.store.effects(builder, self)
 
     def parts(self) -> Iterable[Value]:
-        held = (value for value in self.attributes.values() if value is not None)
-        return (*self.store.parts(), *held)
+        attributes = (value for value in self.attributes.values() if value is not None)
+        return (*self.store.parts(), *attributes)
 
 
 class DefaultDictValue(DictValue):
-    """A defaultdict: a missing key calls the factory."""
+    """A defaultdict, which calls its factory for a missing key."""
 
     __slots__ = ("factory",)
 
@@ -311,7 +312,7 @@ class DefaultDictValue(DictValue):
 
 
 class ViewValue(Value):
-    """keys(), values() or items() of a dictionary: a live view."""
+    """A live view of a dictionary: its keys(), values() or items()."""
 
     __slots__ = ("owner", "what")
 
@@ -341,12 +342,12 @@ class ViewValue(Value):
         return machine.constant(any(equal(machine, value, item) for value in values))
 
     def as_set(self, machine: Machine) -> SetValue:
-        """What set operators see; values() has none."""
+        """Return the set that set operators use; values() has no set operators."""
         if self.what == "values":
             self.refuse(machine, "a set operator")
         part = 0 if self.what == "keys" else None
         members = SetValue.of(machine, self.owner.walk(machine, part))
-        members.store.forget_order()  # Python makes its set of a view in other steps
+        members.store.forget_order()  # CPython inserts the items of a view in other steps
         return members
 
     def binary(
@@ -382,7 +383,7 @@ def _wrap_dict(machine: Machine, obj: dict[object, object], source: Source) -> V
 def live_dictionary(
     machine: Machine, model: Callable[..., DictValue], obj: dict[Any, Any], source: Source
 ) -> DictValue:
-    """The model of a live dictionary whose type is guarded."""
+    """Return the model of a live dictionary whose type is guarded."""
     machine.aliased_dicts.use(id(obj), Access.OBJECT)
     return model(store=TableStore.of_live(machine, obj, source))
 
@@ -390,22 +391,23 @@ def live_dictionary(
 def entries_of_live(
     machine: Machine, live: dict[Any, Any], source: Source, owner: Value | None = None
 ) -> DictValue:
-    """The model of a live dictionary of which C code reads and writes entries: it holds the
-    attributes of `owner`, or is a table of a module. Its type is guarded once it is used as an
-    object."""
+    """Return the model of a dictionary whose entries C code accesses: a `__dict__` or module table.
 
-    def made(machine: Machine, obj: dict[Any, Any], source: Source) -> DictValue:
+    It holds the attributes of `owner`, if given. Its type is guarded once it is used as an object.
+    """
+
+    def make(machine: Machine, obj: dict[Any, Any], source: Source) -> DictValue:
         value = live_dictionary(machine, DictValue, obj, source)
         value.observed = False
         if owner is not None:
             machine.owners[id(value.store)] = owner
         return value
 
-    # What another class of dictionaries holds is modelled with its type. C code that stores an
-    # attribute passes by the order that an OrderedDict keeps.
+    # A dictionary of another class is wrapped with a type guard. C code that stores an attribute
+    # does not update the order that an OrderedDict maintains.
     if isinstance(live, collections.OrderedDict):
         raise GraphBreak(UnknownObject.of(what="attributes", type="an object with an OrderedDict"))
-    value = machine.wrap(live, source, made) if type(live) is dict else machine.wrap(live, source)
+    value = machine.wrap(live, source, make) if type(live) is dict else machine.wrap(live, source)
     if (entries := value.as_dictionary(machine)) is None:
         raise GraphBreak(UnknownObject.of(what="the entries", type=type(live).__name__))
     assert isinstance(entries, DictValue)

@@ -1,8 +1,7 @@
-"""Named tuples: tuples with a class of their own.
+"""Models named tuples and the struct sequences of torch.return_types.
 
-Comes in: a live instance of a tuple subclass made by `namedtuple` or `typing.NamedTuple`, or by
-torch in C, or a call of `tuple.__new__` with such a class.  Goes out: fields by name, and the
-methods of the class, inlined.
+Input: a live instance of a class that `namedtuple`, `typing.NamedTuple` or torch's C code defines,
+or a call of `tuple.__new__` with such a class. Output: fields by name, and inlined methods.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ __all__ = ["NamedTupleValue", "is_named_tuple"]
 
 _FIELD = type(vars(collections.namedtuple("_Pair", "a b"))["a"])
 _BASES = (tuple, object, typing.Generic)
-# Special names in the classes that `namedtuple` and `typing.NamedTuple` make.
+# Special names in the classes that `namedtuple` and `typing.NamedTuple` create.
 _USUAL = frozenset(
     "__annotations__ __class_getitem__ __dict__ __doc__ __firstlineno__ __getnewargs__ "
     "__match_args__ __module__ __new__ __orig_bases__ __parameters__ __qualname__ __replace__ "
@@ -36,7 +35,7 @@ _USUAL = frozenset(
 )
 
 
-# Those that tell what such an object does where the traced code uses it as a tuple.
+# Special methods that the model assumes to be those of tuple.
 _PROTOCOLS = (
     "__getattribute__", "__getattr__", "__getitem__", "__iter__", "__len__", "__bool__",
     "__contains__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__",
@@ -45,7 +44,7 @@ _PROTOCOLS = (
 
 
 def is_named_tuple(kind: type) -> bool:
-    """Whether the class only names the fields of a tuple and leaves all protocols alone."""
+    """Return whether the class only names fields of a tuple and overrides no special method."""
     if not issubclass(kind, tuple) or not isinstance(getattr(kind, "_fields", None), tuple):
         return False
     own = [base for base in kind.__mro__ if base not in _BASES]
@@ -54,7 +53,7 @@ def is_named_tuple(kind: type) -> bool:
 
 
 def _is_structure(kind: Any) -> bool:
-    """Whether C made the class, of torch.return_types for one, and all fields are items."""
+    """Return whether it is a struct sequence (torch.return_types) whose fields are all items."""
     known = "n_sequence_fields" in vars(kind) and kind.__mro__ == (kind, tuple, object)
     return known and kind.n_fields == kind.n_sequence_fields and not kind.n_unnamed_fields
 

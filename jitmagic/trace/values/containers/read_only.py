@@ -1,7 +1,7 @@
-"""Dictionaries that the program can read and not write to: what a mappingproxy shows.
+"""Models types.MappingProxyType, a read-only view of a dictionary.
 
-Comes in: the pairs of a table that is as it is for good (parameters of a signature, members of an
-enum class), or a live mappingproxy. Goes out: a DictValue that is read as one; changing it breaks.
+Input: the pairs of an immutable table (parameters of a signature, members of an enum class), or a
+live mappingproxy. Output: a Value that reads like a dictionary; a write breaks the graph.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _READERS = ("keys", "values", "items", "get")
 
 
 class ReadOnlyTable(DictValue):
-    """A mappingproxy."""
+    """A mappingproxy of a table that never changes."""
 
     __slots__ = ()
 
@@ -49,13 +49,13 @@ class ReadOnlyTable(DictValue):
 
 
 class ProxyValue(WithoutOperators):
-    """A mappingproxy made before this graph, whose dictionary may be another in the next call."""
+    """A live mappingproxy, whose dictionary may differ in the next call."""
 
-    __slots__ = ("shown",)
+    __slots__ = ("target",)
 
-    def __init__(self, shown: Value, source: Source) -> None:
+    def __init__(self, target: Value, source: Source) -> None:
         super().__init__(source)
-        self.shown = shown
+        self.target = target
 
     def python_type(self, machine: Machine) -> type:
         return types.MappingProxyType
@@ -85,8 +85,8 @@ class ProxyValue(WithoutOperators):
 def _wrap_proxy(machine: Machine, obj: Any, source: Source) -> Value:
     machine.guard(TypeIs(source, types.MappingProxyType))
     try:
-        shown = referent_of(obj)
+        target = referent_of(obj)
     except TypeError:
-        what = "what it shows"
+        what = "the dictionary"
         raise GraphBreak(UnknownObject.of(what=what, type="mappingproxy")) from None
-    return ProxyValue(machine.wrap(shown, Referent(source)), source)
+    return ProxyValue(machine.wrap(target, Referent(source)), source)

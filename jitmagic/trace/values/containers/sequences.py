@@ -1,9 +1,8 @@
-"""Tuples and lists (named tuples and torch.Size included) and slices.
+"""Models tuples, lists, torch.Size, struct sequences and slices.
 
-Comes in: live sequences (guarded by type, items looked at lazily) or new ones. Goes out: items,
-new sequences. What a list holds, and what is told of its changes, is in its store (list_store.py),
-which a deque has too (deques.py). A list that only grows (`losses.append(loss)`) is not looked at,
-whatever its length.
+Input: live sequences, guarded by type with lazy items, or new ones. Output: items and new
+sequences. The contents of a list, and of a deque (deques.py), are in a ListStore (list_store.py).
+A list that only grows (`losses.append(loss)`) stays unread and may have any length.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ __all__ = [
 
 
 class ItemsValue(Value):
-    """What has items in an order. `items` may hold values not looked at yet."""
+    """A base for values with ordered items, which may be Lazy."""
 
     __slots__ = ()
     kind: ClassVar[Any]  # the Python class
@@ -57,7 +56,7 @@ class ItemsValue(Value):
         return self.items[self.position(machine, key, "index")]
 
     def position(self, machine: Machine, key: Value, what: str) -> int:
-        """An index within the items."""
+        """Return a constant index, or raise IndexError if it is out of range."""
         index = index_of(machine, key)
         if not -len(self.items) <= index < len(self.items):
             name = self.kind.__name__
@@ -65,7 +64,7 @@ class ItemsValue(Value):
         return index
 
     def walk(self, machine: Machine) -> Iterable[Value]:
-        """The items one by one, for what may run code of the program in between."""
+        """Return the items for a loop that may run user code, such as `__eq__`."""
         return list(self.items)
 
     def contains(self, machine: Machine, item: Value) -> Value:
@@ -80,7 +79,7 @@ class ItemsValue(Value):
         return self.length(machine) > 0
 
     def repeated(self, machine: Machine, count: Value) -> list[Value]:
-        """The items `count` times over, unless that would fill the memory."""
+        """Return the items repeated `count` times; break if there are over `unroll_limit`."""
         times = index_of(machine, count)
         if len(self.items) * times > machine.options.unroll_limit:
             self.refuse(machine, "a very long repetition")
@@ -88,7 +87,7 @@ class ItemsValue(Value):
 
     @property
     def base_kind(self) -> type:
-        """tuple, list or deque: what the items compare with."""
+        """The builtin base (tuple, list or deque), with which it compares."""
         bases = (list, collections.deque, tuple)
         return next(base for base in bases if issubclass(self.kind, base))
 
@@ -117,16 +116,16 @@ class ItemsValue(Value):
 
 
 class SequenceValue(ItemsValue):
-    """What tuples and lists share."""
+    """A base for tuples and lists."""
 
     __slots__ = ()
 
     def like(self, items: Iterable[Value]) -> Value:
-        """A new plain sequence of this kind."""
+        """Create a plain sequence of this kind."""
         raise NotImplementedError
 
     def realized(self, machine: Machine) -> list[Value]:
-        """The items, looked at."""
+        """Return the realized items."""
         return [item.realize(machine) for item in self.items]
 
     def is_constant(self, machine: Machine) -> bool:
@@ -174,18 +173,18 @@ class TupleValue(SequenceValue):
         if isinstance(key, SliceValue) and self.kind is tuple:
             size = len(self.items)
             if key.as_constant(machine).indices(size) == (0, size, 1):
-                return self  # CPython copies no tuple, here and below
+                return self  # CPython returns the tuple itself for t[:], t + () and t * 1
         return super().get_item(machine, key)
 
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        made = super().binary(machine, op, other, reflected=reflected)
-        if not isinstance(made, TupleValue):
-            return made
-        operands = (one for one in (self, other) if isinstance(one, TupleValue))
-        whole = (one for one in operands if len(one.items) == len(made.items))
-        return next((one for one in whole if one.kind is made.kind is tuple), made)
+        result = super().binary(machine, op, other, reflected=reflected)
+        if not isinstance(result, TupleValue):
+            return result
+        operands = (value for value in (self, other) if isinstance(value, TupleValue))
+        whole = (value for value in operands if len(value.items) == len(result.items))
+        return next((value for value in whole if value.kind is result.kind is tuple), result)
 
     def hash_key(self, machine: Machine) -> object:
         return tuple(item.hash_key(machine) for item in self.realized(machine))
@@ -195,7 +194,7 @@ class TupleValue(SequenceValue):
 
 
 class SizeValue(TupleValue):
-    """A torch.Size: a tuple of ints that prints differently; all constant."""
+    """A torch.Size, a tuple of ints that prints differently."""
 
     __slots__ = ()
     kind = torch.Size
@@ -218,7 +217,7 @@ class SizeValue(TupleValue):
         return super().binary(machine, op, other, reflected=reflected)
 
     def _varies(self, machine: Machine, other: SequenceValue) -> bool:
-        """Whether one of the two has sizes that are symbols, and both have ints alone."""
+        """Return whether both contain only ints, and one of them a symbolic int."""
         items = [*self.realized(machine), *other.realized(machine)]
         ints = all(item.python_type(machine) is int for item in items)
         return ints and any(item.varies for item in items)
@@ -228,10 +227,10 @@ class SizeValue(TupleValue):
 
 
 class StoredItems(ItemsValue):
-    """What lists and deques share: items that change, kept in a store."""
+    """A base for lists and deques, whose mutable items are in a store."""
 
     __slots__ = ("store",)
-    assigning: ClassVar[str]  # what Python calls an index that is written to
+    assigning: ClassVar[str]  # the word for a written index in CPython's IndexError
 
     def __init__(self, store: ListStore) -> None:
         super().__init__(store.source)
@@ -244,37 +243,37 @@ class StoredItems(ItemsValue):
     def length(self, machine: Machine) -> int:
         return self.store.length()
 
-    def counted(self, machine: Machine) -> Value:
-        return self.store.counted(machine)
+    def length_value(self, machine: Machine) -> Value:
+        return self.store.length_value(machine)
 
     def truth(self, machine: Machine) -> bool:
         return self.store.is_filled(machine)
 
     def get_item(self, machine: Machine, key: Value) -> Value:
         found = None
-        if (place := key.place(machine)) is not None:
-            found = self.store.at_place(*place)
+        if (sourced := key.as_sourced_int(machine)) is not None:
+            found = self.store.at_source(*sourced)
         elif not isinstance(key, SliceValue):
             found = self.store.at(index_of(machine, key))
         return super().get_item(machine, key) if found is None else found
 
     def as_list(self) -> ListValue:
-        """A new list of the items."""
+        """Create a list of the items."""
         part = self.store.part(slice(None))
         return ListValue(self.items) if part is None else ListValue(store=part)
 
     def change(self, machine: Machine, items: Sequence[Value]) -> None:
-        """It has these items from now on."""
+        """Replace all items."""
         self.store.rewrite(items)
         machine.effects.contents(self)
 
     def append(self, machine: Machine, item: Value, *, left: bool = False) -> None:
-        """The item need not be looked at, nor those that are there."""
+        """Append an item without reading it or the others."""
         self.store.extend([item], left=left)
         machine.effects.contents(self)
 
     def extend(self, machine: Machine, value: Value, *, left: bool = False) -> None:
-        """Item by item where what gives them may look at the container, or raise."""
+        """Add the items; one by one for an iterator, which may raise or read the container."""
         real = value.realize(machine)
         if isinstance(real, ItemsValue):
             if items := list(real.items):
@@ -289,17 +288,17 @@ class StoredItems(ItemsValue):
         machine.effects.contents(self)
 
     def take(self, machine: Machine, index: int) -> Value:
-        """The item there, removed."""
-        taken = self.store.take(index)
+        """Remove and return the item at an index."""
+        item = self.store.take(index)
         machine.effects.contents(self)
-        return taken
+        return item
 
     def take_first(self, machine: Machine) -> Value | None:
-        """The first item, removed; None: only the rest tells whether there is one."""
-        taken = self.store.take_first()
-        if taken is not None:
+        """Remove and return the first item; None if the caller must read all items."""
+        item = self.store.take_first()
+        if item is not None:
             machine.effects.contents(self)
-        return taken
+        return item
 
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
         self.store.put(self.position(machine, key, self.assigning), value)
@@ -318,8 +317,8 @@ class StoredItems(ItemsValue):
         return None
 
     def replace(self, builder: Builder) -> tuple[Effect, ...]:
-        """The effects that bring the live container to these contents."""
-        return self.store.tell(builder, self)
+        """Return the effects that update the live container to these contents."""
+        return self.store.effects(builder, self)
 
     def parts(self) -> Iterable[Value]:
         return self.store.parts()
@@ -366,7 +365,7 @@ class ListValue(StoredItems, SequenceValue):
 
 
 def each_item(machine: Machine, value: Value) -> Iterable[Value]:
-    """The items of a sequence as they are now; those of anything else as it comes to them."""
+    """Iterate over a snapshot of a sequence's items, or lazily over any other iterable."""
     value = value.realize(machine)
     if isinstance(value, ItemsValue):
         return list(value.items)
@@ -374,7 +373,7 @@ def each_item(machine: Machine, value: Value) -> Iterable[Value]:
 
 
 class SliceValue(Value):
-    """A slice object; immutable."""
+    """A slice object."""
 
     __slots__ = ("items",)
 
@@ -418,7 +417,7 @@ class SliceValue(Value):
 
 
 class _SliceIndices(Value):
-    """`slice.indices`, bound."""
+    """The bound method `slice.indices`."""
 
     __slots__ = ("owner",)
 
@@ -460,7 +459,7 @@ def _wrap_slice(machine: Machine, obj: slice, source: Source) -> Value:
 
 
 class StructuredTuple(TupleValue):
-    """A result of class torch.return_types.*: a tuple whose items have names."""
+    """A struct sequence of torch.return_types, a tuple whose items have names."""
 
     __slots__ = ("_kind",)
 
@@ -481,7 +480,7 @@ class StructuredTuple(TupleValue):
 
 
 def _structure_fields(kind: Any, names: Sequence[str]) -> list[str]:
-    """Names of a structseq's fields in order, read off an instance that holds its own indices."""
+    """Return the field names of a struct sequence in order, read from an instance of indices."""
     probe = kind(range(kind.n_sequence_fields))
     fields = {name: getattr(probe, name) for name in names if not name.startswith("n_")}
     return sorted((n for n, at in fields.items() if type(at) is int), key=lambda n: fields[n])

@@ -1,10 +1,11 @@
-"""SetStore: what a set or frozenset holds, where that came from, what the traced code did to it.
+"""SetStore models the contents of a set or frozenset and the changes that the traced code made.
 
-Comes in: items, a live set, or a call that makes a set of others. Goes out: the members (of a live
-set guarded once somebody asks for them; a length or one look-up guards no more than that), their
-order where it is known, and the calls by which an exit makes the set or brings the live one to
-what the model holds. Python itself keeps the model: `mirror` is a set of members that went through
-the same calls, so that equality, order and which of two equal objects stays are CPython's.
+Input: items, a live set, or a call that computes a set from others. Output: the members, their
+order if it is known, and the calls by which an exit builds the set or updates the live one. A
+length or a lookup in a live set guards no more than that; a read of all members guards all.
+
+`mirror` is a Python set of Members that goes through the same calls. So CPython itself decides
+equality, order and which of two equal objects is retained.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from ....guards.source import Contents, Item, Source
 from ...breaks import GraphBreak, UnknownObject
 from ...result import BuildDict, BuildSet, BuildTuple, Effect, Perform, Recipe
 from ..base import Builder, Machine, Unrestorable, Value
-from .keys import are_found
+from .keys import hashes_unchanged
 from .lengths import is_filled, live_length
 
 __all__ = ["Operand", "SetStore", "operand_of_item", "operand_of_keys", "operand_of_values"]
 
 Version = Callable[[Builder], Recipe]
 
-# Looking these up runs no user code.
+# A lookup of these runs no user code.
 _PLAIN_ITEMS = (int, str, bytes, bool, float, type(None), type, torch.dtype)
-_ITEMWISE = ("update", "discard", "difference_update")  # tell of each item whether it is there
-_CONSTANTS = (int, str, bytes, bool, float, complex, type(None))  # equal by value to a guard
+_ITEMWISE = ("update", "discard", "difference_update")  # determine membership of their items
+_CONSTANTS = (int, str, bytes, bool, float, complex, type(None))  # a ValueEquals guard suffices
 
 
 class Member:
-    """One item: hashed and compared by its token (keys.py)."""
+    """One item, hashed and compared by its token (keys.py)."""
 
     __slots__ = ("token", "value")
 
@@ -51,20 +52,20 @@ class Member:
 
 
 class Operand(NamedTuple):
-    """What a method of a set is given."""
+    """An argument of a set method."""
 
-    mirror: Any  # a set, dict or tuple of members, or one member
-    certain: bool  # the mirror is ordered as Python's own is
-    version: Version | None  # makes it as it is now; None: nothing can
+    mirror: Any  # a set, dict or tuple of Members, or one Member
+    certain: bool  # the mirror has the order of the program's object
+    version: Version | None  # makes the recipe of its present state; None if there is none
 
 
 def _is_plain(members: Iterable[Member]) -> bool:
-    """Whether the hashes are those of the program in every call: none is an address."""
+    """Return whether all hashes are the same in every call, so none derives from an address."""
     return all(type(member.token) in _PLAIN_ITEMS for member in members)
 
 
 def operand_of_values(machine: Machine, values: Sequence[Value]) -> Operand:
-    """Items that are given one by one."""
+    """Return the operand of an iterable of items."""
     items = tuple(values)
     members = tuple(Member(machine, item) for item in items)
     make = lambda builder: BuildTuple(tuple(builder(item) for item in items))  # noqa: E731
@@ -72,13 +73,13 @@ def operand_of_values(machine: Machine, values: Sequence[Value]) -> Operand:
 
 
 def operand_of_item(machine: Machine, item: Value) -> Operand:
-    """One item."""
+    """Return the operand of a single item."""
     member = Member(machine, item)
     return Operand(member, _is_plain((member,)), lambda builder: builder(item))
 
 
 def operand_of_keys(machine: Machine, keys: Sequence[Value]) -> Operand:
-    """A dictionary with these keys: Python reads its table at once."""
+    """Return the operand of a dictionary, whose hash table CPython merges as a whole."""
     items = tuple(keys)
     members = dict.fromkeys(Member(machine, item) for item in items)
 
@@ -92,9 +93,9 @@ class SetStore:
     """The contents of one set or frozenset."""
 
     __slots__ = (
-        "_asked",
         "_changes",
         "_items",
+        "_lookups",
         "_mirror",
         "_order",
         "_start",
@@ -113,26 +114,26 @@ class SetStore:
         self.live: Any = None
         self.source: Source | None = None
         self.owner: Value | None = None
-        self.born = machine.step  # when its order came to be what it is
-        self.certain = True
+        self.born = machine.step  # of the last change to its order
+        self.certain = True  # the mirror has the order of the program's set
         self._mirror: Any = kind()
-        self._items: list[Value] | None = []  # added one by one to a new set, and nothing else done
-        self._start: Version | None = None  # what made it, where that is another call
-        self._order: list[Member] | None = None  # of a set that existed before, as it was
+        self._items: list[Value] | None = []  # of a new set to which items were only added
+        self._start: Version | None = None  # the call that computed it, if any
+        self._order: list[Member] | None = None  # original members of a live set or a constant
         self._changes: list[tuple[str, tuple[Operand, ...]]] = []
-        self._asked: dict[object, bool] = {}
+        self._lookups: dict[object, bool] = {}  # guarded membership of tokens in the live set
 
     @classmethod
     def of_live(cls, machine: Machine, live: Any, source: Source) -> SetStore:
-        """The store of a set whose type is guarded; nothing else of it is read."""
+        """Create the store of a live set whose type is guarded, without reading it."""
         store = cls(machine, type(live))
         store.live, store.source, store.certain = live, source, False
         store._mirror, store._items = None, None
         return store
 
     @classmethod
-    def made(cls, machine: Machine, make: Any, *operands: Operand) -> SetStore:
-        """The store of what `make` gives, called with these sets."""
+    def of_call(cls, machine: Machine, make: Any, *operands: Operand) -> SetStore:
+        """Create the store of the result of `make(*operands)`."""
         mirror = make(*(operand.mirror for operand in operands))
         store = cls(machine, type(mirror))
         store._mirror, store._items = mirror, None
@@ -146,7 +147,7 @@ class SetStore:
 
     @classmethod
     def of_constant(cls, machine: Machine, obj: Any) -> SetStore:
-        """The store of a set that the trace itself has: a frozenset is that very object."""
+        """Create the store of a set that the trace computed; an exit reuses a frozenset."""
         store = cls(machine, type(obj))
         members = [Member(machine, machine.constant(item)) for item in obj]
         store._mirror, store._items, store.certain = store.kind(members), None, False
@@ -158,7 +159,7 @@ class SetStore:
 
     @property
     def mirror(self) -> Any:
-        """A set of all members; those of a live set get guarded, in their order."""
+        """A set of all members; reading it guards those of a live set and their order."""
         if self._mirror is None:
             self._order = members = self._live_members()
             self._mirror = self.kind(members)
@@ -177,13 +178,13 @@ class SetStore:
         machine.guard(LengthIs(path, len(items)))
         values = [machine.wrap(item, Item(path, index)) for index, item in enumerate(items)]
         members = [Member(machine, value) for value in values]
-        if not are_found(self.live, items, [one.token for one in members]):
+        if not hashes_unchanged(self.live, items, [one.token for one in members]):
             raise GraphBreak(UnknownObject.of(what="a hash that has changed", type="an item"))
         return members
 
     @property
     def values(self) -> list[Value]:
-        """The items, in the order that they have if that is known."""
+        """The items, in the order of the program's set if that is known."""
         mirror = self.mirror
         return [
             member.value
@@ -192,8 +193,10 @@ class SetStore:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether the order is known: of one item, of a live set as it was, of what has come about
-        by known calls, of small non-negative ints, for which history and hash seed do not count.
+        """True if the order is known.
+
+        It is for at most one item, for an unchanged live set and for a set that known calls built.
+        The order of the ints 0 to 4 depends neither on history nor on the hash seed.
         """
         if len(self.mirror) < 2 or (self._order is not None and not self._changes):
             return True
@@ -203,7 +206,7 @@ class SetStore:
 
     @property
     def count(self) -> int:
-        """Grows with every change."""
+        """The number of changes so far."""
         return len(self._changes) + (len(self._items) if self._items is not None else 0)
 
     def length(self) -> int:
@@ -213,20 +216,20 @@ class SetStore:
             return len(self.live)
         return len(self.mirror)
 
-    def counted(self, machine: Machine) -> Value:
-        """The same as a number that may vary."""
+    def length_value(self, machine: Machine) -> Value:
+        """Return the number of items as a Value that may be symbolic."""
         if self._mirror is not None or self._changes or self.source is None:
             return machine.constant(self.length())
         return live_length(machine, self.live, self.source)
 
     def is_filled(self, machine: Machine) -> bool:
-        """Whether there are any items."""
+        """Return whether there are any items, and guard that alone."""
         if self._mirror is not None or self._changes or self.source is None:
             return self.length() > 0
         return is_filled(machine, self.live, self.source)
 
     def has(self, item: Value) -> bool:
-        """Whether the item is there; of a live set no more is guarded, where a guard can tell."""
+        """Return whether the item is in the set; for a live set guard only that if possible."""
         member = Member(self.machine, item)
         token = member.token
         if self._mirror is not None or type(token) not in _PLAIN_ITEMS:
@@ -237,11 +240,11 @@ class SetStore:
             if member in _members_of(operands):
                 added: bool = name == "update"
                 return added
-        if token not in self._asked:
+        if token not in self._lookups:
             assert self.source is not None
-            self._asked[token] = token in self.live
-            self.machine.guard(SetHas(self.source, token, self._asked[token]))
-        return self._asked[token]
+            self._lookups[token] = token in self.live
+            self.machine.guard(SetHas(self.source, token, self._lookups[token]))
+        return self._lookups[token]
 
     def _holds(self, member: Member) -> bool:
         is_member: bool = member in self.mirror
@@ -250,7 +253,7 @@ class SetStore:
     # -- changing --------------------------------------------------------------------------------
 
     def add(self, item: Value) -> None:
-        """The members that are there need not be known."""
+        """Add an item without reading the members."""
         if self._items is None or self._changes:
             self.change("update", operand_of_values(self.machine, [item]))
         else:
@@ -258,7 +261,7 @@ class SetStore:
             self._items.append(item)
 
     def change(self, name: str, *operands: Operand) -> None:
-        """Call a method that changes the set."""
+        """Call a mutating method of the set."""
         if self._mirror is not None:
             getattr(self._mirror, name)(*(operand.mirror for operand in operands))
         if not all(operand.certain for operand in operands):
@@ -272,25 +275,28 @@ class SetStore:
             self._changes.append((name, operands))
 
     def pop(self) -> Value | None:
-        """The item that `pop` takes, removed; None: nobody knows which."""
+        """Remove and return the item that `set.pop` takes; None if it is unknown which."""
         if len(self.mirror) > 1 and not (self.certain and _is_plain(self.mirror)):
             return None
-        taken: Value = self._mirror.pop().value
+        popped: Value = self._mirror.pop().value
         self._changes.append(("pop", ()))
-        return taken
+        return popped
 
     def forget_order(self) -> None:
-        """It has come about in other steps than the model knows."""
+        """Mark the order as unknown: CPython builds this set in other steps than the model."""
         self.certain, self._items, self._start = False, None, None
 
     # -- exits -----------------------------------------------------------------------------------
 
     def operand(self) -> Operand:
-        """The set as it is now, for a method of another."""
+        """Return the present state of the set as an operand of another set's method."""
         return Operand(self.mirror, self.certain and _is_plain(self.mirror), self.version())
 
     def version(self) -> Version | None:
-        """What makes a set like this one is now; None: Python's own order would be another."""
+        """Return a function that makes the recipe of an equal set in the present state.
+
+        None if the order of such a set would differ.
+        """
         changes, owner = tuple(self._changes), self.owner
         if self.source is not None:
             return None if changes or owner is None else lambda builder: builder(owner)
@@ -307,26 +313,28 @@ class SetStore:
         if version is not None:
             return version(builder)
         if not self.is_ordered:
-            raise Unrestorable("a set with an order of its own", self.born)
+            raise Unrestorable("a set of unknown order", self.born)
         return _built(builder, self.kind, [member.value for member in self.mirror])
 
-    def tell(self, builder: Builder, owner: Value) -> tuple[Effect, ...]:
-        """The calls that bring the live set to these contents."""
-        me = builder(owner)
+    def effects(self, builder: Builder, owner: Value) -> tuple[Effect, ...]:
+        """Return the calls that update the live set to these contents."""
+        target = builder(owner)
         return tuple(
-            Perform(builder.constant(getattr(set, name)), (me, *self._told(builder, operands)))
+            Perform(
+                builder.constant(getattr(set, name)), (target, *self._arguments(builder, operands))
+            )
             for name, operands in self._changes
         )
 
-    def _told(self, builder: Builder, operands: tuple[Operand, ...]) -> tuple[Recipe, ...]:
+    def _arguments(self, builder: Builder, operands: tuple[Operand, ...]) -> tuple[Recipe, ...]:
         if any(operand.version is None for operand in operands):
-            raise Unrestorable("a set with an order of its own", self.born)
+            raise Unrestorable("a set of unknown order", self.born)
         return tuple(
             operand.version(builder) for operand in operands if operand.version is not None
         )
 
     def parts(self) -> list[Value]:
-        """The values it holds, as far as anybody knows."""
+        """Return the values it holds that the trace has read or added."""
         if self._mirror is not None:
             return [member.value for member in self._mirror]
         return [m.value for _, operands in self._changes for m in _members_of(operands)]
@@ -338,7 +346,7 @@ def _built(builder: Builder, kind: type, items: Sequence[Value]) -> Recipe:
 
 
 def _after(start: Version, changes: tuple[tuple[str, tuple[Operand, ...]], ...]) -> Version | None:
-    """What makes the set and then changes it."""
+    """Return a function that makes the recipe of a set and of the calls that change it."""
     if any(operand.version is None for _, operands in changes for operand in operands):
         return None
 
@@ -362,7 +370,7 @@ def _after(start: Version, changes: tuple[tuple[str, tuple[Operand, ...]], ...])
 
 
 def changed(target: set[Any], *calls: tuple[Any, ...]) -> set[Any]:
-    """A set after some calls of its methods."""
+    """Call methods of a set and return it."""
     for method, *operands in calls:
         method(target, *operands)
     return target
@@ -381,7 +389,7 @@ def _are_items(*operands: Operand) -> bool:
 
 
 def _joined(earlier: Operand, later: Operand) -> Operand:
-    """Items that are added one after the other."""
+    """Join the operands of two consecutive updates with items."""
     first, second = earlier.version, later.version
 
     def make(builder: Builder) -> Recipe:

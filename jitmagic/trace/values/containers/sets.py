@@ -1,7 +1,7 @@
-"""Sets and frozensets: the operations of Python over a store (set_store.py).
+"""Models sets and frozensets, with their contents in a store (set_store.py).
 
-Comes in: live sets (guarded by type) or new ones, which hold any hashable values. Goes out: items,
-new sets. Iteration is followed where the order is known.
+Input: live sets, guarded by type, or new ones of any hashable values. Output: items and new sets.
+Iteration breaks the graph unless the order is known.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...result import Effect, Recipe
 from ...wrap import wraps
 from ..base import Builder, Machine, Value
 from ..objects.callables import bind_builtin
-from ..objects.operators import one_of
+from ..objects.operators import equal_key
 from .iterators import TableIterator
 from .set_store import Operand, SetStore
 
@@ -44,11 +44,11 @@ class SetValue(Value):
 
     @classmethod
     def of(cls, machine: Machine, items: Iterable[Value]) -> SetValue:
-        """A new set of these items, added one by one."""
-        made = SetStore(machine, set)
+        """Create a set by adding these items one by one."""
+        store = SetStore(machine, set)
         for item in items:
-            made.add(item)
-        return cls(made)
+            store.add(item)
+        return cls(store)
 
     @property
     def kind(self) -> type:
@@ -74,26 +74,26 @@ class SetValue(Value):
     def contains(self, machine: Machine, item: Value) -> Value:
         known = item.realize(machine)
         if known.varies:
-            return machine.constant(one_of(machine, known, self.store.values) is not None)
+            return machine.constant(equal_key(machine, known, self.store.values) is not None)
         return machine.constant(self.store.has(known))
 
     def length(self, machine: Machine) -> int:
         return self.store.length()
 
-    def counted(self, machine: Machine) -> Value:
-        return self.store.counted(machine)
+    def length_value(self, machine: Machine) -> Value:
+        return self.store.length_value(machine)
 
     def truth(self, machine: Machine) -> bool:
         return self.store.is_filled(machine)
 
     def iterate(self, machine: Machine) -> Value:
-        """In the order that a Python set has, where that can be known."""
+        """Return an iterator in the order of the Python set; break if that is unknown."""
         if not self.store.is_ordered:
             self.refuse(machine, "iteration (its order is not known)")
         return TableIterator(machine, self, type(iter(set())), self.walk(machine))
 
     def walk(self, machine: Machine) -> Iterator[Value]:
-        """The items in order; the size must not change meanwhile."""
+        """Yield the items in order; raise RuntimeError if the size changes."""
         size = self.length(machine)
 
         def check() -> None:
@@ -106,7 +106,7 @@ class SetValue(Value):
             if self.store.count != changes:
                 self.refuse(machine, "iteration while it is changed")
             yield item
-        check()  # Python looks before it says that nothing is left
+        check()  # CPython checks the size before it stops, too
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
@@ -122,7 +122,7 @@ class SetValue(Value):
             return None
         left, right = (other, self) if reflected else (self, other)
         operands = left.store.operand(), right.store.operand()
-        return SetValue(SetStore.made(machine, _ALGEBRA[op], *operands))
+        return SetValue(SetStore.of_call(machine, _ALGEBRA[op], *operands))
 
     def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
         if self.kind is not set or op not in _IN_PLACE or not isinstance(other, SetValue):
@@ -135,7 +135,7 @@ class SetValue(Value):
         machine.effects.contents(self)
 
     def change(self, machine: Machine, name: str, *operands: Operand) -> None:
-        """Call a method that changes the set."""
+        """Call a mutating method of the set."""
         self.store.change(name, *operands)
         machine.effects.contents(self)
 
@@ -143,8 +143,8 @@ class SetValue(Value):
         return self.store.recipe(builder)
 
     def replace(self, builder: Builder) -> tuple[Effect, ...]:
-        """The effects that bring the live set to these contents."""
-        return self.store.tell(builder, self)
+        """Return the effects that update the live set to these contents."""
+        return self.store.effects(builder, self)
 
     def parts(self) -> Iterable[Value]:
         return self.store.parts()

@@ -1,10 +1,11 @@
-"""TableStore: what a dictionary holds, where that came from, and what the traced code did to it.
+"""TableStore models the contents of a dictionary and the changes that the traced code made.
 
-Comes in: pairs of a dictionary made here, or a live dictionary. Goes out: what is under a key (of a
-live dictionary guarded key by key, as long as nobody asks for all of them), all pairs in order, and
-the effects that bring the live dictionary to what the model holds: one for each key that changed.
+Input: the pairs of a new dictionary, or a live dictionary. Output: values by key, all pairs in
+order, and the effects that update the live dictionary at an exit, one for each changed key. A
+lookup in a live dictionary guards only its key; a read of all pairs guards all keys.
+
 Keys are tokens (keys.py), so order and key equality are Python's. A live dictionary has one store
-in a trace, whether the program reaches it as an object or as the attributes of one or several
+per trace, even if the program reaches it both as an object and as the `__dict__` of one or several
 objects (`Machine.owners` has one of them).
 """
 
@@ -22,7 +23,7 @@ from ....guards.source import DictKeyAt, DictValueAt, InstanceDict, Item, ItemAt
 from ...breaks import GraphBreak, UnknownObject
 from ...result import DelItem, Effect, Perform, Recipe, ReplaceDict, SetItem
 from ..base import Builder, Machine, Value
-from .keys import are_found, is_plain_key
+from .keys import hashes_unchanged, is_plain_key
 from .lengths import is_filled, live_length
 
 __all__ = ["Pair", "TableStore"]
@@ -31,8 +32,8 @@ Pair = tuple[Value, Value]
 Change = tuple[str, object, tuple[Value, ...]]  # a method, the token of its key, its arguments
 
 _NOTHING = object()
-_ONE_KEY = ("__setitem__", "__delitem__")  # changes that are about no other key
-_WITHDRAWN: Change = ("", None, ())  # a key that came and went
+_ONE_KEY = ("__setitem__", "__delitem__")  # changes that affect one key alone
+_CANCELLED: Change = ("", None, ())  # an insertion that a deletion has undone
 
 
 class TableStore:
@@ -48,11 +49,11 @@ class TableStore:
         self.machine: Machine | None = None
         self.entry: Callable[[Source, object], Source] = Item
         self._pairs: dict[object, Pair] | None = {} if pairs is None else pairs
-        self._known: dict[object, Value | None] = {}  # of a live one, as it was; None: no such key
+        self._known: dict[object, Value | None] = {}  # original live entries read; None: absent
         self._changes: list[Change] = []
-        self._at: dict[object, int] = {}  # where in the changes a key was written last
-        self._simple: bool | None = False
-        self._whole = False  # all keys, any one, or how many there are, were read or replaced
+        self._at: dict[object, int] = {}  # index in `_changes` of the last write of a key
+        self._simple: bool | None = False  # guards can look up all keys; None: not yet computed
+        self._whole = False  # the trace depends on all keys or on their number
 
     @classmethod
     def of_live(
@@ -62,19 +63,21 @@ class TableStore:
         source: Source,
         entry: Callable[[Source, object], Source] = Item,
     ) -> TableStore:
-        """The store of a dictionary whose type is guarded; `entry` leads to the value under a key
-        that the guards may look up; beside any other it is found by place.
+        """Create the store of a live dictionary whose type is guarded.
+
+        `entry` makes the source of a value from a key that guards can look up. Values under other
+        keys are found by their position.
         """
-        made = cls({}, type(live))
-        made.machine, made.live, made.source, made.entry = machine, live, source, entry
-        made._pairs, made._simple = None, None
-        return made
+        store = cls({}, type(live))
+        store.machine, store.live, store.source, store.entry = machine, live, source, entry
+        store._pairs, store._simple = None, None
+        return store
 
     # -- reading ---------------------------------------------------------------------------------
 
     @property
     def pairs(self) -> dict[object, Pair]:
-        """All keys and values, in order; the keys of a live dictionary get guarded."""
+        """All keys and values in order; reading it guards the keys of a live dictionary."""
         if self._pairs is None:
             self._pairs = self._live_pairs()
             for name, token, args in self._changes:
@@ -82,8 +85,8 @@ class TableStore:
         return self._pairs
 
     def get(self, token: object) -> Value | None:
-        """The value under a key, if there is one."""
-        if self._pairs is not None or not self._can_ask(token):
+        """Return the value under a key, or None."""
+        if self._pairs is not None or not self._can_look_up(token):
             pair = self.pairs.get(token)
             return None if pair is None else pair[1]
         if (at := self._at.get(token)) is None:
@@ -91,9 +94,10 @@ class TableStore:
         name, _, args = self._changes[at]
         return args[1] if name == "__setitem__" else None
 
-    def at_place(self, key: str, place: Source) -> Value | None:
-        """The tensor under a key that is read where `place` leads, as it is in this call: guards
-        are about the tensor, whichever key finds it. None: the key itself has to be guarded.
+    def at_source(self, key: str, source: Source) -> Value | None:
+        """Return the tensor under a key that varies, which is `key` in this call, read at `source`.
+
+        Guards apply to the tensor that the key finds. None if the key itself must be guarded.
         """
         is_plain = self._pairs is None and not self._changes and type(self.live) is dict
         if not is_plain or self.source is None or isinstance(self.source, InstanceDict):
@@ -102,11 +106,11 @@ class TableStore:
         if not isinstance(value, torch.Tensor):
             return None
         assert self.machine is not None
-        self._whole = True  # it may be any key in another call
-        return self.machine.lazy(value, ItemAt(self.source, place))
+        self._whole = True  # another call may look up any key
+        return self.machine.lazy(value, ItemAt(self.source, source))
 
     def length(self) -> int:
-        """How many keys there are; only their number is guarded."""
+        """Return the number of keys, and guard it alone."""
         self._whole = True
         if self._pairs is not None or self._changes:
             return len(self.pairs)
@@ -115,37 +119,37 @@ class TableStore:
         self.machine.guard(LengthIs(self.source, len(self.live)))
         return len(self.live)
 
-    def counted(self, machine: Machine) -> Value:
-        """The same as a number that may vary."""
+    def length_value(self, machine: Machine) -> Value:
+        """Return the number of keys as a Value that may be symbolic."""
         self._whole = True
-        grown = None if self._pairs is not None else self._grown()
-        if grown is None or self.source is None:
+        growth = None if self._pairs is not None else self._growth()
+        if growth is None or self.source is None:
             return machine.constant(self.length())
-        return live_length(machine, self.live, self.source, grown)
+        return live_length(machine, self.live, self.source, growth)
 
     def is_filled(self, machine: Machine) -> bool:
-        """Whether there are any keys."""
+        """Return whether there are any keys, and guard that alone."""
         self._whole = True
         if self._pairs is not None or self._changes or self.source is None:
             return self.length() > 0
         return is_filled(machine, self.live, self.source)
 
-    def _grown(self) -> int | None:
-        """How many keys more there are than at the start; None: it takes all keys to tell."""
-        told = [(name, token) for name, token, _ in self._changes if name]
-        if any(name not in _ONE_KEY or not self._can_ask(token) for name, token in told):
+    def _growth(self) -> int | None:
+        """Return the number of keys added since the start; None if that needs all keys."""
+        changes = [(name, token) for name, token, _ in self._changes if name]
+        if any(name not in _ONE_KEY or not self._can_look_up(token) for name, token in changes):
             return None
-        tokens = dict.fromkeys(token for _, token in told)
-        there = [self.get(token) is not None for token in tokens]
-        return sum(there) - sum(self._original(token) is not None for token in tokens)
+        tokens = dict.fromkeys(token for _, token in changes)
+        present = [self.get(token) is not None for token in tokens]
+        return sum(present) - sum(self._original(token) is not None for token in tokens)
 
-    def _can_ask(self, token: object) -> bool:
+    def _can_look_up(self, token: object) -> bool:
         if self._simple is None:
             self._simple = all(is_plain_key(key) for key, _ in entries_of(self.live))
         return self._simple and not isinstance(token, Value) and is_plain_key(token)
 
     def _original(self, token: object) -> Value | None:
-        """What a live dictionary had under a key; the guard is about this key alone."""
+        """Return the original value of a live dictionary under a key, and guard that key alone."""
         if token not in self._known:
             assert self.machine is not None
             assert self.source is not None
@@ -178,14 +182,14 @@ class TableStore:
                 raise GraphBreak(UnknownObject.of(what="equal keys", type=type(key).__name__))
             known = self._known.get(token)
             pairs[token] = model, known or machine.lazy(value, path)
-        if not are_found(self.live, [key for key, _ in entries], list(pairs)):
+        if not hashes_unchanged(self.live, [key for key, _ in entries], list(pairs)):
             raise GraphBreak(UnknownObject.of(what="a hash that has changed", type="a key"))
         return pairs
 
     # -- changing --------------------------------------------------------------------------------
 
     def put(self, token: object, key: Value, value: Value) -> None:
-        """`self[key] = value`; a key that is there already stays."""
+        """Do `self[key] = value`; an equal key already there is retained."""
         if self._pairs is not None:
             _apply(self._pairs, "__setitem__", token, (key, value))
         if self.source is None:
@@ -197,40 +201,40 @@ class TableStore:
             self._note(token, "__setitem__", key, value)
 
     def erase(self, token: object, key: Value) -> bool:
-        """`del self[key]`; False: there is no such key."""
-        if self._pairs is None and self._can_ask(token):
+        """Do `del self[key]`; return False if there is no such key."""
+        if self._pairs is None and self._can_look_up(token):
             found = self.get(token) is not None
         else:
             found = self.pairs.pop(token, None) is not None
         if found and self.source is not None:
-            self._tell_erased(token, key)
+            self._record_deletion(token, key)
         return found
 
-    def _tell_erased(self, token: object, key: Value) -> None:
+    def _record_deletion(self, token: object, key: Value) -> None:
         at = self._at.get(token)
         if at is not None and self._changes[at][0] == "__setitem__":
-            there = self._was_there(token, at)
-            self._changes[at] = _WITHDRAWN
-            if not there:
+            existed = self._existed(token, at)
+            self._changes[at] = _CANCELLED
+            if not existed:
                 return
         self._note(token, "__delitem__", key)
 
-    def _was_there(self, token: object, at: int) -> bool:
-        """Whether the key was there before it was written in the change `at`."""
+    def _existed(self, token: object, at: int) -> bool:
+        """Return whether the key existed before change number `at` wrote it."""
         for name, other, _ in reversed(self._changes[:at]):
             if name == "clear" or (other == token and name == "__delitem__"):
                 return False
-        if self._can_ask(token):
+        if self._can_look_up(token):
             return self._original(token) is not None
         return token in self._live_pairs()
 
     def clear(self) -> None:
-        """What was there need not be known."""
+        """Remove all keys, without reading them."""
         self._pairs, self._at, self._whole = {}, {}, True
         self._changes = [("clear", None, ())]
 
     def move(self, token: object, key: Value, *, last: bool) -> None:
-        """`OrderedDict.move_to_end` of a key that is there."""
+        """Do `OrderedDict.move_to_end` of an existing key."""
         pair = self.pairs.pop(token)
         rest = dict(self.pairs)
         self._pairs = {**rest, token: pair} if last else {token: pair, **rest}
@@ -245,69 +249,69 @@ class TableStore:
 
     # -- exits -----------------------------------------------------------------------------------
 
-    def tell(self, builder: Builder, owner: Value) -> tuple[Effect, ...]:
-        """The effects that bring the live dictionary to these contents."""
-        me = builder(owner)
+    def effects(self, builder: Builder, owner: Value) -> tuple[Effect, ...]:
+        """Return the effects that update the live dictionary to these contents."""
+        target = builder(owner)
         if self.source is None or (self._pairs is not None and self._is_long()):
-            return (ReplaceDict(me, *self.recipes(builder)),)
-        written = [change for change in self._changes if change is not _WITHDRAWN]
-        return tuple(self._effect(builder, me, *change) for change in written)
+            return (ReplaceDict(target, *self.recipes(builder)),)
+        changes = [change for change in self._changes if change is not _CANCELLED]
+        return tuple(self._effect(builder, target, *change) for change in changes)
 
     def _is_long(self) -> bool:
         return len(self._changes) > len(self.pairs) + 1
 
     def _effect(
-        self, builder: Builder, me: Recipe, name: str, token: object, args: tuple[Value, ...]
+        self, builder: Builder, target: Recipe, name: str, token: object, args: tuple[Value, ...]
     ) -> Effect:
         owner = None if self.machine is None else self.machine.owners.get(id(self))
         if owner is not None and type(token) is str and name in _ONE_KEY:
             value = args[1] if name == "__setitem__" else None
-            stored: Effect | None = owner.stores(builder, token, value)
+            stored: Effect | None = owner.attribute_effect(builder, token, value)
             if stored is not None:
                 return stored
-        told = tuple(builder(arg) for arg in args)
+        recipes = tuple(builder(arg) for arg in args)
         if self.kind is dict and name == "__setitem__":
-            return SetItem(me, *told)
+            return SetItem(target, *recipes)
         if self.kind is dict and name == "__delitem__":
-            return DelItem(me, *told)
+            return DelItem(target, *recipes)
         base: Any = OrderedDict if issubclass(self.kind, OrderedDict) else dict
         if name == "move_to_start":
             named = (("last", builder.constant(False)),)
-            return Perform(builder.constant(base.move_to_end), (me, *told), named)
-        return Perform(builder.constant(getattr(base, name)), (me, *told))
+            return Perform(builder.constant(base.move_to_end), (target, *recipes), named)
+        return Perform(builder.constant(getattr(base, name)), (target, *recipes))
 
     def recipes(self, builder: Builder) -> tuple[tuple[Recipe, ...], tuple[Recipe, ...]]:
-        """Of all keys, and of all values."""
+        """Return the recipes of all keys and of all values."""
         pairs = list(self.pairs.values())
         return tuple(builder(key) for key, _ in pairs), tuple(builder(value) for _, value in pairs)
 
     def parts(self) -> list[Value]:
-        """The values it holds, as far as they are known."""
+        """Return the values it holds that the trace has read or added."""
         if self._pairs is not None:
             return [part for pair in self._pairs.values() for part in pair]
         return [part for _, _, args in self._changes for part in args]
 
-    # -- what it has in common with another ------------------------------------------------------
+    # -- two stores that may be one dictionary ---------------------------------------------------
 
     @property
-    def is_as_found(self) -> bool:
+    def is_read_by_key(self) -> bool:
         """Return whether a live dictionary was read key by key and not changed."""
         return self._pairs is None and not self._changes
 
     def known(self) -> dict[object, Value | None]:
-        """Return what was read or written, by token; None: no such key."""
+        """Return the values read or written, by token; None stands for an absent key."""
         if self._pairs is not None:
             return {token: value for token, (_, value) in self._pairs.items()}
         return {token: self.get(token) for token in (*self._known, *self.tokens(written=True))}
 
     def tokens(self, *, written: bool = False) -> set[object]:
-        """The keys that were read or written; or written alone."""
+        """Return the keys that were read or written, or only those written."""
         changed = {token for name, token, _ in self._changes if name}
         return changed if written else changed.union(self._known)
 
     @property
-    def is_whole(self) -> bool:
-        """Return whether all keys, or how many there are, were read or replaced."""
+    def depends_on_all_keys(self) -> bool:
+        """Return whether the trace depends on all keys or on their number, or replaced them."""
         return self._whole
 
 

@@ -1,9 +1,9 @@
-"""contextvars.ContextVar: read, and set for a while and reset by the same trace.
+"""Models contextvars.ContextVar: reads, and `set` with a `reset` in the same trace.
 
-Comes in: a live variable, known by identity. What it was before is read, with a guard, where it is
-a constant. Goes out: nothing, once every `set` was undone by its
-`reset`: what was set in between is the trace's. A variable still set at an exit ends the trace
-before the `set`, which is then Python's: only Python has the token that undoes it.
+Input: a live variable, known by identity. Output: its value, which is guarded and must be a
+constant if it was set before the call. A `set` that a `reset` undoes has no effect at the exit. If
+the variable is still set at an exit, the trace breaks before the `set`, since only Python can
+create the token that undoes it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ..objects.identity import IdentityValue
 
 __all__: list[str] = []
 
-_UNSET = "<nothing is set>"  # a constant, for guards
+_UNSET = "<nothing is set>"  # a string, so that guards can compare it
 _KEPT = "a context variable that stays set"
 
 
 class ContextVarValue(IdentityValue):
-    """`active`: the `set` calls of the trace that were not undone yet."""
+    """A ContextVar; `active` has the `set` calls of the trace that are not yet reset."""
 
     __slots__ = ("active", "watched")
 
@@ -42,14 +42,14 @@ class ContextVarValue(IdentityValue):
         return bind_builtin(machine, self, contextvars.ContextVar, name)
 
     def before(self, machine: Machine) -> Value | None:
-        """What was set before this graph, None for nothing; it has to be a constant."""
+        """Return the constant that was set before the call, guarded, or None if it was unset."""
         read = functools.partial(self.live.get, _UNSET)
         found = self._constant(machine, read())
         machine.guard(StateRead(read, found))
         return None if found is _UNSET else machine.constant(found)
 
     def default(self, machine: Machine) -> Value:
-        """The variable's own, which nobody can change."""
+        """Return the variable's default, which is immutable."""
         try:
             return machine.constant(self._constant(machine, self.live.get()))
         except LookupError:
@@ -61,12 +61,12 @@ class ContextVarValue(IdentityValue):
         return found
 
     def watch(self, machine: Machine) -> None:
-        """No exit while it is set."""
+        """Check at each exit that the variable is not set."""
         if not self.watched:
             self.watched = True
-            machine.at_exit(self._leave)
+            machine.at_exit(self._at_exit)
 
-    def _leave(self, builder: Builder) -> None:
+    def _at_exit(self, builder: Builder) -> None:
         if not self.active:
             return
         setter = builder.constant(self.live.set)
@@ -74,7 +74,7 @@ class ContextVarValue(IdentityValue):
 
 
 class TokenValue(Value):
-    """What `set` gives and `reset` takes."""
+    """The token that `set` returns and `reset` takes."""
 
     __slots__ = ("born", "content")
 

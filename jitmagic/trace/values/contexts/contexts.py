@@ -1,10 +1,9 @@
-"""Grad mode: no_grad, enable_grad and set_grad_enabled as context managers, calls and decorators.
+"""Models grad mode: no_grad, enable_grad and set_grad_enabled as contexts, calls and decorators.
 
-Comes in: these classes, and live instances of them.  Goes out: changes of the grad mode of the
-graph under construction. A graph break inside such a block brings the thread to the traced mode (an
-effect) and leaves a real context on the stack that ends it. inference_mode is in inference.py.
-torch.autocast is Python code of torch's and inlined (trace/builtins/pytorch/autocast.py has what it
-calls).
+Input: these classes, and live instances of them. Output: changes of the grad mode of the graph. A
+graph break inside such a block sets the thread to the traced mode (an effect) and puts a live
+context, already entered, on the stack. inference.py has inference_mode. torch.autocast is Python
+code and is inlined; builtins/pytorch/autocast.py has the functions that it calls.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _REFUSED: dict[type, str] = {
 
 
 def set_grad_mode(machine: Machine, mode: bool) -> None:
-    """The traced program changes the grad mode of the thread."""
+    """Change the grad mode of the graph, and of the thread at an exit."""
     graph = machine.graph
     if mode and (graph.inference.is_on or torch.is_inference_mode_enabled()):
         why = "inside inference mode no gradients are recorded"
@@ -56,11 +55,11 @@ def set_grad_mode(machine: Machine, mode: bool) -> None:
     if "grad mode" not in machine.notes.marks:
         machine.notes.marks.add("grad mode")
         entry = graph.grad_enabled
-        machine.at_exit(lambda builder: _tell_mode(graph, entry, builder))
+        machine.at_exit(lambda builder: _restore_mode(graph, entry, builder))
     graph.set_grad_enabled(mode)
 
 
-def _tell_mode(graph: GraphBuilder, entry: bool, builder: Builder) -> None:
+def _restore_mode(graph: GraphBuilder, entry: bool, builder: Builder) -> None:
     if graph.grad_enabled != entry:
         setter = builder.constant(torch._C._set_grad_enabled)
         builder.effect(Perform(setter, (builder.constant(graph.grad_enabled),)))
@@ -86,7 +85,7 @@ class GradContext(Value):
     def enter(self, machine: Machine) -> tuple[Value, Value]:
         self.previous = machine.graph.grad_enabled
         set_grad_mode(machine, self.mode)
-        return _EndOfBlock(self.kind, self.mode, self.previous), machine.constant(None)
+        return _GradModeExit(self.kind, self.mode, self.previous), machine.constant(None)
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name in ("mode", "prev"):
@@ -97,19 +96,19 @@ class GradContext(Value):
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         function = args[0].realize(machine) if len(args) == 1 and not kwargs else self
-        followed = isinstance(function, FunctionValue) and self.kind is not torch.set_grad_enabled
-        if not followed or function.code.co_flags & inspect.CO_GENERATOR:  # type: ignore[attr-defined]
+        plain = isinstance(function, FunctionValue) and self.kind is not torch.set_grad_enabled
+        if not plain or function.code.co_flags & inspect.CO_GENERATOR:  # type: ignore[attr-defined]
             self.refuse(machine, "decorating a function")
         assert isinstance(function, FunctionValue)
-        return InGradMode(self, function)
+        return DecoratedFunction(self, function)
 
     def recipe(self, builder: Builder) -> Recipe:
         mode = (builder.constant(self.mode),) if self.kind is torch.set_grad_enabled else ()
         return builder.invoke(self.kind, mode)
 
 
-class InGradMode(WithoutOperators):
-    """A function that a context decorates: what `torch.no_grad()(function)` gives."""
+class DecoratedFunction(WithoutOperators):
+    """A function that a grad-mode context decorates, as `torch.no_grad()(function)`."""
 
     __slots__ = ("context", "function")
 
@@ -142,7 +141,7 @@ class InGradMode(WithoutOperators):
 
 
 class _Clone(Value):
-    """`context.clone`, which decorated functions call."""
+    """The bound method `context.clone`, which decorated functions call."""
 
     __slots__ = ("context",)
 
@@ -156,7 +155,7 @@ class _Clone(Value):
         return GradContext(self.context.kind, self.context.mode)
 
 
-class _EndOfBlock(Value):
+class _GradModeExit(Value):
     """The bound `__exit__` of a context that has been entered."""
 
     __slots__ = ("kind", "mode", "previous")
@@ -180,15 +179,15 @@ class _EndOfBlock(Value):
 
 
 def exit_of_entered_context(kind: type, previous: bool) -> Callable[..., Any]:
-    """The `__exit__` of a real grad-mode context that was entered when the mode was `previous`."""
-    made = torch.no_grad() if kind is torch.set_grad_enabled else kind()
-    made.prev = previous
-    leave: Callable[..., Any] = made.__exit__
+    """Return the `__exit__` of a grad-mode context, as if entered in the mode `previous`."""
+    context = torch.no_grad() if kind is torch.set_grad_enabled else kind()
+    context.prev = previous
+    leave: Callable[..., Any] = context.__exit__
     return leave
 
 
 def _construct(machine: Machine, kind: Any, args: Args, kwargs: Kwargs) -> Value:
-    """A call of one of the classes."""
+    """Model a call of one of the context classes."""
     if kind in _REFUSED:
         raise GraphBreak(RefusedTorchCall.of(name=kind.__qualname__, why=_REFUSED[kind]))
     if kind is torch.inference_mode:
@@ -202,10 +201,10 @@ def _construct(machine: Machine, kind: Any, args: Args, kwargs: Kwargs) -> Value
     mode = wanted.realize(machine)
     if not isinstance(mode, ConstantValue):
         _refuse(kind, "such an argument")
-    made = _SetGradEnabled(kind, bool(mode.as_constant(machine)))
-    made.previous = machine.graph.grad_enabled
-    set_grad_mode(machine, made.mode)
-    return made
+    setter = _SetGradEnabled(kind, bool(mode.as_constant(machine)))
+    setter.previous = machine.graph.grad_enabled
+    set_grad_mode(machine, setter.mode)
+    return setter
 
 
 def _inference_block(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
@@ -221,7 +220,7 @@ def _refuse(kind: type, what: str) -> NoReturn:
 
 
 class ContextClass(BuiltinValue):
-    """One of torch's context classes: a call makes (set_grad_enabled: and enters) the context."""
+    """One of torch's context classes; a call creates the context."""
 
     __slots__ = ()
 
@@ -236,24 +235,24 @@ class ContextClass(BuiltinValue):
 
 
 class _SetGradEnabled(GradContext):
-    """set_grad_enabled(mode) acts when it is made; the block only ends it."""
+    """A `set_grad_enabled(mode)`, which changes the mode when it is created."""
 
     __slots__ = ()
 
     def enter(self, machine: Machine) -> tuple[Value, Value]:
         set_grad_mode(machine, self.mode)
-        return _EndOfBlock(self.kind, self.mode, self.previous), machine.constant(None)
+        return _GradModeExit(self.kind, self.mode, self.previous), machine.constant(None)
 
     def recipe(self, builder: Builder) -> Recipe:
         previous = builder.constant(self.previous)
-        return builder.invoke(made_grad_setter, (builder.constant(self.mode), previous))
+        return builder.invoke(applied_grad_setter, (builder.constant(self.mode), previous))
 
 
-def made_grad_setter(mode: bool, previous: bool) -> torch.set_grad_enabled:
-    """A set_grad_enabled object whose making has changed the mode from `previous` already."""
-    made = torch.set_grad_enabled.__new__(torch.set_grad_enabled)
-    made.mode, made.prev = mode, previous
-    return made
+def applied_grad_setter(mode: bool, previous: bool) -> torch.set_grad_enabled:
+    """Build a set_grad_enabled object without changing the mode, which the trace has done."""
+    setter = torch.set_grad_enabled.__new__(torch.set_grad_enabled)
+    setter.mode, setter.prev = mode, previous
+    return setter
 
 
 def _is_known(kind: type) -> bool:
@@ -261,23 +260,23 @@ def _is_known(kind: type) -> bool:
 
 
 @constructs(_is_known, before_others=True)  # they are plain classes too
-def _construct_asked_for(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    """`type(context)()`: no path of the frame led to the class."""
+def _construct_by_type(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    """Model `type(context)()`, whose class has no source."""
     return _construct(machine, cls.live, args, kwargs)
 
 
 def context_class(obj: object) -> Value | None:
-    """The value of a torch context class, or None."""
+    """Return the value of a torch context class, or None for another object."""
     return ContextClass(obj) if isinstance(obj, type) and _is_known(obj) else None
 
 
 @intercepts(type)
 def _intercept_class(machine: Machine, obj: Any, source: Source) -> Value | None:
-    made = context_class(obj)
-    if made is not None:
-        made.source = source
+    value = context_class(obj)
+    if value is not None:
+        value.source = source
         machine.guard(IdentityIs(source, obj))
-    return made
+    return value
 
 
 @wraps(torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
@@ -291,7 +290,7 @@ def _wrap_context(machine: Machine, obj: Any, source: Source) -> Value:
 
 
 class _LiveContext(GradContext):
-    """A context made before: its block may be the one the trace is in (after a graph break)."""
+    """A live context, whose block a resume function may be in."""
 
     __slots__ = ("live",)
 
@@ -305,7 +304,7 @@ class _LiveContext(GradContext):
             self.previous = self.live.prev
             machine.guard(ValueEquals(Item(InstanceDict(self.source), "prev"), self.previous))
             if name == "__exit__":
-                return _EndOfBlock(self.kind, self.mode, self.previous)
+                return _GradModeExit(self.kind, self.mode, self.previous)
         return super().get_attr(machine, name)
 
 

@@ -1,12 +1,12 @@
-"""The default device: what torch.set_default_device and `with torch.device(...)` around a call give
-the factories in it.
+"""Models the default device of tensor factories: set_default_device and `with torch.device(...)`.
 
-Comes in: the device that the entry is guarded with, what the program sets on its way, and the
-frames of the trace. Goes out: the arguments that the factory gets; at the end of the trace, an
-effect that sets what set_default_device left, and at a graph break inside a block, a real context
-that has been entered. torch keeps the device in a function mode, which is shown every
-call of a torch function and makes it again without itself (torch/utils/_device.py): within Python
-functions of torch that ask for such modes, factories make tensors of the CPU.
+Input: the device in the entry guard, the devices that the program sets, and the traced frames.
+Output: the `device` argument of a factory. An exit sets the device that set_default_device left; a
+graph break inside a block puts a live context, already entered, on the stack.
+
+torch implements the default device as a TorchFunctionMode (torch/utils/_device.py), which
+intercepts a torch function and calls it again with the mode disabled. So factories inside Python
+functions of torch that dispatch on modes create CPU tensors.
 """
 
 from __future__ import annotations
@@ -19,56 +19,56 @@ from torch.utils._device import DeviceContext, _device_constructors
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...result import Perform, Recipe
 from ..base import Args, Builder, Kwargs, Machine, Value
-from ..objects.constants import BLOCKS
+from ..objects.constants import CONTEXT_CONSTANTS
 
 __all__ = ["default_device", "on_default_device", "set_default_device"]
 
 _CPU = torch.device("cpu")
 
 
-class _Traced:
-    """Default devices that the program itself has set."""
+class _TracedDevices:
+    """The default devices that the traced program has set."""
 
     def __init__(self) -> None:
         self.is_set = False  # by set_default_device
-        self.given: torch.device | None = None
-        self.blocks: list[tuple[torch.device, int]] = []  # with the frames around the `with`
+        self.device: torch.device | None = None  # its argument
+        self.blocks: list[tuple[torch.device, int]] = []  # active blocks, with their frame depths
 
 
 def default_device(machine: Machine) -> torch.device | None:
-    """The device of a factory called now; None where no default was set."""
-    traced = machine.notes.root.of(_Traced)
-    device: Any = traced.given if traced.is_set else machine.entry_state.default_device
+    """Return the default device for a factory called now, or None."""
+    traced = machine.notes.root.of(_TracedDevices)
+    device: Any = traced.device if traced.is_set else machine.entry_state.default_device
     depth = 0
     if traced.blocks:
         device, depth = traced.blocks[-1]
-    passed = device is None or any(f.past_default_device for f in machine.frames[depth:])
-    return None if passed else device
+    disabled = device is None or any(f.past_default_device for f in machine.frames[depth:])
+    return None if disabled else device
 
 
 def _is_any_set(machine: Machine) -> bool:
-    traced = machine.notes.root.of(_Traced)
+    traced = machine.notes.root.of(_TracedDevices)
     entry = machine.entry_state.default_device
-    return entry is not None or traced.given is not None or bool(traced.blocks)
+    return entry is not None or traced.device is not None or bool(traced.blocks)
 
 
 def set_default_device(machine: Machine, device: torch.device | None) -> None:
-    """torch.set_default_device, where no default device was set before the trace."""
-    traced = machine.notes.root.of(_Traced)
+    """Trace torch.set_default_device; break if another default device is active."""
+    traced = machine.notes.root.of(_TracedDevices)
     if machine.entry_state.default_device is not None or traced.blocks:
         why = "another default device is in force around it"
         raise GraphBreak(RefusedTorchCall.of(name="torch.set_default_device", why=why))
     if not traced.is_set:
-        machine.at_exit(lambda builder: _tell(traced, builder))
-    traced.is_set, traced.given = True, device
+        machine.at_exit(lambda builder: _set_at_exit(traced, builder))
+    traced.is_set, traced.device = True, device
 
 
-def _tell(traced: _Traced, builder: Builder) -> None:
+def _set_at_exit(traced: _TracedDevices, builder: Builder) -> None:
     setter = builder.constant(torch.set_default_device)
-    builder.effect(Perform(setter, (builder.constant(traced.given),)))
+    builder.effect(Perform(setter, (builder.constant(traced.device),)))
 
 
-class DeviceBlock(Value):
+class DeviceExit(Value):
     """The bound `__exit__` of a `with torch.device(...)` that has been entered."""
 
     __slots__ = ("device",)
@@ -76,10 +76,10 @@ class DeviceBlock(Value):
     def __init__(self, machine: Machine, device: torch.device) -> None:
         super().__init__()
         self.device = device
-        machine.notes.root.of(_Traced).blocks.append((device, len(machine.frames)))
+        machine.notes.root.of(_TracedDevices).blocks.append((device, len(machine.frames)))
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        machine.notes.root.of(_Traced).blocks.pop()
+        machine.notes.root.of(_TracedDevices).blocks.pop()
         return machine.constant(None)
 
     def truth(self, machine: Machine) -> bool:
@@ -89,22 +89,22 @@ class DeviceBlock(Value):
         return builder.invoke(_entered, (builder.constant(self.device),))
 
 
-BLOCKS[torch.device] = DeviceBlock
+CONTEXT_CONSTANTS[torch.device] = DeviceExit
 
 
 def _entered(device: torch.device) -> Any:
-    """The `__exit__` of a real block of that device."""
+    """Enter a device context and return its `__exit__`."""
     context = DeviceContext(device)
     context.__enter__()
     return context.__exit__
 
 
 def on_default_device(machine: Machine, function: Any, kwargs: Kwargs) -> Kwargs:
-    """The keyword arguments of a call of a torch function, with the device of a factory."""
+    """Return the keyword arguments of a torch function, with the default `device` of a factory."""
     if not _is_any_set(machine) or function not in _device_constructors():
         return kwargs
-    given = kwargs.get("device")
-    if given is not None and given.python_type(machine) is not type(None):
+    explicit = kwargs.get("device")
+    if explicit is not None and explicit.python_type(machine) is not type(None):
         return kwargs
-    # Named in any case: Python that runs the graph is shown to the mode, and nothing is past it.
+    # Explicit even for the CPU: an active mode also intercepts the graph's calls when it runs.
     return {**kwargs, "device": machine.constant(default_device(machine) or _CPU)}

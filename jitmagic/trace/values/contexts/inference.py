@@ -1,9 +1,9 @@
-"""inference_mode: a block whose new tensors are inference tensors.
+"""Models torch.inference_mode, whose block creates inference tensors.
 
-Comes in: `torch.inference_mode()` where the mode is off. Goes out: a block without gradients, and
-recipes that make inference tensors of what was made in it and leaves the frame. What eager refuses
-such a tensor behind its block breaks: being written to, being saved for a backward. A graph break
-inside a block goes before it, where the real context is entered.
+Input: `torch.inference_mode()` while the mode is off. Output: a block without gradients, and
+recipes that turn the block's results into inference tensors at an exit. After the block, uses that
+eager refuses break the graph: writing to an inference tensor, or saving it for a backward. A graph
+break inside a block moves before the block.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from ..objects.opaque import WithoutOperators
 
 __all__ = [
     "InferenceBlock",
-    "handed_out",
-    "is_made_inside",
-    "refuse_behind_block",
-    "refuse_written",
+    "is_inference_result",
+    "output_recipe",
+    "refuse_inference_arguments",
+    "refuse_inference_writes",
 ]
 
 _DETACHING = ("Tensor.detach", "torch detach", "torch getattr")
 
 
 class InferenceBlock(WithoutOperators):
-    """What `inference_mode()` gives. `set_grad_mode` is that of contexts.py, which imports this."""
+    """An `inference_mode()` context; contexts.py, which imports this, passes `set_grad_mode`."""
 
     __slots__ = ("set_grad_mode",)
 
@@ -49,17 +49,17 @@ class InferenceBlock(WithoutOperators):
 
     def enter(self, machine: Machine) -> tuple[Value, Value]:
         graph = machine.graph
-        end = _EndOfBlock(self, graph.grad_enabled, graph.inference.is_on, machine.step)
+        leave = _InferenceExit(self, graph.grad_enabled, graph.inference.is_on, machine.step)
         if not torch.is_inference_mode_enabled():
             self.set_grad_mode(machine, False)
             graph.inference.is_on = graph.inference.used = True
-        return end, machine.constant(None)
+        return leave, machine.constant(None)
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(torch.inference_mode, ())
 
 
-class _EndOfBlock(WithoutOperators):
+class _InferenceExit(WithoutOperators):
     """The bound `__exit__` of a block that has been entered."""
 
     __slots__ = ("block", "born", "grad_mode", "was_on")
@@ -80,20 +80,20 @@ class _EndOfBlock(WithoutOperators):
 
 
 def as_inference_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory, as eager has it inside inference mode."""
+    """Return an inference tensor with the same memory."""
     with torch._C._InferenceMode(True):  # type: ignore[attr-defined]
         empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         return empty.set_(tensor)  # type: ignore[call-overload, no-any-return]
 
 
-def handed_out(builder: Builder, owner: Any) -> Recipe:
-    """The recipe of a TensorValue that the trace made."""
-    made = builder.output(owner, owner.node)
-    if is_made_inside(owner.node):
-        return builder.invoke(as_inference_tensor, (made,))
+def output_recipe(builder: Builder, owner: Any) -> Recipe:
+    """Return the recipe of a TensorValue that the trace computed."""
+    output = builder.output(owner, owner.node)
+    if is_inference_result(owner.node):
+        return builder.invoke(as_inference_tensor, (output,))
     if owner.live is None and owner.kind is not torch.Tensor:
-        return builder.invoke(_of_class, (made, builder.constant(owner.kind)))
-    return made
+        return builder.invoke(_of_class, (output, builder.constant(owner.kind)))
+    return output
 
 
 def _of_class(tensor: torch.Tensor, kind: type) -> torch.Tensor:
@@ -101,38 +101,40 @@ def _of_class(tensor: torch.Tensor, kind: type) -> torch.Tensor:
     return tensor
 
 
-def is_made_inside(node: Node) -> bool:
-    """Whether a block was where the memory of a tensor was made."""
+def is_inference_result(node: Node) -> bool:
+    """Return whether an inference_mode block allocated the tensor's memory."""
     return bool(node.meta.get("inference"))
 
 
-def refuse_behind_block(notes: GraphNotes, name: str, *parts: Any) -> dict[Node, int]:
-    """Break where eager might refuse an inference tensor among the arguments of a call, or give a
-    tensor of the other kind. Goes out: those that the call must not write to, by their versions.
+def refuse_inference_arguments(notes: GraphNotes, name: str, *parts: Any) -> dict[Node, int]:
+    """Break if eager may refuse an inference tensor among the arguments of a call.
+
+    Also breaks if eager's result may differ in being an inference tensor. Returns the versions of
+    the tensors that the call must not write to.
     """
     graph = notes.graph
     if graph.inference.is_on or torch.is_inference_mode_enabled():
         return {}
-    if name in _DETACHING:  # what eager detaches may be written to, a view may not
-        inside = [n for n in tensor_nodes_in(parts) if is_made_inside(n) or _came_so(notes, n)]
-        if inside:
+    if name in _DETACHING:  # eager allows writes to a detached tensor, but not to a view
+        tensors = tensor_nodes_in(parts)
+        if any(is_inference_result(n) or _is_inference_input(notes, n) for n in tensors):
             raise GraphBreak(RefusedTorchCall.of(name=name, why="it is an inference tensor"))
     if not graph.inference.used:
         return {}
-    given = tensor_nodes_in(parts)
-    inside = [node for node in given if is_made_inside(node)]
-    if inside and graph.grad_enabled and any(n.meta["val"].requires_grad for n in given):
+    arguments = tensor_nodes_in(parts)
+    inside = [node for node in arguments if is_inference_result(node)]
+    if inside and graph.grad_enabled and any(n.meta["val"].requires_grad for n in arguments):
         raise GraphBreak(RefusedTorchCall.of(name=name, why="it might save an inference tensor"))
     return {node: node.meta["val"]._version for node in inside}
 
 
-def refuse_written(name: str, kept: dict[Node, int]) -> None:
-    """Break if the call wrote to one of what `refuse_behind_block` gave."""
-    if any(node.meta["val"]._version != version for node, version in kept.items()):
+def refuse_inference_writes(name: str, versions: dict[Node, int]) -> None:
+    """Break if the call wrote to a tensor that `refuse_inference_arguments` returned."""
+    if any(node.meta["val"]._version != version for node, version in versions.items()):
         raise GraphBreak(RefusedTorchCall.of(name=name, why="it writes to an inference tensor"))
 
 
-def _came_so(notes: GraphNotes, node: Node) -> bool:
+def _is_inference_input(notes: GraphNotes, node: Node) -> bool:
     live = notes.live(node)
     return live is not None and live.is_inference()
 
@@ -143,15 +145,15 @@ def _is_inference(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     tensor: Any = args[0]
     if graph.root is not graph or not hasattr(tensor, "node"):
         raise GraphBreak(RefusedTorchCall.of(name="is_inference", why="its tensor is not known"))
-    if tensor.live is not None:  # guarded by the keys that it dispatches on
+    if tensor.live is not None:  # its guard compares the dispatch keys, which show inference mode
         return machine.constant(tensor.live.is_inference())
     ambient = torch.is_inference_mode_enabled()
     if ambient and graph.inputs_sharing(tensor.node):
         raise GraphBreak(RefusedTorchCall.of(name="is_inference", why="it may be a view"))
-    return machine.constant(ambient or is_made_inside(tensor.node))
+    return machine.constant(ambient or is_inference_result(tensor.node))
 
 
 @handles(torch.is_inference_mode_enabled)
 def _is_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """The GlobalState guard of every entry covers what it is outside of blocks."""
+    # The GlobalState guard of every entry covers the mode outside of traced blocks.
     return machine.constant(torch.is_inference_mode_enabled() or machine.graph.inference.is_on)

@@ -1,8 +1,8 @@
-"""`with torch.backends.cudnn.flags(enabled=False):` around what runs on a CPU.
+"""Models `with torch.backends.cudnn.flags(enabled=False):` around CPU code.
 
-Comes in: such a call with constants. Goes out: a block in which nothing is set, as the library is
-not asked about tensors of a CPU; a call on another device in it breaks. A graph break inside leaves
-a real block, entered, on the stack.
+Input: such a call with constants. Output: a block that sets nothing, since CPU operations do not
+use cuDNN. An operation on another device in it breaks the graph. A graph break inside puts a live
+block, already entered, on the stack.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ from ..base import Args, Builder, Kwargs, Machine, Value
 __all__ = ["FLAGS_ARE_SET", "entered_flags"]
 
 FLAGS_ARE_SET = "flags of cudnn"
-"""Noted of a graph while it is in such a block, where nobody may read them."""
+"""Marks a graph inside such a block, where a read of the flags breaks."""
 
 
 class _Flags(Value):
-    """What `flags()` gives, which is entered once."""
+    """The context manager that `flags()` returns."""
 
-    __slots__ = ("given",)
+    __slots__ = ("arguments",)
 
-    def __init__(self, given: tuple[tuple[str, Value], ...]) -> None:
+    def __init__(self, arguments: tuple[tuple[str, Value], ...]) -> None:
         super().__init__()
-        self.given = given
+        self.arguments = arguments
 
     def enter(self, machine: Machine) -> tuple[Value, Value]:
         machine.notes.marks.add(FLAGS_ARE_SET)
-        return _EndOfFlags(self.given, len(machine.graph.graph.nodes)), machine.constant(None)
+        return _FlagsExit(self.arguments, len(machine.graph.graph.nodes)), machine.constant(None)
 
     def recipe(self, builder: Builder) -> Recipe:
-        given = {name: builder(value) for name, value in self.given}
-        return builder.invoke(torch.backends.cudnn.flags, (), **given)
+        named = {name: builder(value) for name, value in self.arguments}
+        return builder.invoke(torch.backends.cudnn.flags, (), **named)
 
 
-class _EndOfFlags(Value):
-    """The `__exit__` of an entered block. `nodes`: how many there were before."""
+class _FlagsExit(Value):
+    """The `__exit__` of an entered block; `nodes` counts the graph's nodes before it."""
 
-    __slots__ = ("given", "nodes")
+    __slots__ = ("arguments", "nodes")
 
-    def __init__(self, given: tuple[tuple[str, Value], ...], nodes: int) -> None:
+    def __init__(self, arguments: tuple[tuple[str, Value], ...], nodes: int) -> None:
         super().__init__()
-        self.given, self.nodes = given, nodes
+        self.arguments, self.nodes = arguments, nodes
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         machine.notes.marks.discard(FLAGS_ARE_SET)
         nodes = list(machine.graph.graph.nodes)[self.nodes :]
         if any(spec.device.type != "cpu" for node in nodes for spec in specs_in(node)):
-            why = "it sets what kernels of a device are asked for"
+            why = "it selects kernels of a device"
             raise GraphBreak(RefusedTorchCall.of(name="torch.backends.cudnn.flags", why=why))
         return machine.constant(None)
 
@@ -63,13 +63,13 @@ class _EndOfFlags(Value):
         return True
 
     def recipe(self, builder: Builder) -> Recipe:
-        given = {name: builder(value) for name, value in self.given}
-        return builder.invoke(entered_flags, (), **given)
+        named = {name: builder(value) for name, value in self.arguments}
+        return builder.invoke(entered_flags, (), **named)
 
 
-def entered_flags(**given: Any) -> Callable[..., Any]:
-    """The `__exit__` of a real block that has been entered."""
-    block = torch.backends.cudnn.flags(**given)
+def entered_flags(**arguments: Any) -> Callable[..., Any]:
+    """Enter a `flags()` block and return its `__exit__`."""
+    block = torch.backends.cudnn.flags(**arguments)
     block.__enter__()
     return block.__exit__
 
@@ -78,8 +78,9 @@ def entered_flags(**given: Any) -> Callable[..., Any]:
 def _flags(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     names = ("enabled", "benchmark", "benchmark_limit", "deterministic", "allow_tf32")
     if len(args) > len(names):
-        raise GraphBreak(RefusedTorchCall.of(name="torch.backends.cudnn.flags", why="so called"))
-    given = (*zip(names, args, strict=False), *kwargs.items())
-    for _, value in given:
+        why = "it has too many arguments"
+        raise GraphBreak(RefusedTorchCall.of(name="torch.backends.cudnn.flags", why=why))
+    arguments = (*zip(names, args, strict=False), *kwargs.items())
+    for _, value in arguments:
         value.as_constant(machine)
-    return _Flags(given)
+    return _Flags(arguments)

@@ -1,7 +1,7 @@
-"""torch.profiler.record_function: a name for a block, in the notes of a profiler.
+"""Models torch.profiler.record_function, which names a block for a profiler.
 
-Comes in: a call of the class while no profiler runs, which is guarded. Goes out: a block that does
-nothing; a graph break inside it leaves a real one on the stack.
+Input: a call of the class while no profiler runs, which is guarded. Output: a block without effect.
+A graph break inside it puts a live block, already entered, on the stack.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__: list[str] = []
 
 
 class _NamedBlock(WithoutOperators):
-    """What `record_function(*given)` gives."""
+    """A context manager `record_function(*args)`."""
 
-    __slots__ = ("given",)
+    __slots__ = ("args",)
 
-    def __init__(self, given: tuple[Any, ...]) -> None:
+    def __init__(self, args: tuple[Any, ...]) -> None:
         super().__init__()
-        self.given = given
+        self.args = args
 
     def python_type(self, machine: Machine) -> type:
         return record_function
@@ -38,40 +38,40 @@ class _NamedBlock(WithoutOperators):
         return True
 
     def enter(self, machine: Machine) -> tuple[Value, Value]:
-        return _EndOfNamedBlock(self.given), self
+        return _NamedBlockExit(self.args), self
 
     def recipe(self, builder: Builder) -> Recipe:
-        return builder.invoke(record_function, tuple(map(builder.constant, self.given)))
+        return builder.invoke(record_function, tuple(map(builder.constant, self.args)))
 
 
-class _EndOfNamedBlock(WithoutOperators):
+class _NamedBlockExit(WithoutOperators):
     """The bound `__exit__` of a block that has been entered."""
 
-    __slots__ = ("given",)
+    __slots__ = ("args",)
 
-    def __init__(self, given: tuple[Any, ...]) -> None:
+    def __init__(self, args: tuple[Any, ...]) -> None:
         super().__init__()
-        self.given = given
+        self.args = args
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         return machine.constant(None)
 
     def recipe(self, builder: Builder) -> Recipe:
-        return builder.invoke(_end_of_entered, tuple(map(builder.constant, self.given)))
+        return builder.invoke(_entered_block, tuple(map(builder.constant, self.args)))
 
 
-def _end_of_entered(*given: Any) -> Callable[..., Any]:
-    """The `__exit__` of a real block."""
-    made = record_function(*given)
-    made.__enter__()
-    leave: Callable[..., Any] = made.__exit__
+def _entered_block(*args: Any) -> Callable[..., Any]:
+    """Enter a `record_function` block and return its `__exit__`."""
+    block = record_function(*args)
+    block.__enter__()
+    leave: Callable[..., Any] = block.__exit__
     return leave
 
 
 @handles(record_function)
 def _make_block(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    given = {**dict(zip(("name", "args"), args, strict=False)), **kwargs}
+    named = {**dict(zip(("name", "args"), args, strict=False)), **kwargs}
     if read_state(machine, _profiler_enabled).truth(machine):
         raise GraphBreak(RefusedTorchCall.of(name="record_function", why="a profiler is running"))
-    texts = tuple(given[name].as_constant(machine) for name in ("name", "args") if name in given)
+    texts = tuple(named[name].as_constant(machine) for name in ("name", "args") if name in named)
     return _NamedBlock(texts)

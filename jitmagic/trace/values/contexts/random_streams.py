@@ -1,10 +1,12 @@
-"""Generators of random numbers of Python's and numpy's: `random.random()`, `rng.normal(size=3)`.
+"""Models random generators of Python and numpy: `random.random()`, `rng.normal(size=3)`.
 
-Comes in: a live generator, or one of its bound methods, such as the functions of `random` and
-`numpy.random` are. Goes out: calls with constants as draws, which the frame does in their order
-before the graph runs (`Drawn`): nothing but another draw changes what a draw gives. A number is a
-symbol without a hint, an array an input of the graph. What a draw gives is found out by a generator
-of the same class, seeded here; so who asks for a number itself breaks at the draw.
+Input: a live generator, or one of its bound methods, such as the functions of `random` and
+`numpy.random`. Output: draws (`Drawn`), which the frame does in order before the graph runs; only
+another draw can change the result of a draw. A number becomes a symbol without a hint, an array
+becomes a graph input.
+
+The tracer never draws from the live generator. A freshly seeded generator of the same class shows
+the type and shape of the result, so code that needs the number itself breaks at the draw.
 """
 
 from __future__ import annotations
@@ -45,28 +47,29 @@ _MAKERS: Mapping[type, Callable[[], Any]] = {
         np.random.Generator: partial(np.random.default_rng, 0),
     }),
 }  # fmt: skip
-# They set the state, or write to what they are given.
+# These change the state, or write to their argument.
 _NO_DRAWS = frozenset(
     "seed getstate setstate get_state set_state spawn shuffle bytes randbytes getrandbits".split()
 )
 PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout)
 _DTYPES = {int: torch.int64, float: torch.float64}
 _UNIT = Interval(0.0, 1.0)
-_TRIES = 32  # draws that tell whether negative numbers are likely
+_TRIES = 32  # example draws that test whether negative numbers are likely
 _RANGES = dict.fromkeys(("random", "rand", "random_sample", "beta", "betavariate"), _UNIT)
 _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnNumber:
-    """The origin of the symbol of a drawn number: which draw of the frame it is."""
+    """The origin of a drawn number's symbol; `index` counts the draws of the frame."""
 
     index: int
 
 
 class GeneratorObjectValue(WithoutOperators):
-    """A generator: one that lives at a source, or one that everybody shares. One that the frame
-    makes is drawn; `live` is then another of its class.
+    """A generator with a source, or a global one.
+
+    If the frame creates the generator, its source is a draw and `live` is a stand-in of its class.
     """
 
     __slots__ = ("live",)
@@ -105,7 +108,7 @@ class GeneratorObjectValue(WithoutOperators):
 
 
 class DrawingMethod(WithoutOperators):
-    """A method bound to a generator."""
+    """A bound method of a generator."""
 
     __slots__ = ("name", "owner")
 
@@ -129,8 +132,8 @@ class DrawingMethod(WithoutOperators):
         return f"{type(self.owner.live).__name__}.{self.name}"
 
 
-class SharedDraw(IdentityValue):
-    """A function of `random` or `numpy.random`: a method bound to the generator that all share."""
+class GlobalDrawingFunction(IdentityValue):
+    """A function of `random` or `numpy.random`, which is a method of the global generator."""
 
     __slots__ = ()
 
@@ -152,22 +155,22 @@ def _drawn(
     broken = GraphBreak(StatefulCall.of(name=label))
     graph = machine.graph
     index = machine.effects.drawn
-    if name in _NO_DRAWS or graph is not graph.root or DrawnNumber(index) in _asked(machine):
+    if name in _NO_DRAWS or graph is not graph.root or DrawnNumber(index) in _specialized(machine):
         raise broken
-    given = [constant_argument(machine, arg, broken) for arg in args]
+    positional = [constant_argument(machine, arg, broken) for arg in args]
     named = {key: constant_argument(machine, arg, broken) for key, arg in kwargs.items()}
-    call = methodcaller(name, *given, **named)
+    call = methodcaller(name, *positional, **named)
     generator = _MAKERS[type(owner.live)]()
     try:
         example = call(generator)
-    except Exception:  # eager raises it, whatever it is
+    except Exception:  # the call is invalid: eager raises the same
         raise broken from None
     kind = type(example)
-    if name == "choice" and not (given and _of_one_kind(given[0])):
+    if name == "choice" and not (positional and _have_one_type(positional[0])):
         raise broken
     if kind in _DTYPES:
         source = machine.effects.draw(owner, call, label)
-        limits = _limits(owner.live, name, given, named) if kind is int else _RANGES.get(name)
+        limits = _limits(owner.live, name, positional, named) if kind is int else _RANGES.get(name)
         number = _number(machine, source, kind, limits)
         if kind is int and all(call(generator) >= 0 for _ in range(_TRIES)):
             _allow_as_size(machine, number)
@@ -182,13 +185,16 @@ def _drawn(
     return _array(machine, machine.effects.draw(owner, perform, label), kind, spec)
 
 
-def _asked(machine: Machine) -> Any:
-    """The draws whose numbers somebody had to know."""
+def _specialized(machine: Machine) -> Any:
+    """Return the symbols that a former attempt had to specialise."""
     return machine.symbols.constants
 
 
 def constant_argument(machine: Machine, value: Value, broken: GraphBreak) -> Any:
-    """Of a draw. A size that varies is none: a graph for all sizes is worth more than the draw."""
+    """Return a constant argument of a draw, or raise `broken`.
+
+    A symbolic size breaks, too: one graph for all sizes is worth more than the draw.
+    """
     real = value.realize(machine)
     parts = [real, *(part.realize(machine) for part in real.parts())]
     if any(part.varies for part in parts) or not real.is_constant(machine):
@@ -200,14 +206,14 @@ def constant_argument(machine: Machine, value: Value, broken: GraphBreak) -> Any
     return found
 
 
-def _of_one_kind(choices: Any) -> bool:
-    """Whether all items that might be chosen are of one kind."""
+def _have_one_type(choices: Any) -> bool:
+    """Return whether all items of a choice have one type."""
     return isinstance(choices, int) or len(set(map(type, choices))) == 1
 
 
 @dataclass(frozen=True, slots=True)
 class _AsArray:
-    """A draw whose number of numpy is an array without dimensions."""
+    """A draw that converts a numpy scalar to a 0-dim array."""
 
     call: Callable[[Any], object]
 
@@ -215,24 +221,27 @@ class _AsArray:
         return np.asarray(self.call(generator))
 
 
-def _limits(generator: Any, name: str, given: list[Any], named: dict[str, Any]) -> Interval | None:
-    """Of the ints that a draw gives, where no more than its bounds are written, without keywords: a
-    third argument may be a negative step.
+def _limits(generator: Any, name: str, args: list[Any], named: dict[str, Any]) -> Interval | None:
+    """Return the range of the ints that a draw gives, or None if it is unknown.
+
+    It is known for one or two positional bounds; a third argument may be a negative step.
     """
-    if named or not 0 < len(given) <= 2:
+    if named or not 0 < len(args) <= 2:
         return None
-    low, high = given if given[1:] and given[1] is not None else (0, given[0])
+    low, high = args if args[1:] and args[1] is not None else (0, args[0])
     if name == "randint" and isinstance(generator, random.Random):
         return Interval(low, high)
     if name == "choice":
-        among = range(given[0]) if isinstance(given[0], int) else given[0]
-        return Interval(min(among), max(among))
+        choices = range(args[0]) if isinstance(args[0], int) else args[0]
+        return Interval(min(choices), max(choices))
     return Interval(low, high - 1) if name in ("randint", "randrange", "integers") else None
 
 
 def _allow_as_size(machine: Machine, number: ScalarValue) -> None:
-    """It may be an index, a bound or a size. One that can be none has eager run the frame again,
-    with the same draws: shifts in both directions are not worth that.
+    """Allow the drawn number as an index, bound or size.
+
+    If its value turns out invalid, eager reruns the frame with the same draws. That is too slow for
+    numbers that are often negative (shifts in both directions), which the caller excludes.
     """
     (symbol,) = symbols_of(number.expr)
     assert number.node is not None
@@ -248,14 +257,14 @@ def _array(machine: Machine, source: Drawn, kind: type, spec: TensorSpec) -> Val
 
 
 def drawn_tensor(machine: Machine, name: str, source: Source, spec: TensorSpec) -> TensorValue:
-    """A copy in the graph, whose memory is the graph's alone."""
+    """Return a copy of the drawn array in the graph, which shares no memory with Python."""
     node = machine.notes.add_input(name, source, spec, InputKind.DRAWN)
     copy = record(machine, "clone", [TensorValue(node, torch.Tensor)])
     assert isinstance(copy, TensorValue)
     return copy
 
 
-# ----------------------------------------------------------------------------- where they come from
+# ----------------------------------------------------------------------------------------- wrapping
 
 
 @intercepts(types.MethodType, types.BuiltinFunctionType)
@@ -263,7 +272,7 @@ def _intercept_bound(machine: Machine, obj: Any, source: Source) -> Value | None
     if type(obj.__self__) not in _MAKERS or obj.__name__ == "seed":
         return None
     machine.guard(IdentityIs(source, obj))
-    return SharedDraw(obj, source)
+    return GlobalDrawingFunction(obj, source)
 
 
 def _wrap_generator(machine: Machine, obj: Any, source: Source) -> Value:

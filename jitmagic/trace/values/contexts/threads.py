@@ -1,11 +1,12 @@
-"""Locks and attributes of a thread's own.
+"""Models locks and threading.local.
 
-Comes in: a live lock, or a live `threading.local`. A block that holds a lock and only reads
-Python's state is as if it had run at the moment when the guards were checked: they say that the
-lock is free, or this thread's own. Kernels run and effects are done later than that: for a block
-with any of them the lock is acquired first, and the guards are checked again (frame/locked.py).
-There is one such lock, in a frame that is one graph. Attributes of a `threading.local` are read,
-by the guards too, in the thread that calls; constants are followed.
+Input: a live lock. A block that holds it and only reads Python state is equivalent to one that ran
+at the guard check, which tests that the lock is free or owned by this thread. Kernels and effects
+run later. For a block that has any, frame/locked.py acquires the lock first and then checks the
+guards again. At most one lock per frame can do that, and the frame must be one graph.
+
+Input: a live `threading.local`. Its attributes are read, by guards too, in the calling thread; they
+must be constants.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from ..objects.identity import IdentityValue
 __all__: list[str] = []
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
-_ABSENT = "<no such attribute>"  # a constant, for guards; no program has this string
+_ABSENT = "<no such attribute>"  # a string, so that guards can compare it; no program uses it
 
 
 class LockValue(IdentityValue):
-    """`held`: how often the trace has acquired it, with what the trace had done by then."""
+    """A lock; `held` counts its acquisitions, `done` is the trace's work before the first one."""
 
     __slots__ = ("born", "done", "held", "machine", "text")
 
@@ -40,7 +41,7 @@ class LockValue(IdentityValue):
         super().__init__(live, source)
         self.held = self.born = 0
         self.done = (0, 0)
-        self.machine: Any = None  # once it was asked for
+        self.machine: Any = None  # set by `watch`
         self.text = ""
 
     def get_attr(self, machine: Machine, name: str) -> Value:
@@ -51,14 +52,16 @@ class LockValue(IdentityValue):
         return BuiltinMethodValue(self, type(self.live), "__exit__"), entered
 
     def watch(self, machine: Any) -> None:
-        """Nobody else has it, or the trace ends here."""
+        """Break if another thread holds the lock; else check the lock at each exit."""
         if self.machine is None:
             self.text, self.machine = _text_of(self, machine), machine
-            machine.at_exit(self._leave)
+            machine.at_exit(self._at_exit)
 
-    def _leave(self, builder: Any) -> None:
-        """No exit while it is held, nor one at which others could be kept waiting. That it is free
-        is guarded only here: the guards are checked again while it is held.
+    def _at_exit(self, builder: Any) -> None:
+        """Refuse an exit while the lock is held, or a break in a frame that acquires it to run.
+
+        The guard that it is free is installed only here, and not if frame/locked.py acquires the
+        lock: the guards are then checked again while it is held.
         """
         if self.held:
             raise Unrestorable("a lock that is held", self.born)
@@ -69,7 +72,7 @@ class LockValue(IdentityValue):
 
 
 def _done(machine: Any) -> tuple[int, int]:
-    """How many effects and operations there are."""
+    """Return the number of effects and of operations so far."""
     graph = machine.graph
     return machine.effects.changes, len(graph.graph.nodes) - len(graph.inputs)
 
@@ -95,7 +98,7 @@ def _acquire(machine: Any, owner: Value, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _text_of(lock: LockValue, machine: Machine) -> str:
-    """Only its text tells of every kind of lock, in C, whether and by whom it is held."""
+    """Return the repr of a free or owned lock; no other C method shows the state of every kind."""
     text: str = lock.live.__repr__()
     own = getattr(lock.live, "_is_owned", bool)()  # a plain lock has no owner
     if not own and not text.startswith("<unlocked "):
@@ -103,10 +106,9 @@ def _text_of(lock: LockValue, machine: Machine) -> str:
     return text
 
 
-def _hold(machine: Any, lock: LockValue) -> None:
-    """Have it held while all that the frame does is done. Of two locks there is an order in which
-    others acquire them.
-    """
+def _acquire_for_frame(machine: Any, lock: LockValue) -> None:
+    """Have frame/locked.py hold the lock while the whole frame runs."""
+    # One lock alone: acquiring two in another order than other threads may deadlock.
     if machine.effects.lock not in (None, lock.live) or machine.graph is not machine.graph.root:
         raise GraphBreak(_cannot_hold(lock))
     machine.effects.lock = lock.live
@@ -125,7 +127,7 @@ def _release(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Valu
         owner.refuse(machine, "releasing what was acquired before this graph")
     owner.held -= 1
     if not owner.held and _done(machine) != owner.done:
-        _hold(machine, owner)
+        _acquire_for_frame(machine, owner)
     return machine.constant(None)
 
 
@@ -146,7 +148,7 @@ def _wrap_lock(machine: Machine, obj: Any, source: Source) -> Value:
 
 
 class ThreadLocalValue(IdentityValue):
-    """A threading.local: what this thread has there."""
+    """A threading.local, with the attributes of the calling thread."""
 
     __slots__ = ("_known",)
 
@@ -167,15 +169,14 @@ class ThreadLocalValue(IdentityValue):
         return known
 
     def _use(self, machine: Machine, *, changing: bool = False) -> None:
-        """Its dictionary, which no path of the guards leads to: the program may have another way
-        to it."""
+        """Mark its dictionary as used, since the program may also reach it by another path."""
         machine.aliased_dicts.use(id(vars(self.live)), Access.NAMESPACE, changing=changing)
 
     def _read(self, machine: Machine, name: str) -> Value | None:
         read = functools.partial(getattr, self.live, name, _ABSENT)
         found = read()
         if type(found) not in ATOMS:
-            self.refuse(machine, f"attribute {name!r}, which is no constant,")
+            self.refuse(machine, f"attribute {name!r}, which is not a constant,")
         machine.guard(StateRead(read, found))
         return None if found is _ABSENT else machine.constant(found)
 

@@ -1,10 +1,9 @@
-"""Full backward hooks of modules: what they see of a backward in the same graph.
+"""Traces full backward hooks of modules when the backward runs in the same graph.
 
-Comes in: a module with such hooks, the arguments of its call, what the call gives. Goes out: the
-same tensors behind torch's own BackwardHookFunction, watched for their gradients as tensors with
-hooks are (tensor_hooks.py). A backward outside of the graph would run the hooks where no graph can:
-then the call is a graph break. Of several tensors with gradients only the engine knows when the
-gradients of all of them are there.
+Input: a module with such hooks, the arguments of its call and the result. Output: the same tensors
+behind torch's BackwardHookFunction, with tensor hooks on them (tensor_hooks.py). If the backward
+runs outside the graph, the call breaks the graph. So do several arguments or results with
+gradients: only the autograd engine knows when all of their gradients have arrived.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _NO_INPUT = (
 
 
 def backward_hooks(machine: Machine, module: Value) -> BackwardHooks | None:
-    """None where the module has none, or nothing records gradients."""
+    """Return the hooks of the module, or None if it has none or gradients are not recorded."""
     full, before = (_values(machine, module, name) for name in BACKWARD_HOOKS)
     if not full and not before:
         return None
@@ -54,89 +53,89 @@ def _values(machine: Machine, module: Value, name: str) -> list[Value]:
 
 
 class BackwardHooks:
-    """Those of one call of a module."""
+    """The backward hooks of one call of a module."""
 
     def __init__(self, module: Value, full: list[Value], before: list[Value]) -> None:
         self._module, self._full, self._before = module, full, before
-        self._count = 0  # of the arguments
-        self._at: int | None = None  # which of them has a gradient
-        self._outgoing: TupleValue | None = None  # the gradients of the results, while they wait
+        self._count = 0  # number of arguments
+        self._at: int | None = None  # index of the argument that requires a gradient
+        self._outgoing: TupleValue | None = None  # gradients of the results until inputs' arrive
 
     def arguments(self, machine: Machine, args: TupleValue) -> TupleValue:
         items = args.realized(machine)
-        self._count, self._at = len(items), self._only(items)
+        self._count, self._at = len(items), self._differentiable_index(items)
         if self._at is None:
             return args
-        return TupleValue(self._hidden(machine, items, self._at, self._reach_inputs))
+        return TupleValue(self._hooked(machine, items, self._at, self._at_inputs))
 
     def result(self, machine: Machine, result: Value) -> Value:
         items = result.realized(machine) if isinstance(result, TupleValue) else [result]
-        at = self._only(items)
+        at = self._differentiable_index(items)
         if at is None:
             if not isinstance(result, TupleValue | TensorValue):
                 _refuse(self._module, "backward hooks and such a result")
             return result
 
-        def reach_results(machine: Machine, gradient: Value) -> Value:
-            return self._reach_results(machine, gradient, at, len(items))
+        def at_results(machine: Machine, gradient: Value) -> Value:
+            return self._at_results(machine, gradient, at, len(items))
 
-        shown = self._hidden(machine, items, at, reach_results)
-        return TupleValue(shown) if isinstance(result, TupleValue) else shown[0]
+        hooked = self._hooked(machine, items, at, at_results)
+        return TupleValue(hooked) if isinstance(result, TupleValue) else hooked[0]
 
-    def _only(self, items: Sequence[Value]) -> int | None:
-        """Which one of these has a gradient."""
+    def _differentiable_index(self, items: Sequence[Value]) -> int | None:
+        """Return the index of the only tensor that requires a gradient, or None."""
         tensors = [n for n, item in enumerate(items) if isinstance(item, TensorValue)]
         found = [n for n in tensors if _requires_grad(items[n])]
         if len(found) > 1:
             _refuse(self._module, "backward hooks and several tensors with gradients")
         return found[0] if found else None
 
-    def _hidden(self, machine: Machine, items: list[Value], at: int, reach: Any) -> list[Value]:
-        """All tensors behind BackwardHookFunction, as eager shows them."""
+    def _hooked(self, machine: Machine, items: list[Value], at: int, hook: Any) -> list[Value]:
+        """Apply BackwardHookFunction to the tensors and register `hook` on one of the results."""
         apply = handler_of(BackwardHookFunction.apply.__func__)  # type: ignore[attr-defined]
         assert apply is not None
         tensors = [item for item in items if isinstance(item, TensorValue)]
         function = machine.class_of(BackwardHookFunction, None)
-        shown = apply(machine, [function, *tensors], {}).realize(machine)
-        behind = iter(shown.realized(machine) if isinstance(shown, TupleValue) else [shown])
-        made = [next(behind) if isinstance(item, TensorValue) else item for item in items]
-        watch(machine, made[at], _Reached(reach), False)
-        return made
+        applied = apply(machine, [function, *tensors], {}).realize(machine)
+        results = iter(applied.realized(machine) if isinstance(applied, TupleValue) else [applied])
+        hooked = [next(results) if isinstance(item, TensorValue) else item for item in items]
+        watch(machine, hooked[at], _GradientHook(hook), False)
+        return hooked
 
     # -- in the backward -------------------------------------------------------------------------
 
-    def _reach_results(self, machine: Machine, gradient: Value, at: int, count: int) -> Value:
+    def _at_results(self, machine: Machine, gradient: Value, at: int, count: int) -> Value:
         nothing = machine.constant(None)
         seen = TupleValue([gradient if n == at else nothing for n in range(count)])
         for hook in self._before:
-            seen = self._answer(machine, hook, [self._module, seen], seen)
+            seen = self._call_hook(machine, hook, [self._module, seen], seen)
         self._outgoing = seen
         if self._at is None:
-            self._tell_without_inputs(machine, seen)
+            self._call_without_inputs(machine, seen)
         return seen.items[at]
 
-    def _tell_without_inputs(self, machine: Machine, seen: TupleValue) -> None:
+    def _call_without_inputs(self, machine: Machine, seen: TupleValue) -> None:
         warn = handler_of(warnings.warn)
         assert warn is not None
         warn(machine, [machine.constant(_NO_INPUT)], {})
         none = TupleValue([machine.constant(None)] * self._count)
         for hook in self._full:
-            if self._answer(machine, hook, [self._module, none, seen], none) is not none:
+            if self._call_hook(machine, hook, [self._module, none, seen], none) is not none:
                 _refuse(self._module, "a backward hook that changes no gradient of an input")
         self._outgoing = None
 
-    def _reach_inputs(self, machine: Machine, gradient: Value) -> Value:
-        if self._outgoing is None:  # it comes by another way than through the results
+    def _at_inputs(self, machine: Machine, gradient: Value) -> Value:
+        if self._outgoing is None:  # the gradient does not flow through the results
             return gradient
         nothing = machine.constant(None)
         seen = TupleValue([gradient if n == self._at else nothing for n in range(self._count)])
         for hook in self._full:
-            seen = self._answer(machine, hook, [self._module, seen, self._outgoing], seen)
+            seen = self._call_hook(machine, hook, [self._module, seen, self._outgoing], seen)
         self._outgoing = None
         assert self._at is not None
         return seen.items[self._at]
 
-    def _answer(
+    def _call_hook(
         self, machine: Machine, hook: Value, args: list[Value], seen: TupleValue
     ) -> TupleValue:
         changed = hook.call(machine, args, {}).realize(machine)
@@ -147,18 +146,18 @@ class BackwardHooks:
         return TupleValue(changed.realized(machine))
 
 
-class _Reached(Value):
-    """What the engine calls with the gradient of the one tensor."""
+class _GradientHook(Value):
+    """A tensor hook that calls a function of this module with the gradient."""
 
-    __slots__ = ("reach",)
+    __slots__ = ("function",)
 
-    def __init__(self, reach: Any) -> None:
+    def __init__(self, function: Any) -> None:
         super().__init__()
-        self.reach = reach
+        self.function = function
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        answer: Value = self.reach(machine, args[0])
-        return answer
+        gradient: Value = self.function(machine, args[0])
+        return gradient
 
 
 def _requires_grad(value: Value) -> bool:

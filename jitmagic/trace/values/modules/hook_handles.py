@@ -1,9 +1,9 @@
-"""Handles of hooks that the traced code registers at modules, and what removes them.
+"""Traces the registration and removal of hooks on modules (RemovableHandle).
 
-Comes in: a new RemovableHandle, for a table of hooks. Goes out: the handle as an object made here,
-whose number is told only where it outlives the frame: it is another one in every call, so that no
-guard may hold it. A table that nobody else holds any more may be followed as if it were alive:
-nobody sees what is removed from it.
+Input: a new RemovableHandle for a table of hooks. Output: the handle as a new object. Its id is
+drawn only at an exit that returns the handle: it differs in every call, so no guard may contain it.
+The weak reference to the table is treated as alive, since a removal from a dead table has no
+visible effect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _take_number() -> int:
 
 
 class HookNumber(WithoutOperators):
-    """The number of a new handle, the key of its hook."""
+    """The id of a new handle, which is the key of its hook."""
 
     __slots__ = ()
 
@@ -54,8 +54,8 @@ class HookNumber(WithoutOperators):
 
 @handles(RemovableHandle.__init__.__code__)
 def _make_handle(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    function, handle, *given = args
-    table = given[0] if given else kwargs["hooks_dict"]
+    function, handle, *positional = args
+    table = positional[0] if positional else kwargs["hooks_dict"]
     if not isinstance(handle, InstanceValue) or not isinstance(table, DictValue):
         return machine.inline(function, args[1:], kwargs)
     more = kwargs.get("extra_dict")
@@ -64,7 +64,7 @@ def _make_handle(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         tables = more.realized(machine)
     handle.set_attr(machine, _TABLE, NewReference(table))
     handle.set_attr(machine, "id", HookNumber())
-    handle.set_attr(machine, _MORE, TupleValue([NewReference(one) for one in tables]))
+    handle.set_attr(machine, _MORE, TupleValue([NewReference(extra) for extra in tables]))
     return machine.constant(None)
 
 

@@ -1,9 +1,8 @@
-"""Hooks of modules: run around `forward` as torch.nn.Module._call_impl does.
+"""Runs the hooks of modules around `forward`, as torch.nn.Module._call_impl does.
 
-Comes in: a module with hooks of its own, or forward hooks for all modules; reading their tables
-guards which hooks there are. Goes out: what the call gives after them; backward hooks wait for a
-backward (backward_hooks.py). One that runs always does
-more only where the forward raises, and then plain Python does.
+Input: a module with its own hooks, or global forward hooks; reading the tables guards their hooks.
+Output: the result of the call after the hooks; backward_hooks.py has the backward hooks. An
+`always_call` hook differs only if the forward raises, and then the trace breaks.
 """
 
 from __future__ import annotations
@@ -30,9 +29,7 @@ _GLOBALS: Source = InstanceDict(ImportedModule(_MODULES.__name__))
 
 
 def has_global_hooks(machine: Machine) -> bool:
-    """Whether there are forward hooks for all modules of the process, which is guarded; break where
-    there are backward hooks.
-    """
+    """Return whether there are global forward hooks, guarded; break if there are backward ones."""
     hooked = any(vars(_MODULES)[f"_global{name}"] for name in FORWARD_HOOKS)
     marks = machine.notes.marks
     if "module hooks" not in marks:
@@ -49,28 +46,28 @@ def has_global_hooks(machine: Machine) -> bool:
 def call_with_hooks(
     machine: Machine, module: Value, forward: Value, args: Args, kwargs: Kwargs
 ) -> Value:
-    """`module(*args, **kwargs)`."""
-    given, named = TupleValue(args), dict(kwargs)
+    """Return `module(*args, **kwargs)`."""
+    positional, named = TupleValue(args), dict(kwargs)
     for hook, with_kwargs in _hooks(machine, module, "_forward_pre_hooks"):
-        given, named = _before(machine, module, hook, with_kwargs, given, named)
+        positional, named = _call_pre_hook(machine, module, hook, with_kwargs, positional, named)
     backward = backward_hooks(machine, module)
     if backward is not None:
-        given = backward.arguments(machine, given)
+        positional = backward.arguments(machine, positional)
     try:
-        result = forward.call(machine, given.items, named)
+        result = forward.call(machine, positional.items, named)
     except ObservedError:
-        if _some_run_always(machine, module):
-            what = "an error of a module with hooks that run always"
+        if _any_always_called(machine, module):
+            what = "an error of a module with always_call hooks"
             raise GraphBreak(UnsupportedOperation.of(what=what, types=module.describe())) from None
         raise
     for hook, with_kwargs in _hooks(machine, module, "_forward_hooks"):
         more = [_keywords(machine, named)] if with_kwargs else []
-        changed = hook.call(machine, [module, given, *more, result], {}).realize(machine)
+        changed = hook.call(machine, [module, positional, *more, result], {}).realize(machine)
         result = result if is_none(changed) else changed
     return result if backward is None else backward.result(machine, result)
 
 
-def _some_run_always(machine: Machine, module: Value) -> bool:
+def _any_always_called(machine: Machine, module: Value) -> bool:
     tables = [module.get_attr(machine, ALWAYS_CALLED).realize(machine)]
     if has_global_hooks(machine):
         tables.append(_global_table(machine, ALWAYS_CALLED))
@@ -78,8 +75,7 @@ def _some_run_always(machine: Machine, module: Value) -> bool:
 
 
 def _hooks(machine: Machine, module: Value, table: str) -> list[tuple[Value, bool]]:
-    """The hooks in order, those for all modules first, and whether each is given the keyword
-    arguments."""
+    """Return (hook, takes keyword arguments) in calling order, global hooks first."""
     hooks: list[tuple[Value, bool]] = []
     if has_global_hooks(machine):
         hooks += _of(machine, _global_table(machine, table), _global_with_kwargs(machine, table))
@@ -95,7 +91,7 @@ def _of(machine: Machine, hooks: DictValue, with_kwargs: DictValue) -> list[tupl
 
 
 def _global_with_kwargs(machine: Machine, table: str) -> DictValue:
-    """Of hooks before the forward there are none that are given them."""
+    """Return the table of hooks that take keyword arguments; global pre-hooks never do."""
     name = f"{table}_with_kwargs"
     known = hasattr(_MODULES, f"_global{name}")
     return _global_table(machine, name) if known else DictValue.of(machine, ())
@@ -116,27 +112,27 @@ def _table(machine: Machine, module: Value, name: str) -> DictValue:
 
 
 def _keywords(machine: Machine, named: Kwargs) -> DictValue:
-    return DictValue.of(machine, ((machine.constant(key), one) for key, one in named.items()))
+    return DictValue.of(machine, ((machine.constant(key), value) for key, value in named.items()))
 
 
-def _before(
+def _call_pre_hook(
     machine: Machine,
     module: Value,
     hook: Value,
     with_kwargs: bool,
-    given: TupleValue,
+    positional: TupleValue,
     named: dict[str, Value],
 ) -> tuple[TupleValue, dict[str, Value]]:
-    """The arguments as a pre-hook leaves them."""
+    """Call a pre-hook and return the positional and keyword arguments that it leaves."""
     if not with_kwargs:
-        changed = hook.call(machine, [module, given], {}).realize(machine)
+        changed = hook.call(machine, [module, positional], {}).realize(machine)
         if is_none(changed):
-            return given, named
+            return positional, named
         return (changed if isinstance(changed, TupleValue) else TupleValue([changed])), named
     keywords = _keywords(machine, named)
-    changed = hook.call(machine, [module, given, keywords], {}).realize(machine)
+    changed = hook.call(machine, [module, positional, keywords], {}).realize(machine)
     if is_none(changed):
-        return given, keywords.as_names(machine)
+        return positional, keywords.as_names(machine)
     parts = changed.realized(machine) if isinstance(changed, TupleValue) else []
     if len(parts) != 2 or not isinstance(parts[0], TupleValue):
         module.refuse(machine, "such a result of a pre-hook")

@@ -1,6 +1,6 @@
-"""Slices of ModuleList and Sequential: new containers of the same modules.
+"""Models slices of ModuleList and Sequential, which are new containers of the same modules.
 
-Comes in: the values of the modules. Goes out: the container, made anew, or an iterator over it.
+Input: the values of the modules. Output: the new container, or an iterator over it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["ModuleSlice"]
 
 
 class ModuleSlice(TupleValue):
-    """`layers[1:]` of a ModuleList or Sequential: a new container of the same modules."""
+    """A slice such as `layers[1:]` of a ModuleList or Sequential."""
 
     __slots__ = ("cls",)
 
@@ -71,7 +71,7 @@ class ModuleSlice(TupleValue):
 
 
 class _ModuleIterator(SequenceIterator):
-    """Over a ModuleSlice: what a container of modules gives is an iterator over its dictionary."""
+    """An iterator over a ModuleSlice, with the type of an iterator over `_modules.values()`."""
 
     __slots__ = ()
 
@@ -83,5 +83,5 @@ class _ModuleIterator(SequenceIterator):
 
 
 def sequential_of(modules: Sequence[torch.nn.Module]) -> torch.nn.Sequential:
-    """A Sequential of these modules."""
+    """Create a Sequential of these modules."""
     return torch.nn.Sequential(*modules)

@@ -1,8 +1,8 @@
-"""Modules that the traced code makes: losses, activations, pools built where they are used.
+"""Models modules that the traced code creates, such as losses, activations and pools.
 
-Comes in: a call of a module class. Goes out: a record of attributes and tables, filled by its
-`__init__`, inlined, and called like any module; an exit that hands it out makes the object and
-gives it what is in the record, parameters too.
+Input: a call of a module class. Output: a value with attributes and tables that the inlined
+`__init__` fills; it is called like any module. An exit where it is live builds the object and sets
+its attributes, parameters included.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from ..objects.class_facts import (
     is_standard,
 )
 from ..objects.classes import ClassValue, constructs
-from ..objects.monkey_patches import MODULE, beneath
+from ..objects.monkey_patches import MODULE, unwrap_function
 from ..objects.operators import is_none
 from ..tensors.tensor import TensorValue
 from ..tensors.trusted import trusted_function
 from .module_hooks import has_global_hooks
 from .nn_module import TABLES, NNModuleValue, is_buffer, is_parameter
 
-__all__ = ["MadeModuleValue"]
+__all__ = ["NewModuleValue"]
 
-_PASSING = "_non_persistent_buffers_set"
+_NON_PERSISTENT = "_non_persistent_buffers_set"
 _initialise: Any = MODULE["__init__"]
 
 
-class MadeModuleValue(NNModuleValue):
-    """A module without a live object: all that it has is in its `__dict__`, its tables too."""
+class NewModuleValue(NNModuleValue):
+    """A module without a live object; its `__dict__` holds its attributes and tables."""
 
     __slots__ = ()
 
-    def begin(self, machine: Machine) -> None:
-        """`torch.nn.Module.__init__`; the tables of hooks are empty as long as it is a record."""
+    def initialize(self, machine: Machine) -> None:
+        """Do what `torch.nn.Module.__init__` does, without the tables of hooks."""
         if guarded_attribute(machine, self.cls.live, "call_super_init") is not False:
             self.refuse(machine, "Module.__init__ with call_super_init")
         self.set_entry(machine, "training", machine.constant(True))
         for table in TABLES:
             self.set_entry(machine, table, DictValue.of(machine, []))
-        self.set_entry(machine, _PASSING, SetValue.of(machine, []))
+        self.set_entry(machine, _NON_PERSISTENT, SetValue.of(machine, []))
 
     def _table(self, machine: Machine, name: str) -> DictValue:
         found = self.table(machine).store.get(name)
@@ -64,22 +64,22 @@ class MadeModuleValue(NNModuleValue):
     # -- attributes ------------------------------------------------------------------------------
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        if not self.leaves(machine, "__getattribute__") or name == "__dict__":
+        if not self.inherits_default(machine, "__getattribute__") or name == "__dict__":
             self.refuse(machine, f"attribute {name!r}")
         raw = self.cls.peek(machine, name)
         if is_data_descriptor(raw):
             guard_precedence(machine, raw)
-            return self._through(machine, name)
+            return self._data_descriptor(machine, name)
         if (own := self.table(machine).store.get(name)) is not None:
             return own
         if raw is not NOTHING:
             return self._of_class(machine, name)
         guard_attribute(machine, self.cls.live, name, NOTHING)
-        if not self._leaves_tables(machine):
-            return self.ask_class(machine, "__getattr__", name)
+        if not self._uses_torch_getattr(machine):
+            return self.call_accessor(machine, "__getattr__", name)
         return self.from_tables(machine, name)
 
-    def behind(self, machine: Machine, start: type, name: str) -> Value | None:
+    def super_attr(self, machine: Machine, start: type, name: str) -> Value | None:
         mro = self.cls.live.__mro__
         return self._of_torch(machine, name, mro.index(start) + 1) if start in mro else None
 
@@ -91,7 +91,7 @@ class MadeModuleValue(NNModuleValue):
         raise self.no_attribute(machine, name)
 
     def register(self, machine: Machine, name: str, value: Value) -> None:
-        """`torch.nn.Module.__setattr__`."""
+        """Do what `torch.nn.Module.__setattr__` does."""
         value, key = value.realize(machine), machine.constant(name)
         parameters, buffers, modules = (self._table(machine, table) for table in TABLES)
         others = [table.find(machine, key) for table in (parameters, buffers, modules)]
@@ -122,82 +122,83 @@ class MadeModuleValue(NNModuleValue):
     # -- calls and exits -------------------------------------------------------------------------
 
     def call_forward(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        self._table(machine, "_modules")  # without __init__ there is nothing to call
-        if has_global_hooks(machine):  # it has no tables of its own to look them up beside
+        self._table(machine, "_modules")  # raises if __init__ was not called
+        if has_global_hooks(machine):  # the value has no hook tables, which call_with_hooks reads
             types = "modules with global hooks"
             raise GraphBreak(UnsupportedOperation.of(what="a call", types=types))
         forward = self.get_attr(machine, "forward").realize(machine)
         return forward.call(machine, args, kwargs)
 
     def recipe(self, builder: Builder) -> Recipe:
-        if _PASSING not in self.attrs:  # `Module.__init__` was not called
+        if _NON_PERSISTENT not in self.attrs:  # `Module.__init__` was not called
             return super().recipe(builder)
         return builder.invoke(_bare_module, (builder(self.cls),))
 
     def fill(self, builder: Builder) -> Iterable[Effect]:
-        """Tables are attributes too; none of it goes through the class's `__setattr__`."""
+        """Yield the effects that set attributes and tables, with `object.__setattr__`."""
         for name, value in self.attrs.items():
             if value is not None:
                 yield builder.set_attr(self, str(name), value, object.__setattr__)
 
 
 def _bare_module(cls: type[torch.nn.Module]) -> torch.nn.Module:
-    """As `torch.nn.Module.__init__` leaves it."""
-    made = object.__new__(cls)
-    _initialise(made)
-    return made
+    """Create a module with torch.nn.Module's `__init__` alone."""
+    module = object.__new__(cls)
+    _initialise(module)
+    return module
 
 
 @constructs(lambda kind: issubclass(kind, torch.nn.Module), before_others=True)
 def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     if issubclass(cls.live, torch.jit.ScriptModule | torch.nn.RNNBase):
         raise GraphBreak(Construction.of(what=f"{cls.live.__name__}()"))
-    plain = cls.of_metaclass(machine, "__call__") is type.__call__
+    plain = cls.metaclass_attribute(machine, "__call__") is type.__call__
     if not plain or not is_standard(machine, cls.live, "__new__"):
         raise GraphBreak(UnknownObject.of(what="construction", type=cls.live.__name__))
-    made = MadeModuleValue(cls, None, None)
-    made.get_attr(machine, "__init__").realize(machine).call(machine, args, kwargs)
-    return made
+    module = NewModuleValue(cls, None, None)
+    module.get_attr(machine, "__init__").realize(machine).call(machine, args, kwargs)
+    return module
 
 
-@handles(beneath(torch.nn.Module.__init__))
-def _begin(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+@handles(unwrap_function(torch.nn.Module.__init__))
+def _initialize(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     module, *rest = args
-    if not isinstance(module, MadeModuleValue) or rest or kwargs:
+    if not isinstance(module, NewModuleValue) or rest or kwargs:
         raise GraphBreak(Construction.of(what="Module.__init__()"))
-    module.begin(machine)
+    module.initialize(machine)
     return machine.constant(None)
 
 
 def _registers(method: Any, table: str, fits: Callable[[Value], bool]) -> None:
-    """A method that puts something that fits, or None, into a table of a module made here."""
+    """Register a handler for a method that stores a value or None in a table of a new module."""
 
     @handles(method)
     def _register(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        module, *given = args
-        if not isinstance(module, MadeModuleValue):
+        module, *positional = args
+        if not isinstance(module, NewModuleValue):
             return _register_in_live(machine, method, args, kwargs)
-        named = dict(zip(("name", "value", "persistent"), given, strict=False)) | dict(kwargs)
+        named = dict(zip(("name", "value", "persistent"), positional, strict=False)) | dict(kwargs)
         value = next((named[k] for k in ("value", "tensor", "module", "param") if k in named), None)
         name = named.get("name")
         if name is None or value is None or not (is_none(value) or fits(value)):
             module.refuse(machine, f"{method.__name__} with these arguments")
         module._table(machine, table).set_item(machine, name, value)
         if table == "_buffers" and "persistent" in named:
-            kept = named["persistent"].truth(machine)
-            passing = module.attrs[_PASSING]
-            assert passing is not None
-            passing.call_method(machine, "discard" if kept else "add", [name], {})
+            persistent = named["persistent"].truth(machine)
+            excluded = module.attrs[_NON_PERSISTENT]
+            assert excluded is not None
+            excluded.call_method(machine, "discard" if persistent else "add", [name], {})
         return machine.constant(None)
 
 
 def _register_in_live(machine: Machine, method: Any, args: Args, kwargs: Kwargs) -> Value:
-    module, *given = args
-    if not kwargs and len(given) == 2 and is_parameter(given[1].realize(machine)):
+    module, *rest = args
+    if not kwargs and len(rest) == 2 and is_parameter(rest[1].realize(machine)):
         has = handler_of(hasattr)
         assert has is not None
-        if not has(machine, [module, given[0]], {}).truth(machine):  # else it raises
-            module.set_attr(machine, given[0].as_constant(machine), given[1])
+        # register_parameter raises for a name that exists; the fallback below handles that.
+        if not has(machine, [module, rest[0]], {}).truth(machine):
+            module.set_attr(machine, rest[0].as_constant(machine), rest[1])
             return machine.constant(None)
     return trusted_function(machine, method).call(machine, args, kwargs)
 

@@ -1,14 +1,13 @@
-"""Modules: attributes out of their tables, calls through to `forward`, containers by their own
-methods.
+"""Models live nn.Modules: attributes, parameter tables, calls of `forward`, containers.
 
-Comes in: a live nn.Module, guarded by exact type.  Goes out: parameters and buffers as graph inputs
-by source, plain attributes with their guards, submodules, and calls inlined into the trace. No code
-of the user runs for an attribute. Methods of torch's own module classes are inlined, as facts about
-the class; the user's (also those put into a class of torch) are guarded by their code.
+Input: a live nn.Module, guarded by its exact type. Output: parameters and buffers as graph inputs,
+plain attributes, submodules, and inlined calls. Reading an attribute runs no user code. Methods of
+torch's own module classes are inlined under a guard of the class; the user's methods, monkey
+patches of torch classes included, are guarded by their code.
 
-One guard per module says that it has no hooks, no `forward` of its own, and no entry in its
-`__dict__` that would hide a parameter, buffer or submodule that was read; a module that jitmagic
-tagged is inlined like any other.
+One EntriesEmpty guard per module checks that it has no hooks, no `forward` in its `__dict__`, and
+no `__dict__` entry that would shadow a parameter, buffer or submodule that was read. A module
+tagged by jitmagic is inlined like any other.
 """
 
 from __future__ import annotations
@@ -61,67 +60,67 @@ _OWN_CALLS = ("forward", _SLOT, "_call_impl")
 
 
 class NNModuleValue(InstanceValue):
-    """One nn.Module. Its tables of parameters, buffers and submodules are dictionaries like any:
-    each has one model, whether it is reached through a name in it, as `module._buffers`, or from
-    another module that shares it.
+    """A live nn.Module.
+
+    Each table of parameters, buffers or submodules has one DictValue, even if the program also
+    reaches it as `module._buffers` or through another module that shares it.
     """
 
-    __slots__ = ("callable_as_is", "in_tables", "lacking", "tables")
+    __slots__ = ("hooks_guarded", "in_tables", "lacking", "tables")
 
     def __init__(
         self, cls: ClassValue, live: torch.nn.Module | None, source: Source | None
     ) -> None:
         super().__init__(cls, live, source)
-        self.callable_as_is = False  # the guard on hooks is installed
-        self.tables: dict[str, DictValue] = {}  # those that were used
-        self.in_tables: dict[str, bool] = {}  # names that `__dict__` lacks
-        self.lacking: set[tuple[str, str]] = set()  # tables, and names that they lack
+        self.hooks_guarded = False  # a guard checks that there are no hooks
+        self.tables: dict[str, DictValue] = {}  # tables that were used
+        self.in_tables: dict[str, bool] = {}  # results of `_is_in_tables`
+        self.lacking: set[tuple[str, str]] = set()  # (table, name) guarded as absent
 
     # -- attributes ------------------------------------------------------------------------------
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        if not self.leaves(machine, "__getattribute__"):
+        if not self.inherits_default(machine, "__getattribute__"):
             self.refuse(machine, f"attribute {name!r}")
         if name == "__dict__":
             return self.own_table(machine)
         raw = self.cls.peek(machine, name)
         if is_data_descriptor(raw):
             guard_precedence(machine, raw)
-            return self._through(machine, name)
+            return self._data_descriptor(machine, name)
         own = self.own(machine, name)
         if own is not None:
             return own
         if raw is not NOTHING:
             return self._of_class(machine, name)
-        if not self._leaves_tables(machine):
+        if not self._uses_torch_getattr(machine):
             guard_attribute(machine, self.cls.live, name, NOTHING)
-            return self.ask_class(machine, "__getattr__", name)
+            return self.call_accessor(machine, "__getattr__", name)
         guard_attribute(machine, self.cls.live, name, NOTHING)
         raise self.no_attribute(machine, name)
 
-    def _through(self, machine: Machine, name: str) -> Value:
-        """A data descriptor; where a property's getter finds no attribute, `__getattr__` is
-        asked."""
+    def _data_descriptor(self, machine: Machine, name: str) -> Value:
+        """Read a data descriptor; call `__getattr__` if its getter raises AttributeError."""
         try:
             return self._of_class(machine, name)
         except ObservedError as observed:
             if not observed.error.matches(machine, AttributeError):
                 raise
-        if self._leaves_tables(machine):
+        if self._uses_torch_getattr(machine):
             return self.from_tables(machine, name)
-        return self.ask_class(machine, "__getattr__", name)
+        return self.call_accessor(machine, "__getattr__", name)
 
     def plain_attr(self, machine: Machine, name: str) -> Value:
         self.refuse(machine, "object.__getattribute__()")
 
-    # -- where names are found -------------------------------------------------------------------
+    # -- lookup ----------------------------------------------------------------------------------
 
-    def _leaves_tables(self, machine: Machine) -> bool:
-        """Whether names in the tables are found by torch's own `__getattr__`."""
-        return self.as_torch(machine, "__getattr__")
+    def _uses_torch_getattr(self, machine: Machine) -> bool:
+        """Return whether torch's own `__getattr__` looks names up in the tables."""
+        return self.inherits_module(machine, "__getattr__")
 
-    def as_torch(self, machine: Machine, name: str) -> bool:
-        """Whether the class has what nn.Module has under the name; relied on if so."""
+    def inherits_module(self, machine: Machine, name: str) -> bool:
+        """Return whether the class inherits the attribute from nn.Module; guarded if True."""
         raw = attribute_of_class(self.cls.live, name)
         if raw is NOTHING or raw is not MODULE.get(name):
             return False
@@ -129,7 +128,7 @@ class NNModuleValue(InstanceValue):
         return True
 
     def own(self, machine: Machine, name: str) -> Value | None:
-        """From the instance's dictionary or one of its tables."""
+        """Return an entry of the `__dict__` or of one of the tables, or None."""
         if self._has_entry(machine, name):
             raw = attribute_of_class(self.cls.live, name)
             guard_not_shadowed(machine, self.cls.live, name, raw)
@@ -139,10 +138,12 @@ class NNModuleValue(InstanceValue):
         return self.registered(machine, name) if self.in_tables[name] else None
 
     def _is_in_tables(self, machine: Machine, name: str) -> bool:
-        """Return whether torch's `__getattr__` is asked for a name that `__dict__` lacks; else the
-        class has it, or its own `__getattr__` says whether tables are read. Relied on.
+        """Return whether torch's `__getattr__` handles a name that `__dict__` lacks; guarded.
+
+        False if the class has the attribute, or if the user's `__getattr__` handles the name.
         """
-        plain = attribute_of_class(self.cls.live, name) is NOTHING and self._leaves_tables(machine)
+        plain = attribute_of_class(self.cls.live, name) is NOTHING
+        plain = plain and self._uses_torch_getattr(machine)
         if plain:
             guard_attribute(machine, self.cls.live, name, NOTHING)
         if plain or (name not in _OWN_CALLS and not name.startswith("__")):
@@ -150,23 +151,26 @@ class NNModuleValue(InstanceValue):
         return plain
 
     def _has_entry(self, machine: Machine, name: str) -> bool:
-        """Return whether `__dict__` has the name; not relied on."""
+        """Return whether `__dict__` has the name, without a guard."""
         store = self.table(machine).store
-        there = name in store.live if store.is_as_found else store.get(name) is not None
-        return bool(there)
+        found = name in store.live if store.is_read_by_key else store.get(name) is not None
+        return bool(found)
 
     def _guard_lacks(self, machine: Machine, name: str) -> None:
-        """Rely on `__dict__` not having the name: an entry would win over the tables, because
-        `object.__getattribute__` comes before `__getattr__`."""
+        """Guard that `__dict__` lacks the name.
+
+        An entry would shadow the tables, since Python calls `__getattr__` only if
+        `object.__getattribute__` fails.
+        """
         if self.source is not None and name not in self.live_table():
             machine.guard(EntriesEmpty(InstanceDict(self.source), (), (name,)))
 
-    def part(self, machine: Machine, name: str) -> DictValue | None:
-        """One of the tables; None: it has no such one."""
+    def module_table(self, machine: Machine, name: str) -> DictValue | None:
+        """Return one of the tables, or None if it is absent or not a dictionary."""
         store = self.table(machine).store
-        if self.source is None or not store.is_as_found:
-            held = store.get(name)
-            found = None if held is None else held.realize(machine).as_dictionary(machine)
+        if self.source is None or not store.is_read_by_key:
+            entry = store.get(name)
+            found = None if entry is None else entry.realize(machine).as_dictionary(machine)
         else:
             entries, path = self.live_table().get(name), Item(InstanceDict(self.source), name)
             known = isinstance(entries, dict)
@@ -175,31 +179,33 @@ class NNModuleValue(InstanceValue):
             self.tables[name] = found
         return found
 
-    def holder(self, machine: Machine, name: str) -> tuple[str, DictValue, Value] | None:
-        """The first table that has the name, and what it has; relied on, on its absence too."""
+    def find_registered(self, machine: Machine, name: str) -> tuple[str, DictValue, Value] | None:
+        """Return (table name, table, value) of the first table with the name, or None; guarded."""
         lacking, found = [], None
         for part in TABLES:
-            table = self.part(machine, part)
+            table = self.module_table(machine, part)
             if table is None:
                 continue
-            if table.store.is_as_found and name not in table.store.live:
+            if table.store.is_read_by_key and name not in table.store.live:
                 lacking.append((part, table))
-            elif (held := table.store.get(name)) is not None:
-                found = part, table, held
+            elif (value := table.store.get(name)) is not None:
+                found = part, table, value
                 break
         self._guard_tables_lack(machine, name, lacking)
         return found
 
     def registered(self, machine: Machine, name: str) -> Value | None:
-        """A parameter, buffer or submodule of that name."""
-        found = self.holder(machine, name)
+        """Return the parameter, buffer or submodule of that name, or None."""
+        found = self.find_registered(machine, name)
         return None if found is None else found[2]
 
     def _guard_tables_lack(
         self, machine: Machine, name: str, lacking: list[tuple[str, DictValue]]
     ) -> None:
-        """That an empty table stays empty costs no guard of its own: it is checked with the tables
-        of hooks."""
+        """Guard that the tables lack the name.
+
+        For an empty table, the guard on empty hook tables checks that it stays empty.
+        """
         for part, table in lacking:
             if (part, name) in self.lacking:
                 continue
@@ -212,26 +218,26 @@ class NNModuleValue(InstanceValue):
                 machine.guard(EntriesEmpty(InstanceDict(self.source), (part,)))
 
     def from_tables(self, machine: Machine, name: str) -> Value:
-        """`torch.nn.Module.__getattr__`."""
+        """Return what `torch.nn.Module.__getattr__` returns."""
         found = self.registered(machine, name)
         if found is not None:
             return found
         raise self.no_attribute(machine, name)
 
     def _of_class(self, machine: Machine, name: str) -> Value:
-        """A class attribute: known where torch made it, followed by a path where the user did."""
-        known = self._of_torch(machine, name)
-        if known is not None:
-            return known
+        """Return a class attribute, modelled as a whole if torch defined it."""
+        builtin = self._of_torch(machine, name)
+        if builtin is not None:
+            return builtin
         raw, value = self.cls.find(machine, name)
         return bind(machine, raw, value, self, self.cls, name)
 
     def _of_torch(self, machine: Machine, name: str, start: int = 0) -> Value | None:
-        """What torch made and has under the name, from position `start` of the MRO on."""
+        """Return an attribute that torch defined, from position `start` of the MRO on, or None."""
         kind = self.cls.live
         base = next((base for base in kind.__mro__[start:] if name in vars(base)), kind)
-        users = not belongs_to_torch(base.__module__) or not is_library_made(vars(base).get(name))
-        if users or name in machine.class_of(kind, None).written:
+        by_torch = belongs_to_torch(base.__module__) and is_library_made(vars(base).get(name))
+        if not by_torch or name in machine.class_of(kind, None).written:
             return None
         raw = vars(base)[name]
         guard_attribute(machine, kind, name, raw, start)
@@ -263,64 +269,65 @@ class NNModuleValue(InstanceValue):
     # -- writing ---------------------------------------------------------------------------------
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
-        if not self.as_torch(machine, "__setattr__"):
+        if not self.inherits_module(machine, "__setattr__"):
             super().set_attr(machine, name, value)
         else:
             self.register(machine, name, value)
 
     def register(self, machine: Machine, name: str, value: Value) -> None:
-        """`torch.nn.Module.__setattr__`."""
+        """Do what `torch.nn.Module.__setattr__` does."""
         value = value.realize(machine)
-        part, table, held = self.holder(machine, name) or ("", None, None)
+        part, table, old = self.find_registered(machine, name) or ("", None, None)
         if is_parameter(value) or isinstance(value, NNModuleValue):
             wanted = "_parameters" if is_parameter(value) else "_modules"
             if part not in ("", wanted):
                 self.refuse(machine, f"such a value for {name!r} of a module's {part}")
-            self._store_part(machine, wanted, name, held, value)
-        elif table is not None and held is not None:
+            self._store_in_table(machine, wanted, name, old, value)
+        elif table is not None and old is not None:
             if part != "_buffers":
                 self.refuse(machine, f"replacing the submodule or parameter {name!r}")
-            self._replace_buffer(machine, table, name, held, value)
+            self._replace_buffer(machine, table, name, old, value)
         elif is_buffer(machine, value):
             self.refuse(machine, f"a new buffer {name!r}")
         else:
             self.store_attr(machine, name, value)
 
-    def _store_part(
-        self, machine: Machine, part: str, name: str, held: Value | None, value: Value
+    def _store_in_table(
+        self, machine: Machine, part: str, name: str, old: Value | None, value: Value
     ) -> None:
-        """A parameter or submodule that takes another's place, or has a new name."""
+        """Replace a parameter or submodule, or add one under a new name."""
         own = self._has_entry(machine, name)
-        is_same = not own and held is not None and held.realize(machine) is value
-        if is_same and _registers_quietly(machine):
+        is_same = not own and old is not None and old.realize(machine) is value
+        if is_same and _runs_no_registration_hook(machine):
             return
-        fleeting = self.live_table().get("_non_persistent_buffers_set")
-        apart = not isinstance(fleeting, set) or name in fleeting
-        apart = apart or guarded_attribute(machine, self.cls.live, name) is not NOTHING
-        quiet = self.as_torch(machine, "register_parameter") and _registers_quietly(machine)
-        table = self.part(machine, part)
-        if apart or not quiet or table is None:
+        excluded = self.live_table().get("_non_persistent_buffers_set")
+        special = not isinstance(excluded, set) or name in excluded
+        special = special or guarded_attribute(machine, self.cls.live, name) is not NOTHING
+        plain = self.inherits_module(machine, "register_parameter")
+        plain = plain and _runs_no_registration_hook(machine)
+        table = self.module_table(machine, part)
+        if special or not plain or table is None:
             self.refuse(machine, f"such a value for {name!r} of a module's {part}")
-        if own:  # it was a plain attribute: None, up to the first call
+        if own:  # a plain attribute, such as None until a lazy layer is built
             self.set_entry(machine, name, None)
         else:
             self._guard_lacks(machine, name)
         table.set_item(machine, machine.constant(name), value)
 
     def _replace_buffer(
-        self, machine: Machine, buffers: DictValue, name: str, held: Value, value: Value
+        self, machine: Machine, buffers: DictValue, name: str, old: Value, value: Value
     ) -> None:
         none = isinstance(value, ConstantValue) and value.value is None
         if not none and not isinstance(value, TensorValue):
             self.refuse(machine, f"such a value for the buffer {name!r}")
-        if not _registers_quietly(machine):
-            self.refuse(machine, "setting a buffer where hooks see it")
-        if held.realize(machine) is not value:  # it is what `self.count += 1` stores
+        if not _runs_no_registration_hook(machine):
+            self.refuse(machine, "setting a buffer with registration hooks")
+        if old.realize(machine) is not value:  # `self.count += 1` stores the same tensor
             buffers.set_item(machine, machine.constant(name), value)
 
     def del_attr(self, machine: Machine, name: str) -> None:
-        plain = self.as_torch(machine, "__delattr__")
-        if not plain or self.holder(machine, name) is not None:
+        plain = self.inherits_module(machine, "__delattr__")
+        if not plain or self.find_registered(machine, name) is not None:
             self.refuse(machine, f"deleting attribute {name!r}")
         self.store_attr(machine, name, None)
 
@@ -332,13 +339,13 @@ class NNModuleValue(InstanceValue):
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         kind = self.cls.live
         # A GraphModule's own __call__ only adds to the traceback when its forward raises.
-        called = issubclass(kind, torch.fx.GraphModule) or self.as_torch(machine, "__call__")
-        if not called or not self.as_torch(machine, "_call_impl"):
+        called = issubclass(kind, torch.fx.GraphModule) or self.inherits_module(machine, "__call__")
+        if not called or not self.inherits_module(machine, "_call_impl"):
             return super().call(machine, args, kwargs)
         return self.call_forward(machine, args, kwargs)
 
     def call_forward(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        """`torch.nn.Module.__call__`: `forward`, with its hooks around it."""
+        """Do what `torch.nn.Module.__call__` does: call `forward` and the hooks around it."""
         hooked = self._check_hooks(machine)
         forward = self.get_attr(machine, "forward").realize(machine)
         if hooked:
@@ -346,14 +353,13 @@ class NNModuleValue(InstanceValue):
         return forward.call(machine, args, kwargs)
 
     def _check_hooks(self, machine: Machine) -> bool:
-        """Whether there are hooks, which are read around the call; guard that there are no more."""
+        """Return whether there are hooks; if there are none, guard that."""
         changed = self._changed_hooks(machine)
-        if self.callable_as_is and not changed:
+        if self.hooks_guarded and not changed:
             return False
         assert self.source is not None
         own = self.live_table()
-        there = {name: changed.get(name, bool(own.get(name))) for name in _HOOKS}
-        hooked = any(there.values())
+        hooked = any(changed.get(name, bool(own.get(name))) for name in _HOOKS)
         absent_hooks = () if hooked else _HOOKS
         if own.get(_SLOT) is not None:
             if not _is_tagged(own[_SLOT]):
@@ -363,14 +369,14 @@ class NNModuleValue(InstanceValue):
         empty = tuple(name for name in absent_hooks if name not in changed)
         machine.guard(EntriesEmpty(InstanceDict(self.source), empty, absent))
         global_hooks = has_global_hooks(machine)
-        self.callable_as_is = not hooked and not changed and not global_hooks
+        self.hooks_guarded = not hooked and not changed and not global_hooks
         return hooked or global_hooks
 
     def _changed_hooks(self, machine: Machine) -> dict[str, bool]:
-        """The tables of hooks that the traced code has changed, and whether they hold any now."""
+        """Map each table of hooks that the traced code has changed to whether it has hooks now."""
         known = self.attrs
         read = {name: known.get(name) for name in _HOOKS}
-        tables = {name: one.realize(machine) for name, one in read.items() if one is not None}
+        tables = {name: value.realize(machine) for name, value in read.items() if value is not None}
         return {
             name: table.truth(machine)
             for name, table in tables.items()
@@ -378,10 +384,8 @@ class NNModuleValue(InstanceValue):
         }
 
 
-def _registers_quietly(machine: Machine) -> bool:
-    """Return whether no hook runs where a parameter, buffer or submodule is stored; guarded
-    if so.
-    """
+def _runs_no_registration_hook(machine: Machine) -> bool:
+    """Return whether storing a parameter, buffer or submodule runs no hook; guarded if True."""
     module = torch.nn.modules.module
     if any(vars(module)[table] for table in _REGISTRATION_HOOKS):
         return False
@@ -395,13 +399,13 @@ def is_parameter(value: Value) -> bool:
 
 
 def is_buffer(machine: Machine, value: Value) -> bool:
-    """Whether a tensor says itself that it is one: modules register it under its name."""
+    """Return whether the tensor is a torch.nn.Buffer, which a module registers on assignment."""
     return isinstance(value, TensorValue) and is_instance(machine, value, torch.nn.Buffer)
 
 
 @handles(torch.nn.Module.__getattr__)
 def _table_lookup(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """`super().__getattr__(name)` in a module class with a `__getattr__` of its own."""
+    """Trace `super().__getattr__(name)` in a module class that overrides `__getattr__`."""
     module, name = args
     if not isinstance(module, NNModuleValue):
         module.refuse(machine, "Module.__getattr__")
@@ -410,7 +414,7 @@ def _table_lookup(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.nn.Module.__setattr__)
 def _set_in_module(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """`super().__setattr__(name, value)` in a module class with a `__setattr__` of its own."""
+    """Trace `super().__setattr__(name, value)` in a module class that overrides `__setattr__`."""
     module, name, value = args
     if not isinstance(module, NNModuleValue):
         module.refuse(machine, "Module.__setattr__")
@@ -420,15 +424,15 @@ def _set_in_module(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.nn.Module.__call__)
 def _call_module(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """`super().__call__(...)` in a module class with a `__call__` of its own."""
+    """Trace `super().__call__(...)` in a module class that overrides `__call__`."""
     module = args[0]
-    if not isinstance(module, NNModuleValue) or not module.as_torch(machine, "_call_impl"):
+    if not isinstance(module, NNModuleValue) or not module.inherits_module(machine, "_call_impl"):
         module.refuse(machine, "Module.__call__")
     return module.call_forward(machine, args[1:], kwargs)
 
 
 def _is_tagged(call: object) -> bool:
-    """Whether what a module keeps in its slot is jitmagic's: it calls the class's forward."""
+    """Return whether jitmagic set the module's `_compiled_call_impl`, which calls `forward`."""
     return type(call).__module__ == "jitmagic._frame"
 
 

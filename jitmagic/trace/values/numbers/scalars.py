@@ -128,7 +128,7 @@ class ScalarValue(SymbolicNumber):
             return number_of_sizes(normal(self.expr), machine.symbols)
         return size_in_data(machine, self.expr) if self.kind is int else None
 
-    def place(self, machine: Machine) -> tuple[int, Source] | None:
+    def as_sourced_int(self, machine: Machine) -> tuple[int, Source] | None:
         symbol: Any = self.expr
         if self.kind is not int or not isinstance(symbol, Symbol):
             return None

@@ -136,7 +136,7 @@ class VaryingRows(Value):
     def refuse(self, machine: Machine, what: str) -> NoReturn:
         raise Specialize(self.symbols, f"{what} of as many tensors as a size that varies")
 
-    def counted(self, machine: Machine) -> Value:
+    def length_value(self, machine: Machine) -> Value:
         return self.count
 
     def iterate(self, machine: Machine) -> Value:

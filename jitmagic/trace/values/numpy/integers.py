@@ -47,7 +47,7 @@ class NumpyInt(SymbolicNumber):
     def as_index(self, machine: Machine) -> Value:
         return self.number
 
-    def written_as(self, machine: Machine) -> Value:
+    def format_operand(self, machine: Machine) -> Value:
         return self.number
 
     def truth(self, machine: Machine) -> bool:

@@ -1,7 +1,7 @@
-"""The `__dict__` of an object that the traced code makes.
+"""Models the `__dict__` of an object that the traced code creates.
 
-Comes in: the object. Goes out: a dictionary of its attributes, which is read and changed like any,
-and which is made by `vars(object)` at an exit.
+Input: the object. Output: a dictionary of its attributes that reads and writes like any other; an
+exit obtains it with `vars(object)`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["AttributeTable"]
 
 
 class AttributeTable(DictValue):
-    """`owner.__dict__`: what it holds is stored when the owner is made."""
+    """The dictionary `owner.__dict__`; the recipe of the owner stores its contents."""
 
     __slots__ = ("owner",)
 

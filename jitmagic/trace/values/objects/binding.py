@@ -1,4 +1,4 @@
-"""The arguments of a call of a Python function, bound to its parameters as CPython binds them."""
+"""Binds the arguments of an inlined call to the parameters of the function, as CPython does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["bind_arguments"]
 def bind_arguments(
     machine: Machine, function: FunctionValue, args: Args, kwargs: Kwargs
 ) -> dict[str, Value]:
-    """Parameters to values; raises the traced program's TypeError."""
+    """Return a Value for each parameter name; a mismatch raises the traced program's TypeError."""
     code = function.code
     names = code.co_varnames
     positional = names[: code.co_argcount]
@@ -43,7 +43,7 @@ def _collect_extra(
     extra: Args,
     keywords: dict[str, Value],
 ) -> bool:
-    """What is left over goes to *args and **kwargs; whether there is a place for it."""
+    """Store leftover arguments in *args and **kwargs; return False if one has no parameter."""
     code = function.code
     at = code.co_argcount + code.co_kwonlyargcount
     takes_extra = bool(code.co_flags & inspect.CO_VARARGS)
@@ -84,8 +84,9 @@ def _named_default(machine: Machine, function: FunctionValue, name: str) -> Valu
 
 
 def _refusal(machine: Machine, function: FunctionValue, count: int, names: Iterable[str]) -> str:
-    """In CPython's own words: a function of the same parameters is called, whose body cannot run
-    since the call is refused.
+    """Return the message of CPython's TypeError for the call.
+
+    Calls a function with the same parameters. Its body cannot run, since binding fails.
     """
     code = function.code
     cells = tuple(types.CellType() for _ in code.co_freevars)

@@ -1,22 +1,21 @@
-"""functools.lru_cache: the live entry of the cache, or the function beneath, which is followed.
+"""Models functools.lru_cache: reads the live cache entry, or inlines the wrapped function.
 
-Comes in: a live wrapper, known by identity, and a call. Goes out, where the arguments are constants
-or live objects:
+Input: a live wrapper, known by identity, and a call whose arguments are constants or live objects.
 
-  * the cache holds a result: that very object, whose Source is the entry. It is wrapped, and
-    guarded, as any live object; a call made for its effect counts the hit.
-  * it holds none: the result of the function beneath, which is followed, under a guard that the
-    entry is still missing, or is the same constant. A call made for its effect has Python run the
-    function and fill the cache, so the next compile finds the entry. No exit may hand out, or
-    change, an object of the trace in place of the one that the cache will hold.
+  * Hit: the result is the cached object, with the cache entry as its source. It is wrapped and
+    guarded like any live object. A call recorded as an effect counts the hit.
+  * Miss: the result is that of the inlined wrapped function, under a guard that the entry is still
+    missing, or is the same constant. A call recorded as an effect makes Python run the function and
+    fill the cache, so the next compile hits. No exit may return or mutate an object of the trace
+    in place of the one that the cache will hold.
 
-A cache of an installed package is not called for its effect: its counters and the order in which
-it drops entries say nothing to the program, and a call needs a residual in Python. A missing entry
-whose function only computes is filled while tracing, as tracing fills caches of torch. So models
-whose helpers are cached remain one graph and one compile.
+No effect is recorded for a cache of an installed package: its hit counters and eviction order do
+not matter to the program, and an effect needs residual bytecode. If its function only computes, a
+missing entry is filled while tracing. So models whose helpers are cached remain one graph and
+compile once.
 
-Arguments that are new objects, or hashed in Python, are a graph break, but for functions whose only
-work is to log, which Python then calls.
+Arguments that are new objects, or whose hash is written in Python, break the graph. The exception
+is a function that does nothing but log, which Python then calls.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ from .instances import InstanceValue
 
 __all__ = ["CachedFunctionValue"]
 
-_OBJECTS = (InstanceValue, ListValue, DictValue, SetValue, TupleValue)  # the cache has its own
+_OBJECTS = (InstanceValue, ListValue, DictValue, SetValue, TupleValue)  # each call creates new ones
 
 
 class CachedFunctionValue(IdentityValue):
-    """What `functools.lru_cache` or `functools.cache` made of a function."""
+    """A function that `functools.lru_cache` or `functools.cache` wraps."""
 
     __slots__ = ("_results",)
 
@@ -57,25 +56,25 @@ class CachedFunctionValue(IdentityValue):
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name == "__wrapped__":
-            return self.beneath(machine)
+            return self.wrapped(machine)
         self.refuse(machine, f"attribute {name!r}")
 
-    def beneath(self, machine: Machine) -> Value:
+    def wrapped(self, machine: Machine) -> Value:
         assert self.source is not None
         return machine.wrap(self.live.__wrapped__, Item(InstanceDict(self.source), "__wrapped__"))
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         live = [_live(machine, arg) for arg in (*args, *kwargs.values())]
-        if any(one is _UNKNOWN for one in live):
+        if any(arg is _UNKNOWN for arg in live):
             return self._called_with_objects(machine, args, kwargs)
         named = dict(zip(kwargs, live[len(args) :], strict=True))
         key = cache_key(self.live, live[: len(args)], named)
-        if key in self._results:  # the second time it is the same object
+        if key in self._results:  # a repeated call returns the same object
             result = self._results[key]
         else:
             limit = self.live.cache_parameters()["maxsize"]
             if limit is not None and len(self._results) >= limit:
-                self.leave(f"keeps {limit} of them, fewer than the program asks for")
+                self.break_graph(f"its maxsize {limit} is smaller than the number of calls")
             assert self.source is not None
             try:
                 found = cached_result(self.live, key)
@@ -90,26 +89,26 @@ class CachedFunctionValue(IdentityValue):
     def _missed(
         self, machine: Machine, args: Args, kwargs: Kwargs, live: list[Any], key: Any
     ) -> Value:
-        """The result of a call for which the cache has no entry."""
+        """Return the result of a call for which the cache has no entry."""
         assert self.source is not None
         allowed: tuple[object, ...] = ()
         try:
-            call = _Followed(self, machine, args, kwargs)
-            if (asked := call.tensors(key)) is not None:
-                return asked
+            call = _InlinedCall(self, machine, args, kwargs)
+            if (tensors := call.tensors(key)) is not None:
+                return tensors
             only_counts = self._is_of_package() and not call.logs
             if only_counts and call.may_be_made_now:
                 named = dict(zip(kwargs, live[len(args) :], strict=True))
                 found = self.live(*live[: len(args)], **named)
                 return machine.wrap(found, CacheEntry(self.source, key))
             if not only_counts and not call.at_entry_modes:  # the call is made after the graph
-                self.leave("autograd or autocast is in another mode than at the start")
+                self.break_graph("autograd or autocast is in another mode than at the start")
             if _is_atom(machine, call.result):
                 allowed = (call.result.as_constant(machine),)
             elif call.logs:
-                self.leave("it has side effects")
-            call.share()
-        except GraphBreak:  # a call that finds an entry may be compiled
+                self.break_graph("it has side effects")
+            call.check_exits()
+        except GraphBreak:  # a later call that hits the cache may be compiled without a break
             machine.guard(CacheLacks(self.source, key))
             raise
         machine.guard(CacheLacks(self.source, key, allowed))
@@ -118,29 +117,29 @@ class CachedFunctionValue(IdentityValue):
         return call.result
 
     def _called_with_objects(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        """With arguments of which the cache may know others that are equal."""
-        call = _Followed(self, machine, args, kwargs)
+        """Trace a call with objects as arguments, which may equal keys of the cache."""
+        call = _InlinedCall(self, machine, args, kwargs)
         if not _is_none(machine, call.result):
-            self.leave("an argument is an object, which may have changed since")
-        machine.effects.perform(self, args, kwargs)  # a logger that may be silent now alone
+            self.break_graph("an argument is an object, which may have changed since")
+        machine.effects.perform(self, args, kwargs)  # a logger may be disabled in this call only
         return call.result
 
     def _is_of_package(self) -> bool:
         function = self.live.__wrapped__
         if isinstance(function, types.FunctionType):
             return is_installed(function.__code__.co_filename)
-        module = sys.modules.get(str(getattr(function, "__module__", None)))  # of a class
+        module = sys.modules.get(str(getattr(function, "__module__", None)))  # a wrapped class
         return is_installed(str(getattr(module, "__file__", None)))
 
     def reason(self, why: str) -> CachedCall:
         return CachedCall.of(name=self.live.__name__, why=why)
 
-    def leave(self, why: str) -> NoReturn:
+    def break_graph(self, why: str) -> NoReturn:
         raise GraphBreak(self.reason(why))
 
 
-class _Followed:
-    """The function beneath, followed once; GraphBreak where a call of the cache would differ."""
+class _InlinedCall:
+    """One inlined call of the wrapped function; breaks the graph where the cache would differ."""
 
     def __init__(
         self, cached: CachedFunctionValue, machine: Machine, args: Args, kwargs: Kwargs
@@ -148,42 +147,42 @@ class _Followed:
         self.cached, self.machine, self.call = cached, machine, (args, kwargs)
         effects, graph = machine.effects, machine.graph
         if effects.writes_more_than_gradients():
-            cached.leave("what it reads may have been written before")
+            cached.break_graph("what it reads may have been written before")
         before, self.born, drawn = effects.count, machine.step, effects.drawn
         nodes = len(graph.graph.nodes)
         try:
-            self.result = cached.beneath(machine).call(machine, args, kwargs).realize(machine)
-        except ObservedError:  # which no cache keeps, but counts
-            cached.leave("it raises")
+            self.result = cached.wrapped(machine).call(machine, args, kwargs).realize(machine)
+        except ObservedError:  # lru_cache stores no result then, but counts a miss
+            cached.break_graph("it raises")
         self.made = list(graph.graph.nodes)[nodes:]
         self.at_entry_modes = (graph.grad_enabled, graph.autocast) == graph.entry_modes
         computes = any(node.op != "placeholder" for node in self.made)
         self.may_be_made_now = self.at_entry_modes and not computes
         if effects.drawn > drawn:
-            cached.leave("it draws random numbers")
+            cached.break_graph("it draws random numbers")
         self.logs = effects.count > before
         if self.logs and not effects.take_back_calls(before):
-            cached.leave("it has side effects")
+            cached.break_graph("it has side effects")
 
     def tensors(self, key: object) -> Value | None:
-        """Tensors that the cache is asked for before the graph runs; None: it returns others."""
+        """Return tensors that the cache supplies as graph inputs; None if it returns no tensors."""
         reason = self.cached.reason(f"it returns a {self.result.describe()}")
         return tensors_of_cache(
             self.machine, self.cached, self.call, key, self.result, self.made, reason
         )
 
-    def share(self) -> None:
-        """The cache's object is everybody's: no exit may hand out a copy, nor forget a change."""
+    def check_exits(self) -> None:
+        """Make exits fail that return or have mutated an object which only the cache may own."""
         machine, result, cached = self.machine, self.result, self.cached
         parts = tuple(part for part in _parts(machine, result) if part.source is None)
         if not all(isinstance(p, _OBJECTS) or _is_fixed(machine, p) for p in parts):
-            cached.leave(f"it returns a {result.describe()}")
+            cached.break_graph(f"it returns a {result.describe()}")
         as_returned = [_contents(part) for part in parts]
 
         def check(builder: Builder) -> None:
             for part, contents in zip(parts, as_returned, strict=True):
-                handed_out = isinstance(part, _OBJECTS) and builder.tells(part)
-                if handed_out or _contents(part) != contents:
+                is_live = isinstance(part, _OBJECTS) and builder.hands_out(part)
+                if is_live or _contents(part) != contents:
                     what = f"an object that {cached.live.__name__} keeps"
                     raise Unrestorable(what, self.born)
 
@@ -194,7 +193,7 @@ _UNKNOWN = object()
 
 
 def _live(machine: Machine, value: Value) -> Any:
-    """The live object that an argument is; TypeError in the program for what cannot be hashed."""
+    """Return an argument's live object, or _UNKNOWN; an unhashable one raises TypeError."""
     real = value.realize(machine)
     token = real.hash_key(machine)
     if real.is_constant(machine):
@@ -214,12 +213,11 @@ def _live(machine: Machine, value: Value) -> Any:
 
 
 def _is_given(source: Source) -> bool:
-    """Return whether the call may be given another object each time, for which nothing would be
-    kept.
-    """
+    """Return whether the source is part of an argument, which may be a new object in each call."""
     at: Any = source
     while (base := getattr(at, "base", None)) is not None:
         at = base
+    # A guard on its identity would fail in most calls.
     return isinstance(at, Argument)
 
 
@@ -236,7 +234,7 @@ def _is_none(machine: Machine, value: Value) -> bool:
 
 
 def _contents(part: Value) -> object:
-    """What an object holds now; values are the same only if they are one value."""
+    """Return the current contents of an object; the items compare by identity."""
     if isinstance(part, InstanceValue):
         return dict(part.attrs)
     if isinstance(part, ListValue):
@@ -247,15 +245,15 @@ def _contents(part: Value) -> object:
 
 
 def _parts(machine: Machine, value: Value) -> Iterator[Value]:
-    """A value and all that it holds."""
-    waiting, seen = [value], set[int]()
-    while waiting:
-        part = waiting.pop().realize(machine)
+    """Yield a value and all values reachable from it."""
+    pending, seen = [value], set[int]()
+    while pending:
+        part = pending.pop().realize(machine)
         if id(part) not in seen:
             seen.add(id(part))
             yield part
             if part.source is None:
-                waiting.extend(part.parts())
+                pending.extend(part.parts())
 
 
 @wraps(LRU_CACHE)

@@ -1,7 +1,7 @@
-"""Callables implemented in C: functions of the registry, and bound methods of built-in types.
+"""Models callables implemented in C: functions, and bound methods of built-in types.
 
-Comes in: a C function, method descriptor or bound built-in method.  Goes out: what its handler in
-builtins/registry.py makes of the call, or an UnknownCFunction break.
+Input: a C function, method descriptor or bound built-in method. Output: the result of its handler
+in builtins/registry.py, or an UnknownCFunction break.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _METHODS = (
     types.WrapperDescriptorType,
     types.ClassMethodDescriptorType,
 )
-# Instances whose bound methods are found again under their name: nothing can override one.
+# Types whose bound methods are identified by (owner, name): no instance can override one.
 _OWNERS = frozenset(
     {torch.Tensor, torch.nn.Parameter, list, dict, set, frozenset, tuple, str, bytes}
 )
 
 
 def name_of(obj: object) -> str:
-    """A readable dotted name for messages."""
+    """Return a dotted name for messages."""
     name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or repr(obj)
     module = getattr(obj, "__module__", None)
     return f"{module}.{name}" if module and module != "builtins" else str(name)
@@ -79,7 +79,7 @@ class BuiltinValue(Value):
             kind = owner.python_type(machine)
             of, name = self.obj.__objclass__, self.obj.__name__
             if issubclass(kind, of) and not owner.opaque:
-                exact = kind is of  # nothing overrides the method: the value knows it best
+                exact = kind is of  # no subclass overrides the method
                 bound = (
                     owner.get_attr(machine, name)
                     if exact
@@ -90,7 +90,7 @@ class BuiltinValue(Value):
         raise GraphBreak(UnknownCFunction.of(name=name_of(self.obj)))
 
     def _is_same(self, other: Value) -> bool:
-        """A method that only binds this function again: its owner knows no more of it."""
+        """Return whether the other value is this function: calling it would recurse."""
         return isinstance(other, BuiltinValue) and other.obj is self.obj
 
     def truth(self, machine: Machine) -> bool:
@@ -104,8 +104,11 @@ class BuiltinValue(Value):
 
 
 class UnknownMethodValue(Value):
-    """A bound method of an object without a model. Each read of it makes a new one: were it guarded
-    by identity, the code behind a graph break at the read would be compiled anew in every call."""
+    """A bound method of an object without a model, guarded by its type alone.
+
+    Each read creates a new bound method, so an identity guard would recompile the resume function
+    after a graph break in every call.
+    """
 
     __slots__ = ("live",)
     opaque = True
@@ -129,13 +132,14 @@ _MAKERS: list[Maker] = []
 
 
 def makes_builtins(maker: Maker) -> Maker:
-    """Register who makes the values of C callables found in built-in classes; None: not mine."""
+    """Register a maker of values for some C callables in built-in classes; it returns None for
+    others."""
     _MAKERS.append(maker)
     return maker
 
 
 def builtin_value(obj: object) -> BuiltinValue:
-    """A C callable found where nothing can replace it: no source, no guard."""
+    """Return a sourceless value of a C callable in an immutable class, which needs no guard."""
     made = (maker(obj) for maker in _MAKERS)
     return next((value for value in made if value is not None), None) or BuiltinValue(obj)
 
@@ -174,14 +178,14 @@ class BuiltinMethodValue(Value):
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        self.refuse(machine, f"comparison {op}")  # bound anew each time, yet equal
+        self.refuse(machine, f"comparison {op}")  # each read creates a new, equal method
 
     def describe(self) -> str:
         return f"method {self.name} of {self.kind.__name__}"
 
 
 def bind_builtin(machine: Machine, owner: Value, kind: type, name: str) -> Value:
-    """Attribute `name` of a value modelled as the built-in type `kind`: one of its methods."""
+    """Return method `name` of a value that is modelled as the built-in type `kind`."""
     if method_of(kind, name) is None and not hasattr(kind, name):
         message = f"'{kind.__name__}' object has no attribute '{name}'"
         raise machine.error(AttributeError, message)
@@ -199,23 +203,23 @@ def bind_builtin(machine: Machine, owner: Value, kind: type, name: str) -> Value
 def _wrap_builtin(machine: Machine, obj: object, source: Source) -> Value:
     if isinstance(obj, types.BuiltinMethodType) and type(obj.__self__) in _OWNERS:
         return _bound_method(machine, obj, source)
-    if isinstance(obj, types.BuiltinMethodType) and _is_made_anew(obj):
+    if isinstance(obj, types.BuiltinMethodType) and _is_created_by_read(obj):
         machine.guard(TypeIs(source, types.BuiltinMethodType))
         return UnknownMethodValue(obj, source)
     machine.guard(IdentityIs(source, obj))
     return BuiltinValue(obj, source)
 
 
-def _is_made_anew(method: types.BuiltinMethodType) -> bool:
-    """Functions of modules and classes are bound to these, once for all."""
+def _is_created_by_read(method: types.BuiltinMethodType) -> bool:
+    """Return whether each attribute read creates the method; modules and classes store theirs."""
     owner = method.__self__
-    is_kept = owner is None or isinstance(owner, types.ModuleType | type)
-    return not is_kept and handler_of(method) is None
+    is_stored = owner is None or isinstance(owner, types.ModuleType | type)
+    return not is_stored and handler_of(method) is None
 
 
 @intercepts(types.FunctionType)
 def _known_function(machine: Machine, obj: types.FunctionType, source: Source) -> Value | None:
-    """A function of the standard library that is followed as a whole (copy.deepcopy)."""
+    """Wrap a Python function of the standard library that has a handler (copy.deepcopy)."""
     if handler_of(obj) is None or obj.__module__.startswith("torch"):
         return None
     machine.guard(IdentityIs(source, obj))
@@ -223,7 +227,7 @@ def _known_function(machine: Machine, obj: types.FunctionType, source: Source) -
 
 
 def _bound_method(machine: Machine, obj: types.BuiltinMethodType, source: Source) -> Value:
-    """`x.add`, made anew by every call: known by its name and by what it is bound to."""
+    """Wrap a bound method like `x.add`, guarded by its name and owner."""
     machine.guard(TypeIs(source, types.BuiltinMethodType))
     machine.guard(ValueEquals(SlotAttr(source, "__name__"), obj.__name__))
     owner = machine.wrap(obj.__self__, FunctionPart(source, "__self__"))

@@ -1,9 +1,9 @@
-"""What a trace relies on about classes, guarded where it is read.
+"""Reads facts about classes (attributes, bases, isinstance) and guards each of them.
 
-Comes in: a class whose identity is guarded, or follows from that of an object of it. Goes out: what
-it has under a name, and what Python answers about its bases, each with a fact in the one guard of
-that class. Built-in classes cannot be changed and need none. Nothing is run but what an ABC asks
-when Python would ask it.
+Input: a class whose identity is guarded, or follows from the type guard of an instance. Output: the
+attribute or the answer; the fact is added to the one ClassFacts guard of that class. Built-in
+classes are immutable and need no guard. No user code runs, except the hooks of an ABC where Python
+would run them too.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _CHECK = "__instancecheck__"
-_DEVICE_OF_KINDS = {"torch": "cpu", "torch.cuda": "cuda"}  # where LongTensor and its like are
+_DEVICE_OF_KINDS = {"torch": "cpu", "torch.cuda": "cuda"}  # modules of LongTensor and the like
 _LIBRARIES = sys.stdlib_module_names | {"typing_extensions"}
 _STANDARD = frozenset(
     part
@@ -60,45 +60,45 @@ _STANDARD = frozenset(
 
 
 class _Nothing:
-    """No such attribute."""
+    """The type of NOTHING, which stands for a missing attribute."""
 
 
 NOTHING = _Nothing()
 
 
 def belongs_to_torch(module: str | None) -> bool:
-    """Whether a module name is torch or below it."""
+    """Return whether a module name is torch or a submodule of it."""
     return module == "torch" or (module or "").startswith("torch.")
 
 
 def is_library_module(name: object) -> bool:
-    """Whether the name is that of a module of torch's or the standard library's."""
+    """Return whether the name is that of a module of torch or the standard library."""
     if not isinstance(name, str):
         return False
     return belongs_to_torch(name) or name.partition(".")[0] in _LIBRARIES
 
 
 def may_change(kind: type) -> bool:
-    """Whether facts about the class need a guard."""
+    """Return whether the class is mutable, so that facts about it need a guard."""
     return not kind.__flags__ & _IMMUTABLE
 
 
 def is_library_class(kind: type) -> bool:
-    """Whether a class is built-in, torch's, or one of the standard library's that are known."""
+    """Return whether a class is built-in, torch's, or a known one of the standard library."""
     if kind.__flags__ & _IMMUTABLE or kind in _STANDARD:
         return True
-    module = vars(kind).get("__module__")  # asked plainly, a metaclass could answer
+    module = vars(kind).get("__module__")  # getattr() could run code of the metaclass
     torch_made = isinstance(module, str) and belongs_to_torch(module)
     return torch_made and torch.fx.GraphModule not in kind.__mro__
 
 
 def attribute_of_class(kind: type, name: str) -> object:
-    """The raw attribute on the MRO, or NOTHING; nothing is run and nothing guarded."""
+    """Return the raw attribute on the MRO, or NOTHING, without a guard and without user code."""
     return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), NOTHING)
 
 
 def is_data_descriptor(raw: object) -> bool:
-    """Whether what a class has goes before what an instance has itself."""
+    """Return whether a class attribute takes precedence over the instance's own entry."""
     if isinstance(raw, Value):
         return False
     return any(
@@ -110,14 +110,16 @@ def is_data_descriptor(raw: object) -> bool:
 
 
 def guard_bases(machine: Machine, kind: type) -> None:
-    """Rely on the bases of a class."""
+    """Guard the MRO of a class."""
     if may_change(kind):
         machine.guard(ClassFacts.about(kind))
 
 
 def guard_attribute(machine: Machine, kind: type, name: str, raw: object, start: int = 0) -> None:
-    """Rely on the class having this very object under the name, from position `start` of its MRO
-    on; NOTHING: on its having none."""
+    """Guard that the class has `raw` under the name, from position `start` of its MRO on.
+
+    NOTHING guards that it has no such attribute.
+    """
     if not may_change(kind):
         return
     fact = ClassFact("is", name, start, raw)
@@ -129,17 +131,17 @@ def guard_attribute(machine: Machine, kind: type, name: str, raw: object, start:
 
 
 def guarded_attribute(machine: Machine, kind: type, name: str) -> object:
-    """What the class has under the name (or NOTHING), guarded."""
+    """Return the raw attribute of the class, or NOTHING, and guard it."""
     raw = attribute_of_class(kind, name)
     guard_attribute(machine, kind, name, raw)
     return raw
 
 
 def guard_not_shadowed(machine: Machine, kind: type, name: str, raw: object) -> None:
-    """Rely on an instance's own attribute going before `raw`, which the class has (or NOTHING)."""
+    """Guard that an instance's own entry takes precedence over `raw`, the class attribute."""
     if isinstance(raw, Value) or not may_change(kind):
         return
-    if isinstance(raw, types.MemberDescriptorType):  # a slot: the instance's own place
+    if isinstance(raw, types.MemberDescriptorType):  # a slot is storage of the instance
         guard_attribute(machine, kind, name, raw)
     elif raw is NOTHING or type(raw).__flags__ & _IMMUTABLE:
         machine.guard(ClassFacts.about(kind, ClassFact("yields", name)))
@@ -149,19 +151,19 @@ def guard_not_shadowed(machine: Machine, kind: type, name: str, raw: object) -> 
 
 
 def guard_precedence(machine: Machine, raw: object) -> None:
-    """Rely on a descriptor's class saying no other than now whether it is a data descriptor."""
+    """Guard whether the descriptor is a data descriptor."""
     for part in ("__set__", "__delete__"):
         guarded_attribute(machine, type(raw), part)
 
 
 def is_standard(machine: Machine, kind: type, name: str) -> bool:
-    """Whether what the class has under the name (if anything) is a library's; relied on if so."""
+    """Return whether a library defines the class attribute, or it is absent; guarded if True."""
     owner = next((base for base in kind.__mro__ if name in vars(base)), object)
     raw = vars(owner).get(name, NOTHING)
-    users = isinstance(raw, types.FunctionType) and not is_library_module(
+    is_patched = isinstance(raw, types.FunctionType) and not is_library_module(
         raw.__globals__.get("__name__")
     )
-    if not is_library_class(owner) or users:
+    if not is_library_class(owner) or is_patched:
         return False
     guard_attribute(machine, kind, name, raw)
     return True
@@ -171,68 +173,75 @@ def is_standard(machine: Machine, kind: type, name: str) -> bool:
 
 
 def load_attribute(machine: Machine, value: Value, name: str) -> Value:
-    """`value.name`, as LOAD_ATTR and getattr() read it. `__class__` is one question for every kind
-    of object: its type, but where a class answers it by itself.
+    """Return `value.name`, as LOAD_ATTR and getattr() read it.
+
+    `__class__` is the type for every kind of value, unless a user class overrides it.
     """
     if name == "__class__" and type(value).python_type is not Value.python_type:
         kind = value.python_type(machine)
-        if all(is_standard(machine, kind, one) for one in ("__class__", "__getattribute__")):
+        if _reports_type(machine, kind):
             return machine.constant(kind)
     return value.get_attr(machine, name)
 
 
+def _reports_type(machine: Machine, kind: type) -> bool:
+    """Return whether `__class__` of an instance is its type; guarded if True."""
+    return all(is_standard(machine, kind, name) for name in ("__class__", "__getattribute__"))
+
+
 def is_instance(machine: Machine, value: Value, kind: type) -> bool:
-    """`isinstance(value, kind)`."""
+    """Return `isinstance(value, kind)`, guarded."""
     own = value.python_type(machine)
     if kind in (own, object):
         return True
-    if kind is torch.nn.Parameter:  # its metaclass also takes marked tensors, which are no inputs
+    # Parameter's metaclass also accepts tensors with `_is_param`, which are never graph inputs.
+    if kind is torch.nn.Parameter:
         return kind in own.__mro__
-    asked = guarded_attribute(machine, type(kind), _CHECK)
-    if asked is vars(type)[_CHECK] and kind in own.__mro__:
+    check = guarded_attribute(machine, type(kind), _CHECK)
+    if check is vars(type)[_CHECK] and kind in own.__mro__:
         guard_bases(machine, own)
         return True
     of_dtype = type(kind) is type(torch.LongTensor) and kind.__module__ in _DEVICE_OF_KINDS
-    if not of_dtype and asked not in (vars(type)[_CHECK], vars(abc.ABCMeta)[_CHECK]):
-        return is_subclass(machine, own, kind, _CHECK, value)  # a check of its own, made once
-    if not all(is_standard(machine, own, one) for one in ("__class__", "__getattribute__")):
-        told = dict.fromkeys((_told_class(machine, value), own))
-        return any(is_subclass(machine, one, kind, _CHECK) for one in told)
+    if not of_dtype and check not in (vars(type)[_CHECK], vars(abc.ABCMeta)[_CHECK]):
+        return is_subclass(machine, own, kind, _CHECK, value)  # a user check runs exactly once
+    if not _reports_type(machine, own):
+        classes = dict.fromkeys((_reported_class(machine, value), own))
+        return any(is_subclass(machine, cls, kind, _CHECK) for cls in classes)
     if of_dtype:
         return issubclass(own, torch.Tensor) and _is_of_kind(machine, value, kind)
     return is_subclass(machine, own, kind, _CHECK, value)
 
 
 def is_plain_instance(machine: Machine, value: Value, kind: type) -> bool:
-    """`type.__instancecheck__(kind, value)`: by its type, or by what it says that its class is."""
+    """Return `type.__instancecheck__(kind, value)`: tests the type, then `value.__class__`."""
     own = value.python_type(machine)
     guard_bases(machine, own)
     if kind in own.__mro__:
         return True
-    if all(is_standard(machine, own, one) for one in ("__class__", "__getattribute__")):
+    if _reports_type(machine, own):
         return False
-    told = _told_class(machine, value)
-    guard_bases(machine, told)
-    return kind in told.__mro__
+    reported = _reported_class(machine, value)
+    guard_bases(machine, reported)
+    return kind in reported.__mro__
 
 
-def _told_class(machine: Machine, value: Value) -> type:
-    """What the object says that its class is; isinstance asks where its type does not fit."""
+def _reported_class(machine: Machine, value: Value) -> type:
+    """Return `value.__class__`, which isinstance() tests if the type does not match."""
     own = value.python_type(machine)
     try:
-        told = value.get_attr(machine, "__class__").realize(machine)
+        reported = value.get_attr(machine, "__class__").realize(machine)
     except ObservedError as observed:
         if not observed.error.matches(machine, AttributeError):
             raise
         return own
-    kind = told.as_constant(machine) if told.is_constant(machine) else None
+    kind = reported.as_constant(machine) if reported.is_constant(machine) else None
     if not isinstance(kind, type):
-        value.refuse(machine, "isinstance of what is asked for its class")
+        value.refuse(machine, "isinstance() with a __class__ that is not a constant")
     return kind
 
 
 def _is_of_kind(machine: Machine, tensor: Value, kind: Any) -> bool:
-    """`isinstance(x, torch.LongTensor)`: the class says what dtype and device is asked for."""
+    """Return `isinstance(x, torch.LongTensor)`, which tests the dtype, layout and device."""
     wanted = {"dtype": kind.dtype, "layout": kind.layout}
     device = tensor.get_attr(machine, "device").as_constant(machine)
     return device.type == _DEVICE_OF_KINDS[kind.__module__] and all(
@@ -248,17 +257,18 @@ def is_subclass(
     check: str = "__subclasscheck__",
     subject: Value | None = None,
 ) -> bool:
-    """`issubclass(own, kind)`. An ABC remembers whom it took for one of its own, for ever, and whom
-    it did not until a class is registered with some ABC; it is asked as Python would ask it. A
-    metaclass written in Python is asked about `subject`, or the class.
+    """Return `issubclass(own, kind)`, guarded.
+
+    A `check` method written in Python is inlined with `subject`, or with the class.
     """
     metaclass = type(kind)
-    asked = guarded_attribute(machine, metaclass, check)
-    if asked is vars(type)[check]:
+    method = guarded_attribute(machine, metaclass, check)
+    if method is vars(type)[check]:
         guard_bases(machine, own)
         return kind in own.__mro__
-    if asked is not vars(abc.ABCMeta)[check]:
+    if method is not vars(abc.ABCMeta)[check]:
         return _own_check(machine, kind, check, subject or machine.constant(own))
+    # An ABC caches True for ever, and False until a class is registered with any ABC.
     answer = issubclass(own, kind)
     if not answer:
         guard_unregistered(machine)
@@ -275,7 +285,7 @@ def _own_check(machine: Machine, kind: type, check: str, subject: Value) -> bool
 
 
 def has_flag(machine: Machine, kind: type, flag: int) -> bool:
-    """A flag of a class that its bases and what ABCs it was registered with tell."""
+    """Return a type flag, which depends on the bases and on registrations with ABCs; guarded."""
     guard_bases(machine, kind)
     if kind.__flags__ & flag:
         return True
@@ -285,13 +295,14 @@ def has_flag(machine: Machine, kind: type, flag: int) -> bool:
 
 
 def guard_unregistered(machine: Machine) -> None:
-    """Rely on no class being registered with an ABC."""
+    """Guard that no class is registered with an ABC from now on."""
     machine.guard(StateRead(abc.get_cache_token, abc.get_cache_token(), True))
 
 
 def path_of_class(machine: Machine, kind: type) -> Source | None:
-    """Where a class is found again that no path of the frame led to: under its name in its module.
-    None where it is not there.
+    """Return a source for a class that no path of the frame leads to: its name in its module.
+
+    None if the module does not have it under that name.
     """
     module = sys.modules.get(kind.__module__)
     if type(module) is not types.ModuleType or vars(module).get(kind.__name__) is not kind:

@@ -1,11 +1,11 @@
-"""Class statements inside the traced code.
+"""Traces class statements whose class the traced code never uses.
 
-Comes in: the function that is the body of the class. Goes out: what the body does, inlined, and a
-value for the class that nobody has looked into: there is no such class, and a program that uses it
-ends the trace before the statement. Libraries define classes that most of their calls never need.
+Input: the function that is the class body. Output: its inlined effects and a placeholder Value. No
+class exists while tracing, so any use of the placeholder breaks the graph before the statement.
+Libraries define classes inside functions that most of their calls never need.
 
-Followed where making the class runs no code: no metaclass, no `__init_subclass__`, no
-`__set_name__`, and a base, if any, that is torch's own.
+The creation of the class must run no other code: no metaclass, no `__init_subclass__`, no
+`__set_name__`, and at most one base.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .class_facts import attribute_of_class, guard_attribute
 from .classes import ClassValue, constructs
 from .functions import FunctionValue
 
-__all__ = ["ClassStatementValue", "NamesNow"]
+__all__ = ["ClassBodyNames", "ClassStatementValue"]
 
 _DESCRIPTORS = (staticmethod, classmethod, property)
 _BASETYPE = 1 << 10  # Py_TPFLAGS_BASETYPE
@@ -32,7 +32,7 @@ _INIT_SUBCLASS = vars(object)["__init_subclass__"]
 
 
 class ClassStatementValue(Value):
-    """The class that a statement would make. All that is known of it is that it is true."""
+    """A placeholder for the class that a statement would create; it is true."""
 
     __slots__ = ("born", "name")
 
@@ -51,8 +51,8 @@ class ClassStatementValue(Value):
         return f"class {self.name} made inside"
 
 
-class NamesNow(Value):
-    """The names of a class body at one point of it."""
+class ClassBodyNames(Value):
+    """A snapshot of the names that a class body has defined so far."""
 
     __slots__ = ("table",)
 
@@ -62,7 +62,7 @@ class NamesNow(Value):
 
 
 class DescriptorValue(Value):
-    """A staticmethod, classmethod or property made by the traced code."""
+    """A staticmethod, classmethod or property that the traced code creates."""
 
     __slots__ = ("kind", "wrapped")
 
@@ -96,28 +96,28 @@ def _build_class(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     body, name, *bases = args
     assert isinstance(body, FunctionValue)
     text = name.as_constant(machine)
-    if kwargs or len(bases) > 1 or not all(_is_quiet(machine, base) for base in bases):
+    if kwargs or len(bases) > 1 or not all(_runs_no_hook(machine, base) for base in bases):
         raise _refused(text, "making it runs other code, or may")
     for part, value in machine.class_names(body).items():
-        if part == "__slots__" or _hears_of_it(machine, value.realize(machine)):
+        if part == "__slots__" or _has_set_name(machine, value.realize(machine)):
             raise _refused(text, f"its {part} may refuse it or do something with it")
     return ClassStatementValue(machine, text)
 
 
-def _is_quiet(machine: Machine, base: Value) -> bool:
-    """Whether a class may inherit from it, and nothing is run when one does."""
+def _runs_no_hook(machine: Machine, base: Value) -> bool:
+    """Return whether subclassing the base is allowed and runs no user code."""
     if not isinstance(base, ClassValue):
         return False
     if type(base.live) is not type and type(base.live) is not type(torch.autograd.Function):
-        return False  # nobody sees what torch's own metaclass does
+        return False  # only FunctionMeta is known to have no effect outside the new class
     if attribute_of_class(base.live, "__init_subclass__") is not _INIT_SUBCLASS:
         return False
     guard_attribute(machine, base.live, "__init_subclass__", _INIT_SUBCLASS)
     return bool(base.live.__flags__ & _BASETYPE)
 
 
-def _hears_of_it(machine: Machine, value: Value) -> bool:
-    """Whether the object has a `__set_name__`."""
+def _has_set_name(machine: Machine, value: Value) -> bool:
+    """Return whether the object may have a `__set_name__`, which class creation calls."""
     if isinstance(value, FunctionValue | DescriptorValue | ClassStatementValue):
         return False
     return hasattr(value.python_type(machine), "__set_name__")

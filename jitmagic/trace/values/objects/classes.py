@@ -1,7 +1,8 @@
-"""Classes: attribute lookup along the MRO, descriptors, and instantiation of plain Python classes.
+"""Models classes: attribute lookup along the MRO, descriptors and instantiation.
 
-Comes in: a class, known by identity.  Goes out: its attributes (each guarded where it was found, or
-not found), bound as the descriptor protocol says, and new instances, whose `__init__` is inlined.
+Input: a class, known by identity. Output: its attributes, bound by the descriptor protocol, and new
+instances, whose `__init__` is inlined. Each lookup guards the class where the attribute was found,
+or its absence from the MRO.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ _BOUND_TO_INSTANCES = (
     types.MethodDescriptorType,
     type(functools.lru_cache(lambda: None)),
 )
-# What `__get__` answers with the descriptor itself where there is only a class.
+# Their `__get__` returns the descriptor itself when it is read from the class.
 _SELF_WITHOUT_INSTANCE = (
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
@@ -80,18 +81,17 @@ _GENERIC = (list, tuple, dict, set, frozenset, type)
 PLAIN_BASES = (object, types.SimpleNamespace)  # built-in, with a plain instance dictionary
 _STANDARD_GETSETS = ("__dict__", "__weakref__")
 _CLASS_CONSTANTS = ("__name__", "__qualname__", "__module__", "__doc__")
-# Generic is C from 3.12 on, with nothing in it for instances.
+# typing.Generic is written in C since Python 3.12; it adds nothing to instances.
 _PLAIN: WeakKeyDictionary[type, bool] = WeakKeyDictionary({typing.Generic: True})
 
 
 def is_plain_class(kind: type) -> bool:
-    """Whether instances are made of Python parts alone: every base but object is a `class`
-    statement."""
+    """Return whether class statements define every base but PLAIN_BASES."""
     return all(is_python_class(base) for base in kind.__mro__ if base not in PLAIN_BASES)
 
 
 def is_python_class(kind: type) -> bool:
-    """Whether a class statement made it, with no C code but what every such class gets."""
+    """Return whether a class statement defined it, without C methods of its own."""
     plain = _PLAIN.get(kind)
     if plain is None:
         plain = _PLAIN[kind] = bool(kind.__flags__ & HEAP_TYPE) and not _has_c_parts(kind)
@@ -109,7 +109,7 @@ def _has_c_parts(kind: type) -> bool:
 
 
 class ClassValue(Value):
-    """A class. `written` holds what the traced code stored on it."""
+    """A class; `written` has the attributes that the traced code stored on it."""
 
     __slots__ = ("_known", "live", "written")
     by_identity = True
@@ -128,7 +128,7 @@ class ClassValue(Value):
 
     def hash_key(self, machine: Machine) -> object:
         for name in ("__hash__", "__eq__"):
-            if self.of_metaclass(machine, name) is not vars(object)[name]:
+            if self.metaclass_attribute(machine, name) is not vars(object)[name]:
                 self.refuse(machine, "hash()")
         return self.live
 
@@ -140,15 +140,18 @@ class ClassValue(Value):
 
     def truth(self, machine: Machine) -> bool:
         for name in ("__bool__", "__len__"):
-            if self.of_metaclass(machine, name) is not NOTHING:
+            if self.metaclass_attribute(machine, name) is not NOTHING:
                 self.refuse(machine, "bool()")
         return True
 
     # -- attributes ------------------------------------------------------------------------------
 
     def find(self, machine: Machine, name: str, after: type | None = None) -> tuple[object, Value]:
-        """(raw object, its value) of a name on the MRO, behind `after`; NOTHING if there is none.
-        Relied on, but for values that have a source: they are guarded where somebody looks."""
+        """Return (raw object, its Value) of a name on the MRO after the class `after`.
+
+        The raw object is NOTHING if there is none. The lookup is guarded here, except for a Value
+        with a source, which is guarded when it is realized.
+        """
         mro = self.live.__mro__
         start = mro.index(after) + 1 if after is not None else 0
         for position, base in enumerate(mro[start:], start):
@@ -161,7 +164,7 @@ class ClassValue(Value):
         return NOTHING, self
 
     def peek(self, machine: Machine, name: str) -> object:
-        """The raw object of a name, or what the traced code stored under it; not relied on."""
+        """Return the raw object of a name, or what the traced code stored, without a guard."""
         for base in self.live.__mro__:
             written = machine.class_of(base, None).written
             if name in written:
@@ -206,22 +209,22 @@ class ClassValue(Value):
         if name in _CLASS_CONSTANTS:
             return self._constant(machine, name)
         if name == "__dict__" and self.source is not None:
-            self.of_metaclass(machine, "__getattribute__")
+            self.metaclass_attribute(machine, "__getattribute__")
             return ProxyValue(self._table(machine), SlotAttr(self.source, name))
         if name == "__mro__" or (name == "__bases__" and is_library_class(self.live)):
             guard_bases(machine, self.live)
             return TupleValue([machine.constant(base) for base in getattr(self.live, name)])
-        if self.of_metaclass(machine, "__getattribute__") is not type.__getattribute__:
+        if self.metaclass_attribute(machine, "__getattribute__") is not type.__getattribute__:
             self.refuse(machine, f"attribute {name!r}")
-        metaclass, raw_there = type(self.live), attribute_of_class(type(self.live), name)
+        metaclass, of_metaclass = type(self.live), attribute_of_class(type(self.live), name)
         raw, value = self.find(machine, name)
-        if raw is NOTHING or is_data_descriptor(raw_there):
+        if raw is NOTHING or is_data_descriptor(of_metaclass):
             return self._from_metaclass(machine, name)
-        guard_not_shadowed(machine, metaclass, name, raw_there)
+        guard_not_shadowed(machine, metaclass, name, of_metaclass)
         return bind(machine, raw, value, None, self, name)
 
-    def of_metaclass(self, machine: Machine, name: str) -> object:
-        """What the class itself, as an object, gets from its class; relied on."""
+    def metaclass_attribute(self, machine: Machine, name: str) -> object:
+        """Return the raw attribute of the metaclass, or NOTHING; guarded."""
         metaclass = type(self.live)
         raw = attribute_of_class(metaclass, name)
         guard_attribute(machine, metaclass, name, raw)
@@ -235,12 +238,12 @@ class ClassValue(Value):
             self.refuse(machine, f"attribute {name!r}")
         if self.source is not None and self.live.__flags__ & HEAP_TYPE:
             in_dict = name in vars(self.live)
-            kept = TypeAttr(self.source, name) if in_dict else SlotAttr(self.source, name)
-            machine.guard(ValueEquals(kept, text))
+            path = TypeAttr(self.source, name) if in_dict else SlotAttr(self.source, name)
+            machine.guard(ValueEquals(path, text))
         return machine.constant(text)
 
-    def _of_its_class(self, machine: Machine, name: str) -> Value:
-        """What the class of the class has under a name, bound to the class."""
+    def _bound_to_metaclass(self, machine: Machine, name: str) -> Value:
+        """Return an attribute of the metaclass, bound to this class."""
         if self.source is None:
             self.refuse(machine, f"attribute {name!r} of its metaclass")
         kind = machine.class_of(type(self.live), TypeOf(self.source))
@@ -249,19 +252,17 @@ class ClassValue(Value):
 
     def _from_metaclass(self, machine: Machine, name: str) -> Value:
         of_type = attribute_of_class(type, name)
-        if of_type is NOTHING and self.of_metaclass(machine, name) is not NOTHING:
-            return self._of_its_class(machine, name)
-        for asked in (
-            name,
-            "__getattr__",
-        ):  # not hasattr: it may run code, or make `__annotations__`
-            if self.of_metaclass(machine, asked) is not NOTHING:
+        if of_type is NOTHING and self.metaclass_attribute(machine, name) is not NOTHING:
+            return self._bound_to_metaclass(machine, name)
+        # Not hasattr(): it may run user code, and reading `__annotations__` creates them.
+        for candidate in (name, "__getattr__"):
+            if self.metaclass_attribute(machine, candidate) is not NOTHING:
                 self.refuse(machine, f"attribute {name!r}")
         message = f"type object '{self.live.__name__}' has no attribute '{name}'"
         raise machine.error(AttributeError, message)
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
-        setter = self.of_metaclass(machine, "__setattr__")
+        setter = self.metaclass_attribute(machine, "__setattr__")
         special = name.startswith("__") or setter is not type.__setattr__
         special |= _is_descriptor(value.realize(machine).python_type(machine))
         if special or not self.live.__flags__ & HEAP_TYPE or self.source is None:
@@ -270,10 +271,10 @@ class ClassValue(Value):
         machine.effects.set_attr(self, name, value)
         table = self._table(machine)
         table.put(machine, machine.constant(name), value)
-        machine.effects.mutated[id(table)] = table  # guarded to be no other dictionary
+        machine.effects.mutated[id(table)] = table  # a guard keeps it distinct from other dicts
 
     def _table(self, machine: Machine) -> DictValue:
-        """The dictionary that `__dict__` shows: the program may have another way to it."""
+        """Return the dictionary behind the `__dict__` proxy, which other paths may reach too."""
         assert self.source is not None
         shown = Referent(SlotAttr(self.source, "__dict__"))
         return entries_of_live(machine, referent_of(vars(self.live)), shown)
@@ -284,17 +285,17 @@ class ClassValue(Value):
         handler = handler_of(self.live)
         if handler is not None:
             return handler(machine, args, kwargs)
-        called = self.of_metaclass(machine, "__call__")
-        if isinstance(called, type) and not may_change(called):  # of a TypedDict: dict itself
+        called = self.metaclass_attribute(machine, "__call__")
+        if isinstance(called, type) and not may_change(called):  # a TypedDict's is `dict`
             instead: Value = machine.class_of(called, None)
             return instead.call(machine, args, kwargs)
         if isinstance(called, types.FunctionType):
-            method: Value = self._of_its_class(machine, "__call__").realize(machine)
+            method: Value = self._bound_to_metaclass(machine, "__call__").realize(machine)
             return method.call(machine, args, kwargs)
-        return self.made(machine, args, kwargs)
+        return self.instantiate(machine, args, kwargs)
 
-    def made(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        """`type.__call__(self, *args, **kwargs)`."""
+    def instantiate(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        """Return `type.__call__(self, *args, **kwargs)`."""
         guard_bases(machine, self.live)
         if isinstance(guarded_attribute(machine, self.live, "__del__"), types.FunctionType):
             raise GraphBreak(Mortal.of(what=f"{self.live.__name__} has a __del__"))
@@ -304,7 +305,7 @@ class ClassValue(Value):
         raise GraphBreak(UnknownCFunction.of(name=name_of(self.live)))
 
     def get_item(self, machine: Machine, key: Value) -> Value:
-        """`list[int]` and the like, for typing.cast() and such."""
+        """Fold `list[int]` and the like, which typing.cast() and similar functions take."""
         if self.live in _GENERIC and key.is_constant(machine):
             return fold(machine, operator.getitem, self, key)
         self.refuse(machine, "subscription")
@@ -312,7 +313,7 @@ class ClassValue(Value):
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        """`int | None`, a union for isinstance()."""
+        """Fold `int | None`, a union for isinstance()."""
         plain = attribute_of_class(type(self.live), "__or__") is type.__dict__["__or__"]
         parts = (other, self) if reflected else (self, other)
         if op != "|" or not plain or not isinstance(other, ClassValue | ConstantValue):
@@ -330,7 +331,7 @@ _MODELS: dict[type, type[ClassValue]] = {}  # by metaclass
 
 
 def models_classes_of(metaclass: type) -> Callable[[type[ClassValue]], type[ClassValue]]:
-    """Register what models the classes of a metaclass (and of no other)."""
+    """Register the Value class for classes whose metaclass is exactly this one."""
 
     def register(model: type[ClassValue]) -> type[ClassValue]:
         _MODELS[metaclass] = model
@@ -340,7 +341,7 @@ def models_classes_of(metaclass: type) -> Callable[[type[ClassValue]], type[Clas
 
 
 def class_value(kind: type, source: Source | None) -> ClassValue:
-    """A new value of a class; `Machine.class_of` has the one of a trace."""
+    """Create a Value for a class; `Machine.class_of` keeps one per trace."""
     return _MODELS.get(type(kind), ClassValue)(kind, source)
 
 
@@ -351,7 +352,7 @@ _CONSTRUCTORS: list[tuple[Callable[[type], bool], Constructor]] = []
 def constructs(
     applies: Callable[[type], bool], *, before_others: bool = False
 ) -> Callable[[Constructor], Constructor]:
-    """Register how classes for which `applies(cls)` holds are called (first match counts)."""
+    """Register how classes for which `applies(cls)` holds are called; the first match wins."""
 
     def register(constructor: Constructor) -> Constructor:
         _CONSTRUCTORS.insert(0 if before_others else len(_CONSTRUCTORS), (applies, constructor))
@@ -372,7 +373,7 @@ def bind(
     owner: ClassValue,
     name: str,
 ) -> Value:
-    """What the descriptor protocol makes of a class attribute (`value` is the Value of `raw`)."""
+    """Apply the descriptor protocol to a class attribute; `value` is the Value of `raw`."""
     if isinstance(raw, Value):  # written by the traced code
         real = value.realize(machine)
         plain = instance is None or real.python_type(machine) is not types.FunctionType
@@ -407,23 +408,21 @@ def bind(
 
 
 def _is_descriptor(kind: type) -> bool:
-    """Whether objects of the class, found in another, are asked what they give there. Functions
-    are, and are followed."""
+    """Return whether instances of the class are descriptors other than functions."""
     names = ("__get__", "__set__", "__delete__")
-    asked = any(attribute_of_class(kind, name) is not NOTHING for name in names)
-    return asked and kind is not types.FunctionType
+    has_any = any(attribute_of_class(kind, name) is not NOTHING for name in names)
+    return has_any and kind is not types.FunctionType
 
 
 def _is_like(raw: object, machine: Machine, kind: type[_T]) -> TypeGuard[_T]:
-    """Whether a descriptor acts as one of the class does: it is no subclass with a way of its
-    own."""
+    """Return whether `raw` is a `kind` whose class does not override `__get__`; guarded."""
     if not isinstance(raw, kind):
         return False
     return guarded_attribute(machine, type(raw), "__get__") is vars(kind)["__get__"]
 
 
 def _guard_descriptor(machine: Machine, raw: object, value: Value) -> Source:
-    """Guard the identity of the descriptor; its parts are read from where it was found."""
+    """Guard the identity of the descriptor and return its source."""
     if value.source is None:
         raise GraphBreak(UnknownObject.of(what="a descriptor", type=type(raw).__name__))
     machine.guard(IdentityIs(value.source, raw))
@@ -443,16 +442,17 @@ def _read_property(
 def _read_cached(
     machine: Machine, raw: functools.cached_property[object], value: Value, instance: Value
 ) -> Value:
-    """The instance has no such entry yet: compute and store it."""
+    """Compute a cached_property and store it in the instance, which has no entry yet."""
     source = Item(InstanceDict(_guard_descriptor(machine, raw, value)), "func")
     computed = machine.wrap(raw.func, source).call(machine, [instance], {})
     assert raw.attrname is not None
-    instance.set_entry(machine, raw.attrname, computed)  # past any `__setattr__` of the class
+    # cached_property writes to the `__dict__` itself, so `__setattr__` does not run.
+    instance.set_entry(machine, raw.attrname, computed)
     return computed
 
 
 class SuperValue(Value):
-    """super(start, obj): attributes behind `start` on the MRO of the object's class."""
+    """A `super(start, obj)`: reads attributes after `start` on the MRO of the object's class."""
 
     __slots__ = ("obj", "owner", "start")
 
@@ -466,7 +466,7 @@ class SuperValue(Value):
         return super
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        if (known := self.obj.behind(machine, self.start, name)) is not None:
+        if (known := self.obj.super_attr(machine, self.start, name)) is not None:
             return known
         raw, value = self.owner.find(machine, name, after=self.start)
         if raw is NOTHING:
@@ -482,7 +482,7 @@ class SuperValue(Value):
 @wraps(type, subclasses=True)
 def _wrap_class(machine: Machine, obj: type, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
-    if type(obj) is not type:  # a class may be given another metaclass, which answers otherwise
+    if type(obj) is not type:  # `cls.__class__` is assignable: the metaclass may change
         machine.guard(IdentityIs(TypeOf(source), type(obj)))
     cls = machine.class_of(obj, source)
     assert isinstance(cls, ClassValue)

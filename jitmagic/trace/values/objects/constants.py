@@ -1,8 +1,8 @@
-"""Constants: immutable atoms, guarded by value only once the value is used.
+"""Models constants (immutable atoms) and folds operations on them.
 
-Comes in: an atom of the program (int, str, None, dtype, range, a number of numpy), with a source or
-made by the trace. Goes out: folded results. A constant with a source that is only passed through
-has no value guard; its value is read by `as_constant` alone, which installs it.
+Input: an int, str, None, dtype, range, numpy scalar or the like, with a source or created by the
+trace. Output: folded results. `as_constant` alone reads the value and guards it, so a constant that
+is only passed on has no value guard.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ..numpy.emulation import ARRAY_SCALARS, np
 __all__ = [
     "ATOMS",
     "BINARY",
-    "BLOCKS",
     "COMPARE",
+    "CONTEXT_CONSTANTS",
     "UNARY",
     "ConstantMethodValue",
     "ConstantValue",
@@ -55,17 +55,18 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "-": operator.neg, "+": operator.pos, "~": operator.invert,
 }  # fmt: skip
 
-BLOCKS: dict[type, Callable[[Machine, Any], Value]] = {}
-"""By type of constants that are context managers: what enters one gives its `__exit__`."""
+CONTEXT_CONSTANTS: dict[type, Callable[[Machine, Any], Value]] = {}
+"""Maps types of constants that are context managers to functions that enter one and return its
+`__exit__`."""
 
 _SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
 _SINGLE_TYPES = (torch.dtype, torch.layout, torch.memory_format)  # one object per value
-_LARGEST_POWER = 4096  # bits an integer power may have; larger ones are left to Python
-_LARGEST_TEXT = 1 << 20
+_LARGEST_POWER = 4096  # bits of a folded integer; the program computes larger ones itself
+_LARGEST_TEXT = 1 << 20  # characters
 
 
 class ConstantValue(Value):
-    """An atom. `value` is what it is in this call; use `as_constant` to rely on it."""
+    """An atom; `value` is its unguarded value in this call, `as_constant` the guarded one."""
 
     __slots__ = ("_value_guarded", "value")
 
@@ -77,7 +78,7 @@ class ConstantValue(Value):
     @property
     def is_value_guarded(self) -> bool:
         if self.source is not None and self.value != self.value:
-            return False  # a nan: containers find it by its identity
+            return False  # a nan equals nothing, so containers find it by its identity
         return self._value_guarded
 
     def python_type(self, machine: Machine) -> type:
@@ -94,9 +95,9 @@ class ConstantValue(Value):
         return self.value
 
     def enter(self, machine: Machine) -> tuple[Value, Value]:
-        if (begin := BLOCKS.get(type(self.value))) is None:
+        if (enter := CONTEXT_CONSTANTS.get(type(self.value))) is None:
             self.refuse(machine, "with")
-        return begin(machine, self.as_constant(machine)), self
+        return enter(machine, self.as_constant(machine)), self
 
     def identity(self) -> object:
         single = isinstance(self.value, _SINGLE_TYPES) or any(self.value is s for s in _SINGLETONS)
@@ -135,7 +136,8 @@ class ConstantValue(Value):
         if not isinstance(value, str | bytes):
             message = f"'{type(value).__name__}' object is not iterable"
             raise machine.error(TypeError, message)
-        return StepIterator(machine, type(iter(value)), (machine.constant(one) for one in value))
+        items = (machine.constant(item) for item in value)
+        return StepIterator(machine, type(iter(value)), items)
 
     def length(self, machine: Machine) -> int:
         return int(fold(machine, len, self).as_constant(machine))
@@ -177,7 +179,7 @@ class ConstantValue(Value):
 
 
 class ConstantMethodValue(Value):
-    """A bound method of an atom or an enum member: pure, so calls with constants are folded."""
+    """A bound method of an atom or an enum member; such methods are pure, so calls are folded."""
 
     __slots__ = ("name", "owner")
 
@@ -197,14 +199,14 @@ class ConstantMethodValue(Value):
         values = [arg.realize(machine) for arg in args]
         keywords = {name: arg.realize(machine) for name, arg in kwargs.items()}
         if not all(value.is_constant(machine) for value in (*values, *keywords.values())):
-            what = "arguments that are no constants"
+            what = "arguments that are not constants"
             name = f"{self.owner.describe()}.{self.name}"
             raise GraphBreak(UnsupportedArguments.of(name=name, what=what))
         names, count = tuple(keywords), len(values)
 
-        def method(owner: Any, *given: Any) -> Any:
-            named = dict(zip(names, given[count:], strict=True))
-            return getattr(owner, self.name)(*given[:count], **named)
+        def method(owner: Any, *constants: Any) -> Any:
+            named = dict(zip(names, constants[count:], strict=True))
+            return getattr(owner, self.name)(*constants[:count], **named)
 
         return fold(machine, method, self.owner, *values, *keywords.values())
 
@@ -214,14 +216,17 @@ class ConstantMethodValue(Value):
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        self.refuse(machine, f"comparison {op}")  # bound anew each time, yet equal
+        self.refuse(machine, f"comparison {op}")  # each read creates a new, equal method
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
 
 
 def _items_of(machine: Machine, value: Value) -> list[Value] | None:
-    """What `"".join(value)` joins, if it is an iterator or has an item that varies."""
+    """Return the items that `"".join(value)` joins.
+
+    None unless `value` is an iterator or a list or tuple with a symbolic item.
+    """
     if isinstance(value, IteratorValue):
         items = []
         while (item := value.next(machine)) is not None:
@@ -238,21 +243,22 @@ def _joined(separator: Any, *items: Any) -> Any:
 
 
 def fold(machine: Machine, function: Callable[..., Any], *values: Value) -> Value:
-    """`function` of constants, computed now; what it raises, the traced program raises. Of numbers
-    that vary it is computed later, where that is possible (deferred.py).
+    """Compute `function` of constants while tracing; its exceptions are the traced program's.
+
+    For symbolic numbers the computation is deferred where possible (numbers/deferred.py).
     """
     if any(_varies(value) for value in values):
         for fold_late in _LATE:
             if (later := fold_late(machine, function, values)) is not None:
                 return later
     constants = [value.as_constant(machine) for value in values]
-    if any(type(one) in ARRAY_SCALARS for one in constants):
+    if any(type(constant) in ARRAY_SCALARS for constant in constants):
         function = _without_warnings(function)
     try:
         result = function(*constants)
     except GraphBreak:
         raise
-    except Exception as error:  # whatever a pure function of constants raises is the program's own
+    except Exception as error:  # a pure function of constants raises the same in the program
         raise machine.error(type(error), *error.args, exact=True) from None
     return machine.constant(result)
 
@@ -262,7 +268,7 @@ _LATE: list[FoldLate] = []
 
 
 def folds_late(function: FoldLate) -> FoldLate:
-    """Register what is asked for `function(*values)` where some of them vary."""
+    """Register a function that may defer `function(*values)` if a value is symbolic."""
     _LATE.append(function)
     return function
 
@@ -272,20 +278,20 @@ def _varies(value: Value) -> bool:
 
 
 def _without_warnings(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Numpy warns of an overflow at each call; it is the program that has to."""
+    """Break the graph if numpy would warn of an overflow: the program must warn in each call."""
 
     def run(*constants: Any) -> Any:
         try:
             with np.errstate(all="raise"):
                 return function(*constants)
         except FloatingPointError as error:
-            raise GraphBreak(NumpyCall.of(name="a number of numpy", why=str(error))) from None
+            raise GraphBreak(NumpyCall.of(name="a numpy scalar", why=str(error))) from None
 
     return run
 
 
 def _check_size(op: str, left: object, right: object) -> None:
-    """Leave results that would fill the memory to the program itself."""
+    """Break the graph before a result that may exhaust memory."""
     bits = 0.0
     if op == "**" and isinstance(left, int) and isinstance(right, int) and right > 0:
         bits = math.log2(abs(left) + 1) * right

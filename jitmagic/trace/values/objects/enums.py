@@ -1,9 +1,9 @@
-"""Enum members and enum classes.
+"""Models enum members and enum classes.
 
-Comes in: a member, known by identity, or an enum class. Goes out: members, folded operations on
-them, and calls of what the user's class defines, which are inlined. A member is a constant only
-where none of its special methods is the user's: folding would run that code while tracing. Its name
-and value are attributes like others: what reads them relies on them.
+Input: a member, known by identity, or an enum class. Output: members, folded operations on them and
+inlined calls of user-defined methods. A member is a constant only if the user overrides none of its
+special methods, since folding would run that code while tracing. Its name and value are guarded
+when they are read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...result import Constant, Recipe
 from ...wrap import wraps
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.iterators import StepIterator
-from ..containers.keys import followed_key, is_users
+from ..containers.keys import is_user_code, user_key
 from ..containers.read_only import ReadOnlyTable
 from .class_facts import NOTHING, attribute_of_class, guarded_attribute
 from .classes import HEAP_TYPE, ClassValue, bind, models_classes_of
@@ -43,7 +43,7 @@ _FOLDED = (
 
 
 def _folds(machine: Machine, kind: type) -> bool:
-    """Whether no special method of a member is written by the user; relied on if so."""
+    """Return whether the user defines no special method of a member; guarded if True."""
     if _has_own_methods(kind):
         return False
     for name in _FOLDED:
@@ -55,24 +55,24 @@ def _has_own_methods(kind: type) -> bool:
     own = [base for base in kind.__mro__ if base.__flags__ & HEAP_TYPE]
     parts = [(name, part) for base in own for name, part in vars(base).items()]
     return any(
-        name[:2] == name[-2:] == "__" and name not in _MAKING and is_users(part)
+        name[:2] == name[-2:] == "__" and name not in _MAKING and is_user_code(part)
         for name, part in parts
     )
 
 
 def _is_plain(machine: Machine, operand: Value) -> bool:
-    """Whether a method of a built-in class computes with it and runs no code of the user's."""
+    """Return whether a method of a built-in class can use the operand without user code."""
     is_atom = isinstance(operand, EnumValue) and isinstance(operand.value, (int, float, str, bytes))
     return is_atom or operand.is_constant(machine)
 
 
 def _looks_up_plainly(kind: type) -> bool:
-    """Whether `kind(value)` runs no code of the user's."""
-    return not is_users(attribute_of_class(kind, "_missing_"))
+    """Return whether `kind(value)` runs no user code."""
+    return not is_user_code(attribute_of_class(kind, "_missing_"))
 
 
 class EnumValue(Value):
-    """A member of an enum. `origin` leads to it where it has no source of its own."""
+    """A member of an enum; `origin` is its source, or its path through the class."""
 
     __slots__ = ("_folds", "origin", "value")
     by_identity = True
@@ -83,7 +83,7 @@ class EnumValue(Value):
         super().__init__(source)
         self.value = value
         self.origin = source or origin
-        self._folds: bool | None = None  # not asked yet
+        self._folds: bool | None = None  # computed by `is_constant`
 
     def python_type(self, machine: Machine) -> type:
         return type(self.value)
@@ -94,12 +94,12 @@ class EnumValue(Value):
         return self._folds
 
     def as_constant(self, machine: Machine) -> Any:
-        self._rely_on(machine, "_name_")
-        self._rely_on(machine, "_value_")
+        self._guard_entry(machine, "_name_")
+        self._guard_entry(machine, "_value_")
         return self.value
 
-    def _rely_on(self, machine: Machine, name: str) -> None:
-        """Rely on what the member's own dictionary has under a name."""
+    def _guard_entry(self, machine: Machine, name: str) -> None:
+        """Guard an entry of the member's own dictionary."""
         table = vars(self.value)
         if self.origin is None:
             machine.guard(NamespaceFacts(table, (NameFact(name, table[name]),)))
@@ -115,7 +115,7 @@ class EnumValue(Value):
         methods = [
             guarded_attribute(machine, type(self.value), name) for name in ("__hash__", "__eq__")
         ]
-        return followed_key(machine, self, self) if any(map(is_users, methods)) else self.value
+        return user_key(machine, self, self) if any(map(is_user_code, methods)) else self.value
 
     # -- attributes ------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class EnumValue(Value):
         return value
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        if is_users(guarded_attribute(machine, type(self.value), "__getattribute__")):
+        if is_user_code(guarded_attribute(machine, type(self.value), "__getattribute__")):
             self.refuse(machine, f"attribute {name!r}")
         raw = guarded_attribute(machine, type(self.value), name)
         if name in ("name", "value") and raw is vars(enum.Enum)[name]:
@@ -138,7 +138,7 @@ class EnumValue(Value):
         if raw is NOTHING:
             return self._missing(machine, name)
         if isinstance(raw, types.MethodDescriptorType) and not name.startswith("__"):
-            return ConstantMethodValue(self, name)  # of the str or int that it is as well
+            return ConstantMethodValue(self, name)  # a method of its mixed-in str or int
         if isinstance(raw, _C_METHODS) or getattr(raw, "__module__", None) == "enum":
             if not self.is_constant(machine) or not callable(raw):
                 self.refuse(machine, f"attribute {name!r}")
@@ -147,11 +147,11 @@ class EnumValue(Value):
         return bind(machine, attribute, value, self, self.cls(machine), name)
 
     def _part(self, machine: Machine, name: str) -> Value:
-        """From the member's own dictionary: atoms are what they are, others may be changed."""
+        """Read the member's own dictionary: atoms are guarded by value, other objects lazily."""
         content = vars(self.value)[name]
         machine.aliased_dicts.use(id(vars(self.value)), Access.NAMESPACE)
         if type(content) in ATOMS or isinstance(content, enum.Enum):
-            self._rely_on(machine, name)
+            self._guard_entry(machine, name)
             return machine.constant(content)
         if self.origin is None:
             self.refuse(machine, f"attribute {name!r}")
@@ -166,14 +166,16 @@ class EnumValue(Value):
     # -- special methods -------------------------------------------------------------------------
 
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
-        """`type(self).__name__(self, *args)` if the user defines it, or a built-in type does and
-        the arguments are constants; None if only `object` does."""
+        """Return `type(self).__name__(self, *args)`, or None if only `object` defines it.
+
+        A user-defined method is inlined; one of a built-in type is folded with constant arguments.
+        """
         raw = guarded_attribute(machine, type(self.value), name)
         if raw is NOTHING or raw is attribute_of_class(object, name):
             return None
         if isinstance(raw, _C_METHODS) and all(_is_plain(machine, arg) for arg in args):
             return fold(machine, raw, self, *args)
-        if not is_users(raw):
+        if not is_user_code(raw):
             self.refuse(machine, name)
         cls = self.cls(machine)
         found, value = cls.find(machine, name)
@@ -217,7 +219,7 @@ class EnumValue(Value):
 
     def truth(self, machine: Machine) -> bool:
         if self.is_constant(machine):
-            return bool(self.as_constant(machine))  # an IntEnum or Flag is as true as its value
+            return bool(self.as_constant(machine))  # an IntEnum or Flag has the truth of its value
         for name in ("__bool__", "__len__"):
             result = self.special(machine, name)
             if result is not None:
@@ -249,7 +251,7 @@ class EnumValue(Value):
         return int(fold(machine, len, self).as_constant(machine))
 
     def iterate(self, machine: Machine) -> Value:
-        """Letters of a StrEnum, members of a Flag."""
+        """Return an iterator over the letters of a StrEnum or the members of a Flag."""
         value: Any = self.as_constant(machine)
         if not self.is_constant(machine) or not isinstance(value, str | enum.Flag):
             self.refuse(machine, "iteration")
@@ -258,7 +260,7 @@ class EnumValue(Value):
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         cls = self.cls(machine)
         found, value = cls.find(machine, "__call__")
-        if not is_users(found):
+        if not is_user_code(found):
             self.refuse(machine, "a call")
         method = bind(machine, found, value, self, cls, "__call__").realize(machine)
         return method.call(machine, args, kwargs)
@@ -271,14 +273,14 @@ class EnumValue(Value):
 
 
 def without_enum(constant: Any) -> Any:
-    """The number or text that a member is as well: torch takes it for that."""
+    """Return the number or string that a member of an IntEnum or StrEnum is, as torch uses it."""
     base = next((kind for kind in (int, float, str) if isinstance(constant, kind)), None)
     return base(constant._value_) if base and isinstance(constant, enum.Enum) else constant
 
 
 @models_classes_of(enum.EnumMeta)
 class EnumClassValue(ClassValue):
-    """An enum class. Its list of members is taken as it is."""
+    """An enum class; its list of members is not guarded."""
 
     __slots__ = ()
     live: Any
@@ -289,43 +291,43 @@ class EnumClassValue(ClassValue):
         return super().get_attr(machine, name)
 
     def _from_metaclass(self, machine: Machine, name: str) -> Value:
-        """Until CPython 3.11 the metaclass looks for members, and for nothing under such names."""
-        looks_up = self.of_metaclass(machine, "__getattr__") is _LOOKUP
+        """Raise AttributeError(name) as `EnumMeta.__getattr__` does, which exists until 3.11."""
+        looks_up = self.metaclass_attribute(machine, "__getattr__") is _LOOKUP  # finds no dunders
         is_special = name[:2] == name[-2:] == "__"
-        if looks_up and is_special and self.of_metaclass(machine, name) is NOTHING:
+        if looks_up and is_special and self.metaclass_attribute(machine, name) is NOTHING:
             raise machine.error(AttributeError, name)
         return super()._from_metaclass(machine, name)
 
     def member(self, member: enum.Enum) -> EnumValue:
-        """A member, found again among the members of the class."""
+        """Return the value of a member, with the path through the class as its origin."""
         if self.source is None or self.live._member_map_.get(member._name_) is not member:
             return EnumValue(member)
         table = TypeAttr(self.source, "_member_map_")
         return EnumValue(member, origin=Item(table, member._name_))
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        """The lookup of a member by its value."""
+        """Look a member up by its value."""
         plain = len(args) == 1 and not kwargs and self.live._member_names_
         member = args[0].realize(machine) if plain else None
         if isinstance(member, EnumValue) and type(member.value) is self.live:
-            return member  # Enum.__new__ looks at nothing but the class
+            return member  # Enum.__new__ tests the class alone
         if member is None or not member.is_constant(machine):
             self.refuse(machine, "such a call")
-        given = args[0].realize(machine).as_constant(machine)
-        known = ATOMS.count(type(given)) and given in self.live._value2member_map_
+        key = args[0].realize(machine).as_constant(machine)
+        known = ATOMS.count(type(key)) and key in self.live._value2member_map_
         if not known and not _looks_up_plainly(self.live):
-            self.refuse(machine, "a lookup that _missing_ answers")
-        self._rely_on(machine, "_value2member_map_", given)
+            self.refuse(machine, "a lookup that calls _missing_")
+        self._guard_entry(machine, "_value2member_map_", key)
         return self._member_of(machine, fold(machine, self.live, args[0].realize(machine)))
 
     def get_item(self, machine: Machine, key: Value) -> Value:
         if not isinstance(key, ConstantValue):
             self.refuse(machine, "subscription")
-        self._rely_on(machine, "_member_map_", key.value)
+        self._guard_entry(machine, "_member_map_", key.value)
         return self._member_of(machine, fold(machine, lambda name: self.live[name], key))
 
-    def _rely_on(self, machine: Machine, table: str, key: Any) -> None:
-        """Rely on the member that one of the class's tables has under a key, or on its absence."""
+    def _guard_entry(self, machine: Machine, table: str, key: Any) -> None:
+        """Guard the member that a table of the class has under a key, or its absence."""
         if self.source is None or type(key) not in ATOMS:
             return
         path, members = TypeAttr(self.source, table), getattr(self.live, table)
@@ -348,7 +350,7 @@ class EnumClassValue(ClassValue):
         return len(self.live)
 
     def contains(self, machine: Machine, item: Value) -> Value:
-        if not isinstance(item, EnumValue):  # what is no member is refused before CPython 3.12
+        if not isinstance(item, EnumValue):  # CPython before 3.12 raises TypeError for non-members
             self.refuse(machine, "`in`")
         return machine.constant(item.value in self.live)
 
@@ -361,13 +363,14 @@ _LOOKUP = vars(enum.EnumMeta).get("__getattr__")
 
 
 class MembersValue(ReadOnlyTable):
-    """`cls.__members__`: members and other names for them."""
+    """The mapping `cls.__members__` from names and aliases to members."""
 
     __slots__ = ("owner",)
 
     def __init__(self, machine: Machine, owner: EnumClassValue) -> None:
         found = owner.live.__members__.items()
-        super().__init__(machine, ((machine.constant(n), owner.member(one)) for n, one in found))
+        pairs = ((machine.constant(name), owner.member(member)) for name, member in found)
+        super().__init__(machine, pairs)
         self.owner = owner
 
     def recipe(self, builder: Builder) -> Recipe:

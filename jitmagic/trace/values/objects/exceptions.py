@@ -1,8 +1,8 @@
-"""Exceptions as values of the traced program.
+"""Models exception objects of the traced program.
 
-Comes in: a call of an exception class, or an error the machine finds the program would raise.
-Goes out: something to raise, match and look at. One that was raised carries a traceback that no
-exit can rebuild, so an exit that would need it breaks before it was raised.
+Input: a call of an exception class, or an error that the machine finds the program would raise.
+Output: a value to raise, match and inspect. A raised exception has a traceback that no exit can
+rebuild, so an exit that needs one breaks the graph before it was raised.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HIDDEN = ("__traceback__", "__context__", "with_traceback", "add_note", "__note
 
 
 class ExceptionValue(Value):
-    """An exception object made by the traced program."""
+    """An exception object that the traced program creates."""
 
     __slots__ = ("args", "attrs", "born", "cls", "exact", "raised")
 
@@ -35,34 +35,34 @@ class ExceptionValue(Value):
         self.attrs: dict[str, Value] = {}
         self.born = machine.step
         self.raised = False
-        self.exact = True  # False: the machine made up the text of a built-in error
+        self.exact = True  # False: the machine approximated the text of a built-in error
 
     def python_type(self, machine: Machine) -> type:
         return self.cls.live
 
     def matches(self, machine: Machine, *kinds: type) -> bool:
-        """Whether `except kinds` catches it; Python looks at the bases alone."""
+        """Return whether `except kinds` catches it; CPython tests the MRO alone."""
         guard_bases(machine, self.cls.live)
         return any(kind in self.cls.live.__mro__ for kind in kinds)
 
     def hash_key(self, machine: Machine) -> object:
         for name in ("__hash__", "__eq__"):
-            self._leave(machine, name, "hash()")
+            self._require_standard(machine, name, "hash()")
         return self
 
     def truth(self, machine: Machine) -> bool:
         for name in ("__bool__", "__len__"):
-            self._leave(machine, name, "bool()")
+            self._require_standard(machine, name, "bool()")
         return True
 
-    def _leave(self, machine: Machine, name: str, what: str) -> None:
-        """Break where the class has its own way."""
+    def _require_standard(self, machine: Machine, name: str, what: str) -> None:
+        """Break the graph if the user's class overrides a special method."""
         if not is_standard(machine, self.cls.live, name):
             self.refuse(machine, what)
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         for special in ("__getattribute__", "__getattr__"):
-            self._leave(machine, special, f"attribute {name!r}")
+            self._require_standard(machine, special, f"attribute {name!r}")
         if name in self.attrs:
             return self.attrs[name]
         if not self.exact:
@@ -85,19 +85,19 @@ class ExceptionValue(Value):
         if attribute_of_class(self.cls.live, name) is not NOTHING:
             self.refuse(machine, f"setting attribute {name!r}")
         guard_attribute(machine, self.cls.live, name, NOTHING)
-        self._leave(machine, "__setattr__", f"setting attribute {name!r}")
+        self._require_standard(machine, "__setattr__", f"setting attribute {name!r}")
         self.attrs[name] = value
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
         for name in _COMPARISONS:
-            self._leave(machine, name, f"comparison {op}")
+            self._require_standard(machine, name, f"comparison {op}")
         return None
 
     def text(self, machine: Machine) -> str:
-        """`str(exception)`, which a built-in class makes of its arguments alone."""
-        self._leave(machine, "__str__", "str()")
+        """Return `str(exception)`, which a built-in class computes from its arguments alone."""
+        self._require_standard(machine, "__str__", "str()")
         kind = self.cls.live
         plain = attribute_of_class(kind, "__str__") is BaseException.__str__
         if not self.exact or (not plain and kind.__flags__ & HEAP_TYPE):
@@ -105,7 +105,7 @@ class ExceptionValue(Value):
         parts = [arg.realize(machine).as_constant(machine) for arg in self.args]
         try:
             return str((BaseException if plain else kind)(*parts))
-        except TypeError:  # not the arguments that the class wants: making it raises as well
+        except TypeError:  # the class rejects the arguments: the program's constructor raises too
             self.refuse(machine, "str()")
 
     def recipe(self, builder: Builder) -> Recipe:
@@ -130,14 +130,13 @@ class ExceptionValue(Value):
 
 
 def _has_c_state(kind: type) -> bool:
-    """Whether the built-in class below keeps more than its arguments (StopIteration, OSError,
-    ...)."""
+    """Return whether the built-in base has C fields besides `args`, as OSError has."""
     built_in = next(base for base in kind.__mro__ if not base.__flags__ & HEAP_TYPE)
     return built_in.__basicsize__ > BaseException.__basicsize__
 
 
 class TracebackValue(Value):
-    """The traceback of an exception that was raised: it exists, and that is all one may ask."""
+    """The traceback of a raised exception; only its truth and type are known."""
 
     __slots__ = ("born",)
 
@@ -161,8 +160,8 @@ def _is_exception(kind: type) -> bool:
 
 @constructs(_is_exception)
 def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    """Exception classes keep their arguments; an `__init__` written in Python is inlined."""
-    special = cls.of_metaclass(machine, "__call__") is not type.__call__
+    """Create an exception with its arguments; an `__init__` written in Python is inlined."""
+    special = cls.metaclass_attribute(machine, "__call__") is not type.__call__
     if special or not is_standard(machine, cls.live, "__new__"):
         raise GraphBreak(UnknownObject.of(what="construction", type=cls.live.__name__))
     made = ExceptionValue(machine, cls, args)

@@ -1,7 +1,7 @@
-"""Values of Python objects the trace itself made: results of folding, constants of the code.
+"""Wraps Python objects that the trace itself creates: folded results and constants of the code.
 
-Comes in: a constant-like object.  Goes out: a Value without a source, containers taken apart so
-that the machine can change its own copy.
+Input: a constant-like object. Output: a Value without a source. Containers become new container
+Values, so the traced program can change them without changing the constant.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _MAKERS: dict[type, Callable[[Machine, Any], Value]] = {
 
 
 def fresh_value(machine: Machine, obj: object) -> Value:
-    """The Value of `obj`; breaks for objects that are no constants."""
+    """Return a sourceless Value for `obj`; break the graph if `obj` is not constant-like."""
     kind = type(obj)
     if kind in ATOMS or kind in ARRAY_SCALARS:
         return ConstantValue(obj)

@@ -1,7 +1,7 @@
-"""Python functions, cells, bound methods and partial objects.
+"""Models Python functions, closure cells, bound methods and functools.partial objects.
 
-Comes in: live functions (guarded by their code, so that %autoreload is noticed) or functions made
-by the traced code.  Goes out: calls, inlined through the same machine.
+Input: live functions or functions that the traced code defines. Output: calls that the machine
+inlines. Live functions are guarded by their code object, so a reload by %autoreload recompiles.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from ..containers.sequences import TupleValue
 from .callables import BuiltinValue
 from .class_facts import NOTHING, attribute_of_class, is_data_descriptor, is_library_module
 from .constants import ConstantValue
-from .monkey_patches import beneath
+from .monkey_patches import unwrap_function
 from .namespaces import GlobalsValue
 from .operators import is_none
 from .tagged import tagged_value
 
 __all__ = ["BoundMethodValue", "CellValue", "FunctionValue", "PartialValue"]
 
-# What a function says of its parameters; the second since Python 3.12.
 _NAMES = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
+# `__type_params__` exists since Python 3.12.
 _DECLARED = {"__annotations__", "__type_params__"} & set(dir(types.FunctionType))
 
 
 class CellValue(Value):
-    """A closure cell: the one variable that several functions share."""
+    """A closure cell, which holds one variable that several functions share."""
 
     __slots__ = ("_live", "_read", "contents")
 
@@ -49,7 +49,7 @@ class CellValue(Value):
 
     @classmethod
     def at(cls, live: types.CellType, source: Source) -> CellValue:
-        """A cell that existed before; its contents are read when first asked for."""
+        """Wrap a cell that existed before the call; `load` reads its contents lazily."""
         cell = cls(None, source)
         cell._live, cell._read = live, False
         return cell
@@ -58,7 +58,7 @@ class CellValue(Value):
         return types.CellType
 
     def load(self, machine: Machine) -> Value | None:
-        """The contents; None: the cell is empty."""
+        """Return the contents, or None if the cell is empty (guarded)."""
         if not self._read:
             self._read = True
             assert self._live is not None
@@ -85,17 +85,16 @@ class CellValue(Value):
         return contents
 
     def recipe(self, builder: Builder) -> Recipe:
-        return BuildCell(
-            None
-        )  # filled by the effect that `fill` adds: a closure may hold its own cell
+        # `fill` sets the contents afterwards: a recursive closure holds its own cell.
+        return BuildCell(None)
 
     def fill(self, builder: Builder) -> Iterable[Effect]:
-        """What a rebuilt cell needs after it was made."""
+        """Yield the effect that sets the contents of a newly built cell."""
         if self.contents is not None:
             yield SetCell(builder(self), builder(self.contents))
 
     def replace(self, builder: Builder) -> Effect:
-        """The effect that brings the live cell to these contents."""
+        """Return the effect that writes the contents to the live cell."""
         return SetCell(builder(self), None if self.contents is None else builder(self.contents))
 
     def parts(self) -> Iterable[Value]:
@@ -141,7 +140,7 @@ class FunctionValue(Value):
         return self.identity()
 
     def guard_identity(self, machine: Machine) -> None:
-        """Calls guard the code alone, which a closure made anew at each call shares."""
+        # Calls guard the code object alone: a closure defined in each call shares it.
         if self.live is not None and self.source is not None:
             machine.guard(IdentityIs(self.source, self.live))
 
@@ -149,7 +148,7 @@ class FunctionValue(Value):
         return True
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        if (handler := handler_of(self.code)) is not None:  # of whatever closure has this code
+        if (handler := handler_of(self.code)) is not None:  # shared by all closures of this code
             return handler(machine, [self, *args], kwargs)
         return machine.inline(self, args, kwargs)
 
@@ -159,7 +158,7 @@ class FunctionValue(Value):
         if name in ("__defaults__", "__kwdefaults__"):
             return self.defaults if name == "__defaults__" else self.kwdefaults
         if name in _NAMES and name not in self.attributes:
-            return self._told_of(machine, name)
+            return self._name_attribute(machine, name)
         if name in self.attributes:
             return self.attributes[name]
         if name in _DECLARED:
@@ -175,14 +174,17 @@ class FunctionValue(Value):
             raise machine.error(AttributeError, message)
         return self._live_attribute(machine, name)
 
-    def _told_of(self, machine: Machine, name: str) -> Value:
-        """Its names and `__doc__`: of a function made here, what its code and globals say."""
+    def _name_attribute(self, machine: Machine, name: str) -> Value:
+        """Return `__name__`, `__qualname__`, `__module__` or `__doc__`.
+
+        For a function that the traced code defines they follow from its code and globals.
+        """
         if self.live is None and name in ("__name__", "__qualname__"):
             return machine.constant(self.name if name == "__name__" else self.qualname)
         if self.live is None:
             cells = tuple(types.CellType() for _ in self.code.co_freevars)
-            told = types.FunctionType(self.code, self.globals.live, closure=cells).__doc__
-            return machine.constant(told) if name == "__doc__" else self._own_module(machine)
+            doc = types.FunctionType(self.code, self.globals.live, closure=cells).__doc__
+            return machine.constant(doc) if name == "__doc__" else self._own_module(machine)
         if self.source is not None:
             return machine.lazy(
                 getattr(self.live, name), SlotAttr(self.source, name), certain=False
@@ -192,12 +194,12 @@ class FunctionValue(Value):
         return machine.constant(getattr(self.live, name))
 
     def _declared(self, machine: Machine, name: str) -> Value:
-        """The types of its parameters, and what they are in terms of."""
+        """Return `__annotations__` or `__type_params__`."""
         if self.live is not None and self.source is not None:
             return machine.lazy(getattr(self.live, name), SlotAttr(self.source, name))
         if self.live is not None:
             self.refuse(machine, f"attribute {name!r}")
-        if name == "__type_params__":  # a function with some is made by an opcode that breaks
+        if name == "__type_params__":  # non-empty ones need an opcode that breaks the graph
             return machine.constant(())
         if self.annotations is None:
             self.annotations = DictValue.of(machine, ())
@@ -215,21 +217,21 @@ class FunctionValue(Value):
         raise machine.error(AttributeError, message)
 
     def table(self, machine: Machine) -> DictValue:
-        """The model of its `__dict__`, of a function that existed before."""
+        """Return the model of the `__dict__` of a function that existed before the call."""
         assert self.live is not None
         assert self.source is not None
         return entries_of_live(machine, self.live.__dict__, InstanceDict(self.source), self)
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
-        lost = self.live is not None and self.source is None
-        if lost or hasattr(types.FunctionType, name):
+        unreachable = self.live is not None and self.source is None
+        if unreachable or hasattr(types.FunctionType, name):
             self.refuse(machine, f"setting attribute {name!r}")
         if self.live is None:
             self.attributes[name] = value
         else:
             self.table(machine).set_item(machine, machine.constant(name), value)
 
-    def stores(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
+    def attribute_effect(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
         plain = value is not None and not hasattr(types.FunctionType, name)
         return builder.set_attr(self, name, value) if plain and value is not None else None
 
@@ -250,7 +252,7 @@ class FunctionValue(Value):
         )
 
     def fill(self, builder: Builder) -> Iterable[Effect]:
-        """Attributes set on a function made by the trace."""
+        """Yield the effects that set the attributes of a function defined by the traced code."""
         for name, value in self.attributes.items():
             yield builder.set_attr(self, name, value)
 
@@ -263,14 +265,14 @@ class FunctionValue(Value):
 
 @dataclass(frozen=True, slots=True)
 class _MethodKey:
-    """Bound methods are equal that bind the same function to the very same object."""
+    """The hash key of a bound method: equal keys bind the same function to the same object."""
 
     function: object
     owner: object
 
 
 class BinderValue(Value):
-    """`function.__get__`, which binds it to an object as an attribute of its class does."""
+    """The method `function.__get__`, which binds the function to an object."""
 
     __slots__ = ("function",)
 
@@ -324,7 +326,7 @@ class BoundMethodValue(Value):
         if isinstance(owner, ConstantValue):
             self.refuse(machine, "hash()")
         owner.guard_identity(machine)
-        machine.keep_apart(owner)
+        machine.guard_distinct_key(owner)
         return _MethodKey(self.function.realize(machine).hash_key(machine), owner.identity())
 
     def compare(
@@ -347,7 +349,7 @@ class BoundMethodValue(Value):
 
 
 class PartialValue(Value):
-    """functools.partial."""
+    """A functools.partial object."""
 
     __slots__ = ("args", "function", "kwargs", "live")
 
@@ -388,7 +390,7 @@ class PartialValue(Value):
         raise machine.error(AttributeError, message)
 
     def _own_attribute(self, machine: Machine, name: str) -> Value | None:
-        """What somebody put on it, as functools.update_wrapper() does."""
+        """Return an entry of the instance's `__dict__`, such as functools.update_wrapper() adds."""
         if self.source is None:
             return None
         assert self.live is not None
@@ -412,21 +414,21 @@ class PartialValue(Value):
 
 @wraps(types.FunctionType)
 def _wrap_function(machine: Machine, obj: types.FunctionType, source: Source) -> Value:
-    if (inner := beneath(obj)) is not obj:
+    if (inner := unwrap_function(obj)) is not obj:
         machine.guard(TypeIs(source, types.FunctionType))
         machine.guard(IdentityIs(FunctionPart(source, "__code__"), obj.__code__))
         index = [cell.cell_contents for cell in obj.__closure__ or ()].index(inner)
         return machine.wrap(inner, CellContents(Item(FunctionPart(source, "__closure__"), index)))
     if (tagged := tagged_value(machine, obj, source)) is not None:
         return tagged
-    if handler_of(obj) is not None:  # a Python function that is known as C ones are
+    if handler_of(obj) is not None:  # modelled as a whole, as C functions are
         machine.guard(IdentityIs(source, obj))
         return BuiltinValue(obj, source)
     return _plain_function(machine, obj, source)
 
 
 def _plain_function(machine: Machine, obj: types.FunctionType, source: Source) -> Value:
-    """Guarded by its code: a lambda made anew by every call is the same program."""
+    # Guarded by its code, not its identity: a lambda that each call creates is the same program.
     machine.guard(TypeIs(source, types.FunctionType))
     machine.guard(IdentityIs(FunctionPart(source, "__code__"), obj.__code__))
     table = FunctionPart(source, "__globals__")

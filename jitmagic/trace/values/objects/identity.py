@@ -1,7 +1,7 @@
-"""Callables and other objects known by identity: whichever path leads there, it is that object.
+"""Provides the base class of values that are known by identity, such as marked functions.
 
-Comes in: a live object whose identity is guarded. Goes out: what holds for all of them; what they
-do when they are called is their subclasses'.
+Input: a live object whose identity is guarded, so every path to it gives the same object. Output:
+its type, truth and hash; subclasses define calls.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["IdentityValue"]
 
 
 class IdentityValue(Value):
-    """An object known by identity, true and hashed by C code."""
+    """An object known by identity that is true and has the hash of `object`."""
 
     __slots__ = ("live",)
     by_identity = True

@@ -1,7 +1,8 @@
-"""Instances of plain Python classes: attributes, special methods, construction.
+"""Models instances of plain Python classes: attributes, special methods, construction.
 
-Comes in: a live object (guarded by exact type, attributes read from its `__dict__` or slots) or one
-the traced code makes.  Goes out: what its methods, inlined, return; attribute writes as effects.
+Input: a live object, guarded by its exact type, or one that the traced code creates. Output: the
+results of its inlined methods; attribute writes become effects. Attributes of live objects are read
+from their `__dict__` or slots.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ...result import DelAttr, Effect, NewInstance, Recipe, SetItem
 from ...wrap import wraps
 from ..base import Args, Builder, Kwargs, Machine, ObservedError, Value
 from ..containers.iterators import StepIterator
-from ..containers.keys import followed_key, identity_key
+from ..containers.keys import identity_key, user_key
 from ..containers.mappings import DictValue, entries_of_live
 from .attribute_table import AttributeTable
 from .class_facts import (
@@ -38,7 +39,7 @@ from .special import BINARY_METHODS, UNARY_METHODS, by_special, implemented
 
 __all__ = ["InstanceValue", "construct", "wrap_as"]
 
-_OF_NAMESPACES = vars(types.SimpleNamespace)["__dict__"]  # a member, not computed as others
+_OF_NAMESPACES = vars(types.SimpleNamespace)["__dict__"]  # a member descriptor, not a getset
 _C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType)
 
 
@@ -47,8 +48,11 @@ class _Sequence:
 
 
 class InstanceValue(Value):
-    """An object of a plain class. `names` models its `__dict__`, once it was asked for; `slots`
-    holds what is known or written of its slots (None: empty)."""
+    """An instance of a plain Python class.
+
+    `names` models its `__dict__` once that is needed. `slots` has the slots that were read or
+    written; None stands for an empty slot.
+    """
 
     __slots__ = ("cls", "live", "names", "slots")
 
@@ -63,30 +67,30 @@ class InstanceValue(Value):
         return self.cls.live
 
     def hash_key(self, machine: Machine) -> object:
-        return identity_key(machine, self) or followed_key(machine, self, self)
+        return identity_key(machine, self) or user_key(machine, self, self)
 
     # -- attributes ------------------------------------------------------------------------------
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        """`type(self).__getattribute__`, and where that finds nothing `__getattr__`."""
+        """Call `type(self).__getattribute__`, then `__getattr__` if that raises AttributeError."""
         try:
-            if self.leaves(machine, "__getattribute__"):
+            if self.inherits_default(machine, "__getattribute__"):
                 return self.plain_attr(machine, name)
-            return self.ask_class(machine, "__getattribute__", name)
+            return self.call_accessor(machine, "__getattribute__", name)
         except ObservedError as observed:
             if not observed.error.matches(machine, AttributeError):
                 raise
             if self.cls.find(machine, "__getattr__")[0] is NOTHING:
                 raise
-        return self.ask_class(machine, "__getattr__", name)
+        return self.call_accessor(machine, "__getattr__", name)
 
-    def ask_class(self, machine: Machine, method: str, name: str, *more: Value) -> Value:
-        """What a method of the class, written in Python, makes of an attribute's name."""
+    def call_accessor(self, machine: Machine, method: str, name: str, *more: Value) -> Value:
+        """Call an attribute accessor of the class that is written in Python, like `__getattr__`."""
         bound = self._bound(machine, method).realize(machine)
         return bound.call(machine, [machine.constant(name), *more], {})
 
     def plain_attr(self, machine: Machine, name: str) -> Value:
-        """`object.__getattribute__(self, name)`."""
+        """Return `object.__getattribute__(self, name)`."""
         if name == "__dict__":
             return self.own_table(machine)
         if name == "__class__" and is_standard(machine, self.cls.live, name):
@@ -105,7 +109,7 @@ class InstanceValue(Value):
         return self._bound(machine, name)
 
     def own_table(self, machine: Machine) -> Value:
-        """`self.__dict__`."""
+        """Return `self.__dict__`."""
         raw = attribute_of_class(self.cls.live, "__dict__")
         if not isinstance(raw, types.GetSetDescriptorType) and raw is not _OF_NAMESPACES:
             self.refuse(machine, "attribute '__dict__'")
@@ -116,7 +120,7 @@ class InstanceValue(Value):
         return table
 
     def table(self, machine: Machine) -> DictValue:
-        """The model of its `__dict__`, which may be that of other objects too."""
+        """Return the model of `__dict__`, which other objects may share."""
         if self.names is None and self.source is not None:
             path = InstanceDict(self.source)
             self.names = entries_of_live(machine, self.live_table(), path, owner=self)
@@ -125,7 +129,7 @@ class InstanceValue(Value):
         return self.names
 
     def live_table(self) -> dict[str, object]:
-        """The live object's dictionary."""
+        """Return the live object's `__dict__` without calling user code."""
         table: dict[str, object] = object.__getattribute__(self.live, "__dict__")
         return table
 
@@ -133,8 +137,8 @@ class InstanceValue(Value):
         raw, value = self.cls.find(machine, name)
         return bind(machine, raw, value, self, self.cls, name)
 
-    def leaves(self, machine: Machine, name: str) -> bool:
-        """Whether the class leaves a special method to C code that does what object's does."""
+    def inherits_default(self, machine: Machine, name: str) -> bool:
+        """Return whether the class inherits a special method from `object` or an equivalent."""
         raw = attribute_of_class(self.cls.live, name)
         if raw not in [vars(base).get(name) for base in (*PLAIN_BASES, dict)]:
             return False
@@ -146,7 +150,7 @@ class InstanceValue(Value):
         return machine.error(AttributeError, message)
 
     def own(self, machine: Machine, name: str) -> Value | None:
-        """The instance's own entry under `name` (dictionary or slot), if it has one."""
+        """Return the instance's own entry under `name` (dictionary or slot), or None."""
         if self._has_slot(name):
             if name not in self.slots:
                 self.slots[name] = self._live_slot(machine, name)
@@ -168,14 +172,16 @@ class InstanceValue(Value):
         return isinstance(attribute_of_class(self.cls.live, name), types.MemberDescriptorType)
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
-        if self.leaves(machine, "__setattr__"):
+        if self.inherits_default(machine, "__setattr__"):
             self.store_attr(machine, name, value)
         else:
-            self.ask_class(machine, "__setattr__", name, value)
+            self.call_accessor(machine, "__setattr__", name, value)
 
     def store_attr(self, machine: Machine, name: str, value: Value | None) -> None:
-        """`object.__setattr__` (None: `__delattr__`): data descriptors first, then the own
-        entry."""
+        """Do what `object.__setattr__` does, or `object.__delattr__` if `value` is None.
+
+        Data descriptors of the class take precedence over the instance's own entry.
+        """
         raw = self.cls.peek(machine, name)
         member = isinstance(raw, types.MemberDescriptorType)
         if is_data_descriptor(raw) and not member:
@@ -196,7 +202,7 @@ class InstanceValue(Value):
             return
         if (old := self.own(machine, name)) is None:
             raise machine.error(AttributeError, name)
-        old.realize(machine)  # the guard that there is one: nothing else reads it
+        old.realize(machine)  # guards that the slot is filled: nothing else reads it
         self.slots[name] = None
         machine.effects.del_attr(self, name)
 
@@ -208,7 +214,7 @@ class InstanceValue(Value):
             raise machine.error(AttributeError, name)
         table.changed(machine)
 
-    def stores(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
+    def attribute_effect(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
         kind = self.cls.live
         if is_data_descriptor(attribute_of_class(kind, name)):
             return None
@@ -235,7 +241,10 @@ class InstanceValue(Value):
     def _set_by_python(
         self, machine: Machine, raw: object, descriptor: Value, value: Value | None
     ) -> bool:
-        """Whether the descriptor's class says in Python what is done."""
+        """Call the descriptor's `__set__` or `__delete__` if it is written in Python.
+
+        Returns False, and does nothing, if it is not.
+        """
         method = "__delete__" if value is None else "__set__"
         function = attribute_of_class(type(raw), method)
         if not isinstance(function, types.FunctionType) or descriptor.source is None:
@@ -246,15 +255,14 @@ class InstanceValue(Value):
         return True
 
     def del_attr(self, machine: Machine, name: str) -> None:
-        if not self.leaves(machine, "__delattr__"):
+        if not self.inherits_default(machine, "__delattr__"):
             self.refuse(machine, f"deleting attribute {name!r}")
         self.store_attr(machine, name, None)
 
     # -- special methods -------------------------------------------------------------------------
 
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
-        """`type(self).__name__(self, *args)`, realized; None: the class has none that Python code
-        wrote."""
+        """Return `type(self).__name__(self, *args)`, or None if no Python class defines it."""
         raw, value = self.cls.find(machine, name)
         if isinstance(raw, _C_METHODS) and raw.__objclass__ is not object:
             self.refuse(machine, name)
@@ -288,9 +296,9 @@ class InstanceValue(Value):
         self._required(machine, "__delitem__", key)
 
     def length(self, machine: Machine) -> int:
-        return int(self.counted(machine).as_constant(machine))
+        return int(self.length_value(machine).as_constant(machine))
 
-    def counted(self, machine: Machine) -> Value:
+    def length_value(self, machine: Machine) -> Value:
         found = self._required(machine, "__len__")
         if not issubclass(found.python_type(machine), int):
             self.refuse(machine, "len()")
@@ -303,7 +311,7 @@ class InstanceValue(Value):
         if result is not None:
             return machine.constant(result.truth(machine))
         items = drain(machine, self.iterate(machine).realize(machine))
-        return machine.constant(any(equal(machine, one, item) for one in items))
+        return machine.constant(any(equal(machine, candidate, item) for candidate in items))
 
     def iterate(self, machine: Machine) -> Value:
         result = self.special(machine, "__iter__")
@@ -316,7 +324,7 @@ class InstanceValue(Value):
         )
 
     def backwards(self, machine: Machine) -> Value:
-        """What `reversed` makes of the object."""
+        """Return `reversed(self)`."""
         result = self.special(machine, "__reversed__")
         if result is not None:
             return result
@@ -324,7 +332,7 @@ class InstanceValue(Value):
         return StepIterator(machine, reversed, self._items(machine, range(last, -1, -1)))
 
     def _items(self, machine: Machine, indices: Iterable[int]) -> Iterator[Value]:
-        """The sequence protocol: items until there is none."""
+        """Yield items by the sequence protocol, until `__getitem__` raises IndexError."""
         for index in indices:
             try:
                 yield self.get_item(machine, machine.constant(index))
@@ -352,7 +360,7 @@ class InstanceValue(Value):
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
         if reflected and self.python_type(machine) is other.python_type(machine):
-            return None  # two of one class: only the left one is asked
+            return None  # CPython tries only the left operand if both have one type
         name = f"__{'r' if reflected else ''}{BINARY_METHODS[op]}__"
         return implemented(self.special(machine, name, other))
 
@@ -383,14 +391,16 @@ class InstanceValue(Value):
         return builder.invoke(built_in.__new__, (builder(self.cls),))
 
     def fill(self, builder: Builder) -> Iterable[Effect]:
-        """The attributes of a new object."""
+        """Yield the effects that set the attributes of a new object."""
         for name, value in self.slots.items():
             if value is not None:
                 yield builder.set_attr(self, name, value)
         if self.names is None:
             return
         for token, (key, value) in self.names.pairs.items():
-            stored = self.stores(builder, token, value) if isinstance(token, str) else None
+            stored = (
+                self.attribute_effect(builder, token, value) if isinstance(token, str) else None
+            )
             table = builder.invoke(vars, (builder(self),))
             yield stored or SetItem(table, builder(key), builder(value))
 
@@ -403,9 +413,9 @@ class InstanceValue(Value):
 
     @property
     def attrs(self) -> dict[object, Value | None]:
-        """Return what is known or written of its attributes; None: deleted, or not there."""
-        held: dict[object, Value | None] = dict(self.slots.items())
-        return held if self.names is None else held | self.names.store.known()
+        """Return the attributes read or written so far; None stands for an absent one."""
+        slots: dict[object, Value | None] = dict(self.slots.items())
+        return slots if self.names is None else slots | self.names.store.known()
 
     def describe(self) -> str:
         return f"{self.cls.live.__name__} object"
@@ -423,7 +433,7 @@ def wrap_as(
     obj: Any,
     source: Source,
 ) -> Value:
-    """A live object as `model` if that models its class, as an opaque one if not."""
+    """Wrap a live object as `model` if `models(type(obj))` holds, else as an OpaqueValue."""
     kind = type(obj)
     machine.guard(TypeIs(source, kind))
     if not models(kind):
@@ -443,8 +453,9 @@ def construct(
     kwargs: Kwargs,
     model: Callable[[ClassValue], InstanceValue],
 ) -> Value:
-    """`cls(*args, **kwargs)` as type.__call__ does it; `model` is what such objects become."""
-    called = cls.of_metaclass(machine, "__call__")  # in Python: it was followed up to here
+    """Return `cls(*args, **kwargs)` as type.__call__ computes it; `model` creates the Value."""
+    # A `__call__` written in Python is inlined; it is its `super().__call__` that arrives here.
+    called = cls.metaclass_attribute(machine, "__call__")
     if called is not type.__call__ and not isinstance(called, types.FunctionType):
         raise GraphBreak(UnknownObject.of(what="a call", type=f"metaclass of {cls.live.__name__}"))
     made = _new(machine, cls, args, kwargs, model)

@@ -1,9 +1,9 @@
-"""Monkey patches: whether a library made what is found under one of its names.
+"""Detects monkey patches: objects in a library's namespace that the library did not define.
 
-Comes in: an object found in a namespace or class of torch. Goes out: whether torch (or the standard
-library, whose decorators torch uses) made it. What torch made is modelled as a whole, without a
-look at its parts; anything else found there is the user's and is followed like the user's own code.
-`__module__` says nothing: `functools.wraps` copies it.
+Input: an object found in a namespace or class of torch. Output: True if torch defined it, or the
+standard library, whose decorators torch uses. Library objects are modelled as a whole. Anything
+else is traced like the user's own code. The check reads a function's globals, because
+`functools.wraps` copies `__module__`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch._compile import _disable_dynamo
 
 from .class_facts import NOTHING, attribute_of_class, is_library_class, is_library_module
 
-__all__ = ["MODULE", "PARAMETER", "TENSOR", "beneath", "is_library_made"]
+__all__ = ["MODULE", "PARAMETER", "TENSOR", "is_library_made", "unwrap_function"]
 
 _TENSOR_BASE = torch.Tensor.__mro__[1]
 _WRAPPERS = (property, functools.cached_property)
 
 
 def is_library_made(obj: object) -> bool:
-    """Whether torch or the standard library made the object; constants are anybody's."""
+    """Return whether torch or the standard library defined the object or its class."""
     if isinstance(obj, types.FunctionType):
         return is_library_module(obj.__globals__.get("__name__"))
     if isinstance(obj, types.MethodType | staticmethod | classmethod):
@@ -40,42 +40,53 @@ def is_library_made(obj: object) -> bool:
     return is_library_class(obj if isinstance(obj, type) else type(obj))
 
 
-# Once torch.compile has run, functions of its modules stand around torch's own: one notes when
-# modules are made, others keep optimizers out of what it compiles.
-_AROUND = "torch._dynamo."
+# Once torch.compile has run, functions of its modules wrap torch's own: one records the creation
+# of modules, others keep optimizers out of compiled graphs.
+_DYNAMO_WRAPPERS = "torch._dynamo."
 
 
-# Around what torch itself keeps from torch.compile (an optimizer's `add_param_group`) stands a
-# function that imports torch._dynamo at its first call: 2 s, which compiled code does not need.
-_KEEPS_FROM_COMPILE = _disable_dynamo(repr).__code__
+# Functions that torch excludes from torch.compile (an optimizer's `add_param_group`) are wrapped by
+# one that imports torch._dynamo at its first call: 2 s, which compiled code does not need.
+_DISABLES_DYNAMO = _disable_dynamo(repr).__code__
 
 
 @dataclasses.dataclass
-class _Told:
-    """Its `__repr__` stands around one that notes, by id and thread, what is being told already:
-    of use only where an object holds itself, and that is too deep to be inlined."""
+class _DataclassWithRepr:
+    """A dataclass whose `__repr__` has the wrapper that stops recursive calls.
+
+    The wrapper keeps a set of (id, thread). It matters only for an object that contains itself,
+    whose repr is too deep to be inlined.
+    """
 
 
-_TELLS_ONCE = {_Told.__repr__.__code__, reprlib.recursive_repr()(repr).__code__}  # type: ignore[attr-defined]
+_STOPS_RECURSION = {
+    _DataclassWithRepr.__repr__.__code__,
+    reprlib.recursive_repr()(repr).__code__,  # type: ignore[attr-defined]
+}
 
 
-def beneath(function: Any) -> Any:
-    """The function itself, or torch's own that torch.compile put one of its functions around or
-    that torch keeps from it, or the `__repr__` of a class that does not tell of itself twice."""
-    is_told = function.__code__ in _TELLS_ONCE
-    is_kept = function.__code__ is _KEEPS_FROM_COMPILE
+def unwrap_function(function: Any) -> Any:
+    """Remove the wrappers of torch.compile and of `reprlib.recursive_repr` from a function.
+
+    Any other function is returned unchanged.
+    """
+    is_repr = function.__code__ in _STOPS_RECURSION
+    is_disabled = function.__code__ is _DISABLES_DYNAMO
     module = str(function.__globals__.get("__name__"))
-    if not is_told and not is_kept and not module.startswith(_AROUND):
+    if not is_repr and not is_disabled and not module.startswith(_DYNAMO_WRAPPERS):
         return function
     inside = [cell.cell_contents for cell in function.__closure__ or ()]
     found = next((one for one in inside if isinstance(one, types.FunctionType)), function)
-    if is_told:
+    if is_repr:
         return found
     return found if is_library_made(found) else function  # what a user disabled stays disabled
 
 
 def _made_by_torch(*kinds: type) -> dict[str, object]:
-    """What the classes have as torch made them, by name; jitmagic may be imported after a patch."""
+    """Return the attributes of the classes that torch defined, by name.
+
+    Patched attributes are left out, since jitmagic may be imported after a patch.
+    """
     names = {name for kind in kinds for name in vars(kind)}
     raws = {name: attribute_of_class(kinds[0], name) for name in names}
     return {name: raw for name, raw in raws.items() if is_library_made(raw)}

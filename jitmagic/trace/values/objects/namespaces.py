@@ -1,8 +1,8 @@
-"""Global namespaces and Python modules.
+"""Models global namespaces and Python modules.
 
-Comes in: the dictionary behind a frame's globals or a module.  Goes out: its names, looked at
-lazily and guarded one by one; writes, which become SetGlobal / DelGlobal effects in program order.
-One dictionary has one GlobalsValue per trace, whichever way it was reached.
+Input: the dictionary of a frame's globals or of a module. Output: its names, read lazily and
+guarded one by one. Writes become SetGlobal and DelGlobal effects in program order. Each dictionary
+has one GlobalsValue per trace, even if several paths reach it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["GlobalsValue", "ModuleValue"]
 
 
 class GlobalsValue(Value):
-    """A namespace dictionary: live names below, written names on top (None: deleted)."""
+    """A namespace dictionary; `written` overlays the live names (None: deleted)."""
 
     __slots__ = ("_absent", "_known", "_path", "_table", "live", "written")
 
@@ -41,29 +41,29 @@ class GlobalsValue(Value):
         self._absent = absent
         self._known: dict[str, Value] = {}
         self.written: dict[str, Value | None] = {}
-        self._table: _NamesTable | None = None  # once asked for
+        self._table: _NamesTable | None = None  # created by `table`
 
     @classmethod
     def of_root(cls, live: dict[str, object]) -> GlobalsValue:
-        """The globals of the traced frame."""
+        """Wrap the globals of the traced frame."""
         return cls(live, Global, lambda name: GlobalMissing(Global(name)))
 
     @classmethod
     def at(cls, live: dict[str, object], source: Source) -> GlobalsValue:
-        """The globals of an inlined function, read from `source`."""
+        """Wrap the globals of an inlined function, read from `source`."""
         return cls(
             live, lambda name: Item(source, name), lambda name: KeyAbsent(source, name), source
         )
 
     @classmethod
     def of_module(cls, module: types.ModuleType, source: Source) -> GlobalsValue:
-        """The namespace of a module read from `source`."""
+        """Wrap the namespace of a module read from `source`."""
         table = InstanceDict(source)
         path = lambda name: ModuleAttr(source, name)  # noqa: E731
         return cls(vars(module), path, lambda name: KeyAbsent(table, name))
 
     def find(self, machine: Machine, name: str) -> Value | None:
-        """The value of a global, or None (guarded) where there is none."""
+        """Return the value of a global, or None if it is absent (guarded)."""
         machine.aliased_dicts.use(id(self.live), Access.NAMESPACE)
         if name in self.written:
             return self.written[name]
@@ -77,13 +77,13 @@ class GlobalsValue(Value):
         return value
 
     def store(self, machine: Machine, name: str, value: Value | None) -> None:
-        """Write (None: delete) a global."""
+        """Write a global, or delete it if `value` is None."""
         machine.aliased_dicts.use(id(self.live), Access.NAMESPACE, changing=True)
         self.written[name] = value
         machine.effects.set_global(self, name, value)
 
     def table(self, machine: Machine) -> DictValue:
-        """The dictionary itself: `globals()`, `vars(module)`."""
+        """Return the dictionary itself: `globals()`, `vars(module)`."""
         if self._table is None:
             self._table = _NamesTable(machine, self)
         return self._table
@@ -98,7 +98,7 @@ class GlobalsValue(Value):
         return "a namespace"
 
     def builtin(self, machine: Machine, name: str) -> Value | None:
-        """What the name means among the builtins of code that runs with these globals."""
+        """Return a builtin of code with these globals, or None if it is absent (guarded)."""
         found = self.live.get("__builtins__", __builtins__)
         table = found.__dict__ if isinstance(found, types.ModuleType) else found
         if not isinstance(table, dict):
@@ -113,7 +113,7 @@ class GlobalsValue(Value):
 
 
 class _NamesStore(TableStore):
-    """The names of a namespace, which logs its changes itself."""
+    """A store of the names of a GlobalsValue, which logs its changes itself."""
 
     __slots__ = ("names",)
 
@@ -161,7 +161,7 @@ class _NamesStore(TableStore):
 
 
 class _NamesTable(DictValue):
-    """`globals()`, `vars(module)`."""
+    """The dictionary that `globals()` or `vars(module)` returns."""
 
     __slots__ = ("names",)
 
@@ -176,7 +176,7 @@ class _NamesTable(DictValue):
         return self.names.is_changed(machine)
 
     def changed(self, machine: Machine) -> None:
-        """The namespace has logged it."""
+        """Do nothing: the namespace logs its changes itself."""
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder(self.names)
@@ -245,7 +245,7 @@ class ModuleValue(Value):
 @wraps(types.ModuleType)
 def _wrap_module(machine: Machine, obj: types.ModuleType, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
-    if not is_library_module(obj.__name__):  # `module.__class__` is how properties get into one
+    if not is_library_module(obj.__name__):  # assigning `module.__class__` can add properties
         machine.guard(IdentityIs(TypeOf(source), types.ModuleType))
     names = machine.globals_of(vars(obj), lambda: GlobalsValue.of_module(obj, source))
     return ModuleValue(obj, names, source)

@@ -1,4 +1,4 @@
-"""Objects that are only passed on."""
+"""Models objects of unknown types, which a traced program may pass on but not look into."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["OpaqueValue", "WithoutOperators"]
 
 
 class WithoutOperators(Value):
-    """A value none of whose operators and comparisons is followed."""
+    """A base for values whose operators and comparisons break the graph."""
 
     __slots__ = ()
 
@@ -26,7 +26,7 @@ class WithoutOperators(Value):
 
 
 class OpaqueValue(WithoutOperators):
-    """An object of a type without a model: it can be passed on and compared by identity."""
+    """An object whose type has no model; it can be passed on and compared by identity."""
 
     __slots__ = ("kind", "live")
     opaque = True

@@ -1,8 +1,7 @@
-"""What Python does around the slots: operators with reflection, comparison, identity, iteration.
+"""Implements the abstract object layer: operators with reflection, comparison, `is`, iteration.
 
-Comes in: realized Values.  Goes out: the Value of the expression, as CPython's abstract object
-layer would give it (Objects/abstract.c). Everyone who needs `a + b` or `a == b` of two Values asks
-here.
+Input: realized Values. Output: the Value of `a + b`, `a == b` and the like, in the order in which
+CPython's Objects/abstract.c tries the operands' methods.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ __all__ = [
     "compare",
     "drain",
     "equal",
+    "equal_key",
     "index_of",
     "inplace",
     "is_none",
     "is_same",
-    "one_of",
     "unpack",
 ]
 
 _SWAPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 _SMALL_INTS = range(-5, 257)
-_COMPARED = 16  # keys that a number is compared with, a guard for each
+_COMPARED = 16  # most keys that a symbolic number is compared with; each adds a guard
 _WHOLE: tuple[Any, ...] = (int,) if np is None else (int, np.integer)
 
 
 def binary(machine: Machine, op: str, left: Value, right: Value) -> Value:
-    """`left op right`."""
+    """Return `left op right`."""
     tried_first = _prefers_reflected(machine, left, right)
     if tried_first:
         result = right.binary(machine, op, left, reflected=True)
@@ -52,7 +51,7 @@ def binary(machine: Machine, op: str, left: Value, right: Value) -> Value:
 
 
 def _prefers_reflected(machine: Machine, left: Value, right: Value) -> bool:
-    """A right operand of a proper subclass is asked first."""
+    """Return whether the right operand's method runs first: its type is a proper subclass."""
     if isinstance(left, ConstantValue) or isinstance(right, ConstantValue):
         return False
     kinds = left.python_type(machine), right.python_type(machine)
@@ -68,13 +67,13 @@ def _no_operator(machine: Machine, op: str, left: Value, right: Value) -> str:
 
 
 def inplace(machine: Machine, op: str, left: Value, right: Value) -> Value:
-    """`left op= right`; the result is what gets stored."""
+    """Return `left op= right`, the value to store."""
     result = left.inplace(machine, op, right)
     return binary(machine, op, left, right) if result is None else result
 
 
 def compare(machine: Machine, op: str, left: Value, right: Value) -> Value:
-    """`left op right` for the six comparisons; may be a tensor."""
+    """Return `left op right` for the six comparisons, possibly a tensor."""
     tried_first = _prefers_reflected(machine, left, right)
     if tried_first:
         result = right.compare(machine, _SWAPPED[op], left, reflected=True)
@@ -93,17 +92,17 @@ def compare(machine: Machine, op: str, left: Value, right: Value) -> Value:
 
 
 def equal(machine: Machine, left: Value, right: Value) -> bool:
-    """Whether containers take the two for equal: identical, or `==` is true."""
+    """Return whether containers treat the two as equal: identical, or `==` is true."""
     left, right = left.realize(machine), right.realize(machine)
     if left is right:
         return True
-    if _is_nan(left) and _is_nan(right):  # nothing but identity can make two of these equal
+    if _is_nan(left) and _is_nan(right):  # two nans are equal in a container only by identity
         return is_same(machine, left, right)
     if compare(machine, "==", left, right).realize(machine).truth(machine):
         return True
     for one, other in ((left, right), (right, left)):
         if _is_varying_float(machine, one) and (other.varies or _is_nan(other)):
-            _guard_not_nan(machine, one)  # a nan is found by its identity, which does not vary
+            _guard_not_nan(machine, one)  # containers would find a nan by its identity
     return False
 
 
@@ -116,9 +115,10 @@ def _guard_not_nan(machine: Machine, number: Value) -> None:
         number.refuse(machine, "`is` between numbers")
 
 
-def one_of(machine: Machine, number: Value, keys: Sequence[Value]) -> Value | None:
-    """The key that a number which varies is equal to, by a comparison with each; None: it is none
-    of them. Where they are many, or may compare as they like, its value has to be known.
+def equal_key(machine: Machine, number: Value, keys: Sequence[Value]) -> Value | None:
+    """Return the key that equals a symbolic number, found by comparing with each, or None.
+
+    The number is specialised if there are too many keys, or keys with an unknown `__eq__`.
     """
     kinds = {key.realize(machine).python_type(machine) for key in keys}
     if len(keys) > _COMPARED or not kinds <= {int, float, str, bool, type(None)}:
@@ -127,7 +127,7 @@ def one_of(machine: Machine, number: Value, keys: Sequence[Value]) -> Value | No
 
 
 def is_same(machine: Machine, left: Value, right: Value) -> bool:
-    """`left is right`, with the guards that keep the answer true."""
+    """Return `left is right`, guarded."""
     left, right = left.realize(machine), right.realize(machine)
     if left is right:
         return True
@@ -143,21 +143,23 @@ def is_same(machine: Machine, left: Value, right: Value) -> bool:
     left.guard_identity(machine)
     right.guard_identity(machine)
     first, second = left.identity(), right.identity()
-    if _is_undecided(machine, (left, first), (right, second)):
+    if _is_unguardable(machine, (left, first), (right, second)):
         left.refuse(machine, "`is`")
     return first is second
 
 
-def _is_undecided(machine: Machine, *sides: tuple[Value, object]) -> bool:
-    """Whether one side is an object that a path leads to and the other one that is known without
-    a path, so that no guard can say whether they are the same."""
+def _is_unguardable(machine: Machine, *sides: tuple[Value, object]) -> bool:
+    """Return whether no guard can check if two objects of one type are the same.
+
+    One has a source but no known identity, the other a known identity but no source.
+    """
     at_path = any(value.source and value is known for value, known in sides)
     pathless = any(not value.source and value is not known for value, known in sides)
     return at_path and pathless and len({value.python_type(machine) for value, _ in sides}) == 1
 
 
 def is_none(value: Value) -> bool:
-    """`value is None`: its type is guarded already, and None is the only one of its type."""
+    """Return `value is None`; the guard of its type suffices, since None is a singleton."""
     return isinstance(value, ConstantValue) and value.value is None
 
 
@@ -172,7 +174,7 @@ def _same_atoms(machine: Machine, left: ConstantValue, right: ConstantValue) -> 
     if isinstance(first, int) and first in _SMALL_INTS:
         return True
     if left.source and right.source:
-        return _meet(machine, left, right)
+        return _is_same_object(machine, left, right)
     if not _is_nan(left):
         left.refuse(machine, "`is` between equal constants")
     for one in (left, right):
@@ -181,8 +183,8 @@ def _same_atoms(machine: Machine, left: ConstantValue, right: ConstantValue) -> 
     return first is second
 
 
-def _meet(machine: Machine, left: ConstantValue, right: ConstantValue) -> bool:
-    """Return whether two paths lead to one object in this call; relied on."""
+def _is_same_object(machine: Machine, left: ConstantValue, right: ConstantValue) -> bool:
+    """Return whether two sources lead to one object in this call, guarded."""
     assert left.source is not None
     assert right.source is not None
     if left.source == right.source:
@@ -194,14 +196,12 @@ def _meet(machine: Machine, left: ConstantValue, right: ConstantValue) -> bool:
 
 
 def _is_nan(value: Value) -> bool:
-    """Return whether it is an atom that is not equal to itself: a nan of float, complex or
-    numpy.
-    """
+    """Return whether it is a nan: a float, complex or numpy atom that is unequal to itself."""
     return isinstance(value, ConstantValue) and bool(value.value != value.value)
 
 
 def drain(machine: Machine, iterator: Value) -> Iterator[Value]:
-    """The items an iterator still has. Consuming them all is bounded by the instruction limit."""
+    """Yield the remaining items of an iterator; break the graph after `unroll_limit` items."""
     limit = machine.options.unroll_limit
     for _ in range(limit):
         item = iterator.next(machine)
@@ -212,13 +212,13 @@ def drain(machine: Machine, iterator: Value) -> Iterator[Value]:
 
 
 def unpack(machine: Machine, value: Value) -> list[Value]:
-    """`[*value]`."""
+    """Return the items of `[*value]`."""
     iterator = value.realize(machine).iterate(machine).realize(machine)
     return list(drain(machine, iterator))
 
 
 def index_of(machine: Machine, value: Value) -> int:
-    """`operator.index(value)` of a constant; breaks on anything else."""
+    """Return `operator.index(value)` of a constant; break the graph on anything else."""
     value = value.realize(machine)
     constant = value.as_constant(machine) if value.is_constant(machine) else None
     if not isinstance(constant, _WHOLE):

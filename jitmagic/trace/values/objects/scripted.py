@@ -1,7 +1,7 @@
-"""Functions that torch.jit.script or torch.jit.trace made of Python ones.
+"""Models functions that torch.jit.script or torch.jit.trace compiled from Python functions.
 
-Comes in: a live ScriptFunction, known by identity, with the function beneath, which torch keeps for
-compilers. Goes out: calls of that function, followed; without one, the call is a graph break.
+Input: a live ScriptFunction, known by identity. Output: inlined calls of the original function,
+which torch keeps for torch.compile in `_torchdynamo_inline`. Without it a call breaks the graph.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .identity import IdentityValue
 
 __all__: list[str] = []
 
-_BENEATH = "_torchdynamo_inline"
+_ORIGINAL = "_torchdynamo_inline"
 
 
 class ScriptedValue(IdentityValue):
@@ -29,12 +29,12 @@ class ScriptedValue(IdentityValue):
     __slots__ = ()
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        beneath = vars(self.live).get(_BENEATH)
-        if not isinstance(beneath, types.FunctionType):
+        original = vars(self.live).get(_ORIGINAL)
+        if not isinstance(original, types.FunctionType):
             why = REFUSED_MODULES["torch.jit"]
             raise GraphBreak(RefusedTorchCall.of(name=self.describe(), why=why))
         assert self.source is not None
-        function = machine.wrap(beneath, Item(InstanceDict(self.source), _BENEATH))
+        function = machine.wrap(original, Item(InstanceDict(self.source), _ORIGINAL))
         return function.call(machine, args, kwargs)
 
     def describe(self) -> str:

@@ -1,4 +1,4 @@
-"""The names of the special methods behind operators."""
+"""Lists the special methods of operators and evaluates comparisons by them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _WithMethods(Protocol):
 
 
 def by_special(machine: Machine, left: _WithMethods, op: str, right: Value) -> Value | None:
-    """A comparison by the methods of the left operand's class."""
+    """Evaluate a comparison by the special methods of the left operand's class."""
     result = implemented(left.special(machine, f"__{COMPARE_METHODS[op]}__", right))
     if result is None and op == "!=":  # object.__ne__ inverts __eq__
         same = implemented(left.special(machine, "__eq__", right))
@@ -31,7 +31,7 @@ def by_special(machine: Machine, left: _WithMethods, op: str, right: Value) -> V
 
 
 def implemented(result: Value | None) -> Value | None:
-    """What a special method gave; None where that is NotImplemented."""
+    """Return the result of a special method, or None if it is NotImplemented."""
     if isinstance(result, ConstantValue) and result.value is NotImplemented:
         return None
     return result

@@ -1,8 +1,7 @@
-"""Functions that jitmagic made or marked: what jit() and disable() return, graph_break() and
-is_compiling(); and what torch.compiler.disable() returns.
+"""Models functions that jitmagic or torch.compiler.disable() created or marked.
 
-Comes in: a live function with such a mark, or whose code is a call stub. Goes out: a call of
-what it was made from, or the break it asks for.
+Input: a result of jit() or of a disable(), graph_break() or is_compiling(). Output: for a call stub
+of jit(), an inlined call of the original function; for the others, a graph break or a constant.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ __all__ = ["tagged_value"]
 
 _ROLE = "__jitmagic_role__"  # set by api.py on graph_break() and is_compiling()
 _DISABLED = "__jitmagic_disabled__"  # set by api.py on what disable() returns: the reason
-# Set by torch.compiler.disable(); a call stub, and what functools.wraps makes of it, has the first.
+# Set by torch.compiler.disable(). A call stub has the first, too, and functools.wraps copies it.
 _DISABLED_BY_TORCH = ("_torchdynamo_disable", "_torchdynamo_orig_callable")
 _REASON_OF_TORCH = "_torchdynamo_disable_msg"
 
@@ -36,14 +35,14 @@ class _MarkedValue(IdentityValue):
         if role == "graph_break":
             raise GraphBreak(UserGraphBreak.of())
         by = "jitmagic" if hasattr(self.live, _DISABLED) else "torch.compiler"
-        said = getattr(self.live, _DISABLED if by == "jitmagic" else _REASON_OF_TORCH, None)
-        because = f": {said}" if said else ""
+        reason = getattr(self.live, _DISABLED if by == "jitmagic" else _REASON_OF_TORCH, None)
+        because = f": {reason}" if reason else ""
         name = self.live.__qualname__
         raise GraphBreak(DisabledFunction.of(name=name, by=by, because=because))
 
 
 class _TaggedValue(IdentityValue):
-    """A function that jit() returned: a call is a call of what it was made from."""
+    """A function that jit() returned; a call inlines the original function."""
 
     __slots__ = ()
 
@@ -55,7 +54,7 @@ class _TaggedValue(IdentityValue):
 
 
 def tagged_value(machine: Machine, obj: types.FunctionType, source: Source) -> Value | None:
-    """The value of a function that is jitmagic's, or disabled; None: it is not."""
+    """Return the value of a function that jitmagic created or that is disabled, else None."""
     is_tagged = _is_tagged(obj)
     if not is_tagged and not _is_marked(obj):
         return None
@@ -69,7 +68,7 @@ def _is_marked(function: types.FunctionType) -> bool:
 
 
 def _is_tagged(function: types.FunctionType) -> bool:
-    """Whether the function is a call stub: its code holds a native Dispatcher."""
+    """Return whether the function is a call stub: its code's constants have a native Dispatcher."""
     if "__wrapped__" not in function.__dict__:
         return False
     kinds = (type(constant) for constant in function.__code__.co_consts)

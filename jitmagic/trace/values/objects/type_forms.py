@@ -1,7 +1,7 @@
-"""What annotations are made of: `list[int]`, `int | None`, `typing.List`, `Optional[Tensor]`.
+"""Models type forms of annotations: `list[int]`, `int | None`, `typing.List`, `Optional[Tensor]`.
 
-Comes in: a live form, guarded by identity, or one that the traced code makes by a subscript. Goes
-out: a constant. Forms are never changed, and subscripts of them are pure.
+Input: a live form, guarded by identity, or one that the traced code creates by a subscript. Output:
+a constant. Forms are immutable and subscripts of them are pure.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .constants import fold
 
 __all__ = ["TYPE_FORMS", "TypeFormValue"]
 
-# The classes of typing are its own business; Literal's, say, is one that no other form has.
+# Base classes, because typing has private subclasses for some forms (Literal).
 TYPE_FORMS: tuple[type, ...] = (
     types.GenericAlias,
     types.UnionType,
     typing._SpecialForm,
     typing._BaseGenericAlias,  # type: ignore[attr-defined]
-    # `*args: P.args` of a function that is defined in the traced code is evaluated there.
+    # A def in the traced code evaluates annotations such as `*args: P.args`.
     typing.TypeVar,
     typing.ParamSpec,
     typing.ParamSpecArgs,
@@ -36,7 +36,7 @@ _PARTS = ("__args__", "__metadata__", "__origin__", "__parameters__", "args", "k
 
 
 class TypeFormValue(BuiltinValue):
-    """Equal to others of the same parts."""
+    """A type form, which is equal to others with the same parts."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ class TypeFormValue(BuiltinValue):
 
     @property
     def classes(self) -> list[type] | None:
-        """What isinstance() takes it for; None: eager knows."""
+        """The classes that isinstance() tests for this form; None if that is left to eager."""
         form: typing.Any = self.obj
         if isinstance(form, types.UnionType):
             return list(form.__args__)

@@ -1,8 +1,7 @@
-"""Weak references: `weakref.ref` objects that the program calls, as recurrent layers do.
+"""Models `weakref.ref` objects that the program calls, as recurrent layers of torch do.
 
-Comes in: a live reference of exactly that class (a subclass may be called otherwise), or a call
-that makes one. Goes out: what it leads to at this moment, by a source; that it leads there still is
-guarded like any path.
+Input: a live reference of exactly that class, since a subclass may override `__call__`, or a call
+that creates one. Output: the referent, read through a source and guarded like any other path.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = ["NewReference"]
 
 
 class WeakReferenceValue(WithoutOperators):
-    """A reference made before this graph."""
+    """A reference that existed before the call."""
 
     __slots__ = ("live",)
 
@@ -51,8 +50,10 @@ class WeakReferenceValue(WithoutOperators):
 
 
 class NewReference(WithoutOperators):
-    """A reference made here. Whether its object is still alive when it is called only Python knows
-    where no frame holds it: the program may have dropped it.
+    """A reference that the traced code creates.
+
+    A call is traced only while a frame holds the referent: otherwise the program may have dropped
+    it, and only CPython knows if it is alive.
     """
 
     __slots__ = ("target",)
@@ -83,11 +84,11 @@ class NewReference(WithoutOperators):
 
 
 def _is_held(machine: Any, target: Value) -> bool:
-    """Whether variables and stacks lead to an object, by more than weak references."""
-    waiting = [v for frame in machine.frames for v in (*frame.slots.values(), *frame.stack)]
+    """Return whether a variable or stack of a traced frame holds a strong reference to it."""
+    pending = [v for frame in machine.frames for v in (*frame.slots.values(), *frame.stack)]
     seen = set[int]()
-    while waiting:
-        value = waiting.pop()
+    while pending:
+        value = pending.pop()
         if isinstance(value, Lazy):
             value = value.real
         if value is target:
@@ -95,12 +96,12 @@ def _is_held(machine: Any, target: Value) -> bool:
         if value is None or id(value) in seen or isinstance(value, NewReference):
             continue
         seen.add(id(value))
-        waiting += value.parts()
+        pending += value.parts()
     return False
 
 
 def _is_in_library(machine: Any) -> bool:
-    """Who does not ask whether the object is alive."""
+    """Return whether library code is running, which does not test if the referent is alive."""
     return is_library(machine.frame.program.body.filename)
 
 
@@ -108,7 +109,7 @@ def _is_in_library(machine: Any) -> bool:
 def _make_reference(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     made_here = bool(args) and args[0].source is None
     kind = args[0].python_type(machine) if made_here else object
-    of_layer = issubclass(kind, torch.Tensor)  # a module of the library's holds it as well
+    of_layer = issubclass(kind, torch.Tensor)  # a torch.nn module also holds it
     of_scheduler = issubclass(kind, torch.optim.Optimizer)
     if made_here and not (_is_in_library(machine) and (of_layer or of_scheduler)):
         raise GraphBreak(ReferredWeakly.of(what="weakref.ref()"))

@@ -44,7 +44,7 @@ from ..autograd.gradients import read_gradient, write_gradient
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.mappings import DictValue, entries_of_live
 from ..containers.sequences import ListValue, SequenceValue, SliceValue, StructuredTuple, TupleValue
-from ..contexts.inference import handed_out, refuse_behind_block, refuse_written
+from ..contexts.inference import output_recipe, refuse_inference_arguments, refuse_inference_writes
 from ..numbers.counters import read_counter
 from ..numbers.dimensions import DimensionValue
 from ..numbers.input_numbers import decided_by_input
@@ -130,7 +130,7 @@ class TensorValue(Value):
         return self.kind
 
     def hash_key(self, machine: Machine) -> object:
-        machine.keep_apart(self)
+        machine.guard_distinct_key(self)
         return self  # tensors hash by identity
 
     # -- attributes ------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class TensorValue(Value):
         method = self.get_attr(machine, name).realize(machine)
         return method.call(machine, args, kwargs)
 
-    def written_as(self, machine: Machine) -> Value:
+    def format_operand(self, machine: Machine) -> Value:
         """See Tensor.__format__."""
         is_number = self.meta.dim() == 0 and self.python_type(machine) is torch.Tensor
         return self.call_method(machine, "item", [], {}) if is_number else self
@@ -309,7 +309,7 @@ class TensorValue(Value):
     # -- exits -----------------------------------------------------------------------------------
 
     def recipe(self, builder: Builder) -> Recipe:
-        return handed_out(builder, self)
+        return output_recipe(builder, self)
 
     def fill(self, builder: Builder) -> Iterable[Effect]:
         if self.grad is not None and not is_none(self.grad):
@@ -411,7 +411,7 @@ def record(
     named = {key: _lower_outer(machine, arg, name) for key, arg in (kwargs or {}).items()}
     leaf = not isinstance(target, str) and named.pop("requires_grad", False) is True
     guard_storage_offsets(machine, target, given, named)
-    kept = refuse_behind_block(machine.notes, name, given, named)
+    kept = refuse_inference_arguments(machine.notes, name, given, named)
     try:
         target, given = by_coordinates(machine, target, given, named)
         if any(isinstance(arg, ScalarValue) for arg in (*given, *named.values())):
@@ -430,7 +430,7 @@ def record(
     if graph.mutated_inputs:
         check_written_inputs(machine, machine.notes)
     refuse_many(machine, name, result)
-    refuse_written(name, kept)
+    refuse_inference_writes(name, kept)
     made = lift(machine, result)
     return made.require_grad(machine, machine.constant(True)) if leaf else made  # type: ignore[attr-defined]
 

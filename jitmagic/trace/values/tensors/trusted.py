@@ -38,7 +38,7 @@ from ..objects.class_facts import (
 )
 from ..objects.constants import ATOMS
 from ..objects.functions import BoundMethodValue, CellValue, FunctionValue
-from ..objects.monkey_patches import beneath, is_library_made
+from ..objects.monkey_patches import is_library_made, unwrap_function
 from ..objects.namespaces import GlobalsValue, ModuleValue
 from .torch_function import inlines_leaves, operators_of, torch_function
 
@@ -207,7 +207,7 @@ def trusted(machine: Machine, obj: Any) -> Value:
     if isinstance(obj, types.ModuleType):
         return operators_of(obj) or _module(machine, obj, None)
     if isinstance(obj, types.FunctionType):
-        obj = beneath(obj)
+        obj = unwrap_function(obj)
         if (function := torch_function(obj)) is not None:
             return function
         is_known = handler_of(obj) is not None  # of another library: functools.update_wrapper
