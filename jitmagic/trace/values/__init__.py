@@ -1,1 +1,15 @@
-"""The kinds of values the tracer knows, one small class each; `base.py` has the contract."""
+"""Holds the Values: the tracer's models of Python and torch objects, one small class for each kind.
+
+`base.py` defines the protocol. `wrap.py` finds the class for a live object by its type; a Value of
+a live object has a source, and reading a fact about it installs a guard. At an exit, a Value without
+a source gives the recipe that builds the object.
+
+    objects       constants, functions, classes, instances, exceptions, namespaces
+    containers    lists, dictionaries, sets, iterators, over stores of contents
+    modules       torch.nn.Module and hooks
+    tensors       tensors, `__torch_function__`, tensor hooks
+    numbers       symbolic numbers and numbers read from tensors
+    numpy         arrays and numpy functions
+    autograd      backward passes, custom autograd functions and function transforms
+    contexts      context managers, locks, random generators
+"""

@@ -1,1 +1,13 @@
-"""Modules of torch.nn, their hooks and containers."""
+"""Models torch.nn.Module: live and new modules, their hooks, slices of containers.
+
+Calls go through to `forward`, which is inlined, with hooks around it as in Module._call_impl. A live
+module costs one guard for its type and one EntriesEmpty guard: no hooks, no own `forward`, no
+`__dict__` entry that shadows a parameter.
+
+    nn_module         live modules: attributes, parameter tables, calls
+    new_modules       modules that the traced code creates
+    module_slices     slices of ModuleList and Sequential
+    module_hooks      forward hooks and pre-hooks, of one module and global
+    backward_hooks    full backward hooks, if the backward is in the same graph
+    hook_handles      registration and removal of hooks
+"""

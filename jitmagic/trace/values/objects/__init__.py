@@ -1,1 +1,28 @@
-"""Python objects: constants, functions, classes, instances, namespaces."""
+"""Models plain Python objects: constants, functions, classes, instances, exceptions, namespaces.
+
+A live object is known by its identity (functions, classes, modules, enum members), by its type and
+attributes (instances), or by its value (constants). The modules guard these facts where the trace
+reads them. Calls of functions and methods written in Python are inlined; calls of C functions go to
+the handlers of `trace/builtins/`.
+
+    fresh               constants and folded results that the trace creates
+    constants           immutable atoms, folding
+    enums               enum members and classes
+    type_forms          `list[int]`, `int | None`, `typing.List`
+    functions           Python functions, cells, bound methods, functools.partial
+    binding             arguments of an inlined call bound to parameters
+    callables           C functions and bound methods of built-in types
+    cached              functools.lru_cache
+    scripted, tagged    functions of torch.jit; of jitmagic.jit() and disable()
+    monkey_patches      detects library functions that the user replaced
+    classes             attribute lookup on the MRO, descriptors, `super`, construction
+    class_facts         guarded facts about classes, isinstance and issubclass
+    class_statements    class statements in the traced code
+    instances           instances of Python classes: attributes and special methods
+    attribute_table     `__dict__` of a new instance
+    special, operators  special methods; operators, comparisons, `is`, as Objects/abstract.c
+    exceptions          exception objects
+    namespaces          globals and Python modules
+    weak_references     weakref.ref
+    identity, opaque    bases: objects known by identity; objects of unknown types
+"""
