@@ -2,8 +2,8 @@
 
 A container is a Value with the Python type's methods over a store with the contents. The store of a
 live container reads as little as possible: a list that only grows is not read at all, a dictionary
-lookup guards one key, and `len()` guards the length. At an exit the store describes the effects that
-update the live container. A live dictionary has one store per trace, even if it is also the
+lookup guards one key, and `len()` guards the length. At an exit the store describes the effects
+that update the live container. A live dictionary has one store per trace, even if it is also the
 `__dict__` of an object.
 
     list_store, sequences    lists, tuples, torch.Size, slices

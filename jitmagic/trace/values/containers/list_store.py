@@ -201,6 +201,7 @@ class ListStore:
 
     def extend(self, items: Sequence[Value], *, left: bool = False) -> None:
         """Add items at one end without reading the others."""
+        # In place: rebuilding the list in each append makes a loop of appends quadratic.
         if self._items is not None and not left and self.limit is None:
             self._items.extend(items)
         elif self._items is not None:
@@ -290,6 +291,7 @@ class ListStore:
 
     def copied(self, builder: Builder) -> Recipe:
         """Return the recipe of a new list of these items, copied from the source if unread."""
+        # A recipe for each item would cost 8 us per item to describe the exit.
         if self._items is None and self.path is not None and not self._changes:
             return builder.invoke(list, (FromSource(self.path),))
         return BuildList(tuple(builder(item) for item in self.items))

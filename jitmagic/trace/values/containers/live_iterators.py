@@ -99,6 +99,7 @@ class LiveIterator(IteratorValue):
         """Return the effect that advances the live iterator."""
         if self._driven:
             return ()
+        # Guards on the position would compile the rest of the loop anew in each iteration.
         if self.model is not None and not self.ended and not self._can_stop_here(builder):
             reason = LoopIterator.of(type=self.kind.__name__)
             raise Unrestorable(self.kind.__name__, self.began, reason)

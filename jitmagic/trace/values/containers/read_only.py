@@ -63,22 +63,22 @@ class ProxyValue(WithoutOperators):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name not in _READERS:
             self.refuse(machine, f"attribute {name!r}")
-        return self.shown.get_attr(machine, name)
+        return self.target.get_attr(machine, name)
 
     def get_item(self, machine: Machine, key: Value) -> Value:
-        return self.shown.get_item(machine, key)
+        return self.target.get_item(machine, key)
 
     def contains(self, machine: Machine, item: Value) -> Value:
-        return self.shown.contains(machine, item)
+        return self.target.contains(machine, item)
 
     def length(self, machine: Machine) -> int:
-        return self.shown.length(machine)
+        return self.target.length(machine)
 
     def truth(self, machine: Machine) -> bool:
-        return self.shown.truth(machine)
+        return self.target.truth(machine)
 
     def iterate(self, machine: Machine) -> Value:
-        return self.shown.iterate(machine)
+        return self.target.iterate(machine)
 
 
 @wraps(types.MappingProxyType)

@@ -167,7 +167,8 @@ class TupleValue(SequenceValue):
         return TupleValue(items)
 
     def identity(self) -> object:
-        return self if self.items or self.kind is not tuple else ()  # CPython has one empty tuple
+        # CPython has one empty tuple.
+        return self if self.items or self.kind is not tuple else ()
 
     def get_item(self, machine: Machine, key: Value) -> Value:
         if isinstance(key, SliceValue) and self.kind is tuple:

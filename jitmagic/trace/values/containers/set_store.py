@@ -202,6 +202,7 @@ class SetStore:
             return True
         if self.certain and _is_plain(self.mirror):
             return True
+        # An int hashes to itself, and the smallest table of CPython's set has 8 entries.
         return all(type(member.token) is int and 0 <= member.token < 5 for member in self.mirror)
 
     @property

@@ -81,6 +81,7 @@ class _InferenceExit(WithoutOperators):
 
 def as_inference_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return an inference tensor with the same memory."""
+    # torch cannot convert a tensor: one that is new in the mode takes over the storage.
     with torch._C._InferenceMode(True):  # type: ignore[attr-defined]
         empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         return empty.set_(tensor)  # type: ignore[call-overload, no-any-return]

@@ -173,7 +173,7 @@ def _drawn(
         limits = _limits(owner.live, name, positional, named) if kind is int else _RANGES.get(name)
         number = _number(machine, source, kind, limits)
         if kind is int and all(call(generator) >= 0 for _ in range(_TRIES)):
-            _allow_as_size(machine, number)
+            _allow_as_size(machine, number)  # rarely negative, so an assertion rarely fails
         return number
     if np is None or (kind is not np.ndarray and kind not in ARRAY_SCALARS):
         raise broken

@@ -1,7 +1,7 @@
 """Models torch.nn.Module: live and new modules, their hooks, slices of containers.
 
-Calls go through to `forward`, which is inlined, with hooks around it as in Module._call_impl. A live
-module costs one guard for its type and one EntriesEmpty guard: no hooks, no own `forward`, no
+Calls go through to `forward`, which is inlined, with hooks around it as in Module._call_impl. A
+live module costs one guard for its type and one EntriesEmpty guard: no hooks, no own `forward`, no
 `__dict__` entry that shadows a parameter.
 
     nn_module         live modules: attributes, parameter tables, calls

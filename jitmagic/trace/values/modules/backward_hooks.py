@@ -26,6 +26,7 @@ from ..tensors.tensor_hooks import watch
 __all__ = ["BACKWARD_HOOKS", "BackwardHooks", "backward_hooks"]
 
 BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+# The text of torch's own warning (torch/utils/hooks.py).
 _NO_INPUT = (
     "Full backward hook is firing when gradients are computed with respect to module outputs since "
     "no inputs require gradients. See "

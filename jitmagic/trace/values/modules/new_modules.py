@@ -150,6 +150,7 @@ def _bare_module(cls: type[torch.nn.Module]) -> torch.nn.Module:
 
 @constructs(lambda kind: issubclass(kind, torch.nn.Module), before_others=True)
 def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    # A ScriptModule is a C++ object; RNNBase keeps weak references to its parameters.
     if issubclass(cls.live, torch.jit.ScriptModule | torch.nn.RNNBase):
         raise GraphBreak(Construction.of(what=f"{cls.live.__name__}()"))
     plain = cls.metaclass_attribute(machine, "__call__") is type.__call__

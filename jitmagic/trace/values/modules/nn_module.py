@@ -361,6 +361,7 @@ class NNModuleValue(InstanceValue):
         own = self.live_table()
         hooked = any(changed.get(name, bool(own.get(name))) for name in _HOOKS)
         absent_hooks = () if hooked else _HOOKS
+        # Module.__call__ prefers `_compiled_call_impl`, which Module.compile() sets.
         if own.get(_SLOT) is not None:
             if not _is_tagged(own[_SLOT]):
                 self.refuse(machine, "a call of a module compiled by torch")

@@ -81,6 +81,7 @@ class CachedFunctionValue(IdentityValue):
             except KeyError:
                 result = self._results[key] = self._missed(machine, args, kwargs, live, key)
                 return result
+            # Guards on a cached object cost 0.79 us a call (`settings().t`), on a global 0.57 us.
             result = self._results[key] = machine.wrap(found, CacheEntry(self.source, key))
         if not self._is_of_package():
             machine.effects.call_cache(self, args, kwargs)

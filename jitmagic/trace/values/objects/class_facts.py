@@ -89,6 +89,7 @@ def is_library_class(kind: type) -> bool:
         return True
     module = vars(kind).get("__module__")  # getattr() could run code of the metaclass
     torch_made = isinstance(module, str) and belongs_to_torch(module)
+    # fx generates a class for each GraphModule, with a `forward` from the user's graph.
     return torch_made and torch.fx.GraphModule not in kind.__mro__
 
 

@@ -237,6 +237,7 @@ class ClassValue(Value):
         if text is not None and type(text) is not str:  # `__doc__` may be any object
             self.refuse(machine, f"attribute {name!r}")
         if self.source is not None and self.live.__flags__ & HEAP_TYPE:
+            # `__name__` and `__qualname__` are in the type struct, `__module__` in the `__dict__`.
             in_dict = name in vars(self.live)
             path = TypeAttr(self.source, name) if in_dict else SlotAttr(self.source, name)
             machine.guard(ValueEquals(path, text))
@@ -263,6 +264,7 @@ class ClassValue(Value):
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
         setter = self.metaclass_attribute(machine, "__setattr__")
+        # A special method also updates a type slot, which changes operators of all instances.
         special = name.startswith("__") or setter is not type.__setattr__
         special |= _is_descriptor(value.realize(machine).python_type(machine))
         if special or not self.live.__flags__ & HEAP_TYPE or self.source is None:
@@ -297,6 +299,7 @@ class ClassValue(Value):
     def instantiate(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         """Return `type.__call__(self, *args, **kwargs)`."""
         guard_bases(machine, self.live)
+        # The moment at which a finalizer runs is observable, and depends on all references.
         if isinstance(guarded_attribute(machine, self.live, "__del__"), types.FunctionType):
             raise GraphBreak(Mortal.of(what=f"{self.live.__name__} has a __del__"))
         constructor = _constructor_for(self.live)

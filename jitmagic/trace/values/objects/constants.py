@@ -105,6 +105,7 @@ class ConstantValue(Value):
 
     def hash_key(self, machine: Machine) -> object:
         value = self.as_constant(machine)
+        # Since CPython 3.10 the hash of a nan depends on its identity.
         if isinstance(value, float) and math.isnan(value):
             self.refuse(machine, "nan as a key")
         return value

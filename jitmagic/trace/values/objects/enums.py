@@ -130,6 +130,7 @@ class EnumValue(Value):
         if is_user_code(guarded_attribute(machine, type(self.value), "__getattribute__")):
             self.refuse(machine, f"attribute {name!r}")
         raw = guarded_attribute(machine, type(self.value), name)
+        # enum.property reads the entries `_name_` and `_value_` of the member.
         if name in ("name", "value") and raw is vars(enum.Enum)[name]:
             name = f"_{name}_"
             raw = guarded_attribute(machine, type(self.value), name)

@@ -20,6 +20,7 @@ from .classes import HEAP_TYPE, ClassValue, bind, constructs
 __all__ = ["ExceptionValue", "TracebackValue"]
 
 _COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+# State that raising or handling an exception changes, which the model does not follow.
 _HIDDEN = ("__traceback__", "__context__", "with_traceback", "add_note", "__notes__")
 
 
@@ -116,6 +117,7 @@ class ExceptionValue(Value):
             return builder.call(builder(self.cls), *args)
         if _has_c_state(self.cls.live):
             raise Unrestorable(f"a {self.describe()}", self.born)
+        # The trace has inlined the Python `__init__`, so the exit must not call it again.
         return builder.invoke(BaseException.__new__, (builder(self.cls), *args))
 
     def fill(self, builder: Builder) -> Iterable[Effect]:

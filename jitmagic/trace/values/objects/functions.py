@@ -223,6 +223,7 @@ class FunctionValue(Value):
         return entries_of_live(machine, self.live.__dict__, InstanceDict(self.source), self)
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        # Without a source no exit can write to a live function.
         unreachable = self.live is not None and self.source is None
         if unreachable or hasattr(types.FunctionType, name):
             self.refuse(machine, f"setting attribute {name!r}")
@@ -323,6 +324,7 @@ class BoundMethodValue(Value):
 
     def hash_key(self, machine: Machine) -> object:
         owner = self.owner.realize(machine)
+        # method.__hash__ uses the identity of `__self__`, which an equal atom need not share.
         if isinstance(owner, ConstantValue):
             self.refuse(machine, "hash()")
         owner.guard_identity(machine)
@@ -414,6 +416,7 @@ class PartialValue(Value):
 
 @wraps(types.FunctionType)
 def _wrap_function(machine: Machine, obj: types.FunctionType, source: Source) -> Value:
+    # The wrapped function is read from the closure, so its replacement fails a guard.
     if (inner := unwrap_function(obj)) is not obj:
         machine.guard(TypeIs(source, types.FunctionType))
         machine.guard(IdentityIs(FunctionPart(source, "__code__"), obj.__code__))

@@ -43,6 +43,7 @@ _OF_NAMESPACES = vars(types.SimpleNamespace)["__dict__"]  # a member descriptor,
 _C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType)
 
 
+# `iter()` of an object that has `__getitem__` but no `__iter__` has a type of its own.
 class _Sequence:
     def __getitem__(self, index: int) -> None: ...
 
@@ -96,6 +97,7 @@ class InstanceValue(Value):
         if name == "__class__" and is_standard(machine, self.cls.live, name):
             return self.cls
         raw = self.cls.peek(machine, name)
+        # A slot's member descriptor is a data descriptor, but `own` reads the slot.
         if is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
             guard_precedence(machine, raw)
             return self._bound(machine, name)
@@ -216,6 +218,7 @@ class InstanceValue(Value):
 
     def attribute_effect(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
         kind = self.cls.live
+        # An attribute write would call the descriptor; only a dictionary write bypasses it.
         if is_data_descriptor(attribute_of_class(kind, name)):
             return None
         if value is not None:
@@ -300,6 +303,7 @@ class InstanceValue(Value):
 
     def length_value(self, machine: Machine) -> Value:
         found = self._required(machine, "__len__")
+        # CPython raises TypeError or ValueError for these; the program itself does.
         if not issubclass(found.python_type(machine), int):
             self.refuse(machine, "len()")
         if not compare(machine, ">=", found, machine.constant(0)).truth(machine):
@@ -459,6 +463,7 @@ def construct(
     if called is not type.__call__ and not isinstance(called, types.FunctionType):
         raise GraphBreak(UnknownObject.of(what="a call", type=f"metaclass of {cls.live.__name__}"))
     made = _new(machine, cls, args, kwargs, model)
+    # type.__call__ skips `__init__` if `__new__` returns an object of another class.
     if cls.live not in made.python_type(machine).__mro__:
         return made
     raw, value = cls.find(machine, "__init__")
@@ -479,6 +484,7 @@ def _new(
 ) -> Value:
     raw, value = cls.find(machine, "__new__")
     if raw in [vars(base)["__new__"] for base in (*PLAIN_BASES, dict)]:
+        # object.__new__ raises if ABCMeta has stored abstract methods.
         abstract = vars(cls.live).get("__abstractmethods__")
         if abstract is not None:
             guard_attribute(machine, cls.live, "__abstractmethods__", abstract)

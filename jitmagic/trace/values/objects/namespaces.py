@@ -64,6 +64,7 @@ class GlobalsValue(Value):
 
     def find(self, machine: Machine, name: str) -> Value | None:
         """Return the value of a global, or None if it is absent (guarded)."""
+        # The program may also hold the dictionary as an object, which has another model.
         machine.aliased_dicts.use(id(self.live), Access.NAMESPACE)
         if name in self.written:
             return self.written[name]
@@ -99,6 +100,7 @@ class GlobalsValue(Value):
 
     def builtin(self, machine: Machine, name: str) -> Value | None:
         """Return a builtin of code with these globals, or None if it is absent (guarded)."""
+        # CPython stores the builtins module in `__main__`, and its dictionary elsewhere.
         found = self.live.get("__builtins__", __builtins__)
         table = found.__dict__ if isinstance(found, types.ModuleType) else found
         if not isinstance(table, dict):

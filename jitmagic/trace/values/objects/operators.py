@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _SWAPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
-_SMALL_INTS = range(-5, 257)
+_SMALL_INTS = range(-5, 257)  # CPython caches these, so equal ones are identical
 _COMPARED = 16  # most keys that a symbolic number is compared with; each adds a guard
 _WHOLE: tuple[Any, ...] = (int,) if np is None else (int, np.integer)
 
@@ -84,7 +84,7 @@ def compare(machine: Machine, op: str, left: Value, right: Value) -> Value:
         result = right.compare(machine, _SWAPPED[op], left, reflected=True)
     if result is not None:
         return result
-    if op in ("==", "!="):
+    if op in ("==", "!="):  # CPython falls back to identity, for other operators to TypeError
         return machine.constant(is_same(machine, left, right) == (op == "=="))
     names = [f"'{value.python_type(machine).__name__}'" for value in (left, right)]
     message = f"'{op}' not supported between instances of {' and '.join(names)}"
