@@ -1,9 +1,8 @@
 """Defines the Value protocol, the abstract domain of the tracer, and how other modules extend it.
 
-A Value stands for one Python object of the traced program. It has a `source` if the object existed
-before the call, and None if the traced code created it. `Machine.wrap` keeps one Value per live
-object, by id, so all holders of a list see a mutation of its model. No Value method changes a live
-object.
+A Value stands for one Python object of the traced program. Its `source` is None if the traced code
+created the object. `Machine.wrap` keeps one Value per live object, by id, so all holders of a list
+see a mutation of its model. No Value method changes a live object.
 
 Conventions
   * The first parameter is the machine. It takes guards, effects and graph breaks, and it runs
@@ -25,10 +24,8 @@ Extension points (trace/inventory.py imports each module that uses them)
     before `wraps` for objects of exactly these types. It keeps torch functions that are written in
     Python from being inlined. None passes the object on.
   * `builtins.registry.handles(callable, ...)` decorates `(machine, args, kwargs) -> Value`, which
-    traces a call of exactly that callable. Calls of other C functions break with
-    `UnknownCFunction`.
-  * `machine.constant(obj)` returns the Value of a constant that the trace creates, such as an int,
-    a torch.Size, a dtype or a device.
+    traces a call of exactly that callable. Other C functions break with `UnknownCFunction`.
+  * `machine.constant(obj)` returns the Value of a new constant (int, torch.Size, dtype, device).
   * Context managers override `Value.enter`.
   * `machine.at_exit(hook)` runs `hook(builder)` once when an exit is described. It may call
     `builder.effect(...)`, e.g. to set the thread's grad mode at a graph break.
@@ -204,9 +201,7 @@ class Machine(Protocol):
 
     def error(self, kind: type[BaseException], *args: object, exact: bool = False) -> ObservedError:
         """Return the exception to raise when the traced program raises `kind(*args)`.
-
-        exact=False: the text may differ from CPython's, so code that reads it breaks the graph.
-        """
+        exact=False: the text may differ from CPython's, so code that reads it breaks the graph."""
 
     def inline(self, function: Value, args: Args, kwargs: Kwargs) -> Value:
         """Interpret a call of a Python function."""
@@ -286,11 +281,7 @@ class Value:
         raise GraphBreak(UnknownObject.of(what="the type", type=type(self).__name__))
 
     def is_constant(self, machine: Machine) -> bool:
-        """Return whether `as_constant` works; installs no value guard.
-
-        It does for an immutable constant (int, str, None, dtype) and for a tuple, list or slice of
-        constants.
-        """
+        """Return whether `as_constant` works: for atoms and for containers of them; no guard."""
         return False
 
     def as_constant(self, machine: Machine) -> Any:
@@ -400,10 +391,8 @@ class Value:
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        """Return `self op other` for == != < <= > >=; None for NotImplemented.
-
-        If `reflected`, the caller has swapped `op`.
-        """
+        """Return `self op other` for == != < <= > >= (swapped by the caller if reflected), or
+        None for NotImplemented."""
         return None
 
     def unary(self, machine: Machine, op: str) -> Value:
