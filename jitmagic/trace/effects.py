@@ -375,7 +375,7 @@ def _dictionaries(
     """The live dictionaries among them, by their stores."""
     found: dict[int, tuple[Source, TableStore]] = {}
     for value in values:
-        entries = value.held if isinstance(value, DictObjectValue) else value
+        entries = value.dictionary if isinstance(value, DictObjectValue) else value
         source = value.source
         if not isinstance(entries, DictValue) or source is None:
             continue

@@ -73,24 +73,24 @@ class _Entries(DictValue):
 
 
 class DictObjectValue(InstanceValue):
-    """An instance of a dict subclass; `held` models its entries once one is accessed."""
+    """An instance of a dict subclass; `dictionary` models its entries once one is accessed."""
 
-    __slots__ = ("held",)
+    __slots__ = ("dictionary",)
 
     def __init__(self, cls: ClassValue, live: Any = None, source: Source | None = None) -> None:
         super().__init__(cls, live, source)
         new = TableStore(kind=cls.live)
-        self.held = None if live is not None else _Entries(self, new)
+        self.dictionary = None if live is not None else _Entries(self, new)
 
     def contents(self, machine: Machine) -> DictValue:
         """Return the entries as a dictionary, whose keys are guarded for a live object."""
-        if self.held is None:
+        if self.dictionary is None:
             assert self.source is not None
             assert isinstance(self.live, dict)
             machine.aliased_dicts.use(id(self.live), Access.OBJECT)
             store = TableStore.of_live(machine, self.live, self.source, DictEntry)
-            self.held = _Entries(self, store)
-        return self.held
+            self.dictionary = _Entries(self, store)
+        return self.dictionary
 
     def as_dictionary(self, machine: Machine) -> DictValue:
         return self.contents(machine)
@@ -122,19 +122,19 @@ class DictObjectValue(InstanceValue):
 
     def fill(self, builder: Builder) -> Iterable[Effect]:
         """Yield the effects that add the entries and attributes of a new object."""
-        assert self.held is not None
-        if self.held.pairs:
-            arguments = builder(self), self.held.entries(builder)
+        assert self.dictionary is not None
+        if self.dictionary.pairs:
+            arguments = builder(self), self.dictionary.entries(builder)
             yield Perform(Constant(add_entries), arguments)
         yield from super().fill(builder)
 
     def replace(self, builder: Builder) -> tuple[Effect, ...]:
         """Return the effects that update the live object to these entries."""
-        assert self.held is not None
-        return self.held.store.effects(builder, self)
+        assert self.dictionary is not None
+        return self.dictionary.store.effects(builder, self)
 
     def parts(self) -> Iterable[Value]:
-        return (*(() if self.held is None else self.held.parts()), *super().parts())
+        return (*(() if self.dictionary is None else self.dictionary.parts()), *super().parts())
 
 
 def _base_of(kind: type) -> type[dict[Any, Any]]:

@@ -86,10 +86,10 @@ class SequenceIterator(IteratorValue):
         return max(len(self.container.items) - self.index, 0)
 
     def recipe(self, builder: Builder) -> Recipe:
-        made = builder.invoke(iter, (builder(self.container),))
+        iterator = builder.invoke(iter, (builder(self.container),))
         if self.index:
-            builder.set_state(made, self.index)
-        return made
+            builder.set_state(iterator, self.index)
+        return iterator
 
     def parts(self) -> Iterable[Value]:
         return (self.container,)
@@ -117,9 +117,9 @@ class ReversedIterator(IteratorValue):
         return self.index + 1
 
     def recipe(self, builder: Builder) -> Recipe:
-        made = builder.invoke(reversed, (builder(self.container),))
-        builder.set_state(made, self.index)
-        return made
+        iterator = builder.invoke(reversed, (builder(self.container),))
+        builder.set_state(iterator, self.index)
+        return iterator
 
     def parts(self) -> Iterable[Value]:
         return (self.container,)
@@ -223,7 +223,7 @@ class _Combined(IteratorValue):
         self.sources = tuple(sources)
 
     def items_left(self) -> int | None:
-        counts = [_items_left(one) for one in self.sources]
+        counts = [_items_left(source) for source in self.sources]
         known = [count for count in counts if count is not None]
         return min(known, default=None) if len(known) == len(counts) else None
 
@@ -251,8 +251,8 @@ class ZipIterator(_Combined):
                 self._end(machine, position)
                 return None
             items.append(item)
-        made: Value = self.make(items)
-        return made if items else None
+        result: Value = self.make(items)
+        return result if items else None
 
     def _end(self, machine: Machine, position: int) -> None:
         if not self.strict:
@@ -269,7 +269,7 @@ class ZipIterator(_Combined):
 
     def recipe(self, builder: Builder) -> Recipe:
         options = {"strict": builder.constant(True)} if self.strict else {}
-        return builder.invoke(zip, tuple(builder(one) for one in self.sources), **options)
+        return builder.invoke(zip, tuple(builder(source) for source in self.sources), **options)
 
 
 class EnumerateIterator(_Combined):
@@ -285,8 +285,8 @@ class EnumerateIterator(_Combined):
         if item is None:
             return None
         self.count += 1
-        made: Value = self.make([machine.constant(self.count - 1), item])
-        return made
+        result: Value = self.make([machine.constant(self.count - 1), item])
+        return result
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(enumerate, (builder(self.sources[0]), builder.constant(self.count)))
@@ -309,7 +309,9 @@ class MapIterator(_Combined):
         return self.function.call(machine, items, {})
 
     def recipe(self, builder: Builder) -> Recipe:
-        return builder.invoke(map, tuple(builder(one) for one in (self.function, *self.sources)))
+        return builder.invoke(
+            map, tuple(builder(source) for source in (self.function, *self.sources))
+        )
 
     def parts(self) -> Iterable[Value]:
         return (self.function, *self.sources)

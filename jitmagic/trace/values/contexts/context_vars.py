@@ -110,7 +110,7 @@ def _set(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
 def _reset(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     variable = _variable(owner)
     if not variable.active or args[0] is not variable.active[-1]:
-        owner.refuse(machine, "resetting it to what it was before this graph")
+        owner.refuse(machine, "a reset to a value set before this graph")
     variable.active.pop()
     return machine.constant(None)
 

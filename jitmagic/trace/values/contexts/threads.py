@@ -102,7 +102,7 @@ def _text_of(lock: LockValue, machine: Machine) -> str:
     text: str = lock.live.__repr__()
     own = getattr(lock.live, "_is_owned", bool)()  # a plain lock has no owner
     if not own and not text.startswith("<unlocked "):
-        lock.refuse(machine, "waiting until another has released it")
+        lock.refuse(machine, "waiting for another thread to release it")
     return text
 
 
@@ -124,7 +124,7 @@ def _cannot_hold(lock: LockValue) -> Reason:
 def _release(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     assert isinstance(owner, LockValue)
     if not owner.held:
-        owner.refuse(machine, "releasing what was acquired before this graph")
+        owner.refuse(machine, "releasing a lock acquired before this graph")
     owner.held -= 1
     if not owner.held and _done(machine) != owner.done:
         _acquire_for_frame(machine, owner)

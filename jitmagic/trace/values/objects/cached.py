@@ -155,9 +155,9 @@ class _InlinedCall:
             self.result = cached.wrapped(machine).call(machine, args, kwargs).realize(machine)
         except ObservedError:  # lru_cache stores no result then, but counts a miss
             cached.break_graph("it raises")
-        self.made = list(graph.graph.nodes)[nodes:]
+        self.new_nodes = list(graph.graph.nodes)[nodes:]
         self.at_entry_modes = (graph.grad_enabled, graph.autocast) == graph.entry_modes
-        computes = any(node.op != "placeholder" for node in self.made)
+        computes = any(node.op != "placeholder" for node in self.new_nodes)
         self.may_be_made_now = self.at_entry_modes and not computes
         if effects.drawn > drawn:
             cached.break_graph("it draws random numbers")
@@ -169,7 +169,7 @@ class _InlinedCall:
         """Return tensors that the cache supplies as graph inputs; None if it returns no tensors."""
         reason = self.cached.reason(f"it returns a {self.result.describe()}")
         return tensors_of_cache(
-            self.machine, self.cached, self.call, key, self.result, self.made, reason
+            self.machine, self.cached, self.call, key, self.result, self.new_nodes, reason
         )
 
     def check_exits(self) -> None:

@@ -140,8 +140,8 @@ def makes_builtins(maker: Maker) -> Maker:
 
 def builtin_value(obj: object) -> BuiltinValue:
     """Return a sourceless value of a C callable in an immutable class, which needs no guard."""
-    made = (maker(obj) for maker in _MAKERS)
-    return next((value for value in made if value is not None), None) or BuiltinValue(obj)
+    values = (maker(obj) for maker in _MAKERS)
+    return next((value for value in values if value is not None), None) or BuiltinValue(obj)
 
 
 class BuiltinMethodValue(Value):

@@ -45,10 +45,10 @@ class ClassStatementValue(Value):
         return True
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable(f"the class {self.name} made inside", self.born)
+        raise Unrestorable(f"the class {self.name}, defined in the traced code", self.born)
 
     def describe(self) -> str:
-        return f"class {self.name} made inside"
+        return f"class {self.name}, defined in the traced code"
 
 
 class ClassBodyNames(Value):

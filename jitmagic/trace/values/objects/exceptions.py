@@ -166,11 +166,11 @@ def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) ->
     special = cls.metaclass_attribute(machine, "__call__") is not type.__call__
     if special or not is_standard(machine, cls.live, "__new__"):
         raise GraphBreak(UnknownObject.of(what="construction", type=cls.live.__name__))
-    made = ExceptionValue(machine, cls, args)
+    exception = ExceptionValue(machine, cls, args)
     raw, value = cls.find(machine, "__init__")
     if isinstance(raw, types.FunctionType):
-        method = bind(machine, raw, value, made, cls, "__init__").realize(machine)
+        method = bind(machine, raw, value, exception, cls, "__init__").realize(machine)
         method.call(machine, args, kwargs)
     elif kwargs:
         raise GraphBreak(UnknownObject.of(what="keyword arguments", type=cls.live.__name__))
-    return made
+    return exception

@@ -60,9 +60,9 @@ def fresh_value(machine: Machine, obj: object) -> Value:
     if (maker := _MAKERS.get(kind)) is not None:
         return maker(machine, obj)
     if isinstance(obj, type):
-        made = machine.class_of(obj, None)
-        assert isinstance(made, Value)
-        return made
+        value = machine.class_of(obj, None)
+        assert isinstance(value, Value)
+        return value
     if isinstance(obj, enum.Enum):
         return EnumValue(obj)
     if isinstance(obj, types.BuiltinFunctionType | types.FunctionType):

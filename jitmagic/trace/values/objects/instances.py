@@ -462,17 +462,17 @@ def construct(
     called = cls.metaclass_attribute(machine, "__call__")
     if called is not type.__call__ and not isinstance(called, types.FunctionType):
         raise GraphBreak(UnknownObject.of(what="a call", type=f"metaclass of {cls.live.__name__}"))
-    made = _new(machine, cls, args, kwargs, model)
+    instance = _new(machine, cls, args, kwargs, model)
     # type.__call__ skips `__init__` if `__new__` returns an object of another class.
-    if cls.live not in made.python_type(machine).__mro__:
-        return made
+    if cls.live not in instance.python_type(machine).__mro__:
+        return instance
     raw, value = cls.find(machine, "__init__")
     if raw is not object.__init__:
-        method = bind(machine, raw, value, made, cls, "__init__").realize(machine)
+        method = bind(machine, raw, value, instance, cls, "__init__").realize(machine)
         method.call(machine, args, kwargs)
     elif (args or kwargs) and attribute_of_class(cls.live, "__new__") is object.__new__:
         raise machine.error(TypeError, f"{cls.live.__name__}() takes no arguments")
-    return made
+    return instance
 
 
 def _new(

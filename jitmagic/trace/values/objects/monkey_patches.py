@@ -76,7 +76,7 @@ def unwrap_function(function: Any) -> Any:
     if not is_repr and not is_disabled and not module.startswith(_DYNAMO_WRAPPERS):
         return function
     inside = [cell.cell_contents for cell in function.__closure__ or ()]
-    found = next((one for one in inside if isinstance(one, types.FunctionType)), function)
+    found = next((part for part in inside if isinstance(part, types.FunctionType)), function)
     if is_repr:
         return found
     return found if is_library_made(found) else function  # what a user disabled stays disabled

@@ -114,7 +114,7 @@ def _make_reference(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     if made_here and not (_is_in_library(machine) and (of_layer or of_scheduler)):
         raise GraphBreak(ReferredWeakly.of(what="weakref.ref()"))
     if len(args) != 1 or kwargs or of_layer:
-        what = "a call back, or a tensor made here, which may die"
+        what = "a callback, or a new tensor, which may die"
         raise GraphBreak(UnsupportedArguments.of(name="weakref.ref", what=what))
     return NewReference(args[0])
 
