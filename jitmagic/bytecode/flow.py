@@ -10,7 +10,7 @@ all.
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -24,8 +24,10 @@ __all__ = [
     "drop_unreachable",
     "live_locals",
     "liveness",
+    "loop_landings",
     "maximum_depth",
     "reachable",
+    "reached_from",
     "regions_by_instruction",
     "secure_loads",
     "stack_depths",
@@ -47,6 +49,8 @@ class Block:
 
 def regions_by_instruction(body: Body) -> dict[Instruction, ExceptionRegion]:
     """The innermost region around each instruction that has one."""
+    if not body.regions:
+        return {}
     index = {instruction: i for i, instruction in enumerate(body.instructions)}
     spans = []
     for region in body.regions:
@@ -85,9 +89,15 @@ def successors(body: Body) -> dict[Instruction, list[Instruction]]:
 
 def reachable(body: Body) -> set[Instruction]:
     """Instructions that control can reach from the start."""
-    ways = successors(body)
+    return reached_from(successors(body), body.instructions[:1])
+
+
+def reached_from(
+    ways: Mapping[Instruction, Sequence[Instruction]], starts: Iterable[Instruction]
+) -> set[Instruction]:
+    """Return the instructions that control can reach from these; `ways`: `successors`."""
     seen: set[Instruction] = set()
-    work = body.instructions[:1]
+    work = list(starts)
     while work:
         instruction = work.pop()
         if instruction not in seen:
@@ -99,24 +109,19 @@ def reachable(body: Body) -> set[Instruction]:
 def drop_unreachable(body: Body) -> None:
     """Edit: remove what control cannot reach, shrinking the regions around it."""
     keep = reachable(body)
-    keep |= _loop_landings(body, keep)
+    keep |= loop_landings(body, keep)
     if len(keep) == len(body.instructions):
         return
-    index = {instruction: i for i, instruction in enumerate(body.instructions)}
-    regions = []
-    for region in body.regions:
-        inside = body.instructions[index[region.start] : index[region.end_inclusive] + 1]
-        kept = [instruction for instruction in inside if instruction in keep]
-        if kept and region.target in keep:
-            region.start, region.end_inclusive = kept[0], kept[-1]
-            regions.append(region)
-    body.regions = regions
+    body.regions = body.regions_within(keep)
     body.instructions = [instruction for instruction in body.instructions if instruction in keep]
 
 
-def _loop_landings(body: Body, kept: set[Instruction]) -> set[Instruction]:
-    """What has to follow the target of each kept FOR_ITER for the interpreter to skip, reached or
-    not."""
+def loop_landings(body: Body, kept: set[Instruction]) -> set[Instruction]:
+    """Return what has to follow the target of each kept FOR_ITER for the interpreter to skip,
+    reached or not.
+    """
+    if not RUNNING.loop_landing:
+        return set()
     index = {instruction: i for i, instruction in enumerate(body.instructions)}
     length = len(RUNNING.loop_landing)
     landings: set[Instruction] = set()
@@ -152,24 +157,22 @@ def basic_blocks(body: Body) -> list[Block]:
 
 def stack_effect(instruction: Instruction, *, jump: bool) -> int:
     """How much an instruction changes the stack depth when it jumps, or does not."""
-    op = instruction.op
+    argument = int(instruction.flag)
+    if RUNNING.kind(instruction.op) is Kind.INT and instruction.op not in RUNNING.effects:
+        argument = _int_argument(instruction)
+    return _effect(instruction.op, argument, jump)
+
+
+@lru_cache(maxsize=4096)
+def _effect(op: str, argument: int, jump: bool) -> int:
     if op in RUNNING.effects:
         return RUNNING.effects[op]
     real = RUNNING.real_op(op) or RUNNING.real_op(op, backward=True)
     if real is None:
         raise BytecodeError(f"{op} does not exist on Python {'.'.join(map(str, RUNNING.version))}")
-    kind = RUNNING.kind(op)
-    argument = int(instruction.flag)
-    if kind is Kind.INT:
-        argument = _int_argument(instruction)
-    elif kind is not Kind.NAME:
+    if RUNNING.kind(op) not in (Kind.INT, Kind.NAME):
         argument = 0
-    return _effect(real, argument, jump)
-
-
-@lru_cache(maxsize=4096)
-def _effect(op: str, argument: int, jump: bool) -> int:
-    number = RUNNING.opcodes[op]
+    number = RUNNING.opcodes[real]
     return dis.stack_effect(number, argument if number >= dis.HAVE_ARGUMENT else None, jump=jump)
 
 
@@ -221,10 +224,11 @@ def maximum_depth(body: Body) -> int:
     """The stack size a code object of this body needs."""
     deepest = 1
     for instruction, depth in stack_depths(body).items():
-        effects = [stack_effect(instruction, jump=False)]
+        effect = stack_effect(instruction, jump=False)
         if instruction.target is not None:
-            effects.append(stack_effect(instruction, jump=True))
-        deepest = max(deepest, depth, *(depth + effect for effect in effects))
+            effect = max(effect, stack_effect(instruction, jump=True))
+        if depth + effect > deepest:
+            deepest = depth + effect
     return deepest
 
 

@@ -420,9 +420,7 @@ def _horizontal(fusion: Fusion) -> None:
 def _is_open(group: Group) -> bool:
     """Whether any other nest may join: it brings one buffer at least, which it writes."""
     names = {load.buffer for load in group.shape.loads}
-    return (
-        len(names) + len(group.stores) < MAX_BUFFERS and not group.adds and group.product is None
-    )
+    return len(names) + len(group.stores) < MAX_BUFFERS and not group.adds and group.product is None
 
 
 def _join_earlier(fusion: Fusion, key: int, nests: OpenNests) -> None:
