@@ -10,7 +10,7 @@ all.
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -227,8 +227,7 @@ def maximum_depth(body: Body) -> int:
         effect = stack_effect(instruction, jump=False)
         if instruction.target is not None:
             effect = max(effect, stack_effect(instruction, jump=True))
-        if depth + effect > deepest:
-            deepest = depth + effect
+        deepest = max(deepest, depth + effect)
     return deepest
 
 
@@ -245,7 +244,7 @@ def live_locals(body: Body, instruction: Instruction) -> frozenset[str]:
     return liveness(body)[instruction]
 
 
-def liveness(body: Body) -> dict[Instruction, frozenset[str]]:
+def liveness(body: Body) -> Mapping[Instruction, frozenset[str]]:
     """`live_locals` for every instruction, in one backward fixpoint."""
     names = body.slots()
     bit = {name: 1 << i for i, name in enumerate(names)}
@@ -264,11 +263,30 @@ def liveness(body: Body) -> dict[Instruction, frozenset[str]]:
         return reads | after & ~writes | unwound
 
     _until_stable(reversed(body.instructions), live, before)
-    sets: dict[int, frozenset[str]] = {}
-    for mask in live.values():
-        if mask not in sets:
-            sets[mask] = frozenset(name for name in names if mask & bit[name])
-    return {instruction: sets[mask] for instruction, mask in live.items()}
+    return _Live(names, live)
+
+
+class _Live(Mapping[Instruction, frozenset[str]]):
+    """Live variables by instruction, from masks. A set is made when it is asked for: of a body with
+    n variables there are n different ones of up to n names, and few are used.
+    """
+
+    def __init__(self, names: Sequence[str], masks: Mapping[Instruction, int]) -> None:
+        self._names, self._masks = names, masks
+        self._sets: dict[int, frozenset[str]] = {}
+
+    def __getitem__(self, instruction: Instruction) -> frozenset[str]:
+        mask = self._masks[instruction]
+        if mask not in self._sets:
+            live = (name for i, name in enumerate(self._names) if mask >> i & 1)
+            self._sets[mask] = frozenset(live)
+        return self._sets[mask]
+
+    def __iter__(self) -> Iterator[Instruction]:
+        return iter(self._masks)
+
+    def __len__(self) -> int:
+        return len(self._masks)
 
 
 def _until_stable(

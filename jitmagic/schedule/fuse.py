@@ -409,18 +409,13 @@ def _not_worth_rows(fusion: Fusion, consumer: Group, plan: Alignment) -> str | N
 
 def _horizontal(fusion: Fusion) -> None:
     """Join nests that read a common big buffer at the same points, neighbours in program order."""
-    groups, nests = fusion.groups, OpenNests()
+    groups, nests = fusion.groups, OpenNests(MAX_BUFFERS)
     for key in list(groups.alive):
-        if groups.alive[key].is_nest and _is_open(groups.alive[key]):
+        group = groups.alive[key]
+        if group.is_nest and not group.adds and group.product is None and nests.has_room(group):
             _join_earlier(fusion, key, nests)
-            if _is_open(groups.alive[key]):
+            if nests.has_room(groups.alive[key]):
                 nests.add(key, groups.alive[key])
-
-
-def _is_open(group: Group) -> bool:
-    """Whether any other nest may join: it brings one buffer at least, which it writes."""
-    names = {load.buffer for load in group.shape.loads}
-    return len(names) + len(group.stores) < MAX_BUFFERS and not group.adds and group.product is None
 
 
 def _join_earlier(fusion: Fusion, key: int, nests: OpenNests) -> None:

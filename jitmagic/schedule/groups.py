@@ -14,7 +14,7 @@ from ..loops.expr import Axis
 from ..loops.ir import Extern, Load, LoopProgram, Nest, Reduction, Step, Store, landmarks
 from .deps import Graph, store_values
 from .legality import Shape
-from .products import Product, product_of
+from .products import Product, products_of
 
 __all__ = ["Group", "Groups", "bits"]
 
@@ -31,7 +31,7 @@ class Group:
     stores: tuple[Store, ...] = ()
     origins: tuple[str, ...] = ()
     _shape: Shape | None = field(default=None)
-    _product: tuple[Product | None] | None = field(default=None)
+    _products: tuple[Product, ...] | None = field(default=None)
 
     @property
     def is_nest(self) -> bool:
@@ -51,14 +51,20 @@ class Group:
         return self._shape
 
     @property
+    def products(self) -> tuple[Product, ...]:
+        """The chain of matrix products that the group is made of; () if it is made of more."""
+        if self._products is None:
+            self._products = products_of(self.outer, store_values(self.stores))
+        return self._products
+
+    @property
     def product(self) -> Product | None:
         """The matrix product that the group is, or None."""
-        if self._product is None:
-            self._product = (product_of(self.outer, [store.value for store in self.stores]),)
-        return self._product[0]
+        return self.products[0] if len(self.products) == 1 else None
 
     def rewrite(self, outer: tuple[Axis, ...], stores: Sequence[Store]) -> None:
-        self.outer, self.stores, self._shape, self._product = outer, tuple(stores), None, None
+        self.outer, self.stores = outer, tuple(stores)
+        self._shape = self._products = None
 
     @property
     def adds(self) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import CodeType
@@ -69,7 +69,7 @@ class Root:
     """The body of a tagged function, the liveness of its variables, and the resumes cut so far."""
 
     body: Body
-    live: dict[Instruction, frozenset[str]]
+    live: Mapping[Instruction, frozenset[str]]
     handlers: frozenset[Instruction]  # instructions that run while an exception is being handled
     rolled: set[Instruction] = field(default_factory=set)  # heads of loops that Python runs
     unrolled: set[Instruction] = field(default_factory=set)  # and of those tried, that it cannot

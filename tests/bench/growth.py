@@ -33,6 +33,7 @@ from jitmagic.records import Recording, RunningStage, watchers
 __all__ = ["FAMILIES", "Family", "stage_seconds"]
 
 REST = "rest"
+OPTIONS: dict[str, Any] = {"compile_seconds": 3600, "on_error": "raise", "keep": "compiled"}
 NEGLIGIBLE = 0.05  # seconds: below this an exponent is noise
 _serial = 0
 
@@ -64,8 +65,7 @@ def _written(parameters: str, lines: Sequence[str], **names: Any) -> Callable[..
 
 
 def _jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    options = {"compile_seconds": 3600, "on_error": "raise", "keep": "compiled"}
-    return jitmagic.jit(function, options=options)
+    return jitmagic.jit(function, options=OPTIONS)
 
 
 def pointwise(n: int) -> Callable[[], object]:
@@ -188,11 +188,11 @@ FAMILIES = (
     Family("modules, with backward", 10, modules),
     Family("branches on numbers", 100, scalars),
     Family("entries of containers", 100, containers),
-    Family("views and writes", 20, views),
+    Family("views and writes", 40, views),
     Family("graph breaks", 5, breaks),
     Family("reductions side by side", 25, reductions),
     Family("rows of one buffer", 25, rows),
-    Family("attention layers, with backward", 1, attention),
+    Family("attention layers, with backward", 2, attention),
 )
 
 
