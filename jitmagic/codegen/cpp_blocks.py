@@ -23,9 +23,11 @@ __all__ = [
 # Eager's CPU sums cascade in steps of 16 to 32 additions. At 32 the rms error is theirs, and the
 # entry into the Total (6 operations) adds a fifth to the arithmetic of a sum that lies in L1.
 BLOCK = 32
-WIDE_BLOCK = (
-    8  # where blocks are added in float64: 100,000 floats take 4.5 us, not 4.1 (with 4: 4.7)
-)
+# Where blocks are added in float64, by the elements of the sum: shorter ones err less and take
+# longer, which shows where a sum lies in L2 (100,000 floats: eager 5.9 us, with blocks of 8 4.5, of
+# 4 5.2, of 2 7.6, of 1 12.5), not where the call (0.6 us) or memory takes most of the time.
+WIDE_BLOCKS = ((32768, 1), (262144, 4))
+LONG_WIDE_BLOCK = 2
 FEW = 4  # steps of a row that are written one by one
 MOST_TEXT = 14  # what is written in all of them, of those of a sum 4
 # Values of a step with room for all of a row that is written for a full one, too, without masks.
@@ -114,11 +116,11 @@ def steps_to_tell(axis: Axis, width: int, cost: int) -> int:
     return steps if 1 < steps <= FEW and steps * cost <= MOST_TEXT else 0
 
 
-def block_level(spans: Sequence[Span], of_rows: bool, wide: bool) -> BlockLevel | None:
+def block_level(spans: Sequence[Span], of_rows: bool, wide: int = 0) -> BlockLevel | None:
     """The innermost level at which at most BLOCK steps are a block; None for sums that short.
-    `of_rows`: it is one of many sums. `wide`: blocks are added in float64, and are WIDE_BLOCK.
+    `of_rows`: it is one of many sums. `wide`: the elements of a sum whose blocks are added in float64.
     """
-    longest = WIDE_BLOCK if wide else BLOCK
+    longest = _wide_block(wide) if wide else BLOCK
     inner, row = 1, None
     for depth in reversed(range(len(spans))):
         span = spans[depth]
@@ -135,6 +137,8 @@ def block_level(spans: Sequence[Span], of_rows: bool, wide: bool) -> BlockLevel 
             ):
                 row = span
                 continue
+            if wide and inner == 1:
+                return BlockLevel(depth, _points_of_a_wide_block(span), False)
             return BlockLevel(depth, most * span.width, False)  # blocks as long as they may be
         if span.is_one:
             continue
@@ -143,13 +147,26 @@ def block_level(spans: Sequence[Span], of_rows: bool, wide: bool) -> BlockLevel 
             inner *= span.steps
             continue
         most = max(longest // inner, 1)
-        if most == 1:
+        if most == 1 and depth + 1 < len(spans):
             return BlockLevel(depth + 1, 0, True)
         blocks = -(-span.steps // most)
         size = -(-span.steps // blocks) * span.width
         whole = span.start == "0" and span.extent % size == 0
         return BlockLevel(depth, size, whole)
     return None
+
+
+def _wide_block(elements: int) -> int:
+    """Return how many steps of a sum whose blocks are added in float64 are one block."""
+    return next((steps for most, steps in WIDE_BLOCKS if elements <= most), LONG_WIDE_BLOCK)
+
+
+def _points_of_a_wide_block(span: Span) -> str:
+    """Return the same as text, for a length that the call tells."""
+    steps = str(LONG_WIDE_BLOCK)
+    for most, fewer in reversed(WIDE_BLOCKS):
+        steps = f"{span.stop} <= {most} ? {fewer} : {steps}"
+    return f"({span.width} * ({steps}))"
 
 
 def _rows_of_a_block(row: Span, longest: int) -> str:
