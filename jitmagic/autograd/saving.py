@@ -16,10 +16,10 @@ import torch
 from torch.fx import Node
 
 from ..errors import CompileFailed
-from .functionalize import Functionalizer
 from .nodes import alias_root
+from .recording.functionalize import Functionalizer
+from .recording.traced import Traced
 from .result import Held
-from .traced import Traced
 
 __all__ = ["SavedTensors"]
 

@@ -21,9 +21,9 @@ from ..guards.words import one_value
 from ..records import Compiled, CompileRecord, Difference, Measured, Missed, Outcome
 from ..runtime.precompiled import refusals
 from ..trace.result import Trace
-from .html import STYLE, card_body, table_html
-from .symbols import changing
-from .verdict import Verdict, measured_of, payback, verdict_of
+from .explanation.html import STYLE, card_body, table_html
+from .explanation.symbols import changing
+from .explanation.verdict import Verdict, measured_of, payback, verdict_of
 from .words import count, duration, here
 
 __all__ = [
@@ -204,7 +204,9 @@ def _state(handle: Handle) -> str:
         return "plain Python, while its kernels are being built"
     if not handle.dispatcher.entries:
         # Compiled code that calls it has it inlined: such calls are the caller's.
-        whole = ", ".join("a cell" if name == RUN_NAME else name for name in handle.ledger.part_of)
+        whole = ", ".join(
+            "a cell" if name == RUN_NAME else name for name in handle.ledger.inlined_in
+        )
         return f"compiled as part of {whole}" if whole else "not called yet"
     if not handle.ledger.is_compiled:
         outcome = handle.dispatcher.entries[0].notes.outcome
