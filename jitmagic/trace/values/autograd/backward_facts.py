@@ -218,7 +218,7 @@ class BackwardFacts:
         sources = KINDS[type(guard)].sources(guard)
         roots = [_root(source) for source in sources]
         # A range is of the call's sizes and numbers, or of the length of an object that is held.
-        if isinstance(guard, _OF_CALL) and not any(isinstance(root, Held) for root in roots):
+        if isinstance(guard, _OF_CALL) and not any(isinstance(root, SavedRef) for root in roots):
             return self._frame.book
         for source, root in zip(sources, roots, strict=True):
             if not isinstance(root, _ROOTS):
