@@ -77,7 +77,7 @@ def _refusal(
     if len(links) > 1 or any(not group.members >> reader & 1 for reader in readers):
         return "its result has other readers"
     if any(graph.storage[node.buffer] in graph.mutated for node in before.shape.loads):
-        return "what it reads is overwritten later"
+        return "its operands are overwritten later"
     last = _products(group)[0]
     if load.index != (AxisVar(last.m), AxisVar(last.k)):
         return "its rows are not the next product's rows"

@@ -98,4 +98,4 @@ def test_memory_that_is_overwritten_later_is_not_read_late():
         y = torch.mm(h, w2)
         return aten.copy_(w1, w1 + 1.0), y
 
-    assert "what it reads is overwritten later" in refusals(step, sizes(20, 20, 20, 20))
+    assert "its operands are overwritten later" in refusals(step, sizes(20, 20, 20, 20))
