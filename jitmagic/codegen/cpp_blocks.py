@@ -44,7 +44,7 @@ MOST_TEXT = 14  # cost limit of all unrolled steps; a step of a plain sum costs 
 # takes 0.14 s for four cells, not 0.23.
 MOST_TWICE = 12
 POSITION_TEXT = 6  # cost of a step of an argmax, in values
-# Elements of a row that is one block at any width. A single limit gives one kernel variant more.
+# Elements of a row that is one block. One limit for all widths adds one kernel variant only.
 SHORT = 512
 
 

@@ -79,8 +79,8 @@ class PassWriter:
         """Open a trip-count test around rows of a short dynamic length; return the scopes
         opened.
         """
-        # Testing once around all rows saves the test in every row. With a single possible trip
-        # count each row contains both loops instead, unless the text is long.
+        # Testing once around all rows saves the test in every row, but compiles the rows twice: a
+        # long step is written once instead, with masks.
         cost = step_cost(self.kernel)
         for lane, width in lanes:
             if lane is not None and (steps := steps_to_test(lane, width, cost)):
