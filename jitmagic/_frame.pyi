@@ -35,8 +35,8 @@ class Entry:
     hook: the frame hook is active for the dynamic extent of `run`
     mutates: a graph that failed half way may have written to its inputs
     comparison: has begin(), which says what a call runs: an Entry, and the time of that call is
-    told to end(result, nanoseconds), or to drop() that it gave no result; or a Streak; None: this
-    entry, untimed
+    told to end(result, nanoseconds, nanoseconds in compiled graphs), or to drop() that it gave no
+    result; or a Streak; None: this entry, untimed
     """
 
     program: GuardProgram
@@ -60,10 +60,20 @@ class Entry:
 
 class Streak:
     """What `Entry.comparison` is while so many calls in a row run `entry`, timed natively; the last
-    of them calls done([nanoseconds, ...]). One that raises is not counted.
+    of them calls done([nanoseconds, ...], [those in compiled graphs, ...]). One that raises is not
+    counted.
     """
 
-    def __init__(self, entry: Entry, calls: int, done: Callable[[list[int]], None]) -> None: ...
+    def __init__(
+        self, entry: Entry, calls: int, done: Callable[[list[int], list[int]], None]
+    ) -> None: ...
+
+class TimedGraph:
+    """Calls a compiled graph for a residual; its time counts where the call around it is timed."""
+
+    run: Callable[..., tuple[Any, ...]]
+    def __init__(self, run: Callable[..., tuple[Any, ...]]) -> None: ...
+    def __call__(self, *args: Any) -> tuple[Any, ...]: ...
 
 class Dispatcher:
     """What a stub calls: tries entries most recently used first.

@@ -17,7 +17,14 @@ from .frame.eager import eager_entry
 from .frame.handle import Handle
 from .frame.ledger import Variant
 from .frame.locked import Again, while_held
-from .frame.native import Entry, GuardProgram, continue_with, let_go, lower_guards
+from .frame.native import (
+    Entry,
+    GuardProgram,
+    TimedGraph,
+    continue_with,
+    let_go,
+    lower_guards,
+)
 from .graph import regions
 from .graph.recomputed import regions_of
 from .graph.regions import calls_in
@@ -173,7 +180,8 @@ def make_entry(
         again := Again(handle, is_locked=traced.lock is not None),
     )
     try:
-        residual: Callable[..., Any] = emit(traced, handle.flat, run, scope)
+        graph = None if run is None else TimedGraph(run)
+        residual: Callable[..., Any] = emit(traced, handle.flat, graph, scope)
     except CannotRestore as error:
         return Eager(str(error))
     program = GuardProgram(steps)

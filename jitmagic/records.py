@@ -52,11 +52,15 @@ T = TypeVar("T")
 class Measured:
     """Medians of a variant's calls and of eager's, made in turns: seconds, backward included, of so
     many calls each. Every speed that a person reads comes from here.
+
+    outside: seconds of a compiled call in which no compiled graph runs, the median: Python at graph
+        breaks, guards, and the way into compiled code; None where they are not known, as on a GPU
     """
 
     compiled: float
     eager: float
     calls: int
+    outside: float | None = None
 
     @property
     def speed(self) -> str:

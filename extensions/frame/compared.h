@@ -19,7 +19,7 @@ class ComparedCall {
 
   Entry* chosen() const { return chosen_; }  // NULL: an exception is set
   void start();  // once the guards have passed again
-  // comparison.end(result, nanoseconds); the result, or NULL with an exception set.
+  // comparison.end(result, nanoseconds, nanoseconds in graphs); the result, or NULL with an exception set.
   PyObject* stop(PyObject* result);
 
  private:
@@ -32,13 +32,14 @@ class ComparedCall {
 
 // The `comparison` of an entry while calls in a row run the same entry: each is timed with no Python of ours
 // between them, which would leave the caches to the call as no loop of the user's does. The last of them calls
-// done([nanoseconds, ...]); one that raised is not counted.
+// done([nanoseconds, ...], [nanoseconds in graphs, ...]); one that raised is not counted.
 struct Streak {
   PyObject_HEAD
   Entry* chosen;
   PyObject* done;
   Py_ssize_t left;
   std::vector<long long>* taken;
+  std::vector<long long>* in_graphs;
 };
 
 extern PyTypeObject StreakType;

@@ -15,6 +15,7 @@
 //   profiled_tensor.cpp  calls that a profiler is told of
 //   template.cpp       result templates            entry.cpp          guards, run and template
 //   compared.cpp       calls that are timed, compiled code beside eager
+//   timed_graph.cpp    the time that a timed call spends in compiled graphs
 //   spread.cpp         plain Python, called with a dispatcher's values
 //   dispatch.cpp       dispatchers                 module_call.cpp    tagged nn.Module instances
 #pragma once
@@ -71,6 +72,8 @@ typedef struct {
   PyObject* exempt; // code whose next frame runs as it is (borrowed; the caller keeps it alive)
   PyObject* family; // whose callees are hooked (borrowed likewise)
   int timed;        // > 0: inside a call that is timed; those within are a part of it
+  int in_graph;     // > 0: inside a compiled graph
+  long long graphs; // nanoseconds in compiled graphs since the call that is timed began
   int nested;       // dispatchers on this thread's C stack that run Python
   int room;         // frames that may follow a miss before Python's recursion limit; 0: not in a miss
   PyObject* handed; // the values that a resume function was handed, until that owns them (borrowed); or NULL
@@ -84,6 +87,7 @@ jm_thread* jm_this_thread(void);
 
 extern int jm_installs;       // extents of all threads: the hook is in place while > 0
 extern int jm_any_disabled;   // threads with disabled > 0, so that the hot path reads one global
+extern int jm_any_timed;      // calls that are timed now, likewise
 
 // An extent: the hook acts on this thread between enter and leave. `exempt` is the code of the first
 // frame, which runs as it is (the residual, or the original run plainly).

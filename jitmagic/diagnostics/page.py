@@ -20,7 +20,7 @@ from .gutter import Listing, listings
 from .highlight import Piece, highlighted
 from .kernels import KernelReport
 from .module_tree import Branch, module_tree
-from .verdict import Verdict, compiled_in, shown_name
+from .verdict import BREAKS_COST, Verdict, compiled_in, shown_name
 from .words import line_numbers
 
 __all__ = [
@@ -301,6 +301,8 @@ def _small_print(found: Findings) -> Iterator[str]:
     measured = found.measured
     if measured is not None:
         yield f"Speed: medians of your own calls, compiled and eager in turns ({measured.times})."
+        if found.verdict.breaks:
+            yield BREAKS_COST
     costs = found.costs
     if costs:
         yield (

@@ -105,11 +105,11 @@ class Comparison:
         self._span = Span(device) if device is not None else None
         return self._eager if sample.is_eager else self._compiled
 
-    def end(self, result: Any, nanoseconds: int) -> None:
-        """The call that begin() answered has returned."""
+    def end(self, result: Any, nanoseconds: int, in_graphs: int) -> None:
+        """The call that begin() answered has returned; it was so long in compiled graphs."""
         sample, self._ongoing = self._ongoing, None
         if sample is not None and not self._is_repeated(sample):
-            sample.forward = nanoseconds
+            sample.forward, sample.in_graphs = nanoseconds, in_graphs
             if self._span is not None:
                 self._span.end(nanoseconds)
                 sample.spans.append(self._span)
@@ -146,7 +146,7 @@ class Comparison:
         measured = None
         if compiled and eager:
             calls = min(len(compiled), len(eager))
-            measured = Measured(median(compiled), median(eager), calls)
+            measured = Measured(median(compiled), median(eager), calls, self._outside())
         if keep is False:
             self._hand_back(measured)
             return False
@@ -180,13 +180,21 @@ class Comparison:
             self._lost(outcome)
 
     def _times(self, is_eager: bool) -> list[float]:
-        """Seconds of the calls of one side that tell something: where backwards run, those whose
-        backward is known.
-        """
+        """Return the seconds of the calls of one side that count."""
+        return [sample.seconds for sample in self._counted() if sample.is_eager == is_eager]
+
+    def _counted(self) -> list[Sample]:
+        """Return the calls whose time is known, that of their backward too where backwards run."""
         counted = [s for s in self._samples if s.counts and s.tells]
         if any(sample.backwards for sample in counted):
             counted = [sample for sample in counted if sample.backwards]
-        return [sample.seconds for sample in counted if sample.is_eager == is_eager]
+        return counted
+
+    def _outside(self) -> float | None:
+        """Return the median of the seconds that compiled calls spend outside of compiled graphs."""
+        if not self._is_on_cpu:
+            return None  # the host is through with a graph before the GPU is
+        return median(s.outside for s in self._counted() if not s.is_eager)
 
 
 @contextmanager

@@ -38,20 +38,25 @@ class Streaks:
     def __init__(self, compiled: Entry, eager: Entry, told: Callable[[Measured], None]) -> None:
         self._compiled, self._eager, self._told = compiled, eager, told
         self._taken: list[list[int]] = []
+        self._outside: list[float] = []  # seconds outside of compiled graphs, of compiled calls
 
     def start(self) -> None:
         """From the next call on."""
         entry = self._compiled if len(self._taken) % 2 else self._eager
         self._compiled.comparison = Streak(entry, CALLS, self._end)
 
-    def _end(self, taken: list[int]) -> None:
+    def _end(self, taken: list[int], in_graphs: list[int]) -> None:
+        if len(self._taken) % 2:
+            pairs = zip(taken, in_graphs, strict=True)
+            self._outside += [(whole - within) * 1e-9 for whole, within in pairs]
         self._taken.append(taken)
         if len(self._taken) < 2 * TURNS:
             self.start()
             return
         self._compiled.comparison = None
         eager, compiled = _seconds(self._taken[0::2]), _seconds(self._taken[1::2])
-        self._told(Measured(compiled + entry_cost(), eager, CALLS * TURNS))
+        outside = median(self._outside)
+        self._told(Measured(compiled + entry_cost(), eager, CALLS * TURNS, outside))
 
 
 def _seconds(streaks: list[list[int]]) -> float:

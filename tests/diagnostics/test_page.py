@@ -51,12 +51,13 @@ def both(x: Tensor) -> Tensor:
     return sign + 1
 
 
-def measured(compiled: float, eager: float, fn: Any = step) -> Any:
-    """A tagged function whose calls took these times."""
+def measured(compiled: float, eager: float, fn: Any = step, outside: float | None = None) -> Any:
+    """Return a tagged function whose calls took these times."""
     tagged = jitmagic.jit(fn)
     tagged(torch.ones(4, 4))
     journal = handle_of(tagged).journal
-    journal.amend(journal.records[0], Measured(compiled, eager, 20), journal.records[0].outcome)
+    took = Measured(compiled, eager, 20, outside)
+    journal.amend(journal.records[0], took, journal.records[0].outcome)
     return tagged
 
 
@@ -102,6 +103,38 @@ def test_the_first_line_is_the_verdict_with_its_times() -> None:
     first = str(jitmagic.explain(measured(0.41e-3, 1.27e-3)).now).splitlines()[0]
     times = "410 µs instead of 1.27 ms, median of 40 interleaved calls"
     assert first == f"step is 3.1x faster than eager ({times})"
+
+
+AS_LONG = "torch's own kernels take as long"
+BREAK = "1 graph break takes {} of each call"
+
+
+@pytest.mark.parametrize(
+    ("eager", "outside", "share", "told"),
+    [
+        (3.1e-3, 0.4e-3, "40 %", "3.1x faster than eager ({times}); {cost}"),
+        (3.1e-3, 1e-6, "less than 1 %", "3.1x faster than eager ({times}); {cost}"),
+        (3.1e-3, None, "", "3.1x faster than eager ({times})"),
+        (0.9e-3, 0.4e-3, "40 %", "slower: {times}, because {cost}"),
+        (0.9e-3, 0.1e-3, "10 %", f"slower: {{times}}, because {AS_LONG}; {{cost}}"),
+    ],
+)
+def test_the_verdict_says_what_part_of_a_call_graph_breaks_take(
+    eager: float, outside: float | None, share: str, told: str
+) -> None:
+    tagged = measured(1e-3, eager, chooses, outside)
+    found, card = jitmagic.explain(tagged).now, card_of(handle_of(tagged))
+    assert found is not None
+    cost = BREAK.format(share) if share else ""
+    first = str(found).splitlines()[0]
+    times = handle_of(tagged).journal.records[0].measured.times
+    assert first == f"chooses is {told.format(times=times, cost=cost)}"
+    views = [text_of(found._repr_html_()), in_rich(found), str(card), str(jitmagic.status(tagged))]
+    assert all(cost in view if cost else "of each call" not in view for view in views)
+
+
+def test_a_function_without_breaks_has_no_cost_of_them() -> None:
+    assert "each call" not in str(jitmagic.explain(measured(1e-3, 3e-3, step, 0.4e-3)).now.full())
 
 
 def test_a_slow_function_says_why() -> None:
