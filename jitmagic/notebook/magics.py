@@ -11,6 +11,7 @@ import __future__
 
 import ast
 import difflib
+import itertools
 import linecache
 import sys
 import time
@@ -48,7 +49,7 @@ from .display import (
 from .inspection import install_inspection, remove_inspection
 from .tagging import Mark, Tagged, Tagger, tag_methods
 from .timeit import BadLine, split_expression, time_expression
-from .tracebacks import show_as_ever, show_from_users_line
+from .tracebacks import read_below_magic, show_as_ever, show_from_users_line
 
 if TYPE_CHECKING:
     from ..diagnostics.explain import Explanation
@@ -92,9 +93,10 @@ class CompileMagics(Magics):
         if make_options().compile_seconds is None:
             further["compile_seconds"] = CELL_SECONDS
         options["options"] = further
-        source = self.shell.transform_cell(cell)
+        source = _transformed(self.shell, cell)
         caller = sys._getframe(2).f_code  # the cell, which called run_cell_magic
         filename = self._cache(_file_text(line, source), caller.co_filename)
+        read_below_magic(filename)
         parts = _split(self.shell, source, filename)
         self.shell.compile.flags |= future_flags(source)  # later cells have them too
         running = self._run(
@@ -311,13 +313,21 @@ def _compile_seconds(explanation: Explanation) -> float:
     return sum(seconds for _, seconds in explanation.compile_times)
 
 
-_HEAD = "'%%compile"
+_HEAD = "%%compile"
 _FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 
 
 def _file_text(line: str, source: str) -> str:
-    """The cell as tracebacks show it: the magic's line, as a string, is a line that parses."""
-    return f"{f'%%compile {line}'.strip()!r}\n{source}"
+    """Return the cell as tracebacks show it, the magic's line as it was typed."""
+    return f"{f'%%compile {line}'.strip()}\n{source}"
+
+
+def _transformed(shell: InteractiveShell, cell: str) -> str:
+    """Return the cell as Python, on the lines where it was typed: IPython drops blank ones that
+    come first.
+    """
+    blank = itertools.takewhile(str.isspace, cell.splitlines(keepends=True))
+    return "\n" * sum(1 for _ in blank) + shell.transform_cell(cell)
 
 
 def _split(shell: InteractiveShell, source: str, filename: str) -> list[Part]:
@@ -354,7 +364,7 @@ class _Reader:
         call = ast.parse(lines[0].strip(), mode="eval").body
         assert isinstance(call, ast.Call)
         line, body = (ast.literal_eval(argument) for argument in call.args[1:])
-        source = shell.transform_cell(body)
+        source = _transformed(shell, body)
         try:
             parts = _split(shell, source, _UNNAMED)
         except SyntaxError as error:
