@@ -37,7 +37,7 @@ from .frame.tag import (
     untag,
     without_tag,
 )
-from .late import load
+from .late import is_loaded, load
 from .options import Options, disabled_by_environment, make_options
 from .records import Begun, Eager, Failed, Recording
 
@@ -67,7 +67,6 @@ __all__ = [
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
-_PIPELINE = f"{__package__}.pipeline"
 
 
 def load_pipeline() -> ModuleType:
@@ -83,7 +82,7 @@ def prepare() -> None:
 def _compile_frame(
     handle: Handle, snapshot: FrameSnapshot, record: Recording
 ) -> Entry | Eager | Failed | Begun:
-    if _PIPELINE not in sys.modules:  # the progress line and the times account for it
+    if not is_loaded("pipeline"):  # the progress line and the times account for it
         with record.stage("import"):
             load_pipeline()
     made: Entry | Eager | Failed | Begun = load_pipeline().compile_frame(handle, snapshot, record)

@@ -49,7 +49,7 @@ from .display import (
 from .inspection import install_inspection, remove_inspection
 from .tagging import Mark, Tagged, Tagger, tag_methods
 from .timeit import BadLine, split_expression, time_expression
-from .tracebacks import read_below_magic, show_as_ever, show_from_users_line
+from .tracebacks import show_as_ever, show_from_users_line
 
 if TYPE_CHECKING:
     from ..diagnostics.explain import Explanation
@@ -96,7 +96,7 @@ class CompileMagics(Magics):
         source = _transformed(self.shell, cell)
         caller = sys._getframe(2).f_code  # the cell, which called run_cell_magic
         filename = self._cache(_file_text(line, source), caller.co_filename)
-        read_below_magic(filename)
+        load_module("notebook.cell_sources").read_below_magic(filename)
         parts = _split(self.shell, source, filename)
         self.shell.compile.flags |= future_flags(source)  # later cells have them too
         running = self._run(

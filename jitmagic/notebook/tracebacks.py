@@ -4,47 +4,18 @@ Comes in: a traceback that begins with IPython's frame, the call of the magic an
 Goes out: IPython's frame, which IPython leaves out by itself, then the user's. Only IPython sees
 the whole traceback, when the cell has ended, so it is asked to hand over the next error. A handler
 of the user's own (`set_custom_exc`) has its place and is left alone.
-
-The file of such a cell is what the user typed. Its first line is no Python, so IPython, which shows
-the statements around a line, has to be given those of the lines after it.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from types import CodeType, TracebackType
 from typing import Any
 
 from ..errors import is_ours
 
-try:
-    from stack_data import Source
-except ImportError:  # an IPython without it shows lines
-    Source = None
+__all__ = ["show_as_ever", "show_from_users_line"]
 
-__all__ = ["read_below_magic", "show_as_ever", "show_from_users_line"]
-
-_MOST_READ = 32  # files; a tree of a long cell takes 0.3 MB, and IPython keeps it for ever
-_READ: deque[Any] = deque()
 _ANY = (BaseException,)
-
-
-def read_below_magic(filename: str) -> None:
-    """Have IPython know the statements of a cell's file from its second line on."""
-    if Source is None:
-        return
-    while len(_READ) >= _MOST_READ:
-        _read_again(_READ.popleft(), [])
-    source = Source.for_filename(filename)
-    _read_again(source, ["\n", *(f"{line}\n" for line in source.lines[1:])])
-    _READ.append(source)
-
-
-def _read_again(source: Any, lines: list[str]) -> None:
-    """Have it with the tree of these lines, and the text that it has."""
-    shown = source.text, source.lines
-    source.__init__(source.filename, lines)
-    source.text, source.lines = shown
 
 
 def show_from_users_line(shell: Any, runner: CodeType) -> None:

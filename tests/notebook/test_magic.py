@@ -270,7 +270,7 @@ def test_what_takes_longer_than_a_second_runs_as_eager_meanwhile(loaded, capsys,
     number = random.Random(os.urandom(8)).randrange(2, 2**24)  # nobody has built its kernels
     cell = f"def f(x):\n    return x * {number}\nf(x).sum().item()"
     assert loaded.run_cell_magic("compile", "", cell) == 2.0 * number
-    assert "run as eager while their kernels are built" in capsys.readouterr().out
+    assert "runs as plain Python until its kernels are built" in capsys.readouterr().out
     assert jitmagic.wait(300)
     loaded.run_cell("f(torch.ones(2))")
     assert handle_of(loaded.user_ns["f"]).ledger.is_compiled

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from jitmagic.notebook import cell_sources
+
 from .test_same_as_plain import SETUP, run_cells
 
 HEAD = "%%compile --dynamic"
@@ -58,11 +60,10 @@ def test_a_warning_quotes_its_line() -> None:
 
 
 def test_many_cells_keep_few_trees(loaded: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    tracebacks = pytest.importorskip("jitmagic.notebook.tracebacks")
     loaded.run_line_magic("colors", "nocolor")
     for number in range(40):
         loaded.run_cell(f"%%compile --quiet\ndef f{number}():\n    raise ValueError\n\nlast = 1")
-    assert len(tracebacks._READ) <= tracebacks._MOST_READ
+    assert len(cell_sources._READ) <= cell_sources._MOST_READ
     capsys.readouterr()
     for name in ("f0", "f39"):
         loaded.run_cell(f"{name}()")
