@@ -67,11 +67,12 @@ __all__ = [
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
+_PIPELINE = "compile.pipeline"
 
 
 def load_pipeline() -> ModuleType:
     """The stages, imported at the first call."""
-    return load("pipeline")
+    return load(_PIPELINE)
 
 
 def prepare() -> None:
@@ -82,7 +83,7 @@ def prepare() -> None:
 def _compile_frame(
     handle: Handle, snapshot: FrameSnapshot, record: Recording
 ) -> Entry | Eager | Failed | Begun:
-    if not is_loaded("pipeline"):  # the progress line and the times account for it
+    if not is_loaded(_PIPELINE):  # the progress line and the times account for it
         with record.stage("import"):
             load_pipeline()
     made: Entry | Eager | Failed | Begun = load_pipeline().compile_frame(handle, snapshot, record)
