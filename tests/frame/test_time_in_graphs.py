@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import jitmagic
-from jitmagic.frame import comparison
+from jitmagic.frame.timing import comparison
 from jitmagic.frame.native import TimedGraph
 from jitmagic.records import Measured
 
