@@ -29,7 +29,7 @@ from .library import LibraryFunction, library_function
 from .native import Dispatcher, Entry, continue_with
 from .original import Original
 from .retries import FOREVER, Retries
-from .skip import is_library_file, is_of_library, users_line
+from .skip import in_library, is_of_library, users_line
 from .stance import OnMiss, on_miss
 from .timing.comparison import Comparison
 from .warned import growth_warning, limit_warning
@@ -347,10 +347,9 @@ class Handle:
             code = self.original.code
             first_line = UserLine(code.co_filename, code.co_firstlineno, self.label)
             where = plain.where or first_line
-            if is_library_file(where.filename):  # the inside of a library says nothing to its user
-                where = users_line() or where
+            why, where = in_library(plain.why, where, users_line())
             if not self._leaves_to_callee(where):
-                tell(self.label, plain.why, where, partly, self.options.notices)
+                tell(self.label, why, where, partly, self.options.notices)
 
     def _leaves_to_callee(self, where: UserLine) -> bool:
         """Whether this is a cell's top level, and the line a tagged function's, which tells too."""

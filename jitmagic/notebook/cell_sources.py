@@ -11,10 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-try:
-    from stack_data import Source
-except ImportError:  # an IPython without it shows lines
-    Source = None
+from stack_data.core import Source
 
 __all__ = ["read_below_magic"]
 
@@ -24,8 +21,6 @@ _READ: deque[Any] = deque()
 
 def read_below_magic(filename: str) -> None:
     """Have IPython know the statements of a cell's file from its second line on."""
-    if Source is None:
-        return
     while len(_READ) >= _MOST_READ:
         _read_again(_READ.popleft(), [])
     source = Source.for_filename(filename)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import __future__
 
 import ast
+import contextlib
 import difflib
 import itertools
 import linecache
@@ -96,7 +97,8 @@ class CompileMagics(Magics):
         source = _transformed(self.shell, cell)
         caller = sys._getframe(2).f_code  # the cell, which called run_cell_magic
         filename = self._cache(_file_text(line, source), caller.co_filename)
-        load_module("notebook.cell_sources").read_below_magic(filename)
+        with contextlib.suppress(ImportError):  # an IPython without stack_data shows lines
+            load_module("notebook.cell_sources").read_below_magic(filename)
         parts = _split(self.shell, source, filename)
         self.shell.compile.flags |= future_flags(source)  # later cells have them too
         running = self._run(
@@ -327,7 +329,8 @@ def _transformed(shell: InteractiveShell, cell: str) -> str:
     come first.
     """
     blank = itertools.takewhile(str.isspace, cell.splitlines(keepends=True))
-    return "\n" * sum(1 for _ in blank) + shell.transform_cell(cell)
+    source: str = shell.transform_cell(cell)
+    return "\n" * sum(1 for _ in blank) + source
 
 
 def _split(shell: InteractiveShell, source: str, filename: str) -> list[Part]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import sysconfig
 from collections.abc import Callable
 from html import unescape
 from typing import Any
@@ -173,6 +174,48 @@ def test_the_speed_is_that_of_the_variant_most_calls_run() -> None:
     for number, record in enumerate(list(journal.records), 2):
         journal.amend(record, Measured(1.0, float(number), 4), record.outcome)
     assert explanation_of(tagged).verdict.speed == "3.0x faster than eager"
+
+
+# -- breaks inside of a library --------------------------------------------------------------------
+
+LIBRARY: dict[str, Any] = {}
+LIBRARY_TEXT = """def inner(x):
+    print("inner")
+    return x + 1
+
+def outer(x):
+    print("outer")
+    return x * 3
+"""
+exec(compile(LIBRARY_TEXT, f"{sysconfig.get_paths()['purelib']}/somelib/parts.py", "exec"), LIBRARY)
+inner, outer = LIBRARY["inner"], LIBRARY["outer"]
+
+
+def calls_library(x: Tensor) -> Tensor:
+    y = x * 2
+    y = outer(inner(y))
+    return y.sin()
+
+
+def test_breaks_in_a_library_are_on_the_users_line(capsys: pytest.CaptureFixture[str]) -> None:
+    jitmagic.jit(calls_library, options={"notices": "always"})(torch.ones(3))
+    line = calls_library.__code__.co_firstlineno + 2
+    told = capsys.readouterr().err
+    assert f"line {line}, in calls_library: `y = outer(inner(y))` in somelib, print() wri" in told
+    found = jitmagic.explain(calls_library)(torch.ones(3))
+    capsys.readouterr()
+    assert {(b.where.lineno, b.library, b.edit) for b in found.break_reasons} == {
+        (line, "somelib", ())
+    }
+    assert len(found.break_reasons) == found.graph_break_count == 2
+    page = page_of(found)
+    assert page.chips[0].text.endswith("1 break")
+    (broken,) = (row for row in page.codes[0].rows if row.breaks)
+    (told_once,) = broken.breaks
+    told = "in somelib (parts.py, line 2): print() writes to the outside; and 1 more place there"
+    assert (broken.number, told_once.reason) == (line, told)
+    assert told in str(found)
+    assert told in text_of(found._repr_html_())
 
 
 # -- chips, text, kernels --------------------------------------------------------------------------

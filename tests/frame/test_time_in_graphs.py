@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import jitmagic
-from jitmagic.frame.timing import comparison
 from jitmagic.frame.native import TimedGraph
+from jitmagic.frame.timing import comparison
 from jitmagic.records import Measured
 
 from .which_ran import X, handle

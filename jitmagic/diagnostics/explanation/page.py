@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ...figures import count, duration, size
 from ...records import CompileRecord
 from ..words import line_numbers
+from .breaks import distinct
 from .cost import KernelCost
 from .findings import BreakReport, Findings
 from .footprint import Footprint
@@ -232,7 +233,7 @@ def page_of(found: Findings) -> Page:
         warnings=tuple(_warnings(found)),
         codes=codes,
         is_measured=bool(found.costs),
-        elsewhere=tuple(b for b in dict.fromkeys(found.break_reasons) if b not in seen),
+        elsewhere=tuple(b for b in distinct(found.break_reasons) if b not in seen),
         modules=modules,
         kernels=kernels,
         refused=tuple(_refused(found)),
@@ -257,7 +258,7 @@ def badge(number: int) -> str:
 
 
 def _chips(found: Findings) -> Iterator[Chip]:
-    breaks = len(dict.fromkeys(found.break_reasons))
+    breaks = len(distinct(found.break_reasons))
     broken = count(breaks, "break") if breaks else "no breaks"
     variants = f"{count(found.variants, 'variant')}, " if found.variants > 1 else ""
     yield Chip(

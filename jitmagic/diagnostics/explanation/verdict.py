@@ -18,7 +18,7 @@ from ...errors import RUN_NAME
 from ...figures import count, duration
 from ...frame.handle import Handle
 from ...records import Compiled, CompileRecord, Measured
-from ...trace.result import Break, Trace
+from .breaks import break_reports, distinct
 
 __all__ = [
     "BREAKS_COST",
@@ -98,8 +98,7 @@ def measured_of(handle: Handle) -> Measured | None:
 
 def breaks_of(handle: Handle) -> int:
     """Graph breaks of the function's variants, each line once."""
-    exits = [t.exit for r in handle.journal if isinstance(t := r.result("trace"), Trace)]
-    return len({(e.where, e.reason.message) for e in exits if isinstance(e, Break)})
+    return len(distinct(break_reports(handle.journal)))
 
 
 def verdict_of(handle: Handle) -> Verdict:
