@@ -19,6 +19,8 @@ from jitmagic.api import handle_of
 from jitmagic.diagnostics.explanation.explain import Explanation, explanation_of
 from jitmagic.diagnostics.explanation.page import badge, page_of
 from jitmagic.diagnostics.status import card_of, made_of
+from jitmagic.diagnostics.words import line_numbers
+from jitmagic.errors import UserLine
 from jitmagic.figures import speed
 from jitmagic.notebook.display import CellPart
 from jitmagic.records import Measured
@@ -452,3 +454,23 @@ def test_library_code_is_folded_and_the_users_is_open() -> None:
     assert [code.name for code in codes if code.is_open] == ["chooses"]
     page = found._repr_html_()
     assert page.index('<pre class="source"') < page.index('<details class="fold">')
+
+
+def test_plain_python_is_said_once_without_figures_of_a_compile() -> None:
+    def looks(x: Tensor) -> Tensor:
+        if x.sum() < 0:
+            breakpoint()
+        return x * 2
+
+    tagged = jitmagic.jit(looks)
+    tagged(torch.ones(3))
+    found = jitmagic.explain(tagged).now
+    assert found is not None
+    assert str(found).count("it looks at its own frame") == 1
+    assert [chip.text for chip in page_of(found).chips] == ["0 graphs, no breaks"]
+
+
+def test_lines_of_other_files_name_the_file_once() -> None:
+    places = [("a.py", 3), ("b.py", 9), ("b.py", 12), ("c.py", 1), ("a.py", 4)]
+    told = line_numbers([UserLine(file, number) for file, number in places], "a.py")
+    assert told == "3, 4, b.py:9, 12, c.py:1"

@@ -22,7 +22,7 @@ from .gutter import Listing, listings
 from .highlight import Piece, highlighted
 from .kernels import KernelReport
 from .module_tree import Branch, module_tree
-from .verdict import BREAKS_COST, Verdict, compiled_in, shown_name
+from .verdict import BREAKS_COST, PLAIN, Verdict, compiled_in, shown_name
 
 __all__ = [
     "Chip",
@@ -264,6 +264,8 @@ def _chips(found: Findings) -> Iterator[Chip]:
     yield Chip(
         f"{variants}{count(found.graph_count, 'graph')}, {broken}", "bad" if breaks else "good"
     )
+    if found.verdict.tone == PLAIN:
+        return
     compiled, eager = found.memory
     if eager and size(eager) == size(compiled):
         yield Chip(f"{size(compiled)}, as eager")
@@ -282,8 +284,11 @@ def _chips(found: Findings) -> Iterator[Chip]:
 
 def _warnings(found: Findings) -> Iterator[str]:
     for name, outcome in found.outcomes:
-        yield f"{shown_name(name)} ran as eager: {outcome.why}"
-    yield from (line for line in found.ledger if not line.startswith(("variant ", " ")))
+        if outcome.why != found.verdict.details:  # the first line says it
+            yield f"{shown_name(name)} ran as plain Python: {outcome.why}"
+    for line in found.ledger:
+        if not line.startswith(("variant ", " ")) and found.verdict.tone != PLAIN:
+            yield line
     yield from found.untuned
     if found.waiting:
         waiting = count(found.waiting, "backward")

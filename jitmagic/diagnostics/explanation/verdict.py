@@ -22,6 +22,7 @@ from .breaks import break_reports, distinct
 
 __all__ = [
     "BREAKS_COST",
+    "PLAIN",
     "UNMEASURED",
     "Verdict",
     "breaks_of",
