@@ -284,7 +284,7 @@ def _chips(found: Findings) -> Iterator[Chip]:
 
 def _warnings(found: Findings) -> Iterator[str]:
     for name, outcome in found.outcomes:
-        if outcome.why != found.verdict.details:  # the first line says it
+        if (name, outcome.why) != (found.name, found.verdict.details):  # the first line says it
             yield f"{shown_name(name)} ran as plain Python: {outcome.why}"
     for line in found.ledger:
         if not line.startswith(("variant ", " ")) and found.verdict.tone != PLAIN:
