@@ -146,6 +146,10 @@ class CompileMagics(Magics):
             if part is not parts[0] and self.shell.ast_node_interactivity == "all":
                 sys.displayhook(value)
                 value = None
+            if isinstance(part, Run) and _is_looked_at(part, namespace):
+                for code in part.plain:
+                    value = eval(code, namespace)
+                continue
             if isinstance(part, Run):
                 target = tagger.tag(FunctionType(part.code, namespace, RUN_NAME), once=True)
                 cell.ran.append(target)
@@ -255,6 +259,14 @@ class CompileMagics(Magics):
         for mark in self.marks:
             mark.remove(self.shell.user_ns)
         self.marks.clear()
+
+
+def _is_looked_at(part: Run, namespace: dict[str, Any]) -> bool:
+    """Return whether callees may look for the names of the cell among the variables of its frame:
+    a function has none of them there.
+    """
+    readers = load_module("trace.residual.frame_readers")
+    return bool(readers.names_may_be_looked_at(part.code, namespace))
 
 
 @dataclass(frozen=True, slots=True)
