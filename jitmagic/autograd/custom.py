@@ -1,10 +1,11 @@
-"""Autograd functions of the program's own in a joint graph: their backward need not be linear.
+"""User-defined autograd functions in a joint graph, whose backward need not be linear.
 
-A backward of torch's own is linear in its tangents: without some of them, what hangs on those alone
-is zero. A backward that the program wrote is run by eager if a gradient reaches it, with zeros for
-those that do not, and may compute anything from them. So each node recorded by one is told which
-tangents lead to it (`meta["behind"]`), by the history as eager walks it and not by data. So are the
-zeros that some of torch's formulas make for a gradient without reading it.
+Torch's own backward formulas are linear in their tangents: values that depend on missing tangents
+alone are zero. Eager runs a user-defined backward if any gradient reaches it, passes zeros for the
+missing ones, and the backward may compute anything from them. Each node that such a backward
+records is therefore annotated with the tangents it depends on (`meta["behind"]`), taken from the
+autograd history and not from data flow. So are the zeros that some torch formulas return without
+reading the gradient.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Behind = Mapping[Any, tuple[int, ...]]
 
 
 def custom_nodes(results: Sequence[Traced]) -> Behind:
-    """The autograd nodes of the program's functions behind the results."""
+    """Return the autograd nodes of user-defined functions in the history of the results."""
     return leading_to(results, _is_programs)
 
 
@@ -34,7 +35,7 @@ def _is_programs(node: Any) -> bool:
 
 
 def leading_to(results: Sequence[Traced], wanted: Callable[[Any], bool]) -> Behind:
-    """Autograd nodes behind the results: for each the positions of the results that lead to it."""
+    """Return the `wanted` autograd nodes of the history, each with the positions of its results."""
     found: dict[Any, tuple[int, ...]] = {}
     for place, result in enumerate(results):
         seen: set[Any] = set()
@@ -51,8 +52,8 @@ def leading_to(results: Sequence[Traced], wanted: Callable[[Any], bool]) -> Behi
 
 
 def check_gradients(nodes: Behind, tangents: Collection[Node]) -> None:
-    """Have each of the nodes refuse gradients that no tangent is part of, where a backward may run
-    without this function: it could not be told that they are missing then.
+    """Make each node refuse gradients that depend on no tangent, if the backward may run without
+    it. In such a backward the node would not know that its gradients are missing.
     """
     for node, behind in nodes.items():
         if len(behind) < len(tangents):

@@ -1,12 +1,12 @@
-"""trace_joint: a torch-level graph becomes one functional ATen graph of forward and backward.
+"""Traces a torch-level graph into one functional ATen graph of forward and backward.
 
 In: a torch.fx.GraphModule over torch functions and tensor methods (placeholders = all tensors it
-reads) and the TensorSpecs of its inputs. Out: a `Joint`. The graph is run once on data-less tensors
-under real C++ autograd; a dispatch mode below autograd records the ATen calls, decomposed and
-functional; then torch.autograd.grad over the results records the backward behind it. Placeholders
-are the inputs, then one tangent for each result that requires grad; the output is (*results,
-*gradients); writes to inputs are trailing aten.copy_ nodes. Raises CompileFailed (cause: the
-original exception) for whatever cannot be expressed.
+reads) and the TensorSpecs of its inputs. Out: a `Joint`. The graph runs once on data-less tensors
+under real C++ autograd, and a dispatch mode below autograd records the ATen calls, decomposed and
+functional. Then torch.autograd.grad over the results records the backward. Placeholders are the
+inputs, then one tangent for each result that requires grad. The output is (*results, *gradients);
+writes to inputs are trailing aten.copy_ nodes. Raises CompileFailed (cause: the original exception)
+for anything that cannot be expressed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from .views import may_overlap
 __all__ = ["BACKWARD", "trace_joint"]
 
 aten = torch.ops.aten
-BACKWARD = object()  # among targets: the formulas of autograd
+BACKWARD = object()  # among targets: autograd's formulas
 
 
 def trace_joint(
@@ -63,8 +63,9 @@ def trace_joint(
     is_sized: bool = False,
     by_python: Collection[Any] = (),
 ) -> Joint:
-    """Trace `gm` over inputs like `inputs`; grad_enabled defaults to the mode of the caller. Some
-    of its sizes are Sizes where `is_sized`; `by_python`: targets for torch's Python dispatcher.
+    """Trace `gm` over inputs like `inputs`. `grad_enabled` defaults to the caller's mode.
+    `is_sized` says that some sizes are Sizes; `by_python` lists targets for torch's Python
+    dispatcher.
     """
     if grad_enabled is None:
         grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
@@ -85,7 +86,7 @@ def _trace(
     if len(names) != len(inputs):
         raise CompileFailed(f"the graph has {len(names)} inputs, {len(inputs)} specs were given")
     with _as_if_running(grad_enabled):
-        # Inside: tensors made under inference mode could not be written to without it.
+        # Inside the block: without it, tensors made under inference mode could not be written to.
         traced = [
             mode.input(i, name, spec)
             for i, (name, spec) in enumerate(zip(names, inputs, strict=True))
@@ -94,7 +95,7 @@ def _trace(
         with saved_tensors_hooks(saved.keep, saved.fetch):
             outputs = _run(gm, mode, traced, saved, by_python, numbers)
         _check_inputs(traced, inputs)
-        with mode:  # the history of a view whose base was written since is made when asked for
+        with mode:  # autograd regenerates the history of a view of a written base on access
             finished = Outputs.of(traced, outputs)
         _check_leaves(gm, traced, outputs, finished.results)
         with by_python_dispatcher(BACKWARD in by_python):
@@ -104,7 +105,9 @@ def _trace(
 
 @contextmanager
 def _as_if_running(grad_enabled: bool) -> Iterator[None]:
-    """The caller's modes, restored afterwards whatever the graph does to them."""
+    """Run under the modes of the real call, and restore the caller's whatever the graph does to
+    them.
+    """
     with ExitStack() as stack:
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
@@ -126,7 +129,7 @@ def _run(
     by_python: Collection[Any],
     numbers: Numbers | None,
 ) -> list[Any]:
-    """Execute gm on traced tensors; the flat list of its outputs."""
+    """Execute gm on traced tensors and return the flat list of its outputs."""
     env: dict[Node, Any] = {
         node: mode.constant(_attribute(gm, node.target))
         for node in gm.graph.nodes
@@ -150,7 +153,7 @@ def _run(
 
 
 def _left(node: Node, value: Any) -> Any:
-    """What the graph gives for an output; one that is spent has no history (runtime/native.py)."""
+    """Return the value of an output, without history if backward freed it (runtime/native.py)."""
     return value.detach() if node.meta.get("spent") else value
 
 
@@ -167,7 +170,7 @@ def _attribute(gm: GraphModule, path: str) -> torch.Tensor:
 
 
 def _check_cast(node: Node, value: Any) -> None:
-    """What is cast was found out on other tensors than these: it must have come out the same."""
+    """Check that autocast chose the dtype that the trace found on other tensors."""
     spec = node.meta.get("spec")
     if isinstance(value, Traced) and isinstance(spec, TensorSpec) and value.dtype is not spec.dtype:
         wrong = TypeError(f"its result is {value.dtype}, the trace has {spec.dtype}")
@@ -175,8 +178,8 @@ def _check_cast(node: Node, value: Any) -> None:
 
 
 def _check_spec(node: Node, spec: Any, value: Any) -> None:
-    """What the trace said of a result for all sizes, which can be a guess (graph/at_vectors.py),
-    has to be so: a comparison of sizes is answered for all of them, or guarded.
+    """Check that a result has the dtype and shape that the trace inferred for all sizes. Those may
+    be a guess (graph/at_vectors.py); comparing sizes here proves or guards them.
     """
     if isinstance(spec, tuple) and isinstance(value, tuple | list):
         for part, item in zip(spec, value, strict=False):
@@ -190,7 +193,7 @@ def _check_spec(node: Node, spec: Any, value: Any) -> None:
 def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTensors) -> Any:
     args, kwargs = _plug(node.args, env), _plug(node.kwargs, env)
     if isinstance(node.target, FunctionCall):
-        for tensor in args[3]:  # captured: eager holds it, though nobody looks at its version
+        for tensor in args[3]:  # eager saves captured tensors without a version check
             saved.hold(tensor)
     try:
         if node.target is gradients:
@@ -214,7 +217,7 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTe
     if mode.recorder.is_sized:
         _check_spec(node, node.meta.get("spec"), value)
     if node.target is getattr and args[1] == "data" and isinstance(value, Traced):
-        # Not of detach, which shares the version counter: nobody sees that it is written to.
+        # Not through detach, which shares the version counter: writes to .data are not counted.
         value.origin, value.counter = (AliasCall(None, args[0]), 0), Counter()
     elif isinstance(value, Traced) and not _is_item(node, args):
         _claim(value, tensors_in((args, kwargs)))
@@ -227,8 +230,8 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTe
 
 
 def _narrowed(node: Node, results: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Results as the kernel gives them: statistics of 16-bit numbers, which our formulas keep in
-    float32, are rounded where the program sees them.
+    """Cast results to the dtypes that the kernel returns. Formulas keep statistics of 16-bit
+    numbers in float32; the program must see them rounded.
     """
     specs = node.meta.get("spec")
     if not isinstance(specs, tuple) or type(results) is not tuple or len(specs) != len(results):
@@ -247,12 +250,12 @@ def _is_wider(tensor: Any, spec: Any) -> bool:
 
 
 def _gives_history(node: Node) -> bool:
-    """Whether autograd knows of its results what no view operation tells."""
+    """Return whether results get history that no view operation accounts for."""
     return isinstance(node.target, FunctionCall) or node.target == "requires_grad_"
 
 
 def _gradients(node: Node, args: Any, mode: Functionalizer) -> Any:
-    """A backward within the program; like the one behind it, it runs outside of autocast."""
+    """Record a backward inside the program; like the final one, it runs outside of autocast."""
     mode.in_backward = True
     try:
         with torch._C._DisableAutocast():
@@ -266,13 +269,13 @@ def _gradients(node: Node, args: Any, mode: Functionalizer) -> Any:
 
 
 def _is_item(node: Node, args: Sequence[Any]) -> bool:
-    """Whether it takes one of n results, which are known."""
+    """Return whether the call picks one of several known results."""
     return node.target is operator.getitem and isinstance(args[0], (tuple, list))
 
 
 def _claim(value: Traced, arguments: Iterable[torch.Tensor]) -> None:
-    """What torch.zeros and its like give is, to the mode, detached from what the kernel made; to
-    the program it is the tensor that owns the memory.
+    """Make a fresh result the owner of its memory. For the dispatch mode the result of torch.zeros
+    and the like is detached from the kernel's result; for the program it owns the memory.
     """
     known = {id(tensor.cell) for tensor in arguments if isinstance(tensor, Traced)}
     cell = value.cell
@@ -316,8 +319,8 @@ def _check_leaves(
     outputs: Sequence[Traced],
     results: Sequence[Traced],
 ) -> None:
-    """An autograd node exists for the sake of its inputs, so the program's own leaf needs one, and
-    a leaf that is handed out would get no gradient.
+    """Refuse leaves made by the program that get no gradient. An autograd node needs an input that
+    requires grad, and a leaf that is returned would get no gradient.
     """
     nodes = [node for node in gm.graph.nodes if node.target == "requires_grad_"]
     recorded = [tensor for tensor in results if tensor.requires_grad]
@@ -366,7 +369,7 @@ def _differentiate(
     mode.custom = custom_nodes(mode.results)
     check_gradients(mode.custom, {mode.read(seed).node for seed in seeds})
     try:
-        # Backward runs outside of autocast regions: what it computes is not cast.
+        # Eager runs the backward outside of autocast regions, so nothing in it is cast.
         with mode, torch._C._DisableAutocast():
             mode.in_backward = True
             # torch.autograd.grad with tangents imports sympy first (0.3 s); this is what it calls.
@@ -393,7 +396,7 @@ def _differentiate(
         if sym is not None
     ]
     if not gradients_of:
-        # Their formula gives nothing: a node must stand behind the results, which hands on as much.
+        # No formula returns a gradient. The results still need an autograd node, as in eager.
         gradients_of = [_nothing_for(mode, inputs, wanted, reach)]
     places, values, behind = zip(*gradients_of, strict=True)
     return _Gradients(tangents, places, values, behind, saved.spent(), held)
@@ -405,7 +408,7 @@ def _nothing_for(
     wanted: Sequence[int],
     reach: Sequence[tuple[int, ...]],
 ) -> tuple[int, Sym, tuple[int, ...]]:
-    """An input of the results' history that gets no gradient: no tangent leads to it."""
+    """Return a zero gradient for an input in the results' history that no tangent reaches."""
     index = next((i for i, behind in zip(wanted, reach, strict=True) if behind), wanted[0])
     tensor = inputs[index]
     with mode:
@@ -414,7 +417,9 @@ def _nothing_for(
 
 
 def _refused(operation: Node | None, error: Exception) -> CompileFailed:
-    """`operation`, whose formula raised; of what was not traced here the whole graph is refused."""
+    """Return the error for a formula that raised; without a traced operation, for the whole
+    graph.
+    """
     text = f"the backward cannot be recorded: {error}"
     if operation is not None and "step" in operation.meta:
         return _failed(operation, CompileFailed(text))
@@ -424,8 +429,9 @@ def _refused(operation: Node | None, error: Exception) -> CompileFailed:
 def _apart(
     mode: Functionalizer, gradients: Sequence[torch.Tensor | None], seeds: Sequence[Traced]
 ) -> list[Sym | None]:
-    """The gradients' values: those that share memory in eager share it, and no others. The recorder
-    computes equal ones once, but whoever clips one in place must not clip another.
+    """Return the gradients' values, which share memory exactly where eager's do. The recorder
+    computes equal values once, but a program that clips one gradient in place must not clip
+    another.
     """
     cells = {alias_root(mode.read(seed).node): seed.cell for seed in seeds}
     values: list[Sym | None] = []
@@ -440,7 +446,9 @@ def _apart(
 
 
 def _tangent_spec(result: Traced) -> TensorSpec:
-    """Laid out as the result; where elements of that share a place, their gradients cannot."""
+    """Return the spec of a tangent: laid out as the result, or contiguous if elements overlap
+    there.
+    """
     shape, stride = as_dimensions(result.shape), as_dimensions(result.stride())
     if may_overlap(shape, stride):
         stride = contiguous_strides(shape)
@@ -488,7 +496,7 @@ def _finish(
 
 
 def _own_memory(values: list[Sym]) -> list[Sym]:
-    """Results must not share memory with inputs, constants or each other: copy where they would."""
+    """Copy results that share memory with inputs, constants or each other."""
     taken: set[Node] = set()
     owned = []
     for sym in values:

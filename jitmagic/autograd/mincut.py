@@ -17,8 +17,8 @@ class FlowNetwork:
 
     def __init__(self, count: int) -> None:
         self.out: list[list[int]] = [[] for _ in range(count)]  # edge numbers leaving a vertex
-        self.head: list[int] = []  # where an edge leads; edge ^ 1 is its reverse
-        self.room: list[int] = []  # what more it can carry
+        self.head: list[int] = []  # target vertex of an edge; edge ^ 1 is its reverse
+        self.room: list[int] = []  # residual capacity
 
     def edge(self, source: int, target: int, capacity: int) -> None:
         self.out[source].append(len(self.head))
@@ -27,7 +27,7 @@ class FlowNetwork:
         self.room += (capacity, 0)
 
     def cut(self, source: int, sink: int) -> tuple[int, set[int]]:
-        """(capacity of a minimum cut, the vertices on the source's side of it)."""
+        """Return the capacity of a minimum cut and the vertices on the source's side of it."""
         total = 0
         while (levels := self._levels(source, sink))[sink] >= 0:
             total += self._blocking_flow(source, sink, levels)
@@ -36,7 +36,9 @@ class FlowNetwork:
         return total, {vertex for vertex, level in enumerate(levels) if level >= 0}
 
     def _levels(self, source: int, sink: int) -> list[int]:
-        """Breadth-first distance from the source along edges with room, -1 where unreachable."""
+        """Return breadth-first distances from the source along residual edges, -1 if
+        unreachable.
+        """
         head, room, out = self.head, self.room, self.out
         levels = [-1] * len(out)
         levels[source] = 0

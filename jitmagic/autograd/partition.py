@@ -1,13 +1,13 @@
-"""partition: the joint graph becomes forward and backward with little memory between them.
+"""Cuts the joint graph into forward and backward with little memory between them.
 
-In: a `Joint`. Out: a `Partition`. What backward needs of forward is either saved or computed again;
-a minimum cut weighs the bytes written and read against the work (after Chen et al. 2016, "Training
-deep nets with sublinear memory cost", and the min-cut form of it). Invariants: random draws, matrix
-products, convolutions and extern calls run once. Inputs and results are kept for backward only
-where eager autograd keeps them too, for the same tangents (`Joint.held`): a later in-place write to
-them is then an error exactly where it is one in eager. A value that is written to an input is saved
-as that input. What lies inside of a region that the program checkpoints
-(`meta["checkpoint"]`) is computed again whatever the work, but for draws.
+In: a `Joint`. Out: a `Partition`. A forward value that backward needs is either saved or
+recomputed; a minimum cut weighs bytes written and read against work (after Chen et al. 2016,
+"Training deep nets with sublinear memory cost", and its min-cut form). Invariants: random draws,
+matrix products, convolutions and extern calls run once. Inputs and results are saved only where
+eager autograd saves them too, for the same tangents (`Joint.held`), so that a later in-place write
+to them raises exactly where eager does. A value that is written to an input is saved as that input.
+Values inside a checkpointed region (`meta["checkpoint"]`) are recomputed whatever the work, except
+draws.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ aten = torch.ops.aten
 _SAVED_BYTE = 8
 _READ_BYTE = 4
 _CHEAP = 1  # per element: an addition, a comparison, a cast
-_COSTLY = {"cpu": 16, "cuda": 4}  # per element: exp, erf, tanh; a GPU waits for memory anyway
+_COSTLY = {"cpu": 16, "cuda": 4}  # per element: exp, erf, tanh; GPUs are bound by memory
 _REDUCED = 6  # per element read by a reduction
-_ASKED_FOR = 1  # of an operation inside of a region that the program checkpoints
+_ASKED_FOR = 1  # per operation in a checkpointed region
 
 _NOT_HELD = Held(0)
-# A number that a call reads is no tensor: it is read again.
+# A number that a call reads is not a tensor that could be saved.
 _FREE = frozenset({aten.full.default, aten.arange.start_step, READS_NUMBER})
 _REDUCTIONS = frozenset(
     {
@@ -59,7 +59,7 @@ _REDUCTIONS = frozenset(
 
 
 def partition(joint: Joint) -> Partition:
-    """Split; a joint graph without gradients is its own forward."""
+    """Split the joint graph; without gradients it is its own forward."""
     if not joint.grad_inputs:
         return Partition(
             joint.module,
@@ -81,21 +81,21 @@ def partition(joint: Joint) -> Partition:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The joint graph's nodes by what they are for."""
+    """The joint graph's nodes by role."""
 
     nodes: list[Node]
     inputs: list[Node]
     tangents: list[Node]
     results: list[Node]
     gradients: list[Node]
-    mutated: set[Node]  # inputs that forward writes to: they have lost their value by then
-    reach: Sequence[Sequence[int]]  # for each gradient: the tangents that lead to it
-    held: Mapping[Node, Held]  # of values that are no views
-    left: dict[Node, int]  # values that are in an input's memory after forward -> which input
+    mutated: set[Node]  # inputs that forward overwrites before backward runs
+    reach: Sequence[Sequence[int]]  # per gradient: the tangents that reach it
+    held: Mapping[Node, Held]  # of values that are not views
+    left: dict[Node, int]  # values in an input's memory after forward -> that input
     backward: set[Node]  # nodes that depend on tangents
     forward: set[Node]  # needed for results, writes to inputs and random draws
-    needed: list[Node]  # of the others, what backward needs, in order
-    ends: list[Node]  # what backward is for: gradients, and effects of its own
+    needed: list[Node]  # other nodes that backward needs, in order
+    ends: list[Node]  # roots of backward: gradients, and its own effects
 
     @staticmethod
     def of(joint: Joint) -> _Parts:
@@ -105,8 +105,7 @@ class _Parts:
         flat: tuple[Node, ...] = nodes[-1].args[0]  # type: ignore[assignment]
         results, gradients = list(flat[: len(joint.results)]), list(flat[len(joint.results) :])
         backward = descendants(tangents, (node for node in nodes if node.op != "output"))
-        # Attention's CUDA backward counts as random too (it replays dropout), which is no effect
-        # of the forward.
+        # Attention's CUDA backward counts as random (it replays dropout), but is no forward effect.
         effects = [node for node in nodes if runs_once(node) and node not in backward]
         effects += [node for node in nodes if node.target is aten.copy_.default]
         effects += [n for n in nodes if not n.users and n not in backward and may_raise_on_data(n)]
@@ -131,15 +130,15 @@ class _Parts:
         )
 
     def kept_for(self, node: Node) -> int:
-        """The tangents for whose backward eager autograd holds the memory of a value, as bits."""
+        """Return the tangents (bits) whose backward makes eager save the value's memory."""
         return self.held.get(alias_root(node), _NOT_HELD).tangents
 
 
 def _left_in_inputs(
     nodes: list[Node], inputs: list[Node], results: list[Node], held: Mapping[Node, Held]
 ) -> dict[Node, int]:
-    """What eager holds of these is the input that it has written to, and compares its version: a
-    parameter that was clipped before it is used.
+    """Return values that eager saves as the input they were written to, with its version checked.
+    An example is a parameter that is clipped before use.
     """
     places = {node: i for i, node in enumerate(inputs)}
     left: dict[Node, int] = {}
@@ -162,13 +161,13 @@ def _left_in_inputs(
 def _choose(
     parts: _Parts, inside: set[Node], barred: Mapping[Node, set[Node]]
 ) -> tuple[set[Node], set[Node]]:
-    """(nodes saved by forward, forward nodes that backward computes again). `inside`: nodes that
-    are not to be saved. `barred`: users of a node that may not read it where it is saved.
+    """Return (nodes saved by forward, forward nodes recomputed in backward). `inside` are nodes
+    that must not be saved; `barred` maps a node to users that may not read its saved value.
     """
     vertex_of = {node: 2 * i for i, node in enumerate(parts.needed)}
     source = 2 * len(vertex_of)
     sink = source + 1
-    apart = {node: sink + 1 + i for i, node in enumerate(barred)}  # what barred users read
+    apart = {node: sink + 1 + i for i, node in enumerate(barred)}  # vertices that barred users read
     network = FlowNetwork(sink + 1 + len(apart))
     results, gradients = set(parts.results), set(parts.gradients)
     shown = {alias_root(node) for node in parts.results}  # memory that the user may write to
@@ -178,13 +177,13 @@ def _choose(
         if node in parts.left:
             save = 0
         if node.op == "placeholder" and not lost and _enters_region(node, inside):
-            save = 0  # as eager does, for which the region's function holds it
+            save = 0  # as eager, whose checkpoint function holds it
         network.edge(vertex, vertex + 1, save)
         again = _cost_again(node, parts) if node in parts.forward else 0
         if node in inside:
             again = min(again, _ASKED_FOR)
         elif inside and "checkpoint" in node.meta and save < INFINITE:
-            again = INFINITE  # a region is computed again from what entered it
+            again = INFINITE  # a region is recomputed from its inputs
         if node.op == "placeholder":
             again = INFINITE
         if again:
@@ -201,9 +200,9 @@ def _choose(
         for behind, reader in reads:
             network.edge(behind, reader, INFINITE)
     total, early = network.cut(source, sink)
-    if total >= INFINITE and barred:  # a formula of ours reads what eager's does not
+    if total >= INFINITE and barred:  # a formula here reads what eager's does not
         return _choose(parts, inside, {})
-    if total >= INFINITE and inside:  # a value of a region can only be kept
+    if total >= INFINITE and inside:  # a value of a region can only be saved
         return _choose(parts, set(), {})
     if total >= INFINITE:
         raise CompileFailed("autograd: the backward needs a value that cannot be kept")
@@ -213,7 +212,7 @@ def _choose(
 
 
 def _barred(parts: _Parts) -> dict[Node, set[Node]]:
-    """Users of inputs and results that run for tangents for which eager does not keep those."""
+    """Return users of inputs and results that run for tangents for which eager saves neither."""
     results, everything = set(parts.results), (1 << len(parts.tangents)) - 1
     partly = {
         node: kept
@@ -240,8 +239,8 @@ def _barred(parts: _Parts) -> dict[Node, set[Node]]:
 
 
 def _inside_regions(parts: _Parts) -> set[Node]:
-    """What is made in a region that the program checkpoints, and read there and in backward alone.
-    Draws are kept: they run once.
+    """Return the values made in a checkpointed region and read only there and in backward. Draws
+    are excluded: they run once.
     """
     results = set(parts.results)
     return {
@@ -255,7 +254,7 @@ def _inside_regions(parts: _Parts) -> set[Node]:
 
 
 def _enters_region(node: Node, inside: set[Node]) -> bool:
-    """Whether what is computed again reads the value, or a view of it."""
+    """Return whether a recomputed node reads the value or a view of it."""
     return any(
         user in inside or (is_view(user) and _enters_region(user, inside)) for user in node.users
     )
@@ -268,7 +267,7 @@ def _is_drawn(node: Node) -> bool:
 
 
 def _leaves_region(node: Node, parts: _Parts, results: set[Node]) -> bool:
-    """Whether forward reads the value, or a view of it, elsewhere."""
+    """Return whether forward reads the value or a view of it outside its region."""
     if node in results:
         return True
     return any(
@@ -287,7 +286,7 @@ def _bytes(spec: TensorSpec) -> int:
 
 
 def _elements(spec: TensorSpec) -> int:
-    count = 1  # at the sizes of this call: any cut is right for all
+    count = 1  # at this call's sizes: any cut is correct for all
     for extent, stride in zip(spec.shape, spec.stride, strict=True):
         count *= hint_of(extent) if hint_of(stride) else 1
     return count
@@ -306,7 +305,7 @@ def _cost_to_save(node: Node, parts: _Parts, results: set[Node], shown: set[Node
 
 
 def _cost_again(node: Node, parts: _Parts) -> int:
-    """What computing a forward node once more in backward costs; INFINITE: it must not be."""
+    """Return the cost of recomputing a forward node in backward; INFINITE forbids it."""
     if node.op == "get_attr" or is_view(node) or node.target in _FREE:
         return 0
     if node.target is operator.getitem:
@@ -328,7 +327,7 @@ def _cost_again(node: Node, parts: _Parts) -> int:
 
 
 def _read_whole(node: Node, parts: _Parts) -> bool:
-    """Whether backward reads the value as a tensor in memory (an operation no loop is made of)."""
+    """Return whether backward reads the value from memory, in an operation that is not a loop."""
     for user in node.users:
         if is_view(user):
             if _read_whole(user, parts):
@@ -414,7 +413,7 @@ def _forward_graph(parts: _Parts, between: list[Node]) -> Graph:
 
 
 def _backward_graph(parts: _Parts, carried: list[Node]) -> Graph:
-    """Placeholders (carried, tangents); what is computed again comes right before its first use."""
+    """Build the backward; recomputed nodes come right before their first use."""
     graph, env = Graph(), dict[Node, Node]()
     for node in (*carried, *parts.tangents):
         placeholder = graph.placeholder(node.name)
@@ -431,7 +430,7 @@ def _backward_graph(parts: _Parts, carried: list[Node]) -> Graph:
 
 
 def _emit(graph: Graph, node: Node, env: dict[Node, Node]) -> None:
-    """Copy node and what it still lacks, operands first."""
+    """Copy node and the operands it still lacks, operands first."""
     stack = [node]
     while stack:
         top = stack[-1]

@@ -3,7 +3,7 @@
 In: ATen overloads with `Sym` handles for tensors. Out: a torch.fx.Graph whose tensor nodes carry
 `meta["spec"]` (real device, the strides of the meta kernel) and `meta["lines"]`. Invariant: every
 recorded node is functional: it reads its arguments and makes a new value. Equal calls of
-deterministic operations are recorded once (the earlier node is handed out again).
+deterministic operations are recorded once; the earlier node is returned again.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ _EMPTY = ("empty", "new_empty")
 META = torch.device("meta")
 CPU = torch.device("cpu")
 
-# Arguments that may live on another device than the rest: a copy is what moves a tensor.
+# Operations whose arguments may be on different devices.
 CROSS_DEVICE = frozenset({aten._to_copy.default, aten.copy.default})
 
 
-# decomposition: (recorder, *args, **kwargs of the overload, tensors as Sym) -> Sym | tuple | None
-# None declines: the operation is recorded as it is.
+# decomposition: (recorder, *args, **kwargs of the overload, tensors as Sym) -> Sym | tuple | None.
+# None declines, and the operation is recorded as it is.
 Decomposition = Callable[..., Any]
 
 
 def spec_from_meta(meta: torch.Tensor, device: torch.device) -> TensorSpec:
-    """The spec of a graph value: what meta says, on the real device."""
+    """Return the spec of a graph value: the meta tensor's, on the real device."""
     return TensorSpec(
         as_dimensions(meta.shape),
         as_dimensions(meta.stride()),
@@ -67,12 +67,12 @@ def spec_from_meta(meta: torch.Tensor, device: torch.device) -> TensorSpec:
 
 
 def _told_by_torch(op: Any, args: Any, kwargs: dict[str, Any], has_sizes: bool) -> Any:
-    """As torch's meta function says: of sizes that it wants to be ints, at several. Where a call
-    gives something else, the plan says so (plan.cpp).
+    """Infer the result by torch's meta function. If it refuses symbolic sizes, sample it at
+    several. The plan checks the result of each call against it (plan.cpp).
     """
     try:
         made = op(*args, **kwargs)
-    except Exception:  # whatever it raises: of ints it is eager's
+    except Exception:  # its reason is unknown: at int sizes the call is eager's
         told = told_at_vectors(partial(_told_of_ints, op), (args, kwargs)) if has_sizes else None
         if told is None:
             raise
@@ -89,7 +89,7 @@ def _told_of_ints(op: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, 
 
 
 def _layout(sym: Sym) -> tuple[Any, ...]:
-    """Identifies a view: the memory it shows, and in which order."""
+    """Return a key for the memory a view shows and the order of its elements."""
     return _layout_key(alias_root(sym.node), sym.meta)
 
 
@@ -99,13 +99,13 @@ def _layout_key(root: Node, meta: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _frozen(value: Any) -> Any:
-    """A hashable stand-in; numbers are told apart by type and by the sign of zero."""
+    """Return a hashable stand-in; numbers differ by type and by the sign of zero."""
     if isinstance(value, Sym):
         return value.node
     if isinstance(value, (bool, int, float, complex)):
         return type(value), repr(value)
     value = as_dimension(value)
-    if isinstance(value, Size):  # compared by identity: asks and guards nothing
+    if isinstance(value, Size):  # compared by identity, which adds no guard
         return expr_of(value)
     if isinstance(value, (list, tuple)):
         return (list, *map(_frozen, value))
@@ -113,22 +113,22 @@ def _frozen(value: Any) -> Any:
 
 
 class Recorder:
-    """The graph under construction. `lines` is what new nodes are attributed to."""
+    """The graph under construction. New nodes are attributed to `lines`."""
 
     def __init__(self, table: Mapping[Any, Decomposition], is_sized: bool = False) -> None:
         self.graph = Graph()
         self.is_sized = is_sized  # whether sizes may be Sizes
         self.table = table
         self.lines: tuple[UserLine, ...] = ()
-        self.behind: tuple[int, ...] = ()  # see custom.py
-        self.region: Any = None  # of what backward computes again, see partition.py
+        self.behind: tuple[int, ...] = ()  # tangents, see custom.py
+        self.region: Any = None  # checkpointed region, see partition.py
         self.constants: dict[str, torch.Tensor] = {}
         self._known: dict[Any, Any] = {}
         self._metas: Metas = {}
         self._last_placeholder: Node | None = None
 
     def placeholder(self, name: str, spec: TensorSpec) -> Sym:
-        """A new graph input, placed behind the inputs there are."""
+        """Add a graph input after the existing ones."""
         first = self._last_placeholder or self.graph._root
         with self.graph.inserting_after(first):
             node = self.graph.placeholder(name)
@@ -138,7 +138,7 @@ class Recorder:
         return self._sym_of(node)
 
     def constant(self, tensor: torch.Tensor) -> Sym:
-        """A real tensor met while tracing, kept as an attribute of the module."""
+        """Store a real tensor met while tracing as an attribute of the module."""
         name = f"_constant{len(self.constants)}"
         self.constants[name] = tensor.detach()
         node = self.graph.create_node("get_attr", name)
@@ -147,7 +147,7 @@ class Recorder:
         return Sym(self, node, meta, tensor.device)
 
     def emit(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record `op`, decomposed when the table has a rule for it."""
+        """Record `op`, decomposed if the table has a rule for it."""
         rule = self.table.get(op)
         if rule is not None:
             results = rule(self, *args, **kwargs)
@@ -156,11 +156,11 @@ class Recorder:
         return self.call(op, *args, **kwargs)
 
     def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record `op` as it is: a Sym comes back, or a list of them, of None where there is no
-        tensor, and of numbers.
+        """Record `op` without decomposing it. Returns a Sym or a list of Syms, with None for a
+        missing tensor and plain numbers as they are.
         """
         check()
-        # Of random numbers, of new memory and of effects each call has its own.
+        # Random numbers, new memory and effects differ for each call and are never shared.
         own = acts(op) or op._opname.startswith(_EMPTY)
         named = ((k, _frozen(v)) for k, v in kwargs.items())
         key = None if own else (op, self.behind, self.region, _frozen(args), *named)
@@ -181,8 +181,8 @@ class Recorder:
         return results
 
     def copied(self, sym: Sym) -> Sym:
-        """A copy of its own: asked for twice, there are two. A view of what the graph computes is
-        the same view of a copy of that, so that it lies in memory as eager's does.
+        """Record a new copy on each call. A view of a computed value becomes the same view of a
+        copy of its base, so that its strides are eager's.
         """
         node = alias_root(sym.node)
         root = sym if node.op in ("placeholder", "get_attr") else self._sym_of(node)
@@ -204,12 +204,12 @@ class Recorder:
         return Sym(self, node, meta, spec.device)
 
     def _outcome(self, op: Any, args: Any, kwargs: Mapping[str, Any], device: torch.device) -> Any:
-        """What the operation gives on `device`, as meta tensors."""
+        """Return the results of the operation on `device` as meta tensors."""
         metas = to_meta(args)
         meta_kwargs = {name: to_meta(value) for name, value in kwargs.items()}
         if "device" in kwargs or _is_factory(op):
             meta_kwargs["device"] = META
-        with sharing(self._metas):  # memory is told apart by nodes
+        with sharing(self._metas):  # equal layouts share one meta: nodes identify memory
             outcome = infer(op, metas, meta_kwargs)
         has_sizes = self.is_sized and next(sizes_in((metas, meta_kwargs)), None) is not None
         if outcome is None and has_sizes:
@@ -224,7 +224,7 @@ class Recorder:
         return without_data(by_torch, device) if alone or is_foreign(op) else by_torch
 
     def _known_view(self, op: Any, args: Any, outcome: Any) -> Sym | None:
-        """A view of the same memory in the same order that the graph has already, e.g. t(t(x))."""
+        """Return a recorded view of the same memory in the same order, e.g. for t(t(x))."""
         if not is_view_op(op) or not isinstance(outcome, torch.Tensor):
             return None
         source = args[0]
@@ -257,14 +257,14 @@ class Recorder:
         return [self._item(node, i, part, device) for i, part in enumerate(outcome)]
 
     def _item(self, node: Node, index: int, meta: Any, device: torch.device) -> Any:
-        # Sizes and flags among the results (max_q of attention) follow from the arguments' shapes,
-        # which a graph has once for all: the meta kernel has told them.
+        # Sizes and flags among the results (max_q of attention) depend on the arguments' shapes
+        # alone, which are fixed in a graph: the meta kernel's values hold.
         if meta is None or isinstance(meta, (bool, int, torch.SymInt)):
             return meta
         if not isinstance(meta, torch.Tensor):
             raise CompileFailed(f"{node.target} gives a {type(meta).__name__} among its results")
         item = self.graph.create_node("call_function", operator.getitem, (node, index))
-        # Philox seeds and offsets of attention kernels live on the CPU whatever the rest does.
+        # Philox seeds and offsets of attention kernels are CPU tensors on every device.
         self._label(item, meta, device)
         return Sym(self, item, meta, device)
 
@@ -295,7 +295,7 @@ class Recorder:
         return result
 
     def where(self, condition: Sym, then: Sym | float, other: Sym | float) -> Sym:
-        """aten.where with scalars taking the dtype of the tensor branch."""
+        """Record aten.where; scalars take the dtype of the tensor branch."""
         like = then if isinstance(then, Sym) else other
         if not isinstance(like, Sym):
             raise TypeError("one branch of where must be a tensor")
@@ -306,7 +306,7 @@ class Recorder:
         return condition.one(aten.where.self, *branches)
 
     def restride(self, sym: Sym, strides: tuple[int, ...]) -> Sym:
-        """The same values laid out with the given strides (dense, no overlap)."""
+        """Return the same values laid out with the given strides (dense, no overlap)."""
         strides = as_dimensions(strides)
         if sym.numel and not _lies_along(sym, strides):
             order, inverse = memory_order(strides)
@@ -320,7 +320,7 @@ class Recorder:
         return made
 
     def _as_op(self, op: Any, args: Any, kwargs: Any, results: Any) -> Any:
-        """Give decomposed results the strides that the operation itself has."""
+        """Give decomposed results the strides that the operation itself returns."""
         wanted = self._outcome(op, args, kwargs, _device_of(op, args, kwargs))
         if isinstance(results, Sym):
             return self._like(results, wanted)
@@ -345,7 +345,7 @@ def _all_row_major(args: Any) -> bool:
 
 
 def _lies_along(sym: Sym, strides: tuple[int, ...]) -> bool:
-    """But for strides that lead nowhere."""
+    """Compare strides, ignoring dimensions of size 1."""
     sides = zip(sym.shape, sym.strides, strides, strict=True)
     return all((type(n) is int and n == 1) or a == b for n, a, b in sides)
 
@@ -368,7 +368,7 @@ def _to_node(value: Any) -> Any:
 
 
 def _device_of(op: Any, args: Any, kwargs: Mapping[str, Any]) -> torch.device:
-    """Where the result lives; refuses mixtures that eager refuses (0-dim CPU tensors may join)."""
+    """Return the result's device; refuses the mixtures that eager refuses (0-dim CPU may join)."""
     named = kwargs.get("device")
     if named is not None:
         return _indexed(torch.device(named))
@@ -393,7 +393,7 @@ def _syms(*groups: Any) -> Iterator[Sym]:
 
 
 def _indexed(device: torch.device) -> torch.device:
-    """cuda -> cuda:current, as tensors report it."""
+    """Resolve cuda to cuda:current, as tensors report it."""
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return device

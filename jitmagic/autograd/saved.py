@@ -1,8 +1,7 @@
-"""Layouts of saved tensors: what only the backward reads keeps the strides that kernels chose.
+"""Lets values that only the backward reads keep the strides that kernels chose.
 
-In: a Partition, and how the built forward lays out the values that only the backward sees. Out: a
-Partition whose backward takes them like that. Results and inputs, which the user sees, never
-change.
+In: a Partition, and the layouts in which the built forward returns such values. Out: a Partition
+whose backward takes them in those layouts. Results and inputs, which the user sees, never change.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .result import Partition
 
 __all__ = ["TRACED", "Saved"]
 
-TRACED = "traced_stride"  # meta of a placeholder that lies otherwise: its strides in the trace
+TRACED = "traced_stride"  # meta key of a placeholder in another layout: its strides in the trace
 
 
 class Saved:
@@ -30,11 +29,13 @@ class Saved:
         self._strides: Mapping[int, tuple[int, ...]] = {}
 
     def lie(self, strides: Mapping[int, tuple[int, ...]]) -> None:
-        """Of outputs of the forward, by position, that its kernels do not lay out as traced."""
+        """Set the strides of forward outputs (by position) that kernels lay out differently."""
         self._strides = strides
 
     def as_they_lie(self) -> Partition:
-        """The partition, its backward's placeholders laid out as the forward leaves them."""
+        """Return the partition with the backward's placeholders laid out as the forward returns
+        them.
+        """
         parts = self._parts
         if not self._strides or parts.backward is None:
             return parts

@@ -1,9 +1,9 @@
-"""SavedTensors: what eager autograd holds for the backward behind a program.
+"""Finds what eager autograd holds for the backward of a program.
 
-In: the hooks for saved tensors, while a program is traced and then differentiated. Out: what is
-held of the graph's values (`Held`). A tensor counts once that backward fetches it: what an
-operation saves is gone with its node where no result needs its gradient (`x.abs() > 0.5`).
-Invariant: what was written since it was saved is not fetched.
+In: calls of the saved-tensor hooks while a program is traced and then differentiated. Out: the
+graph values that are held (`Held`). A tensor counts only if backward fetches it: a value saved by
+an operation is freed with its node if no result needs its gradient (`x.abs() > 0.5`). Invariant: a
+tensor written to since it was saved is not fetched.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class SavedTensors:
     __slots__ = ("_behind", "_held", "_of_nodes", "_refuse", "_spent")
 
     def __init__(self, refuse: Callable[[], Exception]) -> None:
-        """`refuse`: the error for a tensor that has been written to since it was saved."""
+        """`refuse` makes the error for a tensor that has been written to since it was saved."""
         self._refuse = refuse
-        # The nodes of the backward behind the program, once that is at work: bits of tangents.
+        # Autograd nodes of the program's backward once it runs, with bits of their tangents.
         self._behind: dict[Any, int] = {}
         self._of_nodes: dict[Any, list[Traced]] = {}
         self._held: list[tuple[Traced, int]] = []
         self._spent: dict[int, None] = {}
 
     def keep(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-        """Note its version: hooks switch autograd's own check off."""
+        """Pack a tensor with its version: hooks disable autograd's own check."""
         return (tensor, tensor.counter.writes) if isinstance(tensor, Traced) else (tensor, 0)
 
     def fetch(self, packed: tuple[torch.Tensor, int]) -> torch.Tensor:
-        """What was kept."""
+        """Unpack a tensor, and record that the backward of these tangents reads it."""
         tensor, version = packed
         behind = self._behind.get(torch._C._current_autograd_node()) if self._behind else None
         if behind is not None:
@@ -55,20 +55,20 @@ class SavedTensors:
         return tensor
 
     def of_node(self, node: Any, tensor: Traced) -> None:
-        """An autograd node that was made without hooks keeps the tensor."""
+        """Record a tensor that an autograd node saved without calling hooks."""
         self._of_nodes.setdefault(node, []).append(tensor)
 
     def hold(self, tensor: Traced, tangents: int = Held.ALL_TANGENTS) -> None:
-        """Eager holds the tensor's memory for the backward of these."""
+        """Record that eager holds the tensor's memory for the backward of `tangents`."""
         self._held.append((tensor, tangents))
 
     def differentiate(self, histories: Sequence[set[tuple[Any, int]]]) -> None:
-        """From now on the backward of the results is at work; the edges behind each of them."""
+        """Start recording the backward of the results, given the autograd edges of each."""
         behind: dict[Any, int] = {}
         for place, edges in enumerate(histories):
             for node in {node for node, _ in edges}:
                 behind[node] = behind.get(node, 0) | 1 << place
-        with torch._C._DisableTorchDispatch():  # unpacking may make an alias
+        with torch._C._DisableTorchDispatch():  # unpacking may create an alias
             self._spent = {flow: None for node, flow in behind.items() if _holds_number(node)}
         self._behind = behind
         for node, tangents in self._behind.items():
@@ -76,14 +76,14 @@ class SavedTensors:
                 self.hold(tensor, tangents)
 
     def spent(self) -> tuple[int, ...]:
-        """For each node that has fetched something: bits of the tangents that flow through it, for
-        whose backward it can run once, be what it saved a constant (of `x * 3`).
+        """Return, for each node that fetched something, the bits of the tangents that flow through
+        it. Their backward can run it once, even if it saved a constant (of `x * 3`).
         """
         return tuple(self._spent)
 
     def values(self) -> dict[Node, Held]:
-        """What is held, by the values that are in its memory in the end. Not while the trace is at
-        work: views are followed to them.
+        """Return what is held, keyed by the value in that memory at the end. Call it after the
+        trace: views are resolved to final values.
         """
         held: dict[Node, Held] = {}
         for tensor, tangents in self._held:
@@ -94,13 +94,13 @@ class SavedTensors:
 
 
 def _holds_number(node: Any) -> bool:
-    """Whether it has saved a number, as the tensor that torch wraps it in: no hook sees those."""
+    """Return whether the node saved a number as torch's wrapper tensor, which hooks do not see."""
     return any(_is_number(node, name) for name in _names_of_saved(node.__class__))
 
 
 @lru_cache(maxsize=4096)
 def _names_of_saved(kind: type) -> tuple[str, ...]:
-    """Of nodes of C++: a function of Python's saves tensors alone."""
+    """Return attribute names of saved values of a C++ node; Python functions save tensors alone."""
     names = dir(kind)
     return tuple(name for name in names if name.startswith("_saved_") and f"_raw{name}" in names)
 
@@ -108,6 +108,6 @@ def _names_of_saved(kind: type) -> tuple[str, ...]:
 def _is_number(node: Any, name: str) -> bool:
     try:
         value = getattr(node, name)
-    except CompileFailed:  # a tensor that was written to since then
+    except CompileFailed:  # a tensor that was written to since
         return False
     return isinstance(value, torch.Tensor) and not isinstance(value, Traced) and not value.dim()

@@ -1,13 +1,13 @@
-"""make_callable: the forward and backward executables as one function of the graph's inputs.
+"""Combines the forward and backward executables into one function of the graph's inputs.
 
-In: a `Partition`, the forward executable (inputs -> (*results, *saved)) and what makes the
+In: a `Partition`, the forward executable (inputs -> (*results, *saved)) and a factory for the
 executable ((*saved, *tangents) -> gradients) of a backward graph. Out: a callable (*inputs) ->
-tuple of the user's outputs. Nothing to add: the forward itself comes back, except under autocast,
-which has been applied in the trace and is off while the forward runs. Otherwise a native
-`AutogradFunction` (extensions/runtime/autograd.cpp) hangs an autograd Node on the results where
-something needs grad (several if they have different histories: extensions/runtime/split.h), and
-replays what is not in the graph: views of inputs and results, version counters. The backward is
-made at the first backward, once for each set of results that get no gradient, whatever the thread.
+tuple of the user's outputs. With nothing to add, that is the forward itself, except under autocast,
+which the trace has applied and which must be off while the forward runs. Otherwise a native
+`AutogradFunction` (extensions/runtime/autograd.cpp) attaches an autograd Node to results that
+require grad (several if their histories differ: extensions/runtime/split.h). It also replays what
+is not in the graph: views of inputs and results, version counters. The backward is built at the
+first backward, once for each set of missing tangents, in any thread.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ def make_callable(
     source: GraphModule | None = None,
     tell: Callable[[bool], None] | None = None,
 ) -> Executable:
-    """`backward` makes the executable of a backward graph; None: torch interprets it. `source`: the
-    torch-level graph, for backwards that are differentiated; `tell` is called when there is one.
+    """Build the callable. `backward` makes the executable of a backward graph (None: torch
+    interprets it). `source` is the torch-level graph for double backward; `tell` is called when one
+    runs.
     """
     if _needs_nothing(partition):
         return forward
@@ -77,7 +78,9 @@ def _function(
 
 
 def _needs_nothing(partition: Partition) -> bool:
-    """Under autocast the call would cast what the graph did not."""
+    """Return whether the forward can be called directly; under autocast the call would cast
+    again.
+    """
     casting = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
     return _is_plain(partition) and not casting
 
@@ -94,7 +97,7 @@ class SizedShell:
         graph: GraphModule,
         tell: Callable[[bool], None],
     ) -> None:
-        """`symbols`: in the order of their values; `graph`: the torch-level one."""
+        """`symbols` are in the order of their values; `graph` is the torch-level graph."""
         self._needs_nothing = _needs_nothing(partition)
         self._partition, self._symbols = partition, tuple(symbols)
         self._computes, self._graph = _computes(partition), graph
@@ -106,9 +109,9 @@ class SizedShell:
         resolve: Callable[[tuple[int, ...]], Any],
         source: Callable[[tuple[int, ...]], GraphModule],
     ) -> Any:
-        """The callable for all values, of a forward for all or for the one it will be asked for.
-        `resolve` gives what has the backward without some tangents for each vector of values;
-        `source` makes the torch-level graph, as it is there.
+        """Return the callable for all values. `forward` serves all values or is looked up per size
+        tuple. `resolve` returns the factory of partial backwards for a size tuple; `source` builds
+        the torch-level graph at it.
         """
         if self._needs_nothing:
             return forward
@@ -129,7 +132,7 @@ class SizedShell:
 
 
 def _is_plain(partition: Partition) -> bool:
-    """The executable's results are the user's outputs as they are."""
+    """Return whether the executable's results are the user's outputs unchanged."""
     if partition.mutated_inputs or partition.tangents or partition.aliasing:
         return False
     plain = tuple(Result(i, False) for i in range(partition.results))
@@ -141,8 +144,8 @@ def _computes(partition: Partition) -> bool:
 
 
 class Once:
-    """Calls the factory once per set of missing tangents, also when threads run their first
-    backward at the same time.
+    """Calls the factory once per set of missing tangents, also if threads run their first backward
+    at the same time.
     """
 
     __slots__ = ("__weakref__", "_factory", "_lock", "_made")
@@ -153,16 +156,16 @@ class Once:
 
     @classmethod
     def of(cls, factory: Callable[[GraphModule], Executable], partition: Partition) -> Once:
-        """`factory` is given the backward graph without what hangs on the missing tangents."""
+        """Wrap a factory that takes the backward graph reduced to the tangents that are given."""
         return cls(lambda missing: factory(backward_without(partition, missing)))
 
     @property
     def is_made(self) -> bool:
-        """Whether the factory has been called."""
+        """Return whether the factory has been called."""
         return bool(self._made)
 
     def __call__(self, missing: tuple[int, ...] = ()) -> Executable:
-        """`missing`: positions of the tangents that are not given (zeros stand for them)."""
+        """Return the executable; `missing` are positions of tangents that are not given."""
         with self._lock:
             if missing not in self._made:
                 self._made[missing] = self._factory(missing)
@@ -174,7 +177,7 @@ def _signature(partition: Partition, graph: GraphModule | None) -> dict[str, Any
 
 
 def _numbers(partition: Partition, graph: GraphModule | None) -> dict[str, Any]:
-    """The Partition as tuples of integers, or of Sizes; and what its backward has to check."""
+    """Return the Partition as tuples of ints or Sizes, with the checks of its backward."""
     nodes = partition.forward.graph.nodes
     inputs = sum(node.op == "placeholder" for node in nodes)
     layouts = [node.meta["spec"] for node in tangent_nodes(partition)]
@@ -203,7 +206,7 @@ def _numbers(partition: Partition, graph: GraphModule | None) -> dict[str, Any]:
 
 
 def _checks(graph: GraphModule | None) -> tuple[Callable[..., bool], ...]:
-    """Return whether what the backwards of autograd functions rely on holds."""
+    """Return the predicates that user-defined backwards rely on."""
     if graph is None:
         return ()
     later = (*(call.original for _, call in calls_in(graph)), *regions_of(graph))
@@ -211,7 +214,7 @@ def _checks(graph: GraphModule | None) -> tuple[Callable[..., bool], ...]:
 
 
 def _left_out(partition: Partition) -> list[TensorSpec]:
-    """Specs of saved values that a backward may not read. None where each backward reads all."""
+    """Return specs of saved values that some backward skips, or [] if each backward reads all."""
     if partition.backward is None:
         return []
     nodes = [node for node in partition.backward.graph.nodes if node.op == "placeholder"]
@@ -225,8 +228,8 @@ def _left_out(partition: Partition) -> list[TensorSpec]:
 def _stand_ins(
     specs: Sequence[TensorSpec],
 ) -> tuple[tuple[torch.Tensor, tuple[int, ...]], ...]:
-    """What is in the place of saved values that a backward does not read: the memory of one element
-    each, and their shapes.
+    """Return a one-element tensor and a shape for each saved value that a backward does not
+    read.
     """
     with torch.inference_mode(False), torch.no_grad():
         elements = [torch.zeros((), dtype=spec.dtype, device=spec.device) for spec in specs]
@@ -258,12 +261,13 @@ def _place(output: Output, inputs: int) -> int:
 
 
 def interpreted(module: GraphModule) -> Executable:
-    """Run an ATen graph with torch's own kernels; results are laid out as their specs say."""
+    """Run an ATen graph with torch's own kernels; results get the strides of their specs."""
     flat = next(node for node in reversed(module.graph.nodes) if node.op == "output").args[0]
     strides = [None if node is None else node.meta["spec"].stride for node in flat]
 
     def run(*inputs: torch.Tensor) -> tuple[Any, ...]:
-        # A view among the results must be a plain tensor, not one made under no_grad.
+        # Below ADInplaceOrView a view among the results is a plain tensor, not one made under
+        # no_grad.
         with torch._C._AutoDispatchBelowADInplaceOrView():
             made = module(*inputs)
             return tuple(
@@ -275,8 +279,8 @@ def interpreted(module: GraphModule) -> Executable:
 
 
 def replayed(module: GraphModule, *unused: object, **nothing: object) -> Executable:
-    """Run an ATen graph's own Python code, below autograd. What the forward's kernels laid out in
-    their own way (saved.py) is turned back: views in the graph count on the layout of the trace.
+    """Run an ATen graph's own Python code, below autograd. Saved values in a kernel's own layout
+    (saved.py) are restored to the traced strides, which views in the graph rely on.
     """
     forward = module.forward
     flat = next(node for node in reversed(module.graph.nodes) if node.op == "output").args[0]
@@ -305,7 +309,7 @@ def _spec_of(node: torch.fx.Node | None) -> TensorSpec | None:
 def _relabelled(
     made: Sequence[Any], loose: Sequence[tuple[int, TensorSpec]]
 ) -> tuple[torch.Tensor, ...]:
-    """Strides that lead nowhere, those of extents of 0 and 1, are eager's: people see them."""
+    """Give size-0 and size-1 dimensions eager's strides, which users can read."""
     results = list(made)
     for place, spec in loose:
         value = results[place]
@@ -315,14 +319,14 @@ def _relabelled(
 
 
 def _lies_as(value: torch.Tensor, spec: TensorSpec) -> bool:
-    if value.shape != spec.shape:  # a seed: what it is like is the kernel's to choose
+    if value.shape != spec.shape:  # a seed: the kernel chooses its shape
         return False
     sides = zip(spec.shape, value.stride(), spec.stride, strict=True)
     return not value.numel() or all(n == 1 or have == wanted for n, have, wanted in sides)
 
 
 def _laid_out(value: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """A kernel may choose other strides than its meta function says."""
+    """Return the value with the strides of its spec, which the kernel may not follow."""
     if value.stride() == stride or not value.numel():
         return value
     return torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device).copy_(

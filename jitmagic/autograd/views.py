@@ -1,8 +1,8 @@
-"""Views as steps: how a view is read off its base, and how a write goes back into it.
+"""View steps: reading a view from its base, and writing it back into the base.
 
 A `ViewStep` is one ATen view operation with its arguments. `apply` records the view of a base
-value; `write_back` records the whole new base when the view got a new value (slice_scatter and
-friends for a part, the inverse reshape for all of it). Views whose write cannot be expressed raise
+value; `write_back` records the whole new base for a new value of the view (slice_scatter and
+friends for a part, the inverse reshape for all of it). Views without an inverse raise
 CompileFailed.
 """
 
@@ -43,26 +43,26 @@ class ViewStep:
 
     @property
     def is_part(self) -> bool:
-        """Whether the view may leave elements of its base out."""
+        """Return whether the view may leave elements of its base out."""
         return self.op in _PARTS
 
     def apply(self, base: Sym) -> Sym:
         return base.one(self.op, *self.args)
 
     def write_back(self, base: Sym, value: Sym) -> Sym:
-        """The base after `apply(base)` was overwritten by `value`."""
+        """Return the base after `apply(base)` was overwritten by `value`."""
         rule = _WRITE_BACK.get(self.op)
         if rule is None:
             raise CompileFailed(f"an in-place write through {self.op} is not understood")
         return rule(base, value, *self.args)
 
 
-# Lazy in eager: memory keeps the numbers as they are. Values of the graph are the numbers read.
+# Eager conjugates lazily: memory keeps the numbers. Graph values are the numbers as read.
 CONJUGATE = ViewStep(aten._conj_physical.default, ())
 
 
 def is_conjugate(path: Sequence[ViewStep]) -> bool:
-    """Whether what the steps lead to has the conjugate bit in eager."""
+    """Return whether a view along these steps has the conjugate bit in eager."""
     return sum(step is CONJUGATE for step in path) % 2 == 1
 
 
@@ -84,8 +84,8 @@ def _t(base: Sym, value: Sym) -> Sym:
 
 
 def _redtyped(base: Sym, value: Sym, dtype: torch.dtype) -> Sym:
-    # A bool is any byte but 0 in memory, and 0 or 1 once it is a value: the other bytes, which
-    # eager keeps, would be lost in the parts of the base that the write leaves alone too.
+    # A bool in memory is any nonzero byte, as a value it is 0 or 1. Eager keeps the other bytes; a
+    # write back would lose them, also in parts of the base that are not written.
     if dtype is not base.dtype and torch.bool in (dtype, base.dtype):
         raise CompileFailed(f"an in-place write to {base.dtype} as {dtype} is not understood")
     return value.one(aten.view.dtype, base.dtype)
@@ -123,8 +123,8 @@ def _strided(
 def _alone(
     base: Sym, size: list[int], stride: list[int], offset: int | None
 ) -> tuple[Sym, int | None]:
-    """A part of a storage as a copy, and the offset in it: the scatter lays out the storage of
-    its argument. What it writes has to lie in that part.
+    """Return the base as a copy and the offset in it, since the scatter writes the whole storage of
+    its argument. The region written must be inside the base.
     """
     start = 0 if offset is None else offset - as_dimension(base.meta.storage_offset())
     last = start + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
@@ -134,7 +134,7 @@ def _alone(
 
 
 def may_overlap(size: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether two elements of that layout may share one place in memory."""
+    """Return whether two elements of the layout may share memory."""
     reach = 0
     for extent, step in sorted(
         (pair for pair in zip(size, stride, strict=True) if pair[0] > 1), key=lambda pair: pair[1]
@@ -168,7 +168,7 @@ _PARTS = frozenset(
 
 
 def split_steps(op: Any, shape: tuple[int, ...], args: tuple[Any, ...]) -> list[ViewStep] | None:
-    """A view operation with several results as one slice or select per result; None: it has one."""
+    """Return a view operation with several results as one slice or select each, else None."""
     if op is aten.unbind.int:
         dim = (args[0] if args else 0) % len(shape)
         return [ViewStep(aten.select.int, (dim, i)) for i in range(_told(shape[dim]))]
@@ -189,14 +189,14 @@ def split_steps(op: Any, shape: tuple[int, ...], args: tuple[Any, ...]) -> list[
 
 
 def _told(count: Dimension) -> int:
-    """How many there are in this call: guarded, as the program has a name for each."""
+    """Return the number of parts in this call and guard it: the program unpacks that many."""
     number = hint_of(count)
     if count != number:
         raise CompileFailed("the number of parts is not known")
     return number
 
 
-# Their results share memory, of which autograd knows nothing: the views that they are.
+# Autograd does not know that their results share memory; these are the equivalent views.
 UNSAFE_SPLITS: dict[Any, Any] = {
     aten.unsafe_split.Tensor: aten.split.Tensor,
     aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default,
@@ -204,7 +204,7 @@ UNSAFE_SPLITS: dict[Any, Any] = {
 
 
 def are_apart(one: Sequence[ViewStep], other: Sequence[ViewStep]) -> bool:
-    """Whether two views of one tensor are seen to have no element in common: parts of a split."""
+    """Return whether two views of one tensor are known to be disjoint: parts of a split."""
     ours, theirs = (_extent(path[0]) if path else None for path in (one, other))
     if ours is None or theirs is None or ours[0] != theirs[0]:
         return False
@@ -212,7 +212,7 @@ def are_apart(one: Sequence[ViewStep], other: Sequence[ViewStep]) -> bool:
 
 
 def _extent(step: ViewStep) -> tuple[int, int, int] | None:
-    """Which entries of which dimension a step picks, from and to; None: it is no such step."""
+    """Return (dimension, first, end) of the entries a step picks, or None for other steps."""
     if not all(type(number) is int and number >= 0 for number in step.args):
         return None
     if step.op is aten.select.int:

@@ -22,8 +22,9 @@ def _blended(x: Sym, product: Sym, beta: float, alpha: float) -> Sym:
 
 
 def _is_of_the_kernel(a: Sym, alpha: float) -> bool:
-    """What parts would compute otherwise: halves (rounded once), integers (whose kernels drop the
-    fractions of beta and alpha), and alpha 0 (BLAS ignores the product, other kernels do not).
+    """Return whether the kernel computes something else than its parts would. Halves are rounded
+    once, integer kernels drop the fractions of beta and alpha, and BLAS ignores the product where
+    alpha is 0.
     """
     return is_half(a.dtype) or not (a.dtype.is_floating_point or a.dtype.is_complex) or alpha == 0
 

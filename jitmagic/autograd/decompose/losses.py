@@ -21,9 +21,11 @@ def _reduce(loss: Sym, reduction: int) -> Sym:
 
 
 def _shared(made: Sym, x: Sym, reduction: int, factor: float = 1.0) -> Sym:
-    """The derivative of one element of `x`, times a factor; of the mean it has its share."""
+    """Return the derivative for one element of `x` times `factor`, divided by the count for a
+    mean.
+    """
     count = max(x.numel, 1)
-    if reduction == MEAN and isinstance(count, Size):  # no reciprocal is known of it
+    if reduction == MEAN and isinstance(count, Size):  # a Size has no reciprocal
         return (made if factor == 1.0 else made * factor) / count
     return made * (factor * (1.0 / count if reduction == MEAN else 1.0))
 
@@ -48,7 +50,7 @@ def _mse_backward(r: Recorder, grad: Sym, x: Sym, target: Sym, reduction: int) -
 def _smooth_l1(
     r: Recorder, x: Sym, target: Sym, reduction: int = MEAN, beta: float = 1.0
 ) -> Sym | None:
-    if not beta > 0:  # 0 is another loss; negative numbers and NaN are refused
+    if not beta > 0:  # beta 0 is L1 loss; eager refuses negative numbers and NaN
         return None
     return _reduce(_smooth_l1_value(r, x, target, beta), reduction)
 
@@ -99,7 +101,7 @@ def _bce_backward(
     weight: Sym | None = None,
     reduction: int = MEAN,
 ) -> Sym:
-    """The forward is not decomposed: it refuses inputs outside of [0, 1] at run time."""
+    """Only the backward is decomposed: the forward refuses inputs outside of [0, 1] at run time."""
     slope = (1 - x) * x
     made = grad * (x - target) / slope.one(aten.clamp.default, 1e-12)
     if weight is not None:
@@ -118,7 +120,7 @@ def _bce_with_logits(
 ) -> Sym | None:
     given = (one for one in (x, target, weight, pos_weight) if one is not None)
     if len({one.dtype for one in given}) > 1:
-        return None  # eager writes into (1 - target), whose dtype the result therefore has
+        return None  # eager writes into (1 - target), which sets the result's dtype
     log_sigmoid: Sym = r.emit(aten.log_sigmoid_forward.default, x)[0]
     if pos_weight is not None:
         log_sigmoid = log_sigmoid * ((pos_weight - 1) * target + 1)
@@ -185,7 +187,9 @@ def _nll_backward(
     ignore_index: int,
     total_weight: Sym,
 ) -> Sym | None:
-    """One-hot by comparison with the class number, which fuses; ignored targets match no class."""
+    """Build one-hot rows by comparing with class numbers, which fuses; ignored targets match
+    none.
+    """
     if not x.numel:
         return None
     dim = _class_dim(x)

@@ -30,7 +30,7 @@ def _var_mean(x: Sym, dim: Any, correction: float | None, keepdim: bool) -> tupl
     count = math.prod(x.shape[d] for d in dims)
     free = count - (1 if correction is None else correction)
     if not isinstance(free, Size) and free <= 0:
-        return None  # the kernel warns of it
+        return None  # the kernel warns about it
     # A square may be outside of the range of fp32 and bf16 where its root is not.
     moments = moments_dtype(up(x))
     wide = up(x) if moments is None else x.to(moments)
@@ -72,9 +72,10 @@ def _var_and_mean(
 
 
 def _mean_beside(r: Recorder, x: Sym, dim: Any, variance: Sym, mean: Sym) -> Sym:
-    """Eager updates both with each number: after an infinite one, the next makes NaNs of them.
-    Infinite is the mean of a row of which only the last is: looked for at both ends, as one more
-    reduction over the row would cost as much as the mean.
+    """Return the mean that eager's kernel reports next to a variance. Eager updates both per
+    element: after an infinity, the next element makes both NaN. The mean stays infinite only if the
+    last element alone is infinite. Testing both ends of the row detects that; one more reduction
+    would cost as much as the mean.
     """
     dims = _dims(x, dim) if x.shape else []
     last = _at_the_end(x, dims, -1, 9223372036854775807, mean)
@@ -86,7 +87,7 @@ def _mean_beside(r: Recorder, x: Sym, dim: Any, variance: Sym, mean: Sym) -> Sym
 
 
 def _at_the_end(x: Sym, dims: list[int], start: int, end: int, like: Sym) -> Sym:
-    """The row's element at either end of all its dimensions."""
+    """Return the row's first or last element, taken along all its dimensions."""
     for d in dims:
         x = x.one(aten.slice.Tensor, d, start, end)
     return x.view(*like.shape).to(like.dtype)
