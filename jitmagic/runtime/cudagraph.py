@@ -1,16 +1,17 @@
-"""CUDA graphs: an executable recorded once and replayed, for mode="reduce-overhead".
+"""CUDA graphs for mode="reduce-overhead": an executable is recorded once and replayed.
 
 In: an executable over CUDA tensors of fixed shapes, and its Plan. Out: the same callable, faster
-where launching is what takes the time. The first call runs plainly (libraries set themselves up),
-the second is recorded, later ones are replayed.
+where launch overhead dominates. The first call runs plainly (libraries initialise), the second is
+recorded, later ones are replayed.
 
-A recording is tied to addresses: of inputs that were found again where they had been (parameters,
-results of another recording), which are checked at every call; other inputs are copied to memory of
-the recording. A backward's first inputs come from a forward that ran plainly, the next ones from
-its recording, where they will be again: they are not taken for inputs that move. Results live in
-the recording's memory and belong to the user: a recording whose results are still held somewhere is
-not replayed; another one is made, up to MOST, and then calls run plainly. So nothing that a user
-can see is ever overwritten. What cannot be recorded says why in `refused` and runs plainly.
+A recording has fixed addresses for inputs that were at the same address in consecutive calls
+(parameters, results of another recording); they are checked at every call. Other inputs are copied
+into memory of the recording. A backward's first inputs come from a forward that ran plainly, the
+next ones from that forward's recording; their change of address does not make them moving inputs.
+Results live in the recording's memory and belong to the user. A recording whose results are still
+referenced is not replayed; another one is made, up to MOST, and beyond that calls run plainly. No
+tensor that the user can see is ever overwritten. If recording is impossible, `refused` says why and
+calls run plainly.
 """
 
 from __future__ import annotations
@@ -34,10 +35,9 @@ from .shelf import Shelf
 __all__ = ["Replayer", "can_replay", "replayed", "why_not"]
 
 MOST = 4  # recordings alive at a time
-LAUNCH_BYTES = 8 << 20  # what a GPU copies in the time that the host takes for one launch
-MOST_IN_VAIN = 6  # recordings none of which was replayed again: what a forward that runs plainly
-# saves for this backward, say
-MOST_MADE = 16  # recordings made in all: addresses that never settle are not worth more
+LAUNCH_BYTES = 8 << 20  # bytes a GPU copies in the time of one host-side launch
+MOST_IN_VAIN = 6  # recordings without a second replay, e.g. for inputs saved by a plain forward
+MOST_MADE = 16  # recordings in total: addresses that never settle are not worth more
 
 _UNKNOWN_SIZE = frozenset(
     (
@@ -51,9 +51,9 @@ _MASKS = (torch.bool, torch.uint8)
 Outputs = tuple[torch.Tensor | None, ...]
 Run = Callable[..., Outputs]
 
-# Where the random generator stood when a forward drew: a CPU scalar after a plain run, whose value
-# the backward reads on the CPU, and a CUDA scalar after a recording (ATen, "Note [Seed and Offset
-# Device]"). Handed the wrong one, ATen reads an address of the other memory: a crash.
+# Position of the random generator when a forward drew: after a plain run a CPU scalar, which the
+# backward reads on the CPU, after a recording a CUDA scalar (ATen, "Note [Seed and Offset
+# Device]"). With the wrong one ATen reads an address of the other memory and crashes.
 _aten = torch.ops.aten
 _READS_GENERATOR_STATE = {
     _aten._scaled_dot_product_efficient_attention_backward.default,
@@ -63,19 +63,19 @@ _GENERATOR_STATE = ("philox_seed", "philox_offset")
 
 
 def can_replay(plan: Plan) -> bool:
-    """Whether the plan has anything to record."""
+    """Return whether the plan has anything to record."""
     return plan.device.type == "cuda" and bool(plan.steps)
 
 
 def replayed(run: Run, plan: Plan, shelf: Shelf | None = None) -> Run:
-    """`run` behind CUDA graphs, or `run` itself where the plan has nothing to record. `shelf`: of
-    what runs the same graph at other sizes.
+    """Wrap `run` in CUDA graphs if the plan has anything to record. `shelf` limits the recordings
+    of one graph at several sizes.
     """
     return Replayer(run, plan, shelf) if can_replay(plan) else run
 
 
 def why_not(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
-    """What forbids recording, as a sentence; empty when nothing does."""
+    """Return the sentence that says why recording is impossible, or an empty string."""
     anywhere, dtypes = _generator_states(plan), _dtypes(plan, inputs)
     for number, tensor in enumerate(inputs):
         if tensor.device != plan.device and number not in anywhere:
@@ -98,7 +98,7 @@ def why_not(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
 
 
 def _has_constant_elsewhere(plan: Plan) -> bool:
-    """Of a CPU's tensor that kernels alone take, a size, the host reads the number."""
+    """Test for a constant off the device that ATen reads; kernels take sizes by value."""
     needed = slots_needing_tensors(plan)
     return any(
         constant.device != plan.device and plan.inputs + number in needed
@@ -107,7 +107,7 @@ def _has_constant_elsewhere(plan: Plan) -> bool:
 
 
 def _waits(step: Call, dtypes: Mapping[int, torch.dtype]) -> bool:
-    """Whether the host looks at data; of an indexing, whether any index may be a mask."""
+    """Return whether the host reads data; indexing does if any index may be a mask."""
     if _UNKNOWN_SIZE.isdisjoint(step.op.tags):
         return False
     if step.op not in _INDEXING:
@@ -119,7 +119,7 @@ def _waits(step: Call, dtypes: Mapping[int, torch.dtype]) -> bool:
 
 
 def _dtypes(plan: Plan, inputs: Sequence[torch.Tensor]) -> dict[int, torch.dtype]:
-    """Of the slots that are known before a run."""
+    """Return the dtypes of slots that are known before a run."""
     known = {number: tensor.dtype for number, tensor in enumerate((*inputs, *plan.constants))}
     for step in plan.steps:
         if isinstance(step, Call):
@@ -132,7 +132,7 @@ def _dtypes(plan: Plan, inputs: Sequence[torch.Tensor]) -> dict[int, torch.dtype
 
 
 def _generator_states(plan: Plan) -> frozenset[int]:
-    """The inputs that are a random generator's state of an earlier draw."""
+    """Return the inputs that hold a random generator's state at an earlier draw."""
     found: set[int] = set()
     for step in plan.steps:
         if isinstance(step, Call) and step.op in _READS_GENERATOR_STATE:
@@ -151,7 +151,7 @@ def _made_elsewhere(step: PlanStep, device: torch.device) -> bool:
 
 @dataclass(slots=True)
 class _Given:
-    """A result that is an input or a constant, or a view of one: made anew from the caller's
+    """A result that is an input, a constant or a view of one, made again from the caller's
     tensor.
     """
 
@@ -167,7 +167,7 @@ class _Given:
 
 
 def _given_results(plan: Plan) -> dict[int, _Given]:
-    """Output position -> where it comes from, for outputs that the plan does not make."""
+    """Return output position -> source, for outputs that are not new memory."""
     origin = {slot: _Given(slot, None) for slot in range(plan.inputs + len(plan.constants))}
     for step in plan.steps:
         if isinstance(step, View) and step.base in origin:
@@ -183,7 +183,7 @@ def _given_results(plan: Plan) -> dict[int, _Given]:
 
 
 class _Recording:
-    """One CUDA graph, the memory it reads and writes, and whether its results are still held."""
+    """One CUDA graph, the memory it reads and writes, and the reference counts of its results."""
 
     def __init__(
         self,
@@ -209,14 +209,14 @@ class _Recording:
         _alive.add(self)
 
     def fits(self, inputs: Sequence[torch.Tensor]) -> bool:
-        """Whether every input that must be at its recorded address is."""
+        """Return whether each input with a fixed address is at that address."""
         return all(
             address is None or tensor.data_ptr() == address
             for tensor, address in zip(inputs, self.addresses, strict=True)
         )
 
     def free(self) -> bool:
-        """Whether nobody but the recording holds its results."""
+        """Return whether only the recording references its results."""
         return all(
             _holders(storage) == held
             for storage, held in zip(self.storages, self.held, strict=True)
@@ -224,8 +224,8 @@ class _Recording:
 
     def replay(self, inputs: Sequence[torch.Tensor]) -> Outputs:
         if self.moving:
-            # The host need not wait: what is on the CPU (generator states) is not pinned, so that
-            # the driver has read it before it returns.
+            # Without waiting on the host: CPU inputs (generator states) are pageable, and the
+            # driver reads those before it returns.
             moved = [_memory(inputs[n]) for n in self.moving]
             torch._foreach_copy_(self.buffers, moved, non_blocking=True)
         self.graph.replay()
@@ -236,22 +236,22 @@ _alive: WeakSet[_Recording] = WeakSet()
 
 
 def _recorded_memory() -> set[int]:
-    """Where the results of all recordings are: each replay puts them there again."""
+    """Return the addresses of all recordings' results, where each replay writes them again."""
     return {storage.data_ptr() for recording in list(_alive) for storage in recording.storages}
 
 
 def _moved_bytes(inputs: Sequence[torch.Tensor], moving: frozenset[int]) -> int:
-    """What a replay copies before it starts."""
+    """Return the bytes that a replay copies before it starts."""
     return sum(inputs[n].numel() * inputs[n].element_size() for n in moving)
 
 
 def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Memory of the same layout, whatever its strides (elements may share memory)."""
+    """Allocate memory of the same layout for any strides (elements may share memory)."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
 
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
-    """What is copied: the tensor, or, where it has gaps or repeats, its memory from end to end."""
+    """Return the tensor, or with gaps or repeats its memory as one contiguous range, for copies."""
     if tensor.is_contiguous():
         return tensor
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
@@ -259,7 +259,7 @@ def _memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _storages(outputs: Outputs) -> list[torch.UntypedStorage]:
-    """The distinct memory of the outputs."""
+    """Return the distinct storages of the outputs."""
     found = {}
     for output in outputs:
         if output is not None and output.untyped_storage().nbytes():
@@ -279,7 +279,7 @@ def _record(run: Run, inputs: Sequence[torch.Tensor]) -> tuple[Any, Outputs]:
     side.wait_stream(torch.cuda.current_stream())
     _give_workspace(side)
     collecting = gc.isenabled()
-    gc.disable()  # a collected CUDA event or graph would spoil the capture
+    gc.disable()  # collecting a CUDA event or graph would invalidate the capture
     try:
         with torch.cuda.stream(side):
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
@@ -299,22 +299,22 @@ def _record(run: Run, inputs: Sequence[torch.Tensor]) -> tuple[Any, Outputs]:
 
 @cache
 def _capture_stream(device: int) -> torch.cuda.Stream:
-    """One for all recordings: cuBLAS keeps a workspace (64 MB on an H200) per stream for ever."""
+    """Return one stream for all recordings: cuBLAS keeps a workspace per stream (64 MB on H200)."""
     return torch.cuda.Stream(device)
 
 
 @cache
 def _workspaces(device: int) -> torch.cuda.MemPool:
-    """Memory of library workspaces, which recordings read and write at every replay."""
+    """Return the pool of library workspaces, which recordings access at every replay."""
     with torch.cuda.device(device):
         return torch.cuda.MemPool()
 
 
 def _give_workspace(side: torch.cuda.Stream) -> None:
-    """Allocate cuBLAS's workspace of the capture stream where no recording owns it.
+    """Allocate cuBLAS's workspace of the capture stream outside of any recording's memory.
 
-    During a capture it would come out of that recording's memory, and keep that alive. In a pool of
-    its own it stays where it is even if somebody clears the workspaces, as torch.compile does.
+    Allocated during a capture, it would come out of that recording's memory and keep that alive. In
+    its own pool it keeps its address even if the workspaces are cleared, as torch.compile does.
     """
     pool = _workspaces(side.device_index)
     with torch.cuda.use_mem_pool(pool), torch.cuda.stream(side):
@@ -322,17 +322,17 @@ def _give_workspace(side: torch.cuda.Stream) -> None:
 
 
 _failed: list[torch.cuda.CUDAGraph] = []
-"""Graphs whose capture failed. torch's allocator of pinned memory asks every graph that began a
-capture, and cannot be told that one failed: they must not be freed."""
+"""Graphs whose capture failed, which must not be freed. torch's pinned-memory allocator queries
+every graph that began a capture, and has no call to report a failed one."""
 
 
 def _recover(graph: torch.cuda.CUDAGraph, pool: tuple[int, int], side: torch.cuda.Stream) -> None:
-    """After a capture that failed, torch's allocator and random generator still think it goes on.
+    """Reset torch's allocator and random generator after a failed capture.
 
-    The allocator is told, and that nobody needs the pool. Who does that depends on torch's version:
-    a graph that takes its capture for ended (it tells its pool) gives the pool back itself, and
-    twice would be an error of the allocator's. The generator forgets at the end of the next
-    capture, so one is made.
+    Both still assume that the capture goes on. The allocator has to be told, and its pool released.
+    Who releases it depends on torch's version: a graph that considers its capture ended (`pool()`
+    works) releases it in `reset()`, and a second release would be an error. The generator resets at
+    the end of the next capture, so a small one is made.
     """
     _failed.append(graph)
     device = torch.cuda.current_device()
@@ -353,17 +353,14 @@ def _recover(graph: torch.cuda.CUDAGraph, pool: tuple[int, int], side: torch.cud
 
 
 _last_stream: dict[torch.device, torch.cuda.Stream] = {}
-"""Where recordings of a device were replayed last."""
+"""The stream on which recordings of a device were last replayed."""
 
 _one_at_a_time = RLock()
-"""Recordings share the capture stream and its workspaces: no two threads record or start a replay
-at once."""
+"""Held while recording or starting a replay: recordings share the capture stream and workspaces."""
 
 
 class Replayer:
-    """Callable like the executable it stands for. `refused`: why it runs plainly, empty if it does
-    not.
-    """
+    """Callable like the executable it wraps. `refused` says why it runs plainly, or is empty."""
 
     def __init__(self, run: Run, plan: Plan, shelf: Shelf | None = None) -> None:
         self.run, self.plan, self._shelf = run, plan, shelf
@@ -374,7 +371,7 @@ class Replayer:
         self._given = _given_results(plan)
         self._mutated = frozenset(plan.mutated)
         self._states = _generator_states(plan)
-        self._last: list[int] | None = None  # where the inputs were at the call before
+        self._last: list[int] | None = None  # addresses of the inputs at the previous call
         self._moving = self._states
 
     def __call__(self, *inputs: torch.Tensor) -> Outputs:
@@ -411,7 +408,7 @@ class Replayer:
     # -- choosing --------------------------------------------------------------------------------
 
     def _choose(self, inputs: Sequence[torch.Tensor]) -> _Recording | None:
-        """A recording that may be replayed for these inputs, made if need be; None: run plainly."""
+        """Return a recording to replay for these inputs, new if necessary; None: run plainly."""
         fitting = [recording for recording in self.recordings if recording.fits(inputs)]
         for recording in fitting:
             if recording.free():
@@ -425,10 +422,10 @@ class Replayer:
         return None if fitting else self._settle(inputs)
 
     def _settle(self, inputs: Sequence[torch.Tensor]) -> _Recording | None:
-        """No recording has the inputs where they are now: what differs is copied from now on.
+        """Copy inputs whose addresses match no recording from now on, and record again.
 
-        From any recording, not only the newest: freed memory is handed out again, so what moves may
-        be by chance where it was last.
+        Addresses are compared with all recordings, not only the newest: freed memory is reused, so
+        a moving input may by chance be at its last address.
         """
         moved = {
             n
@@ -470,12 +467,12 @@ class Replayer:
         return recording
 
     def _kept_inside(self, *inputs: torch.Tensor) -> Outputs:
-        """Only the outputs that are made in the recording's memory."""
+        """Run, and return only outputs in the recording's memory."""
         outputs = self.run(*inputs)
         return tuple(None if n in self._given else out for n, out in enumerate(outputs))
 
     def forget(self) -> None:
-        """Give up the recordings whose results nobody holds."""
+        """Drop the recordings whose results have no other references."""
         self.recordings = [recording for recording in self.recordings if not recording.free()]
 
     def _give_up(self, why: str) -> None:
@@ -484,8 +481,8 @@ class Replayer:
         warn(f"{self.plan.name}: not replayed as a CUDA graph: {why}")
 
     def _order(self) -> None:
-        """A replay on another stream comes after the replays before it: a recording owns memory,
-        and all of a device share the workspaces of libraries.
+        """Order a replay on another stream after earlier ones. A recording owns its memory, and all
+        recordings of a device share library workspaces.
         """
         stream = torch.cuda.current_stream()
         before = _last_stream.get(self.plan.device)

@@ -1,9 +1,8 @@
-"""load: from a plan and generated text to something callable.
+"""Loads a plan and its generated text as a callable.
 
-Chooses by the source's language how kernels are built (C++ through the toolchain and the disk
-cache, Triton through its compiler, numba through its own), then hands the plan to the native
-executor. The order of what may be missing is: no native part -> NativeMissing; compiler refuses ->
-ToolchainError. executable.py decides what to do about either.
+The source's language decides how kernels are built (C++ through the toolchain and the disk cache,
+Triton and numba through their compilers). The native executor then runs the plan. A missing
+extension raises NativeMissing, a compiler error ToolchainError; executable.py handles both.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ __all__ = ["Loaded", "LoadedTemplate", "load", "load_template"]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """`run(*tensors) -> tuple`; `cached`: the kernels came from the disk cache; `refused`: why they
-    were compiled without the precompiled header, for the journal.
+    """`run(*tensors) -> tuple`. `cached`: the kernels came from the disk cache. `refused`: reasons
+    for compiling without the precompiled header, for the journal.
     """
 
     run: Callable[..., tuple[Any, ...]]
@@ -56,17 +55,17 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class LoadedTemplate:
-    """As Loaded, for all sizes."""
+    """A Loaded for all sizes."""
 
     plan: AtSizes
     cached: bool
     kernels: int
-    shelf: Shelf | None = None  # where what runs at some sizes goes behind CUDA graphs
+    shelf: Shelf | None = None  # limits the sizes that have CUDA graphs
 
 
 @dataclass(frozen=True, slots=True)
 class _Kernels:
-    """How each kernel is entered; `cached`: they came from the disk cache."""
+    """The entry point of each kernel; `cached`: they came from the disk cache."""
 
     entries: Mapping[str, KernelEntry]
     cached: bool
@@ -78,7 +77,7 @@ _NO_OTHERS: Others = MappingProxyType({})
 
 
 def _nobody(_: str) -> None:
-    """Nobody listens to how far it is."""
+    """Ignore a progress message."""
 
 
 def load(
@@ -89,8 +88,8 @@ def load(
     tell: Tell = _nobody,
     others: Others = _NO_OTHERS,
 ) -> Loaded:
-    """Build and bind the kernels of `source` and return the executable of `plan`. `tell` hears
-    what is being waited for; `others`: what the plan launches besides.
+    """Build and bind the kernels of `source` and return the executable of `plan`. `tell` receives
+    progress messages; `others` are further kernels that the plan launches.
     """
     if source is None or not source.symbols:
         loaded = Loaded(make_executable(plan, others), cached=True, kernels=0)
@@ -107,7 +106,7 @@ def load_template(
     options: Options,
     tell: Tell = _nobody,
 ) -> LoadedTemplate:
-    """As `load`, of a plan with Sizes. `symbols`: in the order of their values."""
+    """Load a plan with Sizes. `symbols` are in the order of their values."""
     loaded = _loaded_template(plan, source, symbols, target, options, tell)
     shelf = Shelf() if options.cuda_graphs and can_replay(plan) else None
     return replace(loaded, shelf=shelf)
@@ -146,7 +145,7 @@ def _cpp_kernels(source: KernelSource, target: Target, options: Options, tell: T
     try:
         libraries = build_units(source.units, target, store, min(left(), options.budget), tell)
     except ToolchainError:
-        check()  # the compiler was stopped because the time of the whole compile is up
+        check()  # the compiler was stopped because the compile's budget is used up
         raise
     entries: dict[str, KernelEntry] = {
         name: CpuEntry(library.address(name), library) for name, library in libraries.items()
@@ -175,7 +174,7 @@ def _numba_kernels(source: KernelSource, tell: Tell) -> _Kernels:
 def _load_triton(
     plan: Plan, source: KernelSource, target: Target, options: Options, tell: Tell, others: Others
 ) -> Loaded:
-    """For inputs on 16-byte boundaries, and, built when first needed, for any inputs."""
+    """Load kernels for 16-byte aligned inputs, and build those for any inputs at first use."""
     tell(f"Triton, {len(source.symbols)} kernels")
     inputs = inputs_of_kernels(plan)
     anywhere: list[Callable[..., tuple[Any, ...]]] = []
@@ -199,7 +198,7 @@ def _triton_template(
     options: Options,
     tell: Tell,
 ) -> LoadedTemplate:
-    """As `_load_triton`."""
+    """Load a Triton plan with Sizes; see `_load_triton`."""
     tell(f"Triton, {len(source.symbols)} kernels")
     inputs = inputs_of_kernels(plan)
     anywhere: list[AtSizes] = []
@@ -219,7 +218,7 @@ def _triton_template(
 def _triton_kernels(
     plan: Plan, source: KernelSource, target: Target, options: Options, is_aligned: bool = True
 ) -> _Kernels:
-    """`is_aligned`: whether all inputs are on 16-byte boundaries."""
+    """Build the Triton kernels; `is_aligned` says that all inputs are on 16-byte boundaries."""
     flags = aligned_arguments(plan, inputs=is_aligned)
     store, device = open_store(options.cache_dir), plan.device.index or 0
     cubins, cached = build_cubins(source, flags, target, store)
@@ -228,7 +227,7 @@ def _triton_kernels(
     except ToolchainError:
         if not cached:
             raise
-        # The driver refuses what the cache has: whole, but of no use.
+        # The driver rejects the cached code, although its checksum is correct.
         cubins, cached = build_cubins(source, flags, target, store, anew=True)
         entries = _cuda_entries(cubins, source, device)
     return _Kernels(entries, cached)

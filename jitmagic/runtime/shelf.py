@@ -1,7 +1,7 @@
-"""Shelf: how many vectors of sizes of a graph have CUDA graphs.
+"""Limits how many size tuples of a graph have CUDA graphs.
 
-A recording keeps memory for all that it computes. Comes in: who replays one now. Goes out: of those
-used longest ago, beyond MOST_SIZES, the recordings are given up; they run plainly, with the same
+Each recording keeps the memory of its computation. In: the replayer used now. Out: beyond
+MOST_SIZES, the least recently used ones drop their recordings. They run plainly, with the same
 kernels, until they are called often enough again.
 """
 
@@ -24,7 +24,7 @@ class _Records(Protocol):
 
 
 class Shelf:
-    """Those with recordings, the one used last at the end."""
+    """The replayers with recordings, in order of their last use."""
 
     __slots__ = ("_used",)
 
@@ -32,7 +32,7 @@ class Shelf:
         self._used: dict[int, ReferenceType[_Records]] = {}
 
     def note(self, user: _Records) -> None:
-        """It is used now."""
+        """Mark `user` as the most recently used."""
         if next(reversed(self._used), None) == id(user):
             return
         self._used.pop(id(user), None)

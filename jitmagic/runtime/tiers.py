@@ -1,7 +1,6 @@
-"""What the user is told where code is made by a weaker tier than the machine could have.
+"""Warns the user when a weaker tier than the machine could have generates the code.
 
-Comes in: the target that there is, and the one that takes over. Goes out: a warning, with what to
-do about it.
+In: the target that is missing or failed, and the one that replaces it. Out: a warning with a hint.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ __all__ = ["tell_of_no_compiler", "tell_of_weaker"]
 
 
 def tell_of_no_compiler(target: Target, options: Options) -> None:
-    """A weaker tier stands in because no compiler was found."""
+    """Warn that a weaker tier is used because no compiler was found."""
     named = f" (asked for: {options.cxx!r})" if options.cxx is not None else ""
     warn(
         f"{target.why}{named}; CPU code is made with {target.tier}\n"
@@ -23,7 +22,7 @@ def tell_of_no_compiler(target: Target, options: Options) -> None:
 
 
 def tell_of_weaker(name: str, target: Target, weaker: Target, error: Exception) -> None:
-    """A tier has failed, and the next one takes over."""
+    """Warn that a tier failed and the next one replaces it."""
     warn(
         f"{name}: the {target.tier} code generator failed, using {weaker.tier} instead "
         f"({weaker.why})\n{error}",
