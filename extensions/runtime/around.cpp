@@ -1,4 +1,4 @@
-// The Python type behind WithNumbers, Undoing and Spent, see around.h.
+// The Python type behind WithNumbers, Holding, Undoing and Spent, see around.h.
 
 #include "around.h"
 

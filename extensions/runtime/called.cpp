@@ -1,7 +1,7 @@
-// Called: one function of torch as a callable that gives a tuple, as compiled graphs do (pieces.py).
+// Called: one torch function as a callable that returns a tuple, as compiled graphs do (pieces.py).
 //
-// An argument is a position among the tensors of the call, or a constant. What the function gives is put into a
-// tuple, unless it is one, or a list, already.
+// An argument is a position among the tensors of the call, or a constant. The function's result is wrapped in a tuple
+// unless it is a tuple or list.
 
 #include "callable.h"
 #include "reading.h"
@@ -14,7 +14,7 @@
 namespace jitmagic {
 namespace {
 
-// A constant where `held` is set.
+// A constant if `held` is set.
 struct Argument {
   Py_ssize_t position;
   PyObject* held;
@@ -49,7 +49,7 @@ PyObject* called_call(PyObject* object, PyObject* const* args, size_t nargsf, Py
   END_HANDLE_TH_ERRORS
 }
 
-// Called(inputs, function, arguments, names): an argument is (position,), or (constant, None).
+// Called(inputs, function, arguments, names): an argument is (position,) or (constant, None).
 PyObject* called_new(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *function, *arguments, *names;

@@ -1,5 +1,5 @@
-// Holding: a compiled graph that is called with more than its inputs: objects whose state the backward of an autograd
-// function depends on. The autograd nodes made in such a call keep them, as eager's `ctx` does.
+// Holding: a compiled graph called with more than its inputs: objects whose state the backward of an autograd
+// function depends on. The autograd nodes of such a call keep them alive, as eager's `ctx` does.
 
 #include "held.h"
 

@@ -1,12 +1,12 @@
-// Memory for large results: own mappings in huge pages, a few of which are kept and handed out again.
+// Memory for large results: mappings with huge pages, a bounded number of which are cached and reused.
 //
-// Measured on a virtual machine (Zen 4, 16 MiB, two threads): the first touch of fresh 4 KiB pages takes 5.2 ms,
-// of fresh 2 MiB pages 0.44 ms, and writing to pages that are there 0.2 ms; a kernel that makes such a result
-// takes 1 ms. malloc gives sometimes one and sometimes the other, by what else is on its heap.
+// Measured on a virtual machine (Zen 4, 16 MiB, two threads): the first touch of fresh 4 KiB pages takes 5.2 ms, of
+// fresh 2 MiB pages 0.44 ms, and writing to touched pages 0.2 ms; a kernel with such a result takes 1 ms. malloc
+// returns either kind, depending on the rest of its heap.
 //
-// What is kept is bounded: kKeptBytes in all (the four 2048 x 2048 fp32 results that one step of a loop makes
-// and drops), the longest unused go first; a block that kPatience requests passed by is given back, too, and
-// `release_large` gives back everything. A block may be freed on any thread and after everything else.
+// The cache is bounded by kKeptBytes (the four 2048 x 2048 fp32 results of one loop step), least recently used first.
+// A block that kPatience requests did not use is unmapped, too; `release_large` unmaps all. A block may be freed on
+// any thread and at any time.
 
 #include <mutex>
 #include <unordered_map>
@@ -23,20 +23,20 @@ namespace {
 constexpr size_t kKeptBytes = size_t(64) << 20;
 constexpr uint64_t kPatience = 64;
 constexpr size_t kHugePage = size_t(2) << 20;
-constexpr size_t kPage = size_t(64) << 10;  // a multiple of the page size of every machine we know
+constexpr size_t kPage = size_t(64) << 10;  // a multiple of every common page size
 
 struct Block {
   void* start;
   size_t length;
-  uint64_t since;  // the request after which it was dropped
+  uint64_t since;  // the request number at which it was freed
 };
 
 struct Keeper {
   std::mutex mutex;
-  std::vector<Block> kept;  // the longest unused first
+  std::vector<Block> kept;  // least recently used first
   size_t kept_bytes = 0;
   uint64_t requests = 0;
-  std::unordered_map<void*, size_t> lent;  // length of what is in use
+  std::unordered_map<void*, size_t> lent;  // lengths of blocks in use
 
   Block take(size_t at) {
     const Block block = kept[at];
@@ -56,7 +56,7 @@ void unmap(const std::vector<Block>& blocks) {
   for (const Block& block : blocks) munmap(block.start, block.length);
 }
 
-// Null when the system has no more. Starts on a huge page, whose surroundings are given back at once.
+// Returns null if the system has no memory. Aligned to a huge page; the excess is unmapped at once.
 void* map(size_t length) {
   const size_t spare = length >= kHugePage ? kHugePage : 0;
   void* got = mmap(
@@ -73,8 +73,8 @@ void* map(size_t length) {
   return reinterpret_cast<void*>(start);
 }
 
-// The smallest kept block that wastes at most a quarter, of equals the one used last (it may still be in the
-// cache); -1: none.
+// Returns the smallest cached block that wastes at most a quarter, of equals the most recently used (it may still be
+// in the CPU cache), or -1.
 std::ptrdiff_t best_fit(const Keeper& own, size_t length) {
   std::ptrdiff_t best = -1;
   for (std::ptrdiff_t at = std::ptrdiff_t(own.kept.size()) - 1; at >= 0; --at) {

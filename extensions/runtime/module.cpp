@@ -1,5 +1,5 @@
-// jitmagic._runtime: module initialisation. Records the torch it was built for, so that a mismatch is an
-// error with a remedy instead of a crash (jitmagic/runtime/native.py checks it).
+// Initialises the module jitmagic._runtime. Records the torch version of the build, so that a mismatch is an error
+// with a remedy instead of a crash (jitmagic/runtime/native.py checks it).
 
 #include "profiled.h"
 #include "runtime.h"

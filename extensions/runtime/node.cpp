@@ -1,4 +1,4 @@
-// CallState: what a call has kept, and how that gives gradients of the call.
+// CallState: the values saved in a call, and the computation of its gradients from them.
 
 #include "node.h"
 
@@ -37,7 +37,7 @@ void read_gradients(PyObject* made, variable_list& gradients) {
   }
 }
 
-// None for an undefined one.
+// Undefined tensors become None.
 PyObject* wrapped(const variable_list& tensors) {
   PyObject* tuple = PyTuple_New(Py_ssize_t(tensors.size()));
   for (size_t i = 0; tuple && i < tensors.size(); i++) {
@@ -48,7 +48,7 @@ PyObject* wrapped(const variable_list& tensors) {
   return tuple;
 }
 
-// Many gradients at once (is_grads_batched): such a tensor has no memory that a kernel could read.
+// A batch of gradients (is_grads_batched) is a wrapper without memory that a kernel could read.
 bool is_batch(const at::Tensor& grad) {
   constexpr c10::DispatchKeySet batched({c10::DispatchKey::Batched, c10::DispatchKey::FuncTorchBatched});
   return grad.defined() && grad.key_set().has_any(batched);
@@ -66,7 +66,7 @@ void add_result_node(const at::Tensor& result, torch::autograd::Edge&& behind) {
 namespace {
 
 at::Tensor copy_of(const at::Tensor& value) {
-  // What a backward that is differentiated finds for a parameter's copy is the parameter's.
+  // A differentiated backward must see that the copy of a parameter requires grad.
   const at::AutoGradMode mode(value.requires_grad());
   return value.requires_grad() ? value.clone() : value.detach().clone();
 }
@@ -84,7 +84,7 @@ Before::Before(const Signature& s, PyObject* const* args) : drawn(generators_of(
 
 namespace {
 
-// The tensors among what a call holds. An inference tensor has no version: nobody can write to it unnoticed by eager.
+// Visits the versions of the tensors in a tuple. Inference tensors have none, and eager does not check them either.
 template <class Visit>
 void each_version(PyObject* held, Visit visit) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(held); i++) {
@@ -97,7 +97,7 @@ void each_version(PyObject* held, Visit visit) {
 
 }  // namespace
 
-// Python's state is looked at when the backward runs, as eager's does, and natively: 60 ns, and a few for each fact.
+// Python state is checked when the backward runs, as in eager, natively: 60 ns, and a few more per fact.
 Owned CallState::outdated() {
   if (!signature->checks) return nullptr;
   Owned held;
@@ -130,7 +130,7 @@ void CallState::keep(PyObject* const* args, Before&& before) {
     if (input.saved >= 0) continue;
     const at::Tensor& value = input.written ? before.written[copied++] : THPVariable_Unpack(args[input.input]);
     const bool held = value.defined() && (!input.large || signature->keeps_large);
-    // Inference tensors cannot be saved: eager has not done so either.
+    // Inference tensors cannot be saved; eager could not either.
     const bool copies = signature->keeps_copies && !input.written;
     if (held && !value.is_inference()) kept_.emplace_back(copies ? copy_of(value) : value, false);
     else kept_.emplace_back();
@@ -138,7 +138,7 @@ void CallState::keep(PyObject* const* args, Before&& before) {
 }
 
 void CallState::release(bool ends) {
-  Owned held;  // goes after the lock: that takes the GIL, which others have while they wait for the lock
+  Owned held;  // destroyed after the lock: it needs the GIL, which a thread waiting for the lock may hold
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<char> still(saved.size());
   if (ends) {
@@ -195,7 +195,7 @@ variable_list CallState::differentiate(const variable_list& grads, const NodePtr
   return gradients;
 }
 
-// Which parts of the backward these tangents run through.
+// Returns which parts of the backward these tangents run through.
 std::vector<char> CallState::parts_of(const std::vector<char>& given) const {
   std::vector<char> parts;
   for (const Spent& part : signature->spent) {
@@ -204,7 +204,7 @@ std::vector<char> CallState::parts_of(const std::vector<char>& given) const {
   return parts;
 }
 
-// The parts that these tangents run through, from now on. None of them may have been used up.
+// Marks the parts that these tangents run through as running. None of them may have been freed.
 std::vector<char> CallState::begin(const std::vector<char>& given) {
   std::vector<char> parts = parts_of(given);
   for (size_t p = 0; p < parts.size(); p++) {
@@ -234,8 +234,8 @@ variable_list CallState::unpack(const std::vector<char>& given, const NodePtr& n
   return values;
 }
 
-// With their history; undefined where an input was not kept, and where it was written to since and the program's own
-// backward may not have it (`outdated`).
+// Returns inputs with their history. One is undefined if it was not saved, or if it was written to since and a
+// user-defined backward (`outdated`) must not read it.
 variable_list CallState::unpack_inputs(const std::vector<char>& given, const NodePtr& node, bool outdated) {
   std::lock_guard<std::mutex> lock(mutex_);
   begin(given);
@@ -250,7 +250,7 @@ variable_list CallState::unpack_inputs(const std::vector<char>& given, const Nod
 at::Tensor CallState::unpack_input(torch::autograd::SavedVariable& input, const NodePtr& node, bool outdated) {
   try {
     return input.unpack(node);
-  } catch (const c10::Error& error) {  // written to since then, which is as well where eager holds none
+  } catch (const c10::Error& error) {  // written to since, where eager does not save it
     signature->keeps_copies = true;
     const bool written = std::string(error.what_without_backtrace()).find("inplace operation") != std::string::npos;
     if (outdated && written) return at::Tensor();
@@ -282,7 +282,7 @@ void CallState::replay(
     variable_list& gradients) {
   variable_list inputs = unpack_inputs(given, node, held != nullptr);
   GilGuard gil;
-  // A backward that reads nothing of the forward may run after the node was released: any draws will do.
+  // A backward that reads nothing of the forward may run after release: it repeats no draws.
   const bool any = signature->spent.empty();
   const std::vector<GeneratorState> now = any ? generators_of(*signature) : std::vector<GeneratorState>();
   const std::vector<GeneratorState>& then = any ? now : drawn_;
@@ -299,7 +299,7 @@ void CallState::replay(
         signature->get_replay(), values.get(), tangents.get(), held ? held.get() : Py_None, nullptr);
   }
   if (!differentiate) raise_python_error();
-  THPObjectPtr made(PyObject_CallNoArgs(differentiate.get()));  // what the program draws here is new
+  THPObjectPtr made(PyObject_CallNoArgs(differentiate.get()));  // user-defined backwards draw new numbers
   read_gradients(made.get(), gradients);
 }
 

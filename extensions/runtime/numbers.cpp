@@ -1,8 +1,8 @@
 // WithNumbers: a compiled graph some of whose inputs are Python floats and ints.
 //
-// Such inputs are handed on as 0-dim CPU tensors of float64 and int64, so that a number which changes from call
-// to call (a learning rate, a step) is data to the kernels and no constant of theirs. Whatever else comes, a bool
-// or an int beyond 64 bits, is handed on as it is, and the graph says what is wrong with it.
+// They are passed as 0-dim CPU tensors of float64 and int64, so that a number which changes from call to call (a
+// learning rate, a step) is data to the kernels and not a constant. Other values, a bool or an int beyond 64 bits,
+// are passed unchanged, and the graph reports the error.
 
 #include "around.h"
 
@@ -21,7 +21,7 @@ PyObject* wrapped(T value) {
   return THPVariable_Wrap(std::move(made));
 }
 
-// The tensor of a number, `object` itself where it is none; nullptr with a Python error set.
+// Returns the tensor of a number, or `object` itself for other types; nullptr with a Python error set.
 PyObject* as_tensor(PyObject* object) {
   if (PyFloat_CheckExact(object)) return wrapped<double>(PyFloat_AS_DOUBLE(object));
   if (!PyLong_CheckExact(object)) return Py_NewRef(object);

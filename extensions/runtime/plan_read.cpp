@@ -1,5 +1,5 @@
-// Reading a Program: the tuple that runtime/native.py writes, checked where a mistake would be memory's. That of a
-// template has Registers where a number depends on sizes: places to fill in, which are noted.
+// Reads a Program from the tuple that runtime/native.py writes, and checks what could corrupt memory. A template's
+// tuple has Registers for numbers that depend on sizes; their places are recorded.
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -8,11 +8,11 @@
 #include "reading.h"
 
 namespace torch::jit {
-// Exported by libtorch_python; its own header (pybind_utils.h) costs half a minute of compile time.
+// Exported by libtorch_python; including its header (pybind_utils.h) costs half a minute of compile time.
 TORCH_PYTHON_API c10::IValue toIValue(
     pybind11::handle object, const c10::TypePtr& type, std::optional<int32_t> N);
 
-// Numbers given for tensors become wrapped numbers: 0-d tensors that promote as Python numbers do.
+// Numbers passed for tensors become wrapped numbers: 0-dim tensors that promote like Python numbers.
 class TORCH_PYTHON_API ToIValueAllowNumbersAsTensors {
   bool old_;
 
@@ -37,11 +37,11 @@ std::vector<int> slot_numbers(PyObject* tuple, int limit, int lowest = 0) {
   return slots;
 }
 
-constexpr int kNone = -1;  // the lowest number where None may stand for a slot
+constexpr int kNone = -1;  // the lowest number where None may replace a slot
 
-// Where in the program the numbers are that are read now.
+// The position in the program of the numbers being read.
 struct Place {
-  Sizing* sizing;  // null: there are no Registers
+  Sizing* sizing;  // null: no Registers
   int step = -1;
   int result = -1;  // of an ATen call
 
@@ -73,7 +73,7 @@ TensorLayout read_layout(PyObject* tuple, const Place& place) {
   return layout;
 }
 
-// The argument's place in the call is `place.result`.
+// `place.result` is the index of the argument.
 CallArgument read_argument(PyObject* entry, const c10::Argument& declared, int limit, const Place& place) {
   const std::string_view tag = text(item(entry, 0));
   CallArgument argument;

@@ -1,4 +1,4 @@
-// ExecutableTemplate: a Plan for all sizes. A vector of them costs a copy of the steps with numbers filled in.
+// ExecutableTemplate: a Plan for all sizes. A size tuple costs a copy of the steps with numbers filled in.
 
 #include "plan.h"
 
@@ -15,10 +15,10 @@ struct ExecutableTemplate : Template {
   Program* program;
   Sizing* sizing;
   PyObject* sizes;   // a SizeProgram
-  PyObject* owners;  // what the kernels' code lives in
-  PyObject* otherwise;  // of values: what runs where an input is not aligned that has to be; may be null
-  std::vector<int>* calls;    // steps whose ATen call is another for each vector
-  std::vector<int>* layouts;  // steps whose memory is
+  PyObject* owners;  // keep kernel code loaded
+  PyObject* otherwise;  // (values) -> executable for unaligned inputs; may be null
+  std::vector<int>* calls;  // steps whose ATen call depends on sizes
+  std::vector<int>* layouts;  // steps whose layout does
 };
 
 void fill(Program& program, const Blank& blank, int64_t value) {
@@ -39,13 +39,13 @@ void fill(Program& program, const Blank& blank, int64_t value) {
   (blank.field == Blank::Size ? layout.sizes : layout.strides)[size_t(blank.dim)] = value;
 }
 
-// The argument of an ATen call: whatever its schema makes of the Python object.
+// Returns an argument of an ATen call, converted by its schema.
 c10::IValue argument_of(const Call& call, const Sizing::Argument& argument, const Registers& registers) {
   THPObjectPtr value(filled(argument.structure, registers));
   return constant_of(value.get(), call.op.schema().arguments()[size_t(argument.number)]);
 }
 
-// The values that a kernel takes, as the int64 tensor that it reads.
+// Returns sizes that a kernel takes as the int64 tensor it reads.
 at::Tensor vector_of(PyObject* structure, const Registers& registers) {
   const c10::InferenceMode usual(false);
   THPObjectPtr values(filled(structure, registers));
@@ -81,7 +81,7 @@ PyObject* make_executable(PyObject* object, Values values) {
   return executable_of(std::move(program), self->owners, otherwise);
 }
 
-// Each step once.
+// Records each step once.
 void note_steps(ExecutableTemplate* self, const SizeProgram& sizes) {
   self->calls = new std::vector<int>();
   self->layouts = new std::vector<int>();

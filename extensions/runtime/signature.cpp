@@ -1,4 +1,4 @@
-// Signature: reading it, and the backward executable of each set of tangents.
+// Reads a Signature, and finds the backward executable of each set of tangents.
 
 #include "signature.h"
 
@@ -44,7 +44,7 @@ PyObject* Signature::get_replay() {
 }
 
 Histories::Histories(const std::vector<std::vector<size_t>>& reach, size_t tangents) {
-  std::map<std::vector<size_t>, size_t> known;  // which group has inputs of this reach
+  std::map<std::vector<size_t>, size_t> known;  // reach -> group of inputs
   for (size_t i = 0; i < reach.size(); i++) {
     const auto [place, is_new] = known.emplace(reach[i], inputs.size());
     if (is_new) inputs.emplace_back();
@@ -75,7 +75,7 @@ void below(const char* field, size_t limit, const std::vector<size_t>& indices) 
 
 size_t saved_by(const Facts& s) { return s.saved_inputs.size() + s.saved_results.size() + s.intermediates; }
 
-// Whether every slot and position exists: calls index by them without a check.
+// Checks that every slot and position exists: calls index by them without a check.
 void check_facts(const Facts& s, size_t tangents) {
   const size_t saved = saved_by(s);
   below("saved_inputs", s.inputs, s.saved_inputs);

@@ -1,7 +1,7 @@
 // SizeProgram, Register and the base of Templates (sizes.h).
 //
-// What normal forms of sizes are made of is computed here; any other operation by the function that Python computes it
-// with, so that its meaning is written down once (symbols/scalar.py, OPERATIONS).
+// Operators of sizes' normal forms are computed here; any other operation calls Python's function, so that its
+// meaning is defined once (symbols/scalar.py, OPERATIONS).
 
 #include "sizes.h"
 
@@ -25,7 +25,7 @@ PyObject* object_of(const Number& number) {
   return number.is_real ? PyFloat_FromDouble(number.real) : PyLong_FromLongLong(number.whole);
 }
 
-// Whether the object is a number that fits.
+// Returns whether the object is a number of at most 64 bits.
 bool read_number(PyObject* object, Number& number) {
   if (PyFloat_Check(object)) {
     number = {0, PyFloat_AS_DOUBLE(object), true};
@@ -48,11 +48,11 @@ bool call(const Instruction& step, const Registers& known, Number& made) {
   THPObjectPtr result(PyObject_Vectorcall(step.function, arguments.data(), arguments.size(), nullptr));
   if (result) return read_number(result.get(), made);
   if (!PyErr_ExceptionMatches(PyExc_ArithmeticError) && !PyErr_ExceptionMatches(PyExc_ValueError)) raise_python_error();
-  PyErr_Clear();  // a division by a size of zero
+  PyErr_Clear();  // a division by size zero
   return false;
 }
 
-// As Python's, which round towards -infinity.
+// Rounds towards -infinity, as Python does.
 int64_t quotient(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
 bool holds(int compare, int64_t a, int64_t b) {

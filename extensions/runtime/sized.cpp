@@ -1,10 +1,10 @@
-// BySizes: an executable for each vector of sizes that a graph was called with, picked natively.
+// BySizes: one executable per size tuple that a graph was called with, selected natively.
 //
-// A symbol of the graph is read off its inputs: the size of dimension `dim` of input `place`; where `dim` is -1, the
-// number in it, an int64 on the CPU; where it is less, the stride of dimension -2 - dim (symbols/size.py). Of a graph
-// without places who calls it knows the vector (autograd_template.cpp). Vectors are few, so they are compared one after
-// the other, the one used last first. What is new is made by the first Template whose predicates are true of it; where
-// none are, Python tells what to call. Of more than `most` the one used longest ago is forgotten.
+// A symbol's value is read from the inputs: the size of dimension `dim` of input `place`; for `dim` -1 the number in
+// it, an int64 on the CPU; below that the stride of dimension -2 - dim (symbols/size.py). Without places the caller
+// passes the size tuple (autograd_template.cpp). Size tuples are few, so they are searched linearly, most recently
+// used first. A new one is built by the first Template whose predicates hold; otherwise Python returns the callable.
+// Beyond `most`, the least recently used is evicted.
 
 #include "callable.h"
 #include "sizes.h"
@@ -43,11 +43,11 @@ struct BySizes : Callable {
   std::vector<Dimension>* places;
   std::vector<Known>* known;
   std::vector<Family>* families;
-  std::vector<Vector>* apart;  // vectors that have kernels of their own
+  std::vector<Vector>* apart;  // size tuples that are not served by templates
   size_t most;
 };
 
-// Why there is no such number, with a place for that of the input; nullptr where there is one.
+// Returns why there is no such number (a format for the input's index), or nullptr.
 const char* read_size(const Dimension& where, PyObject* const* args, Py_ssize_t count, int64_t& size) {
   if (where.place >= count || !THPVariable_Check(args[where.place])) return "input %zd is no tensor";
   const at::Tensor& tensor = THPVariable_Unpack(args[where.place]);
@@ -64,7 +64,7 @@ const char* read_size(const Dimension& where, PyObject* const* args, Py_ssize_t 
   return nullptr;
 }
 
-// False with a Python error set.
+// Returns false with a Python error set.
 bool read_sizes(const BySizes* self, PyObject* const* args, Py_ssize_t count, Vector& values) {
   for (const Dimension& where : *self->places) {
     if (const char* why = read_size(where, args, count, values.emplace_back())) {
@@ -75,7 +75,7 @@ bool read_sizes(const BySizes* self, PyObject* const* args, Py_ssize_t count, Ve
   return true;
 }
 
-// What is known for these values, now the first; nullptr where nothing is.
+// Returns the executable for these values, moved to the front, or nullptr.
 PyObject* found(std::vector<Known>& known, const Vector& values) {
   const auto at = std::ranges::find(known, values, &Known::values);
   if (at == known.end()) return nullptr;
@@ -86,16 +86,16 @@ PyObject* found(std::vector<Known>& known, const Vector& values) {
 void keep(BySizes* self, const Vector& values, PyObject* run) {
   self->known->insert(self->known->begin(), {values, Py_NewRef(run)});
   if (self->known->size() > self->most) {
-    THPObjectPtr forgotten(self->known->back().run);  // dropped last: that may run code
+    THPObjectPtr forgotten(self->known->back().run);  // destroyed last: that may run code
     self->known->pop_back();
   }
 }
 
-// What a Template makes for values that are new, kept from now on; nullptr where there is none for them.
+// Builds and caches the executable for new values by a Template; nullptr if none applies.
 PyObject* made_for(BySizes* self, const Vector& values) {
   if (self->families->empty() || std::ranges::find(*self->apart, values) != self->apart->end()) return nullptr;
   Registers registers;
-  for (size_t i = 0; i < self->families->size(); i++) {  // Python that is called may add others
+  for (size_t i = 0; i < self->families->size(); i++) {  // the called Python code may add others
     if (!evaluate(*size_program((*self->families)[i].predicates), values, registers)) continue;
     THPObjectPtr made(Py_NewRef((*self->families)[i].made)), checked(Py_NewRef((*self->families)[i].checked));
     if (checked.get() != Py_None) {
@@ -110,7 +110,7 @@ PyObject* made_for(BySizes* self, const Vector& values) {
   return nullptr;
 }
 
-// What Python gives for values that are new: called as miss(values, inputs).
+// Asks Python for new values: miss(values, inputs).
 PyObject* missed(const BySizes* self, const Vector& values, PyObject* const* args, Py_ssize_t count) {
   THPObjectPtr numbers(tuple_of(values));
   THPObjectPtr inputs(PyTuple_New(count));
@@ -120,9 +120,9 @@ PyObject* missed(const BySizes* self, const Vector& values, PyObject* const* arg
   return PyObject_Vectorcall(self->miss, both, 2, nullptr);
 }
 
-// A new reference; nullptr with a Python error set.
+// Returns a new reference; nullptr with a Python error set.
 PyObject* run_for(BySizes* self, const Vector& values, PyObject* const* args, Py_ssize_t count) {
-  if (PyObject* run = found(*self->known, values)) return Py_NewRef(run);  // the call may add others
+  if (PyObject* run = found(*self->known, values)) return Py_NewRef(run);  // the call may replace it
   if (PyObject* run = made_for(self, values)) return run;
   return missed(self, values, args, count);
 }
@@ -133,14 +133,14 @@ PyObject* run_of_new(BySizes* self, const Vector& values, PyObject* const* args,
   END_HANDLE_TH_ERRORS
 }
 
-// Sizes that are known are picked outside of torch's handler of errors and warnings, which is half of the price.
+// Known sizes are selected outside of torch's handler of errors and warnings, which is half of the cost.
 PyObject* sized_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
   auto* self = reinterpret_cast<BySizes*>(object);
   const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
   Vector values;
   if (!read_sizes(self, args, count, values)) return nullptr;
   PyObject* run = found(*self->known, values);
-  THPObjectPtr held(run ? Py_NewRef(run) : run_of_new(self, values, args, count));  // the call may add others
+  THPObjectPtr held(run ? Py_NewRef(run) : run_of_new(self, values, args, count));  // the call may replace it
   return held ? PyObject_Vectorcall(held.get(), args, size_t(count), names) : nullptr;
 }
 
@@ -175,7 +175,7 @@ PyObject* sized_new(PyTypeObject* type, PyObject* args, PyObject*) {
   END_HANDLE_TH_ERRORS
 }
 
-// add(values, run): what calls of these sizes run from now on.
+// add(values, run): sets the executable for these sizes.
 PyObject* sized_add(PyObject* object, PyObject* args) {
   HANDLE_TH_ERRORS
   auto* self = reinterpret_cast<BySizes*>(object);
@@ -191,7 +191,7 @@ PyObject* sized_add(PyObject* object, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
-// add_template(predicates, template, checked): what makes executables for values that the predicates are true of.
+// add_template(predicates, template, checked): adds a template for values that satisfy the predicates.
 PyObject* sized_add_template(PyObject* object, PyObject* args) {
   HANDLE_TH_ERRORS
   PyObject *predicates, *made, *checked;

@@ -1,7 +1,7 @@
 // Spent: a compiled graph with a backward inside, whose results have a history that this backward has freed.
 //
 // In eager such a loss still requires grad, and a second backward raises. The graph's result is a plain tensor; here
-// it gets a node that raises in the same words, with edges to what the history led to.
+// it gets a node that raises the same error, with edges to the leaves of that history.
 
 #include "around.h"
 
@@ -66,7 +66,7 @@ PyTypeObject spent_type = around_type(
     "raises that the history has been freed. It led to the inputs at `leaves`.",
     spent_new, sizeof(Around));
 
-// Whether Python or C++ code runs when a gradient of the leaf is accumulated. (guards_tensor.cpp asks the same.)
+// Returns whether Python or C++ hooks run when a gradient of the leaf is accumulated, as guards_tensor.cpp does.
 PyObject* has_gradient_hooks(PyObject*, PyObject* object) {
   HANDLE_TH_ERRORS
   if (!THPVariable_Check(object)) raise_as(PyExc_TypeError, "has_gradient_hooks: a tensor is expected");

@@ -1,8 +1,8 @@
-// SplitGraph: compiled subgraphs that run one after the other as one callable (graph/subgraphs.py).
+// SplitGraph: compiled subgraphs chained into one callable (graph/subgraphs.py).
 //
-// Values have slots: the inputs come first, then the constants, then the outputs of each subgraph in order. A
-// subgraph's inputs are slots, and so are the results. A value that no later subgraph reads is released at once.
-// SplitTemplate: the same for all sizes. Its constants are numbers computed of them, its subgraphs are Templates.
+// Values have slots: the inputs, then the constants, then the outputs of each subgraph in order. Inputs of subgraphs
+// and the results are slots. A value is released after its last reader. SplitTemplate is the same for all sizes: its
+// constants are numbers computed from sizes, its subgraphs Templates.
 
 #include "callable.h"
 #include "reading.h"
@@ -29,7 +29,7 @@ struct Subgraph {
   Py_ssize_t outputs;
 };
 
-// What is the same for all sizes but the subgraphs' `run`.
+// The description; between sizes only the subgraphs' `run` differs.
 struct Parts {
   Py_ssize_t inputs = 0;
   std::vector<Subgraph> subgraphs;
@@ -60,11 +60,11 @@ struct SplitGraph : Callable {
 
 struct SplitTemplate : Template {
   Parts* parts;      // without constants
-  PyObject* filled;  // a pair for each constant: its dtype, and a number or a Register
+  PyObject* filled;  // per constant a pair of its dtype and a number or a Register
   PyObject* sizes;   // a SizeProgram
 };
 
-// The values of one call, owned.
+// The values of one call, with owned references.
 class Held {
  public:
   Held(PyObject* const* args, Py_ssize_t count) {
@@ -119,7 +119,7 @@ PyObject* split_graph_call(PyObject* object, PyObject* const* args, size_t nargs
   END_HANDLE_TH_ERRORS
 }
 
-// The slots whose values are there: not released.
+// Whether the value at each slot is still alive.
 using Kept = std::vector<bool>;
 
 Slots read_slots(PyObject* tuple, const Kept& held) {
@@ -210,7 +210,7 @@ PyObject* split_graph_of(std::unique_ptr<Parts> parts) {
 
 // ------------------------------------------------------------------------------------- for all sizes
 
-// A number as a 0-dim tensor, whatever modes the call is in.
+// Returns a number as a 0-dim tensor, independent of the caller's modes.
 PyObject* constant_of(PyObject* dtype, PyObject* value) {
   const c10::InferenceMode usual(false);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;

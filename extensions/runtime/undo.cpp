@@ -1,9 +1,9 @@
 // Undoing: a compiled graph that writes to its inputs or draws random numbers, and may raise.
 //
-// When it raises, eager runs the frame from its start: it has to find what the graph found, so inputs get their
-// old contents back and torch's default CPU generator goes back to where it was. Ctrl-C and the like run nothing
-// again; nor do hooks on saved tensors that end a run on purpose (checkpointing): what was done then stays. Nor does
-// an error that nobody expected behind a write to an input that was not copied: the exception says so.
+// After an exception eager runs the frame from its start and must find the original state. Inputs therefore get their
+// old contents back, and torch's default CPU generator its old state. After Ctrl-C and the like nothing runs again,
+// nor after hooks on saved tensors that end a run on purpose (checkpointing): then writes stay. They also stay after
+// an unexpected error behind a write to an input that was not copied; the exception is marked.
 
 #include "around.h"
 
@@ -19,7 +19,7 @@
 namespace jitmagic {
 namespace {
 
-struct Undoing : Around {  // `others`: inputs whose versions are watched
+struct Undoing : Around {  // `others`: inputs whose versions are compared
   bool draws;
 };
 
@@ -42,12 +42,12 @@ class Before {
 
   void restore() const {
     const at::NoGradGuard no_grad;
-    // variable_data: no write that autograd has to know of
+    // variable_data: does not increment the version counter
     for (const auto& [input, contents] : written_) input.variable_data().copy_(contents);
     if (generator_) generator_->restore();
   }
 
-  // Whether what was not copied may have been written to.
+  // Returns whether an input that was not copied may have been written to.
   bool is_beyond_repair() const {
     return std::ranges::any_of(watched_, [](const auto& one) {
       return one.second == kUncounted || version_of(one.first) != one.second;
@@ -64,7 +64,7 @@ class Before {
   std::optional<GeneratorState> generator_;
 };
 
-// Takes the Python error that is set out of the interpreter while it lives.
+// Takes the current Python error out of the interpreter during its lifetime.
 class SetAside {
  public:
   SetAside() {

@@ -1,4 +1,4 @@
-// AliasStep: read from Python, and performed.
+// Reads AliasSteps from Python and performs them.
 
 #include "view_replay.h"
 
@@ -13,7 +13,7 @@ namespace jitmagic {
 
 namespace {
 
-// What view operations take beside tensors: numbers, lists of them, dtypes.
+// Converts non-tensor arguments of view operations: numbers, lists of them, dtypes.
 c10::IValue argument(PyObject* object) {
   if (object == Py_None) return {};
   if (PyBool_Check(object)) return object == Py_True;
@@ -70,7 +70,7 @@ void perform(const AliasStep& step, const at::Tensor& tensor, c10::SmallVectorIm
     case AliasStep::kData: views.push_back(tensor.variable_data()); break;
     case AliasStep::kLeaf: tensor.set_requires_grad(true); break;
     case AliasStep::kBump:
-      if (tensor.is_inference()) break;  // these have no counter
+      if (tensor.is_inference()) break;  // inference tensors have no counter
       for (size_t i = 0; i < step.count; i++) torch::autograd::impl::bump_version(tensor);
       break;
   }

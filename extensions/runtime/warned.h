@@ -1,5 +1,5 @@
-// Warnings of ATen calls, which name the user's line: the frame around a compiled graph stands at its function's
-// first one. They are kept until the graph has run, as it may run without the GIL.
+// Warnings of ATen calls, reported at the user's line: the frame around a compiled graph is at its function's first
+// line. They are collected until the graph has run, since it may run without the GIL.
 #pragma once
 
 #include <memory>
@@ -12,10 +12,10 @@
 
 namespace jitmagic {
 
-// What a graph's calls warned of; made when one does.
+// The warnings of a graph's calls; allocated for the first one.
 using Warned = std::unique_ptr<std::vector<std::pair<c10::Warning, const Call*>>>;
 
-// Hears what is warned of while it lives.
+// Collects warnings during its lifetime.
 class Listener : public c10::WarningHandler {
  public:
   Listener(Warned& warned, const Call& call) : warned_(warned), call_(call), guard_(this) {}
@@ -27,7 +27,7 @@ class Listener : public c10::WarningHandler {
   c10::WarningUtils::WarningHandlerGuard guard_;
 };
 
-// Hands them to Python's `warnings`; false: a filter made an error of one, which is set.
+// Passes them to Python's `warnings`; false: a filter turned one into an exception, which is set.
 bool tell_of(const Warned& warned);
 
 }  // namespace jitmagic
