@@ -1,4 +1,4 @@
-// Around: a callable wrapper of a compiled graph that stores positions of graph inputs or results. Its calls are
+// GraphWrapper: a callable wrapper of a compiled graph that stores positions of graph inputs or results. Its calls are
 // defined in numbers.cpp, held.cpp, undo.cpp and spent.cpp.
 #pragma once
 
@@ -8,19 +8,19 @@
 
 namespace jitmagic {
 
-struct Around : Callable {
+struct GraphWrapper : Callable {
   PyObject* run;
   std::vector<Py_ssize_t>* positions;
   std::vector<Py_ssize_t>* others;  // positions of a second kind; may be null
 };
 
 // Returns a new wrapper of `run`. Throws with Python's error state set, e.g. for a negative position.
-Around* make_around(PyTypeObject* type, PyObject* run, PyObject* positions, vectorcallfunc call,
+GraphWrapper* make_wrapper(PyTypeObject* type, PyObject* run, PyObject* positions, vectorcallfunc call,
                     PyObject* others = nullptr);
 
-void around_dealloc(PyObject* self);
+void wrapper_dealloc(PyObject* self);
 
 // Returns the type of such objects, `size` bytes each.
-PyTypeObject around_type(const char* full_name, const char* doc, newfunc make, size_t size);
+PyTypeObject wrapper_type(const char* full_name, const char* doc, newfunc make, size_t size);
 
 }  // namespace jitmagic

@@ -125,10 +125,10 @@ std::shared_ptr<CallState> attach_nodes(
 }
 
 // Saves the call's values in the nodes, with the version counters of this moment.
-void fill_state(CallState& state, PyObject* const* args, PyObject* made, Before&& before) {
+void fill_state(CallState& state, PyObject* const* args, PyObject* made, ForwardSnapshot&& before) {
   try {
     save(*state.signature, state, args, made);
-    state.keep(args, std::move(before));
+    state.save_replay_inputs(args, std::move(before));
   } catch (python_error& error) {  // a user hook raised: running in eager would not fix that
     GilGuard gil;
     error.restore();
@@ -190,11 +190,11 @@ THPObjectPtr run_forward(const Signature& s, PyObject* const* args) {
   THPObjectPtr made(PyObject_Vectorcall(s.forward, args, s.inputs, nullptr));
   if (!made) raise_python_error();
   if (!PyTuple_Check(made.get()) || size_t(PyTuple_GET_SIZE(made.get())) != s.results + s.intermediates) {
-    raise_as(PyExc_RuntimeError, "jitmagic: the compiled forward returned something else than its results");
+    raise_as(PyExc_RuntimeError, "jitmagic: the compiled forward did not return its results");
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(made.get()); i++) {
     if (!THPVariable_Check(PyTuple_GET_ITEM(made.get(), i))) {
-      raise_as(s.compile_failed, "an operation left out a tensor that the graph counts on");
+      raise_as(s.compile_failed, "an operation returned no tensor where the graph expects one");
     }
   }
   return made;
@@ -208,10 +208,10 @@ PyObject* function_call(PyObject* self, PyObject* const* args, size_t nargsf, Py
     return PyErr_Format(PyExc_TypeError, "expected %zu input tensors and no keywords", s.inputs);
   }
   for (size_t i = 0; i < s.inputs; i++) {
-    if (!THPVariable_Check(args[i])) return PyErr_Format(PyExc_TypeError, "input %zu is no tensor", i);
+    if (!THPVariable_Check(args[i])) return PyErr_Format(PyExc_TypeError, "input %zu is not a tensor", i);
   }
   refuse_overlap(s, args);
-  Before before = s.tangents.empty() ? Before() : Before(s, args);
+  ForwardSnapshot before = s.tangents.empty() ? ForwardSnapshot() : ForwardSnapshot(s, args);
   THPObjectPtr made = run_forward(s, args);
   const std::shared_ptr<CallState> state =
       s.tangents.empty() ? nullptr : attach_nodes(signature, args, made.get());

@@ -59,16 +59,16 @@ class GeneratorState {
 };
 
 // Sets the generators to saved states during its lifetime, and restores their current states afterwards.
-class Rewound {
+class RewoundGenerators {
  public:
-  explicit Rewound(const std::vector<GeneratorState>& then) {
+  explicit RewoundGenerators(const std::vector<GeneratorState>& then) {
     for (const GeneratorState& state : then) now_.emplace_back(state.device());
     for (const GeneratorState& state : then) state.restore();
   }
-  ~Rewound() {
+  ~RewoundGenerators() {
     for (const GeneratorState& state : now_) state.restore();
   }
-  Rewound(const Rewound&) = delete;
+  RewoundGenerators(const RewoundGenerators&) = delete;
 
  private:
   std::vector<GeneratorState> now_;

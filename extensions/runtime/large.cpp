@@ -5,8 +5,8 @@
 // returns either kind, depending on the rest of its heap.
 //
 // The cache is bounded by kKeptBytes (the four 2048 x 2048 fp32 results of one loop step), least recently used first.
-// A block that kPatience requests did not use is unmapped, too; `release_large` unmaps all. A block may be freed on
-// any thread and at any time.
+// A block that kMaxIdleRequests requests did not use is unmapped, too; `release_large` unmaps all. A block may be
+// freed on any thread and at any time.
 
 #include <mutex>
 #include <unordered_map>
@@ -21,7 +21,7 @@ namespace jitmagic {
 namespace {
 
 constexpr size_t kKeptBytes = size_t(64) << 20;
-constexpr uint64_t kPatience = 64;
+constexpr uint64_t kMaxIdleRequests = 64;
 constexpr size_t kHugePage = size_t(2) << 20;
 constexpr size_t kPage = size_t(64) << 10;  // a multiple of every common page size
 
@@ -31,12 +31,12 @@ struct Block {
   uint64_t since;  // the request number at which it was freed
 };
 
-struct Keeper {
+struct BlockCache {
   std::mutex mutex;
   std::vector<Block> kept;  // least recently used first
   size_t kept_bytes = 0;
   uint64_t requests = 0;
-  std::unordered_map<void*, size_t> lent;  // lengths of blocks in use
+  std::unordered_map<void*, size_t> in_use;  // lengths of blocks in use
 
   Block take(size_t at) {
     const Block block = kept[at];
@@ -47,8 +47,8 @@ struct Keeper {
 };
 
 // Never destroyed: tensors may be freed after static destructors ran.
-Keeper& keeper() {
-  static Keeper* own = new Keeper;
+BlockCache& block_cache() {
+  static BlockCache* own = new BlockCache;
   return *own;
 }
 
@@ -75,7 +75,7 @@ void* map(size_t length) {
 
 // Returns the smallest cached block that wastes at most a quarter, of equals the most recently used (it may still be
 // in the CPU cache), or -1.
-std::ptrdiff_t best_fit(const Keeper& own, size_t length) {
+std::ptrdiff_t best_fit(const BlockCache& own, size_t length) {
   std::ptrdiff_t best = -1;
   for (std::ptrdiff_t at = std::ptrdiff_t(own.kept.size()) - 1; at >= 0; --at) {
     const size_t size = own.kept[at].length;
@@ -86,13 +86,13 @@ std::ptrdiff_t best_fit(const Keeper& own, size_t length) {
 }
 
 void give_back(void* start) {
-  Keeper& own = keeper();
+  BlockCache& own = block_cache();
   std::vector<Block> doomed;
   {
     std::lock_guard<std::mutex> hold(own.mutex);
-    const auto found = own.lent.find(start);
+    const auto found = own.in_use.find(start);
     const Block block{start, found->second, own.requests};
-    own.lent.erase(found);
+    own.in_use.erase(found);
     if (block.length > kKeptBytes) {
       doomed.push_back(block);
     } else {
@@ -107,7 +107,7 @@ void give_back(void* start) {
 }  // namespace
 
 c10::DataPtr take_large(size_t nbytes) {
-  Keeper& own = keeper();
+  BlockCache& own = block_cache();
   const size_t length = (nbytes + kPage - 1) / kPage * kPage;
   Block block{nullptr, length, 0};
   std::vector<Block> doomed;
@@ -116,7 +116,7 @@ c10::DataPtr take_large(size_t nbytes) {
     ++own.requests;
     const auto at = best_fit(own, length);
     if (at >= 0) block = own.take(size_t(at));
-    while (!own.kept.empty() && own.requests - own.kept[0].since > kPatience) doomed.push_back(own.take(0));
+    while (!own.kept.empty() && own.requests - own.kept[0].since > kMaxIdleRequests) doomed.push_back(own.take(0));
   }
   unmap(doomed);
   if (!block.start) block.start = map(length);
@@ -124,13 +124,13 @@ c10::DataPtr take_large(size_t nbytes) {
   if (!block.start) return {};
   {
     std::lock_guard<std::mutex> hold(own.mutex);
-    own.lent.emplace(block.start, block.length);
+    own.in_use.emplace(block.start, block.length);
   }
   return {block.start, block.start, &give_back, c10::Device(c10::DeviceType::CPU)};
 }
 
 size_t release_large() {
-  Keeper& own = keeper();
+  BlockCache& own = block_cache();
   std::vector<Block> doomed;
   size_t bytes;
   {
@@ -143,7 +143,7 @@ size_t release_large() {
 }
 
 size_t kept_large() {
-  Keeper& own = keeper();
+  BlockCache& own = block_cache();
   std::lock_guard<std::mutex> hold(own.mutex);
   return own.kept_bytes;
 }

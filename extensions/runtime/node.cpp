@@ -29,7 +29,7 @@ std::vector<GeneratorState> generators_of(const Signature& s) {
 void read_gradients(PyObject* made, variable_list& gradients) {
   if (!made) raise_python_error();
   if (!PyTuple_Check(made) || size_t(PyTuple_GET_SIZE(made)) != gradients.size()) {
-    raise_as(PyExc_RuntimeError, "jitmagic: the compiled backward returned something else than its gradients");
+    raise_as(PyExc_RuntimeError, "jitmagic: the compiled backward did not return its gradients");
   }
   for (size_t i = 0; i < gradients.size(); i++) {
     PyObject* gradient = PyTuple_GET_ITEM(made, i);
@@ -73,8 +73,8 @@ at::Tensor copy_of(const at::Tensor& value) {
 
 }  // namespace
 
-Before::Before(const Signature& s, PyObject* const* args) : drawn(generators_of(s)) {
-  for (const Replayed& input : s.replayed) {
+ForwardSnapshot::ForwardSnapshot(const Signature& s, PyObject* const* args) : drawn(generators_of(s)) {
+  for (const ReplayInput& input : s.replayed) {
     if (!input.written) continue;
     written.emplace_back();
     if (input.large && !s.keeps_large) continue;
@@ -119,21 +119,21 @@ Owned CallState::outdated() {
   return holds ? nullptr : held;
 }
 
-void CallState::keep(PyObject* const* args, Before&& before) {
+void CallState::save_replay_inputs(PyObject* const* args, ForwardSnapshot&& before) {
   if (PyObject* held = held_objects(); held && signature->checks) {
     held_ = owned(held);
     each_version(held, [&](uint32_t version) { versions_.push_back(version); });
   }
   drawn_ = std::move(before.drawn);
   size_t copied = 0;
-  for (const Replayed& input : signature->replayed) {
+  for (const ReplayInput& input : signature->replayed) {
     if (input.saved >= 0) continue;
     const at::Tensor& value = input.written ? before.written[copied++] : THPVariable_Unpack(args[input.input]);
     const bool held = value.defined() && (!input.large || signature->keeps_large);
     // Inference tensors cannot be saved; eager could not either.
     const bool copies = signature->keeps_copies && !input.written;
-    if (held && !value.is_inference()) kept_.emplace_back(copies ? copy_of(value) : value, false);
-    else kept_.emplace_back();
+    if (held && !value.is_inference()) replay_inputs_.emplace_back(copies ? copy_of(value) : value, false);
+    else replay_inputs_.emplace_back();
   }
 }
 
@@ -143,9 +143,9 @@ void CallState::release(bool ends) {
   std::vector<char> still(saved.size());
   if (ends) {
     const std::vector<char> done = parts_of(std::exchange(running_, {}));
-    for (size_t p = 0; p < done.size(); p++) used_up_[p] |= done[p];
+    for (size_t p = 0; p < done.size(); p++) freed_[p] |= done[p];
     for (size_t p = 0; p < done.size(); p++) {
-      for (size_t i : signature->spent[p].saved) still[i] |= !used_up_[p];
+      for (size_t i : signature->freed[p].saved) still[i] |= !freed_[p];
     }
   }
   released_ = true;
@@ -153,7 +153,7 @@ void CallState::release(bool ends) {
     if (!still[i]) saved[i].reset_data();
   }
   if (std::ranges::count(still, 0) < std::ssize(still)) return;
-  for (torch::autograd::SavedVariable& input : kept_) input.reset_data();
+  for (torch::autograd::SavedVariable& input : replay_inputs_) input.reset_data();
   drawn_.clear();
   held.swap(held_);
 }
@@ -198,7 +198,7 @@ variable_list CallState::differentiate(const variable_list& grads, const NodePtr
 // Returns which parts of the backward these tangents run through.
 std::vector<char> CallState::parts_of(const std::vector<char>& given) const {
   std::vector<char> parts;
-  for (const Spent& part : signature->spent) {
+  for (const FreedPart& part : signature->freed) {
     parts.push_back(!given.empty() && std::ranges::any_of(part.tangents, [&](size_t t) { return given[t]; }));
   }
   return parts;
@@ -208,7 +208,7 @@ std::vector<char> CallState::parts_of(const std::vector<char>& given) const {
 std::vector<char> CallState::begin(const std::vector<char>& given) {
   std::vector<char> parts = parts_of(given);
   for (size_t p = 0; p < parts.size(); p++) {
-    TORCH_CHECK(!parts[p] || !used_up_[p], torch::autograd::ERR_BACKWARD_TWICE);
+    TORCH_CHECK(!parts[p] || !freed_[p], torch::autograd::ERR_BACKWARD_TWICE);
   }
   running_ = given;
   return parts;
@@ -219,7 +219,7 @@ variable_list CallState::unpack(const std::vector<char>& given, const NodePtr& n
   const std::vector<char> parts = begin(given);
   std::vector<char> read(saved.size(), signature->absent.empty() || (!released_ && !std::ranges::count(given, 0)));
   for (size_t p = 0; p < parts.size(); p++) {
-    for (size_t i : signature->spent[p].saved) read[i] |= parts[p];
+    for (size_t i : signature->freed[p].saved) read[i] |= parts[p];
   }
   variable_list values;
   values.reserve(saved.size() + tangent_options.size());
@@ -227,7 +227,7 @@ variable_list CallState::unpack(const std::vector<char>& given, const NodePtr& n
     if (read[i]) {
       values.push_back(saved[i].unpack(node));
     } else {
-      const Absent& absent = signature->absent[i];
+      const StandIn& absent = signature->absent[i];
       values.push_back(absent.element.expand(absent.sizes));
     }
   }
@@ -240,9 +240,10 @@ variable_list CallState::unpack_inputs(const std::vector<char>& given, const Nod
   std::lock_guard<std::mutex> lock(mutex_);
   begin(given);
   variable_list inputs;
-  size_t apart = 0;
-  for (const Replayed& input : signature->replayed) {
-    inputs.push_back(unpack_input(input.saved < 0 ? kept_[apart++] : saved[size_t(input.saved)], node, outdated));
+  size_t separate = 0;
+  for (const ReplayInput& input : signature->replayed) {
+    auto& kept = input.saved < 0 ? replay_inputs_[separate++] : saved[size_t(input.saved)];
+    inputs.push_back(unpack_input(kept, node, outdated));
   }
   return inputs;
 }
@@ -283,7 +284,7 @@ void CallState::replay(
   variable_list inputs = unpack_inputs(given, node, held != nullptr);
   GilGuard gil;
   // A backward that reads nothing of the forward may run after release: it repeats no draws.
-  const bool any = signature->spent.empty();
+  const bool any = signature->freed.empty();
   const std::vector<GeneratorState> now = any ? generators_of(*signature) : std::vector<GeneratorState>();
   const std::vector<GeneratorState>& then = any ? now : drawn_;
   if (then.size() != signature->draws.size()) {
@@ -294,7 +295,7 @@ void CallState::replay(
   signature->keeps_large = true;
   THPObjectPtr differentiate;
   {
-    const Rewound rewound(then);
+    const RewoundGenerators rewound(then);
     differentiate = PyObject_CallFunctionObjArgs(
         signature->get_replay(), values.get(), tangents.get(), held ? held.get() : Py_None, nullptr);
   }

@@ -27,12 +27,12 @@ struct AutocastOff {
 };
 
 // The state before the forward that a replay needs.
-struct Before {
+struct ForwardSnapshot {
   std::vector<GeneratorState> drawn;  // empty if one cannot be read, e.g. during CUDA graph capture
   std::vector<at::Tensor> written;  // copies of inputs that the forward overwrites; undefined: not saved
 
-  Before() = default;
-  Before(const Signature& s, PyObject* const* args);
+  ForwardSnapshot() = default;
+  ForwardSnapshot(const Signature& s, PyObject* const* args);
 };
 
 // shared_ptr<Node> up to torch 2.11, intrusive_ptr<Node> later.
@@ -51,7 +51,7 @@ class CallState {
  public:
   using variable_list = torch::autograd::variable_list;
 
-  explicit CallState(std::shared_ptr<Signature> s) : signature(std::move(s)), used_up_(signature->spent.size()) {}
+  explicit CallState(std::shared_ptr<Signature> s) : signature(std::move(s)), freed_(signature->freed.size()) {}
   CallState(const CallState&) = delete;
 
   const std::shared_ptr<Signature> signature;
@@ -59,7 +59,7 @@ class CallState {
   std::vector<at::TensorOptions> tangent_options;
 
   // Saves the inputs that only a replay needs.
-  void keep(PyObject* const* args, Before&& before);
+  void save_replay_inputs(PyObject* const* args, ForwardSnapshot&& before);
 
   // Returns a gradient for each of the signature's `grad_inputs`; `node` is the one that the engine runs.
   variable_list differentiate(const variable_list& grads, const NodePtr& node);
@@ -70,9 +70,9 @@ class CallState {
 
  private:
   std::mutex mutex_;
-  std::vector<torch::autograd::SavedVariable> kept_;  // of the signature's `replayed`, those not in `saved`
+  std::vector<torch::autograd::SavedVariable> replay_inputs_;  // of the signature's `replayed`, those not in `saved`
   std::vector<GeneratorState> drawn_;
-  std::vector<char> used_up_;  // per part in the signature's `spent`
+  std::vector<char> freed_;  // per part in the signature's `freed`
   std::vector<char> running_;  // tangents of the running backward; its end frees what it read
   bool released_ = false;
   Owned held_;  // objects that its backward reads

@@ -32,7 +32,7 @@ PyObject* as_tensor(PyObject* object) {
 
 PyObject* numbers_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
   HANDLE_TH_ERRORS
-  const auto* numbers = reinterpret_cast<Around*>(self);
+  const auto* numbers = reinterpret_cast<GraphWrapper*>(self);
   const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
   std::vector<PyObject*> given(args, args + count + (names ? PyTuple_GET_SIZE(names) : 0));
   std::vector<THPObjectPtr> made;
@@ -50,14 +50,14 @@ PyObject* numbers_new(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *run, *positions;
   if (!PyArg_ParseTuple(args, "OO:WithNumbers", &run, &positions)) return nullptr;
-  return reinterpret_cast<PyObject*>(make_around(type, run, positions, numbers_call));
+  return reinterpret_cast<PyObject*>(make_wrapper(type, run, positions, numbers_call));
   END_HANDLE_TH_ERRORS
 }
 
-PyTypeObject numbers_type = around_type(
+PyTypeObject numbers_type = wrapper_type(
     "jitmagic._runtime.WithNumbers",
     "WithNumbers(run, positions): calls run with the Python numbers at these positions as 0-dim tensors.",
-    numbers_new, sizeof(Around));
+    numbers_new, sizeof(GraphWrapper));
 
 }  // namespace
 

@@ -48,7 +48,7 @@ struct Frame {
   c10::SmallVector<Slot, 16> slots;
   c10::Storage pool;  // one allocation for all temporaries, which are offsets into it
   const std::vector<std::string>* titles = nullptr;  // of the program, while a profiler runs
-  Warned warned;
+  PendingWarnings warned;
 };
 
 // Returns the result in the plan's layout, copied if ATen chose other strides than the meta kernel.
@@ -124,7 +124,7 @@ void run_call(const Call& call, Frame& frame) {
   }
   const auto taken = call.foreign ? memory_given(call, frame) : std::vector<const void*>();
   {
-    std::optional<Listener> listener;
+    std::optional<WarningCollector> listener;
     if (call.line) listener.emplace(frame.warned, call);
     call.op.callBoxed(stack);  // ~1.5 us for an addmm: small ones are better generated kernels
   }
@@ -294,7 +294,7 @@ bool check_arguments(const Program& program, PyObject* const* args, Py_ssize_t g
   }
   for (Py_ssize_t i = 0; i < given; ++i) {
     if (!THPVariable_Check(args[i])) {
-      PyErr_Format(PyExc_TypeError, "argument %zd of a compiled graph is no tensor", i);
+      PyErr_Format(PyExc_TypeError, "argument %zd of a compiled graph is not a tensor", i);
       return false;
     }
   }
@@ -317,7 +317,7 @@ PyObject* executable_call(PyObject* self, PyObject* const* args, size_t nargsf, 
   } else {
     run_program(program, frame);
   }
-  if (frame.warned && !tell_of(frame.warned)) [[unlikely]] return nullptr;
+  if (frame.warned && !issue_warnings(frame.warned)) [[unlikely]] return nullptr;
   return wrap_outputs(program, frame);
   END_HANDLE_TH_ERRORS
 }

@@ -70,8 +70,8 @@ struct Program {
 };
 
 // A number in a template's program that is filled in from a register.
-struct Blank {
-  enum Field : uint8_t { Size, Stride, Offset, Pool, Grid } field;
+struct SizedField {
+  enum Field : uint8_t { Size, Stride, Offset, Pool, Grid } kind;
   int step;
   int result;  // of an ATen call; -1: of the step itself
   int dim;
@@ -79,7 +79,7 @@ struct Blank {
 };
 
 // The places to fill in when sizes are known.
-struct Sizing {
+struct SizedFields {
   struct Argument {
     int step, number;  // of an ATen call
     PyObject* structure;
@@ -88,7 +88,7 @@ struct Sizing {
     int constant;
     PyObject* structure;  // of an int64 tensor
   };
-  std::vector<Blank> blanks;
+  std::vector<SizedField> fields;
   std::vector<Argument> arguments;
   std::vector<Vector> vectors;
 };
@@ -96,7 +96,7 @@ struct Sizing {
 // plan_read.cpp: reads the tuple from runtime/native.py, its constants, and the inputs that must be aligned (may be
 // null). `sizing` is given if the tuple may contain Registers.
 std::unique_ptr<Program> read_program(
-    PyObject* tuple, PyObject* constants, PyObject* aligned, Sizing* sizing = nullptr);
+    PyObject* tuple, PyObject* constants, PyObject* aligned, SizedFields* sizing = nullptr);
 void set_nbytes(TensorLayout& layout);
 c10::IValue constant_of(PyObject* object, const c10::Argument& declared);
 

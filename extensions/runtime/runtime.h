@@ -77,11 +77,11 @@ void launch_cuda(const CudaLaunch& launch, void** pointers, size_t count, c10::D
 bool register_plan(PyObject* module);
 bool register_autograd(PyObject* module);
 bool register_numbers(PyObject* module);
-bool register_undo(PyObject* module);
+bool register_undo_on_error(PyObject* module);
 bool register_split_graph(PyObject* module);
-bool register_called(PyObject* module);
-bool register_spent(PyObject* module);
-bool register_held(PyObject* module);
+bool register_torch_call(PyObject* module);
+bool register_freed_results(PyObject* module);
+bool register_holding_objects(PyObject* module);
 bool register_sized(PyObject* module);
 bool register_sizes(PyObject* module);  // before those of templates: it defines their base type
 bool register_plan_template(PyObject* module);

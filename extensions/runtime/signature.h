@@ -34,13 +34,13 @@ struct Tangent {
 
 // A part of the backward that all these tangents run through, and the saved tensors it reads. Running any of them
 // frees those, as eager frees what a node saved.
-struct Spent {
+struct FreedPart {
   std::vector<size_t> tangents, saved;
 };
 
 // An input whose value a replay of the forward needs. If backward has saved it, `saved` is its index there. A `large`
 // one is not saved before a replay was requested; a `written` one is copied before the forward writes to it.
-struct Replayed {
+struct ReplayInput {
   size_t input = 0;
   std::ptrdiff_t saved = -1;
   bool large = false, written = false;
@@ -62,14 +62,14 @@ struct Facts {
   // per input in `grad_inputs`: the tangents of the results whose history contains it
   std::vector<std::vector<size_t>> reach;
   Histories histories;
-  std::vector<Spent> spent;
-  std::vector<Replayed> replayed;
+  std::vector<FreedPart> freed;
+  std::vector<ReplayInput> replayed;
   std::vector<c10::Device> draws;  // devices whose generators the forward draws from
   Owned checks;  // a tuple of functions of the held objects: whether facts that a backward relies on hold
 };
 
 // A stand-in for a saved tensor that is not read: its sizes, over the memory of one element.
-struct Absent {
+struct StandIn {
   at::Tensor element;
   std::vector<int64_t> sizes;
 };
@@ -87,7 +87,7 @@ struct Signature : Facts {
   std::vector<Tangent> tangents;
   bool keeps_large = false;  // of `replayed`; set once they were missing
   bool keeps_copies = false;  // set once an input was written to before its replay
-  std::vector<Absent> absent;  // empty: every backward reads all saved tensors
+  std::vector<StandIn> absent;  // empty: every backward reads all saved tensors
   PyObject* family = nullptr;  // the AutogradTemplate, with `resolve` and `replay` for all sizes
   std::vector<int64_t> values;  // of the symbols
 

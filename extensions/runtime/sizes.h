@@ -29,11 +29,11 @@ struct Number {
 using Registers = c10::SmallVector<Number, 64>;
 
 struct Instruction {
-  enum Op : uint8_t { Constant, Add, Multiply, Quotient, Remainder, Called, Check } op;
+  enum Op : uint8_t { Constant, Add, Multiply, Quotient, Remainder, PythonCall, Check } op;
   int compare = 0;  // Check: Py_LT ..
   int a = 0, b = 0;
   Number number;                 // Constant; the divisor of Quotient and Remainder
-  PyObject* function = nullptr;  // Called: Python's function
+  PyObject* function = nullptr;  // PythonCall: Python's function
   std::vector<int> arguments;
 };
 

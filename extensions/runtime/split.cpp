@@ -155,11 +155,12 @@ void SplitCall::leave(size_t group, edge_list& edges) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (!std::exchange(alive_[group], nullptr)) return;
   if (std::ranges::any_of(alive_, [](torch::autograd::Node* node) { return node != nullptr; })) {
-    lent_.insert(lent_.end(), edges.begin(), edges.end());
+    orphaned_edges_.insert(orphaned_edges_.end(), edges.begin(), edges.end());
     return;
   }
-  edges.insert(edges.end(), std::make_move_iterator(lent_.begin()), std::make_move_iterator(lent_.end()));
-  lent_.clear();
+  auto& orphaned = orphaned_edges_;
+  edges.insert(edges.end(), std::make_move_iterator(orphaned.begin()), std::make_move_iterator(orphaned.end()));
+  orphaned_edges_.clear();
   lock.unlock();
   state.release(false);
 }

@@ -43,7 +43,7 @@ class SplitCall {
   std::mutex mutex_;
   std::map<int, Pass> passes_;
   std::vector<torch::autograd::Node*> alive_;  // the GradientNodes by group
-  torch::autograd::edge_list lent_;  // edges of destroyed GradientNodes
+  torch::autograd::edge_list orphaned_edges_;  // edges of destroyed GradientNodes
 
   Pass& current_pass();
   size_t nodes_to_run() const;

@@ -49,7 +49,8 @@ void call(const AliasStep& step, const at::Tensor& tensor, c10::SmallVectorImpl<
   } else {
     for (at::Tensor& part : stack[0].toTensorVector()) views.push_back(std::move(part));
   }
-  check(PyExc_RuntimeError, views.size() - before == step.count, "jitmagic: a view call gave other results");
+  check(PyExc_RuntimeError, views.size() - before == step.count,
+        "jitmagic: a view call returned another number of results");
 }
 
 }  // namespace

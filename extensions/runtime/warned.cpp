@@ -30,12 +30,12 @@ PyObject* registry_in(PyObject* globals) {
 
 }  // namespace
 
-void Listener::process(const c10::Warning& warning) {
-  if (!warned_) warned_ = std::make_unique<Warned::element_type>();
+void WarningCollector::process(const c10::Warning& warning) {
+  if (!warned_) warned_ = std::make_unique<PendingWarnings::element_type>();
   warned_->emplace_back(warning, &call_);
 }
 
-bool tell_of(const Warned& warned) {
+bool issue_warnings(const PendingWarnings& warned) {
   PyObject* globals = PyEval_GetGlobals();
   PyObject* registry = registry_in(globals);
   PyObject* name = globals ? PyDict_GetItemString(globals, "__name__") : nullptr;

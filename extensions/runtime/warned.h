@@ -13,21 +13,21 @@
 namespace jitmagic {
 
 // The warnings of a graph's calls; allocated for the first one.
-using Warned = std::unique_ptr<std::vector<std::pair<c10::Warning, const Call*>>>;
+using PendingWarnings = std::unique_ptr<std::vector<std::pair<c10::Warning, const Call*>>>;
 
 // Collects warnings during its lifetime.
-class Listener : public c10::WarningHandler {
+class WarningCollector : public c10::WarningHandler {
  public:
-  Listener(Warned& warned, const Call& call) : warned_(warned), call_(call), guard_(this) {}
+  WarningCollector(PendingWarnings& warned, const Call& call) : warned_(warned), call_(call), guard_(this) {}
   void process(const c10::Warning& warning) override;
 
  private:
-  Warned& warned_;
+  PendingWarnings& warned_;
   const Call& call_;
   c10::WarningUtils::WarningHandlerGuard guard_;
 };
 
 // Passes them to Python's `warnings`; false: a filter turned one into an exception, which is set.
-bool tell_of(const Warned& warned);
+bool issue_warnings(const PendingWarnings& warned);
 
 }  // namespace jitmagic

@@ -22,14 +22,14 @@ from ..graph.node_meta import tensors_in
 from ..graph.recurrent import RECURRENT
 from .products import prod
 
-__all__ = ["spelled_out"]
+__all__ = ["data_checked"]
 
 
-def spelled_out(function: Callable[..., Any]) -> Callable[..., Any]:
+def data_checked(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function to call in place of `function` while a graph is recorded."""
     if function in RECURRENT:
         return partial(_recurrent, function)
-    return _SPELLED.get(function, function)
+    return _CHECKED.get(function, function)
 
 
 def _recurrent(function: Callable[..., Any], *args: Any) -> Any:
@@ -54,20 +54,20 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 
 
 def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor:
-    chosen = _chosen(x, dim, index, value)
+    chosen = _fill_mask(x, dim, index, value)
     return x.index_fill(dim, index, value) if chosen is None else torch.where(chosen, value, x)
 
 
 def _index_fill_in_place(
     x: torch.Tensor, dim: int, index: torch.Tensor, value: Any
 ) -> torch.Tensor:
-    chosen = _chosen(x, dim, index, value)
+    chosen = _fill_mask(x, dim, index, value)
     if chosen is None:
         return x.index_fill_(dim, index, value)
     return x.copy_(torch.where(chosen, value, x))
 
 
-def _chosen(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor | None:
+def _fill_mask(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor | None:
     """Return a mask of the elements that are filled, or None to call index_fill itself.
 
     Torch's gradient of the value sums over the unique indices, whose number depends on data; the
@@ -166,7 +166,7 @@ def _quantile(
 _QUANTILES: tuple[Any, ...] = (
     torch.quantile, torch.nanquantile, torch.Tensor.quantile, torch.Tensor.nanquantile
 )  # fmt: skip
-_SPELLED: dict[Any, Callable[..., Any]] = {
+_CHECKED: dict[Any, Callable[..., Any]] = {
     **{function: partial(_quantile, function) for function in _QUANTILES},
     torch.nn.functional.one_hot: _one_hot,
     torch.index_fill: _index_fill,

@@ -3,7 +3,7 @@
 Torch's own backward formulas are linear in their tangents: values that depend on missing tangents
 alone are zero. Eager runs a user-defined backward if any gradient reaches it, passes zeros for the
 missing ones, and the backward may compute anything from them. Each node that such a backward
-records is therefore annotated with the tangents it depends on (`meta["behind"]`), taken from the
+records is therefore annotated with the tangents it depends on (`meta["tangents"]`), taken from the
 autograd history and not from data flow. So are the zeros that some torch formulas return without
 reading the gradient.
 """
@@ -20,21 +20,21 @@ from ..errors import CompileFailed
 from ..graph.reach import ancestors
 from .traced import Traced
 
-__all__ = ["Behind", "check_gradients", "custom_nodes", "leading_to"]
+__all__ = ["TangentsByNode", "check_gradients", "custom_nodes", "tangents_by_node"]
 
-Behind = Mapping[Any, tuple[int, ...]]
+TangentsByNode = Mapping[Any, tuple[int, ...]]
 
 
-def custom_nodes(results: Sequence[Traced]) -> Behind:
+def custom_nodes(results: Sequence[Traced]) -> TangentsByNode:
     """Return the autograd nodes of user-defined functions in the history of the results."""
-    return leading_to(results, _is_programs)
+    return tangents_by_node(results, _is_programs)
 
 
 def _is_programs(node: Any) -> bool:
     return isinstance(node, BackwardCFunction) and not getattr(node, "is_linear", False)
 
 
-def leading_to(results: Sequence[Traced], wanted: Callable[[Any], bool]) -> Behind:
+def tangents_by_node(results: Sequence[Traced], wanted: Callable[[Any], bool]) -> TangentsByNode:
     """Return the `wanted` autograd nodes of the history, each with the positions of its results."""
     found: dict[Any, tuple[int, ...]] = {}
     for place, result in enumerate(results):
@@ -51,12 +51,12 @@ def leading_to(results: Sequence[Traced], wanted: Callable[[Any], bool]) -> Behi
     return found
 
 
-def check_gradients(nodes: Behind, tangents: Collection[Node]) -> None:
+def check_gradients(nodes: TangentsByNode, tangents: Collection[Node]) -> None:
     """Make each node refuse gradients that depend on no tangent, if the backward may run without
     it. In such a backward the node would not know that its gradients are missing.
     """
-    for node, behind in nodes.items():
-        if len(behind) < len(tangents):
+    for node, own in nodes.items():
+        if len(own) < len(tangents):
             node.register_hook(lambda made, given: _refuse_independent(made, tangents))
 
 

@@ -24,7 +24,7 @@ from ..graph.number_ranges import READS_NUMBER
 from ..graph.probe import check_dtypes
 from ..graph.recurrent import RECURRENT
 from ..spec import TensorSpec
-from .custom import Behind, leading_to
+from .custom import TangentsByNode, tangents_by_node
 from .decompose import TABLE
 from .foreign_writes import flat, functional_form
 from .mutate import MUTATORS, functional_overload, overload_without, without_generator
@@ -47,9 +47,9 @@ class Functionalizer(DispatchMode):
         self.recorder = recorder
         self.in_backward = False
         self.origin: Node | None = None  # in a backward: the operation whose formula runs
-        self.custom: Behind = {}  # autograd nodes of user-defined functions
+        self.custom: TangentsByNode = {}  # autograd nodes of user-defined functions
         self.results: Sequence[Traced] = ()  # in a backward: results that have a tangent
-        self._history: Behind | None = None  # all autograd nodes, computed at first use
+        self._history: TangentsByNode | None = None  # all autograd nodes, computed at first use
         # The tensors are kept alive because they are keyed by id, which a new object could reuse.
         self._constants: dict[int, tuple[torch.Tensor, Traced]] = {}
         self._numbers: dict[int, tuple[complex, Traced]] = {}
@@ -104,19 +104,19 @@ class Functionalizer(DispatchMode):
             node = torch._C._current_autograd_node()
             self.origin = origin_of(node)
             self.recorder.lines = () if self.origin is None else self.origin.meta.get("lines", ())
-            self.recorder.behind = self._behind(node, func)
+            self.recorder.tangents = self._tangents_of(node, func)
             _check_numbers(func, args, kwargs or {})
-            func, args = _as_of_plain_tensors(node, func, args)
+            func, args = _as_plain_tensor_formula(node, func, args)
         return _handler(func)(self, func, args, kwargs or {})
 
-    def _behind(self, node: Any, func: Any) -> tuple[int, ...]:
+    def _tangents_of(self, node: Any, func: Any) -> tuple[int, ...]:
         """Return the tangents that the call depends on, where data flow does not show it. The
         gradient of round(), for example, is zeros_like, which reads no tangent.
         """
         if func is not aten.zeros_like.default or not self.results:
             return self.custom.get(node, ())
         if self._history is None:
-            self._history = leading_to(self.results, lambda node: True)
+            self._history = tangents_by_node(self.results, lambda node: True)
         return self._history.get(node, ())
 
     # -- what the handlers share ---------------------------------------------------------------
@@ -170,7 +170,7 @@ def _check_numbers(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 _SPREADING = ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
 
 
-def _as_of_plain_tensors(node: Any, func: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def _as_plain_tensor_formula(node: Any, func: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
     """Return the call that the formula makes for plain tensors. On the CPU eager fills the gradient
     in where the maximum is. For tensor subclasses the formula multiplies by a mask, which turns an
     infinite gradient into NaN at the zeros.
@@ -202,7 +202,7 @@ def _mutate(
 ) -> Any:
     """Record an operation that writes to its first argument and returns it."""
     target = mode.traced(args[0])
-    args = (target, *(_beside(mode, target, arg) for arg in args[1:]))
+    args = (target, *(_on_device_of(mode, target, arg) for arg in args[1:]))
     if (maker := MUTATORS.get(func)) is not None:  # copy_, fill_: the old value is not read
         new = maker(
             mode.recorder,
@@ -215,7 +215,7 @@ def _mutate(
     return target
 
 
-def _beside(mode: Functionalizer, target: Traced, value: Any) -> Any:
+def _on_device_of(mode: Functionalizer, target: Traced, value: Any) -> Any:
     """Return a 0-dim CPU operand as a tensor on the device of the target. torch wraps the number of
     `x[i] = 5` in a CPU tensor; a copy between devices cannot be recorded in a CUDA graph.
     """

@@ -42,9 +42,9 @@ from .origins import history_of, mark_origin, origin_of, reach_of
 from .outputs import Outputs
 from .recorded_call import recorded_call
 from .recorder import Recorder, Sym
-from .result import Held, Joint
+from .result import EagerSaved, Joint
 from .saving import SavedTensors
-from .traced import AliasCall, Counter, Traced
+from .traced import AliasCall, Traced, VersionCounter
 from .transformed import transformed
 from .varying_numbers import Numbers, for_all_numbers
 from .views import may_overlap
@@ -85,14 +85,14 @@ def _trace(
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     if len(names) != len(inputs):
         raise CompileFailed(f"the graph has {len(names)} inputs, {len(inputs)} specs were given")
-    with _as_if_running(grad_enabled):
+    with _modes_of_call(grad_enabled):
         # Inside the block: without it, tensors made under inference mode could not be written to.
         traced = [
             mode.input(i, name, spec)
             for i, (name, spec) in enumerate(zip(names, inputs, strict=True))
         ]
         saved = SavedTensors(_written_since)
-        with saved_tensors_hooks(saved.keep, saved.fetch):
+        with saved_tensors_hooks(saved.pack, saved.unpack):
             outputs = _run(gm, mode, traced, saved, by_python, numbers)
         _check_inputs(traced, inputs)
         with mode:  # autograd regenerates the history of a view of a written base on access
@@ -104,7 +104,7 @@ def _trace(
 
 
 @contextmanager
-def _as_if_running(grad_enabled: bool) -> Iterator[None]:
+def _modes_of_call(grad_enabled: bool) -> Iterator[None]:
     """Run under the modes of the real call, and restore the caller's whatever the graph does to
     them.
     """
@@ -143,7 +143,7 @@ def _run(
             if node.op == "placeholder":
                 env[node] = next(supply)
             elif node.op == "output":
-                return [_left(part, env[part]) for part in node.args[0]]
+                return [_output_value(part, env[part]) for part in node.args[0]]
             elif node.target is number_in and numbers is not None:
                 env[node] = numbers.read(node, mode.read(env[node.args[0]]))  # type: ignore[index]
             elif node.op != "get_attr":
@@ -152,14 +152,14 @@ def _run(
     raise CompileFailed("the graph has no output")
 
 
-def _left(node: Node, value: Any) -> Any:
+def _output_value(node: Node, value: Any) -> Any:
     """Return the value of an output, without history if backward freed it (runtime/native.py)."""
     return value.detach() if node.meta.get("spent") else value
 
 
 def _written_since() -> Exception:
     error = CompileFailed("a tensor needed for gradient computation was modified in place")
-    return _refused(origin_of(torch._C._current_autograd_node()), error)
+    return _backward_error(origin_of(torch._C._current_autograd_node()), error)
 
 
 def _attribute(gm: GraphModule, path: str) -> torch.Tensor:
@@ -191,10 +191,10 @@ def _check_spec(node: Node, spec: Any, value: Any) -> None:
 
 
 def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTensors) -> Any:
-    args, kwargs = _plug(node.args, env), _plug(node.kwargs, env)
+    args, kwargs = _resolved(node.args, env), _resolved(node.kwargs, env)
     if isinstance(node.target, FunctionCall):
         for tensor in args[3]:  # eager saves captured tensors without a version check
-            saved.hold(tensor)
+            saved.record(tensor)
     try:
         if node.target is gradients:
             value = _gradients(node, args, mode)
@@ -213,23 +213,23 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTe
     if read_autocast() != OFF:
         _check_cast(node, value)
     if isinstance(value, tuple):
-        value = _narrowed(node, value)
+        value = _rounded(node, value)
     if mode.recorder.is_sized:
         _check_spec(node, node.meta.get("spec"), value)
     if node.target is getattr and args[1] == "data" and isinstance(value, Traced):
         # Not through detach, which shares the version counter: writes to .data are not counted.
-        value.origin, value.counter = (AliasCall(None, args[0]), 0), Counter()
+        value.origin, value.counter = (AliasCall(None, args[0]), 0), VersionCounter()
     elif isinstance(value, Traced) and not _is_item(node, args):
-        _claim(value, tensors_in((args, kwargs)))
+        _take_ownership(value, tensors_in((args, kwargs)))
     for tensor in value if isinstance(value, (tuple, list)) else (value,):
-        if _gives_history(node) and isinstance(tensor, Traced):
+        if _has_own_history(node) and isinstance(tensor, Traced):
             tensor.custom = node
         if isinstance(tensor, Traced) and tensor.requires_grad and torch.is_grad_enabled():
             mark_origin(tensor, node)
     return value
 
 
-def _narrowed(node: Node, results: tuple[Any, ...]) -> tuple[Any, ...]:
+def _rounded(node: Node, results: tuple[Any, ...]) -> tuple[Any, ...]:
     """Cast results to the dtypes that the kernel returns. Formulas keep statistics of 16-bit
     numbers in float32; the program must see them rounded.
     """
@@ -249,7 +249,7 @@ def _is_wider(tensor: Any, spec: Any) -> bool:
     return differs and tensor.device.type == "cpu"
 
 
-def _gives_history(node: Node) -> bool:
+def _has_own_history(node: Node) -> bool:
     """Return whether results get history that no view operation accounts for."""
     return isinstance(node.target, FunctionCall) or node.target == "requires_grad_"
 
@@ -273,7 +273,7 @@ def _is_item(node: Node, args: Sequence[Any]) -> bool:
     return node.target is operator.getitem and isinstance(args[0], (tuple, list))
 
 
-def _claim(value: Traced, arguments: Iterable[torch.Tensor]) -> None:
+def _take_ownership(value: Traced, arguments: Iterable[torch.Tensor]) -> None:
     """Make a fresh result the owner of its memory. For the dispatch mode the result of torch.zeros
     and the like is detached from the kernel's result; for the program it owns the memory.
     """
@@ -288,18 +288,18 @@ def _failed(node: Node, error: Exception) -> OperationFailed:
     return OperationFailed(target_name(node.target), str(error), node, lines[-1] if lines else None)
 
 
-def _plug(value: Any, env: dict[Node, Any]) -> Any:
+def _resolved(value: Any, env: dict[Node, Any]) -> Any:
     if isinstance(value, Node):
         return env[value]
     if isinstance(value, tuple):
-        items = [_plug(item, env) for item in value]
+        items = [_resolved(item, env) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if isinstance(value, list):
-        return [_plug(item, env) for item in value]
+        return [_resolved(item, env) for item in value]
     if isinstance(value, dict):
-        return {key: _plug(item, env) for key, item in value.items()}
+        return {key: _resolved(item, env) for key, item in value.items()}
     if isinstance(value, slice):
-        return slice(*(_plug(part, env) for part in (value.start, value.stop, value.step)))
+        return slice(*(_resolved(part, env) for part in (value.start, value.stop, value.step)))
     return as_torch(value)
 
 
@@ -344,8 +344,8 @@ class _Gradients:
     inputs: tuple[int, ...] = ()
     values: tuple[Sym, ...] = ()
     reach: tuple[tuple[int, ...], ...] = ()
-    spent: tuple[int, ...] = ()
-    held: Mapping[Node, Held] = field(default_factory=dict)
+    freed: tuple[int, ...] = ()
+    eager_saved: Mapping[Node, EagerSaved] = field(default_factory=dict)
 
 
 def _differentiate(
@@ -385,38 +385,38 @@ def _differentiate(
     except OperationFailed:
         raise
     except Exception as error:  # whatever a formula raises: eager raises it itself
-        raise _refused(mode.origin, error) from error
+        raise _backward_error(mode.origin, error) from error
     finally:
-        mode.in_backward, mode.origin, recorder.behind = False, None, ()
-    held = saved.values()
-    apart = _apart(mode, computed, seeds)
+        mode.in_backward, mode.origin, recorder.tangents = False, None, ()
+    eager_saved = saved.values()
+    apart = _with_eager_aliasing(mode, computed, seeds)
     gradients_of = [
-        (i, sym, behind)
-        for i, sym, behind in zip(wanted, apart, reach, strict=True)
+        (i, sym, reached_by)
+        for i, sym, reached_by in zip(wanted, apart, reach, strict=True)
         if sym is not None
     ]
     if not gradients_of:
         # No formula returns a gradient. The results still need an autograd node, as in eager.
-        gradients_of = [_nothing_for(mode, inputs, wanted, reach)]
-    places, values, behind = zip(*gradients_of, strict=True)
-    return _Gradients(tangents, places, values, behind, saved.spent(), held)
+        gradients_of = [_zero_gradient(mode, inputs, wanted, reach)]
+    places, values, reached_by = zip(*gradients_of, strict=True)
+    return _Gradients(tangents, places, values, reached_by, saved.freed(), eager_saved)
 
 
-def _nothing_for(
+def _zero_gradient(
     mode: Functionalizer,
     inputs: Sequence[Traced],
     wanted: Sequence[int],
     reach: Sequence[tuple[int, ...]],
 ) -> tuple[int, Sym, tuple[int, ...]]:
     """Return a zero gradient for an input in the results' history that no tangent reaches."""
-    index = next((i for i, behind in zip(wanted, reach, strict=True) if behind), wanted[0])
+    index = next((i for i, reached_by in zip(wanted, reach, strict=True) if reached_by), wanted[0])
     tensor = inputs[index]
     with mode:
         zeros = torch.zeros_like(tensor, memory_format=torch.contiguous_format)
     return index, mode.read(zeros), ()
 
 
-def _refused(operation: Node | None, error: Exception) -> CompileFailed:
+def _backward_error(operation: Node | None, error: Exception) -> CompileFailed:
     """Return the error for a formula that raised; without a traced operation, for the whole
     graph.
     """
@@ -426,7 +426,7 @@ def _refused(operation: Node | None, error: Exception) -> CompileFailed:
     return CompileFailed(f"autograd: {text}")
 
 
-def _apart(
+def _with_eager_aliasing(
     mode: Functionalizer, gradients: Sequence[torch.Tensor | None], seeds: Sequence[Traced]
 ) -> list[Sym | None]:
     """Return the gradients' values, which share memory exactly where eager's do. The recorder
@@ -466,7 +466,7 @@ def _finish(
     gradients: _Gradients,
 ) -> Joint:
     recorder.lines = ()
-    values = _own_memory([tensor.sym for tensor in outputs.results])
+    values = _without_shared_memory([tensor.sym for tensor in outputs.results])
     mutated = []
     for i, tensor in enumerate(inputs):
         if tensor.cell.value.node.op != "placeholder":
@@ -490,12 +490,16 @@ def _finish(
         gradients.inputs,
         gradients.reach,
         outputs.aliasing,
-        gradients.spent,
-        {node: gradients.held[node] for node in recorder.graph.nodes if node in gradients.held},
+        gradients.freed,
+        {
+            node: gradients.eager_saved[node]
+            for node in recorder.graph.nodes
+            if node in gradients.eager_saved
+        },
     )
 
 
-def _own_memory(values: list[Sym]) -> list[Sym]:
+def _without_shared_memory(values: list[Sym]) -> list[Sym]:
     """Copy results that share memory with inputs, constants or each other."""
     taken: set[Node] = set()
     owned = []

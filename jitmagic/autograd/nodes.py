@@ -52,11 +52,11 @@ def mask_of(tangents: Iterable[int]) -> int:
 
 def flows_of(nodes: Iterable[Node], tangents: Sequence[Node]) -> dict[Node, int]:
     """Return the nodes that depend on tangents, each with a bit mask of these. For some the
-    dependency is in the autograd history and not in data (`meta["behind"]`).
+    dependency is in the autograd history and not in data (`meta["tangents"]`).
     """
     flows = {node: 1 << i for i, node in enumerate(tangents)}
     for node in nodes:
-        flow = flows.get(node, 0) | mask_of(node.meta.get("behind", ()))
+        flow = flows.get(node, 0) | mask_of(node.meta.get("tangents", ()))
         for part in node.all_input_nodes:
             flow |= flows.get(part, 0)
         if flow and node.op != "output":

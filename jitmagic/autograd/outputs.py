@@ -22,7 +22,7 @@ from ..graph.propagate import target_name
 from ..graph.sym_node import as_dimension, as_dimensions, sizes_of
 from ..spec import TensorSpec
 from .origins import origin_of
-from .result import AliasStep, FromInput, Leaf, Output, Result, VersionBump, ViewOf, ViewReplay
+from .result import AliasStep, FromInput, MakeLeaf, Output, Result, VersionBump, ViewOf, ViewReplay
 from .traced import AliasCall, Traced
 from .views import UNSAFE_SPLITS
 
@@ -87,7 +87,7 @@ def _bases(inputs: Sequence[Traced], values: Sequence[Traced]) -> list[Traced]:
     shared = {
         id(value.cell)
         for value in values
-        if seen.setdefault(id(value.cell), value) is not value or _is_special(value)
+        if seen.setdefault(id(value.cell), value) is not value or _must_replay(value)
     }
     bases = []
     for value in values:
@@ -98,14 +98,14 @@ def _bases(inputs: Sequence[Traced], values: Sequence[Traced]) -> list[Traced]:
     return bases
 
 
-def _is_special(value: Traced) -> bool:
+def _must_replay(value: Traced) -> bool:
     """Return whether the view must be replayed: eager refuses writes to it, it has the conjugate
     bit, or its strides differ from those of its value. Any other view of a temporary can be
     returned as a plain tensor, which saves the replay at each call.
     """
     with _pop_mode_temporarily():  # reading the value again is no operation of the program
-        lies_otherwise = value.path and value.memory_layout() is not None
-    if value.is_conj() or lies_otherwise:
+        differs_in_layout = value.path and value.memory_layout() is not None
+    if value.is_conj() or differs_in_layout:
         return True
     if not value._is_view():
         return False
@@ -119,7 +119,7 @@ def _kind(value: Traced, base: Traced, results: Sequence[Traced], replay: _Repla
     number = base.cell.input
     if value is not base:
         if value.requires_grad and value._base is not base and not _has_own_history(value, base):
-            raise _apart_in_history(value)
+            raise _history_conflict(value)
         known = number is None and value._base is base
         return ViewOf(replay.slot(value), _spec(value), _index(results, base) if known else None)
     if number is not None:
@@ -131,7 +131,7 @@ def _has_own_history(value: Traced, base: Traced) -> bool:
     return _is_leaf(value) or _is_split(value, base)
 
 
-def _apart_in_history(value: Traced) -> CompileFailed:
+def _history_conflict(value: Traced) -> CompileFailed:
     why = "outputs share memory but not their autograd history"
     node = origin_of(value.grad_fn)
     return CompileFailed(why) if node is None else OperationFailed(_name(node), why, node)
@@ -223,7 +223,7 @@ class _Replay:
         slot = self.slot(tensor)
         if _is_leaf(tensor) and slot not in self._leaves:
             self._leaves.add(slot)
-            self._steps.append(Leaf(slot))
+            self._steps.append(MakeLeaf(slot))
 
     def _chain(self, value: Traced) -> Iterator[tuple[Traced, AliasCall]]:
         """Yield the view calls from a value back to an input or result, each with its result."""

@@ -2,7 +2,7 @@
 
 In: a Partition and the positions of missing tangents. Out: its backward graph without the values
 that depend on those alone. A backward is linear in its tangents, so such values are zero; computed
-from zeros they would be NaN where a local derivative is infinite. `spent_parts` lists what such a
+from zeros they would be NaN where a local derivative is infinite. `freed_parts` lists what such a
 backward frees: as in eager, two losses of one call can be differentiated in turn if no part that
 reads saved values serves both.
 """
@@ -22,7 +22,7 @@ from ..spec import TensorSpec, contiguous_strides
 from .nodes import erase_dead, flows_of, mask_of, module_of, runs_once
 from .result import Partition
 
-__all__ = ["backward_without", "spent_parts", "tangent_nodes"]
+__all__ = ["backward_without", "freed_parts", "tangent_nodes"]
 
 aten = torch.ops.aten
 
@@ -62,7 +62,7 @@ def backward_without(partition: Partition, missing: Collection[int]) -> GraphMod
     return module_of(graph, dict(backward.named_buffers()), "Backward")
 
 
-def spent_parts(partition: Partition) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+def freed_parts(partition: Partition) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
     """Return the parts of the backward that read saved values: (tangents flowing through, saved
     read).
 
@@ -87,7 +87,7 @@ def spent_parts(partition: Partition) -> tuple[tuple[tuple[int, ...], tuple[int,
             saved[node] = 1 << len(saved)
         else:
             saved[node] = reads
-    for flow in partition.spent:
+    for flow in partition.freed:
         parts.setdefault(flow, 0)
     return tuple((_bits(flow), _bits(reads)) for flow, reads in parts.items())
 
@@ -98,10 +98,10 @@ def _add_constant(
     """Add gradients that no tangent flows into but that one has in its history. The gradient of
     `x.sqrt().floor()` is zero times what `sqrt` saved.
     """
-    for gradient, behind in zip(output.args[0], reach, strict=True):  # type: ignore[arg-type]
+    for gradient, reached_by in zip(output.args[0], reach, strict=True):  # type: ignore[arg-type]
         reads = saved.get(gradient, 0)  # type: ignore[call-overload]
-        if reads and behind:
-            flow = mask_of(behind)
+        if reads and reached_by:
+            flow = mask_of(reached_by)
             parts[flow] = parts.get(flow, 0) | reads
 
 
@@ -120,8 +120,8 @@ def _fed_by_missing(nodes: list[Node], tangents: list[Node], missing: Collection
         if node.op in ("placeholder", "output"):
             continue
         below = [depends[part] for part in node.all_input_nodes if part in depends]
-        if "behind" in node.meta:
-            below = [i in missing for i in node.meta["behind"]]
+        if "tangents" in node.meta:
+            below = [i in missing for i in node.meta["tangents"]]
         if below:
             depends[node] = all(below)
             if depends[node]:

@@ -4,10 +4,10 @@ In: a `Joint`. Out: a `Partition`. A forward value that backward needs is either
 recomputed; a minimum cut weighs bytes written and read against work (after Chen et al. 2016,
 "Training deep nets with sublinear memory cost", and its min-cut form). Invariants: random draws,
 matrix products, convolutions and extern calls run once. Inputs and results are saved only where
-eager autograd saves them too, for the same tangents (`Joint.held`), so that a later in-place write
-to them raises exactly where eager does. A value that is written to an input is saved as that input.
-Values inside a checkpointed region (`meta["checkpoint"]`) are recomputed whatever the work, except
-draws.
+eager autograd saves them too, for the same tangents (`Joint.eager_saved`), so that a later in-place
+write to them raises exactly where eager does. A value that is written to an input is saved as that
+input. Values inside a checkpointed region (`meta["checkpoint"]`) are recomputed whatever the work,
+except draws.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..spec import TensorSpec
 from ..symbols.size import hint_of
 from .mincut import INFINITE, FlowNetwork
 from .nodes import alias_root, flows_of, is_view, mask_of, module_of, runs_once
-from .result import Held, Joint, Partition
+from .result import EagerSaved, Joint, Partition
 
 __all__ = ["partition"]
 
@@ -41,9 +41,9 @@ _READ_BYTE = 4
 _CHEAP = 1  # per element: an addition, a comparison, a cast
 _COSTLY = {"cpu": 16, "cuda": 4}  # per element: exp, erf, tanh; GPUs are bound by memory
 _REDUCED = 6  # per element read by a reduction
-_ASKED_FOR = 1  # per operation in a checkpointed region
+_REGION_COST = 1  # per operation in a checkpointed region
 
-_NOT_HELD = Held(0)
+_NOT_SAVED = EagerSaved(0)
 # A number that a call reads is not a tensor that could be saved.
 _FREE = frozenset({aten.full.default, aten.arange.start_step, READS_NUMBER})
 _REDUCTIONS = frozenset(
@@ -90,8 +90,8 @@ class _Parts:
     gradients: list[Node]
     mutated: set[Node]  # inputs that forward overwrites before backward runs
     reach: Sequence[Sequence[int]]  # per gradient: the tangents that reach it
-    held: Mapping[Node, Held]  # of values that are not views
-    left: dict[Node, int]  # values in an input's memory after forward -> that input
+    eager_saved: Mapping[Node, EagerSaved]  # of values that are not views
+    in_inputs: dict[Node, int]  # values in an input's memory after forward -> that input
     backward: set[Node]  # nodes that depend on tangents
     forward: set[Node]  # needed for results, writes to inputs and random draws
     needed: list[Node]  # other nodes that backward needs, in order
@@ -121,41 +121,44 @@ class _Parts:
             gradients,
             {inputs[i] for i in joint.mutated_inputs},
             joint.reach,
-            joint.held,
-            _left_in_inputs(nodes, inputs, results, joint.held),
+            joint.eager_saved,
+            _values_in_inputs(nodes, inputs, results, joint.eager_saved),
             backward,
             forward,
             needed,
             ends,
         )
 
-    def kept_for(self, node: Node) -> int:
+    def saved_for(self, node: Node) -> int:
         """Return the tangents (bits) whose backward makes eager save the value's memory."""
-        return self.held.get(alias_root(node), _NOT_HELD).tangents
+        return self.eager_saved.get(alias_root(node), _NOT_SAVED).tangents
 
 
-def _left_in_inputs(
-    nodes: list[Node], inputs: list[Node], results: list[Node], held: Mapping[Node, Held]
+def _values_in_inputs(
+    nodes: list[Node],
+    inputs: list[Node],
+    results: list[Node],
+    eager_saved: Mapping[Node, EagerSaved],
 ) -> dict[Node, int]:
     """Return values that eager saves as the input they were written to, with its version checked.
     An example is a parameter that is clipped before use.
     """
     places = {node: i for i, node in enumerate(inputs)}
-    left: dict[Node, int] = {}
+    in_inputs: dict[Node, int] = {}
     for node in nodes:
         if node.target is not aten.copy_.default:
             continue
         target, value = node.all_input_nodes
         place = places.get(target)
-        lies_alike = value.meta["spec"].stride == target.meta["spec"].stride
-        if place is None or not lies_alike or value in results:
+        same_strides = value.meta["spec"].stride == target.meta["spec"].stride
+        if place is None or not same_strides or value in results:
             continue
-        if place in held.get(value, _NOT_HELD).inputs:
-            left[value] = place
-    return left
+        if place in eager_saved.get(value, _NOT_SAVED).inputs:
+            in_inputs[value] = place
+    return in_inputs
 
 
-# -- save or compute again -------------------------------------------------------------------------
+# -- save or recompute ----------------------------------------------------------------------------
 
 
 def _choose(
@@ -172,22 +175,22 @@ def _choose(
     results, gradients = set(parts.results), set(parts.gradients)
     shown = {alias_root(node) for node in parts.results}  # memory that the user may write to
     for node, vertex in vertex_of.items():
-        lost = node in parts.mutated or node in inside
-        save = INFINITE if lost else _cost_to_save(node, parts, results, shown)
-        if node in parts.left:
+        must_not_save = node in parts.mutated or node in inside
+        save = INFINITE if must_not_save else _cost_to_save(node, parts, results, shown)
+        if node in parts.in_inputs:
             save = 0
-        if node.op == "placeholder" and not lost and _enters_region(node, inside):
+        if node.op == "placeholder" and not must_not_save and _enters_region(node, inside):
             save = 0  # as eager, whose checkpoint function holds it
         network.edge(vertex, vertex + 1, save)
-        again = _cost_again(node, parts) if node in parts.forward else 0
+        recompute = _cost_to_recompute(node, parts) if node in parts.forward else 0
         if node in inside:
-            again = min(again, _ASKED_FOR)
+            recompute = min(recompute, _REGION_COST)
         elif inside and "checkpoint" in node.meta and save < INFINITE:
-            again = INFINITE  # a region is recomputed from its inputs
+            recompute = INFINITE  # a region is recomputed from its inputs
         if node.op == "placeholder":
-            again = INFINITE
-        if again:
-            network.edge(source, vertex, again)
+            recompute = INFINITE
+        if recompute:
+            network.edge(source, vertex, recompute)
         if node in apart:
             network.edge(vertex, apart[node], INFINITE)
         reads = {
@@ -197,8 +200,8 @@ def _choose(
         }
         if node in gradients:
             reads.add((vertex + 1, sink))
-        for behind, reader in reads:
-            network.edge(behind, reader, INFINITE)
+        for value, reader in reads:
+            network.edge(value, reader, INFINITE)
     total, early = network.cut(source, sink)
     if total >= INFINITE and barred:  # a formula here reads what eager's does not
         return _choose(parts, inside, {})
@@ -218,16 +221,16 @@ def _barred(parts: _Parts) -> dict[Node, set[Node]]:
         node: kept
         for node in parts.needed
         if (node in results or node.op == "placeholder")
-        and (kept := parts.kept_for(node))
+        and (kept := parts.saved_for(node))
         and everything & ~kept
     }
     if not partly:
         return {}
     flows = flows_of(parts.nodes, parts.tangents)
     runs_for = dict(flows)
-    for gradient, behind in zip(parts.gradients, parts.reach, strict=True):
+    for gradient, reached_by in zip(parts.gradients, parts.reach, strict=True):
         if gradient not in flows:
-            runs_for[gradient] = mask_of(behind)
+            runs_for[gradient] = mask_of(reached_by)
     for node in reversed(parts.needed):
         for user in node.users if node not in flows else ():
             runs_for[node] = runs_for.get(node, 0) | runs_for.get(user, 0)
@@ -295,7 +298,7 @@ def _elements(spec: TensorSpec) -> int:
 def _cost_to_save(node: Node, parts: _Parts, results: set[Node], shown: set[Node]) -> int:
     if node.op == "get_attr":
         return 0
-    kept = parts.kept_for(node)
+    kept = parts.saved_for(node)
     if node.op == "placeholder" or node in results:
         return 0 if kept else INFINITE
     spec = node.meta.get("spec")
@@ -304,7 +307,7 @@ def _cost_to_save(node: Node, parts: _Parts, results: set[Node], shown: set[Node
     return _bytes(spec) * _SAVED_BYTE + 1
 
 
-def _cost_again(node: Node, parts: _Parts) -> int:
+def _cost_to_recompute(node: Node, parts: _Parts) -> int:
     """Return the cost of recomputing a forward node in backward; INFINITE forbids it."""
     if node.op == "get_attr" or is_view(node) or node.target in _FREE:
         return 0
@@ -347,7 +350,7 @@ def _fusible(node: Node) -> bool:
 def _split(joint: Joint, parts: _Parts, saved: set[Node], recomputed: set[Node]) -> Partition:
     used = ancestors(parts.ends, saved | set(parts.inputs) | set(parts.tangents))
     carriers = {i: node for i, node in enumerate(parts.inputs) if node in used}
-    carriers |= {i: node for node, i in parts.left.items() if node in used and node in saved}
+    carriers |= {i: node for node, i in parts.in_inputs.items() if node in used and node in saved}
     inputs = tuple(sorted(carriers))
     kept_results = tuple(
         i
@@ -362,7 +365,7 @@ def _split(joint: Joint, parts: _Parts, saved: set[Node], recomputed: set[Node])
         and node in used
         and node not in result_nodes
         and _is_value(node)
-        and node not in parts.left
+        and node not in parts.in_inputs
     ]
     constants = dict(joint.module.named_buffers())
     forward = _forward_graph(parts, between)
@@ -381,7 +384,7 @@ def _split(joint: Joint, parts: _Parts, saved: set[Node], recomputed: set[Node])
         joint.mutated_inputs,
         tuple(node.name for node in parts.needed if node in recomputed and _is_work(node, used)),
         reach=joint.reach,
-        spent=joint.spent,
+        freed=joint.freed,
         aliasing=joint.aliasing,
     )
 

@@ -17,7 +17,7 @@ from ..graph.autocast import OFF, read_autocast
 from ..graph.recurrent import is_fused_lstm
 from ..graph.sized_calls import call_of_sizes
 from ..graph.sym_node import sizes_in
-from .checked import spelled_out
+from .checked import data_checked
 
 __all__ = ["recorded_call"]
 
@@ -30,10 +30,10 @@ def recorded_call(
 ) -> Any:
     """Return `function(*args, **kwargs)` without its warnings, which the trace has issued."""
     if not is_sized:
-        return call_from(Silence(), spelled_out(function), args, kwargs)
+        return call_from(Silence(), data_checked(function), args, kwargs)
     if function is torch.lstm and isinstance(args[2], list | tuple):
         return _lstm(*args, **kwargs)
-    return call_of_sizes(Silence(), spelled_out(function), args, kwargs)
+    return call_of_sizes(Silence(), data_checked(function), args, kwargs)
 
 
 def _lstm(input: torch.Tensor, states: Any, weights: Any, *rest: Any) -> Any:
@@ -46,7 +46,7 @@ def _lstm(input: torch.Tensor, states: Any, weights: Any, *rest: Any) -> Any:
     fused = (differs or draws) and is_fused_lstm(aten.lstm.input, input, states)
     plain = input.device.type == "cpu" and read_autocast() == OFF
     if not (fused and plain) or next(sizes_in(input), None) is None:
-        return spelled_out(torch.lstm)(input, states, weights, *rest)
+        return data_checked(torch.lstm)(input, states, weights, *rest)
     made = (input.transpose(0, 1) if batch_first else input).contiguous()
     hx, cx = (state.contiguous() for state in states)
     places = 4 if has_biases else 2

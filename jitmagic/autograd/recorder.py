@@ -66,21 +66,23 @@ def spec_from_meta(meta: torch.Tensor, device: torch.device) -> TensorSpec:
     )
 
 
-def _told_by_torch(op: Any, args: Any, kwargs: dict[str, Any], has_sizes: bool) -> Any:
+def _infer_by_torch(op: Any, args: Any, kwargs: dict[str, Any], has_sizes: bool) -> Any:
     """Infer the result by torch's meta function. If it refuses symbolic sizes, sample it at
     several. The plan checks the result of each call against it (plan.cpp).
     """
     try:
         made = op(*args, **kwargs)
     except Exception:  # its reason is unknown: at int sizes the call is eager's
-        told = told_at_vectors(partial(_told_of_ints, op), (args, kwargs)) if has_sizes else None
-        if told is None:
+        sampled = (
+            told_at_vectors(partial(_infer_at_ints, op), (args, kwargs)) if has_sizes else None
+        )
+        if sampled is None:
             raise
-        return told
+        return sampled
     return in_kernel_format(op, args, kwargs, made)
 
 
-def _told_of_ints(op: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, ...]]:
+def _infer_at_ints(op: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, ...]]:
     args, kwargs = arguments
     made = infer(op, args, kwargs)
     if made is None:
@@ -120,7 +122,7 @@ class Recorder:
         self.is_sized = is_sized  # whether sizes may be Sizes
         self.table = table
         self.lines: tuple[UserLine, ...] = ()
-        self.behind: tuple[int, ...] = ()  # tangents, see custom.py
+        self.tangents: tuple[int, ...] = ()  # tangents, see custom.py
         self.region: Any = None  # checkpointed region, see partition.py
         self.constants: dict[str, torch.Tensor] = {}
         self._known: dict[Any, Any] = {}
@@ -152,7 +154,11 @@ class Recorder:
         if rule is not None:
             results = rule(self, *args, **kwargs)
             if results is not None:
-                return results if _all_row_major(args) else self._as_op(op, args, kwargs, results)
+                return (
+                    results
+                    if _all_row_major(args)
+                    else self._with_op_strides(op, args, kwargs, results)
+                )
         return self.call(op, *args, **kwargs)
 
     def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -163,7 +169,7 @@ class Recorder:
         # Random numbers, new memory and effects differ for each call and are never shared.
         own = acts(op) or op._opname.startswith(_EMPTY)
         named = ((k, _frozen(v)) for k, v in kwargs.items())
-        key = None if own else (op, self.behind, self.region, _frozen(args), *named)
+        key = None if own else (op, self.tangents, self.region, _frozen(args), *named)
         if key is not None:
             try:
                 known = self._known.get(key)
@@ -218,7 +224,7 @@ class Recorder:
             outcome = told_by_kernel(op, metas, meta_kwargs)
         if outcome is not None:
             return laid_out_on(device, op, metas, outcome)
-        made = _told_by_torch(op, metas, meta_kwargs, has_sizes)
+        made = _infer_by_torch(op, metas, meta_kwargs, has_sizes)
         by_torch = laid_out_on(device, op, metas, made)
         alone = next(_syms(args, kwargs.values()), None) is None
         return without_data(by_torch, device) if alone or is_foreign(op) else by_torch
@@ -277,7 +283,7 @@ class Recorder:
         self._note(node)
 
     def _note(self, node: Node) -> None:
-        facts = {"behind": self.behind or None, "checkpoint": self.region}
+        facts = {"tangents": self.tangents or None, "checkpoint": self.region}
         node.meta.update({k: v for k, v in facts.items() if v is not None}, lines=self.lines)
 
     def full(
@@ -308,7 +314,7 @@ class Recorder:
     def restride(self, sym: Sym, strides: tuple[int, ...]) -> Sym:
         """Return the same values laid out with the given strides (dense, no overlap)."""
         strides = as_dimensions(strides)
-        if sym.numel and not _lies_along(sym, strides):
+        if sym.numel and not _has_strides(sym, strides):
             order, inverse = memory_order(strides)
             rows = sym if order == sorted(order) else sym.permute(*order)
             dense = rows.one(aten.clone.default, memory_format=torch.contiguous_format)
@@ -319,17 +325,17 @@ class Recorder:
         made: Sym = self._record(aten.clone.default, (sym,), {}, meta, sym.device)
         return made
 
-    def _as_op(self, op: Any, args: Any, kwargs: Any, results: Any) -> Any:
+    def _with_op_strides(self, op: Any, args: Any, kwargs: Any, results: Any) -> Any:
         """Give decomposed results the strides that the operation itself returns."""
         wanted = self._outcome(op, args, kwargs, _device_of(op, args, kwargs))
         if isinstance(results, Sym):
-            return self._like(results, wanted)
+            return self._restrided_like(results, wanted)
         return [
-            self._like(part, meta) if isinstance(part, Sym) else part
+            self._restrided_like(part, meta) if isinstance(part, Sym) else part
             for part, meta in zip(results, wanted, strict=False)
         ] + results[len(wanted) :]
 
-    def _like(self, sym: Sym, wanted: torch.Tensor) -> Sym:
+    def _restrided_like(self, sym: Sym, wanted: torch.Tensor) -> Sym:
         if sym.shape != as_dimensions(wanted.shape):
             return sym
         return self.restride(sym, wanted.stride())
@@ -344,7 +350,7 @@ def _all_row_major(args: Any) -> bool:
     )
 
 
-def _lies_along(sym: Sym, strides: tuple[int, ...]) -> bool:
+def _has_strides(sym: Sym, strides: tuple[int, ...]) -> bool:
     """Compare strides, ignoring dimensions of size 1."""
     sides = zip(sym.shape, sym.strides, strides, strict=True)
     return all((type(n) is int and n == 1) or a == b for n, a, b in sides)

@@ -35,10 +35,10 @@ from ..symbols.size import hint_of
 from .nodes import runs_once
 from .result import Partition, Result, ViewOf
 
-__all__ = ["Replay", "ReplayInput", "drawn_from", "replay_inputs"]
+__all__ = ["Replay", "ReplayInput", "generator_devices", "replay_inputs"]
 
 # Limits for holding inputs that eager would free, before a replay has been requested.
-_LITTLE = 1 << 22  # bytes
+_SMALL = 1 << 22  # bytes
 _SHARE = 4  # or the bytes that backward saves divided by this
 _COPIED = 1 << 16  # bytes that a call may copy for a later replay
 
@@ -69,9 +69,9 @@ def replay_inputs(
     holders = _placeholders(partition.forward)
     needed, later = ancestors(_roots(partition)), list[int]()
     if graph is not None:
-        read = ancestors(_read_by_originals(graph))
+        read = ancestors(_read_by_user_backwards(graph))
         needed |= {holders[i] for i, node in enumerate(_placeholders(graph)) if node in read}
-        later = _read_twice(graph)
+        later = _read_in_both(graph)
         if _bytes(holders, later) > _COPIED:  # a write to them before the backward is an error
             later = []
     # An input that is written to is saved after the write; a replay starts from its old value.
@@ -79,9 +79,9 @@ def replay_inputs(
     saved = tuple(i for i in partition.saved_inputs if i not in changing)
     apart = [i for i, node in enumerate(holders) if node in needed and i not in saved]
     written = [i for i in apart if i in partition.mutated_inputs]
-    passing = [i for i in apart if i not in written and not _is_held(_spec(holders[i]))]
+    passing = [i for i in apart if i not in written and not _is_kept_alive(_spec(holders[i]))]
     large: set[int] = set()
-    if _bytes(holders, passing) > max(_LITTLE, _saved(partition) // _SHARE):
+    if _bytes(holders, passing) > max(_SMALL, _saved(partition) // _SHARE):
         large.update(passing)
     if _bytes(holders, written) > _COPIED:
         large.update(written)
@@ -92,7 +92,7 @@ def replay_inputs(
     )
 
 
-def _read_by_originals(graph: GraphModule) -> list[Node]:
+def _read_by_user_backwards(graph: GraphModule) -> list[Node]:
     """Return what autograd functions saved or left on `ctx`, and the inputs of checkpointed
     regions.
     """
@@ -101,7 +101,7 @@ def _read_by_originals(graph: GraphModule) -> list[Node]:
     return left + [node for node in graph.graph.nodes if "enters" in node.meta]
 
 
-def _read_twice(graph: GraphModule) -> list[int]:
+def _read_in_both(graph: GraphModule) -> list[int]:
     """Return inputs read by forward and by the backward of an autograd function that did not save
     them. That backward reads them as they are then.
     """
@@ -109,24 +109,24 @@ def _read_twice(graph: GraphModule) -> list[int]:
     for place, node in enumerate(_placeholders(graph)):
         calls = [user for user in node.users if isinstance(user.target, FunctionCall)]
         captured = [call for call in calls if node in nodes_in(call.args[3])]
-        if captured and not all(_is_later(node, user) for user in node.users):
+        if captured and not all(_is_backward_only(node, user) for user in node.users):
             found.append(place)
     return found
 
 
-def _is_later(node: Node, user: Node) -> bool:
+def _is_backward_only(node: Node, user: Node) -> bool:
     """Return whether the user is an autograd function's call that computes nothing from the
     node.
     """
     return isinstance(user.target, FunctionCall) and node not in nodes_in(user.args[1:3])
 
 
-def _is_held(spec: TensorSpec) -> bool:
+def _is_kept_alive(spec: TensorSpec) -> bool:
     """Return whether it is a parameter, which the caller keeps alive to get its gradient."""
     return spec.is_leaf and spec.requires_grad
 
 
-def drawn_from(partition: Partition) -> tuple[str, ...]:
+def generator_devices(partition: Partition) -> tuple[str, ...]:
     """Return the devices whose random generators a differentiable forward draws from."""
     if partition.backward is None:
         return ()
@@ -210,15 +210,15 @@ class Replay:
         """Return the graph's inputs as separate tensors. The gradient of one then excludes what
         flows to it through another input that was computed from it.
         """
-        spare = self._read_later() if is_outdated else set[int]()
+        spare = self._read_in_backward() if is_outdated else set[int]()
         pairs = zip(self._needed, values, strict=True)
-        lost = [needed for needed, value in pairs if value is None and needed.index not in spare]
-        if lost and is_outdated:
-            raise OutdatedBackward(len(lost))
-        if lost:
-            size = sum(hint_of(self._inputs[needed.index].nbytes) for needed in lost)
+        missing = [needed for needed, value in pairs if value is None and needed.index not in spare]
+        if missing and is_outdated:
+            raise OutdatedBackward(len(missing))
+        if missing:
+            size = sum(hint_of(self._inputs[needed.index].nbytes) for needed in missing)
             raise DoubleBackward(
-                f"{len(lost)} of its inputs ({size / 1e6:.1f} MB) are not kept for a backward\n"
+                f"{len(missing)} of its inputs ({size / 1e6:.1f} MB) are not kept for a backward\n"
                 "  hint: run it again, from now on they are kept (inference tensors cannot be)"
             )
         known = {
@@ -231,13 +231,17 @@ class Replay:
             for i, spec in enumerate(self._inputs)
         ]
 
-    def _read_later(self) -> set[int]:
+    def _read_in_backward(self) -> set[int]:
         """Return the inputs that only backwards of autograd functions read. Those read the tensors
         that the call holds, at their current values.
         """
         graph = self._graph()
         holders = [] if graph is None else _placeholders(graph)
-        return {i for i, node in enumerate(holders) if all(_is_later(node, u) for u in node.users)}
+        return {
+            i
+            for i, node in enumerate(holders)
+            if all(_is_backward_only(node, u) for u in node.users)
+        }
 
     def _run(
         self, inputs: Sequence[torch.Tensor], held: tuple[Any, ...] | None
@@ -345,11 +349,11 @@ def _roots(partition: Partition) -> list[Node]:
         if runs_once(node):
             roots += node.all_input_nodes
         elif may_raise_on_data(node):
-            roots += _looked_at(node)
+            roots += _checked_operands(node)
     return roots
 
 
-def _looked_at(node: Node) -> list[Node]:
+def _checked_operands(node: Node) -> list[Node]:
     """Return the index operands, whose values the kernel checks; without any, all operands."""
     inputs = node.all_input_nodes
     return [n for n in inputs if not _first_spec(n).dtype.is_floating_point] or inputs

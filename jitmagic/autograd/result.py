@@ -24,10 +24,10 @@ from ..spec import TensorSpec
 
 __all__ = [
     "AliasStep",
+    "EagerSaved",
     "FromInput",
-    "Held",
     "Joint",
-    "Leaf",
+    "MakeLeaf",
     "Output",
     "Partition",
     "Result",
@@ -100,14 +100,14 @@ class VersionBump(AliasStep):
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf(AliasStep):
+class MakeLeaf(AliasStep):
     """Makes the tensor in `slot`, which has no history, require grad: a new parameter."""
 
     slot: int
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class EagerSaved:
     """Memory that eager autograd holds for the backward of these tangents (one bit each). A write
     to it in between is an error then. `inputs` are the inputs whose memory it is.
     """
@@ -117,8 +117,8 @@ class Held:
     tangents: int
     inputs: frozenset[int] = frozenset()
 
-    def __or__(self, other: Held) -> Held:
-        return Held(self.tangents | other.tangents, self.inputs | other.inputs)
+    def __or__(self, other: EagerSaved) -> EagerSaved:
+        return EagerSaved(self.tangents | other.tangents, self.inputs | other.inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +135,10 @@ class Joint:
     # per gradient: positions of the tangents whose results have this input in their history
     reach: tuple[tuple[int, ...], ...] = ()
     aliasing: tuple[AliasStep, ...] = ()  # in program order
-    spent: tuple[int, ...] = ()  # bits of tangents for each of eager's nodes that saved a value
-    held: Mapping[Node, Held] = field(default_factory=dict)  # of nodes that are not views
+    freed: tuple[int, ...] = ()  # bits of tangents for each of eager's nodes that saved a value
+    eager_saved: Mapping[Node, EagerSaved] = field(
+        default_factory=dict
+    )  # of nodes that are not views
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +158,13 @@ class Partition:
     recomputed: tuple[str, ...] = ()  # nodes recomputed in backward instead of being saved
     reach: tuple[tuple[int, ...], ...] = ()  # as Joint's
     aliasing: tuple[AliasStep, ...] = ()  # as Joint's
-    spent: tuple[int, ...] = ()  # as Joint's
+    freed: tuple[int, ...] = ()  # as Joint's
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 def output_specs(joint: Joint) -> list[TensorSpec]:
     """Return the specs of the user's outputs."""
-    leaves = {step.slot for step in joint.aliasing if isinstance(step, Leaf)}
+    leaves = {step.slot for step in joint.aliasing if isinstance(step, MakeLeaf)}
     specs = []
     for output in joint.outputs:
         match output:

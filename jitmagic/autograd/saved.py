@@ -14,12 +14,14 @@ from torch.fx import Graph
 from .nodes import module_of
 from .result import Partition
 
-__all__ = ["TRACED", "Saved"]
+__all__ = ["TRACED_STRIDE", "SavedLayouts"]
 
-TRACED = "traced_stride"  # meta key of a placeholder in another layout: its strides in the trace
+TRACED_STRIDE = (
+    "traced_stride"  # meta key of a placeholder in another layout: its strides in the trace
+)
 
 
-class Saved:
+class SavedLayouts:
     """The last `count` outputs of a partition's forward, which only its backward reads."""
 
     __slots__ = ("_parts", "_strides", "count")
@@ -28,11 +30,11 @@ class Saved:
         self._parts, self.count = parts, parts.saved_intermediates
         self._strides: Mapping[int, tuple[int, ...]] = {}
 
-    def lie(self, strides: Mapping[int, tuple[int, ...]]) -> None:
+    def set_strides(self, strides: Mapping[int, tuple[int, ...]]) -> None:
         """Set the strides of forward outputs (by position) that kernels lay out differently."""
         self._strides = strides
 
-    def as_they_lie(self) -> Partition:
+    def with_final_strides(self) -> Partition:
         """Return the partition with the backward's placeholders laid out as the forward returns
         them.
         """
@@ -46,7 +48,7 @@ class Saved:
         first = len(parts.saved_inputs) + len(parts.saved_results) - parts.results
         for place, stride in self._strides.items():
             meta = holders[first + place].meta
-            meta[TRACED] = meta["spec"].stride
+            meta[TRACED_STRIDE] = meta["spec"].stride
             meta["spec"] = replace(meta["spec"], stride=stride)
         constants = dict(parts.backward.named_buffers())
         return replace(parts, backward=module_of(graph, constants, "Backward"))

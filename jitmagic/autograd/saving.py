@@ -1,9 +1,9 @@
 """Finds what eager autograd holds for the backward of a program.
 
 In: calls of the saved-tensor hooks while a program is traced and then differentiated. Out: the
-graph values that are held (`Held`). A tensor counts only if backward fetches it: a value saved by
-an operation is freed with its node if no result needs its gradient (`x.abs() > 0.5`). Invariant: a
-tensor written to since it was saved is not fetched.
+graph values that eager holds (`EagerSaved`). A tensor counts only if backward fetches it: a value
+saved by an operation is freed with its node if no result needs its gradient (`x.abs() > 0.5`).
+Invariant: a tensor written to since it was saved is not fetched.
 """
 
 from __future__ import annotations
@@ -17,80 +17,82 @@ from torch.fx import Node
 
 from ..errors import CompileFailed
 from .nodes import alias_root
-from .result import Held
+from .result import EagerSaved
 from .traced import Traced
 
 __all__ = ["SavedTensors"]
 
 
 class SavedTensors:
-    """Hooks: `keep` when autograd saves a tensor, `fetch` when a backward asks for it."""
+    """Hooks: `pack` when autograd saves a tensor, `unpack` when a backward asks for it."""
 
-    __slots__ = ("_behind", "_held", "_of_nodes", "_refuse", "_spent")
+    __slots__ = ("_freed", "_of_nodes", "_recorded", "_refuse", "_tangents_of")
 
     def __init__(self, refuse: Callable[[], Exception]) -> None:
         """`refuse` makes the error for a tensor that has been written to since it was saved."""
         self._refuse = refuse
         # Autograd nodes of the program's backward once it runs, with bits of their tangents.
-        self._behind: dict[Any, int] = {}
+        self._tangents_of: dict[Any, int] = {}
         self._of_nodes: dict[Any, list[Traced]] = {}
-        self._held: list[tuple[Traced, int]] = []
-        self._spent: dict[int, None] = {}
+        self._recorded: list[tuple[Traced, int]] = []
+        self._freed: dict[int, None] = {}
 
-    def keep(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    def pack(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
         """Pack a tensor with its version: hooks disable autograd's own check."""
         return (tensor, tensor.counter.writes) if isinstance(tensor, Traced) else (tensor, 0)
 
-    def fetch(self, packed: tuple[torch.Tensor, int]) -> torch.Tensor:
+    def unpack(self, packed: tuple[torch.Tensor, int]) -> torch.Tensor:
         """Unpack a tensor, and record that the backward of these tangents reads it."""
         tensor, version = packed
-        behind = self._behind.get(torch._C._current_autograd_node()) if self._behind else None
-        if behind is not None:
-            self._spent[behind] = None
+        tangents = None
+        if self._tangents_of:
+            tangents = self._tangents_of.get(torch._C._current_autograd_node())
+        if tangents is not None:
+            self._freed[tangents] = None
         if isinstance(tensor, Traced):
             if tensor.counter.writes != version:
                 raise self._refuse()
-            if self._behind:
-                self.hold(tensor, Held.ALL_TANGENTS if behind is None else behind)
+            if self._tangents_of:
+                self.record(tensor, EagerSaved.ALL_TANGENTS if tangents is None else tangents)
         return tensor
 
-    def of_node(self, node: Any, tensor: Traced) -> None:
+    def record_of_node(self, node: Any, tensor: Traced) -> None:
         """Record a tensor that an autograd node saved without calling hooks."""
         self._of_nodes.setdefault(node, []).append(tensor)
 
-    def hold(self, tensor: Traced, tangents: int = Held.ALL_TANGENTS) -> None:
+    def record(self, tensor: Traced, tangents: int = EagerSaved.ALL_TANGENTS) -> None:
         """Record that eager holds the tensor's memory for the backward of `tangents`."""
-        self._held.append((tensor, tangents))
+        self._recorded.append((tensor, tangents))
 
     def differentiate(self, histories: Sequence[set[tuple[Any, int]]]) -> None:
         """Start recording the backward of the results, given the autograd edges of each."""
-        behind: dict[Any, int] = {}
+        tangents_of: dict[Any, int] = {}
         for place, edges in enumerate(histories):
             for node in {node for node, _ in edges}:
-                behind[node] = behind.get(node, 0) | 1 << place
+                tangents_of[node] = tangents_of.get(node, 0) | 1 << place
         with torch._C._DisableTorchDispatch():  # unpacking may create an alias
-            self._spent = {flow: None for node, flow in behind.items() if _holds_number(node)}
-        self._behind = behind
-        for node, tangents in self._behind.items():
+            self._freed = {flow: None for node, flow in tangents_of.items() if _holds_number(node)}
+        self._tangents_of = tangents_of
+        for node, tangents in self._tangents_of.items():
             for tensor in self._of_nodes.get(node, ()):
-                self.hold(tensor, tangents)
+                self.record(tensor, tangents)
 
-    def spent(self) -> tuple[int, ...]:
+    def freed(self) -> tuple[int, ...]:
         """Return, for each node that fetched something, the bits of the tangents that flow through
         it. Their backward can run it once, even if it saved a constant (of `x * 3`).
         """
-        return tuple(self._spent)
+        return tuple(self._freed)
 
-    def values(self) -> dict[Node, Held]:
-        """Return what is held, keyed by the value in that memory at the end. Call it after the
+    def values(self) -> dict[Node, EagerSaved]:
+        """Return what eager holds, keyed by the value in that memory at the end. Call it after the
         trace: views are resolved to final values.
         """
-        held: dict[Node, Held] = {}
-        for tensor, tangents in self._held:
+        eager_saved: dict[Node, EagerSaved] = {}
+        for tensor, tangents in self._recorded:
             node, place = alias_root(tensor.sym.node), tensor.cell.input
-            own = Held(tangents, frozenset(() if place is None else (place,)))
-            held[node] = held.get(node, Held(0)) | own
-        return held
+            own = EagerSaved(tangents, frozenset(() if place is None else (place,)))
+            eager_saved[node] = eager_saved.get(node, EagerSaved(0)) | own
+        return eager_saved
 
 
 def _holds_number(node: Any) -> bool:

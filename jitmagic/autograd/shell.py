@@ -2,12 +2,12 @@
 
 In: a `Partition`, the forward executable (inputs -> (*results, *saved)) and a factory for the
 executable ((*saved, *tangents) -> gradients) of a backward graph. Out: a callable (*inputs) ->
-tuple of the user's outputs. With nothing to add, that is the forward itself, except under autocast,
-which the trace has applied and which must be off while the forward runs. Otherwise a native
-`AutogradFunction` (extensions/runtime/autograd.cpp) attaches an autograd Node to results that
-require grad (several if their histories differ: extensions/runtime/split.h). It also replays what
-is not in the graph: views of inputs and results, version counters. The backward is built at the
-first backward, once for each set of missing tangents, in any thread.
+tuple of the user's outputs. With unused_options to add, that is the forward itself, except under
+autocast, which the trace has applied and which must be off while the forward runs. Otherwise a
+native `AutogradFunction` (extensions/runtime/autograd.cpp) attaches an autograd Node to results
+that require grad (several if their histories differ: extensions/runtime/split.h). It also replays
+what is not in the graph: views of inputs and results, version counters. The backward is built at
+the first backward, once for each set of missing tangents, in any thread.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from ..spec import TensorSpec, has_loose_strides
 from ..symbols.compiled import SizeCode
 from ..symbols.expr import Expr
 from ..symbols.scalar import Symbol
-from .partial import backward_without, spent_parts, tangent_nodes
-from .replay import Replay, drawn_from, replay_inputs
+from .partial import backward_without, freed_parts, tangent_nodes
+from .replay import Replay, generator_devices, replay_inputs
 from .result import (
     AliasStep,
     FromInput,
-    Leaf,
+    MakeLeaf,
     Output,
     Partition,
     Result,
@@ -40,9 +40,9 @@ from .result import (
     ViewOf,
     ViewReplay,
 )
-from .saved import TRACED
+from .saved import TRACED_STRIDE
 
-__all__ = ["Once", "SizedShell", "interpreted", "make_callable", "replayed"]
+__all__ = ["BackwardCache", "SizedShell", "fx_executable", "interpreted", "make_callable"]
 
 Executable = Callable[..., Any]
 _VIEW, _DATA, _BUMP, _LEAF = range(4)  # enum AliasStep::Kind
@@ -51,7 +51,7 @@ _VIEW, _DATA, _BUMP, _LEAF = range(4)  # enum AliasStep::Kind
 def make_callable(
     partition: Partition,
     forward: Executable,
-    backward: Once | Callable[[GraphModule], Executable] | None = None,
+    backward: BackwardCache | Callable[[GraphModule], Executable] | None = None,
     source: GraphModule | None = None,
     tell: Callable[[bool], None] | None = None,
 ) -> Executable:
@@ -61,15 +61,15 @@ def make_callable(
     """
     if _needs_nothing(partition):
         return forward
-    if not isinstance(backward, Once):
-        backward = Once.of(backward or interpreted, partition)
+    if not isinstance(backward, BackwardCache):
+        backward = BackwardCache.of(backward or interpreted, partition)
     signature = _signature(partition, source)
     run = forward if _computes(partition) else None
     return _function(run, backward, Replay(source, partition, tell), signature)
 
 
 def _function(
-    forward: Executable | None, backward: Once, replay: Replay, signature: dict[str, Any]
+    forward: Executable | None, backward: BackwardCache, replay: Replay, signature: dict[str, Any]
 ) -> Executable:
     made: Executable = runtime_module().AutogradFunction(
         forward, backward, replay, signature, CompileFailed, DoubleBackward
@@ -116,10 +116,10 @@ class SizedShell:
         if self._needs_nothing:
             return forward
         code = SizeCode(len(self._symbols))
-        code.name(self._symbols)
-        signature = _numbers(self._partition, self._graph)
-        absent = _stand_ins(_left_out(self._partition))
-        sized = code.part((signature["tangents"], signature["aliasing"], absent))
+        code.set_symbols(self._symbols)
+        signature = _described(self._partition, self._graph)
+        absent = _stand_ins(_skippable_specs(self._partition))
+        sized = code.with_registers((signature["tangents"], signature["aliasing"], absent))
 
         def replay(values: tuple[int, ...]) -> Replay:
             known = dict[Expr, int](zip(self._symbols, values, strict=True))
@@ -143,7 +143,7 @@ def _computes(partition: Partition) -> bool:
     return any(node.op == "call_function" for node in partition.forward.graph.nodes)
 
 
-class Once:
+class BackwardCache:
     """Calls the factory once per set of missing tangents, also if threads run their first backward
     at the same time.
     """
@@ -155,7 +155,9 @@ class Once:
         self._made: dict[tuple[int, ...], Executable] = {}
 
     @classmethod
-    def of(cls, factory: Callable[[GraphModule], Executable], partition: Partition) -> Once:
+    def of(
+        cls, factory: Callable[[GraphModule], Executable], partition: Partition
+    ) -> BackwardCache:
         """Wrap a factory that takes the backward graph reduced to the tangents that are given."""
         return cls(lambda missing: factory(backward_without(partition, missing)))
 
@@ -173,10 +175,10 @@ class Once:
 
 
 def _signature(partition: Partition, graph: GraphModule | None) -> dict[str, Any]:
-    return {**_numbers(partition, graph), "absent": _stand_ins(_left_out(partition))}
+    return {**_described(partition, graph), "absent": _stand_ins(_skippable_specs(partition))}
 
 
-def _numbers(partition: Partition, graph: GraphModule | None) -> dict[str, Any]:
+def _described(partition: Partition, graph: GraphModule | None) -> dict[str, Any]:
     """Return the Partition as tuples of ints or Sizes, with the checks of its backward."""
     nodes = partition.forward.graph.nodes
     inputs = sum(node.op == "placeholder" for node in nodes)
@@ -196,12 +198,12 @@ def _numbers(partition: Partition, graph: GraphModule | None) -> dict[str, Any]:
             for index, spec in zip(partition.tangents, layouts, strict=True)
         ),
         "reach": partition.reach,
-        "spent": spent_parts(partition),
+        "freed": freed_parts(partition),
         "replayed": tuple(
             (n.index, n.saved, int(n.large), int(n.copied)) for n in replay_inputs(partition, graph)
         ),
         "checks": _checks(graph),
-        "draws": drawn_from(partition),
+        "draws": generator_devices(partition),
     }
 
 
@@ -213,14 +215,14 @@ def _checks(graph: GraphModule | None) -> tuple[Callable[..., bool], ...]:
     return tuple(one.holds for one in later if one is not None and one.holds is not None)
 
 
-def _left_out(partition: Partition) -> list[TensorSpec]:
+def _skippable_specs(partition: Partition) -> list[TensorSpec]:
     """Return specs of saved values that some backward skips, or [] if each backward reads all."""
     if partition.backward is None:
         return []
     nodes = [node for node in partition.backward.graph.nodes if node.op == "placeholder"]
     holders = nodes[: len(nodes) - len(partition.tangents)]
     everything = (tuple(range(len(partition.tangents))), tuple(range(len(holders))))
-    if not holders or spent_parts(partition) == (everything,):
+    if not holders or freed_parts(partition) == (everything,):
         return []
     return [node.meta["spec"] for node in holders]
 
@@ -240,7 +242,7 @@ def _alias_step(step: AliasStep) -> tuple[Any, ...]:
     match step:
         case VersionBump(slot, times):
             return _BUMP, slot, times
-        case Leaf(slot):
+        case MakeLeaf(slot):
             return _LEAF, slot
         case ViewReplay(None, source):
             return _DATA, source
@@ -278,7 +280,7 @@ def interpreted(module: GraphModule) -> Executable:
     return run
 
 
-def replayed(module: GraphModule, *unused: object, **nothing: object) -> Executable:
+def fx_executable(module: GraphModule, *unused: object, **unused_options: object) -> Executable:
     """Run an ATen graph's own Python code, below autograd. Saved values in a kernel's own layout
     (saved.py) are restored to the traced strides, which views in the graph rely on.
     """
@@ -287,17 +289,21 @@ def replayed(module: GraphModule, *unused: object, **nothing: object) -> Executa
     specs = enumerate(map(_spec_of, flat))
     loose = [(n, spec) for n, spec in specs if spec and has_loose_strides(spec.shape)]
     holders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    turned = [(n, node.meta[TRACED]) for n, node in enumerate(holders) if TRACED in node.meta]
+    restored = [
+        (n, node.meta[TRACED_STRIDE])
+        for n, node in enumerate(holders)
+        if TRACED_STRIDE in node.meta
+    ]
 
     def replay(*inputs: torch.Tensor) -> tuple[Any, ...]:
         with torch._C._AutoDispatchBelowADInplaceOrView():
-            if turned:
+            if restored:
                 given = list(inputs)
-                for place, stride in turned:
+                for place, stride in restored:
                     given[place] = _laid_out(given[place], stride)
                 inputs = tuple(given)
             made = forward(*inputs)
-            return _relabelled(made, loose) if loose else tuple(made)
+            return _with_eager_strides(made, loose) if loose else tuple(made)
 
     return replay
 
@@ -306,19 +312,19 @@ def _spec_of(node: torch.fx.Node | None) -> TensorSpec | None:
     return None if node is None else node.meta["spec"]
 
 
-def _relabelled(
+def _with_eager_strides(
     made: Sequence[Any], loose: Sequence[tuple[int, TensorSpec]]
 ) -> tuple[torch.Tensor, ...]:
     """Give size-0 and size-1 dimensions eager's strides, which users can read."""
     results = list(made)
     for place, spec in loose:
         value = results[place]
-        if value.stride() != spec.stride and _lies_as(value, spec):
+        if value.stride() != spec.stride and _has_layout(value, spec):
             results[place] = value.as_strided(spec.shape, spec.stride)
     return tuple(results)
 
 
-def _lies_as(value: torch.Tensor, spec: TensorSpec) -> bool:
+def _has_layout(value: torch.Tensor, spec: TensorSpec) -> bool:
     if value.shape != spec.shape:  # a seed: the kernel chooses its shape
         return False
     sides = zip(spec.shape, value.stride(), spec.stride, strict=True)

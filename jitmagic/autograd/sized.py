@@ -36,12 +36,12 @@ def trace_sized_joint(gm: GraphModule, inputs: Sequence[TensorSpec]) -> Joint:
                 raise
             by_python |= more
             continue
-        if by_python and _is_for_one_size(inputs):
+        if by_python and _has_constant_size(inputs):
             raise CompileFailed("torch takes an operation apart by its size")
         return joint
 
 
-def _is_for_one_size(inputs: Sequence[TensorSpec]) -> bool:
+def _has_constant_size(inputs: Sequence[TensorSpec]) -> bool:
     """Return whether a Size turned out to be constant, such as the steps of an unrolled LSTM. Each
     value would then take seconds to compile.
     """

@@ -21,9 +21,9 @@ from ..errors import CompileFailed
 from ..graph.dispatch_mode import dataless
 from ..graph.sym_node import as_dimension, as_dimensions, as_torch
 from .recorder import Sym
-from .views import CONJUGATE, ViewStep, are_apart, is_conjugate
+from .views import CONJUGATE, ViewStep, are_disjoint, is_conjugate
 
-__all__ = ["AliasCall", "Cell", "Counter", "Traced"]
+__all__ = ["AliasCall", "Cell", "Traced", "VersionCounter"]
 
 aten = torch.ops.aten
 _RECENT = 16  # writes remembered for the test that parts of a split are disjoint
@@ -50,7 +50,7 @@ class AliasCall:
 
 
 @dataclass(slots=True)
-class Counter:
+class VersionCounter:
     """autograd's version counter, which a tensor and its views share. Writes that an operation's
     schema hides are not counted.
     """
@@ -81,7 +81,7 @@ class Cell:
         writes = self.version - version
         if writes > len(self.recent):
             return True
-        return any(not are_apart(path, self.recent[-n]) for n in range(1, writes + 1))
+        return any(not are_disjoint(path, self.recent[-n]) for n in range(1, writes + 1))
 
 
 class Traced(torch.Tensor):
@@ -89,7 +89,7 @@ class Traced(torch.Tensor):
 
     cell: Cell
     path: tuple[ViewStep, ...]
-    counter: Counter
+    counter: VersionCounter
     origin: tuple[AliasCall, int] | None  # the call and the index of the result it is
     label: int = 0  # how often its shape was changed in place
     custom: Node | None = None  # the call whose history it has, if that is no view
@@ -106,7 +106,7 @@ class Traced(torch.Tensor):
         requires_grad: bool,
         layout: torch.Tensor | None = None,
         origin: tuple[AliasCall, int] | None = None,
-        counter: Counter | None = None,
+        counter: VersionCounter | None = None,
     ) -> Traced:
         """Make a traced tensor. `layout` gives its strides in the storage if they differ from the
         value's; `counter` is shared with the tensor it is a view of.
@@ -115,7 +115,7 @@ class Traced(torch.Tensor):
         offset = meta.storage_offset() if path else 0
         made = dataless(Traced, meta, sym.device, offset, requires_grad)
         made.cell, made.path, made._sym, made._version_read = cell, path, sym, cell.version
-        made.origin, made.counter = origin, Counter() if counter is None else counter
+        made.origin, made.counter = origin, VersionCounter() if counter is None else counter
         if is_conjugate(path):  # composites of torch ask for the bit
             torch._C._set_conj(made, True)  # type: ignore[attr-defined]
         return made

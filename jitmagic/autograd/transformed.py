@@ -35,7 +35,7 @@ def transformed(
     with _without(saved):
         made = target(*args)
         for node, tensor in _saved(tensors_in(made), before):
-            saved.of_node(node, tensor)
+            saved.record_of_node(node, tensor)
     return made
 
 
@@ -45,7 +45,7 @@ def _without(saved: SavedTensors) -> Iterator[None]:
     try:
         yield
     finally:
-        _hooks._push_saved_tensors_default_hooks(saved.keep, saved.fetch)
+        _hooks._push_saved_tensors_default_hooks(saved.pack, saved.unpack)
 
 
 def _saved(tensors: Iterable[torch.Tensor], before: set[Any]) -> Iterator[tuple[Any, Traced]]:
@@ -57,7 +57,7 @@ def _saved(tensors: Iterable[torch.Tensor], before: set[Any]) -> Iterator[tuple[
         if node in seen:
             continue
         seen.add(node)
-        stack.extend(behind for behind, _ in node.next_functions)
+        stack.extend(parent for parent, _ in node.next_functions)
         for name in dir(node):
             if name.startswith("_saved_"):
                 yield from ((node, tensor) for tensor in _traced(_read(node, name)))

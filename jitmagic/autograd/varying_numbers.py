@@ -28,7 +28,7 @@ from ..symbols.interval import ANY_FLOAT, Interval
 from ..symbols.scalar import Apply, Number, Symbol
 from .nodes import alias_root, erase_dead
 from .recorder import Sym
-from .result import Held, Joint
+from .result import EagerSaved, Joint
 
 __all__ = ["Numbers", "for_all_numbers"]
 
@@ -95,11 +95,15 @@ def for_all_numbers(gm: GraphModule, trace: Callable[[Numbers | None], Joint]) -
         raise OperationFailed(call_name(user.target), why, node, where) from error
     if (joint.grad_inputs, joint.outputs) != (other.grad_inputs, other.outputs):
         raise CompileFailed("autograd: gradients depend on the value of a number")
-    held = dict(joint.held)
+    eager_saved = dict(joint.eager_saved)
     for reader in first.readers:  # backward recomputes what it derives from the number
         node = alias_root(reader.all_input_nodes[0])
-        held[node] = held.get(node, Held(0)) | Held(Held.ALL_TANGENTS)
-    return replace(joint, module=graph, held={copies[node]: of for node, of in held.items()})
+        eager_saved[node] = eager_saved.get(node, EagerSaved(0)) | EagerSaved(
+            EagerSaved.ALL_TANGENTS
+        )
+    return replace(
+        joint, module=graph, eager_saved={copies[node]: of for node, of in eager_saved.items()}
+    )
 
 
 def _joined(

@@ -50,7 +50,7 @@ def _check(node: Node, found: Any) -> None:
     if not isinstance(spec, TensorSpec) or not isinstance(found, Sym):
         return
     plain: dict[str, Any] = {"requires_grad": False, "is_leaf": True, "cls": torch.Tensor}
-    said, made = (replace(_led(one), **plain) for one in (spec, found.spec))
+    said, made = (replace(_normalized_strides(one), **plain) for one in (spec, found.spec))
     if found.node.op == "placeholder" or node.target is aten.copy_.default:
         # A slice of everything is its input, perhaps a parameter with an offset, and so is what was
         # written. Views count from its start.
@@ -59,7 +59,7 @@ def _check(node: Node, found: Any) -> None:
         raise CompileFailed(f"{node.name} is {found.spec} at these sizes, not {spec}")
 
 
-def _led(spec: TensorSpec) -> TensorSpec:
+def _normalized_strides(spec: TensorSpec) -> TensorSpec:
     """Drop the strides of size-0 and size-1 dimensions and the layout of empty tensors. A joint
     graph for all sizes does not determine them.
     """

@@ -25,7 +25,7 @@ __all__ = [
     "CONJUGATE",
     "UNSAFE_SPLITS",
     "ViewStep",
-    "are_apart",
+    "are_disjoint",
     "is_conjugate",
     "may_overlap",
     "split_steps",
@@ -116,11 +116,11 @@ def _strided(
     if may_overlap(size, stride):
         raise CompileFailed("an in-place write through overlapping as_strided is not understood")
     if base.meta.storage_offset() or is_view(base.node):
-        base, offset = _alone(base, size, stride, offset)
+        base, offset = _copied_base(base, size, stride, offset)
     return base.one(aten.as_strided_scatter.default, value, size, stride, offset)
 
 
-def _alone(
+def _copied_base(
     base: Sym, size: list[int], stride: list[int], offset: int | None
 ) -> tuple[Sym, int | None]:
     """Return the base as a copy and the offset in it, since the scatter writes the whole storage of
@@ -171,11 +171,11 @@ def split_steps(op: Any, shape: tuple[int, ...], args: tuple[Any, ...]) -> list[
     """Return a view operation with several results as one slice or select each, else None."""
     if op is aten.unbind.int:
         dim = (args[0] if args else 0) % len(shape)
-        return [ViewStep(aten.select.int, (dim, i)) for i in range(_told(shape[dim]))]
+        return [ViewStep(aten.select.int, (dim, i)) for i in range(_known_count(shape[dim]))]
     if op is aten.split.Tensor:
         dim = (args[1] if len(args) > 1 else 0) % len(shape)
         size, extent = args[0], shape[dim]
-        count = _told(-(-max(extent, 1) // max(size, 1)))
+        count = _known_count(-(-max(extent, 1) // max(size, 1)))
         ends = [*(size * n for n in range(1, count)), extent]
         return [_slice(dim, size * n, end) for n, end in enumerate(ends)]
     if op is aten.split_with_sizes.default:
@@ -188,7 +188,7 @@ def split_steps(op: Any, shape: tuple[int, ...], args: tuple[Any, ...]) -> list[
     return None
 
 
-def _told(count: Dimension) -> int:
+def _known_count(count: Dimension) -> int:
     """Return the number of parts in this call and guard it: the program unpacks that many."""
     number = hint_of(count)
     if count != number:
@@ -203,12 +203,12 @@ UNSAFE_SPLITS: dict[Any, Any] = {
 }
 
 
-def are_apart(one: Sequence[ViewStep], other: Sequence[ViewStep]) -> bool:
+def are_disjoint(one: Sequence[ViewStep], other: Sequence[ViewStep]) -> bool:
     """Return whether two views of one tensor are known to be disjoint: parts of a split."""
-    ours, theirs = (_extent(path[0]) if path else None for path in (one, other))
-    if ours is None or theirs is None or ours[0] != theirs[0]:
+    first, second = (_extent(path[0]) if path else None for path in (one, other))
+    if first is None or second is None or first[0] != second[0]:
         return False
-    return ours[2] <= theirs[1] or theirs[2] <= ours[1]
+    return first[2] <= second[1] or second[2] <= first[1]
 
 
 def _extent(step: ViewStep) -> tuple[int, int, int] | None:

@@ -20,7 +20,7 @@ from ..loops.ir import Buffer, Load, Reduction, Store, Value
 from ..loops.values import identity
 from ..schedule.rebuild import Rebuilder
 from ..schedule.score import extent_of
-from ..symbols.size import Dimension, at_most, is_same
+from ..symbols.size import Dimension, is_same, upper_bound
 from .structure import Pass, Structure
 from .triton_ops import WIDE, cast_text, closed, spread, typed
 from .triton_tile import Block, Tile
@@ -202,7 +202,7 @@ class _Kernel(Values):
         if node.op in ("argmax", "argmin"):
             beside = self._name("at")
             self.line(f"{beside} = tl.full({shape}, {2**31 - 1}, {self.position_dtype})")
-        elif node.op == "sum" and dtype.is_floating_point and at_most(steps) > LONG:
+        elif node.op == "sum" and dtype.is_floating_point and upper_bound(steps) > LONG:
             beside = self._name("lost")
             self.line(f"{beside} = {start}")
         return held, beside

@@ -31,7 +31,7 @@ from ..errors import UsageError
 from ..guards.check import is_number
 from ..guards.source import Argument, ArrayMemory, DictEntry, Item, ItemAt, Source
 from ..options import Options
-from ..symbols.interval import INT64, Interval, Unbacked
+from ..symbols.interval import INT64, Interval, UnbackedRange
 from ..symbols.size import stride_place
 
 __all__ = [
@@ -175,14 +175,14 @@ def _add_marks(tensor: torch.Tensor, found: Dims) -> None:
     bounds = theirs.get("_dynamo_unbacked_bounds", {})
     for name in ("_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices"):
         for dim in theirs.get(name, ()):
-            asked[dim] = Unbacked(*_limits(*bounds.get(dim, (None, None))))
+            asked[dim] = UnbackedRange(*_limits(*bounds.get(dim, (None, None))))
     for dim, mark in theirs.get(_OURS, {}).items():
         asked.pop(dim, None)
         if mark is None:
             found.pop(dim, None)
         else:
             low, high, unbacked = mark
-            asked[dim] = Unbacked(low, high) if unbacked else Interval(low, high)
+            asked[dim] = UnbackedRange(low, high) if unbacked else Interval(low, high)
     _update(found, tensor, asked)
 
 

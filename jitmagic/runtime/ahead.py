@@ -1,9 +1,9 @@
 """Builds C++ kernels on a background thread while the user's calls run in eager.
 
-In: rendered sources. Out: a `Build`; when it is done the disk cache has their libraries for the
-later compile. The thread handles text alone: tensors, user objects and torch's state belong to that
-compile. So do compiler errors: it tries again and reports them. Compilers that still run when the
-process exits are killed.
+In: rendered sources. Out: a `BackgroundBuild`; when it is done the disk cache has their libraries
+for the later compile. The thread handles text alone: tensors, user objects and torch's state belong
+to that compile. So do compiler errors: it tries again and reports them. Compilers that still run
+when the process exits are killed.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from .store import open_store
 from .toolchain import SECONDS, is_built
 from .units import build_units
 
-__all__ = ["Build", "Wanted", "build_ahead", "still_missing", "was_built_ahead"]
+__all__ = ["BackgroundBuild", "MissingUnits", "build_ahead", "missing_units", "was_built_ahead"]
 
-Tell = Callable[[str], None]
-Around = Callable[[Callable[[Tell], None]], None]
+Report = Callable[[str], None]
+Wrap = Callable[[Callable[[Report], None]], None]
 # The time in which the thread may end at process exit; compilers are killed at once.
 _EXIT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class MissingUnits:
     """Units of one source whose libraries are not in the cache."""
 
     units: tuple[Unit, ...]
@@ -40,7 +40,9 @@ class Wanted:
     options: Options
 
 
-def still_missing(source: KernelSource | None, target: Target, options: Options) -> Wanted | None:
+def missing_units(
+    source: KernelSource | None, target: Target, options: Options
+) -> MissingUnits | None:
     """Return the units to build first, or None if a compile need not wait. A unit is built ahead
     once: if that failed, the compile itself has to report why.
     """
@@ -52,15 +54,15 @@ def still_missing(source: KernelSource | None, target: Target, options: Options)
         for unit in source.units
         if _digest(unit, target) not in _tried and not is_built(unit.text, target, store)
     )
-    return Wanted(units, target, options) if units else None
+    return MissingUnits(units, target, options) if units else None
 
 
 @dataclass(eq=False)
-class Build:
+class BackgroundBuild:
     """Sources being built."""
 
-    wanted: Sequence[Wanted]
-    around: Around
+    wanted: Sequence[MissingUnits]
+    wrap: Wrap
     done: threading.Event = field(default_factory=threading.Event)
     process: int = field(default_factory=os.getpid)
 
@@ -79,29 +81,29 @@ class Build:
         """
         try:
             with contextlib.suppress(Exception):
-                self.around(self._build)
+                self.wrap(self._build)
         finally:
             digests = {_digest(u, part.target) for part in self.wanted for u in part.units}
             _tried.update(digests)
             _unused.update(digests)
             self.done.set()
 
-    def _build(self, tell: Tell) -> None:
+    def _build(self, report: Report) -> None:
         for part in self.wanted:
             store = open_store(part.options.cache_dir)
             seconds = part.options.compile_seconds or SECONDS  # no call waits for it
-            build_units(part.units, part.target, store, seconds, tell, _exiting)
+            build_units(part.units, part.target, store, seconds, report, _exiting)
 
 
 class _Worker:
     """Runs one thread while there is something to build."""
 
     def __init__(self) -> None:
-        self._queue: deque[Build] = deque()
+        self._queue: deque[BackgroundBuild] = deque()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def add(self, build: Build) -> None:
+    def add(self, build: BackgroundBuild) -> None:
         with self._lock:
             self._queue.append(build)
             if self._thread is None:
@@ -114,7 +116,7 @@ class _Worker:
         while (build := self._next()) is not None:
             build.run()
 
-    def _next(self) -> Build | None:
+    def _next(self) -> BackgroundBuild | None:
         with self._lock:
             if self._queue and not _exiting.is_set():
                 return self._queue.popleft()
@@ -144,11 +146,11 @@ _exiting = threading.Event()
 _worker = _Worker()
 
 
-def build_ahead(wanted: Sequence[Wanted], around: Around) -> Build:
-    """Start a build; those of one process run in turn, each on all processors. `around` calls its
+def build_ahead(wanted: Sequence[MissingUnits], wrap: Wrap) -> BackgroundBuild:
+    """Start a build; those of one process run in turn, each on all processors. `wrap` calls its
     argument with a function that reports progress.
     """
-    build = Build(tuple(wanted), around)
+    build = BackgroundBuild(tuple(wanted), wrap)
     _worker.add(build)
     return build
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from ..errors import ToolchainError
 
-__all__ = ["CompilerProcess", "Finished", "run"]
+__all__ = ["CompilerProcess", "Completed", "run"]
 
-_LOOK = 0.1  # seconds between checks of `cancel`
+_POLL_SECONDS = 0.1  # seconds between checks of `cancel`
 _TOO_LONG = (
     "it was stopped after {:g} seconds\n"
     "  hint: options={{'compile_seconds': ...}} sets how long a compiler may take"
@@ -27,14 +27,14 @@ _TOO_LONG = (
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class Completed:
     """Exit code and standard error of a process."""
 
     code: int
-    words: str
+    stderr: str
 
 
-def run(command: Sequence[str], seconds: float, cancel: threading.Event | None = None) -> Finished:
+def run(command: Sequence[str], seconds: float, cancel: threading.Event | None = None) -> Completed:
     """Run one compiler to its end. It and all its children are killed after `seconds`, when
     `cancel` is set (by another thread), and when this thread is interrupted.
 
@@ -46,16 +46,16 @@ def run(command: Sequence[str], seconds: float, cancel: threading.Event | None =
     except (OSError, ValueError) as error:
         raise ToolchainError(command[0], " ".join(command), str(error)) from error
     try:
-        words = process.wait_for_words(seconds, cancel)
+        output = process.wait_for_stderr(seconds, cancel)
     except BaseException:
         process.kill_group()
         raise
-    if words is None:
+    if output is None:
         process.kill_group()
         asked = cancel is not None and cancel.is_set()
         why = "the compile was given up" if asked else _TOO_LONG.format(seconds)
         raise ToolchainError(command[0], " ".join(command), why)
-    return Finished(process.returncode, words.decode(errors="replace"))
+    return Completed(process.returncode, output.decode(errors="replace"))
 
 
 class CompilerProcess(subprocess.Popen[bytes]):
@@ -75,7 +75,7 @@ class CompilerProcess(subprocess.Popen[bytes]):
                 self.kill_group()
             raise
 
-    def wait_for_words(self, seconds: float, cancel: threading.Event | None) -> bytes | None:
+    def wait_for_stderr(self, seconds: float, cancel: threading.Event | None) -> bytes | None:
         """Return its error output, or None on timeout or when `cancel` is set."""
         end = time.monotonic() + seconds
         while cancel is None or not cancel.is_set():
@@ -83,12 +83,14 @@ class CompilerProcess(subprocess.Popen[bytes]):
             if left <= 0:
                 break
             try:
-                return self.communicate(timeout=left if cancel is None else min(left, _LOOK))[1]
+                return self.communicate(
+                    timeout=left if cancel is None else min(left, _POLL_SECONDS)
+                )[1]
             except subprocess.TimeoutExpired:
                 pass
         return None
 
-    def words_so_far(self) -> bytes:
+    def stderr_so_far(self) -> bytes:
         """Return its error output so far without blocking: a child may outlive it."""
         if self.stderr is None:
             return b""

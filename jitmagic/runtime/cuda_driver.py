@@ -17,7 +17,7 @@ from ..errors import ToolchainError
 __all__ = ["load_function"]
 
 _DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_UNASKED = 48 << 10  # bytes of shared memory that need no opt-in
+_DEFAULT_SHARED = 48 << 10  # bytes of shared memory that need no opt-in
 
 
 @lru_cache(maxsize=1)
@@ -58,7 +58,7 @@ def load_function(image: bytes, name: str, shared_bytes: int, device: int) -> in
         _check(driver.cuModuleLoadData(ctypes.byref(module), image), "cuModuleLoadData", driver)
         status = driver.cuModuleGetFunction(ctypes.byref(function), module, name.encode())
         _check(status, f"cuModuleGetFunction {name}", driver)
-        if shared_bytes > _UNASKED:
+        if shared_bytes > _DEFAULT_SHARED:
             status = driver.cuFuncSetAttribute(function, _DYNAMIC_SHARED, shared_bytes)
             _check(status, f"cuFuncSetAttribute {name}", driver)
     finally:

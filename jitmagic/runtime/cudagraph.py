@@ -9,9 +9,9 @@ A recording has fixed addresses for inputs that were at the same address in cons
 into memory of the recording. A backward's first inputs come from a forward that ran plainly, the
 next ones from that forward's recording; their change of address does not make them moving inputs.
 Results live in the recording's memory and belong to the user. A recording whose results are still
-referenced is not replayed; another one is made, up to MOST, and beyond that calls run plainly. No
-tensor that the user can see is ever overwritten. If recording is impossible, `refused` says why and
-calls run plainly.
+referenced is not replayed; another one is made, up to MAX_RECORDINGS, and beyond that calls run
+plainly. No tensor that the user can see is ever overwritten. If recording is impossible, `refused`
+says why and calls run plainly.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ import torch
 from ..codegen.plan import Alloc, Call, Over, Plan, PlanStep, Pool, Slot, View
 from ..errors import warn
 from .native import slots_needing_tensors
-from .shelf import Shelf
+from .shelf import RecentGraphs
 
-__all__ = ["Replayer", "can_replay", "replayed", "why_not"]
+__all__ = ["Replayer", "can_replay", "recording_refusal", "with_cuda_graphs"]
 
-MOST = 4  # recordings alive at a time
+MAX_RECORDINGS = 4  # recordings alive at a time
 LAUNCH_BYTES = 8 << 20  # bytes a GPU copies in the time of one host-side launch
-MOST_IN_VAIN = 6  # recordings without a second replay, e.g. for inputs saved by a plain forward
-MOST_MADE = 16  # recordings in total: addresses that never settle are not worth more
+MAX_UNUSED = 6  # recordings without a second replay, e.g. for inputs saved by a plain forward
+MAX_MADE = 16  # recordings in total: addresses that never settle are not worth more
 
 _UNKNOWN_SIZE = frozenset(
     (
@@ -67,27 +67,27 @@ def can_replay(plan: Plan) -> bool:
     return plan.device.type == "cuda" and bool(plan.steps)
 
 
-def replayed(run: Run, plan: Plan, shelf: Shelf | None = None) -> Run:
-    """Wrap `run` in CUDA graphs if the plan has anything to record. `shelf` limits the recordings
+def with_cuda_graphs(run: Run, plan: Plan, recent: RecentGraphs | None = None) -> Run:
+    """Wrap `run` in CUDA graphs if the plan has anything to record. `recent` limits the recordings
     of one graph at several sizes.
     """
-    return Replayer(run, plan, shelf) if can_replay(plan) else run
+    return Replayer(run, plan, recent) if can_replay(plan) else run
 
 
-def why_not(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
+def recording_refusal(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
     """Return the sentence that says why recording is impossible, or an empty string."""
     anywhere, dtypes = _generator_states(plan), _dtypes(plan, inputs)
     for number, tensor in enumerate(inputs):
         if tensor.device != plan.device and number not in anywhere:
             return f"input {number} lives on {tensor.device}, not on {plan.device}"
-    if _has_constant_elsewhere(plan):
+    if _has_constant_off_device(plan):
         return f"it reads a constant that is not on {plan.device}"
     for step in plan.steps:
-        if _made_elsewhere(step, plan.device):
+        if _is_off_device(step, plan.device):
             return f"a part of it is not on {plan.device}"
         if not isinstance(step, Call):
             continue
-        if _waits(step, dtypes):
+        if _syncs_with_host(step, dtypes):
             return f"{step.op} waits for the GPU to know the size of its result"
         if step.foreign:
             return f"{step.op} comes from outside of torch: a recording may miss what it does"
@@ -97,7 +97,7 @@ def why_not(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
     return ""
 
 
-def _has_constant_elsewhere(plan: Plan) -> bool:
+def _has_constant_off_device(plan: Plan) -> bool:
     """Test for a constant off the device that ATen reads; kernels take sizes by value."""
     needed = slots_needing_tensors(plan)
     return any(
@@ -106,7 +106,7 @@ def _has_constant_elsewhere(plan: Plan) -> bool:
     )
 
 
-def _waits(step: Call, dtypes: Mapping[int, torch.dtype]) -> bool:
+def _syncs_with_host(step: Call, dtypes: Mapping[int, torch.dtype]) -> bool:
     """Return whether the host reads data; indexing does if any index may be a mask."""
     if _UNKNOWN_SIZE.isdisjoint(step.op.tags):
         return False
@@ -143,14 +143,14 @@ def _generator_states(plan: Plan) -> frozenset[int]:
     return frozenset(number for number in found if number < plan.inputs)
 
 
-def _made_elsewhere(step: PlanStep, device: torch.device) -> bool:
+def _is_off_device(step: PlanStep, device: torch.device) -> bool:
     if isinstance(step, Call):
         return any(layout is not None and layout.device != device for layout in step.layouts)
     return isinstance(step, Alloc) and step.device != device
 
 
 @dataclass(slots=True)
-class _Given:
+class _PassedThrough:
     """A result that is an input, a constant or a view of one, made again from the caller's
     tensor.
     """
@@ -166,15 +166,15 @@ class _Given:
         return tensor.as_strided(shape, stride, tensor.storage_offset() + offset)
 
 
-def _given_results(plan: Plan) -> dict[int, _Given]:
+def _passed_through(plan: Plan) -> dict[int, _PassedThrough]:
     """Return output position -> source, for outputs that are not new memory."""
-    origin = {slot: _Given(slot, None) for slot in range(plan.inputs + len(plan.constants))}
+    origin = {slot: _PassedThrough(slot, None) for slot in range(plan.inputs + len(plan.constants))}
     for step in plan.steps:
         if isinstance(step, View) and step.base in origin:
             base = origin[step.base]
             before = base.view[2] if base.view is not None else 0
             view = (step.shape, step.stride, before + step.offset)
-            origin[step.slot] = _Given(base.slot, view)
+            origin[step.slot] = _PassedThrough(base.slot, view)
     return {
         n: origin[slot]
         for n, slot in enumerate(plan.outputs)
@@ -202,9 +202,9 @@ class _Recording:
         self.buffers = [_memory(given[n]) for n in self.moving]
         self.graph, self.outputs = _record(run, given)
         self.storages = _storages(self.outputs)
-        self.held = [_holders(storage) for storage in self.storages]
-        theirs = {tensor.untyped_storage().data_ptr() for tensor in given}
-        if any(storage.data_ptr() in theirs for storage in self.storages):
+        self.use_counts = [_use_count(storage) for storage in self.storages]
+        input_memory = {tensor.untyped_storage().data_ptr() for tensor in given}
+        if any(storage.data_ptr() in input_memory for storage in self.storages):
             raise RuntimeError("an operation returns memory of an input")
         _alive.add(self)
 
@@ -215,11 +215,11 @@ class _Recording:
             for tensor, address in zip(inputs, self.addresses, strict=True)
         )
 
-    def free(self) -> bool:
+    def is_unused(self) -> bool:
         """Return whether only the recording references its results."""
         return all(
-            _holders(storage) == held
-            for storage, held in zip(self.storages, self.held, strict=True)
+            _use_count(storage) == count
+            for storage, count in zip(self.storages, self.use_counts, strict=True)
         )
 
     def replay(self, inputs: Sequence[torch.Tensor]) -> Outputs:
@@ -240,7 +240,7 @@ def _recorded_memory() -> set[int]:
     return {storage.data_ptr() for recording in list(_alive) for storage in recording.storages}
 
 
-def _moved_bytes(inputs: Sequence[torch.Tensor], moving: frozenset[int]) -> int:
+def _copied_bytes(inputs: Sequence[torch.Tensor], moving: frozenset[int]) -> int:
     """Return the bytes that a replay copies before it starts."""
     return sum(inputs[n].numel() * inputs[n].element_size() for n in moving)
 
@@ -268,7 +268,7 @@ def _storages(outputs: Outputs) -> list[torch.UntypedStorage]:
     return list(found.values())
 
 
-def _holders(storage: torch.UntypedStorage) -> int:
+def _use_count(storage: torch.UntypedStorage) -> int:
     return int(torch._C._storage_Use_Count(storage._cdata))  # type: ignore[attr-defined]
 
 
@@ -355,20 +355,20 @@ def _recover(graph: torch.cuda.CUDAGraph, pool: tuple[int, int], side: torch.cud
 _last_stream: dict[torch.device, torch.cuda.Stream] = {}
 """The stream on which recordings of a device were last replayed."""
 
-_one_at_a_time = RLock()
+_recording_lock = RLock()
 """Held while recording or starting a replay: recordings share the capture stream and workspaces."""
 
 
 class Replayer:
     """Callable like the executable it wraps. `refused` says why it runs plainly, or is empty."""
 
-    def __init__(self, run: Run, plan: Plan, shelf: Shelf | None = None) -> None:
-        self.run, self.plan, self._shelf = run, plan, shelf
+    def __init__(self, run: Run, plan: Plan, recent: RecentGraphs | None = None) -> None:
+        self.run, self.plan, self._recent = run, plan, recent
         self.refused = ""
         self.recordings: list[_Recording] = []
         self.made = 0
         self.replays = 0
-        self._given = _given_results(plan)
+        self._passed_through = _passed_through(plan)
         self._mutated = frozenset(plan.mutated)
         self._states = _generator_states(plan)
         self._last: list[int] | None = None  # addresses of the inputs at the previous call
@@ -382,21 +382,22 @@ class Replayer:
         if torch.cuda.current_device() != self.plan.device.index:
             with torch.cuda.device(self.plan.device):
                 return self(*inputs)
-        with _one_at_a_time, torch.no_grad():
+        with _recording_lock, torch.no_grad():
             recording = self._choose(inputs)
             if recording is not None:
                 self._order()
                 self.replays += 1
-                if self._shelf is not None:
-                    self._shelf.note(self)
+                if self._recent is not None:
+                    self._recent.note(self)
                 outputs = recording.replay(inputs)
         if recording is None:
             return self._run_plainly(inputs)
-        if not self._given:
+        if not self._passed_through:
             return outputs
         tensors = (*inputs, *self.plan.constants)
         return tuple(
-            self._given[n].of(tensors) if n in self._given else out for n, out in enumerate(outputs)
+            self._passed_through[n].of(tensors) if n in self._passed_through else out
+            for n, out in enumerate(outputs)
         )
 
     def _run_plainly(self, inputs: Sequence[torch.Tensor]) -> Outputs:
@@ -411,13 +412,13 @@ class Replayer:
         """Return a recording to replay for these inputs, new if necessary; None: run plainly."""
         fitting = [recording for recording in self.recordings if recording.fits(inputs)]
         for recording in fitting:
-            if recording.free():
+            if recording.is_unused():
                 return recording
         if self._last is None:
-            self.refused = why_not(self.plan, inputs)
+            self.refused = recording_refusal(self.plan, inputs)
             self._last = [tensor.data_ptr() for tensor in inputs]
             return None
-        if len(self.recordings) < MOST:
+        if len(self.recordings) < MAX_RECORDINGS:
             return self._make(inputs)
         return None if fitting else self._settle(inputs)
 
@@ -434,14 +435,14 @@ class Replayer:
             if address is not None and tensor.data_ptr() != address
         }
         self._moving |= frozenset(moved - self._mutated)
-        self.forget()
-        if len(self.recordings) >= MOST:
+        self.drop_unused()
+        if len(self.recordings) >= MAX_RECORDINGS:
             return None
         return self._make(inputs)
 
     def _make(self, inputs: Sequence[torch.Tensor]) -> _Recording | None:
-        in_vain = self.made >= MOST_IN_VAIN and self.replays == self.made
-        if in_vain or self.made >= MOST_MADE:
+        unused = self.made >= MAX_UNUSED and self.replays == self.made
+        if unused or self.made >= MAX_MADE:
             self._give_up("its inputs are never where they were before")
             return None
         if not self.recordings and self.made == 0:
@@ -454,26 +455,26 @@ class Replayer:
                 and tensor.untyped_storage().data_ptr() not in lasting
             }
             self._moving |= frozenset(moved - self._mutated)
-        if _moved_bytes(inputs, self._moving) > LAUNCH_BYTES * len(self.plan.steps):
+        if _copied_bytes(inputs, self._moving) > LAUNCH_BYTES * len(self.plan.steps):
             self._give_up("copying its inputs to where they were would take longer than it saves")
             return None
         self.made += 1
         try:
-            recording = _Recording(self._kept_inside, inputs, self._moving, self.plan.device)
+            recording = _Recording(self._run_recorded, inputs, self._moving, self.plan.device)
         except RuntimeError as error:  # the capture met an operation that CUDA cannot record
             self._give_up(str(error).splitlines()[0])
             return None
         self.recordings.append(recording)
         return recording
 
-    def _kept_inside(self, *inputs: torch.Tensor) -> Outputs:
+    def _run_recorded(self, *inputs: torch.Tensor) -> Outputs:
         """Run, and return only outputs in the recording's memory."""
         outputs = self.run(*inputs)
-        return tuple(None if n in self._given else out for n, out in enumerate(outputs))
+        return tuple(None if n in self._passed_through else out for n, out in enumerate(outputs))
 
-    def forget(self) -> None:
+    def drop_unused(self) -> None:
         """Drop the recordings whose results have no other references."""
-        self.recordings = [recording for recording in self.recordings if not recording.free()]
+        self.recordings = [recording for recording in self.recordings if not recording.is_unused()]
 
     def _give_up(self, why: str) -> None:
         self.refused = why

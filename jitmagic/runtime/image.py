@@ -38,7 +38,7 @@ class Image:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
-        _keep_runtimes(library)
+        _pin_dependencies(library)
         # Not at exit: threads may still run its code.
         weakref.finalize(self, _ctypes.dlclose, library._handle).atexit = False
 
@@ -114,12 +114,12 @@ def _in_memory(data: bytes, name: str) -> Iterator[str]:
             file.write(data)
         seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-        yield _spelled(fd)
+        yield _unique_path(fd)
     finally:
         os.close(fd)
 
 
-def _spelled(fd: int) -> str:
+def _unique_path(fd: int) -> str:
     """Return a path of the descriptor that no loaded library has. The loader identifies libraries
     by path, and descriptor numbers are reused. `./` and `/` do not change a path, so they encode
     the binary digits of the file's inode: `/proc/self/fd/.//5` is inode 2. The inode is unique
@@ -154,7 +154,7 @@ _LinkMap._fields_ = [
 ]
 
 
-def _keep_runtimes(library: ctypes.CDLL) -> None:
+def _pin_dependencies(library: ctypes.CDLL) -> None:
     """Pin all libraries loaded as dependencies. Threads of an OpenMP runtime wait in its code for
     the next parallel region, so it must never be unloaded. The runtime depends on the compiler;
     therefore everything after the new library in the loader's list is pinned, except other images,

@@ -36,25 +36,25 @@ from ..symbols.scalar import Symbol
 from ..symbols.size import hint_of
 
 __all__ = [
-    "AtSizes",
     "BySizes",
     "CpuEntry",
     "CudaEntry",
     "Executable",
     "KernelEntry",
+    "SizeTemplate",
     "by_sizes",
-    "called",
     "executable_template",
-    "holding",
+    "freed_results",
     "lower_plan",
     "make_executable",
     "slot_count",
     "slots_in",
     "slots_needing_tensors",
-    "spent",
     "split_graph",
     "split_template",
-    "undoing",
+    "torch_call",
+    "undo_on_error",
+    "with_held_objects",
     "with_numbers",
 ]
 
@@ -92,16 +92,16 @@ def make_executable(
     plan: Plan,
     kernels: Mapping[str, KernelEntry],
     aligned: tuple[int, ...] = (),
-    otherwise: Executable | None = None,
+    fallback: Executable | None = None,
 ) -> Executable:
     """Return the native executable of a plan. It keeps the kernels' owners alive.
 
     The kernels assume that the `aligned` inputs start on 16-byte boundaries; a call with another
-    one goes to `otherwise`.
+    one goes to `fallback`.
     """
     program = lower_plan(plan, kernels)
     owners = _owners(kernels)
-    made = runtime_module().Executable(program, plan.constants, owners, aligned, otherwise)
+    made = runtime_module().Executable(program, plan.constants, owners, aligned, fallback)
     return made  # type: ignore[no-any-return]
 
 
@@ -109,7 +109,7 @@ def _owners(kernels: Mapping[str, KernelEntry]) -> tuple[object, ...]:
     return tuple({id(entry.owner): entry.owner for entry in kernels.values()}.values())
 
 
-class AtSizes(Protocol):
+class SizeTemplate(Protocol):
     """An object that has executables for all sizes (extensions/runtime/sizes.h)."""
 
     def at(self, values: tuple[int, ...]) -> Executable:
@@ -122,22 +122,22 @@ def executable_template(
     kernels: Mapping[str, KernelEntry],
     symbols: Sequence[Symbol],
     aligned: tuple[int, ...] = (),
-    otherwise: Callable[[tuple[int, ...]], Executable] | None = None,
-) -> AtSizes:
+    fallback: Callable[[tuple[int, ...]], Executable] | None = None,
+) -> SizeTemplate:
     """Return `make_executable` of a plan with Sizes. `symbols` are in the order of their values.
-    `otherwise` returns the executable for unaligned inputs at given values.
+    `fallback` returns the executable for unaligned inputs at given values.
     """
     code = SizeCode(len(symbols))
-    code.name(symbols)
-    program = code.part(lower_plan(plan, kernels))
+    code.set_symbols(symbols)
+    program = code.with_registers(lower_plan(plan, kernels))
     constants = tuple(
         tuple(runtime_module().Register(code.expr(symbol)) for symbol in constant.symbols)
         if isinstance(constant, SizeVector)
         else constant
         for constant in plan.constants
     )
-    made: AtSizes = runtime_module().ExecutableTemplate(
-        program, constants, _owners(kernels), code.program(), aligned, otherwise
+    made: SizeTemplate = runtime_module().ExecutableTemplate(
+        program, constants, _owners(kernels), code.program(), aligned, fallback
     )
     return made
 
@@ -147,28 +147,28 @@ def with_numbers(run: Executable, positions: tuple[int, ...]) -> Executable:
     return runtime_module().WithNumbers(run, positions)  # type: ignore[no-any-return]
 
 
-def holding(run: Executable, inputs: int) -> Executable:
+def with_held_objects(run: Executable, inputs: int) -> Executable:
     """Wrap `run`, which takes `inputs` arguments. Its autograd nodes keep the further ones alive,
     for the checks that their backwards need.
     """
-    return runtime_module().Holding(run, (inputs,))  # type: ignore[no-any-return]
+    return runtime_module().HoldingObjects(run, (inputs,))  # type: ignore[no-any-return]
 
 
-def undoing(
+def undo_on_error(
     run: Executable, written: tuple[int, ...], draws: bool, watched: tuple[int, ...] = ()
 ) -> Executable:
     """Wrap `run` so that an exception restores the inputs at `written`, and torch's default CPU
     generator if it `draws`. After a write to an input at `watched` the exception has the attribute
     `__jitmagic_wrote__`.
     """
-    return runtime_module().Undoing(run, written, watched, draws)  # type: ignore[no-any-return]
+    return runtime_module().UndoOnError(run, written, watched, draws)  # type: ignore[no-any-return]
 
 
-def spent(run: Executable, results: tuple[int, ...], leaves: tuple[int, ...]) -> Executable:
+def freed_results(run: Executable, results: tuple[int, ...], leaves: tuple[int, ...]) -> Executable:
     """Wrap `run` so that a backward of the results at these positions raises. The backward inside
     the graph freed their history, which led to the inputs at `leaves`.
     """
-    return runtime_module().Spent(run, results, leaves)  # type: ignore[no-any-return]
+    return runtime_module().FreedResults(run, results, leaves)  # type: ignore[no-any-return]
 
 
 def split_graph(
@@ -190,20 +190,20 @@ def split_template(
     results: tuple[int, ...],
     constants: tuple[tuple[torch.dtype, Any], ...],
     symbols: Sequence[Symbol],
-) -> AtSizes:
-    """Return `split_graph` for all sizes. The parts may be AtSizes. Constants are numbers or Sizes
-    of these symbols and become 0-dim tensors of a dtype.
+) -> SizeTemplate:
+    """Return `split_graph` for all sizes. The parts may be SizeTemplates. Constants are numbers or
+    Sizes of these symbols and become 0-dim tensors of a dtype.
     """
     code = SizeCode(len(symbols))
-    code.name(symbols)
-    numbers = code.part(constants)
-    made: AtSizes = runtime_module().SplitTemplate(
+    code.set_symbols(symbols)
+    numbers = code.with_registers(constants)
+    made: SizeTemplate = runtime_module().SplitTemplate(
         inputs, subgraphs, results, numbers, code.program()
     )
     return made
 
 
-def called(
+def torch_call(
     inputs: int,
     function: Callable[..., Any],
     arguments: tuple[tuple[int] | tuple[Any, None], ...],
@@ -212,7 +212,7 @@ def called(
     """Wrap a torch function as an executable. Arguments are inputs, (position,), or constants,
     (constant, None); `names` are those of the last ones. See extensions/runtime/called.cpp.
     """
-    return runtime_module().Called(inputs, function, arguments, names)  # type: ignore[no-any-return]
+    return runtime_module().TorchCall(inputs, function, arguments, names)  # type: ignore[no-any-return]
 
 
 class BySizes(Protocol):
@@ -229,7 +229,7 @@ class BySizes(Protocol):
     def add_template(
         self,
         predicates: SizeProgram,
-        template: AtSizes,
+        template: SizeTemplate,
         checked: Callable[[tuple[int, ...]], None] | None,
     ) -> None:
         """Add a template for sizes that satisfy the predicates; `checked` is called with each

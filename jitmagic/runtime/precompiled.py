@@ -28,7 +28,7 @@ from .store import BUILD_PREFIX, Store
 
 __all__ = ["Header", "refusals"]
 
-_PAYS = 4  # kernels compiled without it: building takes as long as five of them save
+_BREAK_EVEN = 4  # kernels compiled without it: building takes as long as five of them save
 _SUFFIX = ".gch"
 _MAGIC = b"gpch"  # GCC's; clang's would need another option
 _NICE = 10
@@ -51,7 +51,7 @@ class _Build:
         try:
             return self.out.read_bytes()
         except OSError:
-            return self.process.words_so_far() or b"the compiler made no file"
+            return self.process.stderr_so_far() or b"the compiler made no file"
         finally:
             self.end()
 
@@ -95,7 +95,7 @@ class Header:
         with _lock:
             state = self._state()
             state.misses += 1
-            if state.misses >= _PAYS and state.build is None and not state.refusal:
+            if state.misses >= _BREAK_EVEN and state.build is None and not state.refusal:
                 self._begin(state)
 
     def refuse(self, why: str) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 __all__ = ["make_private", "read_private", "write_private"]
 
-_LARGEST = 1 << 30  # bytes, far above the size of any cache file
+_MAX_BYTES = 1 << 30  # bytes, far above the size of any cache file
 
 
 def make_private(folder: Path) -> str:
@@ -93,7 +93,7 @@ def read_private(path: Path) -> bytes | None:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:
         facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_size > _LARGEST:
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size > _MAX_BYTES:
             return None
         if facts.st_uid not in (0, os.geteuid()) or _others_may_write(facts, fd):
             return None

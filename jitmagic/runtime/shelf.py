@@ -1,7 +1,7 @@
 """Limits how many size tuples of a graph have CUDA graphs.
 
 Each recording keeps the memory of its computation. In: the replayer used now. Out: beyond
-MOST_SIZES, the least recently used ones drop their recordings. They run plainly, with the same
+MAX_SIZES, the least recently used ones drop their recordings. They run plainly, with the same
 kernels, until they are called often enough again.
 """
 
@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 from weakref import ReferenceType, ref
 
-__all__ = ["MOST_SIZES", "Shelf"]
+__all__ = ["MAX_SIZES", "RecentGraphs"]
 
-MOST_SIZES = 8
+MAX_SIZES = 8
 
 
 class _Records(Protocol):
     @property
     def recordings(self) -> Sequence[Any]: ...
 
-    def forget(self) -> None: ...
+    def drop_unused(self) -> None: ...
 
 
-class Shelf:
+class RecentGraphs:
     """The replayers with recordings, in order of their last use."""
 
     __slots__ = ("_used",)
@@ -38,6 +38,6 @@ class Shelf:
         self._used.pop(id(user), None)
         self._used[id(user)] = ref(user)
         kept = [one for place in self._used.values() if (one := place()) is not None]
-        for one in kept[:-MOST_SIZES]:
-            one.forget()
+        for one in kept[:-MAX_SIZES]:
+            one.drop_unused()
         self._used = {id(one): ref(one) for one in kept if one.recordings}

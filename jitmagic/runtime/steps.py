@@ -50,7 +50,7 @@ def with_laps(
         steps.append(step)
         if isinstance(step, Launch | Call):
             steps.append(Launch(_LAP, ()))
-    ours: Mapping[str, CpuEntry] = {_LAP: CpuEntry(address, callback)}
+    timers: Mapping[str, CpuEntry] = {_LAP: CpuEntry(address, callback)}
     plain = replace(options, cuda_graphs=False)  # a replayed graph calls no lap
     lapped = replace(plan, steps=tuple(steps), titles=())
-    return load(lapped, source, target, plain, others=ours).run
+    return load(lapped, source, target, plain, others=timers).run

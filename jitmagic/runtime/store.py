@@ -64,14 +64,14 @@ class Store:
         self.folder = folder
         self.hits = 0
         self.misses = 0
-        self._spare: Path | None = None  # used when `folder` takes no files
+        self._fallback: Path | None = None  # used when `folder` takes no files
         self._lock = threading.Lock()
         self._is_swept = False
 
     def get(self, key: str, suffix: str) -> bytes | None:
         """Return the verified bytes of `key`, or None if they are absent or damaged."""
         name = f"{key}{suffix}"
-        for folder in (self.folder, self._spare):
+        for folder in (self.folder, self._fallback):
             if folder is not None and (data := _read(folder / name)) is not None:
                 self.hits += 1
                 return data
@@ -90,9 +90,9 @@ class Store:
         try:
             return _place(self.folder, name, data)
         except OSError as error:
-            spare = self._spare_folder(error)
+            fallback = self._fallback_folder(error)
         try:
-            return _place(spare, name, data) if spare is not None else None
+            return _place(fallback, name, data) if fallback is not None else None
         except OSError:  # no disk at all: the caller has the bytes
             return None  # no disk at all: the caller has the bytes
 
@@ -116,15 +116,15 @@ class Store:
                 _remove(path)
         _sweep(self.folder)
 
-    def _spare_folder(self, error: OSError) -> Path | None:
+    def _fallback_folder(self, error: OSError) -> Path | None:
         with self._lock:
-            if self._spare is None:
+            if self._fallback is None:
                 try:
-                    self._spare = _temporary_store()
+                    self._fallback = _temporary_store()
                 except OSError:
                     return None
                 _warn_unusable(self.folder, error.strerror or str(error))
-            return self._spare
+            return self._fallback
 
 
 def _read(path: Path) -> bytes | None:

@@ -9,10 +9,10 @@ from ..errors import warn
 from ..options import Options
 from ..target import Target
 
-__all__ = ["tell_of_no_compiler", "tell_of_weaker"]
+__all__ = ["warn_no_compiler", "warn_weaker_tier"]
 
 
-def tell_of_no_compiler(target: Target, options: Options) -> None:
+def warn_no_compiler(target: Target, options: Options) -> None:
     """Warn that a weaker tier is used because no compiler was found."""
     named = f" (asked for: {options.cxx!r})" if options.cxx is not None else ""
     warn(
@@ -21,7 +21,7 @@ def tell_of_no_compiler(target: Target, options: Options) -> None:
     )
 
 
-def tell_of_weaker(name: str, target: Target, weaker: Target, error: Exception) -> None:
+def warn_weaker_tier(name: str, target: Target, weaker: Target, error: Exception) -> None:
     """Warn that a tier failed and the next one replaces it."""
     warn(
         f"{name}: the {target.tier} code generator failed, using {weaker.tier} instead "

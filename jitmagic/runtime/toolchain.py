@@ -352,7 +352,7 @@ def _failure(command: Sequence[str], out: Path, job: _Compile) -> str:
     with job.slots:
         done = run(command, job.seconds, job.cancel)
     made = done.code == 0 and out.is_file()
-    return "" if made else done.words or f"exit code {done.code}"
+    return "" if made else done.stderr or f"exit code {done.code}"
 
 
 def _refusal(command: Sequence[str], why: str, folder: Path) -> ToolchainError:

@@ -162,14 +162,14 @@ def _compile_all(requests: Sequence[_Request], store: Store) -> dict[str, Cubin]
     if len(requests) == 1:
         return {requests[0].symbol: _compile(requests[0], store)}
     with ThreadPoolExecutor(min(len(requests), _THREADS)) as pool:
-        cubins = list(pool.map(lambda request: _compile_beside(request, store), requests))
+        cubins = list(pool.map(lambda request: _compile_on_thread(request, store), requests))
     return {
         request.symbol: cubin or _compile(request, store)
         for request, cubin in zip(requests, cubins, strict=True)
     }
 
 
-def _compile_beside(request: _Request, store: Store) -> Cubin | None:
+def _compile_on_thread(request: _Request, store: Store) -> Cubin | None:
     """Compile on a thread; None if threads interfered. ast.parse in CPython 3.11 and 3.12 counts
     its depth for all threads together, and raises SystemError when one interrupts another.
     """
@@ -223,11 +223,11 @@ def _through_triton(triton: Any, request: _Request, path: str) -> Any:
         signature = dict(zip(names, request.signature, strict=True))
         code = triton.compiler.ASTSource(function, signature, {}, aligned)
         gpu = triton.backends.compiler.GPUTarget("cuda", request.arch, 32)
-        with _tritons_cache.empty(triton):
+        with _disabled_cache.empty(triton):
             return triton.compile(code, target=gpu, options=dict(request.options))
 
 
-class _TritonsCache:
+class _DisabledTritonCache:
     """Disables Triton's own cache, which verifies neither its files nor their owner. While a kernel
     compiles it is an empty folder; jitmagic's cache has already been searched, so little is lost.
     """
@@ -262,7 +262,7 @@ def _temporary_folder() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="jitmagic-triton-", ignore_cleanup_errors=True)
 
 
-_tritons_cache = _TritonsCache()
+_disabled_cache = _DisabledTritonCache()
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from .toolchain import Library, build_library, build_object, missing_objects
 __all__ = ["build_units"]
 
 # concurrent compilers: each takes some 100 MB, and a container may grant fewer processors
-_MOST = 16
+_MAX_COMPILERS = 16
 
 
 def build_units(
@@ -29,19 +29,19 @@ def build_units(
     target: Target,
     store: Store,
     seconds: float,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     cancel: threading.Event | None = None,
 ) -> dict[str, Library]:
-    """Return kernel name -> its library. `seconds` limits one compiler; `tell` receives progress
+    """Return kernel name -> its library. `seconds` limits one compiler; `report` receives progress
     messages; `cancel`, set by another thread, stops it. Raises ToolchainError.
     """
-    progress = _Progress(target.cxx, sum(len(unit.symbols) for unit in units), tell)
+    progress = _Progress(target.cxx, sum(len(unit.symbols) for unit in units), report)
     objects = missing_objects((unit.text for unit in units), target, store)
     if len(units) == 1 and not objects:
         (unit,) = units
         libraries = [build_library(unit.text, target, store, unit.symbols, seconds, cancel)]
     else:
-        libraries = _side_by_side(units, objects, target, store, seconds, progress, cancel)
+        libraries = _build_in_parallel(units, objects, target, store, seconds, progress, cancel)
     return {
         symbol: library
         for unit, library in zip(units, libraries, strict=True)
@@ -52,18 +52,18 @@ def build_units(
 class _Progress:
     """Reports built kernels: "g++ 3 of 12 kernels"."""
 
-    def __init__(self, cxx: str, total: int, tell: Callable[[str], None]) -> None:
-        self._compiler, self._total, self._tell = os.path.basename(cxx), total, tell
+    def __init__(self, cxx: str, total: int, report: Callable[[str], None]) -> None:
+        self._compiler, self._total, self._report = os.path.basename(cxx), total, report
         self._ready = 0
         self.add(0)
 
     def add(self, kernels: int) -> None:
         self._ready += kernels
         noun = "kernel" if self._total == 1 else "kernels"
-        self._tell(f"{self._compiler} {self._ready} of {self._total} {noun}")
+        self._report(f"{self._compiler} {self._ready} of {self._total} {noun}")
 
 
-def _side_by_side(
+def _build_in_parallel(
     units: Sequence[Unit],
     objects: Sequence[str],
     target: Target,
@@ -76,8 +76,8 @@ def _side_by_side(
     an object runs no compiler. An error in an object is reported by the first unit that needs it,
     which tries again.
     """
-    stop, slots = _Stop(cancel), threading.Semaphore(min(_processors(), _MOST))
-    pool = ThreadPoolExecutor(min(len(objects) + len(units), _MOST), "jitmagic-compiler")
+    stop, slots = _LinkedEvent(cancel), threading.Semaphore(min(_processors(), _MAX_COMPILERS))
+    pool = ThreadPoolExecutor(min(len(objects) + len(units), _MAX_COMPILERS), "jitmagic-compiler")
     try:
         for name in objects:
             pool.submit(build_object, name, target, store, seconds, stop, slots)
@@ -94,7 +94,7 @@ def _side_by_side(
         pool.shutdown(cancel_futures=True)
 
 
-class _Stop(threading.Event):
+class _LinkedEvent(threading.Event):
     """An event that is also set when another one is."""
 
     def __init__(self, other: threading.Event | None) -> None:

@@ -51,7 +51,7 @@ class SizeCode:
         self._code: list[tuple[Any, ...]] = []
         self._numbers = count
 
-    def name(self, symbols: Sequence[Symbol]) -> None:
+    def set_symbols(self, symbols: Sequence[Symbol]) -> None:
         """Set the symbols of the values, in order. A value may have several symbols."""
         self._known.update(zip(symbols, range(self._count), strict=True))
 
@@ -103,13 +103,13 @@ class SizeCode:
             answer = self._add("call", COMPARISONS[op], (a, b))
             self._code.append(("check", "!=", answer, self.expr(Integer(0))))
 
-    def part(self, part: Any) -> Any:
+    def with_registers(self, part: Any) -> Any:
         """Return the structure with a Register for each Size; without any, the object itself."""
         if isinstance(part, Size):
             return runtime_module().Register(self.expr(part.expr))
         if not isinstance(part, tuple | list):  # fx has list subclasses of its own
             return part
-        made = [self.part(one) for one in part]
+        made = [self.with_registers(one) for one in part]
         if all(one is old for one, old in zip(made, part, strict=True)):
             return part
         return made if isinstance(part, list) else tuple(made)

@@ -97,7 +97,7 @@ class Context:
         self._refined: Ranges = {}  # of expressions, tighter than symbol ranges give
         # of sizes, valid for the current ranges
         self.answers: dict[tuple[str, Expr, Expr], bool | None] = {}
-        self.told: dict[Hashable, Any] = {}  # results of calls sampled at several sizes
+        self.sampled: dict[Hashable, Any] = {}  # results of calls sampled at several sizes
 
     def add(self, symbol: Symbol, hint: float | None, example: int | None = None) -> None:
         """Add a symbol of the trace; without a hint its range is never narrowed."""
@@ -116,11 +116,13 @@ class Context:
         if (agreeing := self.agreeing({**self._hints, **self._examples})) is not None:
             self._examples.update((symbol, int(agreeing[symbol])) for symbol in self._examples)
 
-    def tried(self, left: Expr, right: Expr, told: Callable[[], Any]) -> Any:
-        """Return `told()` under the assumption that two are equal; undo that if it returns None."""
+    def assuming_equal(self, left: Expr, right: Expr, infer: Callable[[], Any]) -> Any:
+        """Return `infer()` under the assumption that two are equal; undo that if it returns
+        None.
+        """
         before = dict(self.expected), dict(self._examples)
         self.expect("==", left, right)
-        if (result := told()) is None:
+        if (result := infer()) is None:
             self.expected, self._examples = before
             self.answers.clear()
         return result

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 __all__ = [
-    "ANY_FLOAT", "EXACT", "INT64", "MANY", "Growing", "Interval", "Unbacked", "farthest",
+    "ANY_FLOAT", "EXACT", "INT64", "MANY", "GrowingRange", "Interval", "UnbackedRange", "farthest",
     "of_number",
 ]  # fmt: skip
 
@@ -198,16 +198,16 @@ EXACT = Interval(-(2**53) + 1, 2**53 - 1)
 ANY_FLOAT = Interval(-math.inf, math.inf, nan=True)
 
 
-class Unbacked(Interval):
+class UnbackedRange(Interval):
     """The range of an unbacked size: nothing is decided by its value, though each call knows it."""
 
     __slots__ = ()
 
-    def narrowed(self, other: Interval) -> Unbacked:
+    def narrowed(self, other: Interval) -> UnbackedRange:
         return type(self)(*super().narrowed(other))
 
 
-class Growing(Unbacked):
+class GrowingRange(UnbackedRange):
     """The range of a size that jitmagic made unbacked because the frame itself makes it grow."""
 
     __slots__ = ()

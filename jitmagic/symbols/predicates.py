@@ -38,7 +38,7 @@ class Predicates:
     def _relate(self, op: str, left: Expr, right: Expr) -> None:
         self.relations[op, left, right], self._check = None, None
 
-    def hold(self, values: tuple[int, ...]) -> bool:
+    def holds_for(self, values: tuple[int, ...]) -> bool:
         """Return whether the values, in the order of the symbols, satisfy all assumptions."""
         if self._check is None:
             code = SizeCode(len(self.symbols))
@@ -48,7 +48,7 @@ class Predicates:
 
     def write(self, code: SizeCode) -> None:
         """Add the checks of all assumptions so far to a program."""
-        code.name(self.symbols)
+        code.set_symbols(self.symbols)
         code.require(self.ranges, self.relations)
 
     def __str__(self) -> str:

@@ -20,7 +20,7 @@ from .interval import INT64, Interval, of_number
 
 __all__ = [
     "OPERATIONS", "Apply", "Number", "Operation", "Symbol", "apply", "constant", "evaluate",
-    "interval_of", "kind_of", "lost", "symbols_of",
+    "interval_of", "kind_of", "rounding_error", "symbols_of",
 ]  # fmt: skip
 
 
@@ -155,7 +155,7 @@ _LAST_BITS = 1e-13  # error of a sine whose argument is at most:
 _LONG_WAY = 100.0
 
 
-def lost(a: float, b: float) -> float:
+def rounding_error(a: float, b: float) -> float:
     """Return the exact rounding error of `a + b`. (A. Neumaier, Rundungsfehleranalyse einiger
     Verfahren zur Summation endlicher Summen, 1974, as in CPython's sum().)
     """
@@ -168,7 +168,7 @@ def corrected(a: float, error: float) -> float:
     return a + error if error and math.isfinite(error) else a
 
 
-def _lost(a: Interval, b: Interval) -> Interval:
+def _rounding_error(a: Interval, b: Interval) -> Interval:
     made = a.add(b)
     if not made.is_finite:
         return Interval(-math.inf, math.inf, nan=True)
@@ -206,7 +206,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "floor": Operation(math.floor, _rounded(math.floor)),
     "ceil": Operation(math.ceil, _rounded(math.ceil)),
     "round": Operation(round, _rounded(round)),
-    "lost": Operation(lost, _lost),
+    "lost": Operation(rounding_error, _rounding_error),
     "corrected": Operation(corrected, _corrected),
     "sqrt": Operation(math.sqrt, _root),
     "exp": Operation(math.exp, _inexact(math.exp)),

@@ -28,20 +28,20 @@ __all__ = [
     "SizeFloat",
     "SizeOf",
     "StrideOf",
-    "at_least",
-    "at_most",
     "expected",
     "expr_of",
     "hint_of",
     "hintless",
-    "is_of_tensor",
     "is_same",
-    "lesser",
-    "number_of_sizes",
+    "is_tensor_symbol",
+    "lower_bound",
+    "min_size",
     "origin_at",
     "size_of",
+    "size_or_float",
     "stride_place",
     "supposed",
+    "upper_bound",
     "usually",
     "value_of",
 ]
@@ -102,7 +102,7 @@ def origin_at(
     return SizeOf(source, place, unbacked, growing)
 
 
-def is_of_tensor(symbol: Symbol) -> bool:
+def is_tensor_symbol(symbol: Symbol) -> bool:
     """Return whether it is a size or a stride of an input."""
     return isinstance(symbol.origin, SizeOf | StrideOf)
 
@@ -125,10 +125,10 @@ class Size:
     # -- arithmetic --------------------------------------------------------------------------------
 
     def _with(self, other: object, combine: Callable[[Expr, Expr], Expr]) -> Any:
-        theirs = _expr(other)
-        if theirs is None:
+        right = _expr(other)
+        if right is None:
             return NotImplemented
-        return size_of(combine(self.expr, theirs), self.context)
+        return size_of(combine(self.expr, right), self.context)
 
     def __add__(self, other: object) -> Any:
         return self._with(other, add)
@@ -182,11 +182,11 @@ class Size:
     # -- questions ---------------------------------------------------------------------------------
 
     def _decide(self, op: str, other: object) -> Any:
-        theirs = _expr(other)
-        if theirs is None:
+        right = _expr(other)
+        if right is None:
             return NotImplemented
-        known = self._known(op, theirs)
-        return self.context.decide(op, self.expr, theirs) if known is None else known
+        known = self._known(op, right)
+        return self.context.decide(op, self.expr, right) if known is None else known
 
     def __eq__(self, other: object) -> Any:
         return self._decide("==", other)
@@ -208,40 +208,40 @@ class Size:
 
     def known(self, op: str, other: Dimension) -> bool | None:
         """Return `self op other` if it holds or fails in every call, else None."""
-        theirs = _expr(other)
-        assert theirs is not None
-        return self._known(op, theirs)
+        right = _expr(other)
+        assert right is not None
+        return self._known(op, right)
 
-    def _known(self, op: str, theirs: Expr) -> bool | None:
-        asked = (op, self.expr, theirs)
+    def _known(self, op: str, right: Expr) -> bool | None:
+        asked = (op, self.expr, right)
         answers = self.context.answers
         if asked not in answers:
-            answers[asked] = self._asked(self.context.known, op, theirs)
+            answers[asked] = self._answered(self.context.known, op, right)
         return answers[asked]
 
     def usually(self, op: str, other: Dimension) -> bool:
         """Answer as `known` with data-dependent sizes above 1, and different from other numbers."""
-        theirs = _expr(other)
-        assert theirs is not None
-        known = self._asked(self.context.usually, op, theirs)
+        right = _expr(other)
+        assert right is not None
+        known = self._answered(self.context.usually, op, right)
         if known is None and op in ("==", "!="):
             return op == "!="
         return COMPARISONS[op](hint_of(self), hint_of(other)) if known is None else known
 
-    def _asked(
-        self, known: Callable[[str, Expr, Expr], bool | None], op: str, theirs: Expr
+    def _answered(
+        self, known: Callable[[str, Expr, Expr], bool | None], op: str, right: Expr
     ) -> bool | None:
         """Decide by the difference, which decides more than two ranges: `s0 < s0 + 1`, `s0 !=
         s0*s1`.
         """
-        is_expected = self.context.expected and self.context.is_expected(self.expr, theirs)
-        if self.expr is theirs or is_expected:
+        is_expected = self.context.expected and self.context.is_expected(self.expr, right)
+        if self.expr is right or is_expected:
             return bool(COMPARISONS[op](0, 0))
-        if isinstance(theirs, Integer) and (theirs.value or len(linear(self.expr)[1]) == 1):
-            return known(op, self.expr, theirs)  # the difference has the same range
-        difference = self._reduced(add(self.expr, mul(theirs, -1)))
+        if isinstance(right, Integer) and (right.value or len(linear(self.expr)[1]) == 1):
+            return known(op, self.expr, right)  # the difference has the same range
+        difference = self._reduced(add(self.expr, mul(right, -1)))
         answer = known(op, difference, Integer(0))
-        return known(op, self.expr, theirs) if answer is None else answer
+        return known(op, self.expr, right) if answer is None else answer
 
     def _reduced(self, difference: Expr) -> Expr:
         """Divide by positive factors common to all terms, which keeps the sign."""
@@ -291,7 +291,7 @@ def size_of(expr: Expr, context: Context) -> Dimension:
     return expr.value if isinstance(expr, Integer) else Size(expr, context)
 
 
-def number_of_sizes(expr: Expr, context: Context) -> Any:
+def size_or_float(expr: Expr, context: Context) -> Any:
     """Return `size_of`, or a SizeFloat for a float expression."""
     return size_of(expr, context) if kind_of(expr) is int else SizeFloat(expr, context)
 
@@ -348,7 +348,7 @@ def supposed(op: str, a: Dimension, b: Dimension) -> bool:
     return bool(COMPARISONS[op](a, b))
 
 
-def lesser(a: Dimension, b: Dimension) -> Dimension:
+def min_size(a: Dimension, b: Dimension) -> Dimension:
     """Return the smaller of two; with a data-dependent size that may be a `min` expression."""
     for size, other in ((a, b), (b, a)):
         if isinstance(size, Size) and size.context.of_data(size.expr):
@@ -360,7 +360,7 @@ def lesser(a: Dimension, b: Dimension) -> Dimension:
     return a if a <= b else b
 
 
-def at_most(dimension: Dimension) -> int:
+def upper_bound(dimension: Dimension) -> int:
     """Return an upper bound over all calls."""
     if not isinstance(dimension, Size):
         return dimension
@@ -368,7 +368,7 @@ def at_most(dimension: Dimension) -> int:
     return int(INT64.high) if known is None else int(min(known.high, INT64.high))
 
 
-def at_least(dimension: Dimension) -> int:
+def lower_bound(dimension: Dimension) -> int:
     """Return a lower bound over all calls."""
     if not isinstance(dimension, Size):
         return dimension

@@ -125,7 +125,7 @@ USES = {
 
 
 def outcome(function, use, *inputs):
-    """What a use of the results gives: gradients, or the error."""
+    """Return the gradients that `use` computes, or the error."""
     torch.manual_seed(0)
     try:
         made = function(*inputs)

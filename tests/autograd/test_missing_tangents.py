@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import jitmagic
-from jitmagic.autograd.partial import spent_parts
+from jitmagic.autograd.partial import freed_parts
 from tests.covering import covered
 
 from .lifting import compile_like
@@ -134,7 +134,7 @@ def test_a_gradient_without_tangents_reads_what_was_saved(name, flat, backend):
     parts = compile_like(run, (x, other))[2]
     holders = [n for n in parts.backward.graph.nodes if n.op == "placeholder" and n.users]
     kept = set(range(len(holders))) - {len(holders) - 1}  # the last one is the tangent of `other`
-    read = {i for tangents, saved in spent_parts(parts) if 0 in tangents for i in saved}
+    read = {i for tangents, saved in freed_parts(parts) if 0 in tangents for i in saved}
     assert kept <= read
     call = jitmagic.jit(run, backend=backend)
     for wanted in ([0], [1], [0, 1], [0]):

@@ -284,7 +284,7 @@ def test_an_error_in_forward_reaches_the_caller():
     call, x, w = compiled()
     with pytest.raises(TypeError, match="expected 2 input tensors"):
         call(x)
-    with pytest.raises(TypeError, match="is no tensor"):
+    with pytest.raises(TypeError, match="is not a tensor"):
         call(x, 3)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         call(x, t(5, 4))

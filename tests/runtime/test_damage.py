@@ -39,7 +39,7 @@ def chain(x: Tensor) -> Tensor:
 
 @dataclass
 class Call:
-    """What one call of a freshly tagged function was like."""
+    """The outcome of one call of a freshly tagged function."""
 
     tier: str
     is_cached: bool
@@ -47,7 +47,7 @@ class Call:
 
 
 def call(options: Any) -> Call:
-    """As in a process that has just started."""
+    """Reset the state to that of a new process."""
     open_store.cache_clear()
     run = jitmagic.jit(chain, options=options)
     with warnings.catch_warnings(record=True) as caught:

@@ -159,7 +159,7 @@ def test_aten_calls_see_pool_and_views(both):
 
 
 def test_views_that_kernels_read(both):
-    """Of inputs and constants an address is enough; what may be freed is kept by its view."""
+    """Inputs and constants need an address only; a view keeps memory alive that may be freed."""
     whole, half = ((2, 3), (3, 1)), ((1, 3), (3, 1))
     steps = (
         View(2, 0, *whole, 6, F32),

@@ -30,7 +30,7 @@ extern "C" int kernel_{0}(void* const* args) {{
 
 @pytest.fixture
 def with_header(monkeypatch) -> list[bool]:
-    """Of each compile of a text: whether it was given a precompiled header."""
+    """Record, for each compile, whether it used a precompiled header."""
     seen: list[bool] = []
     run = toolchain.run
 

@@ -176,7 +176,7 @@ def test_a_name_that_no_folder_can_have_is_said_once():
 
 
 def test_a_folder_that_takes_no_files_is_read_and_spared(tmp_path, monkeypatch):
-    """As root nothing is read-only: the system's refusal is made up."""
+    """Simulate the system's refusal: for root nothing is read-only."""
     good = Store(tmp_path)
     good.put("old", ".so", b"old")
 

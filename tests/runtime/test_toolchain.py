@@ -154,7 +154,7 @@ def test_what_was_checked_is_what_is_loaded(target, tmp_path, monkeypatch):
 
 
 def _mapped() -> int:
-    """How many of our libraries this process has."""
+    """Return how many of jitmagic's libraries are mapped in this process."""
     with open("/proc/self/maps") as file:
         lines = [line.split() for line in file if "memfd:jitmagic-" in line]
     return len({line[4] for line in lines})  # by inode

@@ -43,16 +43,16 @@ def planned(fn: Any, *inputs: Tensor, **options: Any) -> tuple[Schedule, Target,
 
 
 def tuned(fn: Any, inputs: list[Tensor], folder: Any, **more: Any) -> tuple[Tuned, list[str]]:
-    """What was decided, and what the progress line would have been told."""
+    """Return the decision and the progress messages."""
     done, target, options = planned(fn, *inputs, cache_dir=str(folder))
     said: list[str] = []
     plan, _ = render(done, target)
     given = choices(done, target)
-    return tune(plan, given, lambda: inputs, target, options, tell=said.append, **more), said
+    return tune(plan, given, lambda: inputs, target, options, report=said.append, **more), said
 
 
 def stages_of(run: Any) -> list[tuple[str, Tuned]]:
-    """What the compiles of a tagged function have recorded about tuning."""
+    """Return the tuning records of a tagged function's compiles."""
     stages = [stage for compiled in handle_of(run).journal for stage in compiled.stages]
     return [(s.stage.partition(": ")[0], s.result) for s in stages if s.stage.endswith("tune")]
 
@@ -407,7 +407,7 @@ def _matrices() -> list[Tensor]:
 def test_a_product_that_loses_goes_to_the_library(monkeypatch, tmp_path):
     x, a, b = _matrices()
     clock = Clock(1)
-    monkeypatch.setattr(tuning.tune_products, "__kwdefaults__", {"tell": print, "timer": clock})
+    monkeypatch.setattr(tuning.tune_products, "__kwdefaults__", {"report": print, "timer": clock})
     run = jitmagic.jit(
         lambda x: torch.relu(x @ a) @ b,
         mode="max-autotune",
@@ -416,8 +416,8 @@ def test_a_product_that_loses_goes_to_the_library(monkeypatch, tmp_path):
     torch.testing.assert_close(run(x), torch.relu(x @ a) @ b)
     first = [t for t in trials_of(run) if t.subject == "product 4 x 32 @ 32 x 16"]
     assert [(t.config, t.outcome) for t in first] == [
-        ("our kernel", "slower"),
-        ("the library", "chosen"),
+        ("generated kernel", "slower"),
+        ("library kernel", "chosen"),
     ]
     (compiled,) = handle_of(run).journal
     plan, _ = compiled.result("forward: render")

@@ -1,4 +1,4 @@
-"""What a graph wrote to its inputs before it raised is not written a second time by eager."""
+"""Writes to inputs before a graph raised are not repeated by eager."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.runtime.native import undoing
+from jitmagic.runtime.native import undo_on_error
 from tests.covering import covered
 
 
@@ -41,7 +41,7 @@ def test_the_inputs_go_back_when_the_graph_raises() -> None:
     x, y = torch.ones(2), torch.zeros(2)
     version = y._version
     with pytest.raises(IndexError, match="in the graph"):
-        undoing(run, (1,), False)(x, y)
+        undo_on_error(run, (1,), False)(x, y)
     assert y.tolist() == [0, 0]
     assert y._version == version + 1  # the graph's own write
 
@@ -55,7 +55,7 @@ def test_what_hooks_on_saved_tensors_end_stays_written() -> None:
 
     x = torch.ones(2)
     with pytest.raises(RuntimeError, match="enough"):
-        undoing(run, (0,), False)(x)
+        undo_on_error(run, (0,), False)(x)
     assert x.tolist() == [7, 7]
 
 
@@ -67,7 +67,7 @@ def test_a_write_to_what_was_not_copied_is_told(writes: bool) -> None:
         raise RuntimeError("unexpected")
 
     with pytest.raises(RuntimeError, match="unexpected") as raised:
-        undoing(run, (), False, (0,))(torch.ones(2))
+        undo_on_error(run, (), False, (0,))(torch.ones(2))
     assert hasattr(raised.value, "__jitmagic_wrote__") is writes
 
 

@@ -1,5 +1,5 @@
-"""What has graphs of its own, where sizes differ: gradients, autograd functions, transforms; and
-calls whose C++ reads sizes as ints. One trace and one joint graph serve all sizes.
+"""Programs with inner graphs at dynamic sizes: gradients, autograd functions, transforms, and calls
+whose C++ reads sizes as ints. One trace and one joint graph serve all sizes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Rounded(torch.autograd.Function):
 
 
 def gradient(loss: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], Any]:
-    """Of a loss, with respect to a leaf that the program makes."""
+    """Compute the gradient of a loss with respect to a leaf that the program makes."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         y = x.detach().requires_grad_()

@@ -62,7 +62,7 @@ FACTORS = (3.0, 5.0, 4.0, 9.0, 7.0)
 
 
 def compiles(program: Callable[..., Any], dynamic: bool | None) -> Counter[object]:
-    """How often each frame was compiled, where every call gave what eager gives."""
+    """Return the compiles per frame, after comparing every call with eager."""
     compiled = jitmagic.jit(program, backend="eager", dynamic=dynamic, options={"keep": "compiled"})
     for call, factor in enumerate(FACTORS):
         x = torch.linspace(0.1, 1.0, 4 + call) * factor
@@ -89,7 +89,7 @@ def test_each_way_of_a_loop_that_ends_by_data_is_compiled_once() -> None:
 
 
 def test_otherwise_a_number_varies_once_it_was_seen_to() -> None:
-    """What is read may well be a setting: the first variant is for its value."""
+    """A read number may be a setting: the first variant is for its value."""
     counts = compiles(unnamed, None)
     assert max(counts.values()) == 2
 

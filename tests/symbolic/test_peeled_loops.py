@@ -111,7 +111,7 @@ def seen(run: Callable[..., Any], model: nn.Module, x: torch.Tensor, train: bool
 
 
 def most_compiles(fn: Any) -> tuple[int, int]:
-    """Of the frame, and of the part behind a break that was compiled most often."""
+    """Return the compiles of the frame and of its most often compiled resume function."""
     records = handle_of(fn).journal.records
     traced = Counter(r.frame for r in records if r.result("trace") is not None)
     own = traced.pop(records[0].frame)

@@ -234,7 +234,7 @@ def test_any_number_of_rounds(name: str, train: bool) -> None:
 
 @pytest.mark.parametrize("name", [*PROGRAMS, *MODELS])
 def test_when_sizes_are_symbols_from_the_first_call(name: str) -> None:
-    """Of a number, too: one that the options name."""
+    """A number may be dynamic too, if the options name it."""
     plain = PROGRAMS[name] if name in PROGRAMS else MODELS[name]().double()
     varying = {"n": ...} if plain is of_a_number else True
     made = jitmagic.jit(plain, dynamic=varying, backend="eager")

@@ -282,7 +282,7 @@ def test_templates_go_with_their_function() -> None:
 
 
 def test_a_joint_is_made_again_where_its_decisions_would_be_others() -> None:
-    """Of a view that is written to, dense in one order of its dimensions or in the other."""
+    """The written view is dense in one order of its dimensions or in the other."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.maximum(x.expand(y.shape[0], -1) * 2, y.sum(1, keepdim=True)).t().clone()
@@ -382,16 +382,16 @@ def test_a_backward_of_some_results_and_one_of_a_backward(values: tuple[int, int
 def test_each_vector_is_behind_its_own_recordings(
     grad: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As under CUDA graphs: kernels are those of all sizes, what is replayed is of one."""
+    """Simulate CUDA graphs: kernels serve all sizes, recordings one."""
     made_for: list[Any] = []
 
-    def replayed(run: Any, plan: Any, shelf: Any) -> Any:
+    def with_cuda_graphs(run: Any, plan: Any, recent: Any) -> Any:
         made_for.append(plan)
         return lambda *inputs: run(*inputs)
 
     monkeypatch.setattr(load, "can_replay", lambda plan: bool(plan.steps))
-    monkeypatch.setattr(load, "replayed", lambda run, plan: run)
-    monkeypatch.setattr(template, "replayed", replayed)
+    monkeypatch.setattr(load, "with_cuda_graphs", lambda run, plan: run)
+    monkeypatch.setattr(template, "with_cuda_graphs", with_cuda_graphs)
     options = {"keep": "compiled", "cuda_graphs": True}
 
     def program(x: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ def _reduce(loss: Sym, reduction: int) -> Sym:
     return loss.one(aten.sum.default) if reduction == SUM else loss
 
 
-def _shared(made: Sym, x: Sym, reduction: int, factor: float = 1.0) -> Sym:
+def _per_element(made: Sym, x: Sym, reduction: int, factor: float = 1.0) -> Sym:
     """Return the derivative for one element of `x` times `factor`, divided by the count for a
     mean.
     """
@@ -43,7 +43,7 @@ def _squared_gap(r: Recorder, x: Sym, target: Sym) -> Sym:
 
 @rule(aten.mse_loss_backward.default, opmath=True)
 def _mse_backward(r: Recorder, grad: Sym, x: Sym, target: Sym, reduction: int) -> Sym:
-    return _shared(x - target, x, reduction, 2.0) * grad
+    return _per_element(x - target, x, reduction, 2.0) * grad
 
 
 @rule(aten.smooth_l1_loss.default)
@@ -67,7 +67,7 @@ def _smooth_l1_backward(
 ) -> Sym | None:
     if not beta > 0:
         return None
-    gap, scaled = x - target, _shared(grad, x, reduction)
+    gap, scaled = x - target, _per_element(grad, x, reduction)
     outside = r.where(gap < 0, -scaled, scaled)
     return r.where(gap.abs() >= beta, outside, scaled * gap / beta)
 
@@ -87,7 +87,7 @@ def _huber_value(r: Recorder, x: Sym, target: Sym, delta: float) -> Sym:
 def _huber_backward(
     r: Recorder, grad: Sym, x: Sym, target: Sym, reduction: int, delta: float
 ) -> Sym:
-    gap, scaled = x - target, _shared(grad, x, reduction)
+    gap, scaled = x - target, _per_element(grad, x, reduction)
     outside = r.where(gap < 0, scaled * -delta, scaled * delta)
     return r.where(gap.abs() >= delta, outside, scaled * gap)
 
@@ -106,7 +106,7 @@ def _bce_backward(
     made = grad * (x - target) / slope.one(aten.clamp.default, 1e-12)
     if weight is not None:
         made = made * weight
-    return _shared(made, x, reduction) if reduction == MEAN else made
+    return _per_element(made, x, reduction) if reduction == MEAN else made
 
 
 @rule(aten.binary_cross_entropy_with_logits.default)

@@ -36,7 +36,7 @@ def mean_of(x: Sym, dims: list[int]) -> Sym:
     narrower numbers, whose sums are exact.
     """
     count = math.prod(x.shape[d] for d in dims)
-    if not _has_a_second(count):
+    if not _has_many(count):
         return x.mean(dims, True)
     first = x
     for d in dims:
@@ -44,7 +44,7 @@ def mean_of(x: Sym, dims: list[int]) -> Sym:
     return first + (x - first).mean(dims, True)
 
 
-def _has_a_second(count: int) -> bool:
+def _has_many(count: int) -> bool:
     """Return whether rows of `count` elements are known to have more than one."""
     if isinstance(count, Size):
         return not any(map(hintless, symbols_of(count.expr)))

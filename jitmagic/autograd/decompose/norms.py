@@ -97,7 +97,7 @@ def _rms_norm(
     dims = list(range(len(x.shape) - len(shape), len(x.shape)))
     epsilon = torch.finfo(wide.dtype).eps if eps is None else eps
     squares = (wide * wide).mean(dims, True)
-    if not _is_read_in_fours(x, dims):
+    if not _sums_squares(x, dims):
         squares = squares + (wide - wide).mean(dims, True)
     rstd = (squares + epsilon).rsqrt()
     return [_affine(wide * rstd, weight, None).to(x.dtype), rstd]
@@ -128,7 +128,7 @@ def _rms_norm_backward(
     return [dx, dw]
 
 
-def _is_read_in_fours(x: Sym, dims: list[int]) -> bool:
+def _sums_squares(x: Sym, dims: list[int]) -> bool:
     """Return whether eager's GPU kernel sums squares. For other rows it computes Welford's moments,
     in which one infinity turns the whole row into NaN; the squares alone would give 0 for finite
     elements. x - x reproduces that. (The CPU has no such operator.)
@@ -224,7 +224,7 @@ def _batch_norm(
     eps: float,
 ) -> list[Sym | None] | None:
     rank, c = len(x.shape), x.shape[1]
-    if not _are_of_channels(x, weight, bias, running_mean, running_var):
+    if not _are_per_channel(x, weight, bias, running_mean, running_var):
         return None
     wide = up(x)
     new_mean = new_var = None
@@ -248,7 +248,7 @@ def _batch_norm(
     return [out.to(x.dtype), *saved, new_mean, new_var]
 
 
-def _are_of_channels(x: Sym, *parts: Sym | None) -> bool:
+def _are_per_channel(x: Sym, *parts: Sym | None) -> bool:
     """Return whether each part has one element per channel; eager's kernel handles other shapes."""
     return all(part is None or part.shape == (x.shape[1],) for part in parts)
 
@@ -363,7 +363,7 @@ def _batch_norm_backward(
     mask: Mask,
 ) -> list[Sym | None] | None:
     rank, c = len(x.shape), x.shape[1]
-    if not _are_of_channels(x, weight, running_mean, running_var):
+    if not _are_per_channel(x, weight, running_mean, running_var):
         return None
     dims = [0, *range(2, rank)]
     if train:

@@ -68,25 +68,25 @@ def _var_and_mean(
     made = _var_mean(x, dim, correction, keepdim)
     if made is None:
         return None
-    return [made[0].to(x.dtype), _mean_beside(r, x, dim, *made).to(x.dtype)]
+    return [made[0].to(x.dtype), _welford_mean(r, x, dim, *made).to(x.dtype)]
 
 
-def _mean_beside(r: Recorder, x: Sym, dim: Any, variance: Sym, mean: Sym) -> Sym:
+def _welford_mean(r: Recorder, x: Sym, dim: Any, variance: Sym, mean: Sym) -> Sym:
     """Return the mean that eager's kernel reports next to a variance. Eager updates both per
     element: after an infinity, the next element makes both NaN. The mean stays infinite only if the
     last element alone is infinite. Testing both ends of the row detects that; one more reduction
     would cost as much as the mean.
     """
     dims = _dims(x, dim) if x.shape else []
-    last = _at_the_end(x, dims, -1, 9223372036854775807, mean)
+    last = _end_element(x, dims, -1, 9223372036854775807, mean)
     kept = last.equals(mean)
     if math.prod(x.shape[d] for d in dims) != 1:
-        kept = kept.one(aten.logical_and.default, _at_the_end(x, dims, 0, 1, mean).differs(mean))
+        kept = kept.one(aten.logical_and.default, _end_element(x, dims, 0, 1, mean).differs(mean))
     is_finite = variance.equals(variance)
     return r.where(is_finite.one(aten.logical_or.default, kept), mean, math.nan)
 
 
-def _at_the_end(x: Sym, dims: list[int], start: int, end: int, like: Sym) -> Sym:
+def _end_element(x: Sym, dims: list[int], start: int, end: int, like: Sym) -> Sym:
     """Return the row's first or last element, taken along all its dimensions."""
     for d in dims:
         x = x.one(aten.slice.Tensor, d, start, end)
@@ -100,7 +100,7 @@ def _std_and_mean(
     made = _var_mean(x, dim, correction, keepdim)
     if made is None:
         return None
-    return [made[0].sqrt().to(x.dtype), _mean_beside(r, x, dim, *made).to(x.dtype)]
+    return [made[0].sqrt().to(x.dtype), _welford_mean(r, x, dim, *made).to(x.dtype)]
 
 
 @rule(aten.linalg_vector_norm.default)

@@ -50,9 +50,9 @@ def rule(*ops: Any, opmath: bool = False, complex_too: bool = False) -> Callable
     def register(function: Rule) -> Rule:
         wrapped = cast(Rule, _with_opmath(function)) if opmath else function
         if "reduction" in signature(function).parameters:
-            wrapped = cast(Rule, _of_known_reductions(wrapped))
+            wrapped = cast(Rule, _known_reductions_only(wrapped))
         if not complex_too:
-            wrapped = cast(Rule, _of_real_numbers(wrapped))
+            wrapped = cast(Rule, _real_only(wrapped))
         for op in ops:
             TABLE[op] = wrapped
         return wrapped
@@ -60,7 +60,7 @@ def rule(*ops: Any, opmath: bool = False, complex_too: bool = False) -> Callable
     return register
 
 
-def _of_real_numbers(function: Decomposition) -> Decomposition:
+def _real_only(function: Decomposition) -> Decomposition:
     @wraps(function)
     def declining(recorder: Recorder, *args: Any, **kwargs: Any) -> Any:
         if any(isinstance(a, Sym) and a.dtype.is_complex for a in (*args, *kwargs.values())):
@@ -75,7 +75,7 @@ def _dtype_of(results: Any) -> torch.dtype | None:
     return first.dtype if isinstance(first, Sym) else None
 
 
-def _of_known_reductions(function: Decomposition) -> Decomposition:
+def _known_reductions_only(function: Decomposition) -> Decomposition:
     """Decline other reduction numbers, which the kernel has to judge."""
     takes = signature(function)
 
