@@ -49,14 +49,14 @@ with collector_paused():
     from .progress import install as _show_progress
 
 if TYPE_CHECKING:
+    from .diagnostics.checking.minify import minify
+    from .diagnostics.checking.passport import passport
+    from .diagnostics.checking.varied import test
     from .diagnostics.collected import Report, report
-    from .diagnostics.explain import Explanation, explain
+    from .diagnostics.explanation.explain import Explanation, explain
     from .diagnostics.logs import logs
     from .diagnostics.lowered import lower
-    from .diagnostics.minify import minify
-    from .diagnostics.passport import passport
     from .diagnostics.status import status
-    from .diagnostics.varied import test
     from .diagnostics.why import why
 
 __all__ = [
@@ -102,16 +102,16 @@ _show_progress()
 
 
 _LATE = {
-    "Explanation": "explain",
+    "Explanation": "explanation.explain",
     "Report": "collected",
-    "explain": "explain",
+    "explain": "explanation.explain",
     "logs": "logs",
     "lower": "lowered",
-    "minify": "minify",
-    "passport": "passport",
+    "minify": "checking.minify",
+    "passport": "checking.passport",
     "report": "collected",
     "status": "status",
-    "test": "varied",
+    "test": "checking.varied",
     "why": "why",
 }
 

@@ -67,12 +67,12 @@ __all__ = [
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
-_PIPELINE = f"{__package__}.pipeline"
+_PIPELINE = f"{__package__}.compile.pipeline"
 
 
 def load_pipeline() -> ModuleType:
     """The stages, imported at the first call."""
-    return load("pipeline")
+    return load("compile.pipeline")
 
 
 def prepare() -> None:

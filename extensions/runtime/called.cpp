@@ -1,4 +1,4 @@
-// TorchCall: one torch function as a callable that returns a tuple, as compiled graphs do (pieces.py).
+// TorchCall: one torch function as a callable that returns a tuple, as compiled graphs do (data_partitions.py).
 //
 // An argument is a position among the tensors of the call, or a constant. The function's result is wrapped in a tuple
 // unless it is a tuple or list.

@@ -23,31 +23,31 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule, Node
 
 from ..errors import CompileFailed, OperationFailed, UserLine
-from ..graph.autocast import OFF, autocast_kept, read_autocast
 from ..graph.dispatch_mode import by_python_dispatcher
 from ..graph.gradients import gradients
 from ..graph.node_meta import tensors_in
-from ..graph.number_ranges import number_in
+from ..graph.operators.autocast import OFF, autocast_kept, read_autocast
 from ..graph.propagate import target_name
 from ..graph.regions import FunctionCall
-from ..graph.sym_node import as_dimensions, as_torch
-from ..graph.symbolic_index import INDEXING, selected
+from ..graph.symbolic.number_ranges import number_in
+from ..graph.symbolic.sym_node import as_dimensions, as_torch
+from ..graph.symbolic.symbolic_index import INDEXING, selected
 from ..graph.transforms import is_transform
 from ..spec import TensorSpec, contiguous_strides
-from .custom import check_gradients, custom_nodes
 from .decompose import TABLE
-from .functionalize import Functionalizer
 from .nodes import alias_root, erase_dead, module_of
-from .origins import history_of, mark_origin, origin_of, reach_of
 from .outputs import Outputs
-from .recorded_call import recorded_call
-from .recorder import Recorder, Sym
+from .recording.custom import check_gradients, custom_nodes
+from .recording.functionalize import Functionalizer
+from .recording.origins import history_of, mark_origin, origin_of, reach_of
+from .recording.recorded_call import recorded_call
+from .recording.recorder import Recorder, Sym
+from .recording.traced import AliasCall, Traced, VersionCounter
+from .recording.transformed import transformed
+from .recording.views import may_overlap
 from .result import EagerSaved, Joint
 from .saving import SavedTensors
-from .traced import AliasCall, Traced, VersionCounter
-from .transformed import transformed
 from .varying_numbers import Numbers, for_all_numbers
-from .views import may_overlap
 
 __all__ = ["BACKWARD", "trace_joint"]
 
@@ -154,7 +154,7 @@ def _run(
 
 def _output_value(node: Node, value: Any) -> Any:
     """Return the value of an output, without history if backward freed it (runtime/native.py)."""
-    return value.detach() if node.meta.get("spent") else value
+    return value.detach() if node.meta.get("freed") else value
 
 
 def _written_since() -> Exception:
@@ -179,7 +179,7 @@ def _check_cast(node: Node, value: Any) -> None:
 
 def _check_spec(node: Node, spec: Any, value: Any) -> None:
     """Check that a result has the dtype and shape that the trace inferred for all sizes. Those may
-    be a guess (graph/at_vectors.py); comparing sizes here proves or guards them.
+    be a guess (graph/operators/shape_sampling.py); comparing sizes here proves or guards them.
     """
     if isinstance(spec, tuple) and isinstance(value, tuple | list):
         for part, item in zip(spec, value, strict=False):

@@ -1,10 +1,10 @@
 """Makes one joint graph for all values of the numbers that its calls read at run time.
 
-In: the trace function, and a torch-level graph with such numbers (graph/number_ranges.py). Out: the
-joint graph, where READS_NUMBER of a 0-dim tensor replaces each number. torch's C++ accepts floats
-alone, so the graph is traced twice, with numbers that no program contains. Where the two traces
-differ, a float is a function of them (symbols/float_reading.py), which is computed in float64, as
-C++ does. Raises for differences that are not such a function.
+In: the trace function, and a torch-level graph with such numbers (graph/symbolic/number_ranges.py).
+Out: the joint graph, where READS_NUMBER of a 0-dim tensor replaces each number. torch's C++ accepts
+floats alone, so the graph is traced twice, with numbers that no program contains. Where the two
+traces differ, a float is a function of them (symbols/float_reading.py), which is computed in
+float64, as C++ does. Raises for differences that are not such a function.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ..errors import CompileFailed, OperationFailed
-from ..graph.generalise import Differs, merged, same
 from ..graph.node_meta import lines_of
-from ..graph.number_ranges import READS_NUMBER, number_in
 from ..graph.propagate import call_name
+from ..graph.symbolic.number_ranges import READS_NUMBER, number_in
+from ..graph.symbolic.unify_graphs import Differs, merged, same
 from ..spec import TensorSpec
 from ..symbols.expr import Expr
 from ..symbols.float_reading import read_float
 from ..symbols.interval import ANY_FLOAT, Interval
 from ..symbols.scalar import Apply, Number, Symbol
 from .nodes import alias_root, erase_dead
-from .recorder import Sym
+from .recording.recorder import Sym
 from .result import EagerSaved, Joint
 
 __all__ = ["Numbers", "for_all_numbers"]
 
 aten = torch.ops.aten
-# One value for each region of graph/number_ranges.py; the values within a graph differ.
+# One value for each region of graph/symbolic/number_ranges.py; the values within a graph differ.
 _LOW = (0.31830988618379067, 0.14159265358979312, 0.27182818284590452)
 _HIGH = (0.69314718055994531, 0.57721566490153286, 0.91596559417721902)
 _APART = 0.0026179938779914941

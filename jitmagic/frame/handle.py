@@ -22,7 +22,6 @@ from ..errors import RecompileWarning, SizesDiffer, Unsupported, UserLine, warn
 from ..notice import tell
 from ..options import Options
 from ..records import AT_LIMIT, Begun, Eager, Failed, Journal, Missed, Outcome, Recording
-from .comparison import Comparison
 from .eager import entry_like, is_watched, under_mode
 from .family import Compiler, Family
 from .ledger import Growing, Later, Ledger, why_not
@@ -32,6 +31,7 @@ from .original import Original
 from .retries import FOREVER, Retries
 from .skip import is_library_file, is_of_library, users_line
 from .stance import OnMiss, on_miss
+from .timing.comparison import Comparison
 from .warned import growth_warning, limit_warning
 
 __all__ = ["Handle", "all_handles"]

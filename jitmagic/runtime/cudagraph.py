@@ -29,8 +29,8 @@ import torch
 
 from ..codegen.plan import Alloc, Call, Over, Plan, PlanStep, Pool, Slot, View
 from ..errors import warn
+from .graph_pool import GraphPool
 from .native import slots_needing_tensors
-from .shelf import RecentGraphs
 
 __all__ = ["Replayer", "can_replay", "recording_refusal", "with_cuda_graphs"]
 
@@ -67,11 +67,11 @@ def can_replay(plan: Plan) -> bool:
     return plan.device.type == "cuda" and bool(plan.steps)
 
 
-def with_cuda_graphs(run: Run, plan: Plan, recent: RecentGraphs | None = None) -> Run:
-    """Wrap `run` in CUDA graphs if the plan has anything to record. `recent` limits the recordings
-    of one graph at several sizes.
+def with_cuda_graphs(run: Run, plan: Plan, graph_pool: GraphPool | None = None) -> Run:
+    """Wrap `run` in CUDA graphs if the plan has anything to record. `graph_pool` limits the
+    recordings of one graph at several sizes.
     """
-    return Replayer(run, plan, recent) if can_replay(plan) else run
+    return Replayer(run, plan, graph_pool) if can_replay(plan) else run
 
 
 def recording_refusal(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
@@ -362,8 +362,8 @@ _recording_lock = RLock()
 class Replayer:
     """Callable like the executable it wraps. `refused` says why it runs plainly, or is empty."""
 
-    def __init__(self, run: Run, plan: Plan, recent: RecentGraphs | None = None) -> None:
-        self.run, self.plan, self._recent = run, plan, recent
+    def __init__(self, run: Run, plan: Plan, graph_pool: GraphPool | None = None) -> None:
+        self.run, self.plan, self._graph_pool = run, plan, graph_pool
         self.refused = ""
         self.recordings: list[_Recording] = []
         self.made = 0
@@ -387,8 +387,8 @@ class Replayer:
             if recording is not None:
                 self._order()
                 self.replays += 1
-                if self._recent is not None:
-                    self._recent.note(self)
+                if self._graph_pool is not None:
+                    self._graph_pool.note(self)
                 outputs = recording.replay(inputs)
         if recording is None:
             return self._run_plainly(inputs)

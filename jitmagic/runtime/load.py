@@ -23,6 +23,7 @@ from .ahead import was_built_ahead
 from .alignment import aligned_arguments, inputs_of_kernels
 from .cuda_driver import load_function
 from .cudagraph import can_replay, with_cuda_graphs
+from .graph_pool import GraphPool
 from .native import (
     CpuEntry,
     CudaEntry,
@@ -33,7 +34,6 @@ from .native import (
 )
 from .numba_kernels import build_functions
 from .precompiled import refusals
-from .shelf import RecentGraphs
 from .store import open_store
 from .triton_kernels import Cubin, build_cubins
 from .units import build_units
@@ -60,7 +60,7 @@ class LoadedTemplate:
     plan: SizeTemplate
     cached: bool
     kernels: int
-    recent: RecentGraphs | None = None  # limits the sizes that have CUDA graphs
+    graph_pool: GraphPool | None = None  # limits the sizes that have CUDA graphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,8 @@ def load_template(
 ) -> LoadedTemplate:
     """Load a plan with Sizes. `symbols` are in the order of their values."""
     loaded = _loaded_template(plan, source, symbols, target, options, report)
-    recent = RecentGraphs() if options.cuda_graphs and can_replay(plan) else None
-    return replace(loaded, recent=recent)
+    graph_pool = GraphPool() if options.cuda_graphs and can_replay(plan) else None
+    return replace(loaded, graph_pool=graph_pool)
 
 
 def _loaded_template(

@@ -25,7 +25,7 @@ from jitmagic.runtime.cudagraph import (
     recording_refusal,
     with_cuda_graphs,
 )
-from jitmagic.runtime.shelf import MAX_SIZES, RecentGraphs
+from jitmagic.runtime.graph_pool import MAX_SIZES, GraphPool
 
 CPU = torch.device("cpu")
 MADE = Alloc(2, (4,), (1,), torch.float32, CPU)
@@ -122,9 +122,10 @@ def test_results_that_are_held_are_never_overwritten():
 
 
 def test_of_many_sizes_those_used_last_have_recordings():
-    recent, w = RecentGraphs(), torch.randn(4)
+    graph_pool, w = GraphPool(), torch.randn(4)
     replayers = [
-        Replayer(Counted(lambda x, w: (x + w,)), plan_of(), recent) for _ in range(MAX_SIZES + 3)
+        Replayer(Counted(lambda x, w: (x + w,)), plan_of(), graph_pool)
+        for _ in range(MAX_SIZES + 3)
     ]
     for replayer in replayers:
         for _ in range(3):
@@ -139,13 +140,13 @@ def test_of_many_sizes_those_used_last_have_recordings():
 
 
 def test_what_is_gone_is_not_on_the_shelf():
-    recent, w = RecentGraphs(), torch.randn(4)
+    graph_pool, w = GraphPool(), torch.randn(4)
     for _ in range(2 * MAX_SIZES):
-        replayer = Replayer(Counted(lambda x, w: (x + w,)), plan_of(), recent)
+        replayer = Replayer(Counted(lambda x, w: (x + w,)), plan_of(), graph_pool)
         for _ in range(3):
             replayer(torch.randn(4), w)
         gc.collect()  # the stand-in for a graph has what it runs
-    assert len(recent._used) <= 2
+    assert len(graph_pool._used) <= 2
     assert replayer.recordings
 
 

@@ -18,13 +18,13 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 import jitmagic
-from jitmagic import sizes, template
 from jitmagic.api import handle_of
+from jitmagic.compile import sizes, template
+from jitmagic.compile.sized_joint import KEPT, _Kernels
 from jitmagic.errors import JitmagicWarning
 from jitmagic.extension import runtime_module
 from jitmagic.records import Later
 from jitmagic.runtime import load
-from jitmagic.sized_joint import KEPT, _Kernels
 
 Program = Callable[..., Any]
 Make = Callable[[int, int], tuple[torch.Tensor, ...]]

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...bytecode.instruction import Instruction
 from ..state import Frame
-from ..values.operators import binary, compare, inplace, is_same
+from ..values.objects.operators import binary, compare, inplace, is_same
 from .registry import opcode
 
 __all__: list[str] = []

@@ -1,0 +1,68 @@
+"""User-defined autograd functions in a joint graph, whose backward need not be linear.
+
+Torch's own backward formulas are linear in their tangents: values that depend on missing tangents
+alone are zero. Eager runs a user-defined backward if any gradient reaches it, passes zeros for the
+missing ones, and the backward may compute anything from them. Each node that such a backward
+records is therefore annotated with the tangents it depends on (`meta["tangents"]`), taken from the
+autograd history and not from data flow. So are the zeros that some torch formulas return without
+reading the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from torch.autograd.function import BackwardCFunction
+from torch.fx import Node
+
+from ...errors import CompileFailed
+from ...graph.reach import ancestors
+from .traced import Traced
+
+__all__ = ["TangentsByNode", "check_gradients", "custom_nodes", "tangents_by_node"]
+
+TangentsByNode = Mapping[Any, tuple[int, ...]]
+
+
+def custom_nodes(results: Sequence[Traced]) -> TangentsByNode:
+    """Return the autograd nodes of user-defined functions in the history of the results."""
+    return tangents_by_node(results, _is_programs)
+
+
+def _is_programs(node: Any) -> bool:
+    return isinstance(node, BackwardCFunction) and not getattr(node, "is_linear", False)
+
+
+def tangents_by_node(results: Sequence[Traced], wanted: Callable[[Any], bool]) -> TangentsByNode:
+    """Return the `wanted` autograd nodes of the history, each with the positions of its results."""
+    found: dict[Any, tuple[int, ...]] = {}
+    for place, result in enumerate(results):
+        seen: set[Any] = set()
+        stack: list[Any] = [result.grad_fn]
+        while stack:
+            node = stack.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            stack.extend(before for before, _ in node.next_functions)
+            if wanted(node):
+                found[node] = (*found.get(node, ()), place)
+    return found
+
+
+def check_gradients(nodes: TangentsByNode, tangents: Collection[Node]) -> None:
+    """Make each node refuse gradients that depend on no tangent, if the backward may run without
+    it. In such a backward the node would not know that its gradients are missing.
+    """
+    for node, own in nodes.items():
+        if len(own) < len(tangents):
+            node.register_hook(lambda made, given: _refuse_independent(made, tangents))
+
+
+def _refuse_independent(made: Sequence[Any], tangents: Collection[Node]) -> None:
+    for gradient in made:
+        if not isinstance(gradient, Traced):
+            continue
+        if ancestors([gradient.sym.node]).isdisjoint(tangents):
+            raise CompileFailed("an autograd function gives a gradient that depends on none")

@@ -1,0 +1,74 @@
+"""Runs transforms of torch.func while a joint graph is recorded.
+
+In: the target of a node (graph/transforms.py) and traced tensors. Out: its results; the levels of
+torch.func end in operations on the traced tensors, which are recorded. torch.func forbids the
+saved-tensor hooks from which the trace otherwise learns what autograd saves (saving.py). Here saved
+tensors are read from the history of the results, and autograd itself checks that they are not
+written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ...errors import CompileFailed
+from ...graph.node_meta import tensors_in
+from ..saving import SavedTensors
+from .traced import Traced
+
+__all__ = ["transformed"]
+
+_hooks: Any = torch._C._autograd
+
+
+def transformed(
+    target: Callable[..., tuple[Any, ...]], args: Sequence[Any], saved: SavedTensors
+) -> tuple[Any, ...]:
+    """Call the target with the saved-tensor hooks removed, then report to `saved` what autograd
+    saved.
+    """
+    before = {tensor.grad_fn for tensor in tensors_in(args)}
+    with _without(saved):
+        made = target(*args)
+        for node, tensor in _saved(tensors_in(made), before):
+            saved.record_of_node(node, tensor)
+    return made
+
+
+@contextmanager
+def _without(saved: SavedTensors) -> Iterator[None]:
+    _hooks._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        _hooks._push_saved_tensors_default_hooks(saved.pack, saved.unpack)
+
+
+def _saved(tensors: Iterable[torch.Tensor], before: set[Any]) -> Iterator[tuple[Any, Traced]]:
+    """Yield what the nodes between the tensors and the `before` nodes of the history save."""
+    seen = {*before, None}
+    stack: list[Any] = [tensor.grad_fn for tensor in tensors]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        stack.extend(parent for parent, _ in node.next_functions)
+        for name in dir(node):
+            if name.startswith("_saved_"):
+                yield from ((node, tensor) for tensor in _traced(_read(node, name)))
+
+
+def _read(node: Any, name: str) -> Any:
+    try:
+        return getattr(node, name)
+    except RuntimeError as error:
+        raise CompileFailed("a tensor needed for gradient computation was modified") from error
+
+
+def _traced(value: Any) -> Iterator[Traced]:
+    return (tensor for tensor in tensors_in(value) if isinstance(tensor, Traced))

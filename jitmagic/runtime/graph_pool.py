@@ -1,0 +1,43 @@
+"""Limits how many size tuples of a graph have CUDA graphs.
+
+Each recording keeps the memory of its computation. In: the replayer used now. Out: beyond
+MAX_SIZES, the least recently used ones drop their recordings. They run plainly, with the same
+kernels, until they are called often enough again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+from weakref import ReferenceType, ref
+
+__all__ = ["MAX_SIZES", "GraphPool"]
+
+MAX_SIZES = 8
+
+
+class _Records(Protocol):
+    @property
+    def recordings(self) -> Sequence[Any]: ...
+
+    def drop_unused(self) -> None: ...
+
+
+class GraphPool:
+    """The replayers with recordings, in order of their last use."""
+
+    __slots__ = ("_used",)
+
+    def __init__(self) -> None:
+        self._used: dict[int, ReferenceType[_Records]] = {}
+
+    def note(self, user: _Records) -> None:
+        """Mark `user` as the most recently used."""
+        if next(reversed(self._used), None) == id(user):
+            return
+        self._used.pop(id(user), None)
+        self._used[id(user)] = ref(user)
+        kept = [one for place in self._used.values() if (one := place()) is not None]
+        for one in kept[:-MAX_SIZES]:
+            one.drop_unused()
+        self._used = {id(one): ref(one) for one in kept if one.recordings}
