@@ -360,6 +360,7 @@ def _differentiate(
     recorder.lines, recorder.region = (), None
     histories = [history_of(results[i]) for i in tangents]
     reach = reach_of(histories, [inputs[i] for i in wanted])
+    # Only tensors that this backward reads count as saved, so recording starts here.
     saved.differentiate(histories)
     seeds = [
         mode.fresh(recorder.placeholder(f"tangent_{i}", _tangent_spec(results[i])))
@@ -471,6 +472,7 @@ def _finish(
     for i, tensor in enumerate(inputs):
         if tensor.cell.value.node.op != "placeholder":
             mutated.append(i)
+            # Bools are copied part by part: the bytes in between must stay.
             for target, value in tensor.written_parts() or [(tensor.cell.first, tensor.cell.value)]:
                 write = recorder.graph.call_function(aten.copy_.default, (target.node, value.node))
                 write.meta.update(spec=target.spec, lines=value.node.meta.get("lines", ()))

@@ -46,6 +46,7 @@ class Outputs:
         for value in values:
             if not isinstance(value, Traced):
                 raise CompileFailed(f"the graph returns a {type(value).__name__}, no traced tensor")
+            # A copy would lose the alias: the constant's memory belongs to the program.
             if value.cell.frozen:
                 raise CompileFailed("the graph returns a tensor constant or a view of one")
         bases = _bases(inputs, values)
@@ -234,8 +235,10 @@ class _Replay:
             if value.origin is None or value.label:
                 raise CompileFailed("outputs share memory in a way that is not followed")
             call = value.origin[0]
+            # squeeze_ and the like changed the sizes of the source after the view was taken.
             if call.label != call.source.label:
                 raise CompileFailed("an output is a view of a tensor whose shape changes in place")
+            # Eager's view from before requires_grad_() has no history, a replayed one would have.
             leaf = call.source.custom if _is_leaf(call.source) else None
             if leaf is not None and call.grad and value.is_leaf and not _detaches(call):
                 why = "there are views of it from before it was a leaf"

@@ -319,6 +319,8 @@ def _cost_to_recompute(node: Node, parts: _Parts) -> int:
     if spec is None:
         return INFINITE
     if is_pointwise(node.target):
+        # Saving costs traffic, recomputing costs arithmetic: on a GPU most of that hides behind
+        # memory.
         costly = _COSTLY.get(spec.device.type, _COSTLY["cpu"])
         work = costly if is_transcendental(node.target) else _CHEAP
         cost = work * _elements(spec)

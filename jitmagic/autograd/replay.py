@@ -179,6 +179,7 @@ class Replay:
         """
         if self._tell is not None:
             self._tell(held is not None)
+        # The backward may be called under no_grad; the replay needs a history.
         with torch.enable_grad():
             inputs = self._take(values, held is not None)
         with_tangents = [n for n, tangent in enumerate(tangents) if tangent is not None]
@@ -282,6 +283,7 @@ class _Modes:
 
     @staticmethod
     def now() -> _Modes:
+        # A replay under another attention kernel might not be differentiable again.
         kernels = tuple(bool(enabled()) for enabled, _ in _ATTENTION)
         return _Modes(torch.is_grad_enabled(), read_autocast(), kernels)
 

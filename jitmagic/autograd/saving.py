@@ -53,6 +53,7 @@ class SavedTensors:
             if tensor.counter.writes != version:
                 raise self._refuse()
             if self._tangents_of:
+                # A backward inside the program has ended by then, and holds nothing.
                 self.record(tensor, EagerSaved.ALL_TANGENTS if tangents is None else tangents)
         return tensor
 

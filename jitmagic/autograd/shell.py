@@ -233,6 +233,7 @@ def _stand_ins(
     """Return a one-element tensor and a shape for each saved value that a backward does not
     read.
     """
+    # Autograd cannot save inference tensors.
     with torch.inference_mode(False), torch.no_grad():
         elements = [torch.zeros((), dtype=spec.dtype, device=spec.device) for spec in specs]
     return tuple((one, spec.shape) for one, spec in zip(elements, specs, strict=True))
@@ -248,6 +249,7 @@ def _alias_step(step: AliasStep) -> tuple[Any, ...]:
             return _DATA, source
         case ViewReplay(op, source, args, grad, outputs):
             schema = op._schema
+            # The native side reads tuples only.
             given = tuple(tuple(a) if isinstance(a, list) else a for a in args)
             return _VIEW, source, schema.name, schema.overload_name, given, int(grad), outputs
     raise TypeError(f"no step of view replay: {step!r}")

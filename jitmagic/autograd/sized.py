@@ -31,6 +31,7 @@ def trace_sized_joint(gm: GraphModule, inputs: Sequence[TensorSpec]) -> Joint:
         try:
             joint = trace_joint(gm, inputs, is_sized=True, by_python=by_python)
         except OperationFailed as error:
+            # If its Python version fails too, the backward formula is at fault.
             more = {error.node.target} if error.node.target not in by_python else {BACKWARD}
             if more <= by_python:
                 raise

@@ -124,6 +124,7 @@ def _joined(
 
     made = merged(one, two, join, makers.copies)
     for reader in first.readers:
+        # The mark kept unused readers alive until the graphs were merged.
         del makers.copies[reader].meta["number"]
     erase_dead(made.graph)
     return made, makers.copies

@@ -35,7 +35,9 @@ from .native import slots_needing_tensors
 __all__ = ["Replayer", "can_replay", "recording_refusal", "with_cuda_graphs"]
 
 MAX_RECORDINGS = 4  # recordings alive at a time
+# hf_bert training copied up to 573 MB per replay: 27.4 ms a step with CUDA graphs, 24.0 without.
 LAUNCH_BYTES = 8 << 20  # bytes a GPU copies in the time of one host-side launch
+# A recording costs 25 ms.
 MAX_UNUSED = 6  # recordings without a second replay, e.g. for inputs saved by a plain forward
 MAX_MADE = 16  # recordings in total: addresses that never settle are not worth more
 

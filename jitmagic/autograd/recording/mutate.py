@@ -142,6 +142,8 @@ MUTATORS: Mapping[Any, Callable[..., Sym]] = {
     aten.fill_.Tensor: _fill,
     aten.zero_.default: _zero,
     aten.bernoulli_.float: _bernoulli,
+    # polygamma takes the order before the tensor.
     aten.polygamma_.default: _polygamma,
+    # It takes `unsafe`, which index_put lacks.
     aten._index_put_impl_.default: _index_put,
 }

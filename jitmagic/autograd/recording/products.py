@@ -59,6 +59,7 @@ class _Prod(torch.autograd.Function):
             divided = grad * (made / x)
             others = grad * _of_others(x.reshape(-1), 0).view_as(x)
             count = zeros.sum()
+            # With two zeros each product of others has one, but 0 * inf inside cumprod is NaN.
             others = torch.where(count > 1, torch.zeros_like(others), others)
             return torch.where(count == 0, divided, others), None, None
         if not ctx.keepdim:

@@ -169,6 +169,8 @@ class Recorder:
         # Random numbers, new memory and effects differ for each call and are never shared.
         own = acts(op) or op._opname.startswith(_EMPTY)
         named = ((k, _frozen(v)) for k, v in kwargs.items())
+        # Calls of other tangents or regions are not shared: a partial backward may drop one of
+        # them, and a checkpointed region recomputes its own.
         key = None if own else (op, self.tangents, self.region, _frozen(args), *named)
         if key is not None:
             try:
@@ -215,17 +217,20 @@ class Recorder:
         meta_kwargs = {name: to_meta(value) for name, value in kwargs.items()}
         if "device" in kwargs or _is_factory(op):
             meta_kwargs["device"] = META
+        # A symbolic meta tensor takes torch 110 to 200 us to make, one of ints 1 to 4 us.
         with sharing(self._metas):  # equal layouts share one meta: nodes identify memory
             outcome = infer(op, metas, meta_kwargs)
         has_sizes = self.is_sized and next(sizes_in((metas, meta_kwargs)), None) is not None
         if outcome is None and has_sizes:
             outcome = told_of_sizes(op, metas, meta_kwargs)
+        # The kernel comes before torch's meta function, whose strides may differ from it.
         if outcome is None and device.type == "cpu":
             outcome = told_by_kernel(op, metas, meta_kwargs)
         if outcome is not None:
             return laid_out_on(device, op, metas, outcome)
         made = _infer_by_torch(op, metas, meta_kwargs, has_sizes)
         by_torch = laid_out_on(device, op, metas, made)
+        # Factories and custom operators may return a tensor with memory.
         alone = next(_syms(args, kwargs.values()), None) is None
         return without_data(by_torch, device) if alone or is_foreign(op) else by_torch
 
@@ -275,6 +280,7 @@ class Recorder:
         return Sym(self, item, meta, device)
 
     def _label(self, node: Node, meta: torch.Tensor, device: torch.device) -> None:
+        # Generated kernels read memory, where a lazy conjugation or negation does not show.
         if meta.is_conj() or meta.is_neg():
             raise CompileFailed(f"{node.target} makes a lazily conjugated or negated tensor")
         if meta.layout is not torch.strided:

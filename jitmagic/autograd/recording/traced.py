@@ -161,10 +161,12 @@ class Traced(torch.Tensor):
         self.counter.writes += counted
         self._sym, self._version_read = value, cell.version
         if cell.parts is not None:
+            # After a write to the whole no byte keeps its old value.
             whole = not any(step.is_part for step in self.path)
             cell.parts = None if whole else [*cell.parts, (self.path, value)]
         for step, base in zip(reversed(self.path), reversed(bases[:-1]), strict=True):
             value = step.write_back(base, value)
+            # Scatters return dense tensors, the storage keeps its layout.
             if value.strides != base.strides:
                 value = value.recorder.restride(value, base.strides)
         cell.value = value

@@ -101,6 +101,7 @@ def _reshape_alias(
 def _unsafe_view(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Handle a view of a temporary without other readers: a tensor with memory of its own."""
     made = mode.read(args[0]).call(aten.view.default, args[1])
+    # A tensor with memory of its own starts at offset 0.
     if made.meta.storage_offset():
         made = made.call(aten.clone.default)
     return mode.fresh(made)
@@ -113,6 +114,7 @@ def _as_strided(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping
     if source.cell.input is None:
         return view(mode, func, args, kwargs)
     size, stride, *offset = _positional(func, args, kwargs)
+    # Without an offset as_strided keeps the tensor's own.
     start = source.storage_offset() if offset in ([], [None]) else offset[0]
     sym = source.cell.value
     if source.dtype is not sym.dtype or source.is_conj():
