@@ -68,7 +68,7 @@ class BackgroundBuild:
 
     @property
     def is_done(self) -> bool:
-        """Whether a compile need not wait; after a fork the child has no building thread."""
+        """Return whether a compile need not wait; after a fork the child has no building thread."""
         return self.done.is_set() or self.process != os.getpid()
 
     def wait(self, seconds: float | None = None) -> bool:

@@ -143,7 +143,7 @@ def executable_template(
 
 
 def with_numbers(run: Executable, positions: tuple[int, ...]) -> Executable:
-    """Wrap `run` so that Python floats at these positions become 0-dim float64 tensors."""
+    """Wrap `run` so that Python numbers at these positions become 0-dim CPU tensors."""
     return runtime_module().WithNumbers(run, positions)  # type: ignore[no-any-return]
 
 
@@ -242,14 +242,13 @@ def by_sizes(
     places: tuple[tuple[int, int], ...],
     miss: Callable[[tuple[int, ...], tuple[torch.Tensor, ...]], Executable],
     most: int = sys.maxsize,
-    apart: tuple[tuple[int, ...], ...] = (),
+    excluded: tuple[tuple[int, ...], ...] = (),
 ) -> BySizes:
     """Return an executable per size tuple, read at places (input, dimension). The `most` recently
-    used executables of templates are kept. If no template applies, or sizes are equal that are
-    marked `apart`, `miss` returns the one to call, which only `add` keeps. See
-    extensions/runtime/sized.cpp.
+    used executables of templates are kept. For size tuples in `excluded`, and where no template
+    applies, `miss` returns the one to call, which only `add` keeps. See sized.cpp.
     """
-    return runtime_module().BySizes(places, miss, most, apart)  # type: ignore[no-any-return]
+    return runtime_module().BySizes(places, miss, most, excluded)  # type: ignore[no-any-return]
 
 
 def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...]:

@@ -63,8 +63,8 @@ _UNLIMITED: Slots = contextlib.nullcontext()
 
 
 def flags(text: str) -> tuple[str, ...]:
-    """Return the flags for a source. On very long functions (unrolled loops) -O3 rescans stores
-    quadratically: 16 steps of an RWKV take 2.5 times as long as with -O2, for code 2% faster.
+    """Return the flags for a source. On very long functions (unrolled loops) -O3 rescans the stores
+    repeatedly: 16 steps of an RWKV take 2.5 times as long as with -O2, for code 2% faster.
     """
     return ("-O2" if len(text) > _LONG else "-O3", *_FLAGS)
 
