@@ -57,7 +57,7 @@ at::Tensor as_expected(at::Tensor made, const Expected& expected) {
   if (made.defined() && made.scalar_type() == layout.dtype && made.sizes() == at::IntArrayRef(layout.sizes)) {
     return laid_out(made, layout.sizes, layout.strides);
   }
-  TORCH_CHECK(!expected.required, "jitmagic: an ATen call gave another shape or dtype than expected");
+  TORCH_CHECK(!expected.required, "jitmagic: an ATen call returned another shape or dtype than expected");
   return made;
 }
 
@@ -69,7 +69,7 @@ void check_new(const std::vector<at::Tensor>& made, const std::vector<const void
     if (!tensor.defined() || !tensor.numel()) continue;
     const void* memory = tensor.storage().unsafeGetStorageImpl();
     TORCH_CHECK(std::find(seen.begin(), seen.end(), memory) == seen.end(),
-                "jitmagic: an operator returned memory that its schema does not say it shares");
+                "jitmagic: an operator returned memory that, by its schema, it does not share");
     seen.push_back(memory);
   }
 }

@@ -187,7 +187,7 @@ def _check_spec(node: Node, spec: Any, value: Any) -> None:
     if not isinstance(spec, TensorSpec) or not isinstance(value, Traced):
         return
     if value.dtype is not spec.dtype or as_dimensions(value.shape) != spec.shape:
-        raise _failed(node, CompileFailed(f"its result is no {spec} at other sizes"))
+        raise _failed(node, CompileFailed(f"its result is not a {spec} at other sizes"))
 
 
 def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTensors) -> Any:
@@ -207,7 +207,7 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTe
             function: Any = getattr(type(args[0]), str(node.target)) if is_method else node.target
             value = recorded_call(function, args, kwargs, mode.recorder.is_sized)
         else:
-            raise CompileFailed(f"{node.op} is no part of a traced graph")
+            raise CompileFailed(f"{node.op} cannot be part of a traced graph")
     except Exception as error:  # whatever torch raises: the frame runs as eager and raises it there
         raise _failed(node, error) from error
     if read_autocast() != OFF:
@@ -264,7 +264,7 @@ def _gradients(node: Node, args: Any, mode: Functionalizer) -> Any:
         mode.in_backward = False
     for gradient, known in zip(computed, node.meta["val"], strict=True):
         if getattr(gradient, "requires_grad", None) != getattr(known, "requires_grad", None):
-            raise CompileFailed("the gradients are not those that were found while tracing")
+            raise CompileFailed("the gradients differ from those found while tracing")
     return computed
 
 
@@ -332,7 +332,7 @@ def _check_leaves(
     reach = reach_of([history_of(result) for result in recorded], leaves)
     for leaf, reached in zip(leaves, reach, strict=True):
         if reached and leaf.custom is not None:
-            raise _failed(leaf.custom, CompileFailed("a result of the same graph leads to it"))
+            raise _failed(leaf.custom, CompileFailed("a result of the same graph depends on it"))
 
 
 # -- backward --------------------------------------------------------------------------------------

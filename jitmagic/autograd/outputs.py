@@ -45,7 +45,9 @@ class Outputs:
     def of(cls, inputs: Sequence[Traced], values: Sequence[Any]) -> Outputs:
         for value in values:
             if not isinstance(value, Traced):
-                raise CompileFailed(f"the graph returns a {type(value).__name__}, no traced tensor")
+                raise CompileFailed(
+                    f"the graph returns a {type(value).__name__}, not a traced tensor"
+                )
             # A copy would lose the alias: the constant's memory belongs to the program.
             if value.cell.frozen:
                 raise CompileFailed("the graph returns a tensor constant or a view of one")
@@ -55,7 +57,7 @@ class Outputs:
         # Reading requires_grad regenerates the history of a view whose base was written.
         for result in results:
             if result.requires_grad and result.is_leaf and not _is_leaf(result):
-                raise CompileFailed("a tensor that the program did not make a leaf is one")
+                raise CompileFailed("a result is an unexpected leaf of autograd")
         replay = _Replay(inputs, results)
         pairs = list(zip(values, bases, strict=True))
         replay.reach([value for value, base in pairs if value is not base])
@@ -153,7 +155,7 @@ def _is_split(value: Traced, base: Traced) -> bool:
     if node is not None and call.version != call.source._version:
         # Eager's gradient ignores writes to the split tensor; replaying the split would include
         # them.
-        why = "what it splits is written to, of which autograd knows nothing"
+        why = "the tensor it splits is written to, which autograd does not see"
         raise OperationFailed(_name(node), why, node)
     own = function is not None and function.name().startswith("UnsafeSplit")
     return own and (call.source is base or call.source._base is base)
@@ -233,7 +235,7 @@ class _Replay:
                 why = "its result shares memory with an input or another result"
                 raise OperationFailed(_name(value.custom), why, value.custom)
             if value.origin is None or value.label:
-                raise CompileFailed("outputs share memory in a way that is not followed")
+                raise CompileFailed("outputs share memory in an unsupported way")
             call = value.origin[0]
             # squeeze_ and the like changed the sizes of the source after the view was taken.
             if call.label != call.source.label:
@@ -241,7 +243,7 @@ class _Replay:
             # Eager's view from before requires_grad_() has no history, a replayed one would have.
             leaf = call.source.custom if _is_leaf(call.source) else None
             if leaf is not None and call.grad and value.is_leaf and not _detaches(call):
-                why = "there are views of it from before it was a leaf"
+                why = "it has views from before it was a leaf"
                 raise OperationFailed(_name(leaf), why, leaf)
             yield value, call
             value = call.source

@@ -208,7 +208,7 @@ def _choose(
     if total >= INFINITE and inside:  # a value of a region can only be saved
         return _choose(parts, set(), {})
     if total >= INFINITE:
-        raise CompileFailed("autograd: the backward needs a value that cannot be kept")
+        raise CompileFailed("autograd: the backward needs a value that cannot be saved")
     saved = {node for node, v in vertex_of.items() if v in early and v + 1 not in early}
     late = {node for node, v in vertex_of.items() if v not in early and node in parts.forward}
     return saved, late
@@ -446,5 +446,5 @@ def _emit(graph: Graph, node: Node, env: dict[Node, Node]) -> None:
         stack.pop()
         if top not in env:
             if top.op == "placeholder":
-                raise CompileFailed(f"autograd: the backward needs {top.name}, which is not kept")
+                raise CompileFailed(f"autograd: the backward needs {top.name}, which is not saved")
             _copy(graph, top, env)

@@ -219,8 +219,8 @@ class Replay:
         if missing:
             size = sum(hint_of(self._inputs[needed.index].nbytes) for needed in missing)
             raise DoubleBackward(
-                f"{len(missing)} of its inputs ({size / 1e6:.1f} MB) are not kept for a backward\n"
-                "  hint: run it again, from now on they are kept (inference tensors cannot be)"
+                f"{len(missing)} of its inputs ({size / 1e6:.1f} MB) are not saved for a double backward\n"
+                "  hint: run it again: from now on they are saved (inference tensors cannot be)"
             )
         known = {
             needed.index: value.clone() if needed.copied else value.view_as(value)
@@ -249,7 +249,7 @@ class Replay:
     ) -> Sequence[torch.Tensor]:
         graph = self._graph()
         if graph is None:
-            raise DoubleBackward("its graph is not known")
+            raise DoubleBackward("its graph is not available")
         with self._modes.again(), holding(held, outdated=True):
             outputs: Sequence[torch.Tensor]
             if held is not None and regions_of(graph):
@@ -269,7 +269,7 @@ class Replay:
             spec.dtype,
             spec.device,
         ):
-            raise DoubleBackward("run again, it does not give what it gave then")
+            raise DoubleBackward("a second run of the graph gives other results")
         return found
 
 

@@ -252,7 +252,7 @@ def _alias_step(step: AliasStep) -> tuple[Any, ...]:
             # The native side reads tuples only.
             given = tuple(tuple(a) if isinstance(a, list) else a for a in args)
             return _VIEW, source, schema.name, schema.overload_name, given, int(grad), outputs
-    raise TypeError(f"no step of view replay: {step!r}")
+    raise TypeError(f"not a step of view replay: {step!r}")
 
 
 def _place(output: Output, inputs: int) -> int:

@@ -38,7 +38,7 @@ def trace_sized_joint(gm: GraphModule, inputs: Sequence[TensorSpec]) -> Joint:
             by_python |= more
             continue
         if by_python and _has_constant_size(inputs):
-            raise CompileFailed("torch takes an operation apart by its size")
+            raise CompileFailed("torch decomposes an operation by its size")
         return joint
 
 

@@ -119,7 +119,7 @@ def _joined(
             return same(a, b)
         expr = read_float(values, (a, b))
         if expr is None:
-            raise Differs(f"{a} and {b} are no visible function of it")
+            raise Differs(f"{a} and {b} are not a recognised function of it")
         return makers.node(expr)
 
     made = merged(one, two, join, makers.copies)

@@ -53,7 +53,7 @@ def run(command: Sequence[str], seconds: float, cancel: threading.Event | None =
     if output is None:
         process.kill_group()
         asked = cancel is not None and cancel.is_set()
-        why = "the compile was given up" if asked else _TOO_LONG.format(seconds)
+        why = "the compile was cancelled" if asked else _TOO_LONG.format(seconds)
         raise ToolchainError(command[0], " ".join(command), why)
     return Completed(process.returncode, output.decode(errors="replace"))
 

@@ -92,7 +92,7 @@ def recording_refusal(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
         if _syncs_with_host(step, dtypes):
             return f"{step.op} waits for the GPU to know the size of its result"
         if step.foreign:
-            return f"{step.op} comes from outside of torch: a recording may miss what it does"
+            return f"{step.op} is a custom operator: a recording may miss its effects"
         parts = (*step.args, *step.kwargs.values())
         if any(isinstance(part, torch.Generator) for part in parts):
             return f"{step.op} draws from a generator of its own"
@@ -445,7 +445,7 @@ class Replayer:
     def _make(self, inputs: Sequence[torch.Tensor]) -> _Recording | None:
         unused = self.made >= MAX_UNUSED and self.replays == self.made
         if unused or self.made >= MAX_MADE:
-            self._give_up("its inputs are never where they were before")
+            self._give_up("its inputs move at every call")
             return None
         if not self.recordings and self.made == 0:
             assert self._last is not None
@@ -458,7 +458,7 @@ class Replayer:
             }
             self._moving |= frozenset(moved - self._mutated)
         if _copied_bytes(inputs, self._moving) > LAUNCH_BYTES * len(self.plan.steps):
-            self._give_up("copying its inputs to where they were would take longer than it saves")
+            self._give_up("copying its moving inputs would take longer than it saves")
             return None
         self.made += 1
         try:

@@ -123,7 +123,9 @@ def _laid_out(value: torch.Tensor | None, layout: Layout) -> torch.Tensor | None
     same = value is not None and (value.shape, value.dtype) == (layout.shape, layout.dtype)
     if value is None or not same:
         if layout.required:
-            raise RuntimeError("jitmagic: an ATen call gave another shape or dtype than expected")
+            raise RuntimeError(
+                "jitmagic: an ATen call returned another shape or dtype than expected"
+            )
         return value
     extents = zip(value.shape, value.stride(), layout.stride, strict=True)
     if not value.numel() or all(n == 1 or got == wanted for n, got, wanted in extents):

@@ -78,7 +78,7 @@ def _malformed(data: bytes) -> str:
     if not sys.platform.startswith("linux"):
         return ""
     if data[:4] != b"\x7fELF" or data[4:5] != b"\x02":
-        return "it is no 64-bit ELF file"
+        return "it is not a 64-bit ELF file"
     order = "<" if data[5:6] == b"\x01" else ">"
     try:
         (table,) = struct.unpack_from(f"{order}Q", data, 32)

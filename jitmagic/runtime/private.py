@@ -47,7 +47,7 @@ def _distrust(folder: Path, is_last: bool) -> str:
         if not stat.S_ISDIR(facts.st_mode):
             return f"{place} is not a folder"
         if facts.st_uid not in (0, os.geteuid()):
-            return f"{place} belongs to somebody else"
+            return f"{place} belongs to another user"
         is_sticky = bool(facts.st_mode & stat.S_ISVTX) and not (is_last and place == folder)
         if not is_sticky and _others_may_write(facts, place):
             return f"others may write to {place}"

@@ -39,7 +39,7 @@ _UNLOCKED_SECONDS = 3600.0  # age at which an unlocked build folder is abandoned
 
 
 def content_key(*parts: str | bytes) -> str:
-    """Return the SHA-256 of the parts, each length-prefixed so that no two lists of parts collide."""
+    """Return the SHA-256 of the length-prefixed parts: no two lists of parts collide."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part

@@ -286,7 +286,7 @@ def _read(compiled: Any, pointers: int) -> Cubin:
     """
     facts = compiled.metadata
     if getattr(facts, "global_scratch_size", 0):
-        raise ToolchainError("triton", facts.name, "the kernel wants scratch memory of its own")
+        raise ToolchainError("triton", facts.name, "the kernel needs scratch memory")
     entry = re.search(r"\.entry\s+\w+\((.*?)\)", compiled.asm["ptx"], re.DOTALL)
     declared = len(re.findall(r"\.param\b", entry.group(1))) if entry else pointers
     return Cubin(

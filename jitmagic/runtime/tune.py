@@ -170,11 +170,11 @@ def _refusal(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
         if not isinstance(step, Call):
             continue
         if step.op.namespace != "aten":
-            return f"{step.op} is not ATen's: running it once more might be seen"
+            return f"{step.op} is not an ATen operator: a second run of it might be observed"
         if any(isinstance(part, torch.Generator) for part in (*step.args, *step.kwargs.values())):
             return f"{step.op} draws from a generator of its own"
         if any(slot.index in workspaces for slot in slots_in((step.args, *step.kwargs.values()))):
-            return f"{step.op} reads bytes that only a library can make"
+            return f"{step.op} reads opaque bytes of a library"
     return ""
 
 

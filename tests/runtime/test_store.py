@@ -110,7 +110,7 @@ def test_a_group_may_write_if_it_has_no_other_member(tmp_path, monkeypatch, is_o
 def test_folders_of_other_users_are_not_trusted(tmp_path, name):
     (tmp_path / "a" / "b" / "kernels").mkdir(parents=True)
     os.chown(tmp_path / name, 12345, 12345)
-    with pytest.warns(FallbackWarning, match="belongs to somebody else"):
+    with pytest.warns(FallbackWarning, match="belongs to another user"):
         open_store(str(tmp_path / "a" / "b"))
 
 

@@ -65,4 +65,6 @@ def _refuse_independent(made: Sequence[Any], tangents: Collection[Node]) -> None
         if not isinstance(gradient, Traced):
             continue
         if ancestors([gradient.sym.node]).isdisjoint(tangents):
-            raise CompileFailed("an autograd function gives a gradient that depends on none")
+            raise CompileFailed(
+                "an autograd function returns a gradient that depends on no tangent"
+            )

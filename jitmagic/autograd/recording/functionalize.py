@@ -97,7 +97,7 @@ class Functionalizer(DispatchMode):
     ) -> Any:
         if kwargs and "generator" in kwargs:
             if kwargs["generator"] is not None:
-                raise CompileFailed("a random generator of the program's own")
+                raise CompileFailed("a user-created random generator")
             # Recorded calls draw from the default generator: `generator=None` has its own overload.
             func = without_generator(func)
         # Errors and lines are attributed to the operation whose formula runs.
@@ -273,7 +273,7 @@ def _mutate_named(
     read = [mode.traced(t) for t in tensors_in((args, dict(kwargs)))]
     for target in targets:
         if sum(tensor.cell is target.cell for tensor in read) > 1:
-            raise CompileFailed(f"{func} writes to memory that it is given twice")
+            raise CompileFailed(f"{func} writes to an argument that shares memory with another")
     values = mode.emit(form.op, args, kwargs)
     new = iter(mode.wrap(values[: len(values) - len(targets)]))
     # Without such a kernel eager does not increment autograd's version counter.
@@ -358,7 +358,7 @@ def _equal(
     """
     ones = mode.traced(args[1]).sym.node
     if ones.target is not aten.full.default or ones.args[1] != 1:
-        raise CompileFailed("a comparison of two tensors as a whole")
+        raise CompileFailed("torch.equal on tensors of the graph")
     return True
 
 

@@ -40,7 +40,7 @@ def functional_overload(func: Any) -> Any:
     elif name.endswith("_"):
         plain = name[:-1]
     else:
-        raise CompileFailed(f"{func} writes to its arguments in a way that is not understood")
+        raise CompileFailed(f"{func} writes to its arguments in an unsupported way")
     packet = getattr(getattr(torch.ops, namespace), plain, None)
     overloads = (other for other in _overloads(packet, func) if _takes_the_same(other, func))
     functional = next(overloads, None)

@@ -263,7 +263,7 @@ class Recorder:
             self._note(node)
             return None
         if not isinstance(outcome, (tuple, list)):
-            raise CompileFailed(f"{op} gives a {type(outcome).__name__}, which no graph can hold")
+            raise CompileFailed(f"{op} gives a {type(outcome).__name__}, which a graph cannot hold")
         self._note(node)
         return [self._item(node, i, part, device) for i, part in enumerate(outcome)]
 

@@ -153,7 +153,7 @@ class Traced(torch.Tensor):
         if cell.frozen:
             raise CompileFailed(cell.frozen)
         if CONJUGATE in self.path:  # torch conjugates the memory, writes and conjugates it back
-            raise CompileFailed("an in-place write through a conjugate view is not understood")
+            raise CompileFailed("an in-place write through a conjugate view is not supported")
         bases = self._replay()
         value = self._conform(new)
         cell.version += 1

@@ -118,9 +118,9 @@ def _as_strided(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping
     start = source.storage_offset() if offset in ([], [None]) else offset[0]
     sym = source.cell.value
     if source.dtype is not sym.dtype or source.is_conj():
-        raise CompileFailed("as_strided of a graph input that is seen as other numbers")
+        raise CompileFailed("as_strided of a graph input viewed as another dtype")
     if sym.strides != source.cell.first.strides:
-        raise CompileFailed("as_strided of a graph input whose value after a write lies otherwise")
+        raise CompileFailed("as_strided of a graph input whose strides changed with a write")
     steps = _within(sym, size, stride, int(start))
     for step in steps:
         sym = step.apply(sym)
@@ -182,7 +182,7 @@ def _relabel(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[st
 
 
 def refuse(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    raise CompileFailed(f"{func} changes what a tensor is, or asks for its data")
+    raise CompileFailed(f"{func} changes a tensor's metadata, or reads its data")
 
 
 _RELABELLED: Mapping[Any, Any] = {

@@ -53,7 +53,7 @@ class ViewStep:
         """Return the base after `apply(base)` was overwritten by `value`."""
         rule = _WRITE_BACK.get(self.op)
         if rule is None:
-            raise CompileFailed(f"an in-place write through {self.op} is not understood")
+            raise CompileFailed(f"an in-place write through {self.op} is not supported")
         return rule(base, value, *self.args)
 
 
@@ -87,7 +87,7 @@ def _redtyped(base: Sym, value: Sym, dtype: torch.dtype) -> Sym:
     # A bool in memory is any nonzero byte, as a value it is 0 or 1. Eager keeps the other bytes; a
     # write back would lose them, also in parts of the base that are not written.
     if dtype is not base.dtype and torch.bool in (dtype, base.dtype):
-        raise CompileFailed(f"an in-place write to {base.dtype} as {dtype} is not understood")
+        raise CompileFailed(f"an in-place write to {base.dtype} as {dtype} is not supported")
     return value.one(aten.view.dtype, base.dtype)
 
 
@@ -114,7 +114,7 @@ def _strided(
     base: Sym, value: Sym, size: list[int], stride: list[int], offset: int | None = None
 ) -> Sym:
     if may_overlap(size, stride):
-        raise CompileFailed("an in-place write through overlapping as_strided is not understood")
+        raise CompileFailed("an in-place write through overlapping as_strided is not supported")
     if base.meta.storage_offset() or is_view(base.node):
         base, offset = _copied_base(base, size, stride, offset)
     return base.one(aten.as_strided_scatter.default, value, size, stride, offset)
@@ -129,7 +129,7 @@ def _copied_base(
     start = 0 if offset is None else offset - as_dimension(base.meta.storage_offset())
     last = start + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     if not dense(base.shape, base.strides) or start < 0 or last >= base.numel:
-        raise CompileFailed("an in-place write through as_strided leaves the view it is taken of")
+        raise CompileFailed("an in-place write through as_strided exceeds its base view")
     return base.one(aten.clone.default), None if offset is None else start
 
 
