@@ -219,7 +219,7 @@ class Replay:
         if missing:
             size = sum(hint_of(self._inputs[needed.index].nbytes) for needed in missing)
             raise DoubleBackward(
-                f"{len(missing)} of its inputs ({size / 1e6:.1f} MB) are not saved for a double backward\n"
+                f"{len(missing)} of its inputs ({size / 1e6:.1f} MB) are not saved for that\n"
                 "  hint: run it again: from now on they are saved (inference tensors cannot be)"
             )
         known = {

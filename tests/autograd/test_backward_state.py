@@ -391,7 +391,7 @@ def test_a_cell_that_the_frame_changes_after_the_call():
         torch.testing.assert_close(*found)
 
 
-def test_the_call_lets_go_of_what_it_held():
+def test_backward_releases_held_objects():
     """The objects are released after the backward, as eager's ctx releases them."""
     kept = SimpleNamespace(scale=2.0, marker=torch.ones(1))
     read = function(lambda ctx, g: g * ctx.kept.scale)

@@ -70,7 +70,7 @@ def wide(inputs):
 
 
 @covered(name=CASES, backend=BACKENDS, twice=[False, True])
-def test_all_is_as_in_eager(name, backend, twice):
+def test_device_programs_equal_eager(name, backend, twice):
     case = CASES[name]
     compiled = jitmagic.jit(case.function, backend=backend)
     twice = twice and case.twice
@@ -240,7 +240,7 @@ def test_an_input_is_written_to():
 # ---------------------------------------------------------------------------- modes, state, guards
 
 
-def test_once_is_once():
+def test_once_differentiable_raises_on_double_backward():
     function = jitmagic.jit(CASES["once"].function)
     a = x()
     (first,) = grad(function(a).pow(2).sum(), a, create_graph=True)
@@ -289,7 +289,7 @@ def reasons(compiled):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_followed_breaks_and_says_why(name):
+def test_unsupported_functions_break_with_a_reason(name):
     function, why = REFUSED[name]
 
     def use(made):

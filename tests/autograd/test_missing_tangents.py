@@ -29,7 +29,7 @@ LOOKING_AT_DATA = {  # operations whose backward looks up or divides what it sav
 
 @pytest.mark.parametrize("backend", ["native", "aot_eager"])
 @pytest.mark.parametrize("name", LOOKING_AT_DATA)
-def test_what_a_missing_tangent_would_have_needed_does_not_run(name, backend):
+def test_work_for_missing_tangents_does_not_run(name, backend):
     """It may look at stand-ins for saved values: memory beyond their end, if it did."""
 
     def run(x):
@@ -89,7 +89,7 @@ GIVING_NOTHING = {  # differentiable results whose formula hands no gradient on
     backend=["native", "aot_eager"],
     dtype=[torch.float32, torch.float64],
 )
-def test_results_that_hand_no_gradient_on_give_none(name, backend, shape, dtype):
+def test_results_without_gradient_flow_give_none(name, backend, shape, dtype):
     """They require grad as in eager, a backward runs, and what it gives is None, not zeros."""
     run = GIVING_NOTHING[name]
 

@@ -284,7 +284,7 @@ def test_accumulated_into_grad():
         torch.testing.assert_close(a, e)
 
 
-def test_inference_tensors_are_no_trouble_before():
+def test_inference_tensors_are_allowed_before_a_replay():
     with torch.inference_mode():
         offset = torch.ones(1 << 15)  # too large to be copied each time
     compiled = jitmagic.jit(lambda x, o: (x + o).sin())

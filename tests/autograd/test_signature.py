@@ -38,7 +38,7 @@ def program(x, w):
         ("absent", ((torch.zeros(()), ()),) * 70),
     ],
 )
-def test_places_that_there_are_not_are_refused(field, value):
+def test_invalid_positions_are_refused(field, value):
     """Calls index by them without another look."""
     x, w = t(3, 4), t(4, 4)
     graph, inputs = lift(program, (x, w))

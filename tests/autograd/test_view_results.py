@@ -352,7 +352,7 @@ def test_one_view_that_may_be_written_is_a_plain_result() -> None:
 
 @pytest.mark.parametrize("backend", ["native", "aot_eager"])
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_view_of_what_another_result_is_too_lies_as_eagers(view: str, backend: str) -> None:
+def test_view_of_another_result_has_eagers_strides(view: str, backend: str) -> None:
     """Equal calls are computed once; the copy that the second result gets is of the whole."""
 
     def program(x: Tensor) -> Any:
@@ -480,7 +480,7 @@ def _written_page(x):
 @pytest.mark.parametrize(
     "program", [_written_column, _written_turned, _written_steps, _written_page]
 )
-def test_views_that_were_written_to_lie_as_in_eager(program, grad, backend):
+def test_written_views_have_eagers_strides(program, grad, backend):
     x = torch.randn(2, 4, requires_grad=grad)
     got = jitmagic.jit(program, backend=backend, fullgraph=True)(x)
     want = program(x)

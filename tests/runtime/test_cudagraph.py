@@ -121,7 +121,7 @@ def test_results_that_are_held_are_never_overwritten():
     assert replayer.replays == replays + 1
 
 
-def test_of_many_sizes_those_used_last_have_recordings():
+def test_only_recently_used_sizes_keep_recordings():
     graph_pool, w = GraphPool(), torch.randn(4)
     replayers = [
         Replayer(Counted(lambda x, w: (x + w,)), plan_of(), graph_pool)
@@ -139,7 +139,7 @@ def test_of_many_sizes_those_used_last_have_recordings():
     assert torch.equal(held, x + w)
 
 
-def test_what_is_gone_is_not_on_the_shelf():
+def test_freed_replayers_leave_the_graph_pool():
     graph_pool, w = GraphPool(), torch.randn(4)
     for _ in range(2 * MAX_SIZES):
         replayer = Replayer(Counted(lambda x, w: (x + w,)), plan_of(), graph_pool)
@@ -183,7 +183,7 @@ def test_a_backward_reads_what_its_forward_recorded():
     assert backward.recordings[0].moving == (1,)
 
 
-def test_a_written_input_stays_where_it_is():
+def test_written_input_is_not_copied():
     def run(x, m):
         m.add_(x)
         return (x * 2,)
@@ -222,7 +222,7 @@ def test_an_operation_that_returns_its_input_is_refused():
     assert torch.equal(y, w.view(2, 2))
 
 
-def test_a_failed_capture_is_told_and_runs_plainly(monkeypatch):
+def test_failed_capture_warns_and_runs_plainly(monkeypatch):
     def failing(run, inputs):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
@@ -262,7 +262,7 @@ def test_reasons_not_to_record():
     assert "generator of its own" in recording_refusal(plan_of(steps=(own,)), [x, x])
 
 
-def test_the_host_reads_what_kernels_alone_take():
+def test_host_reads_sizes_that_only_kernels_take():
     """A size is a constant of the CPU, whose number a kernel is launched with."""
     facts = {"constants": (torch.tensor(7, device="meta"),), "outputs": (3,)}
     made = Alloc(3, (4,), (1,), torch.float32, CPU)
@@ -277,7 +277,7 @@ def test_the_host_reads_what_kernels_alone_take():
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.uint8])
 @pytest.mark.parametrize("made", [True, False])
-def test_indexing_waits_for_masks_alone(dtype, made):
+def test_indexing_syncs_with_the_host_only_for_masks(dtype, made):
     x, index = torch.randn(4), torch.zeros(4, dtype=dtype)
     alloc = Alloc(2, (4,), (1,), dtype, torch.device("cpu"))
     call = Call(torch.ops.aten.index.Tensor, (Slot(0), [None, Slot(2 if made else 1)]), {}, (3,))
@@ -303,12 +303,12 @@ class TestGeneratorState:
         given[places.index("philox_seed")], given[places.index("philox_offset")] = Slot(1), Slot(2)
         return plan_of(inputs=3, steps=(Call(self.OP, tuple(given), {}, (3,)),), outputs=(3,))
 
-    def test_it_may_be_anywhere(self):
+    def test_generator_state_may_be_on_any_device(self):
         x, meta = torch.zeros(4), torch.zeros((), device="meta")
         assert recording_refusal(self.plan(), (x, meta, meta)) == ""
         assert "input 0" in recording_refusal(self.plan(), (meta, x, x))
 
-    def test_recordings_have_it_in_memory_of_their_own(self):
+    def test_recordings_hold_generator_state_in_own_memory(self):
         call = Replayer(lambda x, seed, offset: (x + seed + offset,), self.plan())
         x = torch.ones(4)
         for number in range(5):
@@ -317,7 +317,7 @@ class TestGeneratorState:
         assert call.made == 1
         assert call.replays == 4
 
-    def test_a_plain_run_reads_it_on_the_cpu(self):
+    def test_plain_run_reads_generator_state_on_the_cpu(self):
         seen = []
         call = Replayer(
             lambda x, *state: seen.append([type(t) for t in state]) or (x,), self.plan()
@@ -368,7 +368,7 @@ def test_recordings_that_are_never_replayed_again_are_given_up():
     assert replayer.made == MAX_UNUSED < MAX_MADE
 
 
-def test_what_moves_may_be_where_it_was_last_by_chance():
+def test_moving_input_at_its_last_address_by_chance():
     """Freed memory is handed out again: an input moves if any recording has it elsewhere."""
     _, replayer = adding()
     xs, ws = ([torch.randn(4) for _ in range(4)] for _ in range(2))
@@ -382,7 +382,7 @@ def test_what_moves_may_be_where_it_was_last_by_chance():
     assert replayer.recordings[-1].moving == (0, 1)
 
 
-def test_a_recording_that_failed_is_not_asked_where_its_results_are(monkeypatch):
+def test_failed_recording_has_no_recorded_memory(monkeypatch):
     def fail(run, inputs):
         raise RuntimeError("not permitted")
 

@@ -119,7 +119,7 @@ NEXT_PROCESS = """
 """
 
 
-def test_the_next_process_is_healthy(good: Path, mended: list[tuple[str, str]]) -> None:
+def test_next_process_is_healthy_after_repair(good: Path, mended: list[tuple[str, str]]) -> None:
     """One process for all folders that were harmed; the good one among them."""
     source = "def chain(x): return torch.relu(x * 3 + 2).sum(-1)"
     folders = json.dumps([("good", str(good)), *mended])

@@ -42,7 +42,7 @@ def test_new_sizes_are_asked_each_time_until_they_are_added() -> None:
     assert len(asked) == 2
 
 
-def test_of_more_than_most_the_one_used_longest_ago_is_forgotten() -> None:
+def test_evicts_least_recently_used_sizes() -> None:
     asked: list[tuple[int, ...]] = []
 
     def miss(values: tuple[int, ...], inputs: tuple[torch.Tensor, ...]) -> Run:
@@ -68,7 +68,7 @@ def test_of_more_than_most_the_one_used_longest_ago_is_forgotten() -> None:
         by_sizes(((0, 0),), miss, 0)
 
 
-def test_what_is_no_tensor_or_too_flat_is_refused() -> None:
+def test_refuses_non_tensors_and_missing_dimensions() -> None:
     run = by_sizes(((1, 1),), told)
     with pytest.raises(TypeError, match="input 1 is not a tensor"):
         run(torch.ones(2), 3)  # type: ignore[arg-type]

@@ -94,7 +94,7 @@ def test_the_fastest_wins_and_is_what_the_renderer_is_given(tmp_path):
     torch.testing.assert_close(got, softmax(x))
 
 
-def test_what_is_not_clearly_faster_does_not_win(tmp_path):
+def test_candidate_within_noise_does_not_win(tmp_path):
     found, _ = tuned(softmax, [torch.randn(4, 32)], tmp_path, timer=lambda run, device: 1.0)
     assert not found.configs
     assert [t.config for t in found.trials if t.outcome == "chosen"] == ["default"]
@@ -118,7 +118,7 @@ def test_decisions_are_remembered_by_text_device_and_threads(tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["wrong", "refused", "raises"])
-def test_only_what_is_right_may_win(tmp_path, fault):
+def test_wrong_result_cannot_win(tmp_path, fault):
     """The builder sabotages every candidate; each would be the fastest."""
     x = torch.randn(4, 32)
 
@@ -216,7 +216,7 @@ def test_a_plan_that_fails_is_left_to_fail_later(tmp_path):
     assert not found.trials
 
 
-def test_operations_of_others_are_not_run_once_more(tmp_path):
+def test_plans_with_custom_operators_are_not_tuned(tmp_path):
     calls = []
     with torch.library._scoped_library("jitmagic_tune_test", "DEF") as library:
         library.define("seen(Tensor x) -> Tensor")
@@ -233,7 +233,7 @@ def test_operations_of_others_are_not_run_once_more(tmp_path):
     assert not found.trials
 
 
-def test_pick_restores_before_every_run_and_tells_one_winner():
+def test_pick_restores_before_every_run_and_has_one_winner():
     state = torch.zeros(3)
 
     def once() -> list[Tensor]:
@@ -278,7 +278,7 @@ def test_made_up_inputs_have_the_layout_and_valid_values():
 # -- candidates: data for the renderers ----------------------------------------------------------
 
 
-def test_labels_tell_what_differs():
+def test_labels_show_what_differs():
     assert Config().label == CppConfig().label == "default"
     assert CppConfig("one", 2).label == "threads=one registers=2"
 

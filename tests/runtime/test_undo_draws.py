@@ -27,7 +27,7 @@ def draw_and_fail(error: BaseException) -> Callable[[], tuple[torch.Tensor, ...]
     return run
 
 
-def test_the_generator_goes_back_when_the_graph_raises() -> None:
+def test_generator_is_restored_when_the_graph_raises() -> None:
     torch.manual_seed(3)
     untouched = torch.rand(4)
     assert drawn_after(undo_on_error(draw_and_fail(ValueError("no")), (), True), ValueError).equal(
@@ -35,7 +35,7 @@ def test_the_generator_goes_back_when_the_graph_raises() -> None:
     )
 
 
-def test_interrupts_and_results_leave_it() -> None:
+def test_interrupts_and_results_do_not_restore_the_generator() -> None:
     torch.manual_seed(3)
     torch.rand(5)
     moved = torch.rand(4)

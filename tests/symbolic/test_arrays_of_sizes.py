@@ -149,12 +149,12 @@ def test_one_variant_serves_all_sizes(program: Program, backend: str) -> None:
 
 
 @pytest.mark.parametrize("program", [*ONCE, *OTHERS], ids=lambda one: one.__name__)
-def test_sizes_that_are_special_give_what_numpy_gives(program: Program) -> None:
+def test_special_sizes_equal_numpy(program: Program) -> None:
     variants(program, "eager", (7, 1, 3, 1, 2))
 
 
 @pytest.mark.parametrize("program", OTHERS, ids=lambda one: one.__name__)
-def test_what_hangs_on_sizes_otherwise_gives_what_numpy_gives(program: Program) -> None:
+def test_other_size_dependent_results_equal_numpys(program: Program) -> None:
     variants(program, "eager", SIZES)
 
 

@@ -229,7 +229,7 @@ def test_positions_along_lanes_are_compared_by_how_many_are_below(name):
 
 
 @pytest.mark.parametrize("bound", [0, -1, 9, 2**63 - 1, -(2**63), -(2**63) + 20])
-def test_a_bound_that_is_told_may_be_any_number(bound):
+def test_bound_from_a_tensor_may_be_any_number(bound):
     def below(x, bound):
         at = torch.arange(x.shape[1])
         some = [at < bound, at >= bound, at <= bound, bound < at]

@@ -241,7 +241,7 @@ def test_a_number_that_a_batching_rule_copies(number: float) -> None:
     torch.testing.assert_close(compiled(x), program(x))
 
 
-def test_sizes_that_a_call_refuses_tell_nothing_of_others() -> None:
+def test_sizes_refused_by_a_call_do_not_affect_others() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         return F.pixel_unshuffle(x[None, None], 2) * 2
 

@@ -140,7 +140,7 @@ def test_one_round_serves_all(
     assert not [h for h in handle_of(made).family.members if h.given_up is not None]
 
 
-def test_an_equal_first_round_is_python_s() -> None:
+def test_equal_first_round_runs_in_python() -> None:
     """Nothing is compiled twice where it finds what the others find."""
 
     def summed(x: torch.Tensor) -> torch.Tensor:

@@ -301,7 +301,7 @@ def test_an_index_into_one_row_is_no_round_of_a_loop() -> None:
     assert max(entries) <= 3 and entries[1:]
 
 
-def test_the_break_tells_why() -> None:
+def test_break_gives_its_reason() -> None:
     made = jitmagic.jit(rows, backend="eager")
     for length in (4, 6):
         compare(made, rows, length, train=False)
@@ -326,7 +326,7 @@ def test_a_loop_under_a_transform_is_a_variant_for_each_length(program: Program)
     assert len(handle.dispatcher.entries) == 3 and not handle.family.members
 
 
-def test_reset_forgets_that_a_length_varied() -> None:
+def test_reset_clears_varying_lengths() -> None:
     made = jitmagic.jit(rows, backend="eager")
     for length in (4, 6, 5):
         compare(made, rows, length, train=False)

@@ -209,7 +209,7 @@ def test_sizes_that_were_never_seen(name: str) -> None:
     assert name in ALONE or "sizes" not in known, "a vector was traced by itself"
 
 
-def test_no_stage_runs_for_a_vector_that_passes() -> None:
+def test_no_stage_runs_for_sizes_that_satisfy_the_predicates() -> None:
     made = jitmagic.jit(copy.deepcopy(PROGRAMS["block"][0]), dynamic=True)
     for values in VECTORS[:2]:
         called(made, copies(sequences(*values), torch.float32))
@@ -220,7 +220,7 @@ def test_no_stage_runs_for_a_vector_that_passes() -> None:
 
 
 @pytest.mark.parametrize("name", ["block", "views", "numbers", "written", "norms"])
-def test_a_new_vector_does_not_enter_python(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_sizes_do_not_enter_python(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward; its results are right, and stay so when it is forgotten."""
     program, make = PROGRAMS[name]
     asked: list[object] = []
@@ -246,7 +246,7 @@ def test_a_new_vector_does_not_enter_python(name: str, monkeypatch: pytest.Monke
     assert len(vectors) > KEPT and asked == []
 
 
-def test_what_nobody_but_people_reads_is_made_when_they_do() -> None:
+def test_diagnostic_payload_is_built_lazily() -> None:
     made = jitmagic.jit(lambda x: torch.relu(x * 2).sum(-1), dynamic=True)
     made(torch.randn(7, 9))
     [record] = handle_of(made).journal
@@ -259,7 +259,7 @@ def test_what_nobody_but_people_reads_is_made_when_they_do() -> None:
     assert shapes == [(7, 9)] and source is not None and plan is record.result("forward: render")[0]
 
 
-def test_templates_go_with_their_function() -> None:
+def test_templates_are_freed_with_their_function() -> None:
     """They know what compiles the backward, and that knows them."""
 
     def alive() -> int:
@@ -314,7 +314,7 @@ def test_a_size_that_can_only_be_the_least_one_is_guarded() -> None:
     assert traces == [1, 2, 2]
 
 
-def test_only_so_many_vectors_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_cached_size_tuples_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "_PLANNED", 1)
     options = {"recompile_limit": 3, "keep": "compiled"}
     made = jitmagic.jit(PROGRAMS["norms"][0], dynamic=True, options=options)
@@ -379,7 +379,7 @@ def test_a_backward_of_some_results_and_one_of_a_backward(values: tuple[int, int
 
 
 @pytest.mark.parametrize("grad", [False, True])
-def test_each_vector_is_behind_its_own_recordings(
+def test_each_size_tuple_has_its_own_recordings(
     grad: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Simulate CUDA graphs: kernels serve all sizes, recordings one."""

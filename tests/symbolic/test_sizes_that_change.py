@@ -308,7 +308,7 @@ def test_a_plan_is_made_once_it_would_have_paid(monkeypatch: pytest.MonkeyPatch)
     ],
     ids=["no elements", "no rows", "strides of a size of one"],
 )
-def test_strides_that_say_nothing_ask_for_no_variant(inputs: list[torch.Tensor]) -> None:
+def test_insignificant_strides_need_no_variant(inputs: list[torch.Tensor]) -> None:
     compiled = jitmagic.jit(lambda x: x * 2 + x.shape[-1], dynamic=True)
     for x in inputs:
         assert torch.equal(compiled(x), x * 2 + x.shape[-1])
@@ -396,7 +396,7 @@ def test_what_is_marked_static_stays_so() -> None:
     assert not list(places_of(record.result("trace")))
 
 
-def test_a_size_that_comes_back_is_none() -> None:
+def test_repeated_size_is_not_a_new_variant() -> None:
     def turn(cache: Layer) -> torch.Tensor:
         cache.keys = cache.keys.t().contiguous().view(5, 4) * 2
         return cache.keys.sum()

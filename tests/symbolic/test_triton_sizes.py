@@ -91,7 +91,7 @@ def test_one_text_is_right_for_every_length(name):
 
 
 @pytest.mark.parametrize("name", ["softmax", "columns", "merged", "transposed", "indexed"])
-def test_where_nothing_may_be_supposed_one_text_is_for_all(name):
+def test_without_speed_assumptions_one_text_serves_all_sizes(name):
     found = _check(name, (64, 96), [(2, 3), (17, 7), (1100, 33), (3, 300)], supposes=False)
     assert not found.relations, str(found)
 
