@@ -154,7 +154,7 @@ def _run(
 
 def _output_value(node: Node, value: Any) -> Any:
     """Return the value of an output, without history if backward freed it (runtime/native.py)."""
-    return value.detach() if node.meta.get("freed") else value
+    return value.detach() if node.meta.get("spent") else value
 
 
 def _written_since() -> Exception:

@@ -111,7 +111,7 @@ def tell_of_replay(record: Recording, is_outdated: bool = False) -> None:
 
 
 def tell_once(record: Recording, what: str, text: str) -> None:
-    """BackwardCache per function, however many variants of it are compiled."""
+    """Once per function, however many variants of it are compiled."""
     if what not in record.told:
         record.told.add(what)
         warn(text)
