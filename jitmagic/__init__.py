@@ -117,9 +117,9 @@ _LATE = {
 
 
 def __getattr__(name: str) -> Any:
-    """What knows every stage's results is loaded when it is first asked for."""
+    """Import a diagnostic at its first use: those know the results of every stage."""
     if name not in _LATE:
-        module = sys.modules[__name__]  # of which Python looks for the nearest name
+        module = sys.modules[__name__]  # Python suggests the nearest of its names
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message, name=name, obj=module)
     return getattr(load(f"diagnostics.{_LATE[name]}"), name)
@@ -130,7 +130,7 @@ if _logs_asked_for() or _trace_asked_for():
 
 
 def __dir__() -> list[str]:
-    """The public names: what <TAB> shows."""
+    """Return the public names, which <TAB> shows."""
     return [*__all__, "__version__"]
 
 

@@ -1,8 +1,8 @@
-"""Eager while C++ kernels are built in the background, by the rules of the option `background`.
+"""Ends a compile whose C++ kernels are missing and builds them in the background.
 
-Comes in: the recording of a compile, and what it renders. Goes out: Begun, where kernels have to be
-built first: those are all that such a compile leaves, and the one that finds them built starts
-over, with the guards of its own call. The thread is runtime/ahead.py's.
+The option `background` decides. Such a compile returns a PendingBuild and leaves nothing but the
+kernels in the cache: calls run as eager until they are built, then a new compile starts over with
+the guards of its own call. `runtime/ahead.py` has the thread.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from ..codegen.plan import KernelSource
 from ..options import Options
-from ..records import BUILDING, Begun, Recording
+from ..records import BUILDING, PendingBuild, Recording
 from ..runtime.ahead import build_ahead, missing_units
 from ..target import Target
 
@@ -33,11 +33,11 @@ def left_to_background(
     return True
 
 
-def build_in_background(record: Recording) -> Begun:
+def build_in_background(record: Recording) -> PendingBuild:
     """Build what was left, on another thread, with the progress line."""
 
     def around(build: Callable[[Callable[[str], None]], None]) -> None:
         with record.stage(BUILDING) as stage:
             build(lambda text: stage.say(f"{text}, running as eager meanwhile"))
 
-    return Begun(build_ahead(record.wanted or (), around).wait, record.stages)
+    return PendingBuild(build_ahead(record.wanted or (), around).wait, record.stages)

@@ -112,8 +112,8 @@ def tell_of_replay(record: Recording, is_outdated: bool = False) -> None:
 
 def tell_once(record: Recording, what: str, text: str) -> None:
     """Once per function, however many variants of it are compiled."""
-    if what not in record.told:
-        record.told.add(what)
+    if what not in record.reported:
+        record.reported.add(what)
         warn(text)
 
 

@@ -1,6 +1,6 @@
 """The order of the stages. Read it as a table of contents.
 
-    compile_frame       snapshot -> Entry (guards, executable or residual) | Eager | Begun
+    compile_frame       snapshot -> Entry (guards, executable or residual) | Eager | PendingBuild
       trace               tracing.py: which sizes and numbers are symbols, where the frame ends
       compile_graph       torch-level graph -> executable; backends.py: "eager", yours
         joint, partition    for graphs of several parts or sizes: subgraphs.py, data_partitions.py,
@@ -39,7 +39,7 @@ from ..frame.sandbox import sandbox
 from ..graph.symbolic.data_split import split_at_data
 from ..graph.verify import verify
 from ..options import Options
-from ..records import Begun, Eager, Failed, Recording, TookTooLong
+from ..records import Eager, Failed, PendingBuild, Recording, TookTooLong
 from ..runtime.native import Executable
 from ..spec import TensorSpec
 from ..trace.residual.resume import FlatCode
@@ -69,9 +69,9 @@ for _called_in_graph in (BackwardCache.__call__, Replay.__call__, Sized.missed):
 
 def compile_frame(
     handle: Handle, snapshot: FrameSnapshot, record: Recording
-) -> Entry | Eager | Begun:
-    """Compile one call's frame for every later call that passes the same guards. Begun: kernels are
-    built in the background first.
+) -> Entry | Eager | PendingBuild:
+    """Compile one call's frame for every later call that passes the same guards. PendingBuild:
+    kernels are built in the background first.
     """
     if may_wait(handle.options):
         record.wanted = []
@@ -88,7 +88,7 @@ def compile_frame(
 
 def _compile_frame(
     handle: Handle, snapshot: FrameSnapshot, record: Recording
-) -> Entry | Eager | Begun:
+) -> Entry | Eager | PendingBuild:
     """Where a stage refuses an operation the graph ends before it, like at any other break."""
     if (refused := before_trace(snapshot)) is not None:
         if handle.options.fullgraph:
@@ -107,7 +107,7 @@ def _compile_frame(
 
 def _attempt(
     handle: Handle, snapshot: FrameSnapshot, record: Recording, stop: Stop | None
-) -> Entry | Eager | Begun:
+) -> Entry | Eager | PendingBuild:
     """With sizes as symbols, unless that has a stage fail; then as they are in this call."""
     with record.stage("trace") as stage:
         traced = stage.keep(trace_frame(handle, snapshot, stop))
@@ -124,7 +124,7 @@ def _attempt(
 
 def _compile_trace(
     handle: Handle, snapshot: FrameSnapshot, record: Recording, traced: Trace, is_last: bool = True
-) -> Entry | Eager | Begun:
+) -> Entry | Eager | PendingBuild:
     """`is_last`: nothing else is tried for this frame."""
     if (eager := left_to_eager(handle, snapshot, traced)) is not None:
         return eager

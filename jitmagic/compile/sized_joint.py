@@ -37,7 +37,7 @@ from ..graph.subgraphs import Subgraph, split_into_subgraphs
 from ..graph.symbolic.concrete import Filled, graph_at, results_of
 from ..late import collector_paused
 from ..options import Options
-from ..records import Later, Recording
+from ..records import LazyPayload, Recording
 from ..runtime.native import BySizes, Executable, SizeTemplate, by_sizes, split_template
 from ..spec import TensorSpec
 from ..symbols.compiled import Relation, SizeCode, SizeProgram
@@ -196,7 +196,7 @@ class SizedJoint:
             _check_results(gm, joint)
         with record.stage("partition") as stage:
             parts = partition(joint)
-            stage.keep(Later(partial(_shown, parts, self._known(self._hints))))
+            stage.keep(LazyPayload(partial(_shown, parts, self._known(self._hints))))
         forward = self._kernels(parts.forward, "forward")
         return _Part(
             gm,

@@ -31,7 +31,7 @@ from ..graph.symbolic.unify_graphs import Differs, fits, generalised
 from ..loops.lower import lower
 from ..loops.verify import verify
 from ..options import Options
-from ..records import Later, Recording
+from ..records import LazyPayload, Recording
 from ..runtime.cudagraph import with_cuda_graphs
 from ..runtime.load import Loaded, load_template
 from ..runtime.native import Executable, SizeTemplate
@@ -151,7 +151,7 @@ def _template(
             verify(fused.program)
     with record.stage(f"{name}: render") as stage:
         plans, source = render_template(fused, target, predicates.symbols)
-        stage.keep(Later(partial(_shown, plans, tuple(hints.values()), source)))
+        stage.keep(LazyPayload(partial(_shown, plans, tuple(hints.values()), source)))
     titles = titles_of(fused.program, gm, record.title)
     plan = replace(plans.sized, titles=titles, places=call_places(fused.program, gm))
     with record.stage(f"{name}: load") as stage:

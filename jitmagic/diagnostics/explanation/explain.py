@@ -105,7 +105,7 @@ class Explainer:
             records = _run_variant(known, entry, lambda: self.target(*args, **kwargs))
             return _with_figures(described(known, self.name, records), known.options)
         handle = tagged_handle(self.made)
-        handle.family.told.add("notice")  # the report says it
+        handle.family.reported.add("notice")  # the report says it
         self.made(*args, **kwargs)
         for later in _waiting(handle):
             later()
