@@ -113,7 +113,7 @@ def test_another_thread_can_stop_a_compiler(compiler, tmp_path):
 def test_output_that_is_not_utf8_is_decoded_with_replacement(compiler):
     done = run([compiler(r"printf 'caf\\351 \\377\\n' >&2; exit 7")], 60.0)
     assert done.code == 7
-    assert done.words.startswith("caf")
+    assert done.stderr.startswith("caf")
 
 
 def test_ctrl_c_reaches_the_caller_and_the_next_build_works(target, tmp_path, monkeypatch):

@@ -262,7 +262,7 @@ def test_pick_restores_before_every_run_and_has_one_winner():
     ],
 )
 def test_sums_may_be_reassociated_and_nothing_else(got, expected, alike):
-    assert tuning._alike(got, expected) is alike
+    assert tuning._is_close(got, expected) is alike
 
 
 def test_made_up_inputs_have_the_layout_and_valid_values():
@@ -339,7 +339,7 @@ def test_triton_candidates_compute_the_same(name):
         overrides = {c.kernel: c.configs[number] for c in given if number < len(c.configs)}
         plan, source = render(done, H200, overrides)
         got, _ = run_interpreted(source, plan, inputs)
-        assert all(tuning._alike(a, b) for a, b in zip(got, expected, strict=True)), overrides
+        assert all(tuning._is_close(a, b) for a, b in zip(got, expected, strict=True)), overrides
 
 
 def test_triton_is_tuned_with_a_made_up_device(tmp_path):
