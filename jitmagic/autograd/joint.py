@@ -5,8 +5,7 @@ reads) and the TensorSpecs of its inputs. Out: a `Joint`. The graph runs once on
 under real C++ autograd, and a dispatch mode below autograd records the ATen calls, decomposed and
 functional. Then torch.autograd.grad over the results records the backward. Placeholders are the
 inputs, then one tangent for each result that requires grad. The output is (*results, *gradients);
-writes to inputs are trailing aten.copy_ nodes. Raises CompileFailed (cause: the original exception)
-for anything that cannot be expressed.
+writes to inputs are trailing aten.copy_ nodes. Raises CompileFailed for anything else.
 """
 
 from __future__ import annotations
@@ -63,9 +62,8 @@ def trace_joint(
     is_sized: bool = False,
     by_python: Collection[Any] = (),
 ) -> Joint:
-    """Trace `gm` over inputs like `inputs`. `grad_enabled` defaults to the caller's mode.
-    `is_sized` says that some sizes are Sizes; `by_python` lists targets for torch's Python
-    dispatcher.
+    """Trace `gm` over inputs like `inputs`; `grad_enabled` defaults to the caller's mode. With
+    `is_sized` some sizes are Sizes; `by_python`: targets for torch's Python dispatcher.
     """
     if grad_enabled is None:
         grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
@@ -105,9 +103,7 @@ def _trace(
 
 @contextmanager
 def _modes_of_call(grad_enabled: bool) -> Iterator[None]:
-    """Run under the modes of the real call, and restore the caller's whatever the graph does to
-    them.
-    """
+    """Enter the modes of the real call; the caller's are restored whatever the graph does."""
     with ExitStack() as stack:
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
@@ -345,7 +341,7 @@ class _Gradients:
     values: tuple[Sym, ...] = ()
     reach: tuple[tuple[int, ...], ...] = ()
     freed: tuple[int, ...] = ()
-    eager_saved: Mapping[Node, EagerSaved] = field(default_factory=dict)
+    saved: Mapping[Node, EagerSaved] = field(default_factory=dict)
 
 
 def _differentiate(
@@ -360,7 +356,6 @@ def _differentiate(
     recorder.lines, recorder.region = (), None
     histories = [history_of(results[i]) for i in tangents]
     reach = reach_of(histories, [inputs[i] for i in wanted])
-    # Only tensors that this backward reads count as saved, so recording starts here.
     saved.differentiate(histories)
     seeds = [
         mode.fresh(recorder.placeholder(f"tangent_{i}", _tangent_spec(results[i])))
@@ -418,9 +413,7 @@ def _zero_gradient(
 
 
 def _backward_error(operation: Node | None, error: Exception) -> CompileFailed:
-    """Return the error for a formula that raised; without a traced operation, for the whole
-    graph.
-    """
+    """Return the error of the operation whose formula raised, or of the whole graph."""
     text = f"the backward cannot be recorded: {error}"
     if operation is not None and "step" in operation.meta:
         return _failed(operation, CompileFailed(text))
@@ -431,8 +424,7 @@ def _with_eager_aliasing(
     mode: Functionalizer, gradients: Sequence[torch.Tensor | None], seeds: Sequence[Traced]
 ) -> list[Sym | None]:
     """Return the gradients' values, which share memory exactly where eager's do. The recorder
-    computes equal values once, but a program that clips one gradient in place must not clip
-    another.
+    computes equal values once, but clipping one in place must not clip another.
     """
     cells = {alias_root(mode.read(seed).node): seed.cell for seed in seeds}
     values: list[Sym | None] = []
@@ -447,9 +439,7 @@ def _with_eager_aliasing(
 
 
 def _tangent_spec(result: Traced) -> TensorSpec:
-    """Return the spec of a tangent: laid out as the result, or contiguous if elements overlap
-    there.
-    """
+    """Return a tangent's spec, laid out as the result, or contiguous if elements overlap."""
     shape, stride = as_dimensions(result.shape), as_dimensions(result.stride())
     if may_overlap(shape, stride):
         stride = contiguous_strides(shape)
@@ -472,7 +462,6 @@ def _finish(
     for i, tensor in enumerate(inputs):
         if tensor.cell.value.node.op != "placeholder":
             mutated.append(i)
-            # Bools are copied part by part: the bytes in between must stay.
             for target, value in tensor.written_parts() or [(tensor.cell.first, tensor.cell.value)]:
                 write = recorder.graph.call_function(aten.copy_.default, (target.node, value.node))
                 write.meta.update(spec=target.spec, lines=value.node.meta.get("lines", ()))
@@ -493,11 +482,7 @@ def _finish(
         gradients.reach,
         outputs.aliasing,
         gradients.freed,
-        {
-            node: gradients.eager_saved[node]
-            for node in recorder.graph.nodes
-            if node in gradients.eager_saved
-        },
+        {node: gradients.saved[node] for node in recorder.graph.nodes if node in gradients.saved},
     )
 
 

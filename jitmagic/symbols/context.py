@@ -117,9 +117,7 @@ class Context:
             self._examples.update((symbol, int(agreeing[symbol])) for symbol in self._examples)
 
     def assuming_equal(self, left: Expr, right: Expr, infer: Callable[[], Any]) -> Any:
-        """Return `infer()` under the assumption that two are equal; undo that if it returns
-        None.
-        """
+        """Return `infer()` assuming that two are equal; undo that if it returns None."""
         before = dict(self.expected), dict(self._examples)
         self.expect("==", left, right)
         if (result := infer()) is None:
@@ -146,9 +144,7 @@ class Context:
         return made if self._agree(made) else None
 
     def _move(self, values: dict[Expr, Any], terms: Mapping[Expr, int], apart: int) -> bool:
-        """Change data-dependent sizes, last ones first, until the sum of the terms is smaller by
-        `apart`.
-        """
+        """Reduce the sum of the terms by `apart`: change data-dependent sizes, last first."""
         for symbol, factor in reversed(list(terms.items())):
             known = self._ranges.get(symbol)
             if symbol in self._examples and abs(factor) == 1 and known is not None:
