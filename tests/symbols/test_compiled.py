@@ -45,8 +45,8 @@ def as_lists(part: Any) -> Any:
 
 def filled(named: list[Symbol], structure: Any, values: tuple[int, ...]) -> Any:
     code = SizeCode(len(named))
-    code.name(named)
-    registers = code.part(structure)
+    code.set_symbols(named)
+    registers = code.with_registers(structure)
     return code.program().filled(registers, values)
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_computed_does_not_hold() -> None:
         ((">", fourth, Integer(0)), (12, 4), (2**40, 4)),
     ):
         code = SizeCode(2)
-        code.name(named)
+        code.set_symbols(named)
         code.require({}, [relation])
         assert code.program().holds(good) and not code.program().holds(bad)
     with pytest.raises(OverflowError, match="a number cannot be computed from these sizes"):
