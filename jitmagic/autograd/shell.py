@@ -162,7 +162,7 @@ class BackwardCache:
         return cls(lambda missing: factory(backward_without(partition, missing)))
 
     @property
-    def is_made(self) -> bool:
+    def is_compiled(self) -> bool:
         """Return whether the factory has been called."""
         return bool(self._made)
 

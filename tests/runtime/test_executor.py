@@ -15,9 +15,9 @@ from jitmagic.codegen.plan import (
     Free,
     Launch,
     Layout,
-    Over,
     Plan,
     Pool,
+    Reuse,
     Slot,
     View,
 )
@@ -114,7 +114,7 @@ def test_temporaries_live_in_the_pool(both):
 
 
 def test_temporary_reuses_memory_after_its_last_reader(both):
-    over = Over(3, 2, (2, 3), (3, 1), F32, CPU)
+    over = Reuse(3, 2, (2, 3), (3, 1), F32, CPU)
     first = Call(aten.mul.Tensor, (Slot(0), Slot(1)), {}, (2,))
     free = (Free(2), Launch("twice", (3, 3)))
     x, y = torch.randn(2, 3), torch.randn(2, 3)
@@ -131,7 +131,7 @@ def test_temporary_reuses_memory_after_its_last_reader(both):
 def test_result_aliasing_an_input_is_not_overwritten(both, op):
     steps = (
         Call(op, (Slot(0),), {}, (1,)),
-        Over(2, 1, (2, 3), (3, 1), F32, CPU),
+        Reuse(2, 1, (2, 3), (3, 1), F32, CPU),
         Launch("twice", (1, 2)),
         Free(1),
         alloc(3, (2, 3)),
