@@ -128,7 +128,7 @@ def test_the_limit_of_small_products_divides_the_sizes():
     assert small.holds_for((limit - 1, 2)) and not small.holds_for((limit + 1, 2))
     text, large = _text_and_predicates("linear", (limit + 1, 2))
     assert not CALL.search(text)
-    assert large.hold((limit + 2, 2)) and not large.hold((limit, 2))
+    assert large.holds_for((limit + 2, 2)) and not large.holds_for((limit, 2))
 
 
 def test_products_are_not_asked_for_the_order_of_their_sizes():
