@@ -6,8 +6,9 @@ recomputed; a minimum cut weighs bytes written and read against work (after Chen
 matrix products, convolutions and extern calls run once. Inputs and results are saved only where
 eager autograd saves them too, for the same tangents (`Joint.eager_saved`), so that a later in-place
 write to them raises exactly where eager does. A value that is written to an input is saved as that
-input. Values inside a checkpointed region (`meta["checkpoint"]`) are recomputed whatever the work,
-except draws.
+input. The second run of a checkpointed region (`meta["again"]`, recorded by `Recorder.again`)
+belongs to backward, starting from the values that enter it (`meta["entered"]`). Inputs are read as
+they are when backward runs, as in eager, where a write to `.data` changes them too.
 """
 
 from __future__ import annotations
@@ -41,7 +42,6 @@ _READ_BYTE = 4
 _CHEAP = 1  # per element: an addition, a comparison, a cast
 _COSTLY = {"cpu": 16, "cuda": 4}  # per element: exp, erf, tanh; GPUs are bound by memory
 _REDUCED = 6  # per element read by a reduction
-_REGION_COST = 1  # per operation in a checkpointed region
 
 _NOT_SAVED = EagerSaved(0)
 # A number that a call reads is not a tensor that could be saved.
@@ -75,8 +75,13 @@ def partition(joint: Joint) -> Partition:
             aliasing=joint.aliasing,
         )
     parts = _Parts.of(joint)
-    saved, recomputed = _choose(parts, _inside_regions(parts), _barred(parts))
-    return _split(joint, parts, saved, recomputed)
+    chosen = _choose(parts, _barred(parts))
+    if chosen is None and parts.again:  # what enters a region cannot be saved
+        parts = _Parts.of(joint, runs_again=False)
+        chosen = _choose(parts, _barred(parts))
+    if chosen is None:
+        raise CompileFailed("autograd: the backward needs a value that cannot be saved")
+    return _split(joint, parts, *chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +101,18 @@ class _Parts:
     forward: set[Node]  # needed for results, writes to inputs and random draws
     needed: list[Node]  # other nodes that backward needs, in order
     ends: list[Node]  # roots of backward: gradients, and its own effects
+    again: list[Node]  # second runs of regions
 
     @staticmethod
-    def of(joint: Joint) -> _Parts:
+    def of(joint: Joint, runs_again: bool = True) -> _Parts:
+        """`runs_again`: whether a second run of a region is left to the backward."""
         nodes = list(joint.module.graph.nodes)
         holders = [node for node in nodes if node.op == "placeholder"]
         inputs, tangents = holders[: len(joint.inputs)], holders[len(joint.inputs) :]
         flat: tuple[Node, ...] = nodes[-1].args[0]  # type: ignore[assignment]
         results, gradients = list(flat[: len(joint.results)]), list(flat[len(joint.results) :])
-        backward = descendants(tangents, (node for node in nodes if node.op != "output"))
+        again = [node for node in nodes if runs_again and "again" in node.meta]
+        backward = descendants((*tangents, *again), (n for n in nodes if n.op != "output"))
         # Attention's CUDA backward counts as random (it replays dropout), but is no forward effect.
         effects = [node for node in nodes if runs_once(node) and node not in backward]
         effects += [node for node in nodes if node.target is aten.copy_.default]
@@ -127,6 +135,7 @@ class _Parts:
             forward,
             needed,
             ends,
+            again,
         )
 
     def saved_for(self, node: Node) -> int:
@@ -161,11 +170,9 @@ def _values_in_inputs(
 # -- save or recompute ----------------------------------------------------------------------------
 
 
-def _choose(
-    parts: _Parts, inside: set[Node], barred: Mapping[Node, set[Node]]
-) -> tuple[set[Node], set[Node]]:
-    """Return (nodes saved by forward, forward nodes recomputed in backward). `inside` are nodes
-    that must not be saved; `barred` maps a node to users that may not read its saved value.
+def _choose(parts: _Parts, barred: Mapping[Node, set[Node]]) -> tuple[set[Node], set[Node]] | None:
+    """Return (nodes saved by forward, forward nodes recomputed in backward), None if there is no
+    such cut. `barred` maps a node to users that may not read its saved value.
     """
     vertex_of = {node: 2 * i for i, node in enumerate(parts.needed)}
     source = 2 * len(vertex_of)
@@ -175,18 +182,16 @@ def _choose(
     results, gradients = set(parts.results), set(parts.gradients)
     shown = {alias_root(node) for node in parts.results}  # memory that the user may write to
     for node, vertex in vertex_of.items():
-        must_not_save = node in parts.mutated or node in inside
-        save = INFINITE if must_not_save else _cost_to_save(node, parts, results, shown)
+        is_lost, is_entered = node in parts.mutated, bool(parts.again) and "entered" in node.meta
+        save = INFINITE if is_lost else _cost_to_save(node, parts, results, shown)
         if node in parts.in_inputs:
             save = 0
-        if node.op == "placeholder" and not must_not_save and _enters_region(node, inside):
+        if node.op == "placeholder" and not is_lost and is_entered:
             save = 0  # as eager, whose checkpoint function holds it
         network.edge(vertex, vertex + 1, save)
         recompute = _cost_to_recompute(node, parts) if node in parts.forward else 0
-        if node in inside:
-            recompute = min(recompute, _REGION_COST)
-        elif inside and "checkpoint" in node.meta and save < INFINITE:
-            recompute = INFINITE  # a region is recomputed from its inputs
+        if (is_entered or "checkpoint" in node.meta) and save < INFINITE:
+            recompute = INFINITE  # eager saves it: its operands may have been written to
         if node.op == "placeholder":
             recompute = INFINITE
         if recompute:
@@ -203,12 +208,8 @@ def _choose(
         for value, reader in reads:
             network.edge(value, reader, INFINITE)
     total, early = network.cut(source, sink)
-    if total >= INFINITE and barred:  # a formula here reads what eager's does not
-        return _choose(parts, inside, {})
-    if total >= INFINITE and inside:  # a value of a region can only be saved
-        return _choose(parts, set(), {})
-    if total >= INFINITE:
-        raise CompileFailed("autograd: the backward needs a value that cannot be saved")
+    if total >= INFINITE:  # with barred users a formula here reads what eager's does not
+        return _choose(parts, {}) if barred else None
     saved = {node for node, v in vertex_of.items() if v in early and v + 1 not in early}
     late = {node for node, v in vertex_of.items() if v not in early and node in parts.forward}
     return saved, late
@@ -239,49 +240,6 @@ def _barred(parts: _Parts) -> dict[Node, set[Node]]:
         for node, kept in partly.items()
     }
     return {node: users for node, users in barred.items() if users}
-
-
-def _inside_regions(parts: _Parts) -> set[Node]:
-    """Return the values made in a checkpointed region and read only there and in backward. Draws
-    are excluded: they run once.
-    """
-    results = set(parts.results)
-    return {
-        node
-        for node in parts.needed
-        if "checkpoint" in node.meta
-        and node in parts.forward
-        and not _is_drawn(node)
-        and not _leaves_region(node, parts, results)
-    }
-
-
-def _enters_region(node: Node, inside: set[Node]) -> bool:
-    """Return whether a recomputed node reads the value or a view of it."""
-    return any(
-        user in inside or (is_view(user) and _enters_region(user, inside)) for user in node.users
-    )
-
-
-def _is_drawn(node: Node) -> bool:
-    if node.target is operator.getitem:
-        return _is_drawn(node.all_input_nodes[0])
-    return runs_once(node)
-
-
-def _leaves_region(node: Node, parts: _Parts, results: set[Node]) -> bool:
-    """Return whether forward reads the value or a view of it outside its region."""
-    if node in results:
-        return True
-    return any(
-        user.meta.get("checkpoint") != node.meta["checkpoint"]
-        or (
-            (is_view(user) or user.target is operator.getitem)
-            and _leaves_region(user, parts, results)
-        )
-        for user in node.users
-        if user in parts.forward
-    )
 
 
 def _bytes(spec: TensorSpec) -> int:
@@ -409,9 +367,9 @@ def _copy(graph: Graph, node: Node, env: dict[Node, Node]) -> Node:
 
 def _forward_graph(parts: _Parts, between: list[Node]) -> Graph:
     graph, env = Graph(), dict[Node, Node]()
-    wanted = parts.forward | ancestors(between)
+    wanted = parts.forward | ancestors(between) | set(parts.inputs)
     for node in parts.nodes:
-        if node in wanted or node in parts.inputs:
+        if node in wanted:
             _copy(graph, node, env)
     graph.output(tuple(env[node] for node in (*parts.results, *between)))
     return graph

@@ -17,33 +17,39 @@ from torch.fx import Node
 
 from ..errors import CompileFailed
 from .nodes import alias_root
+from .recording.functionalize import Functionalizer
 from .recording.traced import Traced
 from .result import EagerSaved
 
 __all__ = ["SavedTensors"]
 
+_Packed = tuple[torch.Tensor, int, Any]
+
 
 class SavedTensors:
     """Hooks: `pack` when autograd saves a tensor, `unpack` when a backward asks for it."""
 
-    __slots__ = ("_freed", "_of_nodes", "_recorded", "_refuse", "_tangents_of")
+    __slots__ = ("_freed", "_mode", "_of_nodes", "_recorded", "_refuse", "_tangents_of")
 
-    def __init__(self, refuse: Callable[[], Exception]) -> None:
+    def __init__(self, mode: Functionalizer, refuse: Callable[[], Exception]) -> None:
         """`refuse` makes the error for a tensor that has been written to since it was saved."""
-        self._refuse = refuse
+        self._mode, self._refuse = mode, refuse
         # Autograd nodes of the program's backward once it runs, with bits of their tangents.
         self._tangents_of: dict[Any, int] = {}
         self._of_nodes: dict[Any, list[Traced]] = {}
         self._recorded: list[tuple[Traced, int]] = []
         self._freed: dict[int, None] = {}
 
-    def pack(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-        """Pack a tensor with its version: hooks disable autograd's own check."""
-        return (tensor, tensor.counter.writes) if isinstance(tensor, Traced) else (tensor, 0)
+    def pack(self, tensor: torch.Tensor) -> _Packed:
+        """Pack a tensor with its version, as hooks disable autograd's own check, and with the
+        checkpointed region whose backward reads it.
+        """
+        writes = tensor.counter.writes if isinstance(tensor, Traced) else 0
+        return tensor, writes, self._mode.recorder.region
 
-    def unpack(self, packed: tuple[torch.Tensor, int]) -> torch.Tensor:
-        """Unpack a tensor, and record that the backward of these tangents reads it."""
-        tensor, version = packed
+    def unpack(self, packed: _Packed) -> torch.Tensor:
+        """Return the saved tensor, or its counterpart in the second run of its region."""
+        tensor, version, region = packed
         tangents = None
         if self._tangents_of:
             tangents = self._tangents_of.get(torch._C._current_autograd_node())
@@ -55,6 +61,7 @@ class SavedTensors:
             if self._tangents_of:
                 # A backward inside the program has ended by then, and holds nothing.
                 self.record(tensor, EagerSaved.ALL_TANGENTS if tangents is None else tangents)
+                return tensor if region is None else self._mode.again(tensor, region)
         return tensor
 
     def record_of_node(self, node: Any, tensor: Traced) -> None:
