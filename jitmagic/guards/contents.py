@@ -2,7 +2,7 @@
 
 Comes in: a container, past any methods that its class has. Goes out: the length, item, part or
 number, or TypeError where the container is of another kind. Agrees with the native loads LENGTH_OF,
-ITEM_AT, PART and REDUCED.
+ITEM_AT, JOINED, PART and REDUCED.
 """
 
 from __future__ import annotations
@@ -13,9 +13,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..symbols.scalar import lost
-from .source import Length, Part, Reduced
+from .source import Joined, Length, Part, Reduced
 
-__all__ = ["SIZED", "correction_of", "item_at", "length_of", "read_contents", "uncorrected"]
+__all__ = [
+    "SIZED",
+    "correction_of",
+    "item_at",
+    "length_of",
+    "read_contents",
+    "uncorrected",
+]
 
 SIZED: tuple[type[Any], ...] = (tuple, list, dict, set, frozenset, deque)
 """Containers whose length can be read."""
@@ -38,8 +45,12 @@ def item_at(sequence: Any, index: Any) -> Any:
     return sequence[index]
 
 
-def read_contents(source: Length | Part | Reduced, container: Any) -> Any:
+def read_contents(source: Length | Part | Reduced | Joined, container: Any) -> Any:
     """What the source reads of its base."""
+    if isinstance(source, Joined):
+        if type(container) is not str:
+            raise TypeError("no str")
+        return f"{source.before}{container}{source.after}"
     if isinstance(source, Length):
         return length_of(container)
     if type(container) not in (list, tuple):

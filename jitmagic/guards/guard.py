@@ -21,6 +21,7 @@ one sentence what it wants.
           | DictKeysAre(source, keys)            same keys in the same order; ANY_KEY: whichever key
           | SetHas(source, item, there)          set or frozenset that has the item, or has not
           | KeyAbsent(source, key)               dict (or instance dict) has no such key
+          | HasKeyAt(source, key, there)         exact dict that has the str at `key`, or has not
           | ClassFacts(cls, mro, facts)        a class: its bases, and attributes that it has,
                                                  lacks, or leaves to its instances (no source)
           | NamespaceFacts(table, facts)       a dictionary that lives as long as the process:
@@ -73,6 +74,7 @@ __all__ = [
     "GlobalMissing",
     "GlobalState",
     "Guard",
+    "HasKeyAt",
     "IdentityIs",
     "InRange",
     "KeyAbsent",
@@ -312,6 +314,15 @@ class SetHas(Guard):
 class KeyAbsent(Guard):
     source: Source
     key: object
+
+
+@dataclass(frozen=True, slots=True)
+class HasKeyAt(Guard):
+    """Whether an exact dict has a str among its keys, which is read where `key` leads."""
+
+    source: Source
+    key: Source
+    there: bool
 
 
 @dataclass(frozen=True, slots=True)

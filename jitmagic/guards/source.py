@@ -29,6 +29,9 @@ out of instance dictionaries and tuples, never through `__getattr__` or properti
            | IntOf(base)                     the int that an integer of numpy is
            | ItemAt(base, index)             base[i] of a list or tuple, or of a dict whose keys are
                                              str: i is where `index` leads
+           | AttributeAt(base, index, tables)  base.name, where the class has no such name: `index`
+                                             leads to it, `tables` are searched after `__dict__`
+           | Joined(base, before, after)     before + base + after, of a str
            | Part(base, start, stop)         base[start:stop] of an exact list or tuple, made anew
            | Reduced(base, function)         sum, min or max of a list or tuple of floats and ints
            | Gradient(base)                  base.grad of a leaf tensor
@@ -50,6 +53,7 @@ __all__ = [
     "UNNAMED",
     "Argument",
     "ArrayMemory",
+    "AttributeAt",
     "Builtin",
     "CacheEntry",
     "CellContents",
@@ -68,6 +72,7 @@ __all__ = [
     "Item",
     "ItemAt",
     "IteratorParts",
+    "Joined",
     "Length",
     "ModuleAttr",
     "Part",
@@ -203,6 +208,20 @@ class ItemAt(Source):
 
 
 @dataclass(frozen=True, slots=True)
+class AttributeAt(Source):
+    base: Source
+    index: Source
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined(Source):
+    base: Source
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
 class Part(Source):
     base: Source
     start: int | None
@@ -279,7 +298,7 @@ def describe(source: Source) -> str:
             return f"tuple({describe(base)})"
         case Item(base=base, key=key) | DictEntry(base=base, key=key):
             return f"{describe(base)}[{key!r}]"
-        case ItemAt() | Part() | Length() | Reduced() | CacheEntry():
+        case ItemAt() | AttributeAt() | Joined() | Part() | Length() | Reduced() | CacheEntry():
             return _describe_contents(source)
         case DictKeyAt(base=base, index=index):
             return f"list({describe(base)})[{index}]"
@@ -312,9 +331,16 @@ def describe(source: Source) -> str:
     raise TypeError(f"not a source: {source!r}")
 
 
-def _describe_contents(source: ItemAt | Part | Length | Reduced | CacheEntry) -> str:
+def _describe_contents(
+    source: ItemAt | AttributeAt | Joined | Part | Length | Reduced | CacheEntry,
+) -> str:
     base = describe(source.base)
     match source:
+        case AttributeAt(index=index):
+            return f"getattr({base}, {describe(index)})"
+        case Joined(before=before, after=after):
+            first, last = (repr(end) if end else "" for end in (before, after))
+            return " + ".join(filter(None, (first, base, last)))
         case ItemAt(index=index):
             return f"{base}[{describe(index)}]"
         case Part(start=start, stop=stop):

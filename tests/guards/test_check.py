@@ -33,7 +33,7 @@ from jitmagic.symbols.scalar import Apply, Number, Symbol
 from jitmagic.symbols.size import OffsetOf, SizeOf, StrideOf
 
 from .leaf_hooks import HOOKS
-from .world import CACHES, SPACE, Point, Slotted, Thing, World, act, made_caches, make_world
+from .world import CACHES, SPACE, TEXTS, Point, Slotted, Thing, World, act, made_caches, make_world
 
 X, CFG, THING, REST, FN, CELL = (
     s.Argument(i, name) for i, name in enumerate(("x", "cfg", "thing", "rest", "fn", "cell"))
@@ -49,7 +49,9 @@ def attr(base: s.Source, name: str) -> s.Source:
 
 
 PLAIN, LIMITED = entry("plain cache"), entry("limited cache")
-WEIGHT = s.Item(attr(entry("model"), "_parameters"), "weight")
+PARAMETERS = attr(entry("model"), "_parameters")
+WEIGHT = s.Item(PARAMETERS, "weight")
+TABLES = ("_parameters", "_buffers", "_modules")
 SOURCES: tuple[s.Source, ...] = (
     X, CFG, THING, REST, FN, CELL, WEIGHT, s.CellContents(CELL), s.Global("FACTOR"),
     s.Global("helper"), s.Builtin("len"), s.ImportedModule("math"),
@@ -72,7 +74,9 @@ SOURCES: tuple[s.Source, ...] = (
     s.Referent(entry("weak")), s.Referent(entry("dead")), s.Item(s.Referent(entry("shown")), "a"),
     *(s.Length(entry(name)) for name in ("layers", "few", "queue", "output", "dims")),
     s.ItemAt(entry("layers"), s.Item(entry("dims"), 0)),
-    s.ItemAt(entry("dims"), s.Length(entry("few"))),
+    s.ItemAt(entry("dims"), s.Length(entry("few"))), s.ItemAt(PARAMETERS, entry("key")),
+    s.AttributeAt(entry("model"), entry("key"), TABLES), s.Joined(entry("key"), "m.", ""),
+    s.AttributeAt(THING, s.Joined(entry("part"), "", "me"), ()),
     s.Part(entry("layers"), -1, None), s.Part(entry("dims"), None, -1),
     s.Part(s.Contents(entry("queue")), 1, 2), s.Item(s.Part(entry("layers"), 0, 1), 0),
     s.Length(s.Part(entry("layers"), -9, None)), s.Reduced(entry("dims"), sum),
@@ -129,6 +133,9 @@ def all_guards(world: World) -> list[g.Guard]:
         g.NamespaceFacts(SPACE, (g.NameFact("act", absent=True),)),
         g.KeyAbsent(s.InstanceDict(THING), "other"),
         g.KeyAbsent(s.InstanceDict(entry("slotted")), "other"),
+        g.HasKeyAt(PARAMETERS, entry("key"), there=True),
+        g.HasKeyAt(CFG, s.Joined(entry("key"), "", "s"), there=False),
+        g.HasKeyAt(CFG, entry("key"), there=True),
         g.EntriesEmpty(hooks, ("_forward_hooks", "_backward_hooks"), ("forward",)),
         g.SameObject(X, X),
         g.SameObject(s.Item(REST, 0), s.Item(REST, 1)),
@@ -261,6 +268,7 @@ PERTURBATIONS = {
     "count with a dimension": set_entry("count", torch.ones(1)),
     "count elsewhere": set_entry("count", torch.empty((), device="meta")),
     "count that is sparse": set_entry("count", torch.tensor(3.0).to_sparse()),
+    **TEXTS,
     "hook": rehook,
     "own forward": own_forward,
     "weight": lambda w: setattr(

@@ -84,6 +84,13 @@ CACHES: dict[str, Callable[[World], object]] = {
     "another cache": lambda w: w.cfg.update(made_caches()),
     "no cache": lambda w: w.cfg.update(dict.fromkeys(made_caches(), 3)),
 }
+TEXTS: dict[str, Callable[[World], object]] = {
+    f"key is now {key!r}": lambda w, key=key: w.cfg.update(key=key)
+    for key in ("bias", "in_features", "forward", "nothing", "rate", 5)
+} | {
+    "text that is there now": lambda w: w.cfg.update(weights=1),
+    "a table that is none": lambda w: w.cfg["model"].__dict__.update(_parameters=None),
+}
 SPACE: dict[str, Any] = {}  # a namespace that lives as long as the process
 
 
@@ -111,6 +118,8 @@ def make_world() -> World:
         "ordered": collections.OrderedDict(a=1, b=2),
         "slotted": slotted,
         "model": model,
+        "key": "weight",
+        "part": "na",
         "leaf": leaf,
         5: "five",
         "output": Output(a=1, b=2),
