@@ -49,14 +49,14 @@ with collector_paused():
     from .progress import install as _show_progress
 
 if TYPE_CHECKING:
+    from .diagnostics.checking.minify import minify
+    from .diagnostics.checking.passport import passport
+    from .diagnostics.checking.varied import test
     from .diagnostics.collected import Report, report
-    from .diagnostics.explain import Explanation, explain
+    from .diagnostics.explanation.explain import Explanation, explain
     from .diagnostics.logs import logs
     from .diagnostics.lowered import lower
-    from .diagnostics.minify import minify
-    from .diagnostics.passport import passport
     from .diagnostics.status import status
-    from .diagnostics.varied import test
     from .diagnostics.why import why
 
 __all__ = [
@@ -102,24 +102,24 @@ _show_progress()
 
 
 _LATE = {
-    "Explanation": "explain",
+    "Explanation": "explanation.explain",
     "Report": "collected",
-    "explain": "explain",
+    "explain": "explanation.explain",
     "logs": "logs",
     "lower": "lowered",
-    "minify": "minify",
-    "passport": "passport",
+    "minify": "checking.minify",
+    "passport": "checking.passport",
     "report": "collected",
     "status": "status",
-    "test": "varied",
+    "test": "checking.varied",
     "why": "why",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """What knows every stage's results is loaded when it is first asked for."""
+    """Import a diagnostic at its first use: those know the results of every stage."""
     if name not in _LATE:
-        module = sys.modules[__name__]  # of which Python looks for the nearest name
+        module = sys.modules[__name__]  # Python suggests the nearest of its names
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message, name=name, obj=module)
     return getattr(load(f"diagnostics.{_LATE[name]}"), name)
@@ -130,7 +130,7 @@ if _logs_asked_for() or _trace_asked_for():
 
 
 def __dir__() -> list[str]:
-    """The public names: what <TAB> shows."""
+    """Return the public names, which <TAB> shows."""
     return [*__all__, "__version__"]
 
 

@@ -1,9 +1,9 @@
-"""The public verbs: jit, disable, reset, graph_break, is_compiling.
+"""Defines the public verbs: jit, disable, reset, graph_break, is_compiling.
 
-`jit` turns its keywords into `Options` and hands frame a compiler; everything else about tagging
-is frame's. The compiler is the pipeline, imported when the first frame is compiled and nowhere else
-(`load_pipeline`): importing jitmagic brings tagging and dispatch only. Two functions carry a mark
-that the tracer recognises by identity.
+`jit` turns its keywords into `Options` and gives the frame package a compiler; the rest of tagging
+is done there. The compiler is the pipeline. `load_pipeline` alone imports it, when the first frame
+is compiled: importing jitmagic loads tagging and dispatch only. The tracer recognises graph_break
+and is_compiling by a mark.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .frame.tag import (
 )
 from .late import load
 from .options import Options, disabled_by_environment, make_options
-from .records import Begun, Eager, Failed, Recording
+from .records import Eager, Failed, PendingBuild, Recording
 
 __all__ = [
     "Suspended",
@@ -67,12 +67,12 @@ __all__ = [
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
-_PIPELINE = f"{__package__}.pipeline"
+_PIPELINE = f"{__package__}.compile.pipeline"
 
 
 def load_pipeline() -> ModuleType:
-    """The stages, imported at the first call."""
-    return load("pipeline")
+    """Return the module that runs the stages; the first call imports it."""
+    return load("compile.pipeline")
 
 
 def prepare() -> None:
@@ -82,11 +82,13 @@ def prepare() -> None:
 
 def _compile_frame(
     handle: Handle, snapshot: FrameSnapshot, record: Recording
-) -> Entry | Eager | Failed | Begun:
+) -> Entry | Eager | Failed | PendingBuild:
     if _PIPELINE not in sys.modules:  # the progress line and the times account for it
         with record.stage("import"):
             load_pipeline()
-    made: Entry | Eager | Failed | Begun = load_pipeline().compile_frame(handle, snapshot, record)
+    made: Entry | Eager | Failed | PendingBuild = load_pipeline().compile_frame(
+        handle, snapshot, record
+    )
     return made
 
 
@@ -95,13 +97,13 @@ def _flatten(code: CodeType) -> Any:
 
 
 def _ask(question: str, fn: Any) -> Callable[..., Any]:
-    """The public function of that name, which is loaded when it is first asked for."""
+    """Return the public function `question`, loaded now, applied to `fn`."""
     asking: Callable[..., Any] = getattr(sys.modules[__package__], question)(fn)
     return asking
 
 
 def _shown(fn: Any) -> Callable[[], str]:
-    """How a notebook shows it, also without %load_ext."""
+    """Return the HTML by which a notebook shows a tagged function, also without %load_ext."""
     card: Any = sys.modules[__package__].status(fn).cards[0]
     return card._repr_html_  # type: ignore[no-any-return]
 
@@ -186,7 +188,7 @@ def _tag(fn: T, options: Options) -> T:
 
 
 def _check_names(fn: Any, names: Iterable[str]) -> None:
-    """That dynamic={...} names parameters: a name that is none would say nothing, silently."""
+    """Refuse names in dynamic={...} that are no parameters: they would have no effect."""
     called = fn.forward if isinstance(fn, torch.nn.Module) else original_of(fn)
     target = called
     while isinstance(target, functools.partial):
@@ -198,7 +200,7 @@ def _check_names(fn: Any, names: Iterable[str]) -> None:
         )
     try:
         known = tuple(inspect.signature(called).parameters)
-    except (TypeError, ValueError):  # a callable that does not tell
+    except (TypeError, ValueError):  # a callable without a signature
         return
     for name in names:
         if name not in known:
@@ -206,7 +208,7 @@ def _check_names(fn: Any, names: Iterable[str]) -> None:
 
 
 def tag_once(fn: T, options: Mapping[str, Any]) -> T:
-    """`jit(fn, **options)` for code that runs once, as a cell's top level: no table has it."""
+    """Tag code that runs once, such as the top level of a cell; status() does not list it."""
     if disabled_by_environment():
         return fn
     made: T = tag(fn, _options_of(options), _UNLISTED)
@@ -214,19 +216,19 @@ def tag_once(fn: T, options: Mapping[str, Any]) -> T:
 
 
 def _options_of(keywords: Mapping[str, Any]) -> Options:
-    """Those that `jit` makes of its keywords."""
+    """Return the options that `jit` makes of its keywords."""
     named = {name: value for name, value in keywords.items() if name != "options"}
     return make_options(keywords.get("options"), **named)
 
 
 def tagged_copy(fn: Any, options: Mapping[str, Any]) -> Any:
-    """What `jit(fn, **options)` calls, made anew; nothing is changed in place.
+    """Return a tagged copy of `fn` as `jit(fn, **options)` makes it; `fn` itself is unchanged.
 
-    Without options those of `fn`, when it is tagged. Raises TaggingError as `jit` does.
+    Without options, those of `fn` apply if it is tagged. Raises TaggingError as `jit` does.
     """
     known = handle_of(fn) or handle_of(type(fn))
     chosen = known.options if known is not None and not options else _options_of(options)
-    chosen = replace(chosen, background=False)  # whoever asks for a copy waits for its compile
+    chosen = replace(chosen, background=False)  # the caller waits for the compile
     original = original_of(fn)
     if isinstance(original, type):
         raise TaggingError(f"class {fn.__qualname__}", "it is a class", "use an instance of it")
@@ -249,7 +251,7 @@ def disable(fn: Any = None, /, recursive: bool = True, *, reason: str | None = N
     """Return a function like `fn` that always runs as plain Python, and everything it calls too.
 
     recursive: False compiles what it calls where it is called from compiled code, or tagged itself.
-    reason: said where a graph ends at a call of it.
+    reason: shown where a graph ends at a call of it.
     Used with keywords alone it is a decorator. Raises TaggingError for what is not callable.
     """
     if fn is None:
@@ -270,8 +272,8 @@ def disable(fn: Any = None, /, recursive: bool = True, *, reason: str | None = N
 
 
 def reset() -> None:
-    """Forget everything that was compiled; tagged things stay tagged and start over. Memory that
-    is kept for results goes back to the system.
+    """Drop everything that was compiled; tagged objects stay tagged and are compiled again. Memory
+    cached for results goes back to the system.
     """
     for handle in all_handles():
         if handle.is_root:
@@ -281,8 +283,8 @@ def reset() -> None:
 
 
 def wait(timeout: float | None = None) -> bool:
-    """Wait until no kernels are being built in the background (options={"background": True}), for
-    at most so many seconds; whether that is so. The next calls run compiled code.
+    """Wait until no kernel is being built in the background (options={"background": True}), for at
+    most `timeout` seconds. Return whether all are built; the next calls then run compiled code.
     """
     ends = None if timeout is None else time.monotonic() + timeout
     for handle in all_handles():
@@ -297,7 +299,7 @@ def graph_break() -> None:
 
 
 def is_compiling() -> bool:
-    """True inside code that jitmagic traces, False in plain Python."""
+    """Return True inside code that jitmagic traces, False in plain Python."""
     return False
 
 
@@ -306,7 +308,7 @@ is_compiling.__jitmagic_role__ = "is_compiling"  # type: ignore[attr-defined]
 
 
 def handle_running(code: CodeType) -> Handle | None:
-    """Whose compiled code a frame with this code object runs; None: plain Python, or not ours."""
+    """Return the handle whose compiled code is `code`; None for any other code object."""
     for handle in all_handles():
         for entry in handle.dispatcher.entries:
             own = getattr(entry.run, "__code__", None)
@@ -316,5 +318,5 @@ def handle_running(code: CodeType) -> Handle | None:
 
 
 def handles() -> list[Handle]:
-    """The handles of everything tagged that is alive."""
+    """Return the handles of all live tagged functions and modules."""
     return [handle for handle in all_handles() if handle.is_root]

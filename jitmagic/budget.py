@@ -2,9 +2,9 @@
 
 Comes in: seconds (options.compile_seconds). Goes out: `OutOfTime`, raised by the `check` that comes
 after the deadline. It is no `Exception`, so that no stage takes it for a refused operation: like an
-interrupt it unwinds to where the compile began, which leaves nothing half done behind. The time is
-what the user waits, so it includes C++ compilers that the thread waits for; what is built in the
-background has a deadline of its own.
+interrupt it unwinds to where the compile began, so that no partial result is left. The time is what
+the user waits, including C++ compilers that the thread waits for; builds in the background have a
+deadline of their own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["OutOfTime", "check", "left", "within"]
 
 
 class OutOfTime(BaseException):
-    """The compile has taken too long. `guards`: the known facts of the call that led there."""
+    """Says that the compile took too long. `guards`: the facts of the call read so far."""
 
     guards: tuple[Any, ...] = ()
 

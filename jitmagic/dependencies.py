@@ -1,6 +1,6 @@
-"""Checks, before anything else of jitmagic is imported, that what it cannot do without is there.
+"""Checks that the required packages are installed, before any other module of jitmagic.
 
-What was missing later would be a failed compile: every function would run as eager.
+A package found missing later would fail every compile, and every function would run as eager.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Every error and warning jitmagic raises, as one tree.
+"""Defines every error and warning that jitmagic raises, as one tree.
 
     JitmagicError (RuntimeError)
-    ├── TaggingError (TypeError)      what was handed to jit() cannot be compiled at all
+    ├── TaggingError (TypeError)      the object given to jit() cannot be compiled at all
     ├── OptionError (TypeError)       unknown option, mode, backend or magic argument
     ├── UsageError (TypeError, ValueError)  an argument that a question or a mark does not take
     ├── Unsupported                   fullgraph=True met code that does not fit into one graph
     ├── NativeMissing (ImportError)   the C++ extensions are absent or fit another torch
     ├── CompileFailed                 a stage failed; the call fell back to eager unless strict
     │   ├── OperationFailed           one operation is refused; the graph ends before it
-    │   ├── SizesDiffer               a graph for all sizes is another one at those of a call
+    │   ├── SizesDiffer               a graph for all sizes does not hold at a call's sizes
     │   └── ToolchainError            the C++ compiler, Triton or numba refused generated code
     ├── VerifyError                   a stage produced a malformed result: a bug in jitmagic
     │   └── BytecodeError             bytecode that cannot be analysed or assembled faithfully
@@ -18,10 +18,10 @@
     JitmagicWarning (UserWarning)
     ├── FallbackWarning               something runs as eager (or a lower tier) and why
     ├── RecompileWarning              the recompile limit of a function was reached
-    └── EagerNotice                   never warned: to ignore it silences the notice line
+    └── EagerNotice                   never raised; a filter for it silences the notices
 
 Messages say what happened, where (the user's own line) and what to do about it. The templates live
-in the classes, so that a sentence is written once.
+in the classes, so that each sentence is written once.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class ModulePath(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UserLine:
-    """A place in the user's source: what every message points at.
+    """A line of the user's source, which messages point at.
 
-    module: the innermost module whose code runs there, on lines that a graph's nodes carry
+    module: the innermost module whose code runs there, on the lines of graph nodes
     operation: the torch-level call of the node that carries the line, `layer_norm`
     """
 
@@ -94,7 +94,7 @@ class UserLine:
 
     @property
     def text(self) -> str:
-        """The source line itself, or an empty string where the source is not known."""
+        """Return the text of the line, or an empty string where the source is not known."""
         return linecache.getline(self.filename, self.lineno).strip()
 
     @property
@@ -104,7 +104,7 @@ class UserLine:
 
     @property
     def file(self) -> str:
-        """The file's name in short: `model.py`; of a notebook's cell `Cell In[5]`."""
+        """Return the file's name without its folder, `model.py`, or a cell's, `Cell In[5]`."""
         return _cell(self.filename) or Path(self.filename).name
 
     def __str__(self) -> str:
@@ -115,23 +115,23 @@ class UserLine:
         return f"{where}\n    {self.text}" if self.text else where
 
 
-RUN_NAME = "<cell>"  # what runs of a cell under %%compile, to records
+RUN_NAME = "<cell>"  # the name that records give the top level of a cell under %%compile
 
 
 def notebook_shell() -> Any:
-    """IPython's shell, where one runs; None elsewhere."""
+    """Return IPython's shell, or None where none runs."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 
 
 def _cell(filename: str) -> str:
-    """The cell whose code has that file name, as IPython's tracebacks name it; "": it is none."""
+    """Return the cell with that file name as IPython's tracebacks name it; "" for other files."""
     names = getattr(getattr(notebook_shell(), "compile", None), "_filename_map", {})
     return f"Cell In[{names[filename]}]" if filename in names else ""
 
 
 def plain_title(text: str) -> str:
-    """Without what the name of a file may have and a profiler writes to its JSON as it is."""
+    """Replace the characters that a file name may have and a profiler does not escape in JSON."""
     return re.sub(r'["\\\x00-\x1f\x7f\ud800-\udfff]', "?", text)
 
 
@@ -140,12 +140,12 @@ def _hinted(hint: str) -> str:
 
 
 class JitmagicError(RuntimeError):
-    """Base of everything jitmagic raises on purpose."""
+    """Base class of the errors that jitmagic raises on purpose."""
 
-    is_bug: ClassVar[bool] = False  # of jitmagic: where in it matters
+    is_bug: ClassVar[bool] = False  # of jitmagic, whose own frames are then shown
 
     def _render_traceback_(self) -> list[str]:
-        """Asked by IPython: the traceback as far as the user's line."""
+        """Return the traceback down to the user's line; IPython calls this."""
         traceback = self.__traceback__ if self.is_bug else _as_far_as_user(self.__traceback__)
         show = notebook_shell().InteractiveTB.structured_traceback
         shown: list[str] = show(type(self), self, traceback)
@@ -153,14 +153,14 @@ class JitmagicError(RuntimeError):
 
 
 class TaggingError(JitmagicError, TypeError):
-    """The object cannot be tagged: a generator, a coroutine, no callable, a class of no module."""
+    """Says that an object cannot be tagged: a generator, a coroutine, a class that is no module."""
 
     def __init__(self, what: str, reason: str, hint: str) -> None:
         super().__init__(f"cannot compile {what}: {reason}{_hinted(hint)}")
 
 
 class OptionError(JitmagicError, TypeError):
-    """An option, mode, backend or flag that does not exist, with the ones that do."""
+    """Names an unknown option, mode, backend or flag, and the known ones."""
 
     def __init__(
         self, kind: str, given: object, known: tuple[str, ...], others: tuple[object, ...] = ()
@@ -170,11 +170,11 @@ class OptionError(JitmagicError, TypeError):
 
 
 class UsageError(JitmagicError, TypeError, ValueError):
-    """An argument that does not fit, as Python's own functions raise for theirs."""
+    """Says that an argument does not fit; a TypeError and ValueError, as Python would raise."""
 
     @classmethod
     def unknown(cls, kind: str, given: object, known: Iterable[str]) -> UsageError:
-        """Of a name that does not exist, with the ones that do."""
+        """Make the error for a name that does not exist, with those that do."""
         names = tuple(known)
         return cls(f"no {kind} {_with_nearest(given, names)}; known: {', '.join(names)}")
 
@@ -185,7 +185,7 @@ def _with_nearest(name: object, known: tuple[str, ...]) -> str:
 
 
 class Unsupported(JitmagicError):
-    """`fullgraph=True` and the code breaks the graph. Carries reason, hint and the user's line."""
+    """Says that code under `fullgraph=True` breaks the graph: reason, hint and the user's line."""
 
     def __init__(self, reason: str, hint: str, where: UserLine | None) -> None:
         self.reason, self.hint, self.where = reason, hint, where
@@ -194,7 +194,7 @@ class Unsupported(JitmagicError):
 
 
 class NativeMissing(JitmagicError, ImportError):
-    """The native part cannot be loaded; the message says which command mends it."""
+    """Says that a native extension cannot be loaded, and which command mends it."""
 
     def __init__(self, module: str, cause: str, command: str) -> None:
         super().__init__(
@@ -203,15 +203,15 @@ class NativeMissing(JitmagicError, ImportError):
 
 
 class CompileFailed(JitmagicError):
-    """A compile stage failed. The original exception is the cause."""
+    """Says that a stage of a compile failed; `__cause__` is the original exception."""
 
 
 class SizesDiffer(CompileFailed):
-    """What a trace said of all sizes is not so at those of a call: nothing of it may run."""
+    """Says that a trace for all sizes does not hold at those of a call, which must not run it."""
 
 
 class OperationFailed(CompileFailed):
-    """A stage refuses one operation; `node` of the torch-level graph is that operation."""
+    """Says that a stage refuses one operation, the `node` of the torch-level graph."""
 
     def __init__(self, name: str, why: str, node: Any, where: UserLine | None = None) -> None:
         self.name, self.why, self.node, self.where = name, why, node, where
@@ -220,7 +220,7 @@ class OperationFailed(CompileFailed):
 
 
 class ToolchainError(CompileFailed):
-    """The external compiler refused generated code; its own words are in the message."""
+    """Says that an external compiler refused generated code, and quotes its output."""
 
     def __init__(self, tool: str, command: str, output: str) -> None:
         self.tool, self.command, self.output = tool, command, output
@@ -228,17 +228,17 @@ class ToolchainError(CompileFailed):
 
 
 class VerifyError(JitmagicError):
-    """A verifier found a malformed stage result; a bug in jitmagic, never in user code."""
+    """Says that a stage's result is malformed: a bug in jitmagic, never in user code."""
 
     is_bug = True
 
 
 class BytecodeError(VerifyError):
-    """A body of bytecode that cannot be represented, analysed or assembled without a guess."""
+    """Says that bytecode cannot be represented, analysed or assembled without a guess."""
 
 
 class DoubleBackward(JitmagicError):
-    """Gradients that can be differentiated, or many at once, of a graph that cannot run again."""
+    """Says that a double or batched backward needs to run a graph again that cannot."""
 
     def __init__(self, why: str) -> None:
         super().__init__(
@@ -250,7 +250,7 @@ class DoubleBackward(JitmagicError):
 
 
 class OutdatedBackward(JitmagicError):
-    """A backward that has to run as the program wrote it, of a graph that cannot run again."""
+    """Says that a backward has to run as the user wrote it, after a graph that cannot run again."""
 
     def __init__(self, count: int) -> None:
         super().__init__(
@@ -261,38 +261,38 @@ class OutdatedBackward(JitmagicError):
 
 
 class ReportError(JitmagicError, OSError):
-    """A report or a script cannot be written; nothing was changed. Names the remedy."""
+    """Says that a report or script cannot be written, and the remedy. No file was changed."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what}{_hinted(remedy)}")
 
 
 class JitmagicWarning(UserWarning):
-    """Base of all jitmagic warnings."""
+    """Base class of all warnings of jitmagic."""
 
 
 class FallbackWarning(JitmagicWarning):
-    """Something runs slower than asked for, correctly."""
+    """Warns that code runs slower than asked for, with correct results."""
 
 
 class RecompileWarning(JitmagicWarning):
-    """A function met its recompile limit; further new signatures run as eager."""
+    """Warns that a function met its recompile limit: further new signatures run as eager."""
 
 
 class EagerNotice(JitmagicWarning):
-    """What a filter names to silence the line that says where a function runs as plain Python."""
+    """Names the notices of plain Python in a warning filter, which silences them. Never raised."""
 
 
 _OURS = frozenset({"jitmagic", "torch"})  # packages whose lines the user did not write
 
 
 def is_ours(frame: FrameType) -> bool:
-    """Whether the frame runs a line that the user did not write."""
+    """Return whether the frame runs code of jitmagic or torch."""
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _OURS
 
 
 def _as_far_as_user(traceback: TracebackType | None) -> TracebackType | None:
-    """Without frames of ours at its end; the whole where nothing but these is in it."""
+    """Drop the frames of jitmagic and torch at the end, unless the traceback has no others."""
     entries = []
     while traceback is not None:
         entries.append(traceback)
@@ -309,14 +309,14 @@ def _as_far_as_user(traceback: TracebackType | None) -> TracebackType | None:
 def warn(
     text: str, category: type[JitmagicWarning] = FallbackWarning, where: UserLine | None = None
 ) -> None:
-    """Warn at `where`, else at the innermost line of the user's (a call stub stands at the
-    function's first)."""
+    """Warn at `where`, else at the innermost line of user code; a call stub has the first line of
+    its function."""
     if where is not None:
         warnings.warn_explicit(text, category, where.filename, where.lineno)
         return
     level, frame = 2, sys._getframe(1)
     while is_ours(frame):
-        if frame.f_back is None:  # a thread of autograd's has no line of the user's
+        if frame.f_back is None:  # a thread of the autograd engine runs no user code
             break
         level, frame = level + 1, frame.f_back
     warnings.warn(text, category, stacklevel=level)

@@ -1,7 +1,7 @@
-"""The native parts: jitmagic._runtime, which executes plans, and what to say where one is missing.
+"""Loads the native extension jitmagic._runtime, which executes plans.
 
-_runtime is loaded when the first graph is made, not when jitmagic is imported; what cannot be
-loaded is a NativeMissing with the command that builds it again.
+It is loaded when the first graph is made, not when jitmagic is imported. Where that fails,
+NativeMissing names the command that builds it again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["native_missing", "runtime_module"]
 
 
 def runtime_module() -> Any:
-    """The native module, or NativeMissing with the remedy."""
+    """Return the native module. Raises NativeMissing with the remedy."""
     try:
         from . import _runtime  # type: ignore[attr-defined]  # noqa: PLC0415 - absent until built
     except ImportError as error:
@@ -37,7 +37,7 @@ def runtime_module() -> Any:
 
 
 def native_missing(module: str, cause: str) -> NativeMissing:
-    """The error for a native part that cannot be used, with a command for this installation."""
+    """Make the error for an unusable extension, with the command for this installation."""
     source = _source()
     where = shlex.quote(source) if source else "FOLDER_OF_ITS_SOURCE"
     editable = "--editable " if source and _is_checkout(Path(source)) else ""
@@ -46,13 +46,13 @@ def native_missing(module: str, cause: str) -> NativeMissing:
 
 
 def _is_checkout(folder: Path) -> bool:
-    """Whether this very package stands in a folder that it can be built from."""
+    """Return whether `folder` is the checkout that this package is imported from."""
     package = Path(__file__).resolve().parent
     return package.parent == folder.resolve() and (folder / "setup.py").is_file()
 
 
 def _source() -> str:
-    """What this package can be built from: its checkout, or what pip was given; "" if unknown."""
+    """Return what this package was built from, a checkout or pip's argument; "" if unknown."""
     checkout = Path(__file__).resolve().parent.parent
     if _is_checkout(checkout):
         return str(checkout)

@@ -1,34 +1,34 @@
-"""figures: counts, times, bytes and speeds in words, the same wherever a person reads them."""
+"""Formats counts, times, bytes and speeds, in the same way for every report."""
 
 from __future__ import annotations
 
 __all__ = ["count", "duration", "size", "speed"]
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-_EQUAL = 1.05  # a difference below it is none: two rows of the same code differ by as much
+_EQUAL = 1.05  # smaller factors are noise: two runs of the same code differ by as much
 
 
 def count(number: int, noun: str) -> str:
-    """`1 graph`, `2,000 graphs`."""
+    """Format a count: `1 graph`, `2,000 graphs`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds with the unit that leaves one to three digits before the point."""
+    """Format seconds in the unit that leaves one to three digits before the point."""
     size = abs(seconds)
     scale, unit = next((u for u in _UNITS if size >= u[0]), _UNITS[-1])
     return f"{seconds / scale:.3g} {unit}"
 
 
 def size(number: int) -> str:
-    """Bytes with a unit: `512 B`, `1.5 KiB`."""
+    """Format bytes: `512 B`, `1.5 KiB`."""
     units = ("B", "KiB", "MiB", "GiB", "TiB")
     power = min(max(0, (number.bit_length() - 1) // 10), len(units) - 1)
     return f"{number / (1 << 10 * power):.3g} {units[power]}"
 
 
 def speed(seconds: float, rival: float, name: str = "eager") -> str:
-    """`3.1x faster than eager`, `1.3x slower than eager` or `as fast as eager`."""
+    """Format a ratio: `3.1x faster than eager`, `1.3x slower than eager`, `as fast as eager`."""
     if seconds <= 0 or rival <= 0:
         return f"as fast as {name}"
     factor, word = max((rival / seconds, "faster"), (seconds / rival, "slower"))

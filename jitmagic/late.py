@@ -1,7 +1,7 @@
-"""late: what is loaded when it is first asked for, and not before.
+"""Imports parts of the package at their first use.
 
-`import jitmagic` brings tagging and dispatch and `%load_ext jitmagic` the magics; the stages come
-with the first call (or in the background, before it), the reports with the first question.
+`import jitmagic` loads tagging and dispatch, `%load_ext jitmagic` the magics. The stages are loaded
+by the first call, or in the background before it; diagnostics when one of them is called.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ __all__ = ["collector_paused", "load"]
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """A full collection walks torch's whole heap (0.1 s); importing and compiling set one off."""
+    """Pause the collector. Importing and compiling trigger full collections, and each walks all
+    objects of torch (0.1 s).
+    """
     if not gc.isenabled():
         yield
         return
@@ -34,10 +36,11 @@ _LOADED: dict[str, ModuleType] = {}
 
 
 def load(name: str) -> ModuleType:
-    """The module of the package, imported now if it has not been.
+    """Return the module of that name below the package, importing it if needed.
 
-    Once the package is purged from `sys.modules`, the import system only knows another one: what
-    this one has tagged goes on with the modules that it has, and refuses any others.
+    Raises ImportError once the package was purged from `sys.modules`: an import would then mix this
+    package's modules with those of its successor. Functions that this one has tagged keep the
+    modules loaded so far.
     """
     if name not in _LOADED:
         if sys.modules.get(_PACKAGE.__name__) is not _PACKAGE:

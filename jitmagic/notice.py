@@ -1,10 +1,9 @@
-"""The notice: one dim line per tagged function, where it first runs as plain Python, and why.
+"""Prints one dim line where a tagged function first runs as plain Python, and why.
 
-Comes in: what happened, on the user's line. Goes out: a line where somebody watches: on a
-terminal's standard error, in a notebook a display, for what stands on standard error there is red.
-A pipe, a file or pytest gets none unless `notices="always"` asks.
-It is no warning, so that `-W error` does not turn a slower call into a failing one; but a filter
-that ignores `EagerNotice` silences it, as does `options={"notices": "never"}`.
+The line goes to standard error of a terminal, or to a display in a notebook, which shows standard
+error in red. Output that is not interactive (a pipe, a file, pytest) gets it only with
+`notices="always"`. It is no warning, so that `-W error` does not turn a slower call into a failing
+one; a filter that ignores `EagerNotice` silences it, as does `options={"notices": "never"}`.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from typing import TextIO
 
 from .errors import EagerNotice, UserLine, notebook_shell
 
-__all__ = ["dim", "tell"]
+__all__ = ["dim", "show"]
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 
-def tell(name: str, why: str, where: UserLine, partly: bool, notices: str) -> None:
-    """Say that `name` runs (partly) as plain Python; `notices`: the option."""
+def show(name: str, why: str, where: UserLine, partly: bool, notices: str) -> None:
+    """Print that `name` runs (partly) as plain Python; `notices` is the option."""
     stream = sys.stderr
     notebook = stream is not None and _is_notebook(stream)
     watched = notebook or (stream is not None and not stream.closed and stream.isatty())
@@ -53,7 +52,7 @@ def _advice(where: UserLine) -> str:
 
 
 def dim(text: str) -> str:
-    """A line beside what a notebook's cell shows, as HTML."""
+    """Return a dim line for the output of a notebook's cell, as HTML."""
     return f"<div style='opacity:.75;font-size:12px'>{escape(text)}</div>"
 
 
@@ -63,7 +62,7 @@ def _is_notebook(stream: TextIO) -> bool:
 
 
 def _is_ignored() -> bool:
-    """Whether the first filter that is about notices in general ignores them."""
+    """Return whether the first warning filter that matches every notice ignores them."""
     for action, message, category, module, lineno in warnings.filters:
         if issubclass(EagerNotice, category) and message is module is None and not lineno:
             return action == "ignore"

@@ -1,9 +1,8 @@
-"""The options: one frozen object, few knobs, and the only reader of JITMAGIC_* variables.
+"""Validates options: one frozen object, and the only reader of JITMAGIC_* variables.
 
-Comes in: keyword arguments of `jit`, a `dict` given as `options=`, the environment.
-Goes out: a validated, hashable `Options`. Unknown names and values raise `OptionError` and name
-the known ones. The environment is read when `make_options` runs (not at import), so a notebook may
-set it at any time.
+It takes the keyword arguments of `jit`, the mapping `options=` and the environment, and returns a
+hashable `Options`. Unknown names and values raise `OptionError` with the known ones. The
+environment is read by `make_options`, not at import, so a notebook may set it at any time.
 
     JITMAGIC_CXX        path of the C++ compiler; empty: act as if there were none
     JITMAGIC_CACHE_DIR  folder of the kernel cache (default: the platform's user cache folder)
@@ -11,7 +10,7 @@ set it at any time.
     JITMAGIC_KEEP       the default of `keep`: "faster", or "compiled" (tests set it)
     JITMAGIC_COMPILE_SECONDS  the default of `compile_seconds`, in cells too (tests set it)
     JITMAGIC_DISABLE    1: jit() returns what it was given
-    JITMAGIC_LOGS       what compiles tell through logging, as jitmagic.logs
+    JITMAGIC_LOGS       what compiles report through logging, as jitmagic.logs
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ __all__ = [
 ]
 
 BACKENDS = ("native", "aot_eager", "eager")
-ALIASES: Mapping[object, str] = {"inductor": "native"}  # torch.compile's name of what native is
+ALIASES: Mapping[object, str] = {"inductor": "native"}  # torch.compile's default backend
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _GRAPH_MODES = ("reduce-overhead", "max-autotune")
 PRECISIONS = ("eager", "fast")
@@ -47,13 +46,13 @@ CPU_TIERS = ("auto", "cpp", "numba", "aten")
 
 
 Dimensions = tuple[tuple[str, Any], ...]  # of each ((dim, (low, high)), ...), or `...`
-"""Of an argument's name: its dimensions that vary, and within which bounds."""
+"""Maps an argument's name to its dynamic dimensions and their bounds."""
 _ANY_SIZE = (2, 2**31)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a user may choose for one tagged function. Hashable: part of every cache key."""
+    """The choices of a user for one tagged function. Hashable: part of every cache key."""
 
     backend: str | Callable[..., Any] = "native"
     mode: str = "default"
@@ -64,7 +63,7 @@ class Options:
     inline_depth: int = 64  # calls inlined below the tagged function
     unroll_limit: int = 100_000  # instructions one trace may interpret, an optimizer's 4 times that
     on_error: str = "eager"  # a compile that fails: "eager", with a warning, or "raise"
-    notices: str = "auto"  # the line about plain Python: "auto": where somebody watches, see notice
+    notices: str = "auto"  # the line about plain Python: "auto": when output is interactive
     keep: str = "faster"  # of a variant and eager; "compiled": they are not compared
     cpu_tier: str = "auto"  # code generator for CPU tensors; "auto": best that is available
     cuda_graphs: bool = False  # on under mode="reduce-overhead" and mode="max-autotune"
@@ -81,19 +80,19 @@ class Options:
 
     @property
     def patience(self) -> float:
-        """Seconds that a call waits for kernels which are built in the background."""
+        """Return the seconds that a call waits for kernels which are built in the background."""
         return 0.0 if isinstance(self.background, bool) else float(self.background)
 
     @property
     def budget(self) -> float:
-        """Seconds that one compile may take, after which such calls run as eager."""
+        """Return the seconds that one compile may take, after which such calls run as eager."""
         if self.compile_seconds is not None:
             return float(self.compile_seconds)
         return _TUNING_SECONDS if self.tunes else _COMPILE_SECONDS
 
     @property
     def tunes(self) -> bool:
-        """Whether candidates are measured before a graph is loaded."""
+        """Return whether candidates are measured before a graph is loaded."""
         return self.mode.startswith("max-autotune")
 
 
@@ -102,8 +101,8 @@ _TUNING_SECONDS = 600.0  # candidates are compiled and measured as well
 
 _DEFAULTS = {field.name: field.default for field in fields(Options)}
 _TUNED: Mapping[object, object] = {True: "max-autotune-no-cudagraphs", False: None}
-# Names of torch.compile's options: ours, and what each of their values is in ours (no mapping: the
-# same; None: no change).
+# torch.compile's option names: the option of jitmagic, and what each value becomes (without a
+# mapping: the same; None: no change).
 _TORCH_NAMES: Mapping[str, tuple[str, Mapping[object, object] | None]] = {
     "triton.cudagraphs": ("cuda_graphs", None),
     "max_autotune": ("mode", _TUNED),
@@ -140,25 +139,25 @@ def _seconds(text: str) -> float:
 
 
 def logs_asked_for() -> str:
-    """What JITMAGIC_LOGS says."""
+    """Return the value of JITMAGIC_LOGS."""
     return os.environ.get("JITMAGIC_LOGS", "")
 
 
 def trace_asked_for() -> str:
-    """The folder that JITMAGIC_TRACE names."""
+    """Return the folder that JITMAGIC_TRACE names."""
     return os.environ.get("JITMAGIC_TRACE", "")
 
 
 def disabled_by_environment() -> bool:
-    """Whether JITMAGIC_DISABLE asks `jit` to hand everything back untouched."""
+    """Return whether JITMAGIC_DISABLE makes `jit` return its argument unchanged."""
     return os.environ.get("JITMAGIC_DISABLE", "") not in ("", "0")
 
 
 def make_options(extra: Mapping[str, Any] | Options | None = None, /, **given: Any) -> Options:
-    """Build options from keywords and what `options=` was given.
+    """Build options from keywords and the argument `options=`.
 
-    A mapping has the last word; of an Options object, keywords that are not at their default change
-    a copy. Raises OptionError on unknown names and values.
+    A mapping overrides keywords; keywords that differ from their defaults override an Options
+    object. Raises OptionError on unknown names and values.
     """
     if "dynamic" in given:
         given["dynamic"] = _dimensions(given["dynamic"])
@@ -180,7 +179,7 @@ def make_options(extra: Mapping[str, Any] | Options | None = None, /, **given: A
 
 
 def _of_torch_compile(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What torch.compile's names say in ours; an option of ours that is given too goes first."""
+    """Translate torch.compile's option names; options of jitmagic have precedence."""
     ours_of: dict[str, Any] = {}
     if isinstance(given.get("backend"), str) and given["backend"] in ALIASES:
         ours_of["backend"] = ALIASES[given["backend"]]
@@ -195,7 +194,7 @@ def _of_torch_compile(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _complete(options: Options) -> Options:
-    """What one option says about another."""
+    """Set the options that others imply."""
     if options.mode in _GRAPH_MODES and not options.cuda_graphs:
         options = replace(options, cuda_graphs=True)
     if options.freeze and options.dynamic is None:
@@ -224,9 +223,9 @@ def _check(options: Options) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise OptionError(f"value for {name}", value, ("a positive integer",))
 
-    behind = options.background
-    if not isinstance(behind, (bool, int, float)) or not behind >= 0:
-        raise OptionError("value for background", behind, ("True", "False", "seconds to wait"))
+    background = options.background
+    if not isinstance(background, (bool, int, float)) or not background >= 0:
+        raise OptionError("value for background", background, ("True", "False", "seconds to wait"))
     seconds = options.compile_seconds
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if seconds is not None and not (is_number and seconds > 0):
@@ -237,14 +236,14 @@ _DYNAMIC = ('a mapping like {"x": {0: (2, 4096), 1: None}, "n": ...}',)
 
 
 def _dimensions(value: Any) -> Any:
-    """dynamic={...} in a hashable form; everything else as it is."""
+    """Return dynamic={...} in a hashable form; any other value unchanged."""
     if not isinstance(value, Mapping):
         return value
     return tuple(map(_named, value.items()))
 
 
 def _named(item: tuple[Any, Any]) -> tuple[str, Any]:
-    """Of an argument its dimensions, or `...`: all that is a number of it."""
+    """Validate one argument's dynamic dimensions; `...` stands for every number in it."""
     name, dims = item
     if not isinstance(name, str) or not (dims is ... or isinstance(dims, Mapping)):
         raise OptionError("value for dynamic", {name: dims}, _DYNAMIC)

@@ -1,13 +1,11 @@
-"""The progress line: what is being compiled, once it takes longer than a blink.
+"""Shows a progress line while a compile takes longer than `AFTER` seconds.
 
-Comes in: stage begin and end events of `records.watchers`. Goes out: one line that says which
-function is in which stage and for how long: on a terminal on stderr, rewritten in place, in a
-notebook a display that is updated. It is wiped when the stage ends; of a notebook's cell that has
-no other output yet the display is removed, of others an empty one is left. Nothing is printed for
-compiles that end within `AFTER` seconds, and nothing at all where nobody watches (a file, a pipe, a
-captured stream). Stages that follow each other closely count as one wait: ten small compiles are as
-long as a big one. The cursor stays at the start of the line, so that a warning of the compile
-overwrites it.
+`records.watchers` reports when stages begin and end. The line names the function, its stage and the
+seconds so far: on a terminal on stderr, rewritten in place; in a notebook as a display that is
+updated. It is wiped when the stage ends. In a cell without other output the display is removed, in
+others an empty one is left. Output that is not interactive (a file, a pipe, a captured stream) gets
+no line. Stages that follow each other closely count as one wait: ten small compiles are as long as
+a big one. The cursor stays at the start of the line, so that a warning overwrites it.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from .records import Recording, RunningStage, watchers
 __all__ = ["AFTER", "Progress", "install", "new_wait", "uninstall"]
 
 AFTER = 0.3  # seconds of silence
-EVERY = 0.5  # seconds between two looks at what is going on: twice a second
+EVERY = 0.5  # seconds between updates
 PAUSE = 0.25  # a gap shorter than this does not begin a new wait
 IDLE = 5.0  # seconds without a compile after which the ticking thread ends
 # What users read for a stage; "forward: lower" is the stage "lower" of a graph.
@@ -45,7 +43,7 @@ _WORDS = {
 
 
 class Progress:
-    """One watcher for the process; compiles on several threads share the line, the last speaks."""
+    """The process's one watcher; of compiles on several threads the line shows the latest."""
 
     def __init__(
         self,
@@ -63,7 +61,7 @@ class Progress:
         self._shown = 0
         self._display = _Display()
         self._ticker: threading.Thread | None = None
-        self._idle = False  # nothing is open, and the ticker waits to be told of something
+        self._idle = False  # no stage runs, and the ticker waits for the next
 
     def __call__(self, record: Recording, stage: RunningStage, begins: bool) -> None:
         with self._lock:
@@ -73,7 +71,7 @@ class Progress:
                 self._end(stage)
 
     def new_wait(self) -> None:
-        """What is compiled from now on is waited for anew: a notebook's cell begins."""
+        """Begin a new wait, as a notebook's cell starts."""
         with self._lock:
             self._display.begin_cell()
             if not self._open:
@@ -86,12 +84,16 @@ class Progress:
         self._open.append((record, stage))
         if now - self._since >= AFTER:
             self._speak()
-        if self._ticker is None or not self._ticker.is_alive():  # a fork leaves threads behind
+        if (
+            self._ticker is None or not self._ticker.is_alive()
+        ):  # a forked process has no threads of its parent
             self._ticker = threading.Thread(target=self._tick, name="jitmagic-progress")
             self._ticker.daemon = True
             self._idle = False
             self._ticker.start()
-        elif self._idle:  # else it looks by itself: a switch of threads per stage would cost more
+        elif (
+            self._idle
+        ):  # a running ticker looks by itself: waking it at each stage would cost more
             self._idle = False
             self._changed.notify()
 
@@ -113,7 +115,7 @@ class Progress:
             self._ticker = None
 
     def _wait_for_stage(self) -> bool:
-        """Whether one began before the ticker's patience ended."""
+        """Return whether a stage began within IDLE seconds."""
         self._idle = True
         return self._changed.wait(IDLE)
 
@@ -146,11 +148,12 @@ class Progress:
 
 
 class _Display:
-    """The line in a notebook: one display per cell. What is written to stderr would stay in the
-    notebook, with every change of it. No message removes one display: all outputs of the cell are
-    cleared where ours is the only one, as the count of the kernel's messages tells; else it is
-    emptied. Kernels that are built in the background outlive their cell: the line goes on there
-    until the next one begins.
+    """Shows the line in a notebook, as one display per cell.
+
+    Text on stderr would stay in the notebook, with every update. The protocol has no message that
+    removes one display: where it is the cell's only output, which the count of the kernel's
+    messages shows, all outputs are cleared; elsewhere it is emptied. Builds in the background
+    outlive their cell: the line stays there until the next cell begins.
     """
 
     def __init__(self) -> None:
@@ -159,7 +162,7 @@ class _Display:
         self._sent: int | None = None  # messages so far, while the cell shows nothing but the line
 
     def begin_cell(self) -> None:
-        """A cell begins, and has no output; the line leaves the one before."""
+        """Start a cell without output; empty the line in the one before."""
         shell = notebook_shell()
         if shell is not None and self._is_shown:
             self._publish(shell, "", update=True)
@@ -167,7 +170,7 @@ class _Display:
         self._sent = None if shell is None else _messages(shell)
 
     def show(self, text: str) -> int:
-        """Show the text in the cell that runs; the number of characters shown."""
+        """Show the text in the running cell; return the number of characters shown."""
         shell = notebook_shell()
         if shell is None or (not text and not self._is_shown):
             return 0
@@ -194,7 +197,7 @@ class _Display:
 
 
 def _messages(shell: Any) -> int | None:
-    """How many messages the kernel has sent, with what was printed; None: it does not tell."""
+    """Return the number of messages sent so far, flushed prints included; None if not known."""
     session = getattr(shell.display_pub, "session", None)
     for stream in (sys.stdout, sys.stderr):
         if session is not None and stream is not None:
@@ -203,10 +206,10 @@ def _messages(shell: Any) -> int | None:
 
 
 def _columns(stream: TextIO) -> int:
-    """A line that wraps could not be taken back."""
+    """Return the terminal's width: a line that wraps could not be rewritten in place."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80
-    except (OSError, ValueError):  # a terminal that does not tell
+    except (OSError, ValueError):  # not a terminal, or one without a size
         return 100
 
 
@@ -214,17 +217,17 @@ _progress = Progress()
 
 
 def install() -> None:
-    """Watch compiles from now on (done when jitmagic is imported)."""
+    """Start to watch compiles; importing jitmagic calls this."""
     if _progress not in watchers:
         watchers.append(_progress)
 
 
 def new_wait(*_: object) -> None:
-    """A cell begins (IPython's event): its compiles are no longer one wait with those before."""
+    """Begin a new wait; IPython calls this before each cell."""
     _progress.new_wait()
 
 
 def uninstall() -> None:
-    """Be quiet again."""
+    """Stop watching compiles."""
     if _progress in watchers:
         watchers.remove(_progress)

@@ -1,10 +1,9 @@
-"""Outcome, StageRecord, CompileRecord and Journal: history for people.
+"""Records compiles for diagnostics: Outcome, StageRecord, CompileRecord and Journal.
 
-Every stage runs in a Recording, which times it; when the compile ends, the Recording becomes a
-frozen CompileRecord in the journal. Diagnostics and notebook read it; no call depends on it: with
-the journal emptied every function behaves as before. A record keeps the results of the stages
-(frozen data), never user tensors or entries. `watchers` are told when a stage begins and ends: the
-progress line is one.
+Every stage runs in a Recording, which times it. When the compile ends, the Recording becomes a
+frozen CompileRecord in the journal. Diagnostics and notebook read it; no call depends on it. A
+record holds the results of the stages (frozen data), never user tensors or entries. Each of
+`watchers` is called when a stage begins and ends; the progress line is one.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ __all__ = [
     "BUILDING",
     "COMPILED",
     "USERS_BACKEND",
-    "Begun",
     "CompileRecord",
     "Compiled",
     "Difference",
     "Eager",
     "Failed",
     "Journal",
-    "Later",
+    "LazyPayload",
     "Measured",
     "Missed",
     "Occasion",
     "Outcome",
+    "PendingBuild",
     "Recording",
     "RunningStage",
     "StageRecord",
@@ -50,8 +49,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Medians of a variant's calls and of eager's, made in turns: seconds, backward included, of so
-    many calls each. Every speed that a person reads comes from here.
+    """Medians, in seconds, of `calls` interleaved calls of a variant and of eager, backward
+    included. Every speed in a report comes from here.
     """
 
     compiled: float
@@ -60,13 +59,13 @@ class Measured:
 
     @property
     def speed(self) -> str:
-        """`3.1x faster than eager`, `as fast as eager` or `slower`."""
-        told = speed(self.compiled, self.eager)
-        return "slower" if " slower " in told else told
+        """Return `3.1x faster than eager`, `as fast as eager` or `slower`."""
+        words = speed(self.compiled, self.eager)
+        return "slower" if " slower " in words else words
 
     @property
     def times(self) -> str:
-        """`0.41 ms instead of 1.27 ms, median of 40 interleaved calls`."""
+        """Return `0.41 ms instead of 1.27 ms, median of 40 interleaved calls`."""
         both = f"{duration(self.compiled)} instead of {duration(self.eager)}"
         return f"{both}, median of {count(2 * self.calls, 'interleaved call')}"
 
@@ -76,7 +75,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """Calls that pass the guards run compiled code."""
+    """Says that calls which pass the guards run compiled code."""
 
     def __str__(self) -> str:
         return "compiled"
@@ -84,7 +83,7 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class Eager:
-    """Calls run as plain Python, as somebody decided: `where` is the user's line that led there."""
+    """Says that calls run as plain Python, and why; `where` is the user's line that caused it."""
 
     why: str
     where: UserLine | None = field(default=None, compare=False)
@@ -95,7 +94,7 @@ class Eager:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A stage raised. Text only: an exception would keep its frames, and the user's tensors."""
+    """Says that a stage raised. Text only: an exception would keep frames, and user tensors."""
 
     error: str  # "ZeroDivisionError: division by zero"
     stage: str = ""
@@ -103,18 +102,18 @@ class Failed:
 
     @classmethod
     def of(cls, error: BaseException, stage: str = "") -> Failed:
-        """What is kept of an exception."""
+        """Make the record of an exception."""
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return cls(text, stage, "".join(traceback.format_exception(error)))
 
     @property
     def why(self) -> str:
-        """The error as one clause."""
+        """Return the error as one clause."""
         stage = f" (stage {self.stage})" if self.stage else ""
         return f"compiling it failed with {self.error}{stage}"
 
     def report(self, what: str, instead: str) -> str:
-        """The warning: `what` could not be compiled, and what happens `instead`."""
+        """Return the warning: `what` could not be compiled, and what happens `instead`."""
         stage = f" (stage {self.stage})" if self.stage else ""
         return (
             f"{what} could not be compiled{stage} and {instead}: {self.error}\n"
@@ -128,11 +127,11 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class TookTooLong(Failed):
-    """A compile that was given up after options.compile_seconds; `stage`: the longest of it."""
+    """Says that a compile was given up after options.compile_seconds; `stage` took longest."""
 
     @classmethod
     def after(cls, seconds: float, stages: Iterable[StageRecord]) -> TookTooLong:
-        """Return what is said of a compile that was given so many seconds."""
+        """Make the record of a compile that had `seconds`, from the stages it went through."""
         spent: dict[str, float] = {}
         for one in stages:
             spent[one.stage] = spent.get(one.stage, 0.0) + one.seconds
@@ -161,15 +160,15 @@ class TookTooLong(Failed):
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """The compile has to wait for kernels, which are being built in the background."""
+class PendingBuild:
+    """Says that the compile waits for kernels which are being built in the background."""
 
-    wait: Callable[[float | None], bool]  # whether they are there within so many seconds
+    wait: Callable[[float | None], bool]  # for so many seconds; returns whether they are built
     stages: list[StageRecord]  # of the compile, and of the building once it has ended
 
     @property
     def building(self) -> tuple[StageRecord, ...]:
-        """What the building adds to the times of the compile that finds the kernels built."""
+        """Return the stages of the build, for the compile that finds the kernels built."""
         return tuple(stage for stage in self.stages if stage.stage == BUILDING)
 
 
@@ -184,8 +183,8 @@ AT_LIMIT = Eager(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Why a variant did not fit a call: `what` differs, the line that relied on it, and the edit
-    that stops it ("" where none is known).
+    """Says why a variant did not fit a call: `what` differs, the line that relied on it, and the
+    edit that avoids it ("" where none is known).
     """
 
     what: str  # "x.shape is (3, 4), was (2, 4)"
@@ -197,13 +196,13 @@ class Difference:
         return self.what
 
 
-Missed = tuple[tuple[int, Difference], ...]  # by number of variant why it does not fit
+Missed = tuple[tuple[int, Difference], ...]  # (variant number, why it does not fit)
 
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """The call that a compile was for: the user's line that made it, and by number of variant what
-    kept those that there were from fitting.
+    """The call that caused a compile: the user's line that made it, and why each variant that
+    existed did not fit.
     """
 
     called_from: UserLine | None = None
@@ -211,8 +210,8 @@ class Occasion:
     at: float = 0.0  # seconds since the epoch
 
 
-class Later:
-    """What nobody but people reads, made when somebody does."""
+class LazyPayload:
+    """A payload for diagnostics, built when it is first read."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
@@ -223,12 +222,12 @@ class Later:
 
 
 def _result(kept: Any) -> Any:
-    return kept.made if isinstance(kept, Later) else kept
+    return kept.made if isinstance(kept, LazyPayload) else kept
 
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
-    """One stage of one compile: its name, wall time in seconds, and what came out."""
+    """One stage of one compile: its name, wall time in seconds, and its result."""
 
     stage: str
     seconds: float
@@ -236,13 +235,13 @@ class StageRecord:
 
     @property
     def result(self) -> Any:
-        """What came out."""
+        """Return the stage's result."""
         return _result(self.kept)
 
 
 @dataclass(frozen=True, slots=True)
 class CompileRecord:
-    """One frame (or resume function, or backward) compiled: its stages in order, how it ended."""
+    """One compile of a frame, resume function or backward: its stages in order, how it ended."""
 
     name: str
     stages: tuple[StageRecord, ...]
@@ -250,23 +249,23 @@ class CompileRecord:
     kernels: int = 0
     cache_hits: int = 0  # kernels that came out of the disk cache
     measured: Measured | None = None  # once its first calls were timed beside eager's
-    frame: int = 0  # whose it is: Handle.serial
-    number: int = 0  # of that frame's variants, from 1 on; a backward has its forward's
+    frame: int = 0  # Handle.serial of its handle
+    number: int = 0  # of the variant, from 1 on; a backward has its forward's
     occasion: Occasion = Occasion()
 
     @property
     def seconds(self) -> float:
-        """Wall time of all stages."""
+        """Return the wall time of all stages, in seconds."""
         return sum(stage.seconds for stage in self.stages)
 
     def result(self, stage: str) -> Any:
-        """The result of the last stage of that name, or None."""
+        """Return the result of the last stage of that name, or None."""
         return next((s.result for s in reversed(self.stages) if s.stage == stage), None)
 
 
 @dataclass(eq=False, slots=True)
 class RunningStage:
-    """A stage under way."""
+    """A stage that is running."""
 
     stage: str
     kept: Any = None
@@ -274,45 +273,45 @@ class RunningStage:
 
     @property
     def result(self) -> Any:
-        """What came out so far."""
+        """Return the result so far."""
         return _result(self.kept)
 
     def keep(self, result: T) -> T:
-        """Remember what the stage made, and hand it on."""
+        """Store the stage's result and return it."""
         self.kept = result
         return result
 
     def say(self, detail: str) -> None:
-        """How far the stage is; the progress line looks at it while it waits."""
+        """Set how far the stage is, which the progress line reads."""
         self.detail = detail
 
 
 @dataclass(eq=False, slots=True)
 class Recording:
-    """One compile under way: what the stages write to, until `end` puts a record in the journal."""
+    """One running compile: stages write to it, until `end` puts a record in the journal."""
 
     name: str
     journal: Journal
     frame: int = 0
     number: int = 0
     occasion: Occasion = Occasion()
-    told: set[str] = field(default_factory=set)  # what the user has been told once; the family's
-    title: str = ""  # what profilers call what is compiled: "step (model.py:12)"
-    later: list[Any] = field(default_factory=list)  # weakly: what is compiled at its first use
+    reported: set[str] = field(default_factory=set)  # messages shown once; shared by the family
+    title: str = ""  # the name in profiles: "step (model.py:12)"
+    later: list[Any] = field(default_factory=list)  # weak references to what first use compiles
     kernels: int = 0
     cache_hits: int = 0
     wanted: list[Any] | None = None  # kernels to be built in the background; None: build them here
     stages: list[StageRecord] = field(default_factory=list)
-    failed_in: str = ""  # the innermost of the stages that the last error left
+    failed_in: str = ""  # the innermost stage that the last error came from
 
     @property
     def backend_raised(self) -> bool:
-        """Whether a callable given as backend= raised."""
+        """Return whether a callable given as backend= raised."""
         return self.failed_in == USERS_BACKEND
 
     @contextmanager
     def stage(self, name: str) -> Iterator[RunningStage]:
-        """Time a stage and keep its record, also when it raises."""
+        """Time a stage and store its record, also when it raises."""
         stage, self.failed_in = RunningStage(name), ""
         started = time.perf_counter()
         try:
@@ -346,9 +345,9 @@ class Recording:
         return record
 
     def for_later(self) -> Recording:
-        """An empty one: for the backward, which is compiled at its first use."""
+        """Return an empty recording for the backward, which is compiled at its first use."""
         own = (self.name, self.journal, self.frame, self.number)
-        return Recording(*own, told=self.told, title=self.title)
+        return Recording(*own, reported=self.reported, title=self.title)
 
 
 Watcher = Callable[[Recording, RunningStage, bool], None]
@@ -358,14 +357,14 @@ watchers: list[Watcher] = []
 
 @dataclass(eq=False, slots=True)
 class Journal:
-    """All compiles of one family, in the order in which they ended."""
+    """The compiles of one family, in the order in which they ended."""
 
     records: list[CompileRecord] = field(default_factory=list)
 
     def amend(
         self, record: CompileRecord, measured: Measured | None, outcome: Outcome
     ) -> CompileRecord:
-        """Write down what was measured of a compile since it ended: its record from now on."""
+        """Replace a record by one with what was measured since; return that one."""
         amended = replace(record, measured=measured, outcome=outcome)
         for at, known in enumerate(self.records):
             if known is record:

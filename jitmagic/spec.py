@@ -1,8 +1,8 @@
-"""TensorSpec: all that is known about a tensor without its data.
+"""Defines TensorSpec: the facts about a tensor apart from its data.
 
-The vocabulary shared by guards (what to check), trace and autograd (shape propagation on meta
-tensors) and loops (what a buffer looks like). Frozen and hashable; sizes are Python integers, or a
-Size where they differ from call to call; strides are in elements.
+Guards check them, trace and autograd propagate them on meta tensors, loops describe buffers by
+them. Frozen and hashable; sizes are Python integers, or a Size where they vary from call to call;
+strides are in elements.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
-        """Of its elements, also of those that share memory."""
+        """Return the bytes of all elements; expanded ones count each time."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class TensorSpec:
 
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
-    """Read the spec off a strided tensor."""
+    """Return the spec of a strided tensor."""
     return TensorSpec(
         tuple(tensor.shape),
         tuple(tensor.stride()),
@@ -55,12 +55,12 @@ def spec_of(tensor: torch.Tensor) -> TensorSpec:
 
 
 def has_loose_strides(shape: Sequence[int]) -> bool:
-    """Whether some strides lead nowhere, for sure: those of extents of 0 and 1."""
+    """Return whether some dimension surely has size 0 or 1: its stride is insignificant."""
     return any(type(extent) is int and extent < 2 for extent in shape)
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Row-major strides in elements (an extent of 0 counts as 1, as torch does)."""
+    """Return row-major strides in elements; a size of 0 counts as 1, as in torch."""
     strides = [1] * len(shape)
     for i in range(len(shape) - 2, -1, -1):
         strides[i] = strides[i + 1] * max(shape[i + 1], 1)

@@ -1,8 +1,8 @@
-"""Target: frozen facts about the machine and its tools that scheduling and code generation may see.
+"""Describes the machine: the facts that scheduling and code generation may depend on.
 
-Comes in: options (which compiler, which tier). Goes out: one hashable record; the same facts give
-the same kernels, and the record is part of every cache key. Nothing here imports triton or numba:
-presence is looked up without importing. `weaker_target` says what comes after a tier that failed.
+`find_target` turns options into one hashable record. Equal records give equal kernels, and the
+record is part of every cache key. Triton and numba are looked up without importing them.
+`weaker_target` returns the tier to try after one that failed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Target", "aten_vector_bytes", "distrust_compiler", "find_target", "w
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Facts of one device: `tier` is the code generator: triton | cpp | numba | aten."""
+    """Facts of one device. `tier` names the code generator: triton, cpp, numba or aten."""
 
     device: str  # "cpu" or "cuda"
     tier: str
@@ -48,7 +48,7 @@ def _cpu_isa() -> tuple[str, int]:
 
 
 def aten_vector_bytes() -> int:
-    """Bytes of the registers in which ATen's own CPU kernels compute on this machine."""
+    """Return the size in bytes of the vector registers that ATen's CPU kernels use here."""
     isa, lanes = _cpu_isa()
     return {"avx512": 64, "avx2": 32}.get(isa, 16 if lanes > 1 else 32)
 
@@ -58,7 +58,7 @@ _DISTRUST_SECONDS = 300.0  # a disk that was full, a package that is being insta
 
 
 def distrust_compiler(cxx: str, why: str) -> None:
-    """Leave out a compiler that cannot build anything, for a few minutes."""
+    """Avoid a compiler that cannot build anything, for five minutes."""
     _distrusted[cxx] = time.monotonic() + _DISTRUST_SECONDS, why
 
 
@@ -68,14 +68,14 @@ def _is_trusted(cxx: str) -> bool:
 
 @lru_cache(maxsize=8)
 def _compilers(named: str | None, variable: str) -> tuple[str, ...]:
-    """Paths of the C++ compilers that may be asked, in this order."""
+    """Return the paths of the C++ compilers to try, in order."""
     names = (variable, "g++", "clang++", "c++") if named is None else (named,)
     paths = [path for name in names if name and (path := shutil.which(name))]
     return tuple({os.path.realpath(path): path for path in reversed(paths)}.values())[::-1]
 
 
 def _find_cxx(named: str | None) -> tuple[str, str]:
-    """The first compiler that is not known to be broken, or why there is none."""
+    """Return the first compiler that is not known to be broken, or why there is none."""
     paths = _compilers(named, os.environ.get("CXX", ""))
     if trusted := [path for path in paths if _is_trusted(path)]:
         return trusted[0], ""
@@ -87,7 +87,7 @@ def _find_cxx(named: str | None) -> tuple[str, str]:
 
 @lru_cache(maxsize=1)
 def _l2_bytes(default: int) -> int:
-    """Size of one core's L2 cache as Linux tells it."""
+    """Return the size of one core's L2 cache in bytes, as Linux reports it."""
     path = "/sys/devices/system/cpu/cpu0/cache/index2/size"
     try:
         with open(path) as file:
@@ -115,7 +115,7 @@ def _cpu_tier(options: Options, cxx: str, without: str) -> tuple[str, str]:
 
 
 def find_target(device: torch.device, options: Options) -> Target:
-    """Facts for `device`; cheap after the first call for the same arguments."""
+    """Return the facts of `device`; cheap after the first call for the same arguments."""
     if device.type == "cuda":
         return _cuda_target(device)
     cxx, without = _find_cxx(options.cxx)
@@ -134,8 +134,8 @@ def find_target(device: torch.device, options: Options) -> Target:
 
 
 def weaker_target(failed: Target, options: Options) -> Target:
-    """The fastest tier that is left where `failed` could not build a graph. Another C++ compiler
-    comes before numba where the first is broken (`distrust_compiler`).
+    """Return the fastest tier that is left after `failed` could not build a graph. Where a C++
+    compiler is broken (`distrust_compiler`), another one comes before numba.
     """
     if failed.tier != "cpp":
         return replace(failed, tier="aten", why=f"{failed.tier} failed")

@@ -149,7 +149,7 @@ def same_state_every_time() -> None:
 def no_timing_decides() -> Iterator[None]:
     """Compiled variants and eager alternate in all their calls that are timed; none is given up."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jitmagic.frame.comparison.judge", lambda compiled, eager: None)
+        patch.setattr("jitmagic.frame.timing.comparison.judge", lambda compiled, eager: None)
         yield
 
 

@@ -49,7 +49,7 @@ def run_forked(
     code: str,
     *args: str,
     folder: Path = ROOT,
-    imported: str = "jitmagic.pipeline",
+    imported: str = "jitmagic.compile.pipeline",
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:
     """As `run_python`, in a fork of a process that has imported that module and compiled nothing:

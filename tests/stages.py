@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from jitmagic import executable, pipeline, tracing
+from jitmagic.compile import executable, pipeline, tracing
 
 __all__ = ["caller_of"]
 

@@ -24,6 +24,11 @@ from .processes import ROOT, run_forked
 
 PACKAGE = ROOT / "jitmagic"
 BASE = {"errors", "figures", "options", "target", "spec", "extension", "symbols", "budget"}
+STAGES = BASE | {
+    "records", "late", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops",
+    "schedule", "codegen", "runtime",
+}  # fmt: skip
+LARGEST_FOLDER = 25
 ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "errors": set(),
     "figures": set(),
@@ -48,45 +53,57 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "schedule": BASE | {"loops"},
     "codegen": BASE | {"loops", "schedule"},
     "runtime": BASE | {"codegen"},
-    "sizes": BASE
-    | {"records", "frame", "guards", "graph", "trace", "autograd", "runtime", "template"}
-    | {"sized_joint", "sized_backend"},
-    "sized_backend": BASE | {"records", "graph", "trace", "runtime", "backends", "sized_joint"},
-    "sized_joint": BASE | {"records", "late", "graph", "trace", "autograd", "runtime", "template"},
-    "backwards": BASE | {"records", "frame", "autograd", "runtime"},
-    "background": BASE | {"records", "codegen", "runtime"},
-    "executable": BASE
-    | {"records", "autograd", "loops", "schedule", "codegen", "runtime", "titles", "tuning"}
-    | {"background", "backwards", "sizes", "sized_joint"},
-    "pieces": BASE | {"records", "graph", "trace", "runtime", "sizes", "sized_joint"},
-    "subgraphs": BASE | {"records", "graph", "runtime", "sizes", "backwards"},
-    "frozen": BASE | {"guards", "trace", "autograd", "runtime"},
-    "backends": BASE | {"records", "bytecode", "guards", "graph", "trace", "runtime"},
-    "entries": BASE
-    | {"records", "bytecode", "guards", "graph", "frame", "trace", "runtime", "comparable"},
-    "tracing": BASE | {"guards", "bytecode", "frame", "graph", "trace"},
-    "comparable": BASE | {"frame", "graph", "trace"},
-    "titles": BASE | {"graph", "loops", "schedule"},
-    "template": BASE | {"records", "titles", "graph", "loops", "schedule", "codegen", "runtime"},
-    "tuning": BASE | {"records", "loops", "schedule", "codegen", "runtime"},
-    "pipeline": BASE
-    | {"records", "bytecode", "graph", "frame", "trace", "autograd", "runtime", "sizes", "tracing"}
-    | {"backwards", "background", "backends", "entries", "executable", "pieces", "subgraphs"}
-    | {"frozen"},
-    "api": BASE | {"frame", "pipeline", "records", "bytecode", "late"},
-    "diagnostics": BASE
-    | {"records", "api", "guards", "graph", "trace", "loops", "frame"}
-    | {"autograd", "schedule", "codegen", "runtime", "pieces"},
+    "compile": STAGES,
+    "api": BASE | {"frame", "compile", "records", "bytecode", "late"},
+    "diagnostics": STAGES | {"api", "compile"},
     "integrations": BASE | {"api"},
     "notebook": BASE | {"api", "diagnostics", "notice", "progress", "late"},
     "__init__": BASE | {"dependencies", "api", "late", "progress", "diagnostics", "notebook"},
+}
+# Steps of a compile, each with those it may use: a later one knows the earlier ones.
+STEPS: dict[str, set[str]] = {
+    "tracing": set(),
+    "compared": set(),
+    "profiler_names": set(),
+    "tuning": set(),
+    "background": set(),
+    "lazy_backwards": set(),
+    "frozen_weights": set(),
+    "backends": set(),
+    "template": {"profiler_names"},
+    "sized_joint": {"template"},
+    "sized_backend": {"sized_joint", "backends"},
+    "sizes": {"template", "sized_joint", "sized_backend"},
+    "executable": {
+        "profiler_names",
+        "tuning",
+        "background",
+        "lazy_backwards",
+        "sizes",
+        "sized_joint",
+    },
+    "data_partitions": {"sizes", "sized_joint"},
+    "subgraphs": {"sizes", "lazy_backwards"},
+    "entries": {"compared"},
+    "pipeline": {
+        "tracing",
+        "background",
+        "lazy_backwards",
+        "frozen_weights",
+        "backends",
+        "sizes",
+        "executable",
+        "data_partitions",
+        "subgraphs",
+        "entries",
+    },  # fmt: skip
 }
 LEAVES = {  # heavy optional packages, and the one file, or folder, that may import each
     "triton": "runtime/triton_kernels.py",
     "numba": "runtime/numba_kernels.py",
     "IPython": "notebook/",
-    "jinja2": "diagnostics/html.py",
-    "pygments": "diagnostics/highlight.py",
+    "jinja2": "diagnostics/explanation/html.py",
+    "pygments": "diagnostics/explanation/highlight.py",
     "transformers": "integrations/transformers.py",
     "lightning": "integrations/lightning.py",
     "accelerate": "integrations/accelerate.py",
@@ -183,6 +200,8 @@ def imported_layers(path: Path) -> set[str]:
 
 def test_layers_have_an_order() -> None:
     list(graphlib.TopologicalSorter(ALLOWED).static_order())  # raises where there is a cycle
+    list(graphlib.TopologicalSorter(STEPS).static_order())
+    assert {path.stem for path in (PACKAGE / "compile").glob("*.py")} == {"__init__", *STEPS}
 
 
 @each_file
@@ -190,6 +209,11 @@ def test_imports_follow_the_flow(path: Path) -> Iterator[str]:
     layer = path.relative_to(PACKAGE).with_suffix("").parts[0]
     if extra := imported_layers(path) - ALLOWED[layer] - {layer}:
         yield f"{layer} must not import {sorted(extra)}"
+    dotted = [f"{module}.{name}".split(".") for _, module, name in imports(path)]
+    if layer == "compile" and path.stem in STEPS:
+        steps = {parts[2] for parts in dotted if parts[:2] == ["jitmagic", "compile"]}
+        if extra := (steps & STEPS.keys()) - STEPS[path.stem]:
+            yield f"{path.stem} must not import {sorted(extra)}"
     others = {m for _, m, _ in imports(path) if m.startswith("jitmagic.codegen")}
     if layer == "runtime" and not others <= {"jitmagic.codegen.plan"}:
         yield "of codegen, runtime knows the plan only"
@@ -283,10 +307,10 @@ def test_rivals_are_never_used(path: Path) -> Iterator[str]:
     # Names of modules: whose functions the tracer does not look into, torch.compile's wrappers, and
     # where torch keeps what a program has set by torch.compiler.set_stance and what is in no graph.
     known = {
-        "builtins/torch_rules.py": 3,
+        "pytorch/torch_rules.py": 3,
         "frame/library.py": 1,
         "frame/stance.py": 1,
-        "values/originals.py": 1,
+        "objects/monkey_patches.py": 1,
     }
     found = rivals_in(nodes_of(path))
     if len(found) != (expected := known.get("/".join(path.parts[-2:]), 0)):
@@ -298,7 +322,7 @@ def test_import_is_light() -> None:
         "import sys, torch; before = set(sys.modules); import jitmagic;"
         "new = set(sys.modules) - before;"
         "heavy = ('torch._dynamo', 'torch._inductor', 'sympy', 'triton', 'numba', 'IPython',"
-        " 'rich', 'jitmagic.pipeline', 'jitmagic.trace', 'jitmagic.autograd', 'jitmagic.loops',"
+        " 'rich', 'jitmagic.compile', 'jitmagic.trace', 'jitmagic.autograd', 'jitmagic.loops',"
         " 'jitmagic.schedule', 'jitmagic.codegen', 'jitmagic.runtime');"
         "print([m for m in new if m.split('.')[0] in heavy or '.'.join(m.split('.')[:2]) in heavy])"
     )
@@ -374,11 +398,18 @@ def test_files_are_short() -> None:
             assert length <= LONGEST_FILE or here in LONG_FILES, f"{here}: {length} lines"
 
 
+def test_folders_are_small() -> None:
+    for folder in {path.parent for path in FILES}:
+        count = len(list(folder.glob("*.py")))
+        assert count <= LARGEST_FOLDER, f"{folder.relative_to(ROOT)}: {count} files"
+
+
 def test_the_map_of_the_code_names_what_exists() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     paths = set(re.findall(r"`([\w.]+/[\w./]*)`", text))
     assert len(paths) > 30
     assert not [p for p in sorted(paths) if not ((ROOT / p).exists() or (PACKAGE / p).exists())]
+    assert len(text.splitlines()) <= 120 and max(map(len, text.splitlines())) <= 120  # one page
 
 
 def test_long_files_are_still_long() -> None:

@@ -1,4 +1,4 @@
-// Calls of an entry that is being compared with eager (jitmagic/frame/comparison.py, streaks.py).
+// Calls of an entry that is being compared with eager (jitmagic/frame/timing/comparison.py, batch_timing.py).
 #pragma once
 
 #include "entry.h"

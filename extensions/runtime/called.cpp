@@ -1,4 +1,4 @@
-// Called: one function of torch as a callable that gives a tuple, as compiled graphs do (pieces.py).
+// Called: one function of torch as a callable that gives a tuple, as compiled graphs do (data_partitions.py).
 //
 // An argument is a position among the tensors of the call, or a constant. What the function gives is put into a
 // tuple, unless it is one, or a list, already.

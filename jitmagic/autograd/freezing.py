@@ -17,7 +17,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ..graph.node_meta import is_effectful
-from ..graph.raising import may_raise_on_data
+from ..graph.operators.raising import may_raise_on_data
 from ..spec import TensorSpec
 from .nodes import module_of
 

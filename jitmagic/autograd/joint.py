@@ -23,31 +23,31 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule, Node
 
 from ..errors import CompileFailed, OperationFailed, UserLine
-from ..graph.autocast import OFF, autocast_kept, read_autocast
 from ..graph.dispatch_mode import by_python_dispatcher
 from ..graph.gradients import gradients
 from ..graph.node_meta import tensors_in
-from ..graph.number_ranges import number_in
+from ..graph.operators.autocast import OFF, autocast_kept, read_autocast
 from ..graph.propagate import target_name
 from ..graph.regions import FunctionCall
-from ..graph.sym_node import as_dimensions, as_torch
-from ..graph.symbolic_index import INDEXING, selected
+from ..graph.symbolic.number_ranges import number_in
+from ..graph.symbolic.sym_node import as_dimensions, as_torch
+from ..graph.symbolic.symbolic_index import INDEXING, selected
 from ..graph.transforms import is_transform
 from ..spec import TensorSpec, contiguous_strides
-from .custom import check_gradients, custom_nodes
 from .decompose import TABLE
-from .functionalize import Functionalizer
 from .nodes import alias_root, erase_dead, module_of
-from .origins import history_of, mark_origin, origin_of, reach_of
 from .outputs import Outputs
-from .recorded_call import recorded_call
-from .recorder import Recorder, Sym
+from .recording.custom import check_gradients, custom_nodes
+from .recording.functionalize import Functionalizer
+from .recording.origins import history_of, mark_origin, origin_of, reach_of
+from .recording.recorded_call import recorded_call
+from .recording.recorder import Recorder, Sym
+from .recording.traced import AliasCall, Counter, Traced
+from .recording.transformed import transformed
+from .recording.views import may_overlap
 from .result import Held, Joint
 from .saving import SavedTensors
-from .traced import AliasCall, Counter, Traced
-from .transformed import transformed
 from .varying_numbers import Numbers, for_all_numbers
-from .views import may_overlap
 
 __all__ = ["BACKWARD", "trace_joint"]
 
@@ -175,8 +175,8 @@ def _check_cast(node: Node, value: Any) -> None:
 
 
 def _check_spec(node: Node, spec: Any, value: Any) -> None:
-    """What the trace said of a result for all sizes, which can be a guess (graph/at_vectors.py),
-    has to be so: a comparison of sizes is answered for all of them, or guarded.
+    """Check a result's sizes against the trace's, which sampling may have guessed. A comparison of
+    sizes is decided for all values, or guarded.
     """
     if isinstance(spec, tuple) and isinstance(value, tuple | list):
         for part, item in zip(spec, value, strict=False):

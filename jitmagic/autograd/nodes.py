@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ..graph.foreign import acts
 from ..graph.lazy_module import LazyModule
-from ..graph.raising import may_raise_on_data
+from ..graph.operators.foreign import acts
+from ..graph.operators.raising import may_raise_on_data
 
 __all__ = [
     "alias_root",

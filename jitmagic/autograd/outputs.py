@@ -19,12 +19,12 @@ from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from ..errors import CompileFailed, OperationFailed
 from ..graph.propagate import target_name
-from ..graph.sym_node import as_dimension, as_dimensions, sizes_of
+from ..graph.symbolic.sym_node import as_dimension, as_dimensions, sizes_of
 from ..spec import TensorSpec
-from .origins import origin_of
+from .recording.origins import origin_of
+from .recording.traced import AliasCall, Traced
+from .recording.views import UNSAFE_SPLITS
 from .result import AliasStep, FromInput, Leaf, Output, Result, VersionBump, ViewOf, ViewReplay
-from .traced import AliasCall, Traced
-from .views import UNSAFE_SPLITS
 
 __all__ = ["Outputs"]
 

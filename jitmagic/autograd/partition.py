@@ -20,11 +20,11 @@ import torch
 from torch.fx import Graph, Node
 
 from ..errors import CompileFailed
-from ..graph.foreign import is_foreign
-from ..graph.number_ranges import READS_NUMBER
-from ..graph.pointwise import is_pointwise, is_transcendental
-from ..graph.raising import may_raise_on_data
+from ..graph.operators.foreign import is_foreign
+from ..graph.operators.pointwise import is_pointwise, is_transcendental
+from ..graph.operators.raising import may_raise_on_data
 from ..graph.reach import ancestors, descendants
+from ..graph.symbolic.number_ranges import READS_NUMBER
 from ..spec import TensorSpec
 from ..symbols.size import hint_of
 from .mincut import INFINITE, FlowNetwork

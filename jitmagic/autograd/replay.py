@@ -24,13 +24,13 @@ from torch.backends import cuda as attention
 from torch.fx import GraphModule, Node
 
 from ..errors import DoubleBackward, OutdatedBackward
-from ..graph.autocast import Autocast, autocast_as, read_autocast
-from ..graph.concrete import Values, spec_at
 from ..graph.nested import nodes_in
-from ..graph.raising import may_raise_on_data
+from ..graph.operators.autocast import Autocast, autocast_as, read_autocast
+from ..graph.operators.raising import may_raise_on_data
 from ..graph.reach import ancestors
 from ..graph.recomputed import regions_of, run_checkpointed
 from ..graph.regions import FunctionCall, calls_in, holding
+from ..graph.symbolic.concrete import Values, spec_at
 from ..spec import TensorSpec
 from ..symbols.size import hint_of
 from .nodes import runs_once

@@ -17,8 +17,8 @@ from torch.fx import Node
 
 from ..errors import CompileFailed
 from .nodes import alias_root
+from .recording.traced import Traced
 from .result import Held
-from .traced import Traced
 
 __all__ = ["SavedTensors"]
 

@@ -1,10 +1,11 @@
 """A joint graph for all values of the numbers that its calls read at run time.
 
-In: how the graph is traced, a torch-level graph with such numbers (graph/number_ranges.py). Out:
-the joint graph, in which READS_NUMBER of 0-dim tensors stands where the calls take
-them. torch's C++ takes floats alone: the graph is traced twice, with numbers that no program has,
-and where its two results differ a float is a function of them (symbols/float_reading.py), which is
-computed in float64, as C++ does. What is no visible function of them is refused.
+In: how the graph is traced, a torch-level graph with such numbers
+(graph/symbolic/number_ranges.py). Out: the joint graph, in which READS_NUMBER of 0-dim tensors
+stands where the calls take them. torch's C++ takes floats alone: the graph is traced twice, with
+numbers that no program has, and where its two results differ a float is a function of them
+(symbols/float_reading.py), which is computed in float64, as C++ does. What is no visible function
+of them is refused.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ..errors import CompileFailed, OperationFailed
-from ..graph.generalise import Differs, merged, same
 from ..graph.node_meta import lines_of
-from ..graph.number_ranges import READS_NUMBER, number_in
 from ..graph.propagate import call_name
+from ..graph.symbolic.number_ranges import READS_NUMBER, number_in
+from ..graph.symbolic.unify_graphs import Differs, merged, same
 from ..spec import TensorSpec
 from ..symbols.expr import Expr
 from ..symbols.float_reading import read_float
 from ..symbols.interval import ANY_FLOAT, Interval
 from ..symbols.scalar import Apply, Number, Symbol
 from .nodes import alias_root, erase_dead
-from .recorder import Sym
+from .recording.recorder import Sym
 from .result import Held, Joint
 
 __all__ = ["Numbers", "for_all_numbers"]
 
 aten = torch.ops.aten
-# From each region that graph/number_ranges.py tells apart; those of one graph differ.
+# From each region that graph/symbolic/number_ranges.py tells apart; those of one graph differ.
 _LOW = (0.31830988618379067, 0.14159265358979312, 0.27182818284590452)
 _HIGH = (0.69314718055994531, 0.57721566490153286, 0.91596559417721902)
 _APART = 0.0026179938779914941

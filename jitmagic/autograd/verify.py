@@ -15,9 +15,9 @@ from torch.fx import GraphModule, Node
 
 from ..errors import CompileFailed
 from ..graph.nested import map_nodes
-from ..graph.number_ranges import READS_NUMBER
+from ..graph.symbolic.number_ranges import READS_NUMBER
 from ..spec import TensorSpec
-from .recorder import Recorder, Sym
+from .recording.recorder import Recorder, Sym
 
 __all__ = ["verify_joint"]
 

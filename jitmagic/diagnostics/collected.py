@@ -22,11 +22,11 @@ from typing import Any
 from ..api import tagged_handle
 from ..frame.handle import Handle
 from ..records import CompileRecord
-from .capsules import Capsule, capsule_of, versions
-from .explain import Explanation, described
+from .checking.capsules import Capsule, capsule_of, versions
+from .explanation.explain import Explanation, described
+from .explanation.html import STYLE, card_body, html_body
+from .explanation.report import full_report
 from .folder import PAGE_HEAD, write_folder, write_page
-from .html import STYLE, card_body, html_body
-from .report import full_report
 from .status import Card, card_of, listed_handles
 from .words import count
 

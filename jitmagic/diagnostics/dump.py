@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .explain import Explanation
-from .html import html_report
-from .report import full_report
+from .explanation.explain import Explanation
+from .explanation.html import html_report
+from .explanation.report import full_report
 
 __all__ = ["dump"]
 

@@ -31,8 +31,8 @@ from ..schedule.deps import reads_of, writes_of
 from ..schedule.score import buffer_bytes
 from ..spec import TensorSpec
 from ..trace.result import Trace
-from .builds import Build, builds_of, graphs_of, partitions_of
-from .html import STYLE
+from .checking.builds import Build, builds_of, graphs_of, partitions_of
+from .explanation.html import STYLE
 from .words import Question, refuse_arguments, size
 
 __all__ = ["CompiledCall", "Cost", "Lowered", "Memory", "lower"]

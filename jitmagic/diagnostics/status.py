@@ -21,9 +21,9 @@ from ..guards.words import one_value
 from ..records import Compiled, CompileRecord, Difference, Measured, Missed, Outcome
 from ..runtime.precompiled import refusals
 from ..trace.result import Trace
-from .html import STYLE, card_body, table_html
-from .symbols import changing
-from .verdict import Verdict, measured_of, payback, verdict_of
+from .explanation.html import STYLE, card_body, table_html
+from .explanation.symbols import changing
+from .explanation.verdict import Verdict, measured_of, payback, verdict_of
 from .words import count, duration, here
 
 __all__ = [

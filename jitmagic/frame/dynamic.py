@@ -7,7 +7,7 @@ they are compiled for.
     dynamic=False   none
     dynamic=None    marked ones; those that differ from an earlier variant
     dynamic=True    all of tensors among the arguments that are no parameters; behind a graph break,
-                    but for what is a constant at the break (trace/handed_on.py)
+                    but for what is a constant at the break (trace/residual/resume_facts.py)
     dynamic={...}   these: {"x": {0: (1, 4096), 1: None}}, by the argument's name; and as None.
                     {"x": ...}: all of a tensor; of an int or a float itself
 

@@ -1,7 +1,7 @@
 """Family: what belongs to one tagged function, and Compiler: what it is compiled with.
 
 Comes in: the root handle, then its resume functions and the callees that the hook found. Goes out:
-what they share: options, compiler, journal, what the user has been told. Invariant: when the root
+what they share: options, compiler, journal, and which messages were shown. Invariant: when the root
 goes, everything compiled because of it goes too.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from .. import _frame
 from ..bytecode import FrameSnapshot
 from ..options import Options
-from ..records import Begun, Eager, Failed, Journal, Recording
+from ..records import Eager, Failed, Journal, PendingBuild, Recording
 from .native import Entry
 
 __all__ = ["Compiler", "Family"]
@@ -23,12 +23,12 @@ __all__ = ["Compiler", "Family"]
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """What frame is given to compile with; it knows no more of the stages. Entry: with a Variant in
-    its notes. Eager or Failed: no call is compiled. Begun: a later one may be. `compile` is given
-    the handle.
+    """The functions by which this package compiles; it knows nothing else of the stages. `compile`
+    takes the handle and returns an Entry with a Variant in its notes; Eager or Failed: no such call
+    is compiled; PendingBuild: a later one may be.
     """
 
-    compile: Callable[[Any, FrameSnapshot, Recording], Entry | Eager | Failed | Begun]
+    compile: Callable[[Any, FrameSnapshot, Recording], Entry | Eager | Failed | PendingBuild]
     flatten: Callable[[CodeType], Any] = lambda code: code  # the tracer's view: `handle.flat`
     # What tagged functions can be asked: `f.why(*args)` is `questions["why"](f)(*args)`.
     questions: Mapping[str, Callable[[Any], Callable[..., Any]]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Family:
     members: list[Any] = field(default_factory=list)  # handles: all but the root's
     limit_reached: bool = False  # by the root or one of its resume functions
     sizes_grow: bool = False  # noticed in one of its functions
-    told: set[str] = field(default_factory=set)  # what the user has been told once
+    reported: set[str] = field(default_factory=set)  # messages shown once
 
     def drop_dead(self) -> None:
         """Let go of callees whose code is gone: helpers that were defined anew."""

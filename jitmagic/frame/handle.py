@@ -16,13 +16,11 @@ import weakref
 from types import CodeType, FunctionType
 from typing import Any
 
-from .. import _frame
+from .. import _frame, notice
 from ..bytecode import FrameSnapshot
 from ..errors import RecompileWarning, SizesDiffer, Unsupported, UserLine, warn
-from ..notice import tell
 from ..options import Options
-from ..records import AT_LIMIT, Begun, Eager, Failed, Journal, Missed, Outcome, Recording
-from .comparison import Comparison
+from ..records import AT_LIMIT, Eager, Failed, Journal, Missed, Outcome, PendingBuild, Recording
 from .eager import entry_like, is_watched, under_mode
 from .family import Compiler, Family
 from .ledger import Growing, Later, Ledger, why_not
@@ -32,15 +30,17 @@ from .original import Original
 from .retries import FOREVER, Retries
 from .skip import is_library_file, is_of_library, users_line
 from .stance import OnMiss, on_miss
+from .timing.comparison import Comparison
 from .warned import growth_warning, limit_warning
 
 __all__ = ["Handle", "all_handles"]
+
+Values = tuple[Any, ...]  # of the arguments, in the order of the code's variables
 
 _MOST_FAILURES = 2  # variants whose compile failed, after which no other is tried
 # Marks on an error after which the original does not run in place of the graph.
 _SHOWN_AS_IT_IS = ("__jitmagic_wrote__", "__jitmagic_from_hook__", "__jitmagic_from_backend__")
 _AFTER_LIMIT = 2  # variants of a callee once what calls it has reached its limit
-
 
 _serials = itertools.count(1)
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
@@ -74,7 +74,7 @@ class Handle:
         # for whom its callees are hooked when it runs as eager
         self._hooked = None if plain else family
         self._compiling_thread: int | None = None
-        self.building: Begun | None = None  # while kernels are being built in the background
+        self.building: PendingBuild | None = None  # while kernels are being built in the background
         self._began_as_eager = not root  # under the stance eager_then_compile
         self._lock = threading.RLock()
         self.serial = next(_serials)
@@ -213,17 +213,17 @@ class Handle:
         code = self.original.code
         return code.replace(co_consts=(*code.co_consts, self.dispatcher))
 
-    def run_original(self, values: tuple[Any, ...]) -> Any:
+    def run_original(self, values: Values) -> Any:
         """The original with the dispatcher's values; nothing is compiled."""
         return self.original.run(values)
 
     # ------------------------------------------------------------------------------------- the miss
 
-    def _missed(self, values: tuple[Any, ...]) -> Any:
+    def _missed(self, values: Values) -> Any:
         if _frame.suspended() or self._compiling_thread == threading.get_ident():
             return self.original.run(values)
         if is_watched():
-            if "notice" not in self.family.told and (watched := under_mode()) is not None:
+            if "notice" not in self.family.reported and (watched := under_mode()) is not None:
                 self._tell_of_plain_python(watched, partly=False)
             return self.original.run(values)
         if (asked := on_miss()) is OnMiss.EAGER_FIRST:
@@ -239,7 +239,7 @@ class Handle:
         waits = self._given_up is None  # a later call may be compiled, callees and all
         return self.original.run(values, None if waits else self._hooked)
 
-    def _refused_by_stance(self, values: tuple[Any, ...]) -> Unsupported:
+    def _refused_by_stance(self, values: Values) -> Unsupported:
         missed = self.why_missed(values)
         return Unsupported(
             f"{self.label} would be compiled for this call, and torch.compiler.set_stance says "
@@ -248,7 +248,7 @@ class Handle:
             self.goes_on,
         )
 
-    def compile_for(self, values: tuple[Any, ...]) -> bool:
+    def compile_for(self, values: Values) -> bool:
         """Whether there is an entry for these values now."""
         with self._lock:
             if any(entry.check(values) for entry in self.dispatcher.entries):
@@ -270,7 +270,7 @@ class Handle:
                 return False
             return self._compile(values, begun)
 
-    def _try_again(self, retries: Retries, values: tuple[Any, ...], begun: Begun | None) -> bool:
+    def _try_again(self, retries: Retries, values: Values, begun: PendingBuild | None) -> bool:
         """One more variant though they are full, in the place of the one used least."""
         is_taken = begun is not None or retries.takes(self.why_missed(values))
         is_made = is_taken and self._compile(values, begun)
@@ -280,15 +280,15 @@ class Handle:
             self._run_plainly()
         return is_made
 
-    def _compile(self, values: tuple[Any, ...], begun: Begun | None = None) -> bool:
+    def _compile(self, values: Values, begun: PendingBuild | None = None) -> bool:
         """`begun`: the compile whose kernels are built by now."""
         snapshot = self.original.snapshot(values)
         number, occasion = self.ledger.begin(snapshot)
-        told, title = self.family.told, self.original.title
-        recording = Recording(self.name, self.journal, self.serial, number, occasion, told, title)
+        own = (self.name, self.journal, self.serial, number, occasion)
+        recording = Recording(*own, self.family.reported, self.original.title)
         recording.stages += () if begun is None else begun.building
         result = self._run_compiler(snapshot, recording)
-        if isinstance(result, Begun):
+        if isinstance(result, PendingBuild):
             self.ledger.begun -= 1
             self.building = None if result.wait(self.options.patience) else result
             return self.building is None and self._compile(values, result)
@@ -319,7 +319,7 @@ class Handle:
 
     def _run_compiler(
         self, snapshot: FrameSnapshot, recording: Recording
-    ) -> Entry | Eager | Failed | Begun:
+    ) -> Entry | Eager | Failed | PendingBuild:
         self._compiling_thread = threading.get_ident()
         _frame.suspend()
         try:
@@ -342,15 +342,15 @@ class Handle:
 
     def _tell_of_plain_python(self, plain: Outcome, *, partly: bool, once: str = "notice") -> None:
         """Once per tagged function; of a failed compile there is a warning."""
-        if isinstance(plain, Eager) and once not in self.family.told:
-            self.family.told.add(once)
+        if isinstance(plain, Eager) and once not in self.family.reported:
+            self.family.reported.add(once)
             code = self.original.code
             first_line = UserLine(code.co_filename, code.co_firstlineno, self.label)
             where = plain.where or first_line
             if is_library_file(where.filename):  # the inside of a library says nothing to its user
                 where = users_line() or where
             if not self._leaves_to_callee(where):
-                tell(self.label, plain.why, where, partly, self.options.notices)
+                notice.show(self.label, plain.why, where, partly, self.options.notices)
 
     def _leaves_to_callee(self, where: UserLine) -> bool:
         """Whether this is a cell's top level, and the line a tagged function's, which tells too."""
@@ -360,11 +360,11 @@ class Handle:
         return any(handle.original.has_line(where) for handle in listed)
 
     def _tell_failure(self, failed: Failed) -> None:
-        if self.name not in self.family.told:
-            self.family.told.add(self.name)
+        if self.name not in self.family.reported:
+            self.family.reported.add(self.name)
             warn(failed.report(self.label, "runs as eager"))
 
-    def _failed(self, entry: Entry, values: tuple[Any, ...], error: Exception) -> Any:
+    def _failed(self, entry: Entry, values: Values, error: Exception) -> Any:
         """A graph raised. Eager says what the user should see, unless inputs may have changed, or
         the error is that of the user's backend or of a hook on saved tensors (checkpointing ends a
         second run so). Of SizesDiffer nothing has run.
@@ -401,7 +401,7 @@ class Handle:
         """Whether this is a callee of the user's in a function that has reached its limit."""
         return self.family.limit_reached and self.original.is_weak and self.library is None
 
-    def _reach_limit(self, values: tuple[Any, ...]) -> None:
+    def _reach_limit(self, values: Values) -> None:
         missed = self.why_missed(values)
         difference = missed[0][1].what if missed else "a guarded object is gone"
         if self.options.fullgraph:
@@ -423,7 +423,7 @@ class Handle:
         text = limit_warning(part, lineno, count, limit, difference, edit)
         warn(text, RecompileWarning, where or users_line())
 
-    def _grows(self, values: tuple[Any, ...]) -> bool:
+    def _grows(self, values: Values) -> bool:
         """Whether this call is one of a row in which something grows, each a variant of its own."""
         if self.options.fullgraph:
             return False  # the limit will raise
@@ -451,7 +451,7 @@ class Handle:
             return self.label
         return f"{self.label}, called in {where.function} (line {where.lineno}),"
 
-    def why_missed(self, values: tuple[Any, ...]) -> Missed:
+    def why_missed(self, values: Values) -> Missed:
         """For each entry, most recently used first, what keeps it from fitting these values."""
         return self.ledger.why_missed(self.original.snapshot(values))
 
@@ -481,7 +481,7 @@ class Handle:
             if self._root:
                 self.family.close()
                 self.family.limit_reached = self.family.sizes_grow = False
-                self.family.told.clear()
+                self.family.reported.clear()
                 self.journal.records.clear()
             self.drop()
             self.ledger.forget()

@@ -25,11 +25,8 @@ from torch.fx import Graph, GraphModule, Node
 from ..budget import check
 from ..errors import ASSERTION, UserLine
 from ..spec import TensorSpec
-from .autocast import DEVICES, OFF, Autocast, KeptCasts, cast_result, read_autocast
-from .data_sizes import Fresh
 from .default_dtype import spelled_out
 from .devices import place
-from .foreign import is_foreign
 from .gradients import gradients, history_of, is_spent, leaves_behind, refuse_sparse
 from .inference_memory import InferenceMemory
 from .lazy_module import LazyModule
@@ -37,8 +34,12 @@ from .memory import Writes, storage_of
 from .names import call_by_identity
 from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
 from .node_meta import device_of, is_number_like, lines_of_call, spec_on, tensors_in
+from .operators.autocast import DEVICES, OFF, Autocast, KeptCasts, cast_result, read_autocast
+from .operators.foreign import is_foreign
+from .operators.probe import check_dtypes
+from .operators.strictness import check_as_kernels_do, check_for_meta, check_out
+from .operators.target_traits import draws, statistics_written
 from .passes import drop_dead_code
-from .probe import check_dtypes
 from .propagate import (
     DataDependent,
     Target,
@@ -49,10 +50,9 @@ from .propagate import (
     target_name,
 )
 from .regions import FunctionCall
-from .size_nodes import SizeNodes, expected_in, run_on_history
-from .strictness import check_as_kernels_do, check_for_meta, check_out
-from .sym_node import as_torch
-from .target_traits import draws, statistics_written
+from .symbolic.data_sizes import Fresh
+from .symbolic.size_nodes import SizeNodes, expected_in, run_on_history
+from .symbolic.sym_node import as_torch
 from .tensor_nodes import TensorNodes
 
 __all__ = ["GraphBuilder", "map_nodes"]

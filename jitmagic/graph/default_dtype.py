@@ -19,9 +19,9 @@ from torch.fx import Node
 from .devices import place
 from .nested import map_nodes, tensor_nodes_in
 from .node_meta import device_of, tensors_in
-from .pointwise import FLOATING, PROMOTING
+from .operators.pointwise import FLOATING, PROMOTING
 from .propagate import EagerRaises, Target, run_on_meta, target_name
-from .sym_node import as_torch
+from .symbolic.sym_node import as_torch
 
 __all__ = ["FollowsDefault", "spelled_out"]
 

@@ -15,7 +15,15 @@ from typing import Any
 import torch
 
 from ..symbols.size import Size, is_same
-from .sym_node import as_dimension, as_dimensions, as_torch, in_layout, may_be, never, of_data
+from .symbolic.sym_node import (
+    as_dimension,
+    as_dimensions,
+    as_torch,
+    in_layout,
+    may_be,
+    never,
+    of_data,
+)
 
 __all__ = [
     "META", "Metas", "broadcast", "fresh_meta", "has_elements", "joins_to_rows", "refuse_nothing",

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from .node_meta import tensors_in
+from .operators.tensor_iterator import dense
 from .propagate import DataDependent
-from .tensor_iterator import dense
 
 __all__ = [
     "copied_gradient",

@@ -31,9 +31,9 @@ from ..errors import UserLine
 from ..spec import TensorSpec
 from ..symbols.scalar import Symbol, symbols_of
 from ..symbols.size import Size
-from .foreign import is_foreign
+from .operators.foreign import is_foreign
 from .regions import back_to_entry_mode
-from .sym_node import as_dimension, as_dimensions
+from .symbolic.sym_node import as_dimension, as_dimensions
 
 __all__ = [
     "changes_mode",

@@ -14,7 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from .memory import memory_of
 from .node_meta import changes_mode, is_effectful
-from .raising import may_raise_on_data, takes_data_size
+from .operators.raising import may_raise_on_data, takes_data_size
 
 __all__ = ["dead_calls", "drop_dead_code", "merge_equal", "run_passes"]
 

@@ -23,24 +23,24 @@ from ..errors import UserLine
 from ..spec import TensorSpec
 from ..symbols.context import Specialize
 from ..symbols.scalar import symbols_of
-from .at_hints import told_of_sizes
-from .at_vectors import Again, at_this_call, told_at_vectors
 from .attribution import Silence, call_from
-from .data_sizes import Fresh, padded_by_data, sized_by_data
-from .device_layouts import differs_by_device
 from .dispatch_mode import DispatchMode
-from .foreign import is_foreign, name_of, without_data
-from .image_formats import in_kernel_format
 from .memory import storage_under
-from .recurrent import by_one_step
-from .shapes import infer, infer_in_place
-from .sized_calls import call_of_sizes
-from .small_runs import told_by_kernel
-from .sym_node import as_dimension, as_torch, sizes_in
-from .sym_numbers import refusal
-from .symbolic_index import INDEXING, selected
+from .operators.checked_rules import told_of_sizes
+from .operators.device_layouts import differs_by_device
+from .operators.foreign import is_foreign, name_of, without_data
+from .operators.image_formats import in_kernel_format
+from .operators.kernel_probing import told_by_kernel
+from .operators.recurrent import by_one_step
+from .operators.shape_sampling import Again, at_this_call, told_at_vectors
+from .operators.shapes import infer, infer_in_place
+from .operators.without_meta import WITHOUT_META, only_writes
+from .symbolic.data_sizes import Fresh, padded_by_data, sized_by_data
+from .symbolic.sized_calls import call_of_sizes
+from .symbolic.sym_node import as_dimension, as_torch, sizes_in
+from .symbolic.sym_numbers import refusal
+from .symbolic.symbolic_index import INDEXING, selected
 from .transforms import is_transform
-from .without_meta import WITHOUT_META, only_writes
 
 __all__ = [
     "DataDependent",

@@ -23,8 +23,8 @@ from .gradients import gradients
 from .lazy_module import LazyModule
 from .memory import memory_of
 from .node_meta import changes_mode, is_number, mutated_by, tensors_in, value_of
+from .operators.target_traits import makes_new
 from .regions import FunctionCall
-from .target_traits import makes_new
 
 __all__ = [
     "Split",

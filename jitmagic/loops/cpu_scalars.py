@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule, Node
 
-from ..graph.number_ranges import READS_NUMBER
-from ..graph.raising import may_raise_on_data
+from ..graph.operators.raising import may_raise_on_data
+from ..graph.symbolic.number_ranges import READS_NUMBER
 from ..spec import TensorSpec
 from .builder import LOOP_DTYPES
 from .ops.extern import returns_view

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import torch
 
-from ..graph.convolution import is_convolved_by_cudnn
+from ..graph.operators.convolution import is_convolved_by_cudnn
 from .ir import Buffer, BufferRef, Extern
 from .sizes import has_sizes
 

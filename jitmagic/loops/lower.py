@@ -20,9 +20,9 @@ from torch.fx import GraphModule, Node
 
 from ..budget import check
 from ..errors import VerifyError
-from ..graph.number_ranges import READS_NUMBER
-from ..graph.raising import may_raise_on_data
-from ..graph.sym_node import sizes_in
+from ..graph.operators.raising import may_raise_on_data
+from ..graph.symbolic.number_ranges import READS_NUMBER
+from ..graph.symbolic.sym_node import sizes_in
 from ..spec import TensorSpec, spec_of
 from ..symbols.size import Size
 from . import ops as _register_lowerings

@@ -51,7 +51,7 @@ from .timeit import BadLine, split_expression, time_expression
 from .tracebacks import show_as_ever, show_from_users_line
 
 if TYPE_CHECKING:
-    from ..diagnostics.explain import Explanation
+    from ..diagnostics.explanation.explain import Explanation
     from ..diagnostics.status import Status
 
 __all__ = ["CompileMagics", "load", "unload"]
@@ -170,7 +170,7 @@ class CompileMagics(Magics):
         explains = wanted.explain or wanted.annotate
         if not (explains or wanted.time):
             return
-        explained = load_module("diagnostics.explain").explanation_of
+        explained = load_module("diagnostics.explanation.explain").explanation_of
         found = [explained(target, measured=wanted.annotate) for target in cell.ran]
         if wanted.time:
             display(cell_time(seconds, sum(_compile_seconds(e) for e in found)))

@@ -28,8 +28,8 @@ import torch
 
 from ..codegen.plan import Alloc, Call, Over, Plan, PlanStep, Pool, Slot, View
 from ..errors import warn
+from .graph_pool import Shelf
 from .native import slots_needing_tensors
-from .shelf import Shelf
 
 __all__ = ["Replayer", "can_replay", "replayed", "why_not"]
 

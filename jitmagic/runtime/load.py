@@ -24,6 +24,7 @@ from .ahead import was_built_ahead
 from .alignment import aligned_arguments, inputs_of_kernels
 from .cuda_driver import load_function
 from .cudagraph import can_replay, replayed
+from .graph_pool import Shelf
 from .native import (
     AtSizes,
     CpuEntry,
@@ -34,7 +35,6 @@ from .native import (
 )
 from .numba_kernels import build_functions
 from .precompiled import refusals
-from .shelf import Shelf
 from .store import open_store
 from .triton_kernels import Cubin, build_cubins
 from .units import build_units

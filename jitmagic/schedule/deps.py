@@ -26,7 +26,7 @@ from ..loops.ir import (
     landmarks,
 )
 from ..loops.ops.extern import acts
-from .commits import Commits, commits
+from .deferred_writes import Commits, commits
 
 __all__ = [
     "Graph",

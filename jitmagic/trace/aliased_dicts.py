@@ -3,8 +3,9 @@
 Comes in: every access to a live dictionary, as an object and as the names of a module or the
 attributes of a thread. Goes out: a graph break as soon as one that is reached in both ways was
 changed in either, because neither model sees what was written to the other. All other dictionaries
-have one model, however they are reached (`values/mappings.py`, `entries_of_live`): no path of the
-guards leads to the globals of the frame, nor to the dictionary of a `threading.local`.
+have one model, however they are reached (`trace/values/containers/mappings.py`, `entries_of_live`):
+no path of the guards leads to the globals of the frame, nor to the dictionary of a
+`threading.local`.
 """
 
 from __future__ import annotations

@@ -19,13 +19,13 @@ from ..graph.builder import GraphBuilder
 from ..graph.memory import storage_of
 from ..graph.nested import map_nodes
 from ..graph.node_meta import specs_in, value_of
+from ..graph.operators.probe import why_refused
 from ..graph.passes import dead_calls
-from ..graph.probe import why_refused
 from ..graph.propagate import call_name, target_name
-from ..graph.sym_node import as_torch
+from ..graph.symbolic.sym_node import as_torch
 from ..symbols.size import hint_of
 from .breaks import TorchCallFailed
-from .undo import may_raise
+from .residual.undo import may_raise
 from .values.base import Unrestorable
 
 __all__ = ["check_dead_calls"]

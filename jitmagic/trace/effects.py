@@ -18,7 +18,7 @@ from ..graph.builder import GraphBuilder
 from ..guards.guard import DifferentObjects, TypeIs
 from ..guards.source import Drawn, Referent, Source
 from .breaks import TooManyItems, TransformRefused
-from .lost import LostNode
+from .escaped_tensors import LostNode
 from .result import (
     BreakReason,
     Constant,
@@ -35,9 +35,9 @@ from .result import (
     SetGlobal,
 )
 from .values.base import Builder, Lazy, Machine, Unrestorable, Value
-from .values.dict_objects import DictObjectValue
-from .values.mappings import DictValue
-from .values.table_store import TableStore
+from .values.containers.dict_objects import DictObjectValue
+from .values.containers.mappings import DictValue
+from .values.containers.table_store import TableStore
 
 __all__ = ["EffectLog", "ExitBuilder", "TooManyRecipes", "distinct_objects"]
 

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Owner(Protocol):
-    """The tensor that a node stands for: a TensorValue (values/tensor.py)."""
+    """The tensor that a node stands for: a TensorValue (trace/values/tensors/tensor.py)."""
 
     node: Any  # the newest one, or a LostNode
 

@@ -17,15 +17,15 @@ from torch.fx import Node
 
 from ..graph.builder import GraphBuilder
 from ..graph.gradients import is_stale
-from ..graph.overlap import meets_itself
-from ..graph.sym_node import as_dimensions
+from ..graph.operators.overlap import meets_itself
+from ..graph.symbolic.sym_node import as_dimensions
 from ..guards.guard import NoOverlap
 from ..spec import TensorSpec
 from .breaks import GraphBreak, MutatedInput
 from .graph_notes import GraphNotes
 from .values.base import Machine, Unrestorable
-from .values.leaves import check_leaves
-from .values.tensor_hooks import check_watched
+from .values.tensors.leaves import check_leaves
+from .values.tensors.tensor_hooks import check_watched
 
 __all__ = ["check_histories", "check_written_inputs"]
 

@@ -2,7 +2,7 @@
 
 Comes in: objects as they are looked at, and facts about them. Goes out: one value for each object,
 and the guards. What runs later than the frame is followed with a knowledge of its own
-(values/backward_facts.py).
+(trace/values/autograd/backward_facts.py).
 """
 
 from __future__ import annotations

@@ -44,9 +44,11 @@ from .effects import EffectLog, ExitBuilder, TooManyRecipes, distinct_objects
 from .graph_notes import GraphNotes
 from .input_memory import check_histories
 from .knowledge import Knowledge, reached_again
-from .mortals import check_held, held_names, lets_callee_hold
 from .opcodes.registry import Returned, Signal, handler_for
-from .plain_loops import Leaving, LoopWatch, check_instruction, effort_of, found_loops
+from .python_loops.plain import Leaving, LoopWatch, check_instruction, effort_of, found_loops
+from .python_loops.rolled import UNROLLED, Loops, check_head
+from .residual.finalizers import check_held, held_names, lets_callee_hold
+from .residual.undo import can_assert
 from .restarts import (
     CompiledBranchRaises,
     Reached,
@@ -57,23 +59,28 @@ from .restarts import (
     release_tracebacks,
 )
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
-from .rolled import UNROLLED, Loops, check_head
 from .state import Frame, GuardBook, Program, program_of, user_lines
 from .suspended import suspended
-from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_undecided, with_constants
-from .undo import can_assert
-from .values.backward_facts import BackwardFacts, HeldObjects, forget_facts
+from .values.autograd.backward_facts import BackwardFacts, HeldObjects, forget_facts
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
-from .values.binding import bind_arguments
-from .values.classes import ClassValue, class_value
-from .values.constants import ATOMS
-from .values.exceptions import ExceptionValue
-from .values.fresh import fresh_value
-from .values.functions import FunctionValue
-from .values.generators import GeneratorValue
-from .values.leaves import keep_leaves
-from .values.namespaces import GlobalsValue
-from .values.varying_counts import place_of_test
+from .values.containers.generators import GeneratorValue
+from .values.numbers.varying_counts import place_of_test
+from .values.objects.binding import bind_arguments
+from .values.objects.classes import ClassValue, class_value
+from .values.objects.constants import ATOMS
+from .values.objects.exceptions import ExceptionValue
+from .values.objects.fresh import fresh_value
+from .values.objects.functions import FunctionValue
+from .values.objects.namespaces import GlobalsValue
+from .values.tensors.leaves import keep_leaves
+from .varying.symbolic import (
+    Constants,
+    DynamicDims,
+    Symbols,
+    all_sizes,
+    of_undecided,
+    with_constants,
+)
 from .wrap import Wrapper, wrap_object
 
 __all__ = ["Machine", "trace"]

@@ -18,16 +18,16 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ..errors import UserLine
-from ..graph.autocast import OFF, Autocast
 from ..graph.builder import GraphBuilder, map_nodes
 from ..graph.node_meta import device_of, spec_on
+from ..graph.operators.autocast import OFF, Autocast
 from ..graph.propagate import Target
 from ..graph.regions import FunctionCall, Region, back_to_entry_mode
-from ..graph.size_nodes import SizeNodes
+from ..graph.symbolic.size_nodes import SizeNodes
 from ..spec import TensorSpec
 from .breaks import BackwardRefused, GraphBreak, TransformRefused
+from .escaped_tensors import LostNode
 from .graph_notes import GraphNotes
-from .lost import LostNode
 
 __all__ = ["RegionBuilder", "TransformBuilder"]
 

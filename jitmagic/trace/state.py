@@ -330,7 +330,7 @@ class Frame:
     nodes_at: dict[int, int] = field(default_factory=dict)  # of the graph, when a round began
     rolls_at: int | None = None  # the head of a training loop, whose next round is Python's
     keyword_names: tuple[str, ...] = ()  # 3.11, 3.12: set by KW_NAMES for the CALL that follows
-    loops: dict[int, Any] = field(default_factory=dict)  # by head: its last run, plain_loops.py
+    loops: dict[int, Any] = field(default_factory=dict)  # by head: its last run, plain.py
     goes_back: bool = False  # the last instruction was a backward jump
 
     @property

@@ -17,10 +17,10 @@ from torch.utils import _pytree
 from ..graph.transforms import Held
 from .breaks import GraphBreak, UnsupportedArguments
 from .values.base import Machine, Value
-from .values.mappings import DictValue
-from .values.namedtuples import NamedTupleValue
-from .values.sequences import ListValue, SequenceValue, TupleValue
-from .values.tensor import TensorValue
+from .values.containers.mappings import DictValue
+from .values.containers.namedtuples import NamedTupleValue
+from .values.containers.sequences import ListValue, SequenceValue, TupleValue
+from .values.tensors.tensor import TensorValue
 
 __all__ = ["lower_structure", "raise_structure"]
 

@@ -12,7 +12,7 @@ from .closing import closes_quietly
 from .opcodes.registry import Returned, Yielded
 from .state import Frame
 from .values.base import Value
-from .values.generators import GeneratorValue
+from .values.containers.generators import GeneratorValue
 
 __all__ = ["suspended"]
 

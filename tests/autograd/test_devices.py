@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch.fx import GraphModule, symbolic_trace
 
 from jitmagic.autograd.decompose import TABLE
-from jitmagic.autograd.functionalize import Functionalizer
 from jitmagic.autograd.joint import trace_joint
-from jitmagic.autograd.recorder import Recorder
+from jitmagic.autograd.recording.functionalize import Functionalizer
+from jitmagic.autograd.recording.recorder import Recorder
 from jitmagic.spec import TensorSpec
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")

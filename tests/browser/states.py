@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.diagnostics import cost, laps, limits
+from jitmagic.diagnostics.explanation import cost, limits, line_timing
 from jitmagic.records import CompileRecord, Measured
 
 __all__ = ["STATES", "written"]
@@ -174,13 +174,13 @@ STATES: dict[str, Callable[[], Any]] = {
 }
 
 
-def _made_up(whole: Any, lapped: Callable[[], Any]) -> laps.Laps:
+def _made_up(whole: Any, lapped: Callable[[], Any]) -> line_timing.Laps:
     """The n-th operation takes (n + 2) / 3 of 20 µs; one of a plan a fifth of it."""
     whole()
     count = len(lapped().seconds)
     unit = 20e-6 if whole.__name__ == "whole" else 4e-6  # a graph's; a plan's is a lambda
     each = tuple(unit * (number % 5 + 2) / 3 for number in range(count))
-    return laps.Laps(each, sum(each))
+    return line_timing.Laps(each, sum(each))
 
 
 def _copied(nbytes: int, device: torch.device) -> float | None:
@@ -190,12 +190,12 @@ def _copied(nbytes: int, device: torch.device) -> float | None:
 @contextlib.contextmanager
 def made_up_times() -> Iterator[None]:
     """Nothing is timed."""
-    kept = laps._measured, cost.copy_seconds
-    laps._measured, cost.copy_seconds = _made_up, _copied
+    kept = line_timing._measured, cost.copy_seconds
+    line_timing._measured, cost.copy_seconds = _made_up, _copied
     try:
         yield
     finally:
-        laps._measured, cost.copy_seconds = kept
+        line_timing._measured, cost.copy_seconds = kept
 
 
 def written(folder: Path) -> None:

@@ -14,7 +14,7 @@ from jitmagic.autograd.joint import trace_joint
 from jitmagic.codegen import render
 from jitmagic.codegen.plan import Call, KernelSource, Launch, NumberSlot, Plan
 from jitmagic.graph.builder import GraphBuilder
-from jitmagic.graph.number_ranges import add_number
+from jitmagic.graph.symbolic.number_ranges import add_number
 from jitmagic.loops.lower import lower
 from jitmagic.loops.verify import verify
 from jitmagic.options import Options

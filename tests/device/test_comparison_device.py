@@ -8,9 +8,9 @@ from torch import Tensor
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.frame import comparison
-from jitmagic.frame.comparison import PLAN_ON_GPU, judge
-from jitmagic.frame.spans import Span, has_room
+from jitmagic.frame.timing import comparison
+from jitmagic.frame.timing.comparison import PLAN_ON_GPU, judge
+from jitmagic.frame.timing.gpu_timing import Span, has_room
 
 pytestmark = [pytest.mark.device, pytest.mark.usefixtures("calls_are_compared")]
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.runtime.cudagraph import Replayer
-from jitmagic.runtime.shelf import MOST_SIZES
+from jitmagic.runtime.graph_pool import MOST_SIZES
 from tests.programs.counts import counts_of, eager_of
 
 pytestmark = pytest.mark.device

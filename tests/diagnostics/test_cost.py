@@ -12,11 +12,11 @@ from torch import Tensor, nn
 import jitmagic
 from demos.models import CharGPT, Classifier, fused
 from jitmagic.api import tagged_copy, tagged_handle
-from jitmagic.diagnostics.builds import MeasuredFrame, newest_variants, nodes_of
-from jitmagic.diagnostics.cost import costs_of
-from jitmagic.diagnostics.explain import Explanation, explanation_of
-from jitmagic.diagnostics.gutter import listings
-from jitmagic.diagnostics.laps import _without_clock
+from jitmagic.diagnostics.checking.builds import MeasuredFrame, newest_variants, nodes_of
+from jitmagic.diagnostics.explanation.cost import costs_of
+from jitmagic.diagnostics.explanation.explain import Explanation, explanation_of
+from jitmagic.diagnostics.explanation.gutter import listings
+from jitmagic.diagnostics.explanation.line_timing import _without_clock
 from jitmagic.figures import duration
 from jitmagic.graph.node_meta import lines_of
 

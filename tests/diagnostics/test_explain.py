@@ -16,10 +16,10 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import jitmagic
-from jitmagic import pipeline
 from jitmagic.api import handle_of
+from jitmagic.compile import pipeline
 from jitmagic.diagnostics.dump import dump
-from jitmagic.diagnostics.explain import Explanation, explanation_of
+from jitmagic.diagnostics.explanation.explain import Explanation, explanation_of
 from jitmagic.errors import FallbackWarning
 from jitmagic.runtime.toolchain import header_folder
 
@@ -473,7 +473,7 @@ def test_the_text_of_a_big_model_has_at_most_25_lines() -> None:
 @pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.usefixtures("calls_are_compared")
 def test_the_verdict_is_that_of_the_comparison(keep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jitmagic.frame.comparison.judge", lambda compiled, eager: keep)
+    monkeypatch.setattr("jitmagic.frame.timing.comparison.judge", lambda compiled, eager: keep)
     tagged = jitmagic.jit(whole)
     x, y = torch.randn(4, 5), torch.randn(4, 5)
     for _ in range(8):

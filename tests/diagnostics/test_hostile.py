@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 import jitmagic
 from jitmagic.codegen import render
-from jitmagic.diagnostics.builds import partitions_of
-from jitmagic.diagnostics.explain import explanation_of
-from jitmagic.diagnostics.passport import Passport
+from jitmagic.diagnostics.checking.builds import partitions_of
+from jitmagic.diagnostics.checking.passport import Passport
+from jitmagic.diagnostics.explanation.explain import explanation_of
 from jitmagic.diagnostics.timing import Against, Side, Timing
 from jitmagic.loops.lower import lower
 from jitmagic.notebook.display import CellPart, DimLine, cell_line

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import jitmagic
-from jitmagic.diagnostics import minify
-from jitmagic.diagnostics.cases import changed_options
-from jitmagic.diagnostics.scripts import agree, made
+from jitmagic.diagnostics.checking import minify
+from jitmagic.diagnostics.checking.cases import changed_options
+from jitmagic.diagnostics.checking.scripts import agree, made
 from jitmagic.loops import registry
 from jitmagic.options import MODES, make_options
 from tests.processes import run_forked
 
-HEAD = "from jitmagic import pipeline\nfrom jitmagic.loops.registry import LOWERINGS\n"
+HEAD = "from jitmagic.compile import pipeline\nfrom jitmagic.loops.registry import LOWERINGS\n"
 WRONG = HEAD + "LOWERINGS['aten.tanh.default'] = LOWERINGS['aten.sin.default']\n"
 CRASH = HEAD + (
     "def broken(*args, **kwargs):\n    raise KeyError('planted')\n"

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.diagnostics.explain import Explanation, explanation_of
-from jitmagic.diagnostics.page import badge, page_of
+from jitmagic.diagnostics.explanation.explain import Explanation, explanation_of
+from jitmagic.diagnostics.explanation.page import badge, page_of
 from jitmagic.diagnostics.status import card_of, made_of
 from jitmagic.figures import speed
 from jitmagic.notebook.display import CellPart
@@ -214,7 +214,9 @@ def test_wrappers_of_a_package_are_passed_over(monkeypatch: pytest.MonkeyPatch) 
     model = Model().requires_grad_(False)
     codes = page_of(jitmagic.explain(model)(torch.randn(4, 8))).codes
     assert "return fn(self, *args)" in [row.text.strip() for row in codes[0].rows]  # the user's
-    monkeypatch.setattr("jitmagic.diagnostics.gutter.is_library_file", lambda filename: True)
+    monkeypatch.setattr(
+        "jitmagic.diagnostics.explanation.gutter.is_library_file", lambda filename: True
+    )
     page = page_of(jitmagic.explain(model)(torch.randn(4, 8)))
     assert [(code.name, code.is_open) for code in page.codes] == [("Model.forward", True)]
     (root,) = page.modules

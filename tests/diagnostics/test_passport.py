@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 import jitmagic
-from jitmagic.diagnostics.cases import capture_call
-from jitmagic.diagnostics.passport import Passport
+from jitmagic.diagnostics.checking.cases import capture_call
+from jitmagic.diagnostics.checking.passport import Passport
 
 PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
     "add": lambda x: (x + 0.25).relu(),
@@ -212,7 +212,7 @@ STALE: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
 def test_a_wrong_capture_is_flagged(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     function, stale, place = STALE[name]
     assert jitmagic.passport(function)(given()).agrees
-    monkeypatch.setattr("jitmagic.diagnostics.passport.capture_call", captured_as(stale))
+    monkeypatch.setattr("jitmagic.diagnostics.checking.passport.capture_call", captured_as(stale))
     found = jitmagic.passport(function)(given())
     assert [line.name for line in found.lines if not line.agrees] == [place]
     assert found.first[0].startswith("the capture: ")

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import jitmagic
-from jitmagic.diagnostics.builds import builds_in_use, newest_variants, nodes_of
-from jitmagic.diagnostics.footprint import footprint_of
-from jitmagic.diagnostics.pictures import PICTURES
+from jitmagic.diagnostics.checking.builds import builds_in_use, newest_variants, nodes_of
+from jitmagic.diagnostics.explanation.footprint import footprint_of
+from jitmagic.diagnostics.explanation.pictures import PICTURES
 from jitmagic.loops.ir import Nest
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -88,7 +88,7 @@ def test_a_graph_has_a_row_for_each_operation_and_a_box_for_each_kernel() -> Non
 
 
 def test_a_large_graph_has_a_row_for_each_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jitmagic.diagnostics.pictures.MOST_ROWS", 2)
+    monkeypatch.setattr("jitmagic.diagnostics.explanation.pictures.MOST_ROWS", 2)
     assert "add, mul, sum" in texts(jitmagic.explain(chain)(torch.randn(64)).picture().svg)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import jitmagic
-from jitmagic.diagnostics.explain import explanation_of
+from jitmagic.diagnostics.explanation.explain import explanation_of
 
 
 def test_symbols_have_an_origin_a_range_and_the_lines_that_narrowed_them() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import jitmagic
-from jitmagic.diagnostics import varied
+from jitmagic.diagnostics.checking import varied
 
 
 def reduced(x: Tensor, y: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import jitmagic
-from jitmagic import budget, executable, pipeline, tracing
+from jitmagic import budget
 from jitmagic.api import handle_of
+from jitmagic.compile import executable, pipeline, tracing
 from jitmagic.errors import FallbackWarning, OptionError, Unsupported
 from jitmagic.options import make_options
 from jitmagic.records import TookTooLong

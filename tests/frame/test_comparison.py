@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import jitmagic
-from jitmagic import sizes
+from jitmagic.compile import sizes
 from jitmagic.errors import CompileFailed
-from jitmagic.frame import comparison
-from jitmagic.frame.comparison import PLAN, judge
-from jitmagic.frame.laps import Laps, Sample
+from jitmagic.frame.timing import comparison
+from jitmagic.frame.timing.backward_timing import Laps, Sample
+from jitmagic.frame.timing.comparison import PLAN, judge
 from jitmagic.records import COMPILED, Eager
 
 from .which_ran import X, handle, raising, ran, which

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import jitmagic
-from jitmagic import entries
-from jitmagic.comparable import comparable
-from jitmagic.frame import comparison, laps
-from jitmagic.frame.comparison import PLAN_ON_GPU, judge
+from jitmagic.compile import entries
+from jitmagic.compile.compared import comparable
 from jitmagic.frame.ledger import Comparable
+from jitmagic.frame.timing import backward_timing, comparison
+from jitmagic.frame.timing.comparison import PLAN_ON_GPU, judge
 from jitmagic.records import COMPILED
 
 from .test_comparison import X, handle, loss, ran, samples_of, which
@@ -36,7 +36,7 @@ def test_devices_whose_calls_can_be_timed(
     devices: list[str], options: dict[str, Any], exists: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = {torch.device(name) for name in devices}
-    monkeypatch.setattr("jitmagic.comparable.devices_in", lambda graph: found)
+    monkeypatch.setattr("jitmagic.compile.compared.devices_in", lambda graph: found)
     tagged = jitmagic.jit(which, options=options)
     made = []
     monkeypatch.setattr(
@@ -78,7 +78,7 @@ class Queue:
         Span.is_over = property(Span.is_over)  # type: ignore[method-assign, assignment]
         where = Comparable(torch.device("cuda", 0), 7)
         monkeypatch.setattr(entries, "comparable", lambda handle, traced: where)
-        for module in (comparison, laps):
+        for module in (comparison, backward_timing):
             monkeypatch.setattr(module, "Span", Span)
             monkeypatch.setattr(module, "can_be_timed", lambda: not self.is_captured)
         monkeypatch.setattr(comparison, "has_room", self._asked)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import jitmagic
-from jitmagic import pipeline, sized_joint
 from jitmagic.api import handle_of
+from jitmagic.compile import pipeline, sized_joint
 from jitmagic.records import COMPILED, Eager, Failed
 
 from ..processes import run_forked

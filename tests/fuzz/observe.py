@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import jitmagic
-from jitmagic.graph.autocast import read_autocast
+from jitmagic.graph.operators.autocast import read_autocast
 from jitmagic.guards.state import read_autocast_rest
-from jitmagic.trace.builtins.autocast import bring_thread_to
+from jitmagic.trace.builtins.pytorch.autocast import bring_thread_to
 
 from . import inputs
 from .program import BACKWARDS, load

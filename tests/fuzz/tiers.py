@@ -23,8 +23,8 @@ from typing import Any
 import torch
 
 import jitmagic
-from jitmagic import executable
 from jitmagic.codegen import render
+from jitmagic.compile import executable
 from jitmagic.loops import interp
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options

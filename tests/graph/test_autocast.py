@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from jitmagic.graph.autocast import OFF, Autocast, KeptCasts, cast_result, read_autocast
+from jitmagic.graph.operators.autocast import OFF, Autocast, KeptCasts, cast_result, read_autocast
 from jitmagic.graph.propagate import EagerRaises
 
 DTYPES = [torch.bfloat16, torch.float16]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from jitmagic.graph.factories import FACTORY_RULES
-from jitmagic.graph.shapes import infer
-from jitmagic.graph.target_traits import makes_new
+from jitmagic.graph.operators.factories import FACTORY_RULES
+from jitmagic.graph.operators.shapes import infer
+from jitmagic.graph.operators.target_traits import makes_new
 
 from ..processes import run_forked
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from jitmagic.graph.shapes import infer
+from jitmagic.graph.operators.shapes import infer
 
 aten = torch.ops.aten
 x = torch.randn(2, 3, 9, 8)

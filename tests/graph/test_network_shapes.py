@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from jitmagic.graph.shapes import infer
+from jitmagic.graph.operators.shapes import infer
 from tests.processes import run_forked
 
 aten = torch.ops.aten

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from jitmagic.graph.number_ranges import range_of_number, takes_float
+from jitmagic.graph.symbolic.number_ranges import range_of_number, takes_float
 from jitmagic.symbols.interval import Interval
 
 MOST = torch.finfo(torch.float32).max

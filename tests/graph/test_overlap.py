@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from jitmagic.graph.overlap import why_order_matters
+from jitmagic.graph.operators.overlap import why_order_matters
 
 X = torch.empty(4, 6, device="meta")
 WINDOW = torch.empty(12, device="meta").as_strided((4, 6), (1, 1))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.graph.python_numbers import in_python
+from jitmagic.graph.symbolic.python_numbers import in_python
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "AdamW": lambda p: torch.optim.AdamW(p, 1e-2),

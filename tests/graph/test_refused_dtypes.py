@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import jitmagic
-from jitmagic.graph import probe
+from jitmagic.graph.operators import probe
 from jitmagic.graph.propagate import EagerRaises
 
 OPERATIONS: dict[str, Callable[[Tensor], object]] = {

@@ -18,15 +18,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from jitmagic.autograd.traced import Traced
-from jitmagic.graph.at_vectors import Again, told_at_vectors
+from jitmagic.autograd.recording.traced import Traced
 from jitmagic.graph.attribution import Silence, call_from
 from jitmagic.graph.dispatch_mode import dataless
 from jitmagic.graph.fresh_meta import Metas, fresh_meta, sharing
 from jitmagic.graph.node_meta import tensors_in
-from jitmagic.graph.probe import check_dtypes
+from jitmagic.graph.operators.probe import check_dtypes
+from jitmagic.graph.operators.shape_sampling import Again, told_at_vectors
 from jitmagic.graph.propagate import EagerRaises, run_on_meta
-from jitmagic.graph.sym_node import SizeNode, as_dimension, as_dimensions, as_torch
+from jitmagic.graph.symbolic.sym_node import SizeNode, as_dimension, as_dimensions, as_torch
 from jitmagic.symbols.context import Context, Specialize
 from jitmagic.symbols.expr import Expr
 from jitmagic.symbols.interval import Interval
@@ -220,7 +220,11 @@ def test_what_a_call_warns_of_is_heard_each_time() -> None:
         assert place.is_broken and made.shape == x.shape
 
 
-PRODUCTS = ("mm", "linear", "attention")  # torch 2.11 asks these for ints: graph/at_vectors.py
+PRODUCTS = (
+    "mm",
+    "linear",
+    "attention",
+)  # torch 2.11 asks these for ints: graph/operators/shape_sampling.py
 
 
 @cache

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import jitmagic
-from jitmagic.graph.shapes import infer
-from jitmagic.graph.without_meta import WITHOUT_META
+from jitmagic.graph.operators.shapes import infer
+from jitmagic.graph.operators.without_meta import WITHOUT_META
 
 aten = torch.ops.aten
 ROWS = torch.linspace(-1, 1, 20).reshape(4, 5)

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from jitmagic.autograd.decompose import TABLE
-from jitmagic.autograd.recorder import Recorder
+from jitmagic.autograd.recording.recorder import Recorder
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Extern, LoopProgram, Nest
 from jitmagic.loops.lower import lower

@@ -19,8 +19,8 @@ import threading
 import ipykernel.kernelapp
 import ipykernel.zmqshell  # noqa: F401 - a kernel imports it when it is asked for its shell
 
-import jitmagic.notebook.magics
-import jitmagic.pipeline  # noqa: F401 - its imports are what most of a kernel's start takes
+import jitmagic.compile.pipeline  # its imports are what most of a kernel's start takes
+import jitmagic.notebook.magics  # noqa: F401
 from tests.forks import become, freeze
 
 

@@ -9,9 +9,7 @@ import pytest
 
 from tests.processes import run_forked
 
-STAGES = (
-    "autograd codegen diagnostics graph loops pipeline runtime schedule sizes trace tracing tuning"
-).split()
+STAGES = ("autograd codegen compile diagnostics graph loops runtime schedule trace").split()
 TOLD = """
 new = sorted(set(sys.modules) - before)
 own = [name for name in sys.stdlib_module_names]

@@ -18,7 +18,7 @@ from jitmagic.codegen.plan import Alloc, Call, Launch, Plan, Slot, View
 from jitmagic.errors import FallbackWarning
 from jitmagic.runtime import cudagraph
 from jitmagic.runtime.cudagraph import MOST, MOST_IN_VAIN, MOST_MADE, Replayer, replayed, why_not
-from jitmagic.runtime.shelf import MOST_SIZES, Shelf
+from jitmagic.runtime.graph_pool import MOST_SIZES, Shelf
 
 CPU = torch.device("cpu")
 MADE = Alloc(2, (4,), (1,), torch.float32, CPU)

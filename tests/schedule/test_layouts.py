@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 import jitmagic
-from jitmagic import executable
 from jitmagic.autograd.saved import Saved
+from jitmagic.compile import executable
 from jitmagic.errors import CompileFailed
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Extern

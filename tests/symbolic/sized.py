@@ -1,7 +1,7 @@
 """Graphs whose sizes are symbols, out of graphs that were recorded at prime sizes.
 
 A number that a prime divides is that symbol times the rest: for tests, where nothing else is that
-big. What the product does instead is another matter (graph/sym_node.py).
+big. What the product does instead is another matter (graph/symbolic/sym_node.py).
 """
 
 from __future__ import annotations

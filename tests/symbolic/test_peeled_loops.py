@@ -1,6 +1,6 @@
 """Loops of varying length whose first round finds other things than the later ones: tensors without
 a history, one tensor for two states, None, names that are not bound. It is compiled with what comes
-before the loop, and one variant of the round serves all others (trace/peeled.py).
+before the loop, and one variant of the round serves all others (trace/python_loops/peeled.py).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.errors import FallbackWarning, SizesDiffer
-from jitmagic.graph import concrete
+from jitmagic.graph.symbolic import concrete
 
 SIZES = (9, 5, 16, 34, 12, 7, 1, 20)
 Program = Callable[..., Any]

@@ -18,13 +18,13 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 import jitmagic
-from jitmagic import sizes, template
 from jitmagic.api import handle_of
+from jitmagic.compile import sizes, template
+from jitmagic.compile.sized_joint import KEPT, _Kernels
 from jitmagic.errors import JitmagicWarning
 from jitmagic.extension import runtime_module
-from jitmagic.records import Later
+from jitmagic.records import LazyPayload
 from jitmagic.runtime import load
-from jitmagic.sized_joint import KEPT, _Kernels
 
 Program = Callable[..., Any]
 Make = Callable[[int, int], tuple[torch.Tensor, ...]]
@@ -252,7 +252,7 @@ def test_what_nobody_but_people_reads_is_made_when_they_do() -> None:
     [record] = handle_of(made).journal
     kept = {stage.stage.rpartition(": ")[2]: stage.kept for stage in record.stages}
     for name in ("partition", "render"):
-        assert isinstance(kept[name], Later) and not vars(kept[name]).keys() & {"made"}
+        assert isinstance(kept[name], LazyPayload) and not vars(kept[name]).keys() & {"made"}
     assert not record.result("trace").graph._written  # its Python code, for a call op by op
     parts, (plan, source) = record.result("partition"), record.result("forward: render")
     shapes = [node.meta["spec"].shape for node in parts.forward.graph.find_nodes(op="placeholder")]

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.graph.generalise import Differs, fits, generalised
+from jitmagic.graph.symbolic.unify_graphs import Differs, fits, generalised
 from jitmagic.symbols.expr import Integer
 from jitmagic.symbols.interval import Interval
 from jitmagic.symbols.predicates import Predicates

@@ -14,10 +14,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import jitmagic
-from jitmagic import sizes
 from jitmagic.api import handle_of
+from jitmagic.compile import sizes
 from jitmagic.errors import CompileFailed
-from jitmagic.trace.concrete import places_of
+from jitmagic.trace.varying.concrete import places_of
 from tests.covering import covered
 from tests.programs.counts import counts_of
 

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.trace.concrete import places_of
+from jitmagic.trace.varying.concrete import places_of
 
 LENGTHS = (5, 7, 9, 12, 3, 20)
 Make = Callable[[int], torch.Tensor]

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch.fx import Graph, GraphModule
 
-from jitmagic import template as templates_module
+from jitmagic.compile import template as templates_module
+from jitmagic.compile.template import Template, Templates, compile_template
 from jitmagic.options import Options
 from jitmagic.records import Journal, Recording
 from jitmagic.symbols.interval import INT64, Interval
 from jitmagic.symbols.predicates import Predicates
 from jitmagic.symbols.scalar import Symbol
 from jitmagic.target import find_target
-from jitmagic.template import Template, Templates, compile_template
 
 from .sized import symbolic_graph
 from .test_lower import PROGRAMS, VALUES

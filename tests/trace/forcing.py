@@ -17,12 +17,12 @@ from typing import Any
 from jitmagic.bytecode.snapshot import FrameSnapshot
 from jitmagic.options import Options
 from jitmagic.trace.breaks import UserGraphBreak
-from jitmagic.trace.emit import CannotRestore, FrameScope, emit
 from jitmagic.trace.machine import Machine, trace
 from jitmagic.trace.opcodes.registry import Signal
+from jitmagic.trace.python_loops.rolled import loops_of
+from jitmagic.trace.residual.emit import CannotRestore, FrameScope, emit
+from jitmagic.trace.residual.resume import FlatCode
 from jitmagic.trace.restarts import Stop
-from jitmagic.trace.resume import FlatCode
-from jitmagic.trace.rolled import loops_of
 from jitmagic.trace.state import Frame
 
 from .agreement import plain

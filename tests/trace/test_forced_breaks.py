@@ -20,7 +20,7 @@ from .library_programs import PROGRAMS
 
 pytest.importorskip("jitmagic._frame")
 jitmagic = pytest.importorskip("jitmagic")
-tracing = pytest.importorskip("jitmagic.tracing")
+tracing = pytest.importorskip("jitmagic.compile.tracing")
 
 TRIES = 7  # steps tried per program
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 from jitmagic.graph.builder import GraphBuilder
-from jitmagic.graph.number_ranges import add_number
+from jitmagic.graph.symbolic.number_ranges import add_number
 from jitmagic.guards.source import Argument
 from jitmagic.spec import spec_of
 from jitmagic.symbols.interval import ANY_FLOAT
 from jitmagic.trace.graph_notes import GraphNotes
 from jitmagic.trace.region import TransformBuilder
-from jitmagic.trace.values.tensor import TensorValue
+from jitmagic.trace.values.tensors.tensor import TensorValue
 
 FUNCTIONS = (torch.sin, torch.exp, torch.neg, torch.abs, torch.tanh)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..recorder import Recorder, Sym
+from ..recording.recorder import Recorder, Sym
 from .registry import rule, up
 
 __all__: list[str] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..recorder import Recorder, Sym
+from ..recording.recorder import Recorder, Sym
 from .registry import is_half, rule
 
 __all__: list[str] = []

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ...graph.shapes import is_integer, number_dtype
-from ..recorder import Recorder, Sym
+from ...graph.operators.shapes import is_integer, number_dtype
+from ..recording.recorder import Recorder, Sym
 from .registry import rule
 
 __all__: list[str] = []

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..recorder import Recorder
+from ..recording.recorder import Recorder
 from .registry import TABLE
 
 __all__: list[str] = []

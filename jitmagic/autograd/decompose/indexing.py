@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...graph.fresh_meta import joins_to_rows
-from ..recorder import Recorder, Sym
+from ..recording.recorder import Recorder, Sym
 from .registry import rule
 
 __all__: list[str] = []

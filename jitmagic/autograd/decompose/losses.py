@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...symbols.size import Size
-from ..recorder import Recorder, Sym
+from ..recording.recorder import Recorder, Sym
 from .registry import rule, up
 
 __all__: list[str] = []

@@ -21,7 +21,7 @@ import torch
 
 from ...symbols.scalar import symbols_of
 from ...symbols.size import Size, hintless
-from ..sym import Sym
+from ..recording.sym import Sym
 
 __all__ = ["mean_of"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ...symbols.size import Size
-from ..recorder import Recorder, Sym
+from ..recording.recorder import Recorder, Sym
 from .moments import mean_of
 from .registry import is_half, moments_dtype, rule, up
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ...graph.recurrent import LSTM_LAYER
-from ..recorder import Recorder
+from ...graph.operators.recurrent import LSTM_LAYER
+from ..recording.recorder import Recorder
 from .registry import rule
 
 __all__: list[str] = []

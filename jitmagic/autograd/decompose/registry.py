@@ -18,8 +18,8 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from ...graph.shapes import promoted
-from ..recorder import Decomposition, Recorder, Sym
+from ...graph.operators.shapes import promoted
+from ..recording.recorder import Decomposition, Recorder, Sym
 
 __all__ = ["TABLE", "is_half", "moments_dtype", "rule", "up"]
 

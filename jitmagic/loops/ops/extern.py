@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from ...errors import VerifyError
-from ...graph.foreign import acts, is_foreign
-from ...graph.raising import call_may_raise
+from ...graph.operators.foreign import acts, is_foreign
+from ...graph.operators.raising import call_may_raise
 from ...spec import TensorSpec, contiguous_strides
 from ..builder import Builder, Out
 from ..tensor_view import TensorView

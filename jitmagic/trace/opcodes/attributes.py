@@ -8,8 +8,8 @@ from ...bytecode.instruction import Instruction
 from ...bytecode.versions import RUNNING
 from ..state import Frame
 from ..values.base import Value
-from ..values.class_facts import load_attribute
-from ..values.sequences import SliceValue
+from ..values.containers.sequences import SliceValue
+from ..values.objects.class_facts import load_attribute
 from .registry import opcode
 
 __all__: list[str] = []

@@ -8,8 +8,8 @@ from ...bytecode.instruction import Instruction
 from ...bytecode.versions import RUNNING
 from ..state import Frame
 from ..values.base import Value
-from ..values.mappings import DictValue
-from ..values.operators import unpack
+from ..values.containers.mappings import DictValue
+from ..values.objects.operators import unpack
 from .registry import opcode
 
 __all__: list[str] = []

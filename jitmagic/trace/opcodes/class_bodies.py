@@ -1,6 +1,6 @@
 """Opcodes of class statements: the body is interpreted over a table of names of its frame.
 
-What the statement makes is a ClassStatementValue (values/class_statements.py).
+What the statement makes is a ClassStatementValue (trace/values/objects/class_statements.py).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import Any
 
 from ...bytecode.instruction import Instruction
 from ..state import Frame
-from ..values.class_statements import NamesNow
-from ..values.mappings import DictValue
+from ..values.containers.mappings import DictValue
+from ..values.objects.class_statements import NamesNow
 from .locals import NO_NAME, cell_contents, global_named, name_of, unbound
 from .registry import opcode
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from ...bytecode.instruction import Instruction
 from ..state import Frame
-from ..values.operators import binary, compare, inplace, is_same
-from ..values.text_inputs import joined_text
+from ..values.containers.text_inputs import joined_text
+from ..values.objects.operators import binary, compare, inplace, is_same
 from .registry import opcode
 
 __all__: list[str] = []

@@ -8,17 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 from ...bytecode.instruction import Instruction
-from ..builtins.set_methods import operand_of
-from ..builtins.texts import formatted
+from ..builtins.python.set_methods import operand_of
+from ..builtins.python.texts import formatted
 from ..state import Frame
 from ..values.base import Value
-from ..values.constants import fold
-from ..values.dict_objects import mapping_pairs
-from ..values.mappings import DictValue
-from ..values.operators import unpack
-from ..values.sequences import ListValue, SliceValue, TupleValue
-from ..values.sets import SetValue
-from ..values.text_inputs import joined_text
+from ..values.containers.dict_objects import mapping_pairs
+from ..values.containers.mappings import DictValue
+from ..values.containers.sequences import ListValue, SliceValue, TupleValue
+from ..values.containers.sets import SetValue
+from ..values.containers.text_inputs import joined_text
+from ..values.objects.constants import fold
+from ..values.objects.operators import unpack
 from .registry import opcode
 
 __all__: list[str] = []

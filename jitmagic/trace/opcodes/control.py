@@ -6,11 +6,11 @@ from typing import Any
 
 from ...bytecode.instruction import Instruction
 from ...bytecode.versions import RUNNING
-from ..plain_loops import go_back
+from ..python_loops.plain import go_back
 from ..state import Frame
 from ..values.base import Value
-from ..values.generators import GeneratorValue
-from ..values.operators import is_none
+from ..values.containers.generators import GeneratorValue
+from ..values.objects.operators import is_none
 from .registry import Returned, Yielded, opcode
 
 __all__: list[str] = []

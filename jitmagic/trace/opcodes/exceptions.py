@@ -8,10 +8,10 @@ from ...bytecode.instruction import Instruction
 from ..breaks import GraphBreak, UnsupportedOperation
 from ..state import Frame
 from ..values.base import ObservedError, Value
-from ..values.class_facts import guard_bases
-from ..values.classes import ClassValue
-from ..values.exceptions import ExceptionValue
-from ..values.sequences import TupleValue
+from ..values.containers.sequences import TupleValue
+from ..values.objects.class_facts import guard_bases
+from ..values.objects.classes import ClassValue
+from ..values.objects.exceptions import ExceptionValue
 from .registry import opcode
 
 __all__: list[str] = []

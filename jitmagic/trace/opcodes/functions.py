@@ -8,9 +8,9 @@ from typing import Any
 from ...bytecode.instruction import Instruction
 from ..state import Frame
 from ..values.base import Value
-from ..values.functions import FunctionValue
-from ..values.mappings import DictValue
-from ..values.sequences import TupleValue
+from ..values.containers.mappings import DictValue
+from ..values.containers.sequences import TupleValue
+from ..values.objects.functions import FunctionValue
 from .registry import opcode
 
 __all__: list[str] = []

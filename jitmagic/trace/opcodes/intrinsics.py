@@ -7,8 +7,8 @@ from typing import Any
 from ...bytecode.instruction import Instruction
 from ..breaks import GraphBreak, UnsupportedOpcode
 from ..state import Frame
-from ..values.exceptions import ExceptionValue
-from ..values.sequences import ListValue, TupleValue
+from ..values.containers.sequences import ListValue, TupleValue
+from ..values.objects.exceptions import ExceptionValue
 from .registry import opcode
 
 __all__ = ["STOPITERATION_ERROR"]

@@ -8,7 +8,7 @@ from ...bytecode.instruction import LOCAL_TWIN, Instruction
 from ...bytecode.versions import RUNNING
 from ..state import Frame
 from ..values.base import Value
-from ..values.functions import CellValue
+from ..values.objects.functions import CellValue
 from .registry import opcode
 
 __all__ = ["NO_NAME", "cell_contents", "global_named", "name_of", "unbound"]

@@ -12,10 +12,10 @@ from ...bytecode.instruction import Instruction
 from ..breaks import GraphBreak, UnsupportedOperation
 from ..state import Frame
 from ..values.base import ObservedError, Value
-from ..values.class_facts import has_flag, is_instance, load_attribute
-from ..values.classes import ClassValue
-from ..values.mappings import DictValue
-from ..values.sequences import TupleValue
+from ..values.containers.mappings import DictValue
+from ..values.containers.sequences import TupleValue
+from ..values.objects.class_facts import has_flag, is_instance, load_attribute
+from ..values.objects.classes import ClassValue
 from .registry import opcode
 
 __all__: list[str] = []

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...bytecode.instruction import Instruction
 from ..state import Frame
-from ..values.exceptions import TracebackValue
+from ..values.objects.exceptions import TracebackValue
 from .registry import opcode
 
 __all__: list[str] = []

@@ -21,8 +21,7 @@ How other modules plug in (each module is named once in trace/inventory.py, whic
     subclasses=True.
   * `wrap.intercepts(type, ...)`               decorates `(machine, obj, source) -> Value | None`,
     asked before `wraps` for objects of exactly these types (FunctionType, BuiltinFunctionType,
-    type, ...): torch functions written in Python are kept from being inlined that way. None: not
-    mine.
+    type, ...), which keeps torch functions written in Python from being inlined. None: not mine.
   * `builtins.registry.handles(callable, ...)` decorates `(machine, args, kwargs) -> Value`: how a
     call of exactly that live callable is followed; everything else in C is an `UnknownCFunction`
     break.
@@ -51,7 +50,7 @@ from ..aliased_dicts import AliasedDicts
 from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
 from ..graph_notes import GraphNotes
 from ..result import BreakReason, Effect, FromGraph, Recipe
-from ..symbolic import Symbols
+from ..varying.symbolic import Symbols
 
 __all__ = [
     "Args",
@@ -159,7 +158,9 @@ class Machine(Protocol):
     frames: list[Any]  # the Python frames being followed, the root first
     known: Any  # the Knowledge of objects that are looked at
     later: Any  # the BackwardFacts of what runs later, while that is followed
-    autocast: AutocastRest | None  # what the traced code has made of it (builtins/autocast.py)
+    autocast: (
+        AutocastRest | None
+    )  # what the traced code has made of it (trace/builtins/pytorch/autocast.py)
 
     @property
     def graph(self) -> GraphBuilder:

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 import jitmagic
-from jitmagic import executable
 from jitmagic.api import handle_of
+from jitmagic.compile import executable
 from jitmagic.records import COMPILED, Failed
 from jitmagic.runtime.store import open_store
 from tests.processes import ROOT, run_forked

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 import jitmagic
+from jitmagic.graph.operators.strictness import check_as_kernels_do
 from jitmagic.graph.propagate import EagerRaises
-from jitmagic.graph.strictness import check_as_kernels_do
 
 REFUSED = {
     "sum over a dimension twice": lambda x: x.sum((0, 0)),

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.trace.values import number_arguments
+from jitmagic.trace.values.numbers import number_arguments
 from tests.programs.counts import breaks_of, counts_of, eager_of
 
 from .number_calls import CALLS, PROBABILITIES, Program, joint, outcome, outcomes

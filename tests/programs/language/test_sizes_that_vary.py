@@ -15,17 +15,17 @@ import torch
 from torch.nn import functional as F
 
 import jitmagic
-from jitmagic import pipeline, tracing
 from jitmagic.api import handle_of
 from jitmagic.bytecode import FrameSnapshot
+from jitmagic.compile import pipeline, tracing
 from jitmagic.errors import UserLine
 from jitmagic.frame.native import GuardProgram, lower_guards
 from jitmagic.guards.check import check
 from jitmagic.guards.guard import SizesRelate, TensorMatch
 from jitmagic.records import COMPILED
 from jitmagic.trace.breaks import FailedOperation
-from jitmagic.trace.concrete import places_of
 from jitmagic.trace.restarts import Stop
+from jitmagic.trace.varying.concrete import places_of
 
 SIZES = (8, 5, 9, 16, 3, 2, 12, 7)
 Program = Callable[..., Any]

@@ -316,7 +316,7 @@ def test_calls_that_raise_do_not_stand_in_the_way_of_those_that_do_not() -> None
 def test_a_failed_compile_is_for_the_calls_it_was_made_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from jitmagic import pipeline  # noqa: PLC0415
+    from jitmagic.compile import pipeline  # noqa: PLC0415
 
     real = pipeline.trace_joint
 

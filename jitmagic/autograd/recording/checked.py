@@ -1,0 +1,176 @@
+"""Composites of torch that are called otherwise while a graph is recorded.
+
+In: a torch function as the graph names it. Out: the same function, or one that gives the same
+result. Some look at their data before they compute: they are spelled out in operations which check
+the data themselves. On tensors without data, C++ composites skip such checks, and the recorded
+graph would answer where eager raises. A graph that raises is run again as eager, so the user reads
+eager's own words. A recurrent layer that nobody differentiates stays one operation; a gradient of
+data-dependent size is spelled out in masks.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from ...errors import ASSERTION
+from ...graph.node_meta import tensors_in
+from ...graph.operators.recurrent import RECURRENT
+from .products import prod
+
+__all__ = ["spelled_out"]
+
+
+def spelled_out(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What to call in place of `function` while a graph is recorded."""
+    if function in RECURRENT:
+        return partial(_recurrent, function)
+    return _SPELLED.get(function, function)
+
+
+def _recurrent(function: Callable[..., Any], *args: Any) -> Any:
+    """Below autograd a composite is not taken apart. One that drops out draws between its layers,
+    in an order with the program's other draws that only its parts have."""
+    _, _, _, _, layers, dropout, train, *_ = args
+    draws = train and dropout and layers > 1
+    if draws or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors_in(args))):
+        return function(*args)
+    with torch._C._AutoDispatchBelowAutograd():
+        return function(*args)
+
+
+def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """scatter refuses classes outside of [0, num_classes), as one_hot does."""
+    made = torch.zeros(*tensor.shape, num_classes, dtype=torch.long, device=tensor.device)
+    return made.scatter(-1, tensor.unsqueeze(-1), 1)
+
+
+def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor:
+    chosen = _chosen(x, dim, index, value)
+    return x.index_fill(dim, index, value) if chosen is None else torch.where(chosen, value, x)
+
+
+def _index_fill_in_place(
+    x: torch.Tensor, dim: int, index: torch.Tensor, value: Any
+) -> torch.Tensor:
+    chosen = _chosen(x, dim, index, value)
+    if chosen is None:
+        return x.index_fill_(dim, index, value)
+    return x.copy_(torch.where(chosen, value, x))
+
+
+def _chosen(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor | None:
+    """Which elements are filled with a value that has a gradient; None: it is filled as it is.
+
+    Torch's gradient of the value sums over the unique indices, whose number is data; that of
+    `where` needs none. It refuses the negative indices that filling takes, as index_copy does here:
+    on a GPU that would be an assertion in the kernel, before eager's.
+    """
+    if not (isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled()):
+        return None
+    if value.dim() or value.dtype != x.dtype or index.dtype != torch.long or index.dim() > 1:
+        return None
+    if {x.device.type, index.device.type, value.device.type} != {"cpu"}:
+        return None
+    if not x.dim() and not index.numel():  # torch's gradient raises
+        return None
+    extent = x.shape[dim] if x.dim() else 1
+    flat = index.reshape(-1)
+    chosen = torch.zeros(extent, dtype=torch.bool)
+    chosen = chosen.index_copy(0, flat, torch.ones_like(flat, dtype=torch.bool))
+    return chosen.view([extent if d == dim % x.dim() else 1 for d in range(x.dim())])
+
+
+def _index_put(
+    x: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False
+) -> torch.Tensor:
+    if not _fills_by_mask(x, indices, values):
+        return x.index_put(indices, values, accumulate)
+    stride = torch.empty_like(x).stride()
+    order = sorted(range(x.dim()), key=lambda dim: -stride[dim])
+    made = _filled(x, indices[0], values, accumulate, order)
+    return made.permute([order.index(dim) for dim in range(x.dim())])  # laid out as x
+
+
+def _index_put_in_place(
+    x: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False
+) -> torch.Tensor:
+    if not _fills_by_mask(x, indices, values):
+        return x.index_put_(indices, values, accumulate)
+    return x.copy_(_filled(x, indices[0], values, accumulate, list(range(x.dim()))))
+
+
+def _set_item(x: torch.Tensor, key: Any, values: Any) -> None:
+    if _fills_by_mask(x, (key,), values):
+        x.copy_(_filled(x, key, values, False, list(range(x.dim()))))
+    else:
+        x[key] = values
+
+
+def _fills_by_mask(x: torch.Tensor, indices: Any, values: Any) -> bool:
+    """Whether a tensor with a gradient is written wherever one mask is true, the same everywhere.
+
+    Torch's gradient of the values indexes with the mask, for as many rows as are true.
+    """
+    if not (isinstance(values, torch.Tensor) and values.requires_grad and torch.is_grad_enabled()):
+        return False
+    mask = indices[0] if len(indices) == 1 else None
+    if not isinstance(mask, torch.Tensor) or mask.dtype is not torch.bool or not mask.dim():
+        return False
+    if tuple(mask.shape) != tuple(x.shape[: mask.dim()]) or values.dtype is not x.dtype:
+        return False
+    if not x.device == mask.device == values.device:
+        return False
+    rest, shape = x.shape[mask.dim() :], tuple(values.shape)
+    split = max(len(shape) - len(rest), 0)
+    same_rows = all(n == 1 for n in shape[:split]) and split <= 1
+    pairs = zip(reversed(shape[split:]), reversed(rest), strict=False)
+    return same_rows and all(n in (1, m) for n, m in pairs)
+
+
+def _filled(
+    x: torch.Tensor,
+    mask: torch.Tensor,
+    values: torch.Tensor,
+    accumulate: bool,
+    order: list[int],
+) -> torch.Tensor:
+    """The new contents of x, dimensions in that order, which is that of memory."""
+    rest = x.dim() - mask.dim()
+    where = mask.view((*mask.shape, *[1] * rest)).expand(x.shape)
+    part = values.view(values.shape[max(values.dim() - rest, 0) :]).expand(x.shape)
+    where, part, x = (t.permute(order) for t in (where, part, x))
+    return torch.where(where.contiguous(), x + part if accumulate else part, x)
+
+
+def _quantile(
+    function: Callable[..., Any], input: torch.Tensor, q: Any, *args: Any, **options: Any
+) -> Any:
+    """Unasked, a fraction below 0 would take the first numbers."""
+    if isinstance(q, torch.Tensor):
+        outside = ((q >= 0) & (q <= 1)).all().logical_not().to(torch.int32)
+        torch.ops.aten._linalg_check_errors(outside.detach(), ASSERTION, is_matrix=True)
+    return function(input, q, *args, **options)
+
+
+_QUANTILES: tuple[Any, ...] = (
+    torch.quantile, torch.nanquantile, torch.Tensor.quantile, torch.Tensor.nanquantile
+)  # fmt: skip
+_SPELLED: dict[Any, Callable[..., Any]] = {
+    **{function: partial(_quantile, function) for function in _QUANTILES},
+    torch.nn.functional.one_hot: _one_hot,
+    torch.index_fill: _index_fill,
+    torch.Tensor.index_fill: _index_fill,
+    torch.Tensor.index_fill_: _index_fill_in_place,
+    torch.index_put: _index_put,
+    torch.Tensor.index_put: _index_put,
+    torch.Tensor.index_put_: _index_put_in_place,
+    torch.index_put_: _index_put_in_place,
+    operator.setitem: _set_item,
+    torch.prod: prod,
+    torch.Tensor.prod: prod,
+}

@@ -1,0 +1,116 @@
+"""Operators that write to arguments wherever they are, as functional ones: those from outside of
+torch, and of torch's those without a functional form in autograd/recording/mutate.py.
+
+Comes in: an overload whose schema names what it writes. Goes out: a `Functional`, an operator of
+our own that copies what is written, calls the overload on the copies and returns the overload's new
+tensors, then the copies. Which tensor of the program gets which of them is the functionalizer's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+from typing import Any
+
+import torch
+
+from ...errors import CompileFailed
+from ...graph.operators.operator_library import LIBRARY, is_registered
+from ...graph.operators.shapes import infer
+from ...graph.operators.without_meta import only_writes
+
+__all__ = ["Functional", "flat", "functional_form"]
+
+# What is said of writes, which a functional form has none of; torch 2.11 has no such tags.
+_OF_WRITES = tuple(getattr(torch.Tag, name, None) for name in ("out", "inplace"))
+_ALIAS = re.compile(r"(?<=[\w\]?])\(\w+!?(?: -> \w*)?\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Functional:
+    """`op` gives (*new results, *values written). `slots`: the place and name of each argument that
+    is written; `returns`: for each result of the original the slot it is, None where it is new.
+    """
+
+    op: Any
+    slots: tuple[tuple[int, str], ...]
+    returns: tuple[int | None, ...]
+
+    def written(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The arguments that are written, in the order of `slots`: a tensor, a list or None."""
+        given = [args[at] if at < len(args) else kwargs.get(name) for at, name in self.slots]
+        return given
+
+
+@lru_cache(maxsize=256)
+def functional_form(func: Any) -> Functional:
+    """Raises CompileFailed where the schema does not say enough."""
+    schema = func._schema
+    marks = [(n, a) for n, a in enumerate(schema.arguments) if _is_written(a)]
+    slots = tuple((n, a.name) for n, a in marks)
+    sets = [a.alias_info.before_set for _, a in marks]
+    returns = tuple(_slot_of(func, returned, sets) for returned in schema.returns)
+    text = str(schema)
+    arguments = _ALIAS.sub("", text[text.index("(") + 1 : text.rindex(") ->")])
+    names = (f"{schema.name.replace('::', '_')}_{number}" for number in count())
+    name = next(name for name in names if not is_registered(name))
+    tags = tuple(tag for tag in func.tags if tag not in _OF_WRITES)
+    LIBRARY.define(f"{name}({arguments}) -> Tensor[]", tags=tags)
+    LIBRARY.impl(name, _kernel(func, slots, returns), "CompositeExplicitAutograd")
+    return Functional(getattr(torch.ops.jitmagic, name).default, slots, returns)
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _slot_of(func: Any, returned: Any, sets: list[Any]) -> int | None:
+    if str(returned.type) != "Tensor":
+        raise CompileFailed(f"{func} writes to its arguments and returns a {returned.type}")
+    info = returned.alias_info
+    if info is None:
+        return None
+    if info.before_set not in sets:
+        raise CompileFailed(f"{func} returns a view of an argument")
+    return sets.index(info.before_set)
+
+
+def _kernel(
+    func: Any, slots: tuple[tuple[int, str], ...], returns: tuple[int | None, ...]
+) -> Callable[..., list[torch.Tensor]]:
+    def run(*args: Any, **kwargs: Any) -> list[torch.Tensor]:
+        positional, named = list(args), dict(kwargs)
+        written: list[torch.Tensor] = []
+        for at, name in slots:
+            holder: Any = positional if at < len(positional) else named
+            key: Any = at if at < len(positional) else name
+            if holder is positional or name in named:
+                holder[key] = _copied(holder[key])
+                written += flat(holder[key])
+        is_meta = any(tensor.is_meta for tensor in written)
+        made = infer(func, positional, named) if is_meta else None  # torch's may import sympy
+        if made is None and not (is_meta and only_writes(func)):
+            made = func(*positional, **named)
+        results = made if isinstance(made, tuple) else (made,)
+        new = [t for t, slot in zip(results, returns, strict=False) if slot is None]
+        return [*new, *written]
+
+    return run
+
+
+def _copied(given: Any) -> Any:
+    if isinstance(given, (list, tuple)):
+        return [_copied(item) for item in given]
+    return None if given is None else given.clone()
+
+
+def flat(given: Any) -> Iterator[Any]:
+    """The tensors of an argument that is a tensor, a list of them or None."""
+    if isinstance(given, (list, tuple)):
+        for item in given:
+            yield from flat(item)
+    elif given is not None:
+        yield given

@@ -1,0 +1,422 @@
+"""Functionalisation: what is done to traced tensors is recorded, with mutation and views taken out.
+
+`Functionalizer` is the dispatch mode that sees every ATen call below C++ autograd and records it on
+`Traced` tensors. A write makes a new value of its storage's Cell (traced.py), a view is a path into
+one: the graph is functional whatever the program does, and at the end the cells of the inputs tell
+which of them were mutated. Raises CompileFailed for what cannot be modelled; the frame then runs as
+eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ...errors import CompileFailed
+from ...graph.dispatch_mode import DispatchMode
+from ...graph.node_meta import tensors_in
+from ...graph.operators.foreign import is_foreign
+from ...graph.operators.probe import check_dtypes
+from ...graph.operators.recurrent import RECURRENT
+from ...graph.symbolic.number_ranges import READS_NUMBER
+from ...spec import TensorSpec
+from ..decompose import TABLE
+from .custom import Behind, leading_to
+from .foreign_writes import flat, functional_form
+from .mutate import MUTATORS, functional_overload, overload_without, without_generator
+from .origins import origin_of
+from .recorder import Recorder, Sym
+from .traced import AliasCall, Cell, Traced
+from .view_calls import VIEW_CALLS, refuse, view
+from .views import CONJUGATE
+
+__all__ = ["Functionalizer"]
+
+aten = torch.ops.aten
+
+
+class Functionalizer(DispatchMode):
+    """Sees every ATen call of the trace, below autograd, and records it through `recorder`."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+        self.in_backward = False
+        self.origin: Node | None = None  # whose formula runs, in a backward
+        self.custom: Behind = {}  # the autograd nodes of the program's functions
+        self.results: Sequence[Traced] = ()  # those with a tangent, in a backward
+        self._history: Behind | None = None  # all autograd nodes, when first asked for
+        # The tensors are held: an id is a name only while its object lives.
+        self._constants: dict[int, tuple[torch.Tensor, Traced]] = {}
+        self._numbers: dict[int, tuple[complex, Traced]] = {}
+
+    def input(self, index: int, name: str, spec: TensorSpec) -> Traced:
+        """A traced graph input: a leaf of the autograd graph of the trace."""
+        sym = self.recorder.placeholder(name, spec)
+        return self._own(sym, Cell(sym, input=index), spec.requires_grad)
+
+    def fresh(self, sym: Sym) -> Traced:
+        """A tensor with memory of its own holding that value."""
+        return self._own(sym, Cell(sym), False)
+
+    def constant(self, tensor: torch.Tensor) -> Traced:
+        """A real tensor that the program closes over."""
+        if (known := self._constants.get(id(tensor))) is not None:
+            return known[1]
+        if tensor.requires_grad:
+            raise CompileFailed("a constant of the graph requires grad")
+        sym = self.recorder.constant(tensor)
+        cell = Cell(sym, frozen="the program writes to a tensor that is no graph input")
+        traced = self._own(sym, cell, False)
+        self._constants[id(tensor)] = tensor, traced
+        return traced
+
+    def number(self, value: complex) -> Traced:
+        """A number that a formula of autograd's holds as a tensor; operations read the number."""
+        traced = self.constant(torch.tensor(value, dtype=torch.complex128))
+        self._numbers[id(traced)] = value, traced
+        return traced
+
+    def _own(self, sym: Sym, cell: Cell, requires_grad: bool) -> Traced:
+        traced = Traced.make(sym, cell, (), requires_grad)
+        cell.base = traced
+        return traced
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if kwargs and "generator" in kwargs:
+            if kwargs["generator"] is not None:
+                raise CompileFailed("a random generator of the program's own")
+            func = without_generator(func)
+        if self.in_backward:  # errors and lines are those of the operation whose formula runs
+            node = torch._C._current_autograd_node()
+            self.origin = origin_of(node)
+            self.recorder.lines = () if self.origin is None else self.origin.meta.get("lines", ())
+            self.recorder.behind = self._behind(node, func)
+            _check_numbers(func, args, kwargs or {})
+            func, args = _as_of_plain_tensors(node, func, args)
+        return _handler(func)(self, func, args, kwargs or {})
+
+    def _behind(self, node: Any, func: Any) -> tuple[int, ...]:
+        """Which tangents lead to what the call makes, where its data does not tell: zeros are the
+        gradient of round() if there is one at all.
+        """
+        if func is not aten.zeros_like.default or not self.results:
+            return self.custom.get(node, ())
+        if self._history is None:
+            self._history = leading_to(self.results, lambda node: True)
+        return self._history.get(node, ())
+
+    # -- what the handlers share ---------------------------------------------------------------
+
+    def traced(self, tensor: torch.Tensor) -> Traced:
+        return tensor if isinstance(tensor, Traced) else self.constant(tensor)
+
+    def read(self, value: Any) -> Any:
+        """Arguments with tensors replaced by their current values."""
+        if isinstance(value, Traced):
+            return self._numbers[id(value)][0] if id(value) in self._numbers else value.sym
+        if isinstance(value, torch.Tensor):
+            return self.constant(value).sym
+        if isinstance(value, (list, tuple)):
+            return [self.read(item) for item in value]
+        return value
+
+    def emit(self, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Record op on the current values of its arguments; Syms come back."""
+        return self.recorder.emit(
+            op,
+            *[self.read(arg) for arg in args],
+            **{name: self.read(value) for name, value in kwargs.items() if name != "generator"},
+        )
+
+    def wrap(self, value: Any) -> Any:
+        """Fresh tensors for results."""
+        if isinstance(value, Sym):
+            return self.fresh(value)
+        if isinstance(value, (list, tuple)):
+            return [self.wrap(part) for part in value]
+        return value
+
+
+_HALF_MAX = torch.finfo(torch.float16).max
+
+
+def _check_numbers(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raise where the backward of the program's numbers meets a kernel that refuses them: formulas
+    fill and multiply with numbers that the forward only takes in float32.
+    """
+    operands = (*args, *kwargs.values())
+    if not any(isinstance(v, (int, float)) and abs(v) > _HALF_MAX for v in operands):
+        return
+    device = next((v.device for v in operands if isinstance(v, torch.Tensor)), None)
+    if device is not None:
+        check_dtypes(func, func._opname, args, dict(kwargs), device)
+
+
+# Nodes of a whole tensor's maximum and such, of which several elements may be the one.
+_SPREADING = ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
+
+
+def _as_of_plain_tensors(node: Any, func: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+    """The call that the formula makes of tensors of no class of their own: on the CPU a gradient is
+    filled in where the maximum is, while for others it is multiplied by a mask, where an infinite
+    one makes nan of zeros.
+    """
+    if func is not aten.mul.Tensor or node is None or node.name() not in _SPREADING:
+        return func, args
+    mask, spread = args
+    if mask.dtype is not torch.bool or mask.device.type != "cpu":
+        return func, args
+    return aten.where.self, (mask, spread, torch.zeros((), dtype=spread.dtype))
+
+
+Handler = Callable[[Functionalizer, Any, tuple[Any, ...], Mapping[str, Any]], Any]
+
+
+def _plain(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    return mode.wrap(mode.emit(func, args, kwargs))
+
+
+def _lift(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """A tensor literal of the program: new memory on each call."""
+    return mode.fresh(mode.read(args[0]).call(aten.clone.default))
+
+
+def _mutate(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """An operation that writes to its first argument and returns it."""
+    target = mode.traced(args[0])
+    args = (target, *(_beside(mode, target, arg) for arg in args[1:]))
+    if (maker := MUTATORS.get(func)) is not None:  # copy_, fill_: the old value is not read
+        new = maker(
+            mode.recorder,
+            *[mode.read(arg) for arg in args],
+            **{name: mode.read(v) for name, v in kwargs.items() if name != "generator"},
+        )
+    else:
+        new = mode.emit(functional_overload(func), args, kwargs)
+    target.write(new)
+    return target
+
+
+def _beside(mode: Functionalizer, target: Traced, value: Any) -> Any:
+    """torch wraps the number of `x[i] = 5` in a tensor of the CPU wherever x lives: it is made on
+    the device, as a copy between devices cannot be recorded in a CUDA graph.
+    """
+    if not isinstance(value, torch.Tensor) or isinstance(value, Traced):
+        return value
+    if value.dim() or value.device == target.device:
+        return value
+    return mode.recorder.full((), value.item(), value.dtype, target.device)
+
+
+def _mutate_list(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """_foreach_add_ and its like: one functional operation per element of the lists."""
+    _refuse_sharing(mode, func, args)
+    values = mode.emit(functional_overload(func), args, kwargs)
+    for target, new in zip(args[0], values, strict=True):
+        mode.traced(target).write(new)
+    return None
+
+
+def _refuse_sharing(mode: Functionalizer, func: Any, args: tuple[Any, ...]) -> None:
+    """The elements of the lists are done one after the other: what one reads, no other writes."""
+    written = {id(mode.traced(target).cell): n for n, target in enumerate(args[0])}
+    if len(written) < len(args[0]):
+        raise CompileFailed(f"{func} writes to the same memory more than once")
+    for operand in args[1:]:
+        many = enumerate(operand) if isinstance(operand, (list, tuple)) else ((-1, operand),)
+        for index, value in many:
+            if isinstance(value, Traced) and written.get(id(value.cell), index) != index:
+                raise CompileFailed(f"{func} reads what it has written")
+
+
+def _mutate_out(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """torch.maximum(a, b, out=c): c gets the result, cast to its dtype."""
+    target = mode.traced(kwargs["out"])
+    options = {name: value for name, value in kwargs.items() if name != "out"}
+    new = mode.emit(overload_without(func, "out"), args, options)
+    if new.shape != tuple(target.shape):
+        raise CompileFailed(f"{func} resizes its result")
+    target.write(new)
+    return target
+
+
+def _mutate_named(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """An operator that writes to the arguments its schema names, wherever they are."""
+    form = functional_form(func)
+    slots = form.written(args, kwargs)
+    targets = [mode.traced(tensor) for tensor in flat(slots)]
+    read = [mode.traced(t) for t in tensors_in((args, dict(kwargs)))]
+    for target in targets:
+        if sum(tensor.cell is target.cell for tensor in read) > 1:
+            raise CompileFailed(f"{func} writes to memory that it is given twice")
+    values = mode.emit(form.op, args, kwargs)
+    new = iter(mode.wrap(values[: len(values) - len(targets)]))
+    # Without a kernel there, nothing tells autograd's version counter of the write.
+    counted = is_foreign(func) or _has_kernel(func, "ADInplaceOrView")
+    for target, value in zip(targets, values[len(values) - len(targets) :], strict=True):
+        if value.shape != tuple(target.shape):
+            raise CompileFailed(f"{func} resizes what it writes to")
+        target.write(value, counted)
+    results = [next(new) if slot is None else slots[slot] for slot in form.returns]
+    return results[0] if len(results) == 1 else (tuple(results) or None)
+
+
+def _composite(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """C++ composites reached below autograd (from another operation's kernel): take them apart."""
+    with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), mode:
+        return func.decompose(*args, **kwargs)
+
+
+def _primitive(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """A view of torch.ops.prims as the ATen views that it stands for."""
+    with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), mode:
+        return func.impl_aten(*args, **kwargs)
+
+
+def _conjugate(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """A lazy view in eager. Nothing but a formula of autograd's reads those of a backward."""
+    if not mode.in_backward:
+        source = mode.traced(args[0])
+        origin = AliasCall(func, source), 0
+        path = (*source.path, CONJUGATE)
+        layout = source.memory_layout()
+        layout = source.sym.meta if layout is None else layout
+        value = CONJUGATE.apply(source.sym)
+        return Traced.make(value, source.cell, path, False, layout, origin, source.counter)
+    if isinstance(args[0], complex):  # of `x * 1j`: its dtype must not count in promotions
+        return mode.number(args[0].conjugate())
+    return mode.wrap(mode.emit(aten._conj_physical.default, args, kwargs))
+
+
+def _norm_with_stats(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Batch norm: writes its running statistics (arguments 3 and 4) though the schema hides it."""
+    *results, mean, var = mode.emit(func, args, kwargs)
+    for target, new in ((args[3], mean), (args[4], var)):
+        if new is not None and target is not None:
+            mode.traced(target).write(new, counted=False)
+    return mode.wrap(results)
+
+
+def _same_size(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """What forward-mode differentiation asks of a tensor and its tangent."""
+    return args[0].shape == args[1].shape
+
+
+def _same_storage(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    first, second = (mode.traced(arg).cell.value.meta for arg in args)
+    sizes = (meta.untyped_storage().nbytes() // meta.itemsize for meta in (first, second))
+    return next(sizes) == next(sizes)
+
+
+def _equal(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Whether a mask is all true, asked by torch 2.11's quantile of what checked.py has asserted.
+    (Later ones do not ask tensors without data.)
+    """
+    ones = mode.traced(args[1]).sym.node
+    if ones.target is not aten.full.default or ones.args[1] != 1:
+        raise CompileFailed("a comparison of two tensors as a whole")
+    return True
+
+
+_SPECIAL: Mapping[Any, Handler] = {
+    aten.equal.default: _equal,
+    **VIEW_CALLS,
+    aten.is_same_size.default: _same_size,
+    aten._has_same_storage_numel.default: _same_storage,
+    aten._conj.default: _conjugate,
+    aten.lift_fresh.default: _lift,
+    aten.lift_fresh_copy.default: _lift,
+    **dict.fromkeys(RECURRENT.values(), _plain),
+    aten.native_batch_norm.default: _norm_with_stats,
+    aten._native_batch_norm_legit.default: _norm_with_stats,
+    aten.cudnn_batch_norm.default: _norm_with_stats,
+    **dict.fromkeys(
+        (
+            READS_NUMBER,
+            aten._neg_view.default,
+            aten.set_.source_Tensor,
+            aten.resize_.default,
+        ),
+        refuse,
+    ),
+}
+
+
+@lru_cache(maxsize=4096)
+def _handler(func: Any) -> Handler:
+    if (special := _SPECIAL.get(func)) is not None:
+        return special
+    schema = func._schema
+    if is_foreign(func):
+        return _foreign_handler(func)
+    if torch.Tag.inplace_view in func.tags:  # but for those relabelled: resize_, as_strided_, ...
+        return refuse
+    if schema.is_mutable:
+        return _handler_of_mutation(schema)
+    info = schema.returns[0].alias_info if schema.returns else None
+    if info is not None:
+        return _primitive if func.namespace == "prims" else view
+    if func in TABLE:  # with a decomposition of our own, composite or not
+        return _plain
+    return _composite if _is_composite(func) else _plain
+
+
+def _is_composite(func: Any) -> bool:
+    return _has_kernel(func, "CompositeImplicitAutograd")
+
+
+def _has_kernel(func: Any, key: str) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
+
+
+def _foreign_handler(func: Any) -> Handler:
+    if _is_composite(func):
+        return _composite
+    if func._schema.is_mutable:
+        return _mutate_named
+    shares = any(returned.alias_info is not None for returned in func._schema.returns)
+    return refuse if shares else _plain
+
+
+def _handler_of_mutation(schema: Any) -> Handler:
+    written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    if len(written) == 1 and written[0].name == "out" and written[0].kwarg_only:
+        return refuse if isinstance(written[0].type, torch.ListType) else _mutate_out
+    if len(written) != 1 or written[0].name != schema.arguments[0].name:
+        return _mutate_named
+    return _mutate_list if isinstance(written[0].type, torch.ListType) else _mutate

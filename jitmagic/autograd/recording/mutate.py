@@ -1,0 +1,143 @@
+"""In-place operations as functional ones: which new value an operation writes.
+
+`functional_overload(add_.Tensor)` is `add.Tensor`. `MUTATORS` holds the operations whose new value
+is better made from other parts (copies and fills need not read the old value).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from ...errors import CompileFailed
+from .recorder import Recorder, Sym
+from .strides import memory_order
+
+__all__ = ["MUTATORS", "functional_overload", "overload_without", "without_generator"]
+
+aten = torch.ops.aten
+
+# In-place names whose functional overload has another name.
+_RENAMED: Mapping[Any, Any] = {
+    aten.normal_.default: aten.normal_functional.default,
+}
+
+
+@lru_cache(maxsize=4096)
+def functional_overload(func: Any) -> Any:
+    """The overload that returns what `func` writes. Raises CompileFailed where there is none."""
+    renamed = _RENAMED.get(func)
+    if renamed is not None:
+        return renamed
+    namespace, _, name = func._schema.name.partition("::")
+    if name.startswith("__i") and name.endswith("__"):
+        plain = f"__{name[3:-2]}__"
+    elif name.endswith("_"):
+        plain = name[:-1]
+    else:
+        raise CompileFailed(f"{func} writes to its arguments in a way that is not understood")
+    packet = getattr(getattr(torch.ops, namespace), plain, None)
+    overloads = (other for other in _overloads(packet, func) if _takes_the_same(other, func))
+    functional = next(overloads, None)
+    if functional is None:
+        raise CompileFailed(f"{func} has no functional counterpart")
+    return functional
+
+
+def _overloads(packet: Any, func: Any) -> list[Any]:
+    """Those of the operation that write nothing, the one called like `func` first."""
+    names = [] if packet is None else packet.overloads()
+    names.sort(key=lambda name: name != func._overloadname)
+    made = [getattr(packet, name) for name in names]
+    return [overload for overload in made if not overload._schema.is_mutable]
+
+
+def _takes_the_same(functional: Any, func: Any) -> bool:
+    """Overloads need not be called alike: pow_.Scalar is pow.Tensor_Scalar, pow.Scalar is not."""
+    ours, theirs = func._schema.arguments, functional._schema.arguments
+    return [str(argument.type) for argument in ours] == [str(argument.type) for argument in theirs]
+
+
+@lru_cache(maxsize=4096)
+def overload_without(func: Any, argument: str) -> Any:
+    """The overload that takes the other arguments: for "out", one that returns what `func` writes
+    to it.
+    """
+    wanted = [(a.name, str(a.type)) for a in func._schema.arguments if a.name != argument]
+    for name in func.overloadpacket.overloads():
+        overload = getattr(func.overloadpacket, name)
+        given = [(a.name, str(a.type)) for a in overload._schema.arguments]
+        if given == wanted and not overload._schema.is_mutable:
+            return overload
+    raise CompileFailed(f"{func} has no functional counterpart")
+
+
+@lru_cache(maxsize=4096)
+def without_generator(func: Any) -> Any:
+    """The overload that is called where the generator is None: `randn.generator` has to be given
+    one, and recorded calls have none.
+    """
+    named = [a for a in func._schema.arguments if a.name == "generator"]
+    if not named or named[0].has_default_value():
+        return func
+    return overload_without(func, "generator")
+
+
+def _copy(recorder: Recorder, old: Sym, source: Sym, non_blocking: bool = False) -> Sym:
+    """copy_, fill_: cast, move, broadcast. Always new memory, never the source itself."""
+    if source.device != old.device:
+        source = source.one(aten._to_copy.default, dtype=old.dtype, device=old.device)
+    elif source.dtype is not old.dtype:
+        source = source.to(old.dtype)
+    else:
+        source = source.one(aten.clone.default)
+    return source
+
+
+def _fill(recorder: Recorder, old: Sym, value: Sym | float) -> Sym:
+    if isinstance(value, Sym):
+        return _copy(recorder, old, value)
+    return recorder.full(old.shape, value, old.dtype, old.device)
+
+
+def _index_put(
+    recorder: Recorder,
+    old: Sym,
+    indices: list[Sym | None],
+    values: Sym,
+    accumulate: bool = False,
+    unsafe: bool = False,
+) -> Sym:
+    made: Sym = recorder.emit(aten.index_put.default, old, indices, values, accumulate)
+    return made
+
+
+def _bernoulli(recorder: Recorder, old: Sym, p: float = 0.5) -> Sym:
+    """Drawn in the order of memory, which is how kernels fill it."""
+    order, inverse = memory_order(old.strides)
+    turned = order != sorted(order)
+    made: Sym = recorder.emit(aten.bernoulli.p, old.permute(*order) if turned else old, p)
+    return made.permute(*inverse) if turned else made
+
+
+def _polygamma(recorder: Recorder, old: Sym, n: int) -> Sym:
+    made: Sym = recorder.emit(aten.polygamma.default, n, old)
+    return made
+
+
+def _zero(recorder: Recorder, old: Sym) -> Sym:
+    return recorder.full(old.shape, 0, old.dtype, old.device)
+
+
+MUTATORS: Mapping[Any, Callable[..., Sym]] = {
+    aten.copy_.default: _copy,
+    aten.fill_.Scalar: _fill,
+    aten.fill_.Tensor: _fill,
+    aten.zero_.default: _zero,
+    aten.bernoulli_.float: _bernoulli,
+    aten.polygamma_.default: _polygamma,
+    aten._index_put_impl_.default: _index_put,
+}

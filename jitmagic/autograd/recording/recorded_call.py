@@ -1,0 +1,71 @@
+"""recorded_call: a call of a torch-level graph while it is recorded.
+
+Comes in: the function that the graph names and its arguments, traced tensors among them. Goes out:
+its result. Where sizes are symbols, what C++ reads as ints is called by operators that take
+SymInts (graph/symbolic/sized_calls.py); so is an LSTM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ...graph.attribution import Silence, call_from
+from ...graph.operators.autocast import OFF, read_autocast
+from ...graph.operators.recurrent import is_fused_lstm
+from ...graph.symbolic.sized_calls import call_of_sizes
+from ...graph.symbolic.sym_node import sizes_in
+from .checked import spelled_out
+
+__all__ = ["recorded_call"]
+
+aten = torch.ops.aten
+_LSTM = 2  # of the kinds of layers that oneDNN has
+
+
+def recorded_call(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], is_sized: bool
+) -> Any:
+    """`function(*args, **kwargs)`; the trace has warned of it."""
+    if not is_sized:
+        return call_from(Silence(), spelled_out(function), args, kwargs)
+    if function is torch.lstm and isinstance(args[2], list | tuple):
+        return _lstm(*args, **kwargs)
+    return call_of_sizes(Silence(), spelled_out(function), args, kwargs)
+
+
+def _lstm(input: torch.Tensor, states: Any, weights: Any, *rest: Any) -> Any:
+    """A layer in training: layer by layer, as ATen/native/mkldnn/RNN.cpp does, which does not ask
+    for the lengths; torch's Python goes through the steps where the input requires grad, and drops
+    nothing out.
+    """
+    has_biases, layers, dropout, train, both, batch_first = rest
+    differs = torch.is_grad_enabled() and any(t.requires_grad for t in (input, *states, *weights))
+    draws = dropout and train and layers > 1
+    fused = (differs or draws) and is_fused_lstm(aten.lstm.input, input, states)
+    plain = input.device.type == "cpu" and read_autocast() == OFF
+    if not (fused and plain) or next(sizes_in(input), None) is None:
+        return spelled_out(torch.lstm)(input, states, weights, *rest)
+    made = (input.transpose(0, 1) if batch_first else input).contiguous()
+    hx, cx = (state.contiguous() for state in states)
+    places = 4 if has_biases else 2
+    after: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for layer in range(layers):
+        outputs = []
+        for reverse in (False, True)[: 1 + both]:
+            at = len(after)
+            given = weights[places * at : places * (at + 1)]
+            given = [*given, *([] if has_biases else map(torch.zeros_like, given))]
+            output, *last, _ = aten.mkldnn_rnn_layer.default(
+                made, *given, hx[at], cx[at], reverse, [], _LSTM, hx.shape[2], layers,
+                has_biases, both, batch_first, train,
+            )  # fmt: skip
+            outputs.append(output)
+            after.append(tuple(last))  # type: ignore[arg-type]
+        made = torch.cat(outputs, -1) if both else outputs[0]
+        if dropout and train and layer < layers - 1:
+            made = torch.dropout(made, dropout, True)
+    hidden, cells = (torch.stack(state) for state in zip(*after, strict=True))
+    return (made.transpose(0, 1) if batch_first else made), hidden, cells

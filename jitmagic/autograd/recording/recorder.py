@@ -1,0 +1,399 @@
+"""Recorder: builds the ATen graph while running the same operations on meta tensors.
+
+In: ATen overloads with `Sym` handles for tensors. Out: a torch.fx.Graph whose tensor nodes carry
+`meta["spec"]` (real device, the strides of the meta kernel) and `meta["lines"]`. Invariant: every
+recorded node is functional: it reads its arguments and makes a new value. Equal calls of
+deterministic operations are recorded once (the earlier node is handed out again).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from ...budget import check
+from ...errors import CompileFailed, UserLine
+from ...graph.fresh_meta import Metas, fresh_meta, sharing
+from ...graph.operators.checked_rules import told_of_sizes
+from ...graph.operators.device_layouts import laid_out_on
+from ...graph.operators.foreign import acts, is_foreign, without_data
+from ...graph.operators.image_formats import in_kernel_format
+from ...graph.operators.kernel_probing import told_by_kernel
+from ...graph.operators.shape_sampling import told_at_vectors
+from ...graph.operators.shapes import infer
+from ...graph.operators.tensor_iterator import is_loose
+from ...graph.symbolic.sym_node import as_dimension, as_dimensions, sizes_in
+from ...spec import TensorSpec, has_loose_strides
+from ...symbols.size import Size, expr_of
+from ..nodes import alias_root, is_view_op
+from .strides import memory_order
+from .sym import Sym, to_meta
+
+__all__ = [
+    "Decomposition",
+    "Recorder",
+    "Sym",
+    "spec_from_meta",
+]
+
+aten = torch.ops.aten
+_EMPTY = ("empty", "new_empty")
+META = torch.device("meta")
+CPU = torch.device("cpu")
+
+# Arguments that may live on another device than the rest: a copy is what moves a tensor.
+CROSS_DEVICE = frozenset({aten._to_copy.default, aten.copy.default})
+
+
+# decomposition: (recorder, *args, **kwargs of the overload, tensors as Sym) -> Sym | tuple | None
+# None declines: the operation is recorded as it is.
+Decomposition = Callable[..., Any]
+
+
+def spec_from_meta(meta: torch.Tensor, device: torch.device) -> TensorSpec:
+    """The spec of a graph value: what meta says, on the real device."""
+    return TensorSpec(
+        as_dimensions(meta.shape),
+        as_dimensions(meta.stride()),
+        meta.dtype,
+        device,
+        storage_offset=as_dimension(meta.storage_offset()),
+    )
+
+
+def _told_by_torch(op: Any, args: Any, kwargs: dict[str, Any], has_sizes: bool) -> Any:
+    """As torch's meta function says: of sizes that it wants to be ints, at several. Where a call
+    gives something else, the plan says so (plan.cpp).
+    """
+    try:
+        made = op(*args, **kwargs)
+    except Exception:  # whatever it raises: of ints it is eager's
+        told = told_at_vectors(partial(_told_of_ints, op), (args, kwargs)) if has_sizes else None
+        if told is None:
+            raise
+        return told
+    return in_kernel_format(op, args, kwargs, made)
+
+
+def _told_of_ints(op: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, ...]]:
+    args, kwargs = arguments
+    made = infer(op, args, kwargs)
+    if made is None:
+        made = in_kernel_format(op, args, kwargs, op(*args, **kwargs))
+    return made, ()
+
+
+def _layout(sym: Sym) -> tuple[Any, ...]:
+    """Identifies a view: the memory it shows, and in which order."""
+    return _layout_key(alias_root(sym.node), sym.meta)
+
+
+def _layout_key(root: Node, meta: torch.Tensor) -> tuple[Any, ...]:
+    numbers = _frozen((*meta.shape, *meta.stride(), meta.storage_offset()))
+    return "layout", root, numbers, meta.dtype
+
+
+def _frozen(value: Any) -> Any:
+    """A hashable stand-in; numbers are told apart by type and by the sign of zero."""
+    if isinstance(value, Sym):
+        return value.node
+    if isinstance(value, (bool, int, float, complex)):
+        return type(value), repr(value)
+    value = as_dimension(value)
+    if isinstance(value, Size):  # compared by identity: asks and guards nothing
+        return expr_of(value)
+    if isinstance(value, (list, tuple)):
+        return (list, *map(_frozen, value))
+    return value
+
+
+class Recorder:
+    """The graph under construction. `lines` is what new nodes are attributed to."""
+
+    def __init__(self, table: Mapping[Any, Decomposition], is_sized: bool = False) -> None:
+        self.graph = Graph()
+        self.is_sized = is_sized  # whether sizes may be Sizes
+        self.table = table
+        self.lines: tuple[UserLine, ...] = ()
+        self.behind: tuple[int, ...] = ()  # see custom.py
+        self.region: Any = None  # of what backward computes again, see partition.py
+        self.constants: dict[str, torch.Tensor] = {}
+        self._known: dict[Any, Any] = {}
+        self._metas: Metas = {}
+        self._last_placeholder: Node | None = None
+
+    def placeholder(self, name: str, spec: TensorSpec) -> Sym:
+        """A new graph input, placed behind the inputs there are."""
+        first = self._last_placeholder or self.graph._root
+        with self.graph.inserting_after(first):
+            node = self.graph.placeholder(name)
+        self._last_placeholder = node
+        node.meta["spec"] = spec
+        node.meta["lines"] = ()
+        return self._sym_of(node)
+
+    def constant(self, tensor: torch.Tensor) -> Sym:
+        """A real tensor met while tracing, kept as an attribute of the module."""
+        name = f"_constant{len(self.constants)}"
+        self.constants[name] = tensor.detach()
+        node = self.graph.create_node("get_attr", name)
+        meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
+        self._label(node, meta, tensor.device)
+        return Sym(self, node, meta, tensor.device)
+
+    def emit(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        """Record `op`, decomposed when the table has a rule for it."""
+        rule = self.table.get(op)
+        if rule is not None:
+            results = rule(self, *args, **kwargs)
+            if results is not None:
+                return results if _all_row_major(args) else self._as_op(op, args, kwargs, results)
+        return self.call(op, *args, **kwargs)
+
+    def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        """Record `op` as it is: a Sym comes back, or a list of them, of None where there is no
+        tensor, and of numbers.
+        """
+        check()
+        # Of random numbers, of new memory and of effects each call has its own.
+        own = acts(op) or op._opname.startswith(_EMPTY)
+        named = ((k, _frozen(v)) for k, v in kwargs.items())
+        key = None if own else (op, self.behind, self.region, _frozen(args), *named)
+        if key is not None:
+            try:
+                known = self._known.get(key)
+            except TypeError:  # an unhashable argument: no sharing
+                key = known = None
+            if known is not None:
+                return known
+        device = _device_of(op, args, kwargs)
+        outcome = self._outcome(op, args, kwargs, device)
+        results = self._known_view(op, args, outcome) or self._record(
+            op, args, kwargs, outcome, device
+        )
+        if key is not None:
+            self._known[key] = results
+        return results
+
+    def copied(self, sym: Sym) -> Sym:
+        """A copy of its own: asked for twice, there are two. A view of what the graph computes is
+        the same view of a copy of that, so that it lies in memory as eager's does.
+        """
+        node = alias_root(sym.node)
+        root = sym if node.op in ("placeholder", "get_attr") else self._sym_of(node)
+        views, view = [], sym.node
+        while view is not root.node:
+            views.append(view)
+            view = view.args[0]  # type: ignore[assignment]
+        op = aten.clone.default
+        outcome = self._outcome(op, (root,), {}, root.device)
+        copy: Sym = self._record(op, (root,), {}, outcome, root.device)
+        for view in reversed(views):
+            copy = self.call(view.target, copy, *view.args[1:], **view.kwargs)
+        return copy
+
+    def _sym_of(self, node: Node) -> Sym:
+        spec: TensorSpec = node.meta["spec"]
+        with sharing(self._metas):
+            meta = fresh_meta(to_meta(spec.shape), spec.dtype, to_meta(spec.stride))
+        return Sym(self, node, meta, spec.device)
+
+    def _outcome(self, op: Any, args: Any, kwargs: Mapping[str, Any], device: torch.device) -> Any:
+        """What the operation gives on `device`, as meta tensors."""
+        metas = to_meta(args)
+        meta_kwargs = {name: to_meta(value) for name, value in kwargs.items()}
+        if "device" in kwargs or _is_factory(op):
+            meta_kwargs["device"] = META
+        with sharing(self._metas):  # memory is told apart by nodes
+            outcome = infer(op, metas, meta_kwargs)
+        has_sizes = self.is_sized and next(sizes_in((metas, meta_kwargs)), None) is not None
+        if outcome is None and has_sizes:
+            outcome = told_of_sizes(op, metas, meta_kwargs)
+        if outcome is None and device.type == "cpu":
+            outcome = told_by_kernel(op, metas, meta_kwargs)
+        if outcome is not None:
+            return laid_out_on(device, op, metas, outcome)
+        made = _told_by_torch(op, metas, meta_kwargs, has_sizes)
+        by_torch = laid_out_on(device, op, metas, made)
+        alone = next(_syms(args, kwargs.values()), None) is None
+        return without_data(by_torch, device) if alone or is_foreign(op) else by_torch
+
+    def _known_view(self, op: Any, args: Any, outcome: Any) -> Sym | None:
+        """A view of the same memory in the same order that the graph has already, e.g. t(t(x))."""
+        if not is_view_op(op) or not isinstance(outcome, torch.Tensor):
+            return None
+        source = args[0]
+        key = _layout(source)
+        self._known.setdefault(key, source)
+        root = key[1]
+        known: Sym | None = self._known.get(_layout_key(root, outcome))
+        return known
+
+    def _record(self, op: Any, args: Any, kwargs: Any, outcome: Any, device: torch.device) -> Any:
+        node = self.graph.create_node(
+            "call_function",
+            op,
+            _to_node(args),
+            {k: _to_node(v) for k, v in kwargs.items()},
+            op._opname,
+        )
+        if isinstance(outcome, torch.Tensor):
+            self._label(node, outcome, device)
+            result = Sym(self, node, outcome, device)
+            if is_view_op(op):
+                self._known[_layout(result)] = result
+            return result
+        if outcome is None and not op._schema.returns:  # it runs for the errors it may raise
+            self._note(node)
+            return None
+        if not isinstance(outcome, (tuple, list)):
+            raise CompileFailed(f"{op} gives a {type(outcome).__name__}, which no graph can hold")
+        self._note(node)
+        return [self._item(node, i, part, device) for i, part in enumerate(outcome)]
+
+    def _item(self, node: Node, index: int, meta: Any, device: torch.device) -> Any:
+        # Sizes and flags among the results (max_q of attention) follow from the arguments' shapes,
+        # which a graph has once for all: the meta kernel has told them.
+        if meta is None or isinstance(meta, (bool, int, torch.SymInt)):
+            return meta
+        if not isinstance(meta, torch.Tensor):
+            raise CompileFailed(f"{node.target} gives a {type(meta).__name__} among its results")
+        item = self.graph.create_node("call_function", operator.getitem, (node, index))
+        # Philox seeds and offsets of attention kernels live on the CPU whatever the rest does.
+        self._label(item, meta, device)
+        return Sym(self, item, meta, device)
+
+    def _label(self, node: Node, meta: torch.Tensor, device: torch.device) -> None:
+        if meta.is_conj() or meta.is_neg():
+            raise CompileFailed(f"{node.target} makes a lazily conjugated or negated tensor")
+        if meta.layout is not torch.strided:
+            raise CompileFailed(f"{node.target} makes a {meta.layout} tensor")
+        node.meta["spec"] = spec_from_meta(meta, device)
+        self._note(node)
+
+    def _note(self, node: Node) -> None:
+        facts = {"behind": self.behind or None, "checkpoint": self.region}
+        node.meta.update({k: v for k, v in facts.items() if v is not None}, lines=self.lines)
+
+    def full(
+        self, shape: tuple[int, ...], value: float, dtype: torch.dtype, device: torch.device
+    ) -> Sym:
+        result: Sym = self.call(
+            aten.full.default, list(shape), value, dtype=dtype, device=device, pin_memory=False
+        )
+        return result
+
+    def arange(self, end: int, dtype: torch.dtype, device: torch.device) -> Sym:
+        result: Sym = self.call(
+            aten.arange.start_step, 0, end, 1, dtype=dtype, device=device, pin_memory=False
+        )
+        return result
+
+    def where(self, condition: Sym, then: Sym | float, other: Sym | float) -> Sym:
+        """aten.where with scalars taking the dtype of the tensor branch."""
+        like = then if isinstance(then, Sym) else other
+        if not isinstance(like, Sym):
+            raise TypeError("one branch of where must be a tensor")
+        branches = [
+            part if isinstance(part, Sym) else self.full((), part, like.dtype, like.device)
+            for part in (then, other)
+        ]
+        return condition.one(aten.where.self, *branches)
+
+    def restride(self, sym: Sym, strides: tuple[int, ...]) -> Sym:
+        """The same values laid out with the given strides (dense, no overlap)."""
+        strides = as_dimensions(strides)
+        if sym.numel and not _lies_along(sym, strides):
+            order, inverse = memory_order(strides)
+            rows = sym if order == sorted(order) else sym.permute(*order)
+            dense = rows.one(aten.clone.default, memory_format=torch.contiguous_format)
+            sym = dense if rows is sym else dense.permute(*inverse)
+        if sym.strides == strides or self.is_sized or not has_loose_strides(sym.shape):
+            return sym  # at other sizes a copy is laid out anew
+        meta = fresh_meta(to_meta(sym.shape), sym.dtype, to_meta(strides))
+        made: Sym = self._record(aten.clone.default, (sym,), {}, meta, sym.device)
+        return made
+
+    def _as_op(self, op: Any, args: Any, kwargs: Any, results: Any) -> Any:
+        """Give decomposed results the strides that the operation itself has."""
+        wanted = self._outcome(op, args, kwargs, _device_of(op, args, kwargs))
+        if isinstance(results, Sym):
+            return self._like(results, wanted)
+        return [
+            self._like(part, meta) if isinstance(part, Sym) else part
+            for part, meta in zip(results, wanted, strict=False)
+        ] + results[len(wanted) :]
+
+    def _like(self, sym: Sym, wanted: torch.Tensor) -> Sym:
+        if sym.shape != as_dimensions(wanted.shape):
+            return sym
+        return self.restride(sym, wanted.stride())
+
+
+def _all_row_major(args: Any) -> bool:
+    return all(
+        _all_row_major(a)
+        if isinstance(a, (list, tuple))
+        else not isinstance(a, Sym) or (a.meta.is_contiguous() and not is_loose(a.meta))
+        for a in args
+    )
+
+
+def _lies_along(sym: Sym, strides: tuple[int, ...]) -> bool:
+    """But for strides that lead nowhere."""
+    sides = zip(sym.shape, sym.strides, strides, strict=True)
+    return all((type(n) is int and n == 1) or a == b for n, a, b in sides)
+
+
+@lru_cache(maxsize=4096)
+def _is_factory(op: Any) -> bool:
+    return any(
+        argument.name == "device" and argument.kwarg_only for argument in op._schema.arguments
+    )
+
+
+def _to_node(value: Any) -> Any:
+    if isinstance(value, Sym):
+        return value.node
+    if isinstance(value, tuple):
+        return tuple(_to_node(item) for item in value)
+    if isinstance(value, list):
+        return [_to_node(item) for item in value]
+    return as_dimension(value)
+
+
+def _device_of(op: Any, args: Any, kwargs: Mapping[str, Any]) -> torch.device:
+    """Where the result lives; refuses mixtures that eager refuses (0-dim CPU tensors may join)."""
+    named = kwargs.get("device")
+    if named is not None:
+        return _indexed(torch.device(named))
+    device: torch.device | None = None
+    for sym in _syms(args, kwargs.values()):
+        if sym.device == CPU and not sym.shape:
+            continue
+        if device is None:
+            device = sym.device
+        elif device != sym.device and op not in CROSS_DEVICE:
+            raise CompileFailed(f"{op} mixes tensors on {device} and {sym.device}")
+    return CPU if device is None else device
+
+
+def _syms(*groups: Any) -> Iterator[Sym]:
+    for group in groups:
+        for value in group:
+            if isinstance(value, Sym):
+                yield value
+            elif isinstance(value, (list, tuple)):
+                yield from _syms(value)
+
+
+def _indexed(device: torch.device) -> torch.device:
+    """cuda -> cuda:current, as tensors report it."""
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device

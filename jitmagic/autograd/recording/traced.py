@@ -1,0 +1,201 @@
+"""What a program is traced with: tensors that know their value in the functional graph.
+
+`Traced` is a tensor without data that reports the real device. Memory is modelled by `Cell`s: a
+cell holds the current functional value of one storage, a Traced is a path of view steps into a
+cell. Reading a view replays its path on the current value; writing to one makes a new value of the
+whole cell. Raises CompileFailed for what cannot be modelled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ...errors import CompileFailed
+from ...graph.dispatch_mode import dataless
+from ...graph.symbolic.sym_node import as_dimension, as_dimensions, as_torch
+from .recorder import Sym
+from .views import CONJUGATE, ViewStep, are_apart, is_conjugate
+
+__all__ = ["AliasCall", "Cell", "Counter", "Traced"]
+
+aten = torch.ops.aten
+_RECENT = 16  # writes that are looked at: parts of more are hardly those of a split
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AliasCall:
+    """A call whose results alias its argument's memory, and the state of things when it was made:
+    what is needed to replay it on real tensors.
+    """
+
+    op: Any  # the overload; None: the attribute `.data`
+    source: Traced
+    args: tuple[Any, ...] = ()
+    outputs: int = 1
+    grad: bool = field(default_factory=torch.is_grad_enabled)
+    version: int = field(init=False)  # of the source's counter
+    label: int = field(init=False)  # the source's
+    number: int = field(default_factory=count().__next__)  # in the order of the program
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "version", self.source._version)
+        object.__setattr__(self, "label", self.source.label)
+
+
+@dataclass(slots=True)
+class Counter:
+    """autograd's version counter, which a tensor and its views share: writes that an operation's
+    schema hides lack.
+    """
+
+    writes: int = 0
+
+
+class Cell:
+    """One storage: its current value, how often it was written, and the tensor that owns it."""
+
+    __slots__ = ("base", "first", "frozen", "input", "parts", "recent", "value", "version")
+
+    def __init__(self, value: Sym, input: int | None = None, frozen: str = "") -> None:
+        self.first = self.value = value
+        self.parts: list[tuple[tuple[ViewStep, ...], Sym]] | None = []  # what was written where
+        self.version = 0
+        self.recent: deque[tuple[ViewStep, ...]] = deque(maxlen=_RECENT)  # the latest writes, where
+        self.input = input
+        self.frozen = frozen  # why it must not be written to
+        self.base: Traced | None = None
+
+    def changed_since(self, version: int, path: Sequence[ViewStep]) -> bool:
+        """Whether that view may have been written after the version: what is done to the parts of
+        a split in turn stays apart.
+        """
+        writes = self.version - version
+        if writes > len(self.recent):
+            return True
+        return any(not are_apart(path, self.recent[-n]) for n in range(1, writes + 1))
+
+
+class Traced(torch.Tensor):
+    """A tensor being traced. C++ autograd treats it as any tensor of that device."""
+
+    cell: Cell
+    path: tuple[ViewStep, ...]
+    counter: Counter
+    origin: tuple[AliasCall, int] | None  # what gave it, as which of its results
+    label: int = 0  # how often its shape was changed in place
+    custom: Node | None = None  # the call that gave it a history which is no view's
+    _sym: Sym
+    _version_read: int
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def make(
+        sym: Sym,
+        cell: Cell,
+        path: tuple[ViewStep, ...],
+        requires_grad: bool,
+        layout: torch.Tensor | None = None,
+        origin: tuple[AliasCall, int] | None = None,
+        counter: Counter | None = None,
+    ) -> Traced:
+        """`layout`: how the tensor lies in its storage, where its value is laid out otherwise.
+        `counter`: of what it is a view of.
+        """
+        meta = sym.meta if layout is None else layout
+        offset = meta.storage_offset() if path else 0
+        made = dataless(Traced, meta, sym.device, offset, requires_grad)
+        made.cell, made.path, made._sym, made._version_read = cell, path, sym, cell.version
+        made.origin, made.counter = origin, Counter() if counter is None else counter
+        if is_conjugate(path):  # composites of torch ask for the bit
+            torch._C._set_conj(made, True)  # type: ignore[attr-defined]
+        return made
+
+    @property
+    def sym(self) -> Sym:
+        """The current value, read through the views."""
+        if self._version_read != self.cell.version:
+            if self.cell.changed_since(self._version_read, self.path):
+                self._sym = self._replay()[-1]
+            self._version_read = self.cell.version
+        return self._sym
+
+    def memory_layout(self) -> torch.Tensor | None:
+        """How this tensor lies in its storage, if its value does not tell: what was written to an
+        input with gaps between its elements is a dense value, its memory has the gaps still.
+        """
+        shape, stride = as_dimensions(self.shape), as_dimensions(self.stride())
+        if stride == self.sym.strides or not self.numel():
+            return None
+        offset = as_dimension(self.storage_offset())
+        last = offset + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+        memory = torch.empty(as_torch(last + 1), dtype=self.dtype, device="meta")
+        return memory.as_strided(self.shape, self.stride(), as_torch(offset))
+
+    def _replay(self) -> list[Sym]:
+        values = [self.cell.value]
+        for step in self.path:
+            values.append(step.apply(values[-1]))
+        return values
+
+    def write(self, new: Sym, counted: bool = True) -> None:
+        """Make `new` the value, in every tensor of this storage."""
+        cell = self.cell
+        if cell.frozen:
+            raise CompileFailed(cell.frozen)
+        if CONJUGATE in self.path:  # torch conjugates the memory, writes and turns it back
+            raise CompileFailed("an in-place write through a conjugate view is not understood")
+        bases = self._replay()
+        value = self._conform(new)
+        cell.version += 1
+        cell.recent.append(self.path)
+        self.counter.writes += counted
+        self._sym, self._version_read = value, cell.version
+        if cell.parts is not None:
+            whole = not any(step.is_part for step in self.path)
+            cell.parts = None if whole else [*cell.parts, (self.path, value)]
+        for step, base in zip(reversed(self.path), reversed(bases[:-1]), strict=True):
+            value = step.write_back(base, value)
+            if value.strides != base.strides:
+                value = value.recorder.restride(value, base.strides)
+        cell.value = value
+
+    def written_parts(self) -> list[tuple[Sym, Sym]]:
+        """(where in the memory of this input, its new value), in order, if bools are all that it
+        holds and less than all was written: of a bool memory holds any byte, its value is 0 or 1,
+        and what the program does not write keeps its bytes.
+        """
+        if self.dtype is not torch.bool:
+            return []
+        return [(_seen_through(path, self.cell.first), new) for path, new in self.cell.parts or ()]
+
+    def _conform(self, new: Sym) -> Sym:
+        """Cast, broadcast and lay out as this tensor is: what writing into its memory does."""
+        new = new.to(self.dtype)
+        shape = as_dimensions(self.shape)
+        if new.shape != shape:
+            new = new.expand(*shape).one(aten.clone.default, memory_format=torch.contiguous_format)
+        return new.recorder.restride(new, self._sym.strides)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        raise CompileFailed(f"{func} met a traced tensor outside of the trace")
+
+
+def _seen_through(path: tuple[ViewStep, ...], value: Sym) -> Sym:
+    for step in path:
+        value = step.apply(value)
+    return value

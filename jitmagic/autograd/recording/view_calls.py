@@ -1,0 +1,204 @@
+"""View operations of the program, as the trace sees them: tensors that share memory.
+
+Comes in: a call of an ATen view operation on traced tensors, or of one whose results share memory
+though autograd knows of no view (unsafe_split). Goes out: traced tensors of the same cell, with the
+steps that lead to them. Raises CompileFailed for what cannot be modelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from ...errors import CompileFailed
+from ...graph.operators.tensor_iterator import dense
+from ...graph.symbolic.sym_node import as_dimensions, sizes_of
+from .recorder import Sym
+from .traced import AliasCall, Traced
+from .views import UNSAFE_SPLITS, ViewStep, split_steps
+
+__all__ = ["VIEW_CALLS", "refuse", "view"]
+
+aten = torch.ops.aten
+
+
+class Tracing(Protocol):
+    """What is asked of the mode that records the calls."""
+
+    def traced(self, tensor: torch.Tensor) -> Traced: ...
+    def read(self, value: Any) -> Any: ...
+    def fresh(self, sym: Sym) -> Traced: ...
+
+
+Handler = Callable[[Tracing, Any, tuple[Any, ...], Mapping[str, Any]], Any]
+
+
+def view(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    source = mode.traced(args[0])
+    rest = _positional(func, args, kwargs)
+    if source.is_conj() and func in (aten.view_as_real.default, aten.view.dtype):
+        raise CompileFailed(f"{func} of a conjugate view")
+    steps = split_steps(func, as_dimensions(source.shape), rest)
+    if steps is not None:
+        call = AliasCall(func, source, rest, len(steps))
+        return [_viewed(call, step, index) for index, step in enumerate(steps)]
+    return _viewed(AliasCall(func, source, rest), ViewStep(func, rest))
+
+
+def _viewed(call: AliasCall, step: ViewStep, index: int = 0) -> Traced:
+    source = call.source
+    layout = source.memory_layout()
+    if layout is not None:
+        layout = step.op(layout, *step.args)
+    sym = step.apply(source.sym)
+    path = (*source.path, step)
+    counter = None if call.op in UNSAFE_SPLITS else source.counter
+    return Traced.make(sym, source.cell, path, False, layout, (call, index), counter)
+
+
+def _positional(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The arguments behind the tensor, keywords put in their places."""
+    rest = list(args[1:])
+    for argument in func._schema.arguments[len(args) :]:
+        if argument.name in kwargs:
+            rest.append(kwargs[argument.name])
+        elif len(rest) + 1 < len(args) + len(kwargs):
+            rest.append(argument.default_value)
+    return sizes_of(tuple(rest))  # type: ignore[no-any-return]
+
+
+def _same(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """detach, alias: another tensor for the same memory."""
+    source = mode.traced(args[0])
+    origin = AliasCall(func, source), 0
+    layout = source.memory_layout()
+    return Traced.make(source.sym, source.cell, source.path, False, layout, origin, source.counter)
+
+
+def _unsafe_split(
+    mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[Traced]:
+    """Parts of a tensor's memory which autograd takes for tensors of their own: what is written to
+    one it does not see in the others.
+    """
+    source = mode.traced(args[0])
+    rest = _positional(func, args, kwargs)
+    steps = split_steps(UNSAFE_SPLITS[func], as_dimensions(source.shape), rest)
+    assert steps is not None
+    call = AliasCall(func, source, rest, len(steps))
+    return [_viewed(call, step, index) for index, step in enumerate(steps)]
+
+
+def _reshape_alias(
+    mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    call = AliasCall(func, mode.traced(args[0]), args[1:])
+    return _viewed(call, ViewStep(aten.view.default, (args[1],)))
+
+
+def _unsafe_view(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """A view of a temporary nobody else holds: a tensor with memory of its own."""
+    made = mode.read(args[0]).call(aten.view.default, args[1])
+    if made.meta.storage_offset():
+        made = made.call(aten.clone.default)
+    return mode.fresh(made)
+
+
+def _as_strided(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    source = mode.traced(args[0])
+    if source.cell.frozen:
+        raise CompileFailed("as_strided of a tensor constant")
+    if source.cell.input is None:
+        return view(mode, func, args, kwargs)
+    size, stride, *offset = _positional(func, args, kwargs)
+    start = source.storage_offset() if offset in ([], [None]) else offset[0]
+    sym = source.cell.value
+    if source.dtype is not sym.dtype or source.is_conj():
+        raise CompileFailed("as_strided of a graph input that is seen as other numbers")
+    if sym.strides != source.cell.first.strides:
+        raise CompileFailed("as_strided of a graph input whose value after a write lies otherwise")
+    steps = _within(sym, size, stride, int(start))
+    for step in steps:
+        sym = step.apply(sym)
+    origin = AliasCall(func, source, (size, stride, *offset)), 0
+    return Traced.make(sym, source.cell, steps, False, None, origin, source.counter)
+
+
+def _within(input: Sym, size: list[int], stride: list[int], start: int) -> tuple[ViewStep, ...]:
+    """as_strided of a graph input as views that count from its first element: where that is in a
+    storage differs from call to call.
+    """
+    if not dense(input.shape, input.strides):
+        raise CompileFailed("as_strided of a graph input with gaps or overlaps")
+    count = input.numel
+    last = start + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    if start < 0 or (0 not in size and last >= count):
+        raise CompileFailed("as_strided reaches beyond a graph input")
+    laid = ViewStep(aten.as_strided.default, (size, stride))
+    if not start:
+        return (laid,)
+    flat = ViewStep(aten.as_strided.default, ([count], [1]))
+    return flat, ViewStep(aten.slice.Tensor, (0, start, count)), laid
+
+
+def _as_strided_in_place(
+    mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Pooling relabels the strides of extents 1 of its fresh result this way; anything more is
+    refused.
+    """
+    target, size, stride = mode.traced(args[0]), args[1], args[2]
+    kept = tuple(size) == tuple(target.shape) and (len(args) < 4 or args[3] in (None, 0))
+    moved = any(
+        extent > 1 and old != new
+        for extent, old, new in zip(target.shape, target.stride(), stride, strict=True)
+    )
+    owned = target.cell.input is None and not target.cell.frozen and not target.path
+    if moved or not kept or not owned:
+        refuse(mode, func, args, kwargs)
+    target._sym = target.cell.value = target.sym.recorder.restride(target.sym, tuple(stride))
+    with torch._C._DisableTorchDispatch():
+        func(*args, **kwargs)  # the strides that C++ sees
+    return target
+
+
+def _relabel(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """squeeze_, t_ and their like: this tensor becomes a view of what it was."""
+    target = mode.traced(args[0])
+    if target.cell.input is not None or target.cell.frozen:
+        raise CompileFailed(f"{func} changes the shape of a tensor that is not the graph's own")
+    step = ViewStep(_RELABELLED[func], _positional(func, args, kwargs))
+    target._sym = step.apply(target.sym)
+    target.path = (*target.path, step)
+    target._version_read = target.cell.version
+    target.label += 1
+    with torch._C._DisableTorchDispatch():
+        func(*args, **kwargs)  # the sizes that C++ sees
+    return target
+
+
+def refuse(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    raise CompileFailed(f"{func} changes what a tensor is, or asks for its data")
+
+
+_RELABELLED: Mapping[Any, Any] = {
+    aten.squeeze_.default: aten.squeeze.default,
+    aten.squeeze_.dim: aten.squeeze.dim,
+    aten.squeeze_.dims: aten.squeeze.dims,
+    aten.unsqueeze_.default: aten.unsqueeze.default,
+    aten.transpose_.default: aten.transpose.int,
+    aten.t_.default: aten.t.default,
+}
+
+VIEW_CALLS: Mapping[Any, Handler] = {
+    **dict.fromkeys(_RELABELLED, _relabel),
+    **dict.fromkeys(UNSAFE_SPLITS, _unsafe_split),
+    aten.detach.default: _same,
+    aten.alias.default: _same,
+    aten._reshape_alias.default: _reshape_alias,
+    aten._unsafe_view.default: _unsafe_view,
+    aten.as_strided.default: _as_strided,
+    aten.as_strided_.default: _as_strided_in_place,
+}

@@ -1,0 +1,86 @@
+"""Backends that get the torch-level graph: "eager", which runs it, and those of the user.
+
+Comes in: the graph of a trace, and the frame of the call for the `example_inputs` of a backend.
+Goes out: a callable of the graph's inputs, which returns a tuple.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
+
+import torch
+from torch.fx import GraphModule
+
+from ..bytecode import FrameSnapshot
+from ..errors import ASSERTION, CompileFailed
+from ..graph.lazy_module import written
+from ..graph.operators.autocast import modes_kept
+from ..graph.symbolic.python_numbers import in_python
+from ..guards.read import read_source
+from ..records import USERS_BACKEND, Recording
+from ..runtime.examples import examples
+from ..runtime.native import Executable
+from ..trace.result import GraphInput
+
+__all__ = ["call_backend", "example_inputs", "interpreted_by_torch"]
+
+_FX_CODE = "<eval_with_key>"  # the file name that torch.fx gives the code of a GraphModule
+
+
+def interpreted_by_torch(gm: GraphModule) -> Executable:
+    """Of backend="eager"."""
+    return modes_kept(gm, written(in_python(gm)).forward)
+
+
+def call_backend(
+    backend: Callable[..., Any],
+    gm: GraphModule,
+    make_inputs: Callable[[], Sequence[torch.Tensor]],
+    record: Recording,
+) -> Executable:
+    """What the user's own backend makes of the graph."""
+    with record.stage(USERS_BACKEND):
+        run = backend(written(gm), make_inputs())
+        if not callable(run):
+            raise CompileFailed(f"the backend returned {run!r}, which is not callable")
+    return modes_kept(gm, _as_tuple(run))
+
+
+def _as_tuple(run: Callable[..., Any]) -> Executable:
+    """Backends may return a list or a tuple. The user sees what their code raises."""
+
+    def call(*inputs: Any) -> tuple[Any, ...]:
+        try:
+            outputs = run(*inputs)
+        except Exception as error:
+            if not _is_of_graph(error):
+                error.__jitmagic_from_backend__ = True  # type: ignore[attr-defined]
+            raise
+        return outputs if type(outputs) is tuple else tuple(outputs)
+
+    return call
+
+
+def _is_of_graph(error: Exception) -> bool:
+    """Return whether an operation of the graph raised: eager then decides what the user sees."""
+    frames = traceback.walk_tb(error.__traceback__)
+    is_in_graph = any(frame.f_code.co_filename.startswith(_FX_CODE) for frame, _ in frames)
+    return is_in_graph or ASSERTION in str(error)
+
+
+def example_inputs(inputs: Iterable[GraphInput], snapshot: FrameSnapshot) -> list[torch.Tensor]:
+    """What the graph is given in this call."""
+    return [_example(entry, snapshot) for entry in inputs]
+
+
+def _example(entry: GraphInput, snapshot: FrameSnapshot) -> torch.Tensor:
+    if entry.is_drawn:
+        return examples((entry.spec,))[0]
+    value: Any = read_source(entry.source, snapshot)
+    if entry.spec.requires_grad and not value.requires_grad:  # the frame makes it a leaf
+        value = value.detach().requires_grad_()
+    elif entry.is_scalar:
+        value = torch.tensor(value, dtype=entry.spec.dtype)
+    return cast("torch.Tensor", value)

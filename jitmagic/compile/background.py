@@ -1,0 +1,43 @@
+"""Ends a compile whose C++ kernels are missing and builds them in the background.
+
+The option `background` decides. Such a compile returns a PendingBuild and leaves nothing but the
+kernels in the cache: calls run as eager until they are built, then a new compile starts over with
+the guards of its own call. `runtime/ahead.py` has the thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..codegen.plan import KernelSource
+from ..options import Options
+from ..records import BUILDING, PendingBuild, Recording
+from ..runtime.ahead import build_ahead, still_missing
+from ..target import Target
+
+__all__ = ["build_in_background", "left_to_background", "may_wait"]
+
+
+def may_wait(options: Options) -> bool:
+    """Whether a compile ends where kernels are missing; tuning needs them at once."""
+    return options.background is not False and options.backend == "native" and not options.tunes
+
+
+def left_to_background(
+    source: KernelSource | None, target: Target, options: Options, record: Recording
+) -> bool:
+    """Whether the kernels are missing, and are left to the background."""
+    if record.wanted is None or (missing := still_missing(source, target, options)) is None:
+        return False
+    record.wanted.append(missing)
+    return True
+
+
+def build_in_background(record: Recording) -> PendingBuild:
+    """Build what was left, on another thread, with the progress line."""
+
+    def around(build: Callable[[Callable[[str], None]], None]) -> None:
+        with record.stage(BUILDING) as stage:
+            build(lambda text: stage.say(f"{text}, running as eager meanwhile"))
+
+    return PendingBuild(build_ahead(record.wanted or (), around).wait, record.stages)

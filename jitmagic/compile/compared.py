@@ -1,0 +1,58 @@
+"""Which variants are compared with eager on their first calls, and where their times are read.
+
+Comes in: a traced frame. Goes out: Comparable, or None where eager may not take turns with compiled
+code, or where the times of calls would mean nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ..frame.handle import Handle
+from ..frame.ledger import Comparable
+from ..graph.node_meta import devices_in
+from ..spec import TensorSpec
+from ..symbols.size import hint_of
+from ..trace.result import Break, Trace
+
+__all__ = ["comparable"]
+
+# Of all that a graph's operations give: what eager keeps for a backward, and gradients of that.
+_EAGER_KEEPS = 2
+
+
+def comparable(handle: Handle, traced: Trace) -> Comparable | None:
+    """A resume function is timed as a part of its frame. CUDA graphs are tied to addresses, which
+    turns of eager would move, and are used where they were asked for.
+    """
+    options = handle.options
+    wanted = options.keep == "faster" and options.backend == "native" and not options.fullgraph
+    if not wanted or handle.goes_on is not None or torch.are_deterministic_algorithms_enabled():
+        return None
+    accelerators = {device for device in devices_in(traced.graph) if device.type != "cpu"}
+    if not accelerators:
+        # Behind a break there may be work for an accelerator, on any of its devices.
+        rest_is_unknown = isinstance(traced.exit, Break) and torch.accelerator.is_available()
+        return None if rest_is_unknown else Comparable()
+    if options.cuda_graphs or len(accelerators) > 1:
+        return None
+    (device,) = accelerators
+    return (
+        Comparable(device, _EAGER_KEEPS * _result_bytes(traced)) if device.type == "cuda" else None
+    )
+
+
+def _result_bytes(traced: Trace) -> int:
+    """Of all results of the graph's operations, views included, at the sizes of this call."""
+    return sum(_bytes(node.meta.get("spec")) for node in traced.graph.graph.nodes)
+
+
+def _bytes(spec: Any) -> int:
+    if isinstance(spec, tuple | list):
+        return sum(map(_bytes, spec))
+    if not isinstance(spec, TensorSpec):
+        return 0
+    return math.prod(map(hint_of, spec.shape)) * spec.dtype.itemsize

@@ -1,0 +1,130 @@
+"""One ATen graph to one executable: lower, schedule, render, load, by the best tier that works.
+
+Comes in: the graph of a forward or of a backward. Goes out: a callable of its inputs. A tier that
+fails hands over to the next with a warning; the last one replays the graph op by op. When asked,
+tune: products before the schedule, kernels before they are rendered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from ..autograd.saved import Saved
+from ..autograd.shell import replayed
+from ..codegen import render
+from ..errors import CompileFailed
+from ..loops.lower import device_of_kernels, lower
+from ..loops.verify import verify
+from ..options import Options
+from ..records import Recording
+from ..runtime.load import load
+from ..runtime.native import Executable
+from ..runtime.tiers import tell_of_no_compiler, tell_of_weaker
+from ..schedule import schedule, turned_outputs
+from ..target import Target, find_target, weaker_target
+from .background import left_to_background
+from .lazy_backwards import at_first_use, made_up, tell_of_replay
+from .profiler_names import call_places, titles_of
+from .sized_joint import Builders
+from .sizes import Build
+from .tuning import best_kernels, best_products
+
+__all__ = ["build_executable", "build_native", "builders_for_sizes"]
+
+Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inputs
+
+
+def build_executable(
+    gm: GraphModule,
+    name: str,
+    options: Options,
+    record: Recording,
+    make_inputs: Examples,
+    kernels: Build | None,
+    saved: Saved | None = None,
+) -> Executable:
+    """Kernels of the best tier that works; one that fails hands over to the next, visibly.
+    `kernels`: asked for an executable first. `saved`: what of its outputs may lie as it likes.
+    """
+    device = device_of_kernels(gm)
+    target = find_target(device, options)
+    if target.device == "cpu" and target.tier != "cpp" and options.cpu_tier == "auto":
+        tell_of_no_compiler(target, options)
+    if kernels is not None and (run := kernels(gm, name, target, record)) is not None:
+        return run
+    while target.tier != "aten":
+        try:
+            return build_native(gm, name, target, options, record, make_inputs, saved)
+        except (CompileFailed, ImportError) as error:
+            weaker = weaker_target(target, options)
+            tell_of_weaker(name, target, weaker, error)
+            target = weaker
+    return replayed(gm)
+
+
+def build_native(
+    gm: GraphModule,
+    name: str,
+    target: Target,
+    options: Options,
+    record: Recording,
+    make_inputs: Examples,
+    saved: Saved | None = None,
+) -> Executable:
+    """The stages, with kernels of one tier."""
+    with record.stage(f"{name}: lower") as stage:
+        program = stage.keep(lower(gm, name))
+        if options.verify:
+            verify(program)
+    ours = best_products(program, target, options, record, make_inputs) if options.tunes else {}
+    with record.stage(f"{name}: schedule") as stage:
+        scheduled = stage.keep(
+            schedule(program, target, options, ours, saved.count if saved else 0)
+        )
+        if options.verify:
+            verify(scheduled.program)
+    configs = best_kernels(scheduled, target, options, record, make_inputs) if options.tunes else {}
+    with record.stage(f"{name}: render") as stage:
+        plan, source = render(scheduled, target, configs)
+        titles = titles_of(scheduled.program, gm, record.title)
+        places = call_places(scheduled.program, gm)
+        rendered = stage.keep((replace(plan, titles=titles, places=places), source))
+    if left_to_background(source, target, options, record):
+        return _not_loaded
+    with record.stage(f"{name}: load") as stage:
+        loaded = load(*rendered, target, options, tell=stage.say)
+        stage.keep(replace(loaded, run=_not_loaded))  # the record outlives an entry handed back
+    if saved is not None:
+        saved.lie(turned_outputs(program, scheduled.program))
+    record.kernels += loaded.kernels
+    record.cache_hits += loaded.kernels if loaded.cached else 0
+    return loaded.run
+
+
+def _not_loaded() -> tuple[Any, ...]:
+    """In the place of an executable that nobody will call."""
+    return ()
+
+
+def builders_for_sizes(options: Options, record: Recording) -> Builders:
+    """What one joint graph for all sizes is built with."""
+    later = record.for_later()
+
+    def graph(gm: GraphModule, name: str, record: Recording) -> Executable:
+        return build_executable(gm, name, options, record, partial(made_up, gm), None)
+
+    def backward(
+        build: Callable[[Recording], Executable], replay: Callable[[], GraphModule]
+    ) -> Executable:
+        return at_first_use(build, replay, options, later)
+
+    def target(gm: GraphModule) -> Target:
+        return find_target(device_of_kernels(gm), options)
+
+    return Builders(target, graph, backward, partial(tell_of_replay, later))

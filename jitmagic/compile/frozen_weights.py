@@ -1,0 +1,54 @@
+"""Runs an inference graph whose weights are frozen: what they alone decide is computed once.
+
+Comes in: the two executables of autograd/freezing.py. Goes out: an executable of the whole. A call
+compares the weights with those of the last one, by identity and version counter, and computes
+their values again where one has changed: nothing is stale but writes that no counter sees (.data,
+numpy arrays that share memory).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..autograd.freezing import Frozen
+from ..guards.source import Item, Source
+from ..runtime.native import Executable
+from ..trace.result import GraphInput
+
+__all__ = ["FrozenExecutable", "frozen_places"]
+
+
+def frozen_places(inputs: Sequence[GraphInput]) -> frozenset[int]:
+    """Return the inputs that are parameters and buffers of modules."""
+    return frozenset(n for n, entry in enumerate(inputs) if _is_of_module(entry.source))
+
+
+def _is_of_module(source: Source) -> bool:
+    owner = source.base if isinstance(source, Item) else None
+    return isinstance(owner, Item) and owner.key in ("_parameters", "_buffers")
+
+
+class FrozenExecutable:
+    """`rest`, called with its inputs and with the values of the weights."""
+
+    def __init__(self, folded: Executable, rest: Executable, parts: Frozen) -> None:
+        self._folded, self._rest = folded, rest
+        self._weights, self._inputs = parts.weights, parts.inputs
+        # In one attribute: a thread that reads it has values and versions of one moment.
+        self._known: tuple[list[torch.Tensor], list[int], tuple[Any, ...]] = [], [], ()
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        current = [inputs[n] for n in self._weights]
+        weights, known, values = self._known
+        try:
+            versions = [tensor._version for tensor in current]
+        except RuntimeError:  # an inference tensor, whose writes nothing counts
+            known, versions = [], [-1]
+        if versions != known or not all(map(operator.is_, current, weights)):
+            values = tuple(self._folded(*current))
+            self._known = current, versions, values
+        return self._rest(*[inputs[n] for n in self._inputs], *values)

@@ -1,0 +1,246 @@
+"""The order of the stages. Read it as a table of contents.
+
+    compile_frame       snapshot -> Entry (guards, executable or residual) | Eager | PendingBuild
+      trace               tracing.py: which sizes and numbers are symbols, where the frame ends
+      compile_graph       torch-level graph -> executable; backends.py: "eager", yours
+        joint, partition    for graphs of several parts or sizes: subgraphs.py, data_partitions.py,
+        sizes.py
+          forward             executable.py: lower, schedule, render, load
+          backward            lazy_backwards.py: the same stages, at its first use
+      emit                entries.py: guards and result, or what is left to eager
+
+Every stage runs inside `record.stage(name)`, which keeps its result and time for explanations and
+lets the progress line speak. A stage that fails makes the frame run as eager, visibly
+(FallbackWarning); `Unsupported` (fullgraph) and KeyboardInterrupt pass through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from functools import partial
+
+import torch
+
+from ..autograd.freezing import frozen_parts
+from ..autograd.joint import trace_joint
+from ..autograd.partition import partition
+from ..autograd.replay import Replay
+from ..autograd.result import Partition, output_specs
+from ..autograd.saved import Saved
+from ..autograd.shell import Once, make_callable, replayed
+from ..budget import OutOfTime, within
+from ..bytecode import FrameSnapshot
+from ..errors import OperationFailed, Unsupported
+from ..frame.beside import hide
+from ..frame.eager import before_trace, eager_entry
+from ..frame.handle import Handle
+from ..frame.native import Entry
+from ..frame.sandbox import sandbox
+from ..graph.symbolic.data_split import split_at_data
+from ..graph.verify import verify
+from ..options import Options
+from ..records import Eager, Failed, PendingBuild, Recording, TookTooLong
+from ..runtime.native import Executable
+from ..spec import TensorSpec
+from ..trace.residual.resume import FlatCode
+from ..trace.restarts import Stop
+from ..trace.result import Trace
+from ..trace.varying.concrete import places_of
+from .backends import call_backend, example_inputs, interpreted_by_torch
+from .background import build_in_background, may_wait
+from .data_partitions import compile_pieces
+from .entries import check_backwards, computes, left_to_eager, make_entry, variant_of, wrapped
+from .executable import build_executable, builders_for_sizes
+from .frozen_weights import FrozenExecutable, frozen_places
+from .lazy_backwards import made_up, prepare_backward, tell_of_replay
+from .sizes import Build, CompiledGraph, Sized, sized
+from .subgraphs import compile_subgraphs
+from .tracing import has_own_symbols, stop_before, trace_frame, trace_statically
+
+__all__ = ["compile_frame", "flatten"]
+
+Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inputs
+flatten = FlatCode.of
+_ATTEMPTS = 4  # at one frame, each of which found an operation that cannot be compiled
+# Python of ours that compiled graphs call: torch.compile, where it runs too, passes over it.
+for _called_in_graph in (Once.__call__, Replay.__call__, Sized.missed):
+    hide(_called_in_graph.__code__)
+
+
+def compile_frame(
+    handle: Handle, snapshot: FrameSnapshot, record: Recording
+) -> Entry | Eager | PendingBuild:
+    """Compile one call's frame for every later call that passes the same guards. PendingBuild:
+    kernels are built in the background first.
+    """
+    if may_wait(handle.options):
+        record.wanted = []
+    options, earlier = handle.options, len(record.stages)
+    try:
+        with sandbox(), within(options.budget):  # no mode, hook or observer sees the compile
+            return _compile_frame(handle, snapshot, record)
+    except OutOfTime as over:
+        failed = TookTooLong.after(options.budget, record.stages[earlier:])
+        if options.fullgraph or options.on_error == "raise":
+            raise Unsupported(failed.why, failed.hint, handle.goes_on) from None
+        return eager_entry(handle.run_hooked, snapshot, over.guards, failed)
+
+
+def _compile_frame(
+    handle: Handle, snapshot: FrameSnapshot, record: Recording
+) -> Entry | Eager | PendingBuild:
+    """Where a stage refuses an operation the graph ends before it, like at any other break."""
+    if (refused := before_trace(snapshot)) is not None:
+        if handle.options.fullgraph:
+            raise Unsupported(refused.why, "call it otherwise, or without fullgraph=True", None)
+        return refused
+    # Only autograd, not the tracer, finds out that an operation cannot be differentiated: the frame
+    # is then traced again, up to it.
+    stop: Stop | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            return _attempt(handle, snapshot, record, stop)
+        except OperationFailed as failed:
+            stop = stop_before(failed, stop)
+    return _attempt(handle, snapshot, record, stop)
+
+
+def _attempt(
+    handle: Handle, snapshot: FrameSnapshot, record: Recording, stop: Stop | None
+) -> Entry | Eager | PendingBuild:
+    """With sizes as symbols, unless that has a stage fail; then as they are in this call."""
+    with record.stage("trace") as stage:
+        traced = stage.keep(trace_frame(handle, snapshot, stop))
+    if not has_own_symbols(handle, traced):
+        return _compile_trace(handle, snapshot, record, traced)
+    try:
+        return _compile_trace(handle, snapshot, record, traced, is_last=False)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+    with record.stage("trace") as stage:
+        traced = stage.keep(trace_statically(handle, snapshot, stop, traced, why))
+    return _compile_trace(handle, snapshot, record, traced)
+
+
+def _compile_trace(
+    handle: Handle, snapshot: FrameSnapshot, record: Recording, traced: Trace, is_last: bool = True
+) -> Entry | Eager | PendingBuild:
+    """`is_last`: nothing else is tried for this frame."""
+    if (eager := left_to_eager(handle, snapshot, traced)) is not None:
+        return eager
+    if handle.options.verify:
+        verify(traced.graph)
+    check_backwards(snapshot, traced)
+    try:
+        run: Executable | None = None
+        if computes(traced):
+            compiled = compile_graph(handle, traced, snapshot, record)
+            run = wrapped(compiled.run, traced, handle.options, compiled.in_parts)
+        if record.wanted:
+            return build_in_background(record)
+        with record.stage("emit"):
+            entry = make_entry(handle, snapshot, traced, run)
+    except OutOfTime as over:
+        over.guards = traced.guards
+        raise
+    except Exception as error:  # calls that these guards do not fit may fare better
+        known = isinstance(error, OperationFailed | Unsupported)
+        if known or not is_last or handle.must_raise(record):
+            raise
+        failed = Failed.of(error, record.failed_in)
+        return eager_entry(handle.run_hooked, snapshot, traced.guards, failed)
+    if isinstance(entry, Eager):
+        return eager_entry(handle.run_hooked, snapshot, traced.guards, entry)
+    entry.notes = variant_of(handle, traced, record)
+    return entry
+
+
+# ------------------------------------------------------------------------------------- one graph
+
+
+def compile_graph(
+    handle: Handle, traced: Trace, snapshot: FrameSnapshot, record: Recording
+) -> CompiledGraph:
+    """The chosen backend's callable for a torch-level graph; returns a flat tuple of outputs."""
+    options = handle.options
+    if options.backend == "eager":
+        return CompiledGraph(interpreted_by_torch(traced.graph))
+    # Symbols end here: the autograd split sees the sizes of one call, kernels may serve all sizes.
+    frozen = frozen_places(traced.inputs) if options.freeze else frozenset()
+    static: Callable[..., CompiledGraph] = partial(_compile_static, options=options, frozen=frozen)
+    builders = builders_for_sizes(options, record)
+    make_inputs = partial(example_inputs, traced.inputs, snapshot)
+    if (pieces := split_at_data(traced.graph)) is not None:
+        return compile_pieces(traced, pieces, static, builders, options, record)
+    if places_of(traced):
+        # A user's backend has one graph for all sizes, those of static variants included.
+        known = [] if callable(options.backend) else handle.ledger.static_shapes(snapshot)
+        return sized(traced, make_inputs(), static, builders, options, record, known)
+    return static(traced, make_inputs, record, None)
+
+
+def _compile_static(
+    traced: Trace,
+    make_inputs: Examples,
+    record: Recording,
+    kernels: Build | None,
+    asked: Container[int] | None = None,
+    *,
+    options: Options,
+    frozen: frozenset[int] = frozenset(),
+) -> CompiledGraph:
+    """`kernels`: asked for executables first. `asked`: whose gradients are asked for; None: all.
+    `frozen`: inputs that are weights whose values may be computed once.
+    """
+    if callable(options.backend):
+        return CompiledGraph(call_backend(options.backend, traced.graph, make_inputs, record))
+    specs = tuple(entry.spec for entry in traced.inputs)
+    whole = (traced.graph, frozen)
+    ahead = partial(_compile_ahead, options=options, record=record, kernels=kernels, frozen=whole)
+    return compile_subgraphs(traced.graph, specs, make_inputs, asked, ahead, options, record)
+
+
+def _compile_ahead(
+    gm: torch.fx.GraphModule,
+    specs: Sequence[TensorSpec],
+    make_inputs: Examples,
+    *,
+    options: Options,
+    record: Recording,
+    kernels: Build | None,
+    frozen: tuple[torch.fx.GraphModule, frozenset[int]],
+) -> CompiledGraph:
+    """The executable, and what its outputs are like. `frozen`: inputs of that graph."""
+    with record.stage("joint") as stage:
+        joint = stage.keep(trace_joint(gm, specs))
+    with record.stage("partition") as stage:
+        parts = stage.keep(partition(joint))
+    build: Callable[..., Executable] = partial(build_executable, kernels=kernels)
+    if options.backend == "aot_eager":  # the split alone, to bisect a wrong answer
+        build = replayed
+    if frozen[0] is gm and (run := _of_frozen_weights(parts, frozen[1], build, options, record)):
+        return CompiledGraph(make_callable(parts, run, None, gm), output_specs(joint))
+    # The forward is built first: its kernels may choose how saved images lie, which the backward
+    # is then compiled for.
+    saved = Saved(parts)
+    forward = build(parts.forward, "forward", options, record, make_inputs, saved=saved)
+    parts = saved.as_they_lie()
+    later = record.for_later()  # a backward is built calls later, and is a record of its own
+    backward = prepare_backward(build, parts, options, record, later, make_inputs)
+    executable = make_callable(parts, forward, backward, gm, partial(tell_of_replay, later))
+    return CompiledGraph(executable, output_specs(joint))
+
+
+def _of_frozen_weights(
+    parts: Partition,
+    places: frozenset[int],
+    build: Callable[..., Executable],
+    options: Options,
+    record: Recording,
+) -> Executable | None:
+    """None where weights are differentiated, or nothing depends on them alone."""
+    halves = frozen_parts(parts.forward, places) if places and parts.backward is None else None
+    if halves is None:
+        return None
+    rest = build(halves.rest, "forward", options, record, partial(made_up, halves.rest))
+    return FrozenExecutable(replayed(halves.folded), rest, halves)

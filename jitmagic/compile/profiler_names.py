@@ -1,0 +1,60 @@
+"""titles: what profilers call a compiled graph and its kernels, and where its calls stand.
+
+Comes in: the scheduled program, the ATen graph it was made of, the title of the user's function.
+Goes out: `Plan.titles`: the graph's, then one for each kernel launched, in order: "forward of step
+(model.py:12)", "kernel 0 of step: add, relu, sum (model.py:13, 14)".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch.fx import GraphModule
+
+from ..errors import UserLine, plain_title
+from ..graph.node_meta import lines_of
+from ..loops.ir import Extern, LoopProgram, Nest
+from ..schedule import operations_in
+
+__all__ = ["call_places", "titles_of"]
+
+_MOST = 6  # operations, and places in the source, that a title names
+
+
+def titles_of(program: LoopProgram, gm: GraphModule, owner: str) -> tuple[str, ...]:
+    """`owner`: the function's own title, its name first."""
+    lines = {node.name: lines_of(node)[:1] for node in gm.graph.nodes}
+    nests = [step for step in program.steps if isinstance(step, Nest)]
+    part = "" if program.name == "forward" else f"{program.name} "
+    name = owner.rpartition(" (")[0] or owner
+    titles = [f"{program.name} of {owner}"]
+    for number, nest in enumerate(nests):
+        computes = _listed(operations_in(nest.origins) or [nest.name])
+        where = _places(line for origin in nest.origins for line in lines.get(origin, ()))
+        titles.append(f"{part}kernel {number} of {name}: {computes}{where}")
+    return tuple(map(plain_title, titles))
+
+
+def call_places(program: LoopProgram, gm: GraphModule) -> tuple[tuple[str, int], ...]:
+    """`Plan.places`: eager's warnings name the line that calls the operation; in a backward, that
+    of backward(), where the caller stands.
+    """
+    if program.name == "backward":
+        return ()
+    lines = {node.name: lines_of(node)[:1] for node in gm.graph.nodes}
+    calls = [lines.get(step.name, ()) for step in program.steps if isinstance(step, Extern)]
+    return tuple((line[0].filename, line[0].lineno) if line else ("", 0) for line in calls)
+
+
+def _places(lines: Iterable[UserLine]) -> str:
+    """` (model.py:13, 14, layers.py:3)`."""
+    texts, file = [], ""
+    for line in sorted(set(lines), key=lambda line: (line.filename, line.lineno)):
+        short = line.file
+        texts.append(str(line.lineno) if short == file else f"{short}:{line.lineno}")
+        file = short
+    return f" ({_listed(texts)})" if texts else ""
+
+
+def _listed(parts: list[str]) -> str:
+    return ", ".join(parts[:_MOST]) + (", ..." if len(parts) > _MOST else "")

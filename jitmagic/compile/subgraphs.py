@@ -1,0 +1,79 @@
+"""A graph whose results are computed from one another, compiled in subgraphs (graph/subgraphs.py).
+
+Comes in: a torch-level graph, what its inputs are like, and how one graph is compiled. Goes out:
+one callable, and what its outputs are like. Each subgraph is compiled for what those before it
+give. A graph that cannot be cut is compiled whole, and the user is told what cannot be
+differentiated then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from functools import partial
+
+import torch
+from torch.fx import GraphModule
+
+from ..errors import CompileFailed, OperationFailed
+from ..graph.subgraphs import Split, Subgraph, split_into_subgraphs
+from ..graph.verify import verify
+from ..options import Options
+from ..records import Recording
+from ..runtime.examples import examples
+from ..runtime.native import split_graph
+from ..spec import TensorSpec
+from .lazy_backwards import tell_once
+from .sizes import CompiledGraph
+
+__all__ = ["compile_subgraphs"]
+
+Examples = Callable[[], Sequence[torch.Tensor]]
+Compile = Callable[[GraphModule, Sequence[TensorSpec], Examples], CompiledGraph]
+
+
+def compile_subgraphs(
+    gm: GraphModule,
+    specs: Sequence[TensorSpec],
+    make_inputs: Examples,
+    asked: Container[int] | None,
+    compile_: Compile,
+    options: Options,
+    record: Recording,
+) -> CompiledGraph:
+    """`asked`: whose gradients are asked for; None: all. One subgraph is the graph itself."""
+    try:
+        if (split := split_into_subgraphs(gm, asked)) is not None:
+            return _compile_split(split, specs, compile_, options)
+    except OperationFailed:
+        raise
+    except CompileFailed as failed:  # outputs that share memory, say: one graph does without
+        compiled = compile_(gm, specs, make_inputs)
+        _tell_of_one_node(record, str(failed))
+        return compiled
+    return compile_(gm, specs, make_inputs)
+
+
+def _tell_of_one_node(record: Recording, why: str) -> None:
+    told = (
+        f"results of {record.name} that are computed from one another are one autograd node, "
+        f"so none can be differentiated with respect to another: {why}\n"
+        "  hint: where such gradients are needed, put jitmagic.graph_break() between the results"
+    )
+    tell_once(record, "one node", told)
+
+
+def _compile_split(
+    split: Split, inputs: Sequence[TensorSpec], compile_: Compile, options: Options
+) -> CompiledGraph:
+    runs = []
+
+    def gives(subgraph: Subgraph, taken: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
+        if options.verify:
+            verify(subgraph.graph)
+        made = compile_(subgraph.graph, taken, partial(examples, taken))
+        runs.append((made.run, subgraph.inputs, subgraph.outputs, subgraph.dead))
+        return made.outputs or ()
+
+    specs = split.follow(inputs, gives)
+    run = split_graph(len(inputs), tuple(runs), split.outputs)
+    return CompiledGraph(run, [specs[slot] for slot in split.outputs], in_parts=True)

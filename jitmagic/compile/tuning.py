@@ -1,0 +1,66 @@
+"""tuning: what mode="max-autotune" measures between the stages of the pipeline.
+
+Comes in: a LoopProgram before it is scheduled, a Schedule before it is rendered. Goes out: which
+matrix products are kernels of ours, and how each kernel is written. Every trial is in the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from ..codegen import choices, render
+from ..codegen.plan import Config, Plan
+from ..loops.ir import LoopProgram
+from ..loops.show import show
+from ..options import Options
+from ..records import Recording
+from ..runtime.load import load
+from ..runtime.native import Executable
+from ..runtime.tune import tune, tune_products
+from ..schedule import Schedule, product_choices, schedule
+from ..target import Target
+
+__all__ = ["best_kernels", "best_products"]
+
+Examples = Callable[[], Sequence[torch.Tensor]]
+
+
+def best_products(
+    program: LoopProgram,
+    target: Target,
+    options: Options,
+    record: Recording,
+    given: Examples,
+) -> Mapping[str, bool]:
+    """Which matrix products are kernels of ours, by measurements of the whole graph."""
+    products = product_choices(program, target, options)
+    if not products:
+        return {}
+    plainly = replace(options, cuda_graphs=False)
+
+    def make(ours: Mapping[str, bool]) -> tuple[Plan, Executable]:
+        rendered = render(schedule(program, target, options, ours), target)
+        return rendered[0], load(*rendered, target, plainly).run
+
+    with record.stage(f"{program.name}: tune") as stage:
+        text = show(program)
+        ours, found = tune_products(products, make, given, text, target, options, tell=stage.say)
+        stage.keep(found)
+    return ours
+
+
+def best_kernels(
+    plan: Schedule,
+    target: Target,
+    options: Options,
+    record: Recording,
+    given: Examples,
+) -> Mapping[str, Config]:
+    """How each kernel is to be written, by measurements of the kernels."""
+    with record.stage(f"{plan.program.name}: tune") as stage:
+        steps, _ = render(plan, target)
+        found = tune(steps, choices(plan, target), given, target, options, tell=stage.say)
+        return stage.keep(found).configs

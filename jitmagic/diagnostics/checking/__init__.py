@@ -1,0 +1,1 @@
+"""Compares compiled code with eager, and shrinks what differs."""

@@ -1,0 +1,313 @@
+"""Cases: the graphs of one call, each a plain function with tensors to call it on.
+
+Comes in: a function and a call of it. Goes out: `Case`s, which minify shrinks and passport judges,
+and what a function answers on a case's tensors: results, inputs as they are left, gradients.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Interpreter, Node
+
+from ...api import tagged_copy, tagged_handle
+from ...guards.source import describe
+from ...options import Options, make_options
+from ...trace.result import (
+    BuildDict,
+    BuildList,
+    BuildTuple,
+    FromGraph,
+    FromSource,
+    Recipe,
+    Return,
+    SetAttr,
+    Trace,
+)
+
+__all__ = [
+    "AFTERWARDS", "Answers", "CapturedCall", "Case", "Values", "answers", "as_tensor",
+    "attributes_of", "capture_call", "changed_options", "copy_graph", "copy_of", "lifted", "made",
+    "result_labels", "same_random_numbers", "source_of", "with_outputs", "without_waste",
+]  # fmt: skip
+
+AFTERWARDS = ", afterwards"  # of an input as a call left it
+_KEYWORDS = ("backend", "mode", "fullgraph", "dynamic")
+# Options that a script does not take along.
+_OF_THE_PLACE = ("background", "cache_dir", "compile_seconds", "cxx", "verify")
+
+
+def changed_options(options: Options) -> dict[str, Any]:
+    """What neither the defaults nor the mode say, as keywords of `jit`."""
+    plain = Options()
+    implied = replace(make_options(plain, mode=options.mode), mode=plain.mode)
+    changed = {f.name: getattr(options, f.name) for f in fields(Options)
+             if getattr(options, f.name) != getattr(implied, f.name)
+             and f.name not in _OF_THE_PLACE}  # fmt: skip
+    own = {name: changed.pop(name) for name in tuple(changed) if name not in _KEYWORDS}
+    return {**changed, "options": own} if own else changed
+
+
+@dataclass(frozen=True)
+class CapturedCall:
+    """One call that was made with eager running its graphs: what it returned, and those graphs
+    with their tensors as they were before it.
+    """
+
+    cases: tuple[Case, ...]
+    traces: tuple[Trace, ...]
+    result: Any
+
+
+def capture_call(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> CapturedCall:
+    """Call `fn` once, with all its effects."""
+    graphs: list[tuple[GraphModule, list[Tensor]]] = []
+
+    def collect(gm: GraphModule, example: Sequence[Tensor]) -> Callable[..., Any]:
+        graphs.append((gm, [copy_of(tensor) for tensor in example]))
+        return gm.forward
+
+    tagged = tagged_copy(fn, {"backend": collect})
+    result = tagged(*args, **kwargs)
+    found = (record.result("trace") for record in tagged_handle(tagged).journal)
+    traces = tuple(trace for trace in found if isinstance(trace, Trace))
+    labels = result_labels(traces[0]) if len(traces) == len(graphs) == 1 else {}
+    cases = tuple(
+        Case(lifted(graph), (*inputs, *map(copy_of, attributes_of(graph))), labels)
+        for graph, inputs in graphs
+    )
+    return CapturedCall(cases, traces, result)
+
+
+def result_labels(trace: Trace) -> dict[int, str]:
+    """Return what each result of the graph is to the user: `result['loss']`, `w.grad`."""
+    labels: dict[int, str] = {}
+    for effect in trace.effects:
+        if isinstance(effect, SetAttr) and isinstance(effect.object, FromSource):
+            _label(effect.value, f"{describe(effect.object.source)}.{effect.name}", labels)
+    if isinstance(trace.exit, Return):
+        _label(trace.exit.value, "result", labels)
+    return labels
+
+
+def _label(recipe: Recipe, path: str, labels: dict[int, str]) -> None:
+    match recipe:
+        case FromGraph(index=index):
+            labels[index] = path
+        case BuildTuple(items=items) | BuildList(items=items):
+            for number, item in enumerate(items):
+                _label(item, f"{path}[{number}]", labels)
+        case BuildDict(keys=keys, values=values):
+            for key, value in zip(keys, values, strict=True):
+                _label(value, f"{path}[{getattr(key, 'value', '...')!r}]", labels)
+
+
+@contextmanager
+def same_random_numbers() -> Iterator[None]:
+    """Whatever is drawn inside was not drawn."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices):
+        yield
+
+
+def copy_of(tensor: Tensor) -> Tensor:
+    """A leaf of the same values and layout."""
+    shape, stride, dtype = tensor.shape, tensor.stride(), tensor.dtype
+    fresh = torch.empty_strided(shape, stride, dtype=dtype, device=tensor.device)
+    with torch.no_grad():
+        if not any(s == 0 and n > 1 for n, s in zip(shape, stride, strict=True)):
+            fresh.copy_(tensor)
+        else:
+            fresh = tensor.detach().clone()
+    return fresh.requires_grad_(tensor.requires_grad)
+
+
+Answers = dict[str, Tensor | None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph of tensors only (no attributes) and tensors to call it on.
+
+    labels: what its results are to the user, by their positions, where that is known
+    """
+
+    graph: Graph
+    inputs: tuple[Tensor, ...]
+    labels: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        elements = sum(tensor.numel() for tensor in self.inputs)
+        return sum(node.op not in ("placeholder", "output") for node in self.graph.nodes), elements
+
+    @property
+    def names(self) -> list[str]:
+        """Of the inputs."""
+        return [node.name for node in self.graph.nodes if node.op == "placeholder"]
+
+    @property
+    def freed(self) -> frozenset[int]:
+        """The results whose history a backward in the graph has freed."""
+        results = next(iter(reversed(self.graph.nodes))).args[0]
+        flat = results if isinstance(results, tuple | list) else (results,)
+        return frozenset(
+            n for n, node in enumerate(flat) if isinstance(node, Node) and node.meta.get("spent")
+        )
+
+    def function(self) -> Callable[..., Any]:
+        source, names = source_of(self.graph, "repro")
+        exec(compile(source, "<jitmagic repro>", "exec"), names)
+        repro: Callable[..., Any] = names["repro"]
+        return repro
+
+
+def source_of(graph: Graph, name: str) -> tuple[str, dict[str, Any]]:
+    """The graph as a plain function, and what the names in it are that torch does not have."""
+    code = graph.python_code("self")
+    text = code.src.strip()
+    body = text[text.index("def forward(self") :]
+    head = body.replace("def forward(self, ", f"def {name}(", 1)
+    return head.replace("def forward(self)", f"def {name}()", 1), dict(code.globals)
+
+
+def answers(
+    fn: Callable[..., Any],
+    inputs: Sequence[Tensor],
+    names: Sequence[str] = (),
+    freed: Container[int] = (),
+) -> Answers:
+    """Results, the inputs as they were left, and gradients where something requires them.
+
+    freed: results whose history a backward in `fn` has freed, which are not differentiated again
+    """
+    names = names or [f"input {i}" for i in range(len(inputs))]
+    own = [copy_of(tensor) for tensor in inputs]
+    torch.manual_seed(0)
+    flat = _flat(fn(*own))
+    results = [r for r in flat if isinstance(r, Tensor)]
+    kept = [r for n, r in enumerate(flat) if isinstance(r, Tensor) and n not in freed]
+    wanted = [r for r in kept if r.requires_grad]
+    answers_by_name: Answers = {f"result {i}": r.detach().clone() for i, r in enumerate(results)}
+    answers_by_name |= {
+        f"{n}{AFTERWARDS}": x.detach().clone() for n, x in zip(names, own, strict=True)
+    }
+    leaves = {n: x for n, x in zip(names, own, strict=True) if x.requires_grad}
+    if not wanted or not leaves:
+        return answers_by_name
+    # Of ones the gradient of a softmax or a norm is zero, whatever its backward does with them.
+    uneven = [made(r.shape, r.stride(), r.dtype, str(r.device)) for r in wanted]
+    gradients = torch.autograd.grad(wanted, list(leaves.values()), uneven, allow_unused=True)
+    return answers_by_name | {f"gradient of {n}": g for n, g in zip(leaves, gradients, strict=True)}
+
+
+def _flat(result: Any) -> list[Any]:
+    if isinstance(result, (tuple, list)):
+        return [leaf for part in result for leaf in _flat(part)]
+    return [result]
+
+
+def as_tensor(leaf: object) -> Any:
+    """Return a number as a tensor, since numbers are results too; anything else as it is."""
+    if isinstance(leaf, int) and not -(2**63) <= leaf < 2**63:
+        return leaf
+    return torch.tensor(leaf) if isinstance(leaf, (bool, int, float)) else leaf
+
+
+def attributes_of(gm: GraphModule) -> tuple[Tensor, ...]:
+    """The tensors that the graph reads as attributes, in the order of `lifted`."""
+    targets = dict.fromkeys(n.target for n in gm.graph.nodes if n.op == "get_attr")
+    return tuple(operator.attrgetter(str(target))(gm) for target in targets)
+
+
+def lifted(gm: GraphModule) -> Graph:
+    """The graph with its attributes as further inputs."""
+    graph = copy_graph(gm.graph)
+    holders = [node for node in graph.nodes if node.op == "placeholder"]
+    placeholders: dict[Any, Node] = {}
+    last = holders[-1] if holders else None
+    for node in [n for n in graph.nodes if n.op == "get_attr"]:
+        if node.target not in placeholders:
+            with graph.inserting_after(last) if last else graph.inserting_before():
+                last = placeholders[node.target] = graph.placeholder(f"c{len(placeholders)}")
+        node.replace_all_uses_with(placeholders[node.target])
+        graph.erase_node(node)
+    return graph
+
+
+def copy_graph(graph: Graph) -> Graph:
+    fresh = Graph()
+    fresh.output(fresh.graph_copy(graph, {}))
+    return fresh
+
+
+def with_outputs(case: Case, names: Sequence[str]) -> Case:
+    """Only these values as results; what they do not need goes, inputs included."""
+    graph = copy_graph(case.graph)
+    nodes = {node.name: node for node in graph.nodes}
+    output = next(node for node in graph.nodes if node.op == "output")
+    output.args = (tuple(nodes[name] for name in names),)
+    return without_waste(graph, case.inputs)
+
+
+def without_waste(graph: Graph, inputs: Sequence[Tensor]) -> Case:
+    """In-place operations stay with what they write to; nothing else without a reader does."""
+    graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
+    kept = []
+    holders = [node for node in graph.nodes if node.op == "placeholder"]
+    for node, tensor in zip(holders, inputs, strict=True):
+        if node.users:
+            kept.append(tensor)
+        else:
+            graph.erase_node(node)
+    return Case(graph, tuple(kept))
+
+
+class Values(Interpreter):
+    """Runs the graph by itself and keeps every value."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(GraphModule({}, copy(case.graph)))
+        self.values: dict[str, Any] = {}
+        self.run(*(copy_of(tensor) for tensor in case.inputs))
+
+    def run_node(self, node: Node) -> Any:
+        self.values[node.name] = value = super().run_node(node)
+        return value
+
+
+def made(
+    shape: Sequence[int],
+    stride: Sequence[int],
+    dtype: torch.dtype,
+    where: str = "cpu",
+    requires_grad: bool = False,
+    low: int = 0,
+    high: int = 0,
+    scale: float = 1.0,
+) -> Tensor:
+    """A random tensor of a spec: normal numbers times `scale`, or integers from low to high; always
+    the same.
+    """
+    generator = torch.Generator().manual_seed(0)
+    if dtype == torch.bool:
+        values = torch.randint(0, 2, tuple(shape), generator=generator)
+    elif dtype.is_floating_point or dtype.is_complex:
+        values = torch.randn(tuple(shape), generator=generator, dtype=torch.float32) * scale
+    else:
+        values = torch.randint(low, high + 1, tuple(shape), generator=generator)
+    # Along a stride of zero there is one element.
+    held = [1 if s == 0 else n for n, s in zip(shape, stride, strict=True)]
+    fresh = torch.empty_strided(held, tuple(stride), dtype=dtype, device=where)
+    if fresh.numel():
+        fresh.copy_(values[tuple(slice(n) for n in held)])
+    return fresh.as_strided(tuple(shape), tuple(stride)).requires_grad_(requires_grad)

@@ -1,0 +1,192 @@
+"""minify: from a function that is compiled wrongly to the few operations that show it, as a script.
+
+    jitmagic.minify(fn, "folder")(*args)   ->  Path of folder/repro.py, or None when nothing fails
+
+In: a function and a call of it; its graphs are taken out with the tensors they are called with. A
+graph fails when its compiled form crashes in a stage, or answers otherwise than eager (agreement.py
+has the rule). Out: the smallest graph found that still fails in the same way, written as a script
+over random inputs of the same specs, which raises AssertionError while the bug is there. Delta
+debugging: results that nobody needs go, then the end of the graph, then its beginning (values
+become inputs), then sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...api import handle_of
+from ...errors import ReportError
+from ..words import Question, count
+from .cases import (
+    Case,
+    Values,
+    capture_call,
+    changed_options,
+    copy_graph,
+    copy_of,
+    with_outputs,
+    without_waste,
+)
+from .scripts import NotWritable, failure_of, inputs_text, made_text, remade, script
+
+__all__ = ["minify"]
+
+
+def minify(
+    fn: Callable[..., Any], folder: str | Path = "jitmagic_repro", **options: Any
+) -> Question[Path | None]:
+    """`minify(fn, folder)(*args)`: call `fn` once, and write the smallest failing part of it to
+    folder/repro.py. None, and a printed line: every graph compiles and agrees with eager. Options
+    are those of `jit`.
+    """
+    known = handle_of(fn)
+    chosen = options or (changed_options(known.options) if known is not None else {})
+
+    def run(*args: Any, **kwargs: Any) -> Path | None:
+        compared = refused = 0
+        for case in capture_call(fn, args, kwargs).cases:
+            try:
+                failure = failure_of(case.function(), case.inputs, chosen)
+            except Exception:  # eager cannot run the graph by itself, whatever it raises
+                refused += 1
+                continue
+            compared += 1
+            if failure is not None:
+                smallest = _shrink(case, partial(_fails_alike, failure, chosen))
+                return _write(smallest, chosen, Path(folder))
+        print(_nothing_found(compared, refused))
+        return None
+
+    return Question("minify", fn, run)
+
+
+def _nothing_found(compared: int, refused: int) -> str:
+    """What is said in place of a script."""
+    rest = f"; {count(refused, 'graph')} not compared: eager raises there" if refused else ""
+    if compared:
+        told = f"eager and compiled agree ({count(compared, 'graph')} compared)"
+        return f"minify: {told}, no script is written{rest}"
+    return f"minify: nothing was compared{rest or ': this call has no graph'}"
+
+
+# -- one candidate --------------------------------------------------------------------------------
+
+
+def _failure_of(case: Case, options: Mapping[str, Any]) -> str | None:
+    """ "wrong", "crash: KIND", or None; None too where eager itself refuses."""
+    try:
+        return failure_of(case.function(), case.inputs, options)
+    except Exception:  # a candidate that eager cannot run is none, whatever it raises
+        return None
+
+
+# -- graphs ---------------------------------------------------------------------------------------
+
+
+def _with_inputs(case: Case, names: Sequence[str], values: Mapping[str, Any]) -> Case:
+    """These values become inputs."""
+    graph, inputs = copy_graph(case.graph), list(case.inputs)
+    for name in names:
+        node = next(node for node in graph.nodes if node.name == name)
+        first = next(n for n in graph.nodes if n.op != "placeholder")
+        with graph.inserting_before(first):
+            holder = graph.placeholder(f"v_{name}")
+        node.replace_all_uses_with(holder)
+        graph.erase_node(node)
+        inputs.append(copy_of(values[name]))
+    return without_waste(graph, inputs)
+
+
+# -- shrinking ------------------------------------------------------------------------------------
+
+Fails = Callable[[Case], bool]
+
+
+def _fails_alike(failure: str, options: Mapping[str, Any], case: Case) -> bool:
+    return _failure_of(case, options) == failure
+
+
+def _shrink(case: Case, fails: Fails) -> Case:
+    """Take the first smaller candidate that fails, until there is none."""
+    while True:
+        smaller = next(
+            (
+                candidate
+                for candidate in _candidates(case)
+                if candidate.size < case.size and fails(candidate)
+            ),
+            None,
+        )
+        if smaller is None:
+            return case
+        case = smaller
+
+
+def _candidates(case: Case) -> Iterator[Case]:
+    """Smaller cases, the much smaller ones first."""
+    values = Values(case).values
+    nodes = [
+        node
+        for node in case.graph.nodes
+        if node.op not in ("placeholder", "output") and isinstance(values[node.name], Tensor)
+    ]
+    for node in nodes:  # one operation alone, on the values it is given
+        alone = with_outputs(case, [node.name])
+        before = [n.name for n in node.all_input_nodes if n.op != "placeholder"]
+        if all(isinstance(values[name], Tensor) for name in before):
+            yield _with_inputs(alone, before, values)
+    for node in nodes:  # the end goes
+        yield with_outputs(case, [node.name])
+    for node in nodes:  # the beginning goes
+        yield _with_inputs(case, [node.name], values)
+    yield from _smaller_sizes(case)
+
+
+def _smaller_sizes(case: Case) -> Iterator[Case]:
+    """Every dimension of one size gets a smaller one; where that cannot be, eager refuses."""
+    sizes = sorted({n for tensor in case.inputs for n in tensor.shape if n > 2}, reverse=True)
+    for size in sizes:
+        for less in (2, size // 2):
+            inputs = tuple(
+                tensor[tuple(slice(less if n == size else n) for n in tensor.shape)]
+                .detach()
+                .clone()
+                .requires_grad_(tensor.requires_grad)
+                for tensor in case.inputs
+            )
+            yield Case(case.graph, inputs)
+
+
+# -- the script -----------------------------------------------------------------------------------
+
+
+def _write(case: Case, options: Mapping[str, Any], folder: Path) -> Path:
+    """repro.py; with the very tensors beside it where random ones do not show the failure."""
+    folder.mkdir(parents=True, exist_ok=True)
+    failure = _failure_of(case, options)
+    random = Case(case.graph, tuple(remade(tensor) for tensor in case.inputs))
+    if _failure_of(random, options) == failure:
+        inputs = inputs_text([made_text(tensor) for tensor in case.inputs])
+    else:
+        torch.save(list(case.inputs), folder / "inputs.pt")
+        inputs = "torch.load(__file__.replace('repro.py', 'inputs.pt'))"
+    given = {k: v for k, v in options.items() if isinstance(v, (str, bool, int, dict))}
+    what = f"The compiled form of this graph fails ({failure}), with an AssertionError here."
+    call = f'if __name__ == "__main__":\n    agree(repro, INPUTS, **{given!r})\n'
+    rest = f"INPUTS = {inputs}\n\n\n{call}"
+    path = folder / "repro.py"
+    try:
+        text = script(what, "minify", case.graph, "agree", rest)
+    except NotWritable as error:
+        raise ReportError(
+            f"the graph that fails ({failure}) cannot be a script: {error}",
+            "attach what jitmagic.report(folder) writes",
+        ) from None
+    path.write_text(text, encoding="utf-8")
+    return path

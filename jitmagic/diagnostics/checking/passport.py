@@ -1,0 +1,257 @@
+"""passport: whether the numbers of compiled code agree with eager's and with float64.
+
+    jitmagic.passport(fn)(*args)   ->  Passport, readable as text; .save(path) writes JSON
+
+Comes in: a function and a call of it, which is made once, with all its effects. Its graphs are
+taken out with the tensors they are called with; each runs as eager, as compiled code and as eager
+in float64, on copies. The function itself runs as plain Python on copies of its arguments, where
+that is safe (plain_call.py), which shows what the capture got wrong. Goes out: a line per result,
+mutated input and gradient, and a verdict (agreement.py has the rule). Where they differ, the first
+operation is named up to which they do.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...api import handle_of, tagged_copy
+from ...graph.node_meta import lines_of
+from ..words import HINT, WRONG, Question, Readable, here, refuse_arguments
+from .agreement import Line, compare, in_double
+from .cases import (
+    AFTERWARDS,
+    Answers,
+    CapturedCall,
+    Case,
+    Values,
+    answers,
+    capture_call,
+    changed_options,
+    with_outputs,
+)
+from .plain_call import Arguments, Refusal, compare_with_plain
+
+__all__ = ["Line", "Passport", "passport"]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Passport(Readable):
+    """The verdict of one call, and what it rests on.
+
+    first: per graph that differs, the operation up to which the results first do, and its line
+    notes: what could not be compared, and why
+    """
+
+    name: str
+    lines: tuple[Line, ...]
+    first: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every number is as good as eager's."""
+        return all(line.agrees for line in self.lines)
+
+    @property
+    def verdict(self) -> str:
+        """The result in a sentence."""
+        wrong = [line for line in self.lines if not line.agrees]
+        if wrong:
+            return f"{len(wrong)} of {len(self.lines)} tensors differ from eager beyond rounding"
+        if not self.lines:
+            return "nothing was compiled, so there is nothing to compare"
+        if all(line.bitwise for line in self.lines):
+            return f"all {len(self.lines)} tensors are bitwise equal to eager's"
+        return f"all {len(self.lines)} tensors agree with eager up to rounding"
+
+    def save(self, path: str | Path) -> Path:
+        """Write it as JSON; nan and inf are their names in quotes."""
+        plain = {"verdict": self.verdict, "agrees": self.agrees, **asdict(self)}
+        where = Path(path)
+        where.write_text(json.dumps(_finite(plain), indent=1, allow_nan=False) + "\n")
+        return where
+
+    def told(self) -> list[tuple[str, str]]:
+        untouched = [line for line in self.lines if line.bitwise and line.name.endswith(AFTERWARDS)]
+        folded = untouched if len(untouched) > 1 else []  # a model's parameters, say
+        shown = [line for line in self.lines if line not in folded]
+        rows = [(f"{self.name}: {self.verdict}", "" if self.agrees else WRONG), *_table(shown)]
+        if folded:
+            rows.append((f"  {len(folded)} inputs{AFTERWARDS}: bitwise equal", ""))
+        rows += [(f"  first differs at {place}", WRONG) for place in self.first]
+        return [*rows, *((f"  note: {note}", HINT) for note in self.notes)]
+
+
+_HEADINGS = (
+    "tensor",
+    "dtype",
+    "compiled beside eager",
+    "largest difference",
+    "in last places",
+    "error to float64",
+    "eager's",
+)
+
+
+def _table(lines: Sequence[Line]) -> list[tuple[str, str]]:
+    """A row per line; figures only where something is not bitwise equal."""
+    several = len({line.graph for line in lines}) > 1
+    cells = [_cells(line, several) for line in lines]
+    used = [n for n in range(len(_HEADINGS)) if n < 3 or any(row[n] for row in cells)]
+    table = [_HEADINGS, *cells]
+    widths = [max(len(row[n]) for row in table) for n in used]
+    texts = [
+        "  " + "  ".join(row[n].ljust(w) for n, w in zip(used, widths, strict=True)).rstrip()
+        for row in table
+    ]
+    styles = [HINT, *("" if line.agrees else WRONG for line in lines)]
+    return list(zip(texts, styles, strict=True)) if lines else []
+
+
+def _cells(line: Line, several: bool) -> tuple[str, ...]:
+    name = f"{line.name} of graph {line.graph}" if several and line.graph else line.name
+    verdict = "bitwise equal" if line.bitwise else "agrees" if line.agrees else "DIFFERS"
+    figures: tuple[str, ...] = ("", "", "", "")
+    if not line.bitwise:
+        errors = (line.error, line.eager_error)
+        ulp = "" if line.ulp is None else f"{line.ulp:,}"
+        figures = (f"{line.abs:.2g}", ulp, *("" if e is None else f"{e:.1e}" for e in errors))
+    return name, line.dtype, verdict, *figures
+
+
+def passport(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Question[Passport]:
+    """`passport(fn)(*args)`: call `fn` once and judge the numbers of its compiled code.
+
+    `fn` may be plain or tagged; its options are kept unless others are given. Where it changes
+    nothing but its arguments it runs as plain Python too, on copies of them.
+    """
+    refuse_arguments("passport", arguments)
+    known = handle_of(fn)
+    chosen = options or (changed_options(known.options) if known is not None else {})
+
+    def run(*args: Any, **kwargs: Any) -> Passport:
+        given = Arguments(fn, args, kwargs)
+        try:
+            before: Arguments | Refusal = given.copied()
+        except Refusal as refusal:
+            before = refusal
+        call = capture_call(fn, args, kwargs)
+        name = known.label if known is not None else getattr(fn, "__name__", type(fn).__name__)
+        lines, first, notes = _judged_capture(before, given, call)
+        return _judged(name, call.cases, chosen, lines, first, notes)
+
+    return Question("passport", fn, run)
+
+
+def _judged_capture(
+    before: Arguments | Refusal, given: Arguments, call: CapturedCall
+) -> tuple[list[Line], list[str], list[str]]:
+    """Lines on which the captured program differs from the plain function, the place, a note."""
+    if not call.cases:
+        return [], [], []
+    try:
+        if isinstance(before, Refusal):
+            raise before
+        wrong = compare_with_plain(before, given.answers(call.result), call.traces)
+    except Refusal as refusal:
+        return [], [], [f"the captured graphs alone were judged, not the whole function: {refusal}"]
+    return wrong, [_CAPTURE] if wrong else [], []
+
+
+_CAPTURE = "the capture: eager runs the captured graphs otherwise than the function itself"
+
+
+def _judged(
+    name: str,
+    cases: Sequence[Case],
+    options: Mapping[str, Any],
+    lines: list[Line],
+    first: list[str],
+    notes: list[str],
+) -> Passport:
+    for number, case in enumerate(cases, 1):
+        found, why = _lines(number, case, options)
+        lines += found
+        notes += [f"graph {number}: {why}"] if why else []
+        if not all(line.agrees for line in found):
+            first.append(f"graph {number}: {_first_difference(case, options)}")
+    return Passport(name, tuple(lines), tuple(first), tuple(notes))
+
+
+def _lines(number: int, case: Case, options: Mapping[str, Any]) -> tuple[list[Line], str]:
+    """Each tensor of a graph, and why there is no float64 to judge by, if there is none."""
+    eager = answers(case.function(), case.inputs, case.names, case.freed)
+    compiled = _compiled(case, options)
+    truth, why = _in_double(case)
+    return [_labelled(line, case) for line in compare(compiled, eager, truth, number)], why
+
+
+def _labelled(line: Line, case: Case) -> Line:
+    """The line under the name that a result has for the user."""
+    word, _, number = line.name.partition(" ")
+    known = case.labels.get(int(number)) if word == "result" and number.isdigit() else None
+    return line if known is None else replace(line, name=known)
+
+
+def _in_double(case: Case) -> tuple[Answers, str]:
+    if any(node.meta.get("random") for node in case.graph.nodes):
+        return {}, "it draws random numbers, which are others in float64: compared with eager only"
+    return in_double(case.function(), case.inputs, case.names, case.freed)
+
+
+def _compiled(case: Case, options: Mapping[str, Any]) -> Answers:
+    function = case.function()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return answers(tagged_copy(function, options), case.inputs, case.names, case.freed)
+
+
+# -- where it begins ------------------------------------------------------------------------------
+
+
+def _first_difference(case: Case, options: Mapping[str, Any]) -> str:
+    """The first operation whose value differs when the graph ends there: found by halving."""
+    values = Values(case).values
+    nodes = [
+        node
+        for node in case.graph.nodes
+        if node.op not in ("placeholder", "output") and isinstance(values[node.name], Tensor)
+    ]
+    low, high = 0, len(nodes) - 1  # the first is in [low, high]; a gradient's may be none of them
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (
+            (low, middle) if _differs_at(case, nodes[middle], options) else (middle + 1, high)
+        )
+    node = nodes[low]
+    if not _differs_at(case, node, options):
+        return "a gradient: all operations of the forward agree"
+    lines = lines_of(node)
+    return f"{node.name}" + (f", {here(lines[-1])}" if lines else "")
+
+
+def _differs_at(case: Case, node: torch.fx.Node, options: Mapping[str, Any]) -> bool:
+    part = with_outputs(case, [node.name])
+    plain = Case(part.graph, tuple(x.detach() for x in part.inputs))
+    found, _ = _lines(1, plain, options)
+    return not all(line.agrees for line in found if line.name.startswith("result"))
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+        case float() if not math.isfinite(value):
+            return str(value)
+    return value

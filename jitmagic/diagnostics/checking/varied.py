@@ -1,0 +1,398 @@
+"""test: a function on inputs varied from given ones, eager against compiled.
+
+    jitmagic.test(fn)(*args, n=200)   ->  TestReport; true where all agree
+
+Comes in: a function and arguments for it. Goes out: what was tried and the smallest failing input.
+Tensors among the arguments get other sizes (one dimension's size wherever it occurs, so that shapes
+still fit), layouts, dtypes, values (nan, inf, -0.0, huge, tiny), and requires_grad. Both sides run
+on copies, from the same seed, and what they answer (results, arguments as they were left,
+gradients, errors) is judged by the rule of agreement.py. What eager itself answers otherwise a
+second time is not judged.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from ...api import handle_of, original_of, tagged_copy
+from ..words import HINT, WRONG, Question, Readable, count, refuse_arguments
+from .agreement import Line, agree, compare, in_double
+from .cases import Answers, answers, as_tensor, changed_options, copy_of, same_random_numbers
+
+__all__ = ["Failure", "TestReport", "test"]
+
+SPECS = 12  # different sizes, layouts and dtypes: each is a compile, further values of it are not
+_MOST_SHOWN = 32  # elements of a tensor that is written out
+_SIZES = (0, 1, 2, 3, 5, 8, 17)
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_SPECIAL = (float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e30, 1e-30, -1.0)
+Inputs = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An input on which compiled code and eager disagree, as small as it was found."""
+
+    what: str  # how they differ
+    inputs: tuple[str, ...]  # a tensor each, as code
+    tried: int  # which of the inputs it was first
+
+    def __str__(self) -> str:
+        return "\n".join([f"input {self.tried}: {self.what}", *(f"    {x}" for x in self.inputs)])
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TestReport(Readable):
+    """What was tried. True where nothing failed."""
+
+    __test__ = False  # no class of pytest's
+
+    name: str
+    tried: int
+    refused: int  # inputs that eager refuses, and compiled code with the same error
+    unsteady: int  # on which eager answers otherwise each time
+    kinds: Mapping[str, int]  # how many inputs had which change
+    failure: Failure | None = None
+
+    def __bool__(self) -> bool:
+        return self.failure is None
+
+    def told(self) -> list[tuple[str, str]]:
+        tried = [count(self.tried, "input")]
+        if self.refused:
+            tried.append(f"{self.refused:,} of them refused by eager and compiled code alike")
+        if self.unsteady:
+            tried.append(f"{self.unsteady:,} not judged: eager answers otherwise each time")
+        changes = ", ".join(f"{kind} {number}" for kind, number in sorted(self.kinds.items()))
+        verdict = "compiled code agrees with eager" if self else "compiled code DIFFERS from eager"
+        if self and self.refused + self.unsteady == self.tried:
+            verdict = "nothing could be compared"
+        lines = [(f"{self.name}: {verdict} ({'; '.join(tried)})", "" if self else WRONG)]
+        lines.append((f"  varied: {changes}", HINT))
+        failure = str(self.failure).splitlines() if self.failure else ()
+        return [*lines, *((line, WRONG) for line in failure)]
+
+
+def test(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Question[TestReport]:
+    """`test(fn)(*args, n=200)`: try `fn` on n inputs varied from these, eager against compiled.
+
+    `fn` may be plain or tagged; its options are kept unless others are given. It is called some 2n
+    times with all its effects; a module is copied, and stays as it is.
+    """
+    refuse_arguments("test", arguments)
+    known = handle_of(fn)
+    chosen = options or (changed_options(known.options) if known is not None else {})
+
+    def run(*args: Any, n: int = 200, seed: int = 0, **kwargs: Any) -> TestReport:
+        leaves, shape = _pytree.tree_flatten((args, kwargs))
+        trial = _Trial(original_of(fn), chosen, leaves, shape)
+        name = known.label if known is not None else getattr(fn, "__name__", type(fn).__name__)
+        with same_random_numbers(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _tested(name, trial, n, random.Random(seed))
+
+    return Question("test", fn, run)
+
+
+test.__test__ = False  # type: ignore[attr-defined]  # imported into a test's module it is none
+
+
+def _tested(name: str, trial: _Trial, n: int, chance: random.Random) -> TestReport:
+    kinds: Counter[str] = Counter()
+    refused = unsteady = 0
+    for number, (changes, inputs) in enumerate(_varied(trial.inputs, n, chance), 1):
+        kinds.update(changes or ("as given",))
+        difference = trial.difference(inputs)
+        refused += difference == _REFUSED
+        unsteady += difference == _UNSTEADY
+        if difference not in _NO_FAILURE:
+            smallest, what = _shrunk(trial, inputs, difference)
+            failure = Failure(what, tuple(map(_as_code, smallest)), number)
+            return TestReport(name, number, refused, unsteady, dict(kinds), failure)
+    return TestReport(name, n, refused, unsteady, dict(kinds))
+
+
+# -- one input ------------------------------------------------------------------------------------
+
+_REFUSED, _UNSTEADY = "refused", "unsteady"
+_NO_FAILURE = ("", _REFUSED, _UNSTEADY)
+
+
+class _Trial:
+    """The function with everything but tensors filled in."""
+
+    def __init__(
+        self, fn: Callable[..., Any], options: Mapping[str, Any], leaves: list[Any], shape: Any
+    ) -> None:
+        self._fn, self._options, self._leaves, self._shape = fn, options, leaves, shape
+        self._places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        self._compiled: dict[object, Callable[..., Any]] = {}
+        self._module: torch.nn.Module | None = None  # the copy that is called
+
+    @property
+    def inputs(self) -> Inputs:
+        """The tensors among the arguments."""
+        return tuple(self._leaves[place] for place in self._places)
+
+    def difference(self, inputs: Inputs) -> str:
+        """In words, or one of _NO_FAILURE: they agree; both raise the same; eager answers otherwise
+        a second time (state of its own, the time, an address).
+        """
+        eager, error = self._answers(self._plain(), inputs)
+        ours, our_error = self._answers(self._tagged(inputs), inputs)
+        if error or our_error:
+            if type(error) is type(our_error):
+                return _REFUSED
+            return f"eager {_told(error)}, compiled code {_told(our_error)}"
+        if all(line.agrees for line in compare(ours, eager, {})):
+            return ""
+        again, _ = self._answers(self._plain(), inputs)
+        if not agree(again, eager, dict):
+            return _UNSTEADY
+        lines = compare(ours, eager, self._truth(inputs))
+        return "; ".join(_without_graph(line) for line in lines if not line.agrees)
+
+    def _answers(self, fn: Callable[..., Any], inputs: Inputs) -> tuple[Answers, Exception | None]:
+        try:
+            return answers(fn, inputs), None
+        except Exception as error:  # bad input: eager says what both should
+            return {}, error
+
+    def _truth(self, inputs: Inputs) -> Answers:
+        return in_double(self._plain(doubled=True), inputs)[0]
+
+    def _plain(self, doubled: bool = False) -> Callable[..., Any]:
+        fn = copy.deepcopy(self._fn) if isinstance(self._fn, torch.nn.Module) else self._fn
+        if doubled and isinstance(fn, torch.nn.Module):
+            fn = fn.double()
+        return self._called(fn)
+
+    def _tagged(self, inputs: Inputs) -> Callable[..., Any]:
+        """A tagged function for each spec: many variants of one would reach its limit. A module is
+        copied for each call, and shares what was compiled for others.
+        """
+        if isinstance(self._fn, torch.nn.Module):
+            self._module = copy.deepcopy(self._fn)
+            return self._called(tagged_copy(self._module, self._given()))
+        key = tuple((x.shape, x.stride(), x.dtype, x.requires_grad) for x in inputs)
+        if key not in self._compiled:
+            self._compiled[key] = self._called(tagged_copy(self._fn, self._given()))
+        return self._compiled[key]
+
+    def _given(self) -> dict[str, Any]:
+        """A variant that is slower than eager is of interest here too."""
+        own = self._options.get("options") or {}
+        return {**self._options, "options": {"keep": "compiled", "notices": "never", **dict(own)}}
+
+    def _called(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*tensors: Tensor) -> list[Tensor]:
+            leaves = list(self._leaves)
+            for place, tensor in zip(self._places, tensors, strict=True):
+                leaves[place] = tensor
+            args, kwargs = _pytree.tree_unflatten(leaves, self._shape)
+            return [as_tensor(leaf) for leaf in _pytree.tree_leaves(fn(*args, **kwargs))]
+
+        return call
+
+
+def _told(error: Exception | None) -> str:
+    if error is None:
+        return "answers"
+    return f"raises {type(error).__name__}: {error}".partition("\n")[0]
+
+
+def _without_graph(line: Line) -> str:
+    return str(line).partition(", ")[2]
+
+
+# -- inputs ---------------------------------------------------------------------------------------
+
+Change = Callable[[Inputs, random.Random], Inputs]
+
+
+def _varied(
+    given: Inputs, n: int, chance: random.Random
+) -> Iterator[tuple[tuple[str, ...], Inputs]]:
+    """Yield the given tensors, those with sizes of 0 and of 1, then changed ones: up to three
+    changes of what is compiled for, and other values of each of those.
+    """
+    specs: list[tuple[tuple[str, ...], Inputs]] = [((), given)]
+    edges = [(("sizes",), inputs) for inputs in _edge_sizes(given)][: SPECS // 2]
+    for number in range(n):
+        if not number:
+            yield (), given
+        elif number <= len(edges):
+            specs.append(edges[number - 1])
+            yield specs[-1]
+        elif len(specs) < min(SPECS, n) and number % 2:
+            names = tuple(chance.sample(sorted(_SPEC_CHANGES), chance.choice((1, 1, 2, 3))))
+            inputs = given
+            for name in names:
+                inputs = _SPEC_CHANGES[name](inputs, chance)
+            specs.append((names, inputs))
+            yield names, inputs
+        else:
+            names, inputs = chance.choice(specs)
+            yield (*names, "values"), _other_values(inputs, chance)
+
+
+def _edge_sizes(inputs: Inputs) -> Iterator[Inputs]:
+    """Yield the inputs with their first dimension's size, wherever it occurs, as 0 and as 1, and
+    then those of the other dimensions: a batch is the size that varies most often.
+    """
+    sizes = dict.fromkeys(size for tensor in inputs for size in tensor.shape)
+    for old in sizes:
+        for new in (0, 1):
+            if new != old:
+                yield _with_size(inputs, old, new)
+
+
+def _other_sizes(inputs: Inputs, chance: random.Random) -> Inputs:
+    """One size, wherever it occurs, is another one."""
+    sizes = sorted({size for tensor in inputs for size in tensor.shape})
+    return _with_size(inputs, chance.choice(sizes), chance.choice(_SIZES)) if sizes else inputs
+
+
+def _with_size(inputs: Inputs, old: int, new: int) -> Inputs:
+    return tuple(_resized(x, [new if size == old else size for size in x.shape]) for x in inputs)
+
+
+def _resized(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """Its values again and again; ints stay in the range that they are in."""
+    total = math.prod(shape)
+    flat = tensor.detach().reshape(-1)
+    if not flat.numel():
+        flat = flat.new_zeros(1)
+    resized = flat.repeat(total // flat.numel() + 1)[:total].reshape(tuple(shape))
+    return resized.requires_grad_(tensor.requires_grad)
+
+
+def _other_layout(inputs: Inputs, chance: random.Random) -> Inputs:
+    """The same values, every second element of memory, or the dimensions in the other order."""
+    return tuple(_strided(x) if chance.random() < 0.5 else _turned(x) for x in inputs)
+
+
+def _strided(tensor: Tensor) -> Tensor:
+    plain = tensor.detach()
+    strided = torch.stack([plain, plain], -1)[..., 0]
+    return strided.requires_grad_(tensor.requires_grad)
+
+
+def _turned(tensor: Tensor) -> Tensor:
+    plain = tensor.detach()
+    order = tuple(reversed(range(plain.dim())))
+    return plain.permute(order).contiguous().permute(order).requires_grad_(tensor.requires_grad)
+
+
+def _other_dtype(inputs: Inputs, chance: random.Random) -> Inputs:
+    dtype = chance.choice(_FLOATS)
+    return tuple(
+        x.detach().to(dtype).requires_grad_(x.requires_grad) if x.is_floating_point() else x
+        for x in inputs
+    )
+
+
+def _other_grad(inputs: Inputs, chance: random.Random) -> Inputs:
+    floats = [n for n, x in enumerate(inputs) if x.is_floating_point()]
+    chosen = {n for n in floats if chance.random() < 0.5}
+    return tuple(
+        x.detach().clone().requires_grad_(n in chosen) if n in floats else x
+        for n, x in enumerate(inputs)
+    )
+
+
+def _other_values(inputs: Inputs, chance: random.Random) -> Inputs:
+    """Random numbers, some special; ints and bools in another order."""
+    generator = torch.Generator().manual_seed(chance.randrange(2**31))
+    special = chance.random() < 0.5
+    changed = []
+    for tensor in inputs:
+        fresh = copy_of(tensor)
+        with torch.no_grad():
+            if tensor.is_floating_point():
+                values = torch.randn(tensor.shape, generator=generator, device="cpu")
+                fresh.copy_(values)
+                for _ in range(min(3, tensor.numel()) if special else 0):
+                    number = chance.randrange(tensor.numel())
+                    index = torch.unravel_index(torch.tensor(number), tensor.shape)
+                    fresh[tuple(index)] = chance.choice(_SPECIAL)
+            elif tensor.numel():
+                order = torch.randperm(tensor.numel(), generator=generator, device="cpu")
+                fresh.copy_(tensor.cpu().reshape(-1)[order].reshape(tensor.shape))
+        changed.append(fresh)
+    return tuple(changed)
+
+
+_SPEC_CHANGES: Mapping[str, Change] = {
+    "sizes": _other_sizes,
+    "layout": _other_layout,
+    "dtype": _other_dtype,
+    "requires_grad": _other_grad,
+}
+
+
+# -- the smallest ---------------------------------------------------------------------------------
+
+
+def _shrunk(trial: _Trial, inputs: Inputs, what: str) -> tuple[Inputs, str]:
+    """Take the first simpler input that fails too, until there is none."""
+    while True:
+        for simpler in _simpler(inputs):
+            failure = trial.difference(simpler)
+            if failure not in _NO_FAILURE:
+                inputs, what = simpler, failure
+                break
+        else:
+            return inputs, what
+
+
+def _simpler(inputs: Inputs) -> Iterator[Inputs]:
+    """Smaller sizes, then plainer tensors."""
+    sizes = sorted({size for tensor in inputs for size in tensor.shape if size > 1}, reverse=True)
+    for size in sizes:
+        for less in dict.fromkeys((1, 2, size // 2, size - 1)):
+            if less < size:
+                cut = [
+                    x[tuple(slice(less if s == size else s) for s in x.shape)].detach().clone()
+                    for x in inputs
+                ]
+                yield tuple(
+                    c.requires_grad_(x.requires_grad) for c, x in zip(cut, inputs, strict=True)
+                )
+    for number, tensor in enumerate(inputs):
+        for plainer in _plainer(tensor):
+            yield (*inputs[:number], plainer, *inputs[number + 1 :])
+
+
+def _plainer(tensor: Tensor) -> Iterator[Tensor]:
+    wants, plain = tensor.requires_grad, tensor.detach()
+    if not tensor.is_contiguous():
+        yield plain.contiguous().requires_grad_(wants)
+    if wants:
+        yield plain.clone()
+    if tensor.is_floating_point() and bool((plain != 0).any()):
+        yield torch.zeros_like(plain).requires_grad_(wants)
+        if bool((plain != 1).any()):
+            yield torch.ones_like(plain).requires_grad_(wants)
+
+
+def _as_code(tensor: Tensor) -> str:
+    dtype, plain = tensor.dtype, tensor.detach()
+    grad = ", requires_grad=True" if tensor.requires_grad else ""
+    strides = "" if tensor.is_contiguous() else f"  # strides {tensor.stride()}"
+    if plain.numel() > _MOST_SHOWN:
+        return f"torch.randn({tuple(plain.shape)}, dtype={dtype}{grad}){strides}"
+    if not plain.numel():
+        return f"torch.empty({tuple(plain.shape)}, dtype={dtype}{grad})"
+    return f"torch.tensor({plain.tolist()}, dtype={dtype}{grad}){strides}"

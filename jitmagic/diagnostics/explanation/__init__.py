@@ -1,0 +1,1 @@
+"""Finds, arranges and renders what `explain` shows."""

@@ -1,0 +1,298 @@
+"""cost: what each line of the user's takes, eager and compiled, and the kernel that owns it.
+
+Comes in: the records of what a function has compiled. Goes out: `Costs`, plain data. Each graph in
+use is run on made-up tensors of its inputs' shapes, op by op and as the compiled plan, forward and
+backward (laps.py); nothing of the user's runs again. An operation's time counts for the lines that
+its node carries: where it stands, and those from which that was called. The time of a kernel of
+several lines is divided among them as their times in eager are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from ...autograd.result import Partition
+from ...errors import ModulePath, UserLine
+from ...graph.node_meta import lines_of
+from ...graph.propagate import target_name
+from ...options import Options
+from ...records import CompileRecord
+from ...runtime.examples import examples
+from ...target import find_target, weaker_target
+from ..checking.builds import (
+    Build,
+    MeasuredFrame,
+    MeasuredPart,
+    has_backward,
+    inputs_of,
+    newest_variants,
+    nodes_of,
+)
+from .kernels import KernelReport, kernels_of
+from .limits import copy_seconds
+from .line_timing import Laps, laps_of_graph, laps_of_plan, made_up, operations, quiet
+
+__all__ = ["Costs", "KernelCost", "LineCost", "ModuleCost", "Place", "costs_of"]
+
+Lines = tuple[UserLine, ...]  # innermost first, as nodes carry them
+Place = tuple[str, int]  # file and number: a comprehension's line is its function's too
+Stack = tuple[Lines, ModulePath | None]  # lines are equal where only their modules differ
+
+
+def place_of(line: UserLine) -> Place:
+    return line.filename, line.lineno
+
+
+def _stack_of(lines: Lines) -> Stack:
+    return lines, lines[0].module if lines else None
+
+
+@dataclass(slots=True)
+class LineCost:
+    """Seconds of one call of each graph that a line takes part in."""
+
+    eager: float = 0.0
+    compiled: float = 0.0
+    kernels: dict[int, float] = field(default_factory=dict)  # by number, the line's part of each
+    is_own: bool = False  # else all of it is in what the line calls
+
+
+@dataclass(slots=True)
+class ModuleCost:
+    """Seconds of what one module computes, without the modules in it, and its lines."""
+
+    module: ModulePath
+    eager: float = 0.0
+    compiled: float = 0.0
+    places: dict[Place, None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCost:
+    """One launch or ATen call of a plan.
+
+    limit: its part of the speed of a plain copy of as many bytes; None where that is not its limit
+    """
+
+    kernel: KernelReport
+    seconds: float
+    places: tuple[Place, ...]  # the lines that take part in it
+    decisions: tuple[str, ...] = ()  # fusions made and refused
+    limit: float | None = None
+
+    @property
+    def label(self) -> str:
+        """`forward: mul_add_relu_0`."""
+        return f"{self.kernel.graph}: {self.kernel.name}"
+
+
+@dataclass(frozen=True)
+class Costs:
+    """eager, compiled: seconds of all graphs, each run once, measured without a clock inside."""
+
+    lines: Mapping[Place, LineCost] = field(default_factory=dict)
+    kernels: tuple[KernelCost, ...] = ()
+    eager: float = 0.0
+    compiled: float = 0.0
+    unattributed: LineCost = field(default_factory=LineCost)  # operations without a line
+    modules: tuple[ModuleCost, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.lines)
+
+    def shares(self, place: Place) -> tuple[float, float]:
+        """A line's parts of the whole, eager and compiled, from 0 to 1."""
+        known = self.lines.get(place)
+        if known is None:
+            return 0.0, 0.0
+        return known.eager / (self.eager or 1.0), known.compiled / (self.compiled or 1.0)
+
+
+def costs_of(records: Iterable[CompileRecord], options: Options) -> Costs:
+    """Measure the newest variant of each frame."""
+    ledger = _Costs(options)
+    for frame in newest_variants(records):
+        ledger.add_frame(frame)
+    return ledger.finished()
+
+
+class _Costs:
+    """Costs while they are added up."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.lines: dict[Place, LineCost] = {}
+        self.kernels: list[KernelCost] = []
+        self.modules: dict[ModulePath, ModuleCost] = {}
+        self.notes: list[str] = []
+        self.without_line = LineCost()
+        self.eager = self.compiled = 0.0
+
+    def finished(self) -> Costs:
+        """The sums so far."""
+        if not self.lines:
+            return Costs(notes=tuple(dict.fromkeys(self.notes)))
+        return Costs(
+            self.lines,
+            tuple(self.kernels),
+            self.eager,
+            self.compiled,
+            self.without_line,
+            tuple(self.modules.values()),
+            tuple(dict.fromkeys(self.notes)),
+        )
+
+    def add_frame(self, records: list[CompileRecord]) -> None:
+        """The graph of a frame, and its backward once that is compiled."""
+        frame = MeasuredFrame.of(records)
+        if frame is None:
+            return
+        name = frame.traced.name
+        if why := frame.why_not:
+            self.notes.append(f"{name}: lines have no times: {why}")
+            return
+        try:
+            with quiet():
+                measured = [self._measured(part) for part in frame.parts]
+        except Exception as error:  # made-up tensors do not suit every graph: an index, a check
+            self.notes.append(f"{name}: lines have no times: {type(error).__name__}: {error}")
+            return
+        for part, (eager, compiled) in zip(frame.parts, measured, strict=True):
+            self._add(part, eager, compiled)
+
+    def _measured(self, part: MeasuredPart) -> tuple[Laps, list[Laps]]:
+        """Of the one as eager, and of its executables."""
+        specs = [entry.spec for entry in part.traced.inputs]
+        eager = laps_of_graph(part.traced.graph, specs, has_backward(part.builds))
+        return eager, _laps_of(part, self.options) if part.builds else []
+
+    def _add(self, part: MeasuredPart, eager: Laps, compiled: list[Laps]) -> None:
+        weights = self._add_eager(part.traced.graph, eager)
+        for build, laps in zip(part.builds, compiled, strict=True):
+            self._add_compiled(build, laps, weights)
+        if not part.builds:
+            self._add_uncompiled(part.traced.graph, eager)
+
+    def _add_uncompiled(self, gm: torch.fx.GraphModule, laps: Laps) -> None:
+        """Calls whose results are as large as data say run as eager runs them."""
+        self.compiled += laps.whole
+        for node, seconds in zip(operations(gm.graph), laps.each, strict=True):
+            stack = _stack_of(lines_of(node))
+            name = target_name(node.target)
+            why = "how large its result is depends on data: it runs as in eager"
+            kernel = KernelReport(
+                name, "as eager", "", (node.name,), "", stack[0][:1], operations=(name,), why=why
+            )
+            for cost in self._of(stack):
+                cost.compiled += seconds
+                if isinstance(cost, LineCost):
+                    cost.kernels[len(self.kernels)] = seconds
+            places = tuple(dict.fromkeys(map(place_of, stack[0])))
+            self.kernels.append(KernelCost(kernel, seconds, places))
+
+    def _add_eager(self, gm: torch.fx.GraphModule, laps: Laps) -> dict[Stack, float]:
+        """The times by what led to the operations."""
+        self.eager += laps.whole
+        seconds_of: dict[Stack, float] = {}
+        for node, seconds in zip(operations(gm.graph), laps.each, strict=True):
+            stack = _stack_of(lines_of(node))
+            seconds_of[stack] = seconds_of.get(stack, 0.0) + seconds
+            for cost in self._of(stack):
+                cost.eager += seconds
+        return seconds_of
+
+    def _add_compiled(self, build: Build, laps: Laps, weights: Mapping[Stack, float]) -> None:
+        self.compiled += laps.whole
+        stack_by_name = {name: _stack_of(lines_of(node)) for name, node in nodes_of(build).items()}
+        device = build.schedule.program.device
+        for kernel, seconds in zip(kernels_of(build), laps.each, strict=True):
+            found = (stack_by_name.get(name, ((), None)) for name in kernel.computes)
+            stacks = list(dict.fromkeys(stack for stack in found if stack[0]))
+            for stack, part in _divided(stacks or [((), None)], weights):
+                for cost in self._of(stack):
+                    cost.compiled += seconds * part
+                    if isinstance(cost, LineCost):
+                        number = len(self.kernels)
+                        cost.kernels[number] = cost.kernels.get(number, 0.0) + seconds * part
+            places = tuple(dict.fromkeys(place_of(line) for lines, _ in stacks for line in lines))
+            decisions = _decisions(build, kernel.computes)
+            limit = _limit(kernel, seconds, device)
+            self.kernels.append(KernelCost(kernel, seconds, places, decisions, limit))
+
+    def _of(self, stack: Stack) -> Iterator[LineCost | ModuleCost]:
+        """An operation counts once for each line that led to it, and for its module."""
+        lines, module = stack
+        for place in dict.fromkeys(map(place_of, lines)):
+            yield self.lines.setdefault(place, LineCost())
+        if not lines:
+            yield self.without_line
+        for line in lines:
+            if line.module is not None:
+                known = self.modules.setdefault(line.module, ModuleCost(line.module))
+                known.places[place_of(line)] = None
+        if lines:
+            self.lines[place_of(lines[0])].is_own = True
+        if module is not None:
+            yield self.modules[module]
+
+
+def _limit(kernel: KernelReport, seconds: float, device: torch.device) -> float | None:
+    """A kernel that computes little can be no faster than a copy of what it reads and writes."""
+    if not kernel.is_generated or kernel.is_arithmetic or seconds <= 0:
+        return None
+    copied = copy_seconds(kernel.nbytes, device)
+    return None if copied is None else min(1.0, copied / seconds)
+
+
+def _divided(stacks: list[Stack], weights: Mapping[Stack, float]) -> Iterator[tuple[Stack, float]]:
+    """Each line's part of a kernel; equal parts where eager took no time for any of them."""
+    known = [weights.get(stack, 0.0) for stack in stacks]
+    total = sum(known)
+    for stack, weight in zip(stacks, known, strict=True):
+        yield stack, weight / total if total else 1 / len(stacks)
+
+
+def _laps_of(part: MeasuredPart, options: Options) -> list[Laps]:
+    """Of a forward and its backward, which reads what the forward saved: a library's workspace
+    (that of a recurrent layer, say) cannot be made up.
+    """
+    forward, *backwards = part.builds
+    split = forward.part
+    assert split is not None
+    inputs = [made_up(spec) for spec in inputs_of(split.forward)]
+    laps, results = _laps_of_plan(forward, options, inputs)
+    all_laps = [laps]
+    for build in backwards:
+        assert split.backward is not None
+        saved = _saved(split, inputs, results)
+        tangents = examples(inputs_of(split.backward)[len(saved) :])
+        all_laps.append(_laps_of_plan(build, options, [*saved, *tangents])[0])
+    return all_laps
+
+
+def _saved(
+    parts: Partition, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """What a forward keeps for its backward."""
+    intermediates = results[parts.results : parts.results + parts.saved_intermediates]
+    kept = [inputs[index] for index in parts.saved_inputs]
+    return [*kept, *(results[index] for index in parts.saved_results), *intermediates]
+
+
+def _laps_of_plan(
+    build: Build, options: Options, inputs: Sequence[torch.Tensor]
+) -> tuple[Laps, tuple[torch.Tensor, ...]]:
+    target = find_target(build.schedule.program.device, options)
+    while build.source is not None and target.tier not in (build.source.language, "aten"):
+        target = weaker_target(target, options)
+    plain = replace(options, cuda_graphs=False)
+    return laps_of_plan(build.plan, build.source, target, plain, inputs)
+
+
+def _decisions(build: Build, origins: tuple[str, ...]) -> tuple[str, ...]:
+    own = set(origins)
+    return tuple(str(d) for d in build.schedule.decisions if {d.producer, d.consumer} & own)

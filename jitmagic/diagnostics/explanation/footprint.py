@@ -1,0 +1,192 @@
+"""footprint: bytes that are alive after each operation of a graph, as eager and compiled.
+
+Comes in: the records of a frame's newest variant. Goes out: a `Footprint`. Eager's bytes are
+counted: the traced graph runs op by op on made-up tensors, forward and backward, and each storage
+is followed until it dies. Compiled bytes are read off the plans: what they allocate, take over and
+free. Inputs count for neither, nor does what a library's kernel takes while it runs.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...codegen.plan import Alloc, Call, Free, Launch, Over
+from ...figures import size
+from ...graph.dispatch_mode import DispatchMode
+from ...graph.node_meta import tensors_in
+from ...graph.operators.autocast import modes_kept
+from ...loops.ir import Extern, Nest
+from ...records import CompileRecord
+from ...runtime.steps import timed_calls
+from ...schedule.score import buffer_bytes
+from ...trace.result import Trace
+from ..checking.builds import Build, MeasuredFrame, at_hints, has_backward
+from .line_timing import differentiate, differentiates, made_up_input, quiet
+
+__all__ = ["Footprint", "footprint_of", "footprints_of", "planned_memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes alive after each operation, in order; the backward's operations begin at those places.
+    `why_not`: why there are none.
+    """
+
+    name: str
+    eager: tuple[int, ...] = ()
+    compiled: tuple[int, ...] = ()
+    backward_at: tuple[int, int] = (0, 0)  # eager, compiled
+    why_not: str = ""
+
+    @property
+    def peaks(self) -> str:
+        """`at most 4 MiB compiled, 8 MiB as eager`."""
+        compiled, eager = (max(points, default=0) for points in (self.compiled, self.eager))
+        return f"at most {size(compiled)} compiled, {size(eager)} as eager"
+
+
+def footprint_of(records: Sequence[CompileRecord]) -> Footprint | None:
+    """Of one frame's newest variant (newest_variants); None where it computes nothing."""
+    frame = MeasuredFrame.of(records)
+    if frame is None:
+        return None
+    name = frame.traced.name
+    if why := _why_not(frame):
+        return Footprint(name, why_not=why)
+    try:
+        with quiet():
+            eager, eager_turn = _eager(at_hints(frame.traced), has_backward(frame.builds))
+    except Exception as error:  # made-up tensors do not suit every graph: an index, a check
+        return Footprint(name, why_not=f"{type(error).__name__}: {error}")
+    compiled, turn = _compiled(frame.builds)
+    return Footprint(name, eager, compiled, (eager_turn, turn))
+
+
+def _why_not(frame: MeasuredFrame) -> str:
+    if len([build for build in frame.builds if not build.is_backward]) > 1:
+        return "its graph is split, and what its parts hold for one another is not known"
+    return frame.why_not
+
+
+def footprints_of(frames: Sequence[Sequence[CompileRecord]]) -> tuple[Footprint, ...]:
+    """One for each frame that computes something; the graphs run once on made-up tensors."""
+    return tuple(made for records in frames if (made := footprint_of(records)) is not None)
+
+
+def planned_memory(frames: Sequence[Sequence[CompileRecord]]) -> int:
+    """Bytes that the plans of the largest frame hold at most, beside inputs and parameters; nothing
+    runs. 0 where it is not known.
+    """
+    known = [MeasuredFrame.of(records) for records in frames]
+    plans = [frame.builds for frame in known if frame is not None and not _why_not(frame)]
+    return max((max(_compiled(builds)[0], default=0) for builds in plans), default=0)
+
+
+# -- eager ----------------------------------------------------------------------------------------
+
+
+class _Alive(DispatchMode):
+    """Follows the storages that operations make."""
+
+    def __init__(self, given: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.bytes = 0
+        self.points: list[int] = []
+        self._known: dict[int, object] = {}
+        for tensor in given:
+            self._known[tensor.untyped_storage()._cdata] = tensor
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tensors_in(result):
+            self._follow(tensor.untyped_storage())
+        self.points.append(self.bytes)
+        return result
+
+    def _follow(self, storage: torch.UntypedStorage) -> None:
+        key, nbytes = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+
+        def died(_: object) -> None:
+            self.bytes -= nbytes
+            del self._known[key]
+
+        # A storage's Python object lives as long as the storage.
+        self._known[key] = weakref.ref(storage, died)
+        self.bytes += nbytes
+
+
+def _eager(traced: Trace, differentiated: bool) -> tuple[tuple[int, ...], int]:
+    """The points, and where the backward begins."""
+    given = [made_up_input(entry.spec) for entry in traced.inputs]
+    wanted = [tensor for tensor in given if tensor.requires_grad]
+    gm = traced.graph
+    held = [*given, *gm.parameters(), *gm.buffers()]
+    with torch.set_grad_enabled(differentiated or differentiates(gm)), _Alive(held) as alive:
+        results = modes_kept(gm, gm.forward)(*given)
+        turn = len(alive.points)
+        if differentiated:
+            differentiate(results, wanted)
+    return tuple(alive.points), turn
+
+
+# -- compiled -------------------------------------------------------------------------------------
+
+
+def _compiled(builds: Sequence[Build]) -> tuple[tuple[int, ...], int]:
+    """What a forward hands on stays while its backward runs, as its results may be held."""
+    forward, *backwards = builds
+    points, left = _of_plan(forward)
+    turn = len(points)
+    for build in backwards:
+        points += [left + point for point in _of_plan(build)[0]]
+    return tuple(points), turn
+
+
+def _of_plan(build: Build) -> tuple[list[int], int]:
+    """After each launch and call, the call's workspace included; and what is handed on."""
+    plan, known = build.plan, _sizes_of_calls(build)
+    sizes: dict[int, int] = {}
+    points = []
+    for step in plan.steps:
+        if isinstance(step, Alloc):
+            sizes[step.slot] = math.prod(step.shape) * step.dtype.itemsize
+        elif isinstance(step, Over):
+            sizes[step.slot] = sizes.pop(step.base, 0)
+        elif isinstance(step, Free):
+            sizes.pop(step.slot, None)
+        elif isinstance(step, Launch | Call):
+            if isinstance(step, Call) and not step.out:
+                sizes.update(known[id(step)])
+            points.append(plan.pool_bytes + sum(sizes.values()))
+    return points, sum(sizes.values())
+
+
+def _sizes_of_calls(build: Build) -> dict[int, dict[int, int]]:
+    """By call what its results take, by slot."""
+    program = build.schedule.program
+    steps = [step for step in program.steps if isinstance(step, Nest | Extern)]
+    sizes = {}
+    for step, call in zip(steps, timed_calls(build.plan), strict=True):
+        if isinstance(step, Extern) and isinstance(call, Call):
+            pairs = zip(step.results, call.results, strict=True)
+            sizes[id(call)] = {
+                slot: buffer_bytes(program.buffers[name])
+                for name, slot in pairs
+                if name is not None and slot is not None
+            }
+    return sizes

@@ -1,0 +1,115 @@
+"""html: a Page, cards and tables as static HTML, made by jinja2 from templates/.
+
+No scripts, no outside files: it reads the same in a saved notebook. Colours follow the page's theme
+through `currentColor`; where styles are taken out (GitHub's view of a notebook) source keeps its
+lines and columns. All text of the user's is escaped by jinja2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from ...figures import count, duration, size
+from .findings import Findings
+from .footprint import Footprint
+from .highlight import Piece, highlighted
+from .page import page_of
+
+__all__ = ["STYLE", "card_body", "html_body", "html_report", "table_html"]
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_COLOURS = 7  # of kernels: style.css has .k0 to .k6
+_MOST_KERNELS = 8  # that are not folded
+_MOST_STEPS = 400  # of a memory picture: more cannot be told apart
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "duration": lambda seconds: duration(seconds) if seconds else "",
+        "width": lambda part: f"{min(1.0, max(0.0, part)) * 100:.1f}%",
+        "colour": lambda number: f"k{(number - 1) % _COLOURS}",
+        "entries": _entries,
+        "highlighted": highlighted,
+        "is_loop": _is_loop,
+        "size": size,
+        "area": _area,
+        "counted": count,
+    }
+    return made
+
+
+STYLE = f"<style>\n{(_TEMPLATES / 'style.css').read_text(encoding='utf-8')}</style>"
+
+
+def html_report(findings: Findings) -> str:
+    """The whole report; safe to embed."""
+    return f"{STYLE}\n{html_body(findings)}"
+
+
+def html_body(findings: Findings) -> str:
+    """The report for a page that has STYLE."""
+    return _rendered("report.html", page=page_of(findings), texts=set(), shown=_MOST_KERNELS)
+
+
+def card_body(card: Any) -> str:
+    """The card of one tagged function for a page that has STYLE."""
+    return _rendered("card.html", card=card)
+
+
+def table_html(table: Any) -> str:
+    """The table of `status`, with STYLE."""
+    return STYLE + _rendered("status.html", table=table)
+
+
+def _rendered(name: str, **values: Any) -> str:
+    return _environment().get_template(name).render(**values)
+
+
+def _entries(lines: Sequence[str]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Lines with those indented below them, each (kind, text): an edit has its own look."""
+    entries: list[tuple[str, list[tuple[str, str]]]] = []
+    for line in lines:
+        text = line.strip()
+        if line.startswith(" ") and entries:
+            entries[-1][1].append(("edit" if text.startswith("to stop it:") else "", text))
+        else:
+            entries.append((text, []))
+    return entries
+
+
+def _is_loop(line: Sequence[Piece]) -> bool:
+    """Return whether a loop of generated code begins there."""
+    return ("keyword", "for") in line
+
+
+def _area(footprint: Footprint, side: str) -> Markup:
+    """The outline of bytes alive after each operation, as a clip-path: part of the highest."""
+    points = footprint.eager if side == "e" else footprint.compiled
+    highest = max(*footprint.eager, *footprint.compiled, 1)
+    chosen = points if len(points) <= _MOST_STEPS else _thinned(points)
+    corners = ["0% 100%"]
+    for number, value in enumerate(chosen):
+        top = 100 * (1 - value / highest)
+        left, right = (100 * (number + end) / len(chosen) for end in (0, 1))
+        corners += [f"{left:.2f}% {top:.1f}%", f"{right:.2f}% {top:.1f}%"]
+    return Markup(f"polygon({','.join([*corners, '100% 100%'])})")  # figures alone
+
+
+def _thinned(points: Sequence[int]) -> list[int]:
+    """The highest of each stretch."""
+    stretch = -(-len(points) // _MOST_STEPS)
+    return [max(points[at : at + stretch]) for at in range(0, len(points), stretch)]

@@ -1,0 +1,152 @@
+"""verdict: whether compiling a function was worth it, in the words that every report uses.
+
+Comes in: a handle. Goes out: a `Verdict`, plain data. The only speed in it is that of the A/B
+comparison (frame/timing/comparison.py): medians of the user's own calls, compiled and eager in
+turns. The title of `explain`, the card of a function, `%compile_status` and the line below a cell
+show it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...errors import RUN_NAME
+from ...figures import count, duration
+from ...frame.handle import Handle
+from ...records import Compiled, CompileRecord, Measured
+from ...trace.result import Break, Trace
+
+__all__ = [
+    "UNMEASURED",
+    "Verdict",
+    "breaks_of",
+    "compiled_in",
+    "measured_of",
+    "paid_after",
+    "payback",
+    "shown_name",
+    "verdict_of",
+]
+
+FASTER, SLOWER, EQUAL, UNKNOWN, PLAIN = "faster", "slower", "equal", "unknown", "plain"
+_SHORT = 100e-6  # seconds of an eager call: entering compiled code is a part of it that counts
+_HOW = "call it a few times or use %jit_timeit"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """tone: "faster", "slower", "equal", "unknown" (not measured) or "plain" (nothing compiled)
+    speed: `3.1x faster than eager`, `slower`, `not measured yet`
+    details: the times behind it, or what would give them; because: why it is no faster
+    """
+
+    tone: str
+    speed: str
+    details: str = ""
+    because: str = ""
+
+    @property
+    def rest(self) -> str:
+        """Return the sentence after the speed."""
+        return ", ".join(filter(None, (self.details, self.because)))
+
+    def about(self, name: str) -> str:
+        """A sentence: `step is 3.1x faster than eager (...)`."""
+        return f"{name} {self}" if self.tone == PLAIN else f"{name} is {self}"
+
+    def __str__(self) -> str:
+        """`3.1x faster than eager (0.41 ms instead of 1.27 ms, ...)`."""
+        if self.tone in (SLOWER, UNKNOWN, PLAIN):
+            return f"{self.speed}: {self.rest}" if self.rest else self.speed
+        return f"{self.speed} ({self.details})" + (f", {self.because}" if self.because else "")
+
+
+UNMEASURED = Verdict(UNKNOWN, "not measured yet", _HOW)
+
+
+def measured_of(handle: Handle) -> Measured | None:
+    """Return the measurement of the variant that most calls run; None: no variant has one."""
+    hits = {entry.notes.number: entry.hits for entry in handle.dispatcher.entries}
+    known = [
+        record
+        for record in handle.journal
+        if record.frame == handle.serial and record.measured is not None
+    ]
+    most = max(known, key=lambda record: hits.get(record.number, -1), default=None)
+    return None if most is None else most.measured
+
+
+def breaks_of(handle: Handle) -> int:
+    """Graph breaks of the function's variants, each line once."""
+    exits = [t.exit for r in handle.journal if isinstance(t := r.result("trace"), Trace)]
+    return len({(e.where, e.reason.message) for e in exits if isinstance(e, Break)})
+
+
+def verdict_of(handle: Handle) -> Verdict:
+    """The one verdict about a tagged function."""
+    measured = measured_of(handle)
+    is_compiled = handle.ledger.is_compiled
+    if measured is None:
+        return _unmeasured(handle, is_compiled)
+    told = measured.speed
+    if not is_compiled or told == SLOWER:
+        ends = "" if is_compiled else "; runs as plain Python from now on"
+        because = f"because {_why_slow(handle, measured)}{ends}"
+        return Verdict(SLOWER, "slower", measured.times, because)
+    tone = FASTER if " faster " in told else EQUAL
+    because = "" if tone == FASTER else f"because {_why_slow(handle, measured)}"
+    return Verdict(tone, told, measured.times, because)
+
+
+def _unmeasured(handle: Handle, is_compiled: bool) -> Verdict:
+    if is_compiled:
+        return UNMEASURED
+    if handle.building is not None:
+        return Verdict(UNKNOWN, "not measured yet", "its kernels are being built")
+    if handle.given_up is not None:
+        return Verdict(PLAIN, "runs as plain Python", handle.given_up.why)
+    entries = handle.dispatcher.entries
+    if not entries:
+        return UNMEASURED
+    outcome = entries[0].notes.outcome
+    why = "" if isinstance(outcome, Compiled) else outcome.why
+    return Verdict(PLAIN, "runs as plain Python", why)
+
+
+def _why_slow(handle: Handle, measured: Measured) -> str:
+    """The reason that the records show: breaks, short calls, or nothing to be won."""
+    if breaks := breaks_of(handle):
+        verb = "copies" if breaks == 1 else "copy"
+        return f"{count(breaks, 'graph break')} {verb} results back to Python"
+    if measured.eager < _SHORT:
+        return "its calls are so short that entering compiled code takes what the kernels save"
+    return "torch's own kernels take as long"
+
+
+def paid_after(records: list[CompileRecord], measured: Measured | None) -> int | None:
+    """Calls that save what all compiles took; None: not measured, or they save nothing."""
+    saved = 0.0 if measured is None else measured.eager - measured.compiled
+    seconds = sum(record.seconds for record in records)
+    return int(seconds / saved) + 1 if saved > 0 else None
+
+
+def payback(handle: Handle, verdict: Verdict, measured: Measured | None) -> str:
+    """`pays back after 3 calls`, `paid back after 3 calls`, or why that is not known."""
+    after = paid_after(list(handle.journal), measured)
+    if verdict.tone in (SLOWER, PLAIN):
+        return "never pays back"
+    if after is None:
+        return "pays back: not known yet" if measured is None else "never pays back"
+    verb = "paid" if handle.ledger.calls >= after else "pays"
+    return f"{verb} back after {count(after, 'call')}"
+
+
+def shown_name(name: str) -> str:
+    """A cell's top level is called so."""
+    return "this cell" if name == RUN_NAME else name
+
+
+def compiled_in(seconds: float, hits: int) -> str:
+    """`compiled in 0.15 s (2 kernels from disk)`."""
+    cached = f" ({count(hits, 'kernel')} from disk)" if hits else ""
+    return f"compiled in {duration(seconds)}{cached}"

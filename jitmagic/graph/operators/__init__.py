@@ -1,0 +1,1 @@
+"""Facts about operators: shapes, dtypes, layouts and what their kernels refuse."""

@@ -1,0 +1,453 @@
+"""Autocast in a graph under construction: what a call gives where torch.autocast is on.
+
+Comes in: a call, its meta tensors with their real devices, and an `Autocast` (the dtype that each
+device is cast to). Goes out: None where the casts change nothing, else the call's results as fresh
+meta tensors. Which operations are cast is torch's own affair, for composites too: the call runs
+twice, with autocast on and off, on tensors that report their real device and hold meta tensors, and
+the ATen calls that arrive are compared. A thread's mode stays as it was whatever happens here.
+Eager keeps the cast of a leaf until the outermost block ends, by leaf alone. A graph casts anew;
+where that would give something else (another dtype, a write in between) StaleCast is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...errors import UserLine
+from ..dispatch_mode import DispatchMode, dataless
+from ..linked_history import linked
+from ..memory import storage_under
+from ..node_meta import changes_mode, tensors_in
+from ..propagate import EagerRaises, Target, call_on_meta, is_view_in_place
+from .probe import check_dtypes
+from .shape_sampling import told_at_vectors
+from .strictness import check_as_kernels_do
+
+__all__ = [
+    "DEVICES",
+    "OFF",
+    "Autocast",
+    "KeptCasts",
+    "StaleCast",
+    "autocast_as",
+    "autocast_kept",
+    "cast_result",
+    "modes_kept",
+    "read_autocast",
+]
+
+META = torch.device("meta")
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Autocast:
+    """The dtype that products are computed in, by device; None where autocast is off."""
+
+    cpu: torch.dtype | None = None
+    cuda: torch.dtype | None = None
+
+    def dtype_on(self, device: str) -> torch.dtype | None:
+        """What `device` casts to; None for devices that jitmagic does not follow, too."""
+        dtype: torch.dtype | None = getattr(self, device) if device in DEVICES else None
+        return dtype
+
+
+OFF = Autocast()
+
+
+_OF_AN_OLD_VALUE = -1  # no version
+
+
+class StaleCast(Exception):
+    """Eager computes with a cast of a leaf that was made earlier in the block and is another."""
+
+
+def read_autocast() -> Autocast:
+    """The mode of this thread."""
+    return Autocast(
+        *(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in DEVICES)
+    )
+
+
+class KeptCasts:
+    """The casts of leaves that eager has by now, as (dtype, version of the leaf)."""
+
+    def __init__(self) -> None:
+        self.enabled = torch.is_autocast_cache_enabled()
+        # Of a block around the frame: any leaf may have been cast there before.
+        self._around = read_autocast()
+        self._by_leaf: dict[int, tuple[torch.dtype, int]] = {}  # by id of a graph's meta tensor
+        self._in_memory: dict[int, tuple[torch.Tensor, str]] = {}  # by storage: the leaf, where
+        self._with_history: set[int] = set()  # of leaves, by id
+        self._behind: set[int] = set()
+
+    def clear(self) -> None:
+        """The outermost block has ended."""
+        self._around = OFF
+        self._by_leaf.clear()
+        self._in_memory.clear()
+        self._behind.clear()
+
+    def note_all(
+        self,
+        mode: Autocast,
+        tensors: Iterable[torch.Tensor],
+        device_of: Callable[[torch.Tensor], torch.device],
+        grad: bool,
+    ) -> None:
+        """A call under `mode` casts these; raises StaleCast, see `_note`."""
+        for tensor in tensors:
+            device = device_of(tensor).type
+            if (dtype := mode.dtype_on(device)) is not None:
+                self._note(tensor, device, dtype, grad)
+
+    def _note(self, tensor: torch.Tensor, device: str, dtype: torch.dtype, grad: bool) -> None:
+        """Raises StaleCast where eager has a cast of it that is no longer this."""
+        kept = tensor.dtype is torch.float32 and tensor.requires_grad and tensor.is_leaf
+        if not (kept and self.enabled) or tensor._is_view():
+            return
+        before = self._around.dtype_on(device) or dtype
+        if grad and id(tensor) not in self._by_leaf:
+            self._with_history.add(id(tensor))
+        made = self._by_leaf.setdefault(id(tensor), (before, tensor._version))
+        self._in_memory[storage_under(tensor)] = tensor, device
+        if made != (dtype, tensor._version):
+            raise StaleCast(f"one to {made[0]}" if made[0] is not dtype else "one of an old value")
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Whether eager has a cast of it by now."""
+        return id(tensor) in self._by_leaf
+
+    def note_written(
+        self, tensors: Iterable[torch.Tensor], is_input: Callable[[torch.Tensor], bool]
+    ) -> None:
+        """A call writes to these, be it past the version counter (`.data`). Where the block goes on
+        behind the frame, what eager keeps of an input has to be put there (`is_behind`); raises
+        StaleCast where that cannot be.
+        """
+        for leaf, device in self._cast_in_memory_of(tensors):
+            if self._around.dtype_on(device) is not None:
+                if not (leaf.dim() and id(leaf) in self._with_history and is_input(leaf)):
+                    raise StaleCast("the leaf is written to, the block around the call goes on")
+                self._behind.add(id(leaf))
+            self._by_leaf[id(leaf)] = self._by_leaf[id(leaf)][0], _OF_AN_OLD_VALUE
+
+    def is_behind(self, tensor: torch.Tensor) -> bool:
+        """Whether eager's cache has a cast of it behind the frame, which has written to it."""
+        return id(tensor) in self._behind
+
+    def _cast_in_memory_of(
+        self, tensors: Iterable[torch.Tensor]
+    ) -> Iterator[tuple[torch.Tensor, str]]:
+        if self._in_memory:
+            for tensor in tensors:
+                if (cast := self._in_memory.get(storage_under(tensor))) is not None:
+                    yield cast
+
+
+def _set(mode: Autocast) -> None:
+    for device, dtype in zip(DEVICES, (mode.cpu, mode.cuda), strict=True):
+        torch.set_autocast_enabled(device, dtype is not None)
+        if dtype is not None:
+            torch.set_autocast_dtype(device, dtype)
+
+
+@contextmanager
+def autocast_kept() -> Iterator[None]:
+    """A block after which autocast is as before. Within, casts are not kept: the cache would hold
+    tensors of a trace, or weights as they were before a step.
+    """
+    enabled = [torch.is_autocast_enabled(device) for device in DEVICES]
+    dtypes = [torch.get_autocast_dtype(device) for device in DEVICES]
+    cached = torch.is_autocast_cache_enabled()
+    try:
+        torch.set_autocast_cache_enabled(False)
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(cached)
+        for device, on, dtype in zip(DEVICES, enabled, dtypes, strict=True):
+            torch.set_autocast_enabled(device, on)
+            torch.set_autocast_dtype(device, dtype)
+
+
+def modes_kept(gm: torch.fx.GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:
+    """A torch-level graph run as it is sets modes; they are the caller's again when it raises."""
+    if not any(map(changes_mode, gm.graph.nodes)):
+        return run
+
+    def call(*inputs: torch.Tensor) -> Any:
+        with torch.set_grad_enabled(torch.is_grad_enabled()), autocast_kept():
+            return run(*inputs)
+
+    return call
+
+
+@contextmanager
+def autocast_as(mode: Autocast) -> Iterator[None]:
+    """A block that runs under `mode`."""
+    with autocast_kept():
+        _set(mode)
+        yield
+
+
+# -- tensors that report a real device and hold a meta tensor --------------------------------------
+
+
+class _Shown(torch.Tensor):
+    """A meta tensor as C++ sees the real one: its device, dtype, layout and requires_grad."""
+
+    held: torch.Tensor
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def make(held: torch.Tensor, device: torch.device, requires_grad: bool) -> _Shown:
+        shown = dataless(_Shown, held, device, int(held.storage_offset()), requires_grad)
+        shown.held = held
+        return shown
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        raise EagerRaises(RuntimeError(f"{func} met a tensor of the trace outside of it"))
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One run: the ATen calls that arrived below autocast, and how it ended."""
+
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    written: set[int] = field(default_factory=set)
+    result: Any = None
+    error: Exception | None = None
+
+
+class _Silent(DispatchMode):
+    """Answers writes without doing them: autograd notes them all the same."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return args[0]
+
+
+def _shown_like(value: torch.Tensor, device: torch.device) -> _Shown:
+    """A tensor on `device` that is a leaf of the autograd graph where `value` is one."""
+    if value.is_leaf:
+        return _Shown.make(value.data, device, value.requires_grad)
+    shown = _Shown.make(value.data, device, False)
+    leaf = torch.empty((), device=META, requires_grad=True)
+    with torch.enable_grad(), _Silent():
+        shown.add_(leaf)
+    return shown
+
+
+class _Watch(DispatchMode):
+    """Runs every ATen call on the held meta tensors and notes it."""
+
+    def __init__(self, seen: _Seen) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = dict(kwargs or {})
+        shown = [t for t in tensors_in((args, named)) if isinstance(t, _Shown)]
+        asked = named.get("device")
+        device = torch.device(asked) if asked is not None else _device_of(shown)
+        makes = not shown and any(a.name == "device" for a in func._schema.arguments)
+        if asked is not None or makes:
+            named["device"] = META
+        positional, named = _held(args), _held(named)
+        self.seen.calls.append((func, _described(positional), _described(named)))
+        check_as_kernels_do(func._opname, positional, named, (), device)
+        check_dtypes(func, func._opname, positional, named, device)
+        owners = {id(t.held): t for t in shown}
+        return _show(func(*positional, **named), device, owners)
+
+
+def _device_of(shown: list[_Shown]) -> torch.device:
+    sized = [t for t in shown if t.dim()] or shown
+    return sized[0].device if sized else torch.device("cpu")
+
+
+def _held(value: Any) -> Any:
+    if isinstance(value, _Shown):
+        return value.held
+    if isinstance(value, torch.Tensor):  # numbers in tensors stay: they promote as numbers
+        return value.to(META) if value.dim() and not value.is_meta else value
+    if isinstance(value, list | tuple):
+        return type(value)(_held(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _held(item) for key, item in value.items()}
+    return value
+
+
+def _show(value: Any, device: torch.device, owners: Mapping[int, _Shown]) -> Any:
+    if isinstance(value, torch.Tensor):
+        known = owners.get(id(value))
+        return _Shown.make(value, device, False) if known is None else known
+    if isinstance(value, list | tuple):
+        return type(value)(_show(item, device, owners) for item in value)
+    return value
+
+
+def _described(value: Any) -> Any:
+    """What of an argument tells two runs apart."""
+    if isinstance(value, torch.Tensor):
+        return "tensor", value.dtype, tuple(value.shape)
+    if isinstance(value, list | tuple):
+        return tuple(_described(item) for item in value)
+    if isinstance(value, dict):
+        return tuple((key, _described(item)) for key, item in sorted(value.items()))
+    return type(value), repr(value)
+
+
+# -- the result of a call --------------------------------------------------------------------------
+
+
+def cast_result(
+    mode: Autocast,
+    kept: KeptCasts,
+    target: Target,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    device_of: Callable[[torch.Tensor], torch.device],
+    grad: bool,
+    line: UserLine | None = None,
+) -> Any:
+    """What the call gives under `mode`, as new meta tensors; None: what it gives without.
+
+    Raises what the call raises, StaleCast, and EagerRaises where casts make results share memory.
+    """
+    tensors = [t for t in tensors_in((args, kwargs)) if t.is_floating_point()]
+    if not any(mode.dtype_on(device_of(t).type) for t in tensors) or is_view_in_place(target):
+        return None
+    on = _watch(mode, target, args, kwargs, device_of, grad, line)
+    if on.error is not None:
+        told = _cast_at_vectors(mode, target, (args, kwargs), device_of, grad, on.error)
+        if told is not None:
+            kept.note_all(mode, tensors, device_of, grad)
+        return told
+    off = _watch(OFF, target, args, kwargs, device_of, grad, None)  # it has warned
+    if off.error is None and on.calls == off.calls:
+        return None
+    if on.written:
+        raise EagerRaises(RuntimeError("it writes in place under autocast"))
+    kept.note_all(mode, tensors, device_of, grad)
+    inputs = list(tensors_in((args, kwargs)))
+    results = list(tensors_in(on.result))
+    _check_fresh(results, inputs)
+    with_history = iter(linked(results, inputs))
+    return _filled(on.result, with_history)
+
+
+def _cast_at_vectors(
+    mode: Autocast,
+    target: Target,
+    arguments: tuple[tuple[Any, ...], dict[str, Any]],
+    device_of: Callable[[torch.Tensor], torch.device],
+    grad: bool,
+    error: Exception,
+) -> Any:
+    """The same of a call that cannot be followed at symbolic sizes, told by ints. Raises `error`
+    where they do not tell it either.
+    """
+    devices = [device_of(tensor) for tensor in tensors_in(arguments)]
+    is_cast = True
+
+    def run(given: Any) -> tuple[Any, Collection[int]]:
+        nonlocal is_cast
+        known = {id(t): d for t, d in zip(tensors_in(given), devices, strict=True)}
+        args, kwargs = given
+        at_ints = mode, KeptCasts(), target, args, kwargs  # the caller's leaves are others
+        made = cast_result(*at_ints, lambda tensor: known[id(tensor)], grad)
+        is_cast = made is not None
+        if not is_cast:
+            raise error
+        return made, ()
+
+    made = told_at_vectors(run, arguments)
+    if made is None and is_cast:
+        raise error
+    return made
+
+
+def _watch(
+    mode: Autocast,
+    target: Target,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    device_of: Callable[[torch.Tensor], torch.device],
+    grad: bool,
+    line: UserLine | None,
+) -> _Seen:
+    """Run the call under `mode` on tensors of their own."""
+    seen = _Seen()
+    shown: dict[int, _Shown] = {}
+
+    def show(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if id(value) not in shown:
+                shown[id(value)] = _shown_like(value, device_of(value))
+            return shown[id(value)]
+        if isinstance(value, list | tuple):
+            return type(value)(show(item) for item in value)
+        if isinstance(value, dict):
+            return {key: show(item) for key, item in value.items()}
+        if isinstance(value, slice):
+            return slice(show(value.start), show(value.stop), show(value.step))
+        return value
+
+    try:
+        with torch.inference_mode(False), autocast_kept():
+            _set(mode)
+            positional, named = show(args), show(kwargs)
+            watched = grad, seen.written, _Watch(seen), line
+            seen.result = call_on_meta(target, positional, named, *watched)
+    except Exception as error:  # the caller decides: eager may raise the same
+        seen.error = error
+    return seen
+
+
+def _check_fresh(results: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
+    taken = set(map(storage_under, inputs))
+    for result in results:
+        if not isinstance(result, _Shown):
+            raise EagerRaises(RuntimeError("it makes a tensor of data under autocast"))
+        storage = storage_under(result.held)
+        if storage in taken or result.storage_offset():
+            raise EagerRaises(RuntimeError("its results share memory under autocast"))
+        taken.add(storage)
+
+
+def _filled(result: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    """The nested result with what was made in place of its tensors."""
+    if isinstance(result, torch.Tensor):
+        return next(tensors)
+    if isinstance(result, list | tuple):
+        items = [_filled(item, tensors) for item in result]
+        if type(result) in (list, tuple):
+            return type(result)(items)
+        return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
+    return result

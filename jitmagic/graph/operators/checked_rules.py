@@ -1,0 +1,66 @@
+"""Shape rules on symbolic sizes, checked against torch's meta functions at this call's sizes.
+
+Comes in: an operator and its arguments as meta tensors, some of whose sizes are symbols. Goes out:
+its result as a rule of `graph/operators/shapes.py` gives it, or None. torch's C++ meta functions
+want ints. At the sizes of this call they tell what eager accepts, and which dtype it gives, which
+no size changes. How the result's sizes depend on those of the operands is the rule's to say; where
+the two do not agree on this call, there is no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from ..node_meta import tensors_in
+from ..symbolic.sym_node import sizes_in, with_hints
+from ..symbolic.symbolic_views import view_of_sizes
+from .kernel_probing import told_by_kernel
+from .shapes import infer, infer_in_place
+from .tensor_iterator import elementwise
+
+__all__ = ["inferred_at_hints", "told_of_sizes"]
+
+aten = torch.ops.aten
+
+
+def told_of_sizes(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What an operator gives on symbolic sizes, None where no rule tells it."""
+    if (view := view_of_sizes(op, args, kwargs)) is not None:
+        return view
+    if op is aten._to_copy.default and next(sizes_in(args), None) is not None:
+        return infer(op, args, kwargs)  # between all dtypes; torch's own wants ints
+    return inferred_at_hints(op, args, kwargs)
+
+
+def inferred_at_hints(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The result with Sizes. Raises what the operator raises at the sizes of this call."""
+    if next(sizes_in((tuple(args), dict(kwargs))), None) is None:
+        return None
+    made = infer(op, args, kwargs)  # first: where it expects sizes to be equal, the hints are
+    if made is None:
+        made = infer_in_place(op, args, kwargs)
+    here = with_hints(tuple(args)), with_hints(dict(kwargs))
+    known = told_by_kernel(op, *here)
+    if known is None:
+        known = op(*here[0], **here[1])
+    if made is None and _is_elementwise(op) and isinstance(known, torch.Tensor):
+        made = elementwise(list(tensors_in((tuple(args), dict(kwargs)))), known.dtype)
+    return made if made is not None and _is_alike(with_hints(made), known) else None
+
+
+@lru_cache(maxsize=4096)
+def _is_elementwise(op: Any) -> bool:
+    """Whether TensorIterator alone tells the layout of a fresh result."""
+    return torch.Tag.pointwise in op.tags and not op._schema.is_mutable
+
+
+def _is_alike(made: Any, known: Any) -> bool:
+    if isinstance(made, torch.Tensor) and isinstance(known, torch.Tensor):
+        return (made.shape, made.stride(), made.dtype) == (known.shape, known.stride(), known.dtype)
+    if isinstance(made, tuple | list) and isinstance(known, tuple | list):
+        return len(made) == len(known) and all(map(_is_alike, made, known))
+    return False

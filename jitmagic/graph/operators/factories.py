@@ -1,0 +1,302 @@
+"""Shape rules of factories and of random draws.
+
+torch's meta functions of these are Python: `torch._check` imports sympy (0.3 s) and `out_wrapper`
+torch._dynamo (1.8 s) when first called. What they give follows from sizes and dtypes alone, so each
+family has one rule here. A rule answers None for arguments that eager may refuse (a negative size,
+a deviation below zero, memory of a special layout): torch's own function is asked then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..fresh_meta import same_shape
+
+__all__ = ["FACTORY_RULES", "counted"]
+
+aten = torch.ops.aten
+META = torch.device("meta")
+_EXACT = 1 << 24  # integers below it are exact in float32
+_INTS = (int, torch.SymInt)
+Tensor = torch.Tensor
+
+
+def _made(
+    size: Sequence[int], allowed: Callable[[torch.dtype], bool], default: Any, options: Any
+) -> Tensor | None:
+    """A new row-major tensor, where the options ask for nothing special. `default`: of the schema;
+    a dtype of None is torch's default dtype whatever the schema says.
+    """
+    dtype = options.get("dtype", default) or torch.get_default_dtype()
+    plain = options.get("device") == META and options.get("layout") in (None, torch.strided)
+    if not plain or options.get("pin_memory") or options.get("memory_format") is not None:
+        return None
+    if not allowed(dtype) or not all(type(n) in _INTS and n >= 0 for n in size):
+        return None
+    return torch.empty(size, dtype=dtype, device=META)
+
+
+def _is_float(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point and dtype.itemsize > 1
+
+
+def _is_index(dtype: torch.dtype) -> bool:
+    return dtype is torch.int64
+
+
+def _is_single_or_index(dtype: torch.dtype) -> bool:
+    return dtype in (torch.float32, torch.float64, torch.int64)
+
+
+def _drawn(size: Sequence[int], *args: Any, **options: Any) -> Tensor | None:
+    """rand, randn."""
+    return _made(size, _is_float, torch.get_default_dtype(), options)
+
+
+def _normal(mean: float, std: float, size: Sequence[int], **options: Any) -> Tensor | None:
+    return _drawn(size, **options) if std >= 0 else None
+
+
+def _integers(*bounds_and_size: Any, **options: Any) -> Tensor | None:
+    """randint(high, size), randint(low, high, size)."""
+    low, high, size = (0, *bounds_and_size)[-3:]
+    if not -_EXACT <= low < high <= _EXACT:
+        return None
+    return _made(size, _is_single_or_index, torch.int64, options)
+
+
+def _permutation(n: int, **options: Any) -> Tensor | None:
+    return _made((n,), _is_index, torch.int64, options)
+
+
+def _identity(n: int, m: int | None = None, **options: Any) -> Tensor | None:
+    size = (n, n if m is None else m)
+    return _made(size, _is_single_or_index, torch.get_default_dtype(), options)
+
+
+def _spaced(start: Any, end: Any, steps: int, *base: float, **options: Any) -> Tensor | None:
+    """linspace, logspace."""
+    if isinstance(start, complex) or isinstance(end, complex):
+        return None
+    return _made((steps,), _is_float, torch.get_default_dtype(), options)
+
+
+def _window(length: int, *args: Any, **options: Any) -> Tensor | None:
+    return _made((length,), _is_float, torch.get_default_dtype(), options)
+
+
+def _frequencies(n: int, d: float = 1.0, **options: Any) -> Tensor | None:
+    return _made((n,), _is_float, torch.get_default_dtype(), options) if n > 0 else None
+
+
+def _frequencies_from_zero(n: int, d: float = 1.0, **options: Any) -> Tensor | None:
+    return _frequencies(n // 2 + 1, d, **options) if n > 0 else None
+
+
+def _triangle_indices(upper: bool) -> Callable[..., Tensor | None]:
+    def rule(rows: int, columns: int, offset: int = 0, **options: Any) -> Tensor | None:
+        if rows < 0 or columns < 0:
+            return None
+        below = _below(rows, columns, offset - upper)
+        count = rows * columns - below if upper else below
+        return _made((2, count), _is_index, torch.int64, options)
+
+    return rule
+
+
+def _below(rows: int, columns: int, offset: int) -> int:
+    """How many elements of a matrix are on or below the diagonal that is `offset` to the right."""
+    first = max(-offset, 0)  # the first row with any
+    some = rows - first
+    if some <= 0 or columns == 0:
+        return 0
+    least = max(offset, 0) + 1  # in that row, were it long enough; one more in each that follows
+    if least >= columns:
+        return some * columns
+    growing = columns - least + 1  # rows until they are whole
+    if some <= growing:
+        return some * least + some * (some - 1) // 2
+    return growing * least + growing * (growing - 1) // 2 + (some - growing) * columns
+
+
+# -- from tensors ----------------------------------------------------------------------------------
+
+
+def _alike(x: Tensor) -> Tensor | None:
+    plain = x.is_contiguous() and _is_float(x.dtype)
+    return torch.empty(x.shape, dtype=x.dtype, device=META) if plain else None
+
+
+def _like_first(x: Tensor, *args: Any, generator: Any = None) -> Tensor | None:
+    """poisson."""
+    return _alike(x)
+
+
+def _leaky(x: Tensor, noise: Tensor, low: float = 0.125, high: float = 1 / 3, *args: Any,
+           generator: Any = None) -> Tensor | None:  # fmt: skip
+    """rrelu_with_noise: row-major, whatever the layout of x."""
+    if not _is_float(x.dtype) or low > high or not same_shape(noise.shape, x.shape):
+        return None
+    return torch.empty(x.shape, dtype=x.dtype, device=META)
+
+
+def _integers_like(x: Tensor, *bounds: int, **options: Any) -> Tensor | None:
+    low, high = (0, *bounds)[-2:]
+    if options.pop("memory_format", None) not in (None, torch.preserve_format):
+        return None
+    if not x.is_contiguous() or not -_EXACT <= low < high <= _EXACT:
+        return None
+    return _made(x.shape, _is_single_or_index, x.dtype, {"device": META, **options})
+
+
+def _normal_around(mean: Any, std: Any = 1.0, *, generator: Any = None) -> Tensor | None:
+    """normal of a tensor and a number, or of two tensors of one shape."""
+    tensors = [part for part in (mean, std) if isinstance(part, Tensor)]
+    alike = all((t.shape, t.dtype) == (tensors[0].shape, tensors[0].dtype) for t in tensors)
+    if not alike or not all(t.is_contiguous() for t in tensors):
+        return None
+    return _alike(tensors[0]) if isinstance(std, Tensor) or std >= 0 else None
+
+
+def _categories(
+    x: Tensor, count: int, replacement: bool = False, *, generator: Any = None
+) -> Tensor | None:
+    """multinomial."""
+    most = x.shape[-1] if x.dim() in (1, 2) else 0
+    if not _is_float(x.dtype) or not 0 < most < _EXACT or count < 1:
+        return None
+    if count > most and not replacement:
+        return None
+    return torch.empty((*x.shape[:-1], count), dtype=torch.int64, device=META)
+
+
+def _repeated(x: Tensor, times: Sequence[int]) -> Tensor | None:
+    missing = len(times) - x.dim()
+    if missing < 0 or any(n < 0 for n in times):
+        return None
+    shape = (1,) * missing + tuple(x.shape)
+    extents = [a * n for a, n in zip(shape, times, strict=True)]
+    return torch.empty(extents, dtype=x.dtype, device=META)
+
+
+def _diagonal(x: Tensor, offset: int = 0, first: int = -2, second: int = -1) -> Tensor | None:
+    if not x.dim() or (first, second) != (-2, -1):
+        return None
+    side = x.shape[-1] + abs(offset)
+    return torch.empty((*x.shape[:-1], side, side), dtype=x.dtype, device=META)
+
+
+def _unviewed(grad: Tensor, size: Sequence[int], *args: Any) -> Tensor:
+    """The gradient of a view: zeros of the base's size, with the view's part filled in."""
+    return torch.empty(size, dtype=grad.dtype, device=META)
+
+
+# -- in place --------------------------------------------------------------------------------------
+
+
+def _filled(legal: Callable[..., bool]) -> Callable[..., Tensor | None]:
+    """The tensor itself, where it can be written to and the distribution exists."""
+
+    def rule(x: Tensor, *args: Any, generator: Any = None, **named: Any) -> Tensor | None:
+        writable = _is_float(x.dtype) and x.is_contiguous()
+        return x if writable and legal(*args, **named) else None
+
+    return rule
+
+
+def _refilled(legal: Callable[..., bool]) -> Callable[..., Tensor | None]:
+    """A new tensor: what `_filled` is for graphs that write in place nowhere."""
+
+    def rule(x: Tensor, *args: Any, generator: Any = None, **named: Any) -> Tensor | None:
+        return _alike(x) if legal(*args, **named) else None
+
+    return rule
+
+
+def _has_deviation(mean: float = 0, std: float = 1) -> bool:
+    return std >= 0
+
+
+def _has_positive_deviation(mean: float = 0, std: float = 1) -> bool:
+    return std > 0
+
+
+def _has_rate(lambd: float = 1) -> bool:
+    return lambd > 0
+
+
+def _has_width(median: float = 0, sigma: float = 1) -> bool:
+    return sigma > 0
+
+
+def _is_chance(p: float) -> bool:
+    return 0 < p < 1
+
+
+def counted(start: Any, end: Any, step: Any = 1, **kwargs: Any) -> Tensor | None:
+    """arange: ceil((end - start) / step) numbers, of floats where one of the three is a float."""
+    given = start, end, step
+    if not all(type(v) in (float, *_INTS) for v in given) or step == 0:
+        return None
+    if all(type(v) in _INTS for v in given):
+        count, default = -((start - end) // step), torch.int64
+    elif all(abs(v) < _EXACT for v in given):  # no nan either
+        count, default = math.ceil((end - start) / step), torch.get_default_dtype()
+    else:
+        return None
+    dtype = kwargs.get("dtype") or default
+    whole = default is torch.int64
+    if (end - start) * step < 0 or not (whole or dtype.is_floating_point):
+        return None
+    return torch.empty((count,), dtype=dtype, device=META)
+
+
+def _single(value: Any, **kwargs: Any) -> Tensor | None:
+    return _made((), lambda dtype: True, None, kwargs)
+
+
+_WINDOWS = ("hann", "hamming", "blackman", "bartlett", "kaiser")
+_DISTRIBUTIONS: Sequence[tuple[Callable[..., bool], Any, Any]] = (
+    (_has_deviation, aten.normal_.default, aten.normal_functional.default),
+    (_has_positive_deviation, aten.log_normal_.default, aten.log_normal.default),
+    (_has_rate, aten.exponential_.default, aten.exponential.default),
+    (_has_width, aten.cauchy_.default, aten.cauchy.default),
+    (_is_chance, aten.geometric_.default, aten.geometric.default),
+)
+_FAMILIES: Mapping[Callable[..., Any], tuple[Any, ...]] = {
+    _drawn: tuple(getattr(aten, n).default for n in ("rand", "randn"))
+    + tuple(getattr(aten, n).generator for n in ("rand", "randn")),
+    _normal: (aten.normal.float_float,),
+    _integers: (aten.randint.default, aten.randint.low),
+    _permutation: (aten.randperm.default,),
+    _identity: (aten.eye.default, aten.eye.m),
+    _spaced: (aten.linspace.default, aten.logspace.default),
+    _window: tuple(getattr(aten, f"{n}_window").default for n in _WINDOWS)
+    + tuple(getattr(aten, f"{n}_window").periodic for n in _WINDOWS),
+    _frequencies: (aten.fft_fftfreq.default,),
+    _frequencies_from_zero: (aten.fft_rfftfreq.default,),
+    _triangle_indices(upper=False): (aten.tril_indices.default,),
+    _triangle_indices(upper=True): (aten.triu_indices.default,),
+    _like_first: (aten.poisson.default,),
+    _leaky: (aten.rrelu_with_noise.default,),
+    _integers_like: (aten.randint_like.default, aten.randint_like.low_dtype),
+    _normal_around: tuple(
+        getattr(aten.normal, n) for n in ("Tensor_float", "float_Tensor", "Tensor_Tensor")
+    ),
+    _categories: (aten.multinomial.default,),
+    _single: (aten.scalar_tensor.default,),
+    _repeated: (aten.repeat.default,),
+    _diagonal: (aten.diag_embed.default,),
+    _unviewed: tuple(
+        getattr(aten, f"{name}_backward").default for name in ("slice", "select", "diagonal")
+    ),
+}
+FACTORY_RULES: Mapping[Any, Callable[..., Any]] = {
+    **{op: rule for rule, ops in _FAMILIES.items() for op in ops},
+    **{in_place: _filled(legal) for legal, in_place, _ in _DISTRIBUTIONS},
+    **{functional: _refilled(legal) for legal, _, functional in _DISTRIBUTIONS},
+}

@@ -1,0 +1,384 @@
+"""Shape rules of common ATen fallbacks: scans, sorting, pooling, indexing, attention.
+
+torch's meta functions of these are Python that imports sympy (0.3 s) or torch._dynamo (1.8 s) when
+first called. Each rule covers the usual case (row-major arguments, in-range dimensions) and answers
+None otherwise: torch's own function is asked then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..fresh_meta import broadcast, fresh_meta, has_elements, refuse_nothing, same_shape
+from ..symbolic.sym_node import is_dense_in, may_be
+
+__all__ = ["FALLBACK_RULES", "refuse_repeated"]
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+def _usual(*tensors: Tensor) -> bool:
+    return all(t.is_contiguous() and not t.dtype.is_complex for t in tensors)
+
+
+def _in_range(dim: int, x: Tensor) -> bool:
+    return -x.dim() <= dim < x.dim()
+
+
+def refuse_repeated(dims: Sequence[int]) -> None:
+    """Raise as eager does where a dimension, counted from the front, is named twice."""
+    if len(set(dims)) < len(dims):
+        raise RuntimeError("a dimension appears multiple times in the list of dims")
+
+
+def _same(x: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
+    """The result looks like the first argument."""
+    return fresh_meta(x.shape, x.dtype) if _usual(x) else None
+
+
+def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor | None:
+    """The tensor and the mask are broadcast to each other."""
+    return _same(x) if same_shape(mask.shape, x.shape) else None
+
+
+def _rolled(x: Tensor, shifts: Any, dims: Any = ()) -> Tensor | None:
+    """_same; channels_last stays where parts are joined, which torch's meta kernel does not say."""
+    aligned = len(shifts) == (len(dims) or 1)
+    if not aligned or not all(_in_range(d, x) for d in dims):
+        return None
+    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    if x.is_contiguous() or layout is None or not x.is_contiguous(memory_format=layout):
+        return _same(x)
+    rows = zip(shifts, dims, strict=False)
+    joined = len(dims) and all(shift % x.shape[d] for shift, d in rows)
+    return torch.empty_like(x, memory_format=layout) if joined else None
+
+
+def _along(x: Tensor, dim: Any, *args: Any, **kwargs: Any) -> Tensor | None:
+    """_same for operations whose second argument is a dimension (or several)."""
+    dims = dim if isinstance(dim, (list, tuple)) else [dim]
+    if not all(_in_range(d, x) for d in dims):
+        return None
+    refuse_repeated([d % max(x.dim(), 1) for d in dims])
+    return _same(x)
+
+
+def _scan(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor | None:
+    """cumsum, cumprod: integers are summed as int64; row-major, however the tensor lies."""
+    if x.dtype.is_complex or not _in_range(dim, x):
+        return None
+    whole = not x.dtype.is_floating_point
+    return fresh_meta(x.shape, dtype or (torch.int64 if whole else x.dtype))
+
+
+def _scattered(x: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
+    source = args[0] if args else None
+    fits = index.dim() == x.dim() and _in_range(dim, x) and index.dtype is torch.int64
+    fits = fits and _no_longer(index, x, dim % max(x.dim(), 1))
+    if isinstance(source, Tensor):
+        fits = fits and source.dtype is x.dtype and source.dim() == x.dim()
+        fits = fits and _no_longer(index, source, None)
+    return _same(x) if fits else None
+
+
+def _no_longer(index: Tensor, x: Tensor, free: int | None) -> bool:
+    """Whether the index fits into the tensor in every dimension but `free`."""
+    pairs = enumerate(zip(index.shape, x.shape, strict=True))
+    return all(d == free or may_be("<=", a, b) for d, (a, b) in pairs)
+
+
+def _sorted(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor] | None:
+    if not _usual(x) or not _in_range(dim, x):
+        return None
+    return fresh_meta(x.shape, x.dtype), fresh_meta(x.shape, torch.int64)
+
+
+def _top(x: Tensor, k: int, dim: int = -1, *args: Any) -> tuple[Tensor, Tensor] | None:
+    if not _usual(x) or not _in_range(dim, x) or k < 0 or not may_be("<=", k, x.shape[dim]):
+        return None
+    shape = list(x.shape)
+    shape[dim] = k
+    return fresh_meta(shape, x.dtype), fresh_meta(shape, torch.int64)
+
+
+def _extreme(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor] | None:
+    """max.dim, min.dim, of which meta functions take what has no elements."""
+    refuse_nothing(x.shape, dim)
+    shape = _without(x, dim, keepdim)
+    if shape is None:
+        return None
+    return fresh_meta(shape, x.dtype), fresh_meta(shape, torch.int64)
+
+
+def _product(x: Tensor, dim: int, keepdim: bool = False, **kwargs: Any) -> Tensor | None:
+    shape = _without(x, dim, keepdim) if x.dtype.is_floating_point and not kwargs else None
+    if shape is None or not may_be("!=", x.shape[dim], 0):
+        return None
+    return fresh_meta(shape, x.dtype)
+
+
+def _without(x: Tensor, dim: int, keepdim: bool) -> list[int] | None:
+    """The shape once that dimension is reduced."""
+    if not _usual(x) or not _in_range(dim, x):
+        return None
+    shape = list(x.shape)
+    shape[dim % x.dim() : dim % x.dim() + 1] = [1] if keepdim else []
+    return shape
+
+
+# -- indexing --------------------------------------------------------------------------------------
+
+
+def _indexed(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
+    """Integer index tensors on neighbouring dimensions: theirs stand in place of those."""
+    given = [i for i in indices if i is not None]
+    first = next((n for n, i in enumerate(indices) if i is not None), 0)
+    last = first + len(given)
+    if None in indices[first:last] or last > x.dim() or x.dtype.is_complex:
+        return None
+    if not (x.is_contiguous() or len(given) == x.dim()):  # else its strides have a say
+        return None
+    if any(i.dtype not in (torch.int64, torch.int32) or not _usual(i) for i in given):
+        return None
+    shape = broadcast([i.shape for i in given]) if given else ()
+    return fresh_meta((*x.shape[:first], *shape, *x.shape[last:]), x.dtype)
+
+
+def _index_put(
+    x: Tensor, indices: Sequence[Tensor | None], values: Tensor, *args: Any
+) -> Tensor | None:
+    whole = all(i is None or i.dtype in (torch.int64, torch.int32) for i in indices)
+    return _same(x) if whole and values.dtype is x.dtype else None
+
+
+def _picked(x: Tensor, dim: int, index: Tensor) -> Tensor | None:
+    """index_select."""
+    if not _usual(x) or not _in_range(dim, x) or index.dim() > 1 or not x.dim():
+        return None
+    shape = list(x.shape)
+    shape[dim] = index.numel()
+    return fresh_meta(shape, x.dtype)
+
+
+def _embedding_gradient(grad: Tensor, indices: Tensor, rows: int, *args: Any) -> Tensor:
+    return fresh_meta((rows, grad.shape[-1]), grad.dtype)
+
+
+# -- pooling ---------------------------------------------------------------------------------------
+
+
+def _pair(values: Sequence[int], default: Sequence[int]) -> Sequence[int]:
+    if not values:
+        return default
+    return values if len(values) == 2 else [values[0], values[0]]
+
+
+def _pooled(extent: int, kernel: int, stride: int, pad: int, dilation: int, ceil: bool) -> int:
+    """pooling_output_shape (ATen/native/Pool.h): a last window must start inside."""
+    reach = extent + 2 * pad - dilation * (kernel - 1) - 1 + (stride - 1 if ceil else 0)
+    count = reach // stride + 1
+    return count - 1 if ceil and (count - 1) * stride >= extent + pad else count
+
+
+def _max_pool(
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> tuple[Tensor, Tensor] | None:
+    shape = _pool_shape(x, kernel, stride, padding, dilation, ceil_mode)
+    return None if shape is None else (fresh_meta(shape, x.dtype), fresh_meta(shape, torch.int64))
+
+
+def _average_pool(
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    *args: Any,
+) -> Tensor | None:
+    shape = _pool_shape(x, kernel, stride, padding, (1,), ceil_mode)
+    return None if shape is None else fresh_meta(shape, x.dtype)
+
+
+def _pool_shape(
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+) -> list[int] | None:
+    if x.dim() != 4 or not _usual(x) or not has_elements(x):
+        return None
+    kernel = _pair(kernel, kernel)
+    settings = (kernel, _pair(stride, kernel), _pair(padding, (0, 0)), _pair(dilation, (1, 1)))
+    if any(p * 2 > k for k, _, p, _ in zip(*settings, strict=True)):
+        return None
+    extents = [
+        _pooled(x.shape[i + 2], k, s, p, d, ceil_mode)
+        for i, (k, s, p, d) in enumerate(zip(*settings, strict=True))
+    ]
+    return [*x.shape[:2], *extents] if all(extent > 0 for extent in extents) else None
+
+
+def _pool_gradient(grad: Tensor, x: Tensor, *args: Any) -> Tensor | None:
+    return _same(x) if x.dim() == 4 else None
+
+
+# -- products, draws, attention --------------------------------------------------------------------
+
+
+def _mv(matrix: Tensor, vector: Tensor) -> Tensor | None:
+    if matrix.dtype is not vector.dtype or matrix.shape[1] != vector.shape[0]:
+        return None
+    return fresh_meta(matrix.shape[:1], matrix.dtype)
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor | None:
+    return fresh_meta((), a.dtype) if a.dtype is b.dtype and same_shape(a.shape, b.shape) else None
+
+
+def _drawn_like(x: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
+    if kwargs.get("memory_format") not in (None, torch.preserve_format) or not _usual(x):
+        return None
+    return fresh_meta(x.shape, kwargs.get("dtype") or x.dtype)
+
+
+def _dropped(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor] | None:
+    return (fresh_meta(x.shape, x.dtype), fresh_meta(x.shape, torch.bool)) if _usual(x) else None
+
+
+def _entropy(
+    x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
+) -> Tensor | None:
+    if not _usual(x) or not same_shape(x.shape, target.shape):
+        return None
+    return fresh_meta(() if reduction else x.shape, x.dtype)
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor] | None:
+    """The CPU's flash attention: laid out as the query, log-sum-exp as (batch, length, heads)."""
+    batch, heads, length, _ = query.shape
+    order = sorted(range(4), key=query.stride, reverse=True)
+    if not is_dense_in(query, order):
+        return None
+    kind = torch.float64 if query.dtype is torch.float64 else torch.float32
+    return (
+        fresh_meta(query.shape, query.dtype, query.stride()),
+        _swapped((batch, length, heads), kind),
+    )
+
+
+def _swapped(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A row-major tensor with dimensions 1 and 2 swapped."""
+    made = fresh_meta(shape, dtype)
+    order = 0, 2, 1, *range(3, len(shape))
+    return fresh_meta([made.shape[n] for n in order], dtype, [made.stride(n) for n in order])
+
+
+def _attention_gradient(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
+) -> tuple[Tensor, ...]:
+    return tuple(
+        _swapped((t.shape[0], t.shape[2], t.shape[1], t.shape[3]), t.dtype)
+        for t in (query, key, value)
+    )
+
+
+def _row_major(x: Tensor, *args: Any) -> Tensor:
+    """Backwards of softmax: row-major whatever the arguments are."""
+    dtype = next((a for a in args if isinstance(a, torch.dtype)), x.dtype)
+    return fresh_meta(x.shape, dtype)
+
+
+def _log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
+    return fresh_meta(x.shape, x.dtype), fresh_meta(x.shape, x.dtype)
+
+
+def _angle(x: Tensor) -> Tensor | None:
+    """Of complex numbers: row-major, as the real part of a temporary is copied."""
+    return fresh_meta(x.shape, x.dtype.to_real()) if x.dtype.is_complex else None
+
+
+def _found(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Row-major flags. (torch 2.11's rule keeps the layout of x, its kernel does not.)"""
+    return fresh_meta(x.shape, torch.bool)
+
+
+def _kept_layout(x: Tensor, *args: Any) -> Tensor | None:
+    order = sorted(range(x.dim()), key=x.stride, reverse=True)
+    if not is_dense_in(x, order):
+        return None
+    return fresh_meta(x.shape, x.dtype, x.stride())
+
+
+def _singular_values(
+    x: Tensor, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """U, S, Vh: column-major as LAPACK leaves them. (torch's rule takes every meta for CUDA.)"""
+    if x.dim() < 2 or not x.dtype.is_floating_point or not compute_uv:
+        return None
+    *batch, m, n = x.shape
+    k = min(m, n)
+    u = fresh_meta((*batch, m if full_matrices else k, m), x.dtype).mT
+    vh = fresh_meta((*batch, n, n if full_matrices else k), x.dtype).mT
+    return u, fresh_meta((*batch, k), x.dtype), vh
+
+
+_FAMILIES: Mapping[Callable[..., Any], tuple[Any, ...]] = {
+    _same: (
+        aten.softshrink.default,
+        aten.sgn.default,
+    ),
+    _masked_scatter: (aten.masked_scatter.default,),
+    _rolled: (aten.roll.default,),
+    _along: (aten.flip.default, aten.index_add.default, aten.logcumsumexp.default),
+    _scan: (aten.cumsum.default, aten.cumprod.default),
+    _scattered: (
+        aten.scatter.src,
+        aten.scatter.value,
+        aten.scatter_add.default,
+        aten.scatter_reduce.two,
+    ),
+    _sorted: (aten.sort.default,),
+    _top: (aten.topk.default,),
+    _extreme: (aten.max.dim, aten.min.dim),
+    _product: (aten.prod.dim_int,),
+    _indexed: (aten.index.Tensor,),
+    _index_put: (aten.index_put.default,),
+    _picked: (aten.index_select.default,),
+    _embedding_gradient: (aten.embedding_dense_backward.default,),
+    _max_pool: (aten.max_pool2d_with_indices.default,),
+    _average_pool: (aten.avg_pool2d.default,),
+    _pool_gradient: (
+        aten.max_pool2d_with_indices_backward.default,
+        aten.avg_pool2d_backward.default,
+        aten._adaptive_avg_pool2d_backward.default,
+    ),
+    _mv: (aten.mv.default,),
+    _dot: (aten.dot.default,),
+    _drawn_like: (aten.randn_like.default, aten.rand_like.default),
+    _dropped: (aten.native_dropout.default,),
+    _entropy: (aten.binary_cross_entropy.default,),
+    _attention: (aten._scaled_dot_product_flash_attention_for_cpu.default,),
+    _attention_gradient: (aten._scaled_dot_product_flash_attention_for_cpu_backward.default,),
+    _row_major: (aten._softmax_backward_data.default, aten._log_softmax_backward_data.default),
+    _log_sigmoid: (aten.log_sigmoid_forward.default,),
+    _angle: (aten.angle.default,),
+    _found: (aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar),
+    _kept_layout: (aten.native_dropout_backward.default,),
+    _singular_values: (aten._linalg_svd.default,),
+}
+FALLBACK_RULES: Mapping[Any, Callable[..., Any]] = {
+    op: rule for rule, ops in _FAMILIES.items() for op in ops
+}

@@ -1,0 +1,93 @@
+"""Results of images that keep channels_last, where torch's meta function says row-major.
+
+Comes in: an operator, its arguments as meta tensors, and its results as a meta function written in
+Python gives them. Goes out: these results, laid out as the kernel lays them out. Many kernels ask
+at::suggest_memory_format (pads, max_unpool2d, pixel_shuffle), which torch's decompositions forget.
+The CPU's kernel is asked about tensors as large as in this call, or of a batch of two: of its
+results only the memory format counts, which no size changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..fresh_meta import fresh_meta
+from ..node_meta import tensors_in
+from ..symbolic.sym_node import as_dimensions, has_strides_along, with_hints
+from .kernel_probing import told_by_kernel
+from .tensor_iterator import strides_along
+
+__all__ = ["CHANNELS_LAST", "in_kernel_format", "is_of_images"]
+
+CHANNELS_LAST = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}  # the fastest dimension first
+_MOST = 1 << 22  # elements of arguments, and of results: some milliseconds
+_FEW = 2  # images of a batch that is larger than that
+
+
+def is_of_images(x: torch.Tensor) -> bool:
+    """Whether channels_last is the layout that at::suggest_memory_format gives."""
+    order = CHANNELS_LAST.get(x.dim())
+    sizes, strides = as_dimensions(x.shape), as_dimensions(x.stride())
+    return order is not None and has_strides_along(order, sizes, strides)
+
+
+def in_kernel_format(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made: Any) -> Any:
+    """The meta results `made` of an operator, in the memory format that the CPU's kernel gives."""
+    images = [t for t in tensors_in((tuple(args), dict(kwargs))) if t.dim() in CHANNELS_LAST]
+    results = list(tensors_in(made))
+    if op._schema.is_mutable or not any(t.dim() in CHANNELS_LAST for t in results):
+        return made
+    if not any(map(is_of_images, images)):
+        return made
+    known = _told(op, with_hints(tuple(args)), with_hints(dict(kwargs)), with_hints(results))
+    return made if known is None else _relaid(made, iter(known))
+
+
+def _told(op: Any, args: Any, kwargs: Any, results: list[torch.Tensor]) -> Any:
+    """What the kernel gives, None where it is not asked or gives other shapes."""
+    (batch, *_) = (t.shape[0] for t in tensors_in((args, kwargs)) if t.dim() in CHANNELS_LAST)
+    for few in (batch, _FEW):
+        shapes = [(few, *t.shape[1:]) if _counts(t, batch) else t.shape for t in results]
+        if sum(torch.Size(shape).numel() for shape in shapes) > _MOST:
+            continue
+        known = told_by_kernel(op, _cut(args, batch, few), _cut(kwargs, batch, few), _MOST)
+        if known is not None:
+            told = list(tensors_in(known))
+            return told if [t.shape for t in told] == shapes else None
+    return None
+
+
+def _counts(t: torch.Tensor, batch: int) -> bool:
+    return t.dim() in CHANNELS_LAST and t.shape[0] == batch
+
+
+def _cut(value: Any, batch: int, few: int) -> Any:
+    """The nested arguments with so many images."""
+    if isinstance(value, torch.Tensor):
+        return value[:few] if few < batch and _counts(value, batch) else value
+    if isinstance(value, dict):
+        return {key: _cut(item, batch, few) for key, item in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_cut(item, batch, few) for item in value)
+    return value
+
+
+def _relaid(made: Any, known: Any) -> Any:
+    if isinstance(made, torch.Tensor):
+        return _in_format(made, next(known))
+    if isinstance(made, tuple | list):
+        return type(made)(_relaid(part, known) for part in made)
+    return made
+
+
+def _in_format(made: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    last = CHANNELS_LAST.get(made.dim())
+    if last is None or with_hints(made).stride() == known.stride():
+        return made
+    for order in (last, range(made.dim() - 1, -1, -1)):
+        if known.stride() == strides_along(known.shape, order):
+            return fresh_meta(made.shape, made.dtype, strides_along(made.shape, order))
+    return made

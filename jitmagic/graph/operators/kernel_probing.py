@@ -1,0 +1,143 @@
+"""Shapes of small results told by the kernel itself, in place of a meta function written in Python.
+
+Comes in: an operator and its arguments as meta tensors. Goes out: its results as meta tensors, or
+None. The first call of torch's meta functions written in Python imports sympy (0.3 s) or
+torch._dynamo (1.8 s); a CPU kernel answers on tensors of the same shapes in some microseconds. As
+there is such a meta function, shapes do not hang on data. Whatever fails is asked there again.
+Strides that lead nowhere (`is_loose`) only the kernel itself tells: it is asked wherever there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from ..node_meta import tensors_in
+from ..symbolic.sym_node import sizes_in
+from .pointwise import is_pointwise
+from .tensor_iterator import is_loose
+
+__all__ = ["told_by_kernel"]
+
+_MOST = 1 << 13  # elements of all arguments: their outer product still fits in memory
+_DATA = (
+    torch.Tag.inplace_view,
+    torch.Tag.data_dependent_output,
+    torch.Tag.dynamic_output_shape,
+    torch.Tag.nondeterministic_seeded,
+)
+
+
+def told_by_kernel(
+    op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], most: int = _MOST
+) -> Any:
+    """What the operator gives, None where the kernel is not asked or refuses. `most`: elements of
+    all arguments.
+    """
+    if not _can_be_asked(op) or torch.cuda.is_available():  # a GPU's layouts may be others
+        return None
+    if next(sizes_in((args, dict(kwargs))), None) is not None:
+        return None  # a kernel is asked about one size
+    tensors = list(tensors_in((args, dict(kwargs))))
+    if not (_has_slow_meta(op) or any(map(is_loose, tensors))):
+        return None
+    if not tensors or sum(t.numel() for t in tensors) > most or not all(map(_is_plain, tensors)):
+        return None
+    named = _named(op, args, kwargs)
+    pivots = _pivots_in(named)
+    elementwise = _is_elementwise(op)
+    indexes = [t for t in tensors if _counts(t) and t.numel() and id(t) not in pivots]
+    if (
+        indexes
+        and not elementwise
+        and (0 in map(torch.Tensor.numel, tensors) or _has_no_rows(named))
+    ):
+        return None  # no row may be there: kernels of gradients write where an index says
+    stand_ins = {id(t): _stand_in(t, int(elementwise or id(t) in pivots)) for t in tensors}
+    try:
+        with torch._C._DisableAutocast():
+            made = op(*_mapped(args, stand_ins), **_mapped(dict(kwargs), stand_ins))
+    except Exception:  # of the numbers or of the shapes: the meta function tells
+        return None
+    if any(stand_ins[id(t)].shape != t.shape for t in tensors):
+        return None
+    return _as_meta(made, {id(stand_ins[id(t)]): t for t in tensors})
+
+
+def _counts(t: torch.Tensor) -> bool:
+    return not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool)
+
+
+def _named(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments by the names that the schema has for them."""
+    names = (argument.name for argument in op._schema.arguments)
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _pivots_in(named: Mapping[str, Any]) -> set[int]:
+    """Which tensors LAPACK follows, which counts from 1 and checks nothing. Indexes are 0, which
+    every table has: some kernels check none of theirs either.
+    """
+    return {id(value) for name, value in named.items() if "pivots" in name.lower()}
+
+
+def _has_no_rows(named: Mapping[str, Any]) -> bool:
+    """Whether a number says that a table is empty: `num_weights` of a gradient."""
+    return any(value == 0 for name, value in named.items() if name.startswith("num_"))
+
+
+@lru_cache(maxsize=4096)
+def _can_be_asked(op: Any) -> bool:
+    if any(tag in op.tags for tag in _DATA):
+        return False
+    return all(info is None or info.is_write for info in _alias_infos(op._schema))
+
+
+def _is_elementwise(op: Any) -> bool:
+    """Where integers are operands, not indexes: dividing by 1 is no error."""
+    return is_pointwise(op) or torch.Tag.pointwise in op.tags or op._opname.startswith("_foreach_")
+
+
+def _has_slow_meta(op: Any) -> bool:
+    return torch._C.DispatchKey.Meta in op.py_kernels or op._opname.startswith("_foreach_")
+
+
+def _alias_infos(schema: Any) -> list[Any]:
+    return [returned.alias_info for returned in schema.returns]
+
+
+def _is_plain(t: torch.Tensor) -> bool:
+    return t.is_meta and t.layout is torch.strided and not t.is_conj() and not t.is_neg()
+
+
+def _stand_in(t: torch.Tensor, integer: int) -> torch.Tensor:
+    """Of the same layout; its matrices can be inverted."""
+    made = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu")
+    if not (made.is_floating_point() or made.is_complex()):
+        return made.fill_(integer)
+    (made.zero_().diagonal(dim1=-2, dim2=-1) if made.dim() > 1 else made).fill_(1)
+    return made
+
+
+def _mapped(value: Any, stand_ins: Mapping[int, torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return stand_ins[id(value)]
+    if isinstance(value, (list, tuple)):
+        return [_mapped(part, stand_ins) for part in value]
+    if isinstance(value, dict):
+        return {key: _mapped(part, stand_ins) for key, part in value.items()}
+    return torch.device("cpu") if value == torch.device("meta") else value
+
+
+def _as_meta(value: Any, given: Mapping[int, torch.Tensor]) -> Any:
+    """Results as meta tensors; what was written and is given back is the argument."""
+    if isinstance(value, torch.Tensor):
+        if id(value) in given:
+            return given[id(value)]
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, (list, tuple)):
+        return type(value)(_as_meta(part, given) for part in value)
+    return value

@@ -1,0 +1,137 @@
+"""Writes whose result hangs on the order in which a kernel visits the elements.
+
+Comes in: the meta arguments of a call and those that it writes to. Goes out: a sentence, or None. A
+functional graph reads all operands before it writes; a kernel that writes over what it has still to
+read gives something else (or raises), and only that kernel knows what.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from ..memory import storage_under
+from ..node_meta import tensors_in
+from ..propagate import run_on_meta
+from ..symbolic.sym_node import in_layout
+
+__all__ = ["meets_itself", "why_order_matters"]
+
+# Writes that do not go where they read, element by element: not even the same view may be both.
+_SCATTERS = frozenset(
+    "index_add_ index_copy_ index_reduce_ index_put_ scatter_ scatter_add_ scatter_reduce_ put_ "
+    "masked_scatter_".split()
+)
+_ELEMENTWISE = frozenset(("copy", "fill", "masked_fill", "where"))  # though torch does not say so
+_BASIC = (int, slice, torch.SymInt)
+_MOST = 1 << 20  # elements looked at one by one; beyond, spans that meet are taken for an overlap
+
+
+def why_order_matters(
+    name: str, args: Sequence[Any], kwargs: dict[str, Any], written: Sequence[torch.Tensor]
+) -> str | None:
+    """Why the call is not a plain change of values, None where it is one."""
+    if not written:
+        return None
+    if name.startswith("_foreach_") and len({id(tensor) for tensor in args[0]}) < len(args[0]):
+        return "it writes to a tensor several times"
+    storages = set(map(storage_under, written))
+    reached = tensors_in((_regions(name, args), kwargs))
+    involved = [tensor for tensor in reached if storage_under(tensor) in storages]
+    targets = {id(tensor) for tensor in written}
+    elsewhere = _reads_elsewhere(name)
+    for n, one in enumerate(involved):
+        if meets_itself(one):
+            return "several elements of the written tensor share one place in memory"
+        for other in involved[:n]:
+            is_target = elsewhere and not targets.isdisjoint((id(one), id(other)))
+            if _meet(one, other, is_target or name in _SCATTERS):
+                return "it writes to memory that it reads through another view"
+    return None
+
+
+@cache
+def _reads_elsewhere(name: str) -> bool:
+    """Whether a kernel reads other elements than the one it writes, as products and scans do."""
+    plain = name.removesuffix("_")
+    packet = getattr(torch.ops.aten, plain, None)
+    if packet is None or plain in _ELEMENTWISE or plain.startswith("_foreach_"):
+        return False
+    return not any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
+
+
+def _regions(name: str, args: Sequence[Any]) -> Sequence[Any]:
+    """The arguments; of an assignment to a part, that part in place of the whole."""
+    if name not in ("setitem", "__setitem__") or not _is_basic(args[1]):
+        return args
+    return [run_on_meta(operator.getitem, (args[0], args[1]), {}, grad=False), *args[2:]]
+
+
+def _is_basic(index: Any) -> bool:
+    """Whether an index gives a view."""
+    parts = index if isinstance(index, tuple) else (index,)
+    plain = all(part is None or part is Ellipsis or type(part) in _BASIC for part in parts)
+    return plain and next(tensors_in(index), None) is None
+
+
+def _layout(tensor: torch.Tensor) -> tuple[int | torch.SymInt, list[tuple[int, int]]]:
+    """The start, and (stride, extent) of the dimensions that have several elements; SymInts where
+    sizes are.
+    """
+    pairs = zip(tensor.stride(), tensor.shape, strict=True)
+    return tensor.storage_offset(), [
+        (step, size) for step, size in pairs if in_layout(">", size, 1)
+    ]
+
+
+def _reach(tensor: torch.Tensor) -> int:
+    """Distance from the first to the last element."""
+    return sum((step * (size - 1) for step, size in _layout(tensor)[1]), 0)
+
+
+def meets_itself(tensor: torch.Tensor) -> bool:
+    """Whether two elements of the tensor share one place in memory."""
+    if not in_layout("!=", tensor.numel(), 0):  # of sizes that data decide: most have elements
+        return False
+    reach = 0
+    for step, size in sorted(_layout(tensor)[1]):
+        if step <= reach:
+            return bool(step == 0 or tensor.numel() > _MOST or _repeats(tensor))
+        reach += step * (size - 1)
+    return False
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    return bool(_places(tensor).unique().numel() < tensor.numel())
+
+
+def _meet(one: torch.Tensor, other: torch.Tensor, same_counts: bool = False) -> bool:
+    """Whether two views of a storage, the same one too if `same_counts`, have a place in common."""
+    if storage_under(one) != storage_under(other) or not one.numel() or not other.numel():
+        return False
+    # Eager compares strides as they are, of dimensions with one element too.
+    same = (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
+    if same and one.storage_offset() == other.storage_offset():
+        return same_counts
+    if one.element_size() != other.element_size():
+        return True
+    start, begin = one.storage_offset(), other.storage_offset()
+    if start > begin + _reach(other) or begin > start + _reach(one):
+        return False
+    if max(one.numel(), other.numel()) > _MOST:
+        return True
+    return bool(torch.isin(_places(one), _places(other)).any())
+
+
+def _places(tensor: torch.Tensor) -> torch.Tensor:
+    """The offset of every element in the storage: of sizes that vary, which are constants then. A
+    SymInt beside a tensor would stand for a number that nobody is to read.
+    """
+    offsets = torch.tensor(int(tensor.storage_offset()))
+    for step, size in _layout(tensor)[1]:
+        offsets = offsets.unsqueeze(-1) + torch.arange(int(size)) * int(step)
+    return offsets.flatten()

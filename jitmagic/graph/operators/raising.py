@@ -1,0 +1,127 @@
+"""Which operations may raise because of what their tensors hold: they run also when nothing reads
+the result.
+
+Comes in: the bare name of a torch function, a tensor method or an ATen operator, with its arguments
+as the graph has them. Goes out: whether eager's kernel looks at the data and may refuse it. What
+dtypes and shapes forbid was found when the call was recorded and is of no concern here, unless data
+decide a size of it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ...spec import TensorSpec
+from ...symbols.size import DataSize, Size
+from ..node_meta import symbols_in, value_of
+from ..propagate import target_name
+from ..transforms import Transformed
+
+__all__ = ["call_may_raise", "has_data_sizes", "may_raise_on_data", "takes_data_size"]
+
+_LOOKS_AT_DATA = frozenset(
+    """
+    gather take take_along_dim index index_select _unsafe_index embedding embedding_bag
+    _embedding_bag _embedding_bag_forward_only scatter scatter_add scatter_reduce index_add
+    index_copy index_fill index_put _unsafe_index_put index_reduce put masked_scatter
+    cross_entropy nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward
+    cross_entropy_loss multi_margin_loss multilabel_margin_loss multilabel_margin_loss_forward
+    ctc_loss _ctc_loss binary_cross_entropy gaussian_nll_loss one_hot multinomial bernoulli
+    histc histogram histogramdd _histogramdd_bin_edges _histogramdd_from_bin_cts
+    _histogramdd_from_bin_tensors bincount quantile nanquantile max_unpool1d max_unpool2d
+    max_unpool3d repeat_interleave searchsorted cholesky cholesky_ex cholesky_solve cholesky_inverse
+    inverse logdet slogdet svd lu lu_solve lu_unpack triangular_solve _assert_async segment_reduce
+    """.split()
+)
+_DIVISIONS = frozenset(
+    """
+    floor_divide remainder fmod div divide floordiv mod __floordiv__ __rfloordiv__ __mod__ __rmod__
+    """.split()
+)
+
+
+def may_raise_on_data(node: Node) -> bool:
+    """Whether running the node on real data can raise although recording it went well."""
+    if node.op not in ("call_function", "call_method"):
+        return False
+    if node.meta.get("expects"):  # sizes that data decide to be what it takes
+        return True
+    if isinstance(node.target, Transformed):
+        return any(map(may_raise_on_data, node.target.region.graph.nodes))
+    if node.target in (operator.getitem, operator.setitem):
+        return _looks_up(node.args[1:2])
+    spec = node.meta.get("spec")
+    dtype = spec.dtype if isinstance(spec, TensorSpec) else None
+    return call_may_raise(node.target, node.args, node.kwargs, dtype)
+
+
+def call_may_raise(
+    target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dtype: torch.dtype | None
+) -> bool:
+    """`may_raise_on_data` of a call whose first result has this dtype; numbers among its arguments
+    are numbers, tensors may be anything else.
+    """
+    name = target_name(target)
+    if not name.endswith("__"):
+        name = name.removesuffix("_")  # in place
+    if name in _DIVISIONS:
+        return _is_integer(dtype) and not _is_number(_divisor(name, args, kwargs))
+    return name in _LOOKS_AT_DATA or name.startswith(("linalg_", "_linalg_"))
+
+
+def has_data_sizes(node: Node) -> bool:
+    """Whether data decide a size of its results, or one that they read."""
+    return any(isinstance(symbol.origin, DataSize) for symbol in symbols_in(node))
+
+
+def takes_data_size(node: Node) -> bool:
+    """Whether data decide an int that the call takes, as in `zeros(n.item())`: it may be negative,
+    or too large for what is cut.
+    """
+    if node.op not in ("call_function", "call_method"):
+        return False
+    return any(
+        isinstance(value_of(one), Size) and has_data_sizes(one) for one in node.all_input_nodes
+    )
+
+
+def _is_integer(dtype: torch.dtype | None) -> bool:
+    fractional = dtype is None or dtype.is_floating_point or dtype.is_complex
+    return not fractional and dtype is not torch.bool
+
+
+def _divisor(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A number as divisor is known already, a tensor may hold a zero."""
+    if "other" in kwargs:
+        return kwargs["other"]
+    return args[0] if name.startswith("__r") else args[1]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, bool | int | float | complex)
+
+
+def _looks_up(index: Any) -> bool:
+    """Whether there is a tensor or a list in an index: slices and integers were checked already."""
+    inside = index if isinstance(index, tuple) else (index,)
+    listed = any(
+        isinstance(part, list) or (isinstance(part, tuple) and _looks_up(part)) for part in inside
+    )
+    return listed or any(True for _ in _nodes(index))
+
+
+def _nodes(value: Any) -> Iterator[Node]:
+    if isinstance(value, Node):
+        yield value
+    elif isinstance(value, slice):
+        yield from _nodes((value.start, value.stop, value.step))
+    elif isinstance(value, Mapping):
+        yield from _nodes(tuple(value.values()))
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for part in value:
+            yield from _nodes(part)

@@ -1,0 +1,153 @@
+"""Recurrent layers: their shapes from one step of time, and the operator of an LSTM in training.
+
+torch's own meta run of a layer takes it apart into every step of the sequence. Comes in: the
+arguments of `torch.lstm`, `gru`, `rnn_tanh` or `rnn_relu` as meta tensors. Goes out: what eager
+gives for them, or its error, in a time that does not depend on the length of the sequence.
+
+oneDNN's LSTM keeps what its backward needs only where the grad mode says so, and a compiled
+forward runs without it. `jitmagic::lstm_layer` is that kernel in its training form.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..fresh_meta import fresh_meta
+from .operator_library import LIBRARY, is_registered
+
+__all__ = [
+    "LSTM_LAYER",
+    "RECURRENT",
+    "RECURRENT_RULES",
+    "by_one_step",
+    "differentiable",
+    "is_fused_lstm",
+    "is_over_packed",
+    "sequences_in",
+]
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+RECURRENT: Mapping[Any, Any] = {  # the functions, and the operators that they are
+    torch.lstm: aten.lstm.input,
+    torch.gru: aten.gru.input,
+    torch.rnn_tanh: aten.rnn_tanh.input,
+    torch.rnn_relu: aten.rnn_relu.input,
+}
+
+_SCHEMA = str(aten.mkldnn_rnn_layer.default._schema).removeprefix("aten::mkldnn_rnn_layer")
+
+
+def _train_layer(*args: Any) -> Any:
+    with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad():
+        return aten.mkldnn_rnn_layer.default(*args)
+
+
+if not is_registered("lstm_layer"):  # nor when jitmagic was purged and is imported again
+    LIBRARY.define(f"lstm_layer{_SCHEMA}")
+    LIBRARY.impl("lstm_layer", _train_layer, "CPU")
+LSTM_LAYER: Any = torch.ops.jitmagic.lstm_layer.default
+
+
+def is_fused_lstm(operator: Any, input: Tensor, states: Sequence[Tensor]) -> bool:
+    """Whether torch hands an LSTM on the CPU to oneDNN, a layer at a time (ATen/native/RNN.cpp)."""
+    enabled = torch._C._has_mkldnn and torch._C._get_mkldnn_enabled()
+    projected = operator is aten.lstm.input and states[0].shape != states[1].shape
+    usual = operator is aten.lstm.input and input.dtype is torch.float32 and input.numel()
+    return bool(enabled and usual and not projected)
+
+
+def is_over_packed(function: Any, args: Sequence[Any]) -> bool:
+    """Whether it is a call of a layer with the counts of a packed sequence as second argument."""
+    return function in RECURRENT and isinstance(args[3], (list, tuple))
+
+
+def sequences_in(node: Node) -> int | torch.SymInt | None:
+    """What `batch_sizes[0]` of a packed sequence is: each sequence has a first step."""
+    counts = node.args[0] if node.target is operator.getitem and node.args[1:] == (0,) else None
+    if not isinstance(counts, Node) or any("mutates" in user.meta for user in counts.users):
+        return None
+    packed = counts.args[0] if counts.target is operator.getitem and counts.args[1] == 1 else None
+    if not isinstance(packed, Node) or packed.target is not torch._pack_padded_sequence:
+        return None
+    padded, _, batch_first = packed.args
+    shape: torch.Size = padded.meta["val"].shape  # type: ignore[union-attr]
+    return shape[0 if batch_first else 1]
+
+
+def by_one_step(function: Any) -> Any:
+    """What to call on meta tensors in place of `function`; itself where it is no layer."""
+    if function not in RECURRENT:
+        return function
+
+    def outcome(input: Tensor, *args: Any) -> Any:
+        """The last argument says whether the batch comes first; a packed sequence has its second
+        to say how many rows each step has.
+        """
+        if is_over_packed(function, (input, *args)):
+            return _over_packed(input, *args)
+        if input.dim() != 3:
+            return function(input, *args)
+        time = 1 if args[-1] else 0
+        steps = input.shape[time]
+        made, *states = function(input.narrow(time, 0, min(steps, 1)), *args)
+        if time == 0:
+            return made.repeat(steps, 1, 1), *states
+        return made.transpose(0, 1).repeat(steps, 1, 1).transpose(0, 1), *states
+
+    return outcome
+
+
+def _over_packed(
+    data: Tensor, counts: Tensor, states: Any, weights: Sequence[Tensor], *args: Any
+) -> tuple[Tensor, ...]:
+    held = states if isinstance(states, (list, tuple)) else [states]
+    shape = (data.shape[0], held[0].shape[2] * (2 if args[-1] else 1))
+    made = (fresh_meta(shape, data.dtype), *_empty(*held))
+    return tuple(differentiable(one, (data, *held, *weights)) for one in made)
+
+
+def differentiable(made: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+    """Of the history that a function of these inputs has."""
+    read = [one for one in inputs if one.requires_grad]
+    return sum((one.sum() for one in read), made) if torch.is_grad_enabled() else made
+
+
+def _empty(*likes: Tensor) -> tuple[Tensor, ...]:
+    return tuple(torch.empty(like.shape, dtype=like.dtype, device="meta") for like in likes)
+
+
+def _all_layers(input: Tensor, states: Any, *args: Any) -> tuple[Tensor, ...]:
+    """A layer that is one operation: its arguments have been looked at before."""
+    *_, both, batch_first = args
+    held = states if isinstance(states, (list, tuple)) else [states]
+    shape = (*input.shape[:2], held[0].shape[2] * (2 if both else 1))
+    if batch_first:  # computed with the time first
+        shape = (shape[1], shape[0], shape[2])
+    made = torch.empty(shape, dtype=input.dtype, device="meta")
+    return (made.transpose(0, 1) if batch_first else made, *_empty(*held))
+
+
+def _layer(input: Tensor, *args: Any) -> tuple[Tensor, ...]:
+    """Results, both states, and what only the kernel's own backward reads."""
+    hx, cx, hidden = args[4], args[5], args[9]
+    made = torch.empty((*input.shape[:-1], hidden), dtype=input.dtype, device="meta")
+    return (made, *_empty(hx, cx), torch.empty(0, dtype=torch.uint8, device="meta"))
+
+
+def _layer_backward(*args: Any) -> tuple[Tensor, ...]:
+    """Gradients of the input, of two weights and two biases, and of both states."""
+    return _empty(*args[:7])
+
+
+RECURRENT_RULES: Mapping[Any, Callable[..., Any]] = {
+    **dict.fromkeys(RECURRENT.values(), _all_layers),
+    **dict.fromkeys((aten.mkldnn_rnn_layer.default, LSTM_LAYER), _layer),
+    aten.mkldnn_rnn_layer_backward.default: _layer_backward,
+}

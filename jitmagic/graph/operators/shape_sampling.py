@@ -1,0 +1,451 @@
+"""Calls on symbolic sizes that torch's own code takes as ints: told by what they give for a few.
+
+Comes in: a call whose arguments have symbolic sizes, and who runs it on meta tensors. Goes out: its
+results with Sizes, or None. The call runs on meta tensors of several vectors of sizes that the
+guards let in; a size of its results is the expression of these symbols that has the values seen at
+two of them, if it has those at the others too. Several remainders of division are among them; what
+a number of the call makes of a dimension (size_formulas.py) is read off close ones. It is a
+conjecture all the same: `graph/symbolic/concrete.py` compares each spec at each vector that is
+compiled. A call that comes again in a trace, of tensors that lie alike, is not run again (`Again`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...symbols.context import Context
+from ...symbols.expr import Expr, Integer, add, floordiv, integer
+from ...symbols.interval import Interval
+from ...symbols.reading import Readings
+from ...symbols.scalar import Symbol, evaluate, symbols_of
+from ...symbols.size import Dimension, Size, SizeFloat, expr_of, size_of, value_of
+from ..attribution import Silence
+from ..linked_history import linked
+from ..memory import storages_in
+from ..nested import rebuilt
+from ..node_meta import tensors_in
+from ..symbolic.sym_node import as_dimension, as_dimensions, as_torch, sizes_in
+from .size_formulas import Unlike, Windows, windows_in
+
+__all__ = ["Again", "Known", "at_this_call", "other_vectors", "told_at_vectors"]
+
+Known = dict[Expr, int]
+Run = Callable[[Any], tuple[Any, Collection[int]]]
+# Of arguments that kernels refuse; meta functions of torch before 2.13 assert some of it.
+_REFUSALS = (RuntimeError, ValueError, IndexError, AssertionError)
+# From the sizes of this call: all remainders of 2, 3 and 4, and several multiples of 4 and 16.
+_STEPS = (0, 97, 12, 35, 46, 61, 64, 240, 211, 48)
+_SMALL_STEPS = (1, 2, 3, 5, 7)  # where data decide, there may be no larger ones
+# Of numbers that most calls refuse (a kernel larger than the image): divisors of what has many.
+_CLOSE_STEPS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, -1)
+_APART = 12  # so that symbols differ; even, so that all may be even at once
+_FEWEST = 4
+_FEW = 2
+_PAIRS = ((1, 3), (1, 2), (0, 1), (2, 3))
+_WINDOWS, _PARTS = (-1, 1, -2, 2, -3, 3, -4, 4), (2, 3, 4)
+_MOST_PAIRS = 8  # of sizes, each of which is tried
+_MOST = 1 << 14  # larger sizes than this are left out: some calls count them one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A call that may come again in a trace, with other tensors that lie alike: a cell of a
+    recurrent layer. What it warns of is heard each time.
+    """
+
+    target: Hashable
+    place: Silence
+
+    def key(self, arguments: Any) -> Hashable:
+        """What `_at` reads of the arguments; None: it may not be told by that."""
+        modes = torch.is_grad_enabled(), torch.get_default_dtype()
+        described = self.target, modes, _described(arguments, {})
+        try:
+            hash(described)
+        except TypeError:
+            return None
+        return described
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """The results of a call: those of this call's sizes, and how each tensor lies."""
+
+    like: Any
+    layouts: list[tuple[tuple[Dimension, ...], tuple[Dimension, ...]]]
+
+    def of(self, sources: list[torch.Tensor]) -> Any:
+        """The results of a call of these, which require grad where those of a real run did."""
+        like = list(tensors_in(self.like))
+        fresh = [_laid_out(*layout, t.dtype) for layout, t in zip(self.layouts, like, strict=True)]
+        if any(t.requires_grad for t in like):
+            for tensor, t in zip(fresh, like, strict=True):
+                tensor.requires_grad_(t.requires_grad)
+            fresh = list(linked(fresh, sources, like))
+        return _replaced(self.like, iter(fresh))
+
+
+def told_at_vectors(run: Run, arguments: Any, again: Again | None = None) -> Any:
+    """What `run(arguments)` gives, with Sizes. `run` gives results and the memory written to."""
+    sizes = list(dict.fromkeys(sizes_in(arguments)))
+    if not sizes or any(isinstance(size, SizeFloat) for size in sizes):
+        return None
+    context = sizes[0].context
+    symbols = list(dict.fromkeys(one for size in sizes for one in symbols_of(size.expr)))
+    of_data = [one for one in symbols if context.of_data(one)]
+    if not context.has_hints([one for one in symbols if one not in of_data]):
+        return None
+    key = None if again is None or of_data else again.key(arguments)
+    told = context.told.get(key) or _told(run, arguments, context, symbols)
+    if told is None and of_data:
+        pairs = _that_may_be_equal(arguments)
+        tried = (_told_if_equal(run, arguments, context, symbols, pair) for pair in pairs)
+        told = next((one for one in tried if one is not None), None)
+    if told is None:
+        return None
+    if again is not None and key is not None and not again.place.is_broken:
+        context.told[again.key(arguments)] = told  # the call may have left sizes one value
+    return told.of(list(tensors_in(arguments)))
+
+
+def _told_if_equal(
+    run: Run,
+    arguments: Any,
+    context: Context,
+    symbols: Sequence[Symbol],
+    pair: tuple[Expr, Expr],
+) -> _Told | None:
+    """As `_told`, of a call that raises unless two sizes are equal, of which data decide one."""
+    for known in _vectors(context, symbols):
+        one, other = (evaluate(expr, dict(known)) for expr in pair)
+        if one != other and not _raises(run, _at(arguments, known, {})):
+            return None
+    told: _Told | None = context.tried(*pair, lambda: _told(run, arguments, context, symbols))
+    return told
+
+
+def _raises(run: Run, arguments: Any) -> bool:
+    try:
+        run(arguments)
+    except NotImplementedError:
+        return False
+    except Exception as error:  # what else it may be says nothing of what eager accepts
+        return isinstance(error, _REFUSALS)
+    return False
+
+
+def _that_may_be_equal(arguments: Any) -> list[tuple[Expr, Expr]]:
+    """Pairs of different dimensions of tensors, of which data decide one."""
+    tensors = list(tensors_in(arguments))
+    found = dict.fromkeys(size for x in tensors for size in as_dimensions(x.shape))
+    sizes = [size for size in found if isinstance(size, Size) and size.context.of_data(size.expr)]
+    pairs = [(a.expr, expr_of(b)) for a in sizes for b in found if a is not b]
+    return list({frozenset(pair): pair for pair in pairs}.values())[:_MOST_PAIRS]
+
+
+def _told(run: Run, arguments: Any, context: Context, symbols: Sequence[Symbol]) -> _Told | None:
+    told = _read(run, arguments, context, symbols, _vectors(context, symbols), None)
+    if told is None and (windows := windows_in(arguments)):
+        close = _vectors(context, symbols, _CLOSE_STEPS)
+        told = _read(run, arguments, context, symbols, close, windows)
+    return told
+
+
+def _read(
+    run: Run,
+    arguments: Any,
+    context: Context,
+    symbols: Sequence[Symbol],
+    vectors: list[Known],
+    windows: list[Expr] | None,
+) -> _Told | None:
+    """The results at these vectors, whose sizes may be `windows` of others."""
+    sizes = list(dict.fromkeys(sizes_in(arguments)))
+    of_data = [one for one in symbols if context.of_data(one)]
+    if len(vectors) < _FEWEST:
+        return None
+    given = [_at(arguments, known, {}) for known in vectors]
+    held = [storages_in(one) for one in given]
+    try:
+        made_at = _outcomes(run, given, vectors, bool(of_data))
+    except Exception:  # of the sizes: what of those of this call raises is asked once more
+        return None
+    if len(made_at) < _FEWEST:
+        return None
+    vectors, outcomes = [vectors[n] for n in made_at], list(made_at.values())
+    for (result, written), memory in zip(outcomes, [held[n] for n in made_at], strict=True):
+        if not memory.isdisjoint(storages_in(result).union(written)):
+            return None  # views lie as their rules say
+    results = [result for result, _ in outcomes]
+    exprs = [*(size.expr for size in sizes), *_near(symbols)]
+    reader = Windows if windows else _Reader
+    try:
+        made = _joined(results, reader([*exprs, *(windows or ())], vectors, context))
+    except Unlike:
+        return None
+    for few in (0, 1) if of_data else ():
+        if not _holds_for(made, run, arguments, {**vectors[0], **dict.fromkeys(of_data, few)}):
+            return None
+    if not of_data and not _holds_in_any_order(made, run, arguments, context, vectors[0]):
+        return None
+    layouts = [(as_dimensions(t.shape), as_dimensions(t.stride())) for t in tensors_in(made)]
+    return _Told(results[0], layouts)
+
+
+def _holds_in_any_order(
+    made: Any, run: Run, arguments: Any, context: Context, hints: Known
+) -> bool:
+    """Whether it holds where sizes are smaller, or in another order, too. Where it does not, it may
+    be the lesser of two sizes (`diag`): which one that is, is guarded.
+    """
+    if _holds_where_turned(made, run, arguments, context, hints):
+        return True
+    sizes = {n for t in tensors_in(arguments) for n in as_dimensions(t.shape)}
+    ordered = sorted(map(expr_of, sizes), key=lambda expr: evaluate(expr, dict(hints)))
+    for left, right in itertools.pairwise(ordered):
+        if not isinstance(left, Integer) or not isinstance(right, Integer):
+            context.decide("<=", left, right)
+    return _holds_where_turned(made, run, arguments, context, hints)
+
+
+def _holds_where_turned(
+    made: Any, run: Run, arguments: Any, context: Context, hints: Known
+) -> bool:
+    return all(_holds_for(made, run, arguments, known) for known in _turned(context, hints))
+
+
+def _turned(context: Context, hints: Known) -> list[Known]:
+    """Smaller values, and values in other orders, that pass the guards."""
+    count = len(hints)
+    large = max(hints.values()) + count * _APART
+    turned = [range(2, count + 2), range(count + 1, 1, -1), range(large, 0, -_APART)]
+    vectors = [dict(zip(hints, values, strict=False)) for values in turned]
+    return [known for known in vectors if context.allows(known)]
+
+
+def other_vectors(context: Context, symbols: Sequence[Symbol]) -> list[Known]:
+    """Few values of the symbols that pass the guards: larger than in this call, the smallest ones,
+    at which something may be empty, and as `_turned`.
+    """
+    hints: Known = {symbol: context.hint_of(symbol) for symbol in symbols}
+    larger = [known for known in _vectors(context, symbols) if known != hints]
+    smallest: Known = dict(hints)
+    for symbol in symbols:
+        limits = context.range_of(symbol)
+        if limits is not None and limits.low >= 0:
+            smallest[symbol] = int(limits.low)
+    allowed = [smallest] if context.allows(smallest) else []
+    return [*larger[:_FEW], *allowed, *_turned(context, hints)]
+
+
+def _outcomes(
+    run: Run, given: list[Any], vectors: list[Known], of_data: bool
+) -> dict[int, tuple[Any, Any]]:
+    """What the call gives for each, of the two smallest first: where the number of results goes
+    with a size (`unbind`), those of large sizes would be millions. Sizes of inputs that it refuses
+    (odd ones, for pixel_unshuffle) say nothing: it will refuse them in a call.
+    """
+    made: dict[int, tuple[Any, Any]] = {0: run(given[0])}
+    for n in sorted(range(1, len(vectors)), key=lambda n: sum(vectors[n].values())):
+        try:
+            made[n] = run(given[n])
+        except _REFUSALS:
+            if of_data:
+                raise
+            continue
+        if len(made) == 2 and len({len(list(tensors_in(one))) for one, _ in made.values()}) > 1:
+            raise Unlike
+    return dict(sorted(made.items()))
+
+
+def at_this_call(arguments: Any) -> Any:
+    """The arguments with the sizes of this call, tensors made anew."""
+    known: Known = {
+        symbol: size.context.hint_of(symbol)
+        for size in dict.fromkeys(sizes_in(arguments))
+        for symbol in symbols_of(size.expr)
+    }
+    return _at(arguments, known, {})
+
+
+def _holds_for(made: Any, run: Run, arguments: Any, known: Known) -> bool:
+    """Whether the results have these shapes, which data may decide; or eager raises."""
+    try:
+        found, _ = run(_at(arguments, known, {}))
+    except Exception:
+        return True
+    pairs = zip(tensors_in(made), tensors_in(found), strict=True)
+    return all(
+        [value_of(n, dict(known)) for n in as_dimensions(a.shape)] == list(b.shape)
+        for a, b in pairs
+    )
+
+
+def _near(symbols: Sequence[Symbol]) -> Iterator[Expr]:
+    """What windows and strides make of a size: `n - 1`, `(n + 1) // 2`."""
+    for symbol in symbols:
+        for apart in _WINDOWS:
+            moved = add(symbol, Integer(apart))
+            yield from (moved, *(floordiv(moved, part) for part in _PARTS))
+
+
+def _vectors(
+    context: Context, symbols: Sequence[Symbol], steps: Sequence[int] = _STEPS
+) -> list[Known]:
+    """Values of the symbols that pass the guards, those of this call first."""
+    ranges = {symbol: context.range_of(symbol) for symbol in symbols}
+    free = [s for s, limits in ranges.items() if limits is None or limits.low != limits.high]
+    hints: Known = {symbol: context.hint_of(symbol) for symbol in symbols}
+    steps = (*_STEPS, *_SMALL_STEPS) if any(map(context.of_data, symbols)) else steps
+
+    def vectors(moving: Sequence[Symbol]) -> Iterator[Known]:
+        for step in steps if moving else ():
+            known = dict(hints)
+            if step:
+                known.update(
+                    (s, _moved(hints[s], step, n, ranges[s])) for n, s in enumerate(moving)
+                )
+            agreeing = context.agreeing(known) if context.expected else known
+            if agreeing is None or not all(value < _MOST for value in agreeing.values()):
+                continue
+            if context.allows(agreeing):
+                yield agreeing
+
+    found = list(vectors(free))
+    if len(found) < _FEWEST:  # comparisons may leave but few values of one, and many of another
+        found = list(vectors([s for s in free if len(list(vectors([s]))) >= _FEWEST])) or found
+    return found
+
+
+def _moved(hint: int, step: int, n: int, limits: Interval | None) -> int:
+    """A size away from the hint; where the guards leave but a few, one of those."""
+    value = hint + step + _APART * n
+    if limits is None or value <= limits.high:
+        return value
+    low, high = int(limits.low), int(limits.high)
+    return low + (step + n) % (high - low + 1)
+
+
+def _at(value: Any, known: Known, made: dict[int, torch.Tensor]) -> Any:
+    """The nested arguments at these sizes; a tensor that is there twice is one tensor."""
+    if isinstance(value, torch.SymInt):
+        return value_of(as_dimension(value), dict(known))
+    if isinstance(value, torch.Tensor):
+        if id(value) not in made:
+            made[id(value)] = _tensor_at(value, known)
+        return made[id(value)]
+    if isinstance(value, dict):
+        return {key: _at(item, known, made) for key, item in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_at(item, known, made) for item in value)
+    if isinstance(value, slice):
+        return slice(*(_at(part, known, made) for part in (value.start, value.stop, value.step)))
+    return value
+
+
+def _tensor_at(value: torch.Tensor, known: Known) -> torch.Tensor:
+    shape, stride = (
+        [value_of(n, dict(known)) for n in as_dimensions(numbers)]
+        for numbers in (value.shape, value.stride())
+    )
+    made = torch.empty_strided(shape, stride, dtype=value.dtype, device="meta")
+    return made.requires_grad_() if value.requires_grad else made
+
+
+def _described(value: Any, seen: dict[int, int]) -> Hashable:
+    """What `_at` makes of it; equal where it makes the same."""
+    if isinstance(value, torch.Tensor):
+        if id(value) in seen:
+            return seen[id(value)]
+        seen[id(value)] = len(seen)
+        numbers = (*as_dimensions(value.shape), *as_dimensions(value.stride()))
+        return value.dtype, value.dim(), value.requires_grad, tuple(map(_known_value, numbers))
+    if isinstance(value, torch.SymInt):
+        return _known_value(as_dimension(value))
+    if isinstance(value, dict):
+        return tuple((key, _described(item, seen)) for key, item in value.items())
+    if isinstance(value, slice):
+        value = (slice, value.start, value.stop, value.step)
+    if isinstance(value, tuple | list):
+        return type(value), tuple(_described(item, seen) for item in value)
+    number = repr(value) if isinstance(value, float | complex) else value  # 0.0 equals -0.0
+    return type(value), number
+
+
+def _known_value(number: Dimension) -> Expr:
+    limits = number.context.range_of(number.expr) if isinstance(number, Size) else None
+    if limits is not None and limits.low == limits.high:
+        return integer(int(limits.low))
+    return expr_of(number)
+
+
+class _Reader:
+    """Numbers of results, one at each vector, as one Dimension."""
+
+    def __init__(self, exprs: Sequence[Expr], vectors: Sequence[Known], context: Context) -> None:
+        self._exprs, self._vectors, self._context = exprs, vectors, context
+        self._readings: dict[tuple[int, int], Readings] = {}  # the first pair tells nearly always
+
+    def __call__(self, numbers: Sequence[int]) -> Any:
+        """Of small numbers more than one expression has the values: other pairs tell."""
+        for a, b in _PAIRS:
+            if (a, b) not in self._readings:
+                one, two = self._vectors[a], self._vectors[b]
+                self._readings[a, b] = Readings(self._exprs, one, two)  # type: ignore[arg-type]
+            expr = self._readings[a, b].read(numbers[a], numbers[b])
+            if expr is not None and self._values(expr) == list(numbers):
+                return size_of(expr, self._context)
+        raise Unlike
+
+    def _values(self, expr: Expr) -> list[int]:
+        made = size_of(expr, self._context)
+        return [value_of(made, dict(known)) for known in self._vectors]
+
+
+Read = Callable[[Sequence[int]], Any]
+
+
+def _joined(results: Sequence[Any], read: Read) -> Any:
+    first = results[0]
+    if len({type(one) for one in results}) > 1:
+        raise Unlike
+    if isinstance(first, torch.Tensor):
+        return _joined_tensor(results, read)
+    if isinstance(first, tuple | list):
+        if len({len(one) for one in results}) > 1:
+            raise Unlike
+        return rebuilt(first, [_joined(items, read) for items in zip(*results, strict=True)])
+    if any(one != first for one in results):
+        raise Unlike
+    return first
+
+
+def _joined_tensor(tensors: Sequence[torch.Tensor], read: Read) -> torch.Tensor:
+    facts = {(t.dtype, t.dim(), t.requires_grad, t.storage_offset(), t.device) for t in tensors}
+    if len(facts) > 1 or tensors[0].storage_offset():
+        raise Unlike
+    shape, stride = (
+        [read(numbers) for numbers in zip(*each, strict=True)]
+        for each in ([t.shape for t in tensors], [t.stride() for t in tensors])
+    )
+    return _laid_out(shape, stride, tensors[0].dtype)
+
+
+def _laid_out(
+    shape: Sequence[Dimension], stride: Sequence[Dimension], dtype: torch.dtype
+) -> torch.Tensor:
+    sizes, strides = ([*map(as_torch, numbers)] for numbers in (shape, stride))
+    return torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
+
+
+def _replaced(value: Any, after: Iterator[torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return next(after)
+    if isinstance(value, tuple | list):
+        return rebuilt(value, [_replaced(item, after) for item in value])
+    return value

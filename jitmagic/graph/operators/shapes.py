@@ -1,0 +1,413 @@
+"""Shape, dtype and stride rules for the operations that graphs are mostly made of.
+
+`infer(op, args, kwargs)` gives the meta tensor of the result, or None: then the operation's own
+meta kernel is asked. Those of the pointwise operations and reductions are Python functions inside
+torch (150 microseconds a call, and the first call imports torch._dynamo); these rules take about
+five. They state what ATen's TensorIterator does: broadcasting, type promotion by category
+(dimensioned tensors over 0-dim tensors over numbers), output strides by the order of the inputs'
+strides. What eager rejects raises here too, or gives None, as long as all tensors are
+floating-point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ...symbols.size import Size
+from ..fresh_meta import fresh_meta, joins_to_rows, refuse_nothing, same_shape
+from ..node_meta import tensors_in
+from ..symbolic.sym_node import in_layout
+from .convolution import convolution, convolution_backward
+from .factories import FACTORY_RULES, counted
+from .fallback_shapes import FALLBACK_RULES, refuse_repeated
+from .network import NETWORK_RULES
+from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, is_of_number, overloads
+from .recurrent import RECURRENT_RULES
+from .tensor_iterator import Tensors, dense, elementwise, is_loose, like
+from .without_meta import WITHOUT_META
+
+__all__ = ["infer", "infer_in_place", "is_integer", "number_dtype", "promoted"]
+
+aten = torch.ops.aten
+_MOST_DIMS = 64  # of a reduction: ATen/WrapDimUtilsMulti.h, dim_bitset_size
+Rule = Callable[..., Any]
+
+
+def infer(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The result of op on meta tensors, or None where no rule is written here."""
+    rule = _RULES.get(op)
+    if rule is None or is_of_number(op, args):
+        return None
+    made = rule(*args, **kwargs)
+    hangs_on_kernel = op in _BY_LAYOUT and any(map(is_loose, tensors_in(args)))
+    return None if hangs_on_kernel else made
+
+
+def infer_in_place(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The first argument, where op is the in-place form of a pointwise rule and the result fits."""
+    functional = _IN_PLACE.get(op)
+    result = None if functional is None else infer(functional, args, kwargs)
+    if result is None or not same_shape(result.shape, args[0].shape):
+        return None
+    if result.dtype is not args[0].dtype:
+        return None
+    return args[0]
+
+
+#  type promotion ----------------------------------------------------------------------------------
+
+
+def _over(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
+    """Combine two categories: the lower one counts only when it is of a higher kind of number."""
+    if higher is None or lower is None:
+        return lower if higher is None else higher
+    if higher.is_floating_point:
+        return higher
+    if higher is torch.bool or lower.is_floating_point:
+        return torch.promote_types(higher, lower)
+    return higher
+
+
+def promoted(values: Sequence[Any]) -> torch.dtype:
+    """The common dtype of tensors and Python numbers, by category."""
+    sized: torch.dtype | None = None
+    scalar: torch.dtype | None = None
+    number: torch.dtype | None = None
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            dtype = value.dtype
+            if value.dim():
+                sized = dtype if sized is None else torch.promote_types(sized, dtype)
+            else:
+                scalar = dtype if scalar is None else torch.promote_types(scalar, dtype)
+        else:
+            kind = number_dtype(value)
+            number = kind if number is None else torch.promote_types(number, kind)
+    result = _over(sized, _over(scalar, number))
+    assert result is not None
+    return result
+
+
+def number_dtype(value: Any) -> torch.dtype:
+    """The dtype of a tensor made of a bool, an int or a float, or of a size."""
+    if isinstance(value, bool | torch.SymBool):
+        return torch.bool
+    return torch.int64 if is_integer(value) else torch.get_default_dtype()
+
+
+def is_integer(value: Any) -> bool:
+    """Whether torch takes a number for an int: sizes that differ from call to call are ints."""
+    return isinstance(value, int | torch.SymInt | Size)
+
+
+def _real(values: Sequence[Any]) -> bool:
+    return not any(
+        value.dtype.is_complex if isinstance(value, torch.Tensor) else isinstance(value, complex)
+        for value in values
+    )
+
+
+#  rules -------------------------------------------------------------------------------------------
+
+
+def _pointwise(dtype_of: Callable[[Sequence[Any]], torch.dtype], operands: int) -> Rule:
+    """Elementwise over the first `operands` arguments (tensors or numbers)."""
+
+    def rule(*args: Any, **kwargs: Any) -> torch.Tensor | None:
+        values = [value for value in args[:operands] if value is not None]
+        values += [v for k, v in kwargs.items() if k in ("other", "min", "max") and v is not None]
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        if not tensors or not _real(values):
+            return None
+        return elementwise(tensors, dtype_of(values))
+
+    return rule
+
+
+def _gradient(values_first: bool) -> Rule:
+    """Of an activation, of (grad, values, numbers); which strides win differs between kernels."""
+
+    def rule(
+        grad: torch.Tensor, values: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> torch.Tensor | None:
+        if grad.dtype is not values.dtype or not grad.dtype.is_floating_point:
+            return None
+        return elementwise([values, grad] if values_first else [grad, values], grad.dtype)
+
+    return rule
+
+
+def _floating(values: Sequence[Any]) -> torch.dtype:
+    dtype = promoted(values)
+    return dtype if dtype.is_floating_point else torch.get_default_dtype()
+
+
+def _boolean(values: Sequence[Any]) -> torch.dtype:
+    return torch.bool
+
+
+def _kept(values: Sequence[Any]) -> torch.dtype:
+    dtype: torch.dtype = values[0].dtype
+    return dtype
+
+
+def _divided(a: Any, b: Any, *, rounding_mode: str | None = None) -> torch.Tensor | None:
+    made: torch.Tensor | None = _pointwise(promoted if rounding_mode else _floating, 2)(a, b)
+    return made
+
+
+def _power_of_number(base: Any, exponent: torch.Tensor) -> torch.Tensor | None:
+    """Always row-major, unlike other elementwise results and unlike its meta function."""
+    if not _real((base, exponent)):
+        return None
+    return fresh_meta(exponent.shape, promoted((base, exponent)))
+
+
+def _where(condition: Any, then: Any, other: Any) -> torch.Tensor | None:
+    if not (isinstance(then, torch.Tensor) and isinstance(other, torch.Tensor)):
+        return None
+    if not _real((then, other)):
+        return None
+    return elementwise([condition, then, other], promoted((then, other)))
+
+
+def _wrapped(dim: int, rank: int) -> int:
+    bound = max(rank, 1)
+    if not -bound <= dim < bound:
+        raise IndexError(f"Dimension out of range: {dim} for {rank} dimensions")
+    return dim % bound
+
+
+def _reduced_shape(shape: Sequence[int], dims: Any, keepdim: bool) -> list[int]:
+    rank = len(shape)
+    if dims is None or (isinstance(dims, (list, tuple)) and not dims):
+        gone = set(range(rank))
+    else:
+        listed = [_wrapped(d, rank) for d in ([dims] if isinstance(dims, int) else dims)]
+        refuse_repeated(listed)
+        gone = set(listed)
+    if rank > _MOST_DIMS:
+        raise RuntimeError(f"only tensors with up to {_MOST_DIMS} dims are supported")
+    if keepdim:
+        return [1 if i in gone else extent for i, extent in enumerate(shape)]
+    return [extent for i, extent in enumerate(shape) if i not in gone]
+
+
+def _reduction(kind: str) -> Rule:
+    def rule(
+        x: torch.Tensor,
+        dims: Any = None,
+        keepdim: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> torch.Tensor:
+        result_dtype = dtype or x.dtype
+        if kind == "mean" and not (result_dtype.is_floating_point or result_dtype.is_complex):
+            raise RuntimeError(f"mean() of {result_dtype}: floating-point numbers are needed")
+        if (
+            kind == "sum"
+            and dtype is None
+            and not (result_dtype.is_floating_point or result_dtype.is_complex)
+        ):
+            result_dtype = torch.int64
+        if kind == "bool":
+            result_dtype = torch.uint8 if x.dtype is torch.uint8 else torch.bool
+        if kind in ("same", "place"):
+            refuse_nothing(x.shape, dims)
+        if kind == "place":
+            result_dtype = torch.int64
+        return fresh_meta(_reduced_shape(x.shape, dims, keepdim), result_dtype)
+
+    return rule
+
+
+def _matrix(*shapes_of: int, rank: int = 2) -> Rule:
+    """mm, bmm: rows of the one argument, columns of the other."""
+
+    def rule(*args: Any, **kwargs: Any) -> torch.Tensor | None:
+        a, b = (args[i] for i in shapes_of)
+        if not a.dim() == b.dim() == rank:
+            return None
+        if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2] or a.dtype is not b.dtype:
+            raise RuntimeError(
+                f"cannot multiply {list(a.shape)} {a.dtype} and {list(b.shape)} {b.dtype}"
+            )
+        shape = (*a.shape[:-1], b.shape[-1])
+        addend = args[0].shape if 0 not in shapes_of else ()
+        fits = len(addend) <= len(shape) and all(
+            have in (1, want) for have, want in zip(reversed(addend), reversed(shape), strict=False)
+        )
+        return fresh_meta(shape, a.dtype) if fits else None
+
+    return rule
+
+
+def _full(size: Sequence[int], value: Any = None, **kwargs: Any) -> torch.Tensor | None:
+    dtype = kwargs.get("dtype")
+    return None if dtype is None else fresh_meta(size, dtype)
+
+
+def _filled(x: torch.Tensor, value: Any, **kwargs: Any) -> torch.Tensor | None:
+    return like(x, **kwargs)
+
+
+def _scattered(x: torch.Tensor, *args: Any) -> torch.Tensor:
+    if dense(x.shape, x.stride()):
+        return fresh_meta(x.shape, x.dtype, x.stride())
+    return fresh_meta(x.shape, x.dtype)
+
+
+def _gathered(
+    x: torch.Tensor, dim: int, index: torch.Tensor, *args: Any, **kw: Any
+) -> torch.Tensor | None:
+    if index.dim() != x.dim() or not x.dim():
+        return None
+    dim = _wrapped(dim, x.dim())
+    if any(i > e for d, (i, e) in enumerate(zip(index.shape, x.shape, strict=True)) if d != dim):
+        return None
+    return fresh_meta(index.shape, x.dtype)
+
+
+def _embedded(weight: torch.Tensor, indices: torch.Tensor, *args: Any) -> torch.Tensor | None:
+    if weight.dim() != 2:
+        return None
+    return fresh_meta((*indices.shape, *weight.shape[1:]), weight.dtype)
+
+
+def _cat(tensors: Tensors, dim: int = 0) -> torch.Tensor | None:
+    kept = [t for t in tensors if not (t.dim() == 1 and in_layout("==", t.shape[0], 0))]
+    if not kept or not _real(kept) or not joins_to_rows(kept):
+        return None
+    shape = list(kept[0].shape)
+    dim = _wrapped(dim, len(shape))
+    for t in kept[1:]:
+        if t.dim() != len(shape) or any(
+            a != b for i, (a, b) in enumerate(zip(t.shape, shape, strict=True)) if i != dim
+        ):
+            raise RuntimeError("cat of tensors whose shapes differ")
+    shape[dim] = sum(t.shape[dim] for t in kept)
+    return fresh_meta(shape, promoted(tensors))
+
+
+def _same_layout(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Activations with parameters: elementwise over the first argument."""
+    return elementwise([x], x.dtype)
+
+
+def _magnitude(x: torch.Tensor) -> torch.Tensor | None:
+    """Complex ones lie as an empty_like of the input does, unlike what the meta function says."""
+    return like(x, dtype=x.dtype.to_real()) if x.dtype.is_complex else elementwise([x], x.dtype)
+
+
+def _contiguous(x: torch.Tensor, dim: int, *args: Any) -> torch.Tensor | None:
+    """Softmax and its kin: a contiguous result."""
+    _wrapped(dim, x.dim())
+    dtype = next((a for a in args if isinstance(a, torch.dtype)), x.dtype)
+    return None if True in args else fresh_meta(x.shape, dtype)
+
+
+def _triangle(x: torch.Tensor, diagonal: int = 0) -> torch.Tensor | None:
+    return fresh_meta(x.shape, x.dtype) if x.dim() >= 2 and x.is_contiguous() else None
+
+
+def _layer_norm(
+    x: torch.Tensor,
+    shape: Sequence[int],
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> tuple[torch.Tensor, ...] | None:
+    kept = x.dim() - len(shape)
+    if not shape or kept < 0 or not same_shape(x.shape[kept:], shape):
+        return None
+    factors = [t for t in (weight, bias) if t is not None]
+    if any(not same_shape(t.shape, shape) or t.dtype is not x.dtype for t in factors):
+        return None
+    rows = [*x.shape[:kept], *[1] * len(shape)]
+    return fresh_meta(x.shape, x.dtype), fresh_meta(rows, x.dtype), fresh_meta(rows, x.dtype)
+
+
+def _count(end: Any, **kwargs: Any) -> torch.Tensor | None:
+    return counted(0, end, **kwargs)
+
+
+_GRADIENTS = (
+    "gelu", "silu", "mish", "hardtanh", "hardswish", "hardsigmoid", "softplus", "sigmoid", "tanh",
+)  # fmt: skip
+
+_ACTIVATIONS = tuple(
+    getattr(aten, name).default
+    for name in "gelu silu elu leaky_relu softplus hardtanh hardswish hardsigmoid mish celu".split()
+)
+_POINTWISE = (PROMOTING, FLOATING, KEEPING)
+
+# What these say of a layout holds where each stride leads somewhere.
+_BY_LAYOUT: Mapping[Any, Rule] = {
+    **{op: _same_layout for op in (*_ACTIVATIONS, aten._prelu_kernel.default)},
+    **{getattr(aten, f"{name}_backward").default: _gradient(False) for name in _GRADIENTS},
+    aten.threshold_backward.default: _gradient(True),
+    aten.leaky_relu_backward.default: _gradient(True),
+    **{op: _pointwise(promoted, n) for op, n in overloads(PROMOTING)},
+    **{op: _pointwise(_floating, n) for op, n in overloads(FLOATING)},
+    **{op: _pointwise(_boolean, n) for op, n in overloads(BOOLEAN)},
+    **{op: _pointwise(_kept, n) for op, n in overloads(KEEPING)},
+    aten.abs.default: _magnitude,
+    aten.pow.Scalar: _power_of_number,
+    aten.div.Tensor_mode: _divided,
+    aten.xlogy.Tensor: _pointwise(_floating, 2),
+    aten.addcmul.default: _pointwise(promoted, 3),
+    aten.where.self: _where,
+    **{op: _contiguous for op in (aten._softmax.default, aten._log_softmax.default)},
+    aten._safe_softmax.default: _contiguous,
+    aten.tril.default: _triangle,
+    aten.triu.default: _triangle,
+    aten.native_layer_norm.default: _layer_norm,
+    aten.arange.default: _count,
+    aten.arange.start: counted,
+    aten.arange.start_step: counted,
+    aten.sum.dim_IntList: _reduction("sum"),
+    aten.sum.default: _reduction("sum"),
+    aten.mean.dim: _reduction("mean"),
+    aten.mean.default: _reduction("mean"),
+    **{op.default: _reduction("same") for op in (aten.amax, aten.amin)},
+    **{op.default: _reduction("place") for op in (aten.argmax, aten.argmin)},
+    **{op.dim: _reduction("bool") for op in (aten.any, aten.all)},
+    **{op.default: _reduction("bool") for op in (aten.any, aten.all)},
+    aten.mm.default: _matrix(0, 1),
+    aten.bmm.default: _matrix(0, 1, rank=3),
+    aten.addmm.default: _matrix(1, 2),
+    aten.full.default: _full,
+    aten.select_scatter.default: _scattered,
+    aten.slice_scatter.default: _scattered,
+    aten.diagonal_scatter.default: _scattered,
+    aten.gather.default: _gathered,
+    aten.embedding.default: _embedded,
+    aten.cat.default: _cat,
+    **FACTORY_RULES,
+    **FALLBACK_RULES,
+    **NETWORK_RULES,
+}
+
+_RULES: Mapping[Any, Rule] = {
+    **_BY_LAYOUT,
+    **{op.default: like for op in (aten.clone, aten._to_copy, aten._conj_physical)},
+    **{op.default: like for op in (aten.empty_like, aten.zeros_like, aten.ones_like)},
+    aten.full_like.default: _filled,
+    **RECURRENT_RULES,
+    **WITHOUT_META,
+    aten.convolution.default: convolution,
+    aten.convolution_backward.default: convolution_backward,
+}
+
+_IN_PLACE: Mapping[Any, Any] = {
+    getattr(getattr(aten, name + "_"), op._overloadname): op
+    for op in (*_ACTIVATIONS, *(op for table in _POINTWISE for op, _ in overloads(table)))
+    for name in (op._opname,)
+    if hasattr(aten, name + "_") and op._overloadname in getattr(aten, name + "_").overloads()
+} | {
+    aten.masked_fill_.Scalar: aten.masked_fill.Scalar,
+    aten.pow_.Scalar: aten.pow.Tensor_Scalar,  # pow.Scalar is a number to the power of a tensor
+}

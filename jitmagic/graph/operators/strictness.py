@@ -1,0 +1,283 @@
+"""What real kernels reject and meta kernels let pass: checked here, so that eager raises its own
+error.
+
+Comes in: the name and meta arguments of a call that the meta run accepted, and what it wrote. Goes
+out: nothing, or `EagerRaises`: the traced program then runs the call as plain Python. Being
+stricter than eager costs a graph break; being laxer would give a result where eager raises.
+
+Dtypes and plain numbers are asked of the kernels themselves (graph/operators/probe.py). The names
+here are of what cannot be asked: checks that come after the shapes (of data that a stand-in has
+not, of memory that it lies in otherwise), layouts and draws that no error tells, a process that
+ends instead of raising. No schema and no tag says any of it; each was found by the sweeps of
+tests/operators, which run every sample of every operator, so that a missing name is a failure
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from ..fresh_meta import broadcast, has_elements, refuse_nothing
+from ..node_meta import tensors_in
+from ..propagate import EagerRaises
+from ..symbolic.symbolic_views import view_of_sizes
+from .overlap import why_order_matters
+from .tensor_iterator import dense, like
+
+__all__ = ["check_as_kernels_do", "check_for_meta", "check_out"]
+
+_EMPTY_DIMS_UNCLEAR = frozenset("any all nansum nanmean logsumexp roll".split())
+_ADDEND_RANK = {"addmv": 1, "addmm": 2}
+_DIM_UNCHECKED = frozenset(("softmax", "log_softmax", "softmin", "sort", "argsort", "msort"))
+# From which of their tensors on kernels multiply them into what has the shape of the input.
+_MULTIPLIED_IN_PLACE = {"binary_cross_entropy_with_logits": 2, "soft_margin_loss": 1}
+_FLOATS_ON_GPU = frozenset(
+    "max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices".split()
+)
+_FULL_REDUCTIONS = frozenset(
+    ("max", "min", "argmax", "argmin", "amax", "amin", "aminmax", "median")
+)
+_STRIDES_KEPT = frozenset(("slice_scatter", "select_scatter", "as_strided_scatter", "index_fill"))
+_WHOLE_FLOATS = (torch.float32, torch.float64)
+_DEFINED_UP_TO_A_PHASE = frozenset(("linalg_eigh", "linalg_eig", "linalg_svd", "svd"))
+_FILLED_AT_RANDOM = frozenset(
+    (
+        "normal_ uniform_ bernoulli_ exponential_ random_ log_normal_ cauchy_ geometric_ dropout_ "
+        "trunc_normal_ rrelu_ feature_dropout_ alpha_dropout_ rand_like randn_like randint_like "
+        "bernoulli"
+    ).split()
+)
+_DRAWN_IN_ORDER = frozenset(("dropout", "native_dropout", "rrelu", "rrelu_with_noise"))
+
+
+def check_for_meta(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Raise EagerRaises where a meta function would end the process by dividing by an integer 0."""
+    shuffles = name in ("channel_shuffle", "native_channel_shuffle")
+    if shuffles and _argument(args, kwargs, 1, "groups") == 0:
+        _reject("no groups")
+
+
+def check_as_kernels_do(
+    name: str,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    written: Sequence[torch.Tensor],
+    device: torch.device,
+) -> None:
+    """Raise EagerRaises where a kernel of the device would raise although the meta run did not."""
+    tensors = list(tensors_in((args, kwargs)))
+    _check_arguments(name, args, kwargs, tensors, device)
+    collision = why_order_matters(name, args, kwargs, written)
+    if collision is not None:
+        _reject(collision)
+    if not tensors:
+        return
+    if name == "instance_norm" or (name == "batch_norm" and tensors[0].numel()):
+        _check_channels(tensors[0], name, device)
+    if name in _DIM_UNCHECKED:
+        _check_dim(tensors[0], _argument(args, kwargs, 1, "dim"))
+    if name in _EMPTY_DIMS_UNCLEAR and tensors[0].dim():
+        dim = _argument(args, kwargs, 1, "dim")
+        if isinstance(dim, tuple | list) and not dim:
+            _reject("whether no dimension means all is for the kernel of the device to say")
+    if tensors[0].dim() > _ADDEND_RANK.get(name.removesuffix("_"), tensors[0].dim()):
+        _reject("what is added to has more dimensions than the product")
+    if name in _FLOATS_ON_GPU and device.type == "cuda" and not tensors[0].is_floating_point():
+        _reject(f"its kernel of the GPU is not implemented for {tensors[0].dtype}")
+    if name == "pixel_unshuffle" and not has_elements(tensors[0]):
+        _reject("of nothing its kernel keeps the shape")
+    if name in _MULTIPLIED_IN_PLACE:
+        _check_weights(tensors[0], tensors[_MULTIPLIED_IN_PLACE[name] :])
+    if name == "slice_scatter":
+        _check_slice(*args, **kwargs)
+    if name in ("as_strided", "as_strided_", "_reshape_alias"):
+        _check_storage(*args, **kwargs)
+    complex_vectors = (tensors[0].is_complex() or name == "linalg_eig") and tensors[0].numel()
+    if name in _DEFINED_UP_TO_A_PHASE and complex_vectors:
+        _reject("its gradient looks at the numbers: a loss that depends on the phase is refused")
+    if name == "prod" and tensors[0].is_complex() and tensors[0].requires_grad:
+        _reject("its gradient looks for zeros among the numbers and has two formulas")
+    kept = tensors[0].is_contiguous() or dense(tensors[0].shape, tensors[0].stride())
+    if name in _STRIDES_KEPT and not kept:
+        _reject("the layout of its result follows the gaps and overlaps of its input")
+    if name in _FULL_REDUCTIONS:
+        _check_elements(tensors[0], _argument(args, kwargs, 1, "dim"))
+    if name in _DRAWN_IN_ORDER and device.type == "cuda" and not kept and tensors[0]._version:
+        _reject("a GPU draws by the gaps in memory, which what was written there may have lost")
+    _check_draws(name, args, kwargs, tensors)
+
+
+def _check_arguments(
+    name: str,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    tensors: list[torch.Tensor],
+    device: torch.device,
+) -> None:
+    """Values of plain arguments that each kernel treats as it likes, found by their names."""
+    given = {key: args[n] if n < len(args) else kwargs.get(key) for key, n in _places(name)}
+    reduction = given.get("reduction")
+    if isinstance(reduction, int) and reduction not in (0, 1, 2):
+        _reject("whether the result is one number is for the kernel to say")
+    strides = given.get("stride")
+    if isinstance(strides, (list, tuple)) and any(type(s) is int and s < 0 for s in strides):
+        _reject("a negative stride")
+    if given.get("half_to_float") and device.type == "cpu":
+        _reject("the CPU's softmax does not convert")
+    dtype = given.get("input_dtype")
+    if isinstance(dtype, torch.dtype) and tensors and dtype is not tensors[0].dtype:
+        _reject("the gradient of a result that was converted")
+    shape = given.get("normalized_shape")
+    if isinstance(shape, (list, tuple)) and any(
+        isinstance(part, torch.Tensor) and tuple(part.shape) != tuple(shape)
+        for part in (given.get("weight"), given.get("bias"))
+    ):
+        _reject("scales of another shape than what is normalised")
+    divisor = given.get("beta") if "loss" in name else None
+    inexact = all(t.is_floating_point() for t in tensors)
+    if isinstance(divisor, int | float) and abs(divisor) < 1 and not inexact:
+        _reject("a kernel of integers cuts it to 0 and divides by it")
+    graded = tensors and not (tensors[0].is_floating_point() or tensors[0].is_complex())
+    if graded and device.type == "cuda" and name.endswith("_backward"):
+        _reject("kernels of gradients on the GPU are hardly ever implemented for integers")
+
+
+_NAMED = frozenset(
+    "reduction stride half_to_float input_dtype normalized_shape weight bias beta".split()
+)
+
+
+@cache
+def _places(name: str) -> tuple[tuple[str, int], ...]:
+    """Where the operator of that name takes the arguments that are checked; of a Python function of
+    the same name they are elsewhere, or have other types.
+    """
+    packet = getattr(torch.ops.aten, name.removesuffix("_"), None)
+    schemas = [getattr(packet, each)._schema for each in packet.overloads()] if packet else []
+    return tuple(
+        {
+            argument.name: n
+            for schema in schemas[:1]
+            for n, argument in enumerate(schema.arguments)
+            if argument.name in _NAMED
+        }.items()
+    )
+
+
+def check_out(name: str, targets: Any, results: Any, written: Sequence[torch.Tensor]) -> None:
+    """Raise EagerRaises unless `out=targets` takes exactly what the call without it gives.
+
+    Which dtypes a kernel casts to is for each to say.
+    """
+    if name == "kron":
+        _reject("it writes to out= through a view that is said to be none")
+    for target, result in zip(tensors_in(targets), tensors_in(results), strict=False):
+        if not any(target is tensor for tensor in written):
+            _reject("the write to out= is not seen")
+        # A meta tensor that is resized has the ints of this call in the place of symbolic sizes.
+        if [*map(type, target.shape)] != [*map(type, result.shape)]:
+            _reject("it resizes what out= names")
+        if target.dtype is not result.dtype:
+            _reject("whether the result is cast to the dtype of out= is for the kernel to say")
+
+
+def _check_channels(first: torch.Tensor, name: str, device: torch.device) -> None:
+    if first.dim() < 2:
+        _reject("there is no dimension of channels", IndexError)
+    if name == "batch_norm" and device.type == "cpu" and first.dtype in _WHOLE_FLOATS:
+        return  # row-major, whatever comes (graph/operators/network.py)
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(first.dim())
+    if not first.is_contiguous() and not (last and first.is_contiguous(memory_format=last)):
+        _reject("the layout of its result is for the kernel of the device to choose")
+
+
+def _check_dim(first: torch.Tensor, dim: Any) -> None:
+    rank = max(first.dim(), 1)
+    if type(dim) is int and not -rank <= dim < rank:
+        _reject(f"dimension {dim} is out of range", IndexError)
+
+
+def _check_elements(first: torch.Tensor, dim: Any) -> None:
+    if isinstance(dim, torch.Tensor):  # the larger of two tensors
+        return
+    try:
+        refuse_nothing(first.shape, dim)
+    except IndexError as error:
+        raise EagerRaises(error) from None
+
+
+def _check_weights(first: torch.Tensor, weights: Sequence[torch.Tensor]) -> None:
+    shape = list(first.shape)
+    if any(broadcast([shape, weight.shape]) != shape for weight in weights):
+        _reject("weights or targets that have more elements or dimensions than the input")
+
+
+def _check_slice(
+    input: torch.Tensor,
+    src: torch.Tensor,
+    dim: int = 0,
+    start: Any = None,
+    end: Any = None,
+    step: int = 1,
+    out: torch.Tensor | None = None,
+) -> None:
+    whole = torch.empty(input.shape, device="meta")
+    _check_dim(whole, dim)
+    call = torch.ops.aten.slice.Tensor, (whole, dim, start, end, step)
+    part = view_of_sizes(*call, {})
+    if (part if part is not None else call[0](*call[1])).shape != src.shape:
+        _reject("what is scattered is no slice")
+
+
+def _check_storage(
+    input: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> None:
+    start = input.storage_offset() if storage_offset is None else storage_offset
+    last = start + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    if 0 not in size and (last + 1) * input.element_size() > input.untyped_storage().nbytes():
+        _reject("it reaches beyond the memory that is known of")
+
+
+def _check_draws(
+    name: str, args: Sequence[Any], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+) -> None:
+    filled: torch.Tensor | None = tensors[0]
+    if name.endswith("_like"):  # of parts of another tensor they are contiguous
+        filled = like(tensors[0], memory_format=kwargs.get("memory_format"))
+    if name in _FILLED_AT_RANDOM and (filled is None or not filled.is_contiguous()):
+        _reject("the order in which strided memory is filled decides which number goes where")
+    if name == "bernoulli_":
+        chance = _argument(args, kwargs, 1, "p", 0.5)
+        if isinstance(chance, int | float) and not 0 <= chance <= 1:
+            _reject("the probability is outside [0, 1]")
+    elif name == "uniform_":
+        low = _argument(args, kwargs, 1, "from", 0)
+        high = _argument(args, kwargs, 2, "to", 1)
+        if low > high:
+            _reject("the range is empty")
+    elif name == "multinomial":
+        count = _argument(args, kwargs, 1, "num_samples", 1)
+        again = _argument(args, kwargs, 2, "replacement", False)
+        if not again and count > tensors[0].shape[-1]:
+            _reject("more samples than categories")
+    elif name in ("bucketize", "searchsorted") and len(tensors) > 1:
+        boundaries = tensors[1] if name == "bucketize" else tensors[0]
+        if name == "bucketize" and boundaries.dim() != 1:
+            _reject("the boundaries are no vector")
+
+
+def _argument(
+    args: Sequence[Any], kwargs: dict[str, Any], position: int, name: str, default: Any = None
+) -> Any:
+    return args[position] if len(args) > position else kwargs.get(name, default)
+
+
+def _reject(why: str, kind: type[Exception] = RuntimeError) -> None:
+    raise EagerRaises(kind(why))

@@ -1,0 +1,114 @@
+"""What the name of a torch function tells that its meta run does not: random draws, hidden writes,
+whether numbers are read at all.
+
+Comes in: a call's target and arguments. Goes out: whether it draws from the random number generator
+(then it stays in the graph and draws anew on every call), which arguments the real kernel writes
+without the meta kernel saying so (the running statistics of the normalisations), and whether it
+makes a tensor whatever numbers there are.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..propagate import Target, target_name
+from .foreign import is_random_op
+
+__all__ = ["draws", "makes_new", "statistics_written"]
+
+_ALWAYS = frozenset(
+    """rand randn randint randperm rand_like randn_like randint_like normal bernoulli multinomial
+    poisson binomial gumbel_softmax fractional_max_pool2d fractional_max_pool3d
+    fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices normal_ uniform_
+    bernoulli_ random_ exponential_ geometric_ log_normal_ cauchy_ _sample_dirichlet _standard_gamma
+    native_dropout svd_lowrank pca_lowrank lobpcg trunc_normal_ xavier_uniform_ xavier_normal_
+    kaiming_uniform_ kaiming_normal_ orthogonal_ sparse_""".split()
+)
+# These draw unless the flag or probability given says no; nothing is lost by keeping such a node.
+_MAYBE = frozenset(
+    """dropout dropout_ dropout1d dropout2d dropout3d alpha_dropout alpha_dropout_ feature_dropout
+    feature_dropout_ feature_alpha_dropout feature_alpha_dropout_ rrelu rrelu_ rrelu_with_noise
+    scaled_dot_product_attention multi_head_attention_forward lstm gru rnn_tanh rnn_relu""".split()
+)
+_SWITCHES: dict[str, tuple[str, int]] = {
+    "scaled_dot_product_attention": ("dropout_p", 4),
+    "dropout": ("training", 2),
+    "dropout_": ("training", 2),
+    "dropout1d": ("training", 2),
+    "dropout2d": ("training", 2),
+    "dropout3d": ("training", 2),
+    "alpha_dropout": ("training", 2),
+    "feature_alpha_dropout": ("training", 2),
+    "multi_head_attention_forward": ("training", 15),
+}
+_OFF_BY_DEFAULT = frozenset(
+    {"scaled_dot_product_attention", "alpha_dropout", "feature_alpha_dropout"}
+)
+
+
+def draws(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the call may draw random numbers."""
+    name = target_name(target)
+    if name in _ALWAYS:
+        return True
+    if name not in _MAYBE:
+        return is_random_op(target)
+    switch = _SWITCHES.get(name)
+    if switch is None:
+        return True
+    keyword, position = switch
+    given = kwargs.get(keyword, args[position] if position < len(args) else None)
+    if given is None:
+        return name not in _OFF_BY_DEFAULT
+    return bool(given) if isinstance(given, int | float) else True
+
+
+def makes_new(target: Target) -> bool:
+    """Whether it is a factory (zeros, new_full, ones_like), which reads and draws no numbers."""
+    return _makes_new(target_name(target))
+
+
+@cache
+def _makes_new(name: str) -> bool:
+    """Asked of the schemas: a factory is told how to allocate. What its result is like is called
+    `self`; private ones (_to_copy) may read that.
+    """
+    packet = None if name.startswith("_") else getattr(torch.ops.aten, name, None)
+    overloads = [getattr(packet, each) for each in packet.overloads()] if packet else []
+    functional = [op for op in overloads if not any(a.is_out for a in op._schema.arguments)]
+    return bool(functional) and all(map(_is_factory, functional))
+
+
+def _is_factory(op: torch._ops.OpOverload) -> bool:
+    arguments = op._schema.arguments
+    is_told = any(a.name == "pin_memory" and a.kwarg_only for a in arguments)
+    read = [a.name for a in arguments if "Tensor" in str(a.type)]
+    return is_told and read in ([], ["self"]) and not is_random_op(op)
+
+
+# Where running_mean and running_var are, by (keyword, position); the training flag is at 5 in all.
+_FUNCTIONAL = (("running_mean", 1), ("running_var", 2))
+_NATIVE = (("running_mean", 3), ("running_var", 4))
+_FLAGS = {"batch_norm": ("training", False), "instance_norm": ("use_input_stats", True)}
+
+
+def statistics_written(
+    target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], written: tuple[Node, ...]
+) -> tuple[Node, ...]:
+    """Running statistics that a normalisation updates and that are not in `written` yet."""
+    name = target_name(target).removeprefix("native_")
+    if name not in _FLAGS:
+        return ()
+    flag, default = _FLAGS[name]
+    if not kwargs.get(flag, args[5] if len(args) > 5 else default):
+        return ()
+    python = getattr(target, "__module__", "") == "torch.nn.functional"
+    found = [
+        kwargs.get(keyword, args[at] if at < len(args) else None)
+        for keyword, at in (_FUNCTIONAL if python else _NATIVE)
+    ]
+    return tuple(node for node in found if isinstance(node, Node) and node not in written)

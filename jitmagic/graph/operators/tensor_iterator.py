@@ -1,0 +1,147 @@
+"""How ATen's TensorIterator lays out a fresh result (ATen/TensorIterator.cpp).
+
+Comes in: meta tensors, whose sizes may be symbols. Goes out: the meta tensor of the result, whose
+strides are in the order of those of the inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cmp_to_key
+from typing import Any
+
+import torch
+
+from ...spec import contiguous_strides
+from ..fresh_meta import META, broadcast, fresh_meta, same_shape
+from ..symbolic.sym_node import as_dimensions, in_layout
+
+__all__ = [
+    "Tensors",
+    "dense",
+    "elementwise",
+    "is_loose",
+    "iterator_strides",
+    "like",
+    "strides_along",
+]
+
+Tensors = Sequence[torch.Tensor]
+
+
+def elementwise(tensors: Tensors, dtype: torch.dtype) -> torch.Tensor:
+    """A fresh result of TensorIterator."""
+    first = tensors[0]
+    shape: Sequence[int] = first.shape
+    if all(same_shape(t.shape, shape) and t.is_contiguous() for t in tensors):
+        return fresh_meta(shape, dtype)
+    shape = broadcast([as_dimensions(t.shape) for t in tensors])
+    return fresh_meta(shape, dtype, iterator_strides(shape, tensors))
+
+
+def is_loose(value: Any) -> bool:
+    """Whether it is a tensor with strides that lead nowhere, those of extents of 0 and 1. Whether
+    they are kept or made anew hangs on the kernel: a number that it wraps as a tensor, say, is an
+    operand of another shape, and then TensorIterator has no fast path.
+    """
+    if not isinstance(value, torch.Tensor) or any(type(n) is not int for n in value.shape):
+        return False  # of symbolic sizes no kernel is asked
+    if 0 in value.shape or 1 not in value.shape:
+        return 0 in value.shape
+    rows = contiguous_strides(tuple(value.shape))
+    sides = zip(value.shape, value.stride(), rows, strict=True)
+    return any(n == 1 and in_layout("!=", have, row) for n, have, row in sides)
+
+
+def iterator_strides(shape: Sequence[int], tensors: Tensors) -> tuple[int, ...]:
+    """Strides of a fresh elementwise result (ATen/TensorIterator.cpp, reorder_dimensions)."""
+    first = tensors[0].stride()
+    if all(same_shape(t.shape, shape) for t in tensors):
+        if all(t.is_contiguous() for t in tensors):
+            return strides_along(shape, range(len(shape) - 1, -1, -1))
+        if len(shape) == 4 and all(
+            t.is_contiguous(memory_format=torch.channels_last) for t in tensors
+        ):
+            return strides_along(shape, (1, 3, 2, 0))
+        if dense(shape, first) and all(t.stride() == first for t in tensors):
+            return first
+    rows = [_aligned(t, shape) for t in tensors]
+    order = list(range(len(shape) - 1, -1, -1))
+    for i in range(1, len(order)):
+        at = i
+        for before in range(i - 1, -1, -1):
+            verdict = _compare(rows, shape, order[before], order[at])
+            if verdict > 0:
+                order[before], order[at] = order[at], order[before]
+                at = before
+            elif verdict < 0:
+                break
+    return strides_along(shape, order)
+
+
+def _aligned(tensor: torch.Tensor, shape: Sequence[int]) -> list[int]:
+    """Strides of tensor against the broadcast shape, 0 where it is broadcast."""
+    missing = len(shape) - tensor.dim()
+    strides = [0] * missing
+    for i, (extent, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True), missing):
+        broadcast = in_layout("==", extent, 1) and in_layout("!=", shape[i], 1)
+        strides.append(0 if broadcast else stride)
+    return strides
+
+
+def _compare(rows: list[list[int]], shape: Sequence[int], left: int, right: int) -> int:
+    """1: `left` moves slower than `right` and should come after it; 0: undecided."""
+    for strides in rows:
+        a, b = strides[left], strides[right]
+        if in_layout("==", a, 0) or in_layout("==", b, 0):
+            continue
+        if in_layout("!=", a, b):
+            return -1 if in_layout("<", a, b) else 1
+        if in_layout(">", shape[left], shape[right]):
+            return 1
+    return 0
+
+
+def strides_along(shape: Sequence[int], fastest_first: Sequence[int]) -> tuple[int, ...]:
+    """Of dense memory."""
+    strides, step = [0] * len(shape), 1
+    for dim in fastest_first:
+        strides[dim] = step
+        step *= shape[dim] if in_layout(">=", shape[dim], 1) else 1
+    return tuple(strides)
+
+
+def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Non-overlapping and without holes."""
+    if any(type(extent) is int and extent == 0 for extent in shape):
+        return True
+    step = 1
+    # By strides alone: of two that are equal the extents tell nothing, and comparing them guards.
+    for stride, extent in sorted(zip(strides, shape, strict=True), key=_BY_STRIDE):
+        if in_layout("==", extent, 1):
+            continue
+        if in_layout("!=", stride, step):
+            return False
+        step *= extent
+    return True
+
+
+def _in_order(a: tuple[int, int], b: tuple[int, int]) -> int:
+    return -1 if in_layout("<", a[0], b[0]) else 0
+
+
+_BY_STRIDE = cmp_to_key(_in_order)
+
+
+def like(
+    x: torch.Tensor, *, memory_format: torch.memory_format | None = None, **kwargs: Any
+) -> torch.Tensor | None:
+    """clone, _to_copy, empty_like: layout kept where it is dense, else as TensorIterator would."""
+    dtype = kwargs.get("dtype") or x.dtype
+    if memory_format not in (None, torch.preserve_format):
+        if memory_format is torch.contiguous_format:
+            return fresh_meta(x.shape, dtype)
+        return torch.empty(x.shape, dtype=dtype, device=META, memory_format=memory_format)
+    if dense(x.shape, x.stride()):
+        return fresh_meta(x.shape, dtype, x.stride())
+    return fresh_meta(x.shape, dtype, iterator_strides(x.shape, [x]))

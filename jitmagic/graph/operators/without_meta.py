@@ -1,0 +1,227 @@
+"""Shape rules of operators for which torch has no meta function: without a rule they are a break.
+
+As in fallback_shapes.py, a rule covers the usual case and answers None for arguments that the
+kernel may refuse; the operators are extern calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+
+from ..fresh_meta import fresh_meta
+from .foreign import is_foreign
+
+__all__ = ["WITHOUT_META", "only_writes"]
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+_COUNTED = (torch.float32, torch.float64)  # what the kernels of histograms take
+_ATTENDED = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+_KNOWN_BY = (
+    DispatchKey.Meta,
+    DispatchKey.CompositeExplicitAutograd,
+    DispatchKey.CompositeExplicitAutogradNonFunctional,
+    DispatchKey.CompositeImplicitAutograd,
+)
+
+
+@lru_cache(maxsize=4096)
+def only_writes(op: Any) -> bool:
+    """Whether it is an operator of torch's that gives nothing and that no meta function tells of:
+    what it writes to stays as large as it is, as in the updates of `fused=True`.
+    """
+    if op._schema.returns or not op._schema.is_mutable or is_foreign(op):
+        return False
+    return not any(map(op.has_kernel_for_dispatch_key, _KNOWN_BY))
+
+
+def _gradient(grad: Tensor, x: Tensor, *args: Any) -> Tensor | None:
+    """Of losses and pools: row-major, as large as what the gradient is of."""
+    if not x.dtype.is_floating_point or grad.dtype is not x.dtype:
+        return None
+    return fresh_meta(x.shape, x.dtype)
+
+
+# -- histograms ------------------------------------------------------------------------------------
+
+
+def _counts(x: Tensor, bins: Sequence[int], limits: Any, weight: Tensor | None) -> bool:
+    """Whether the kernel accepts that many bins between these limits, with such weights."""
+    if x.dtype not in _COUNTED or not bins or any(count < 1 for count in bins):
+        return False
+    if limits is not None:
+        pairs = list(zip(limits[::2], limits[1::2], strict=False))
+        if len(limits) != 2 * len(bins) or not all(low <= high for low, high in pairs):
+            return False
+    return weight is None or weight.dtype is x.dtype
+
+
+def _histogram(
+    x: Tensor,
+    bins: int = 100,
+    *,
+    range: Sequence[float] | None = None,
+    weight: Tensor | None = None,
+    density: bool = False,
+) -> tuple[Tensor, Tensor] | None:
+    if not _counts(x, [bins], range, weight) or (weight is not None and weight.shape != x.shape):
+        return None
+    return fresh_meta((bins,), x.dtype), fresh_meta((bins + 1,), x.dtype)
+
+
+def _histogram_between(
+    x: Tensor, edges: Tensor, *, weight: Tensor | None = None, density: bool = False
+) -> tuple[Tensor, Tensor] | None:
+    """Between edges that are a tensor."""
+    if edges.dim() != 1 or edges.dtype is not x.dtype or len(edges) < 2:
+        return None
+    if not _counts(x, [1], None, weight) or (weight is not None and weight.shape != x.shape):
+        return None
+    return fresh_meta((len(edges) - 1,), x.dtype), fresh_meta(edges.shape, x.dtype)
+
+
+def _points(x: Tensor, bins: Sequence[Any], weight: Tensor | None) -> bool:
+    """Whether x is rows of as many coordinates as there are axes, each with one weight."""
+    rows = x.shape[:-1]
+    return x.dim() >= 2 and x.shape[-1] == len(bins) and (weight is None or weight.shape == rows)
+
+
+def _edges(
+    x: Tensor,
+    bins: Sequence[int],
+    *,
+    range: Sequence[float] | None = None,
+    weight: Tensor | None = None,
+    density: bool = False,
+) -> list[Tensor] | None:
+    if not _counts(x, bins, range, weight) or not _points(x, bins, weight):
+        return None
+    return [fresh_meta((count + 1,), x.dtype) for count in bins]
+
+
+def _histogram_of_points(x: Tensor, bins: Sequence[int], **options: Any) -> Tensor | None:
+    return None if _edges(x, bins, **options) is None else fresh_meta(bins, x.dtype)
+
+
+def _histogram_of_points_between(
+    x: Tensor, edges: Sequence[Tensor], *, weight: Tensor | None = None, density: bool = False
+) -> Tensor | None:
+    fits = all(e.dim() == 1 and e.dtype is x.dtype and len(e) > 1 for e in edges)
+    if not fits or not _points(x, edges, weight) or not _counts(x, [1], None, weight):
+        return None
+    return fresh_meta([len(e) - 1 for e in edges], x.dtype)
+
+
+# -- linear algebra --------------------------------------------------------------------------------
+
+
+def _factors(x: Tensor) -> tuple[Tensor, Tensor] | None:
+    """geqrf: column-major, as LAPACK leaves it."""
+    if x.dim() < 2 or not (x.dtype.is_floating_point or x.dtype.is_complex):
+        return None
+    *batch, m, n = x.shape
+    return fresh_meta((*batch, n, m), x.dtype).mT, fresh_meta((*batch, min(m, n)), x.dtype)
+
+
+# -- attention -------------------------------------------------------------------------------------
+
+_LAYER_WEIGHTS = 8  # those behind the first sum
+
+
+def _masked(x: Tensor, num_heads: int) -> dict[int | None, tuple[int, ...]]:
+    """The shapes of masks by their types: of pairs, of padding, of both."""
+    batch, length, _ = x.shape
+    return {
+        0: (length, length),
+        1: (batch, length),
+        2: (batch, num_heads, length, length),
+    }
+
+
+def _encoder_layer(
+    x: Tensor,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    *others: Any,
+    mask: Tensor | None = None,
+    mask_type: int | None = None,
+) -> Tensor | None:
+    """The fused layer of inference. From torch 2.13 on it has a meta function."""
+    width = (embed_dim,)
+    if x.dim() != 3 or len(others) < _LAYER_WEIGHTS or num_heads < 1:
+        return None
+    masked = [*others[_LAYER_WEIGHTS:], mask, mask_type]  # by position or by name
+    if masked[0] is not None and masked[0].shape != _masked(x, num_heads).get(masked[1]):
+        return None
+    *vectors, wide, wide_bias, narrow, narrow_bias = others[:_LAYER_WEIGHTS]
+    vectors += [proj_bias, narrow_bias]
+    hidden = wide_bias.shape[0] if wide_bias.dim() == 1 else 0
+    shapes = {
+        (3 * embed_dim, embed_dim): [qkv_weight],
+        (3 * embed_dim,): [qkv_bias],
+        (embed_dim, embed_dim): [proj_weight],
+        (hidden, embed_dim): [wide],
+        (embed_dim, hidden): [narrow],
+        width: [*vectors, x[0, 0]],
+    }
+    fit = all(t.shape == shape for shape, tensors in shapes.items() for t in tensors)
+    alike = all(t.dtype is x.dtype for tensors in shapes.values() for t in tensors)
+    if not fit or not alike or embed_dim % num_heads or x.dtype not in _ATTENDED:
+        return None
+    return fresh_meta(x.shape, x.dtype)
+
+
+# -- quantized and back ----------------------------------------------------------------------------
+
+
+def _fake_quantized(
+    x: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int
+) -> tuple[Tensor, Tensor] | None:
+    """With the mask of what was not clamped, for the backward."""
+    if x.dtype not in _ATTENDED or not quant_min <= zero_point <= quant_max:
+        return None
+    return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
+
+
+def _fake_quantized_by_tensors(
+    x: Tensor, scale: Tensor, zero_point: Tensor, enabled: Tensor, quant_min: int, quant_max: int
+) -> tuple[Tensor, Tensor] | None:
+    fits = scale.numel() == zero_point.numel() == 1 and scale.dtype is torch.float32
+    fits = fits and zero_point.dtype in (torch.int32, torch.float32)
+    if not fits or x.dtype not in _ATTENDED or quant_min > quant_max:
+        return None
+    return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
+
+
+WITHOUT_META: Mapping[Any, Callable[..., Any]] = {
+    aten.multi_margin_loss_backward.default: _gradient,
+    aten.multilabel_margin_loss_backward.default: _gradient,
+    aten.fractional_max_pool3d_backward.default: _gradient,
+    aten._ctc_loss_backward.default: _gradient,
+    aten._ctc_loss_backward.Tensor: _gradient,
+    aten.histogram.bin_ct: _histogram,
+    aten.histogram.bins_tensor: _histogram_between,
+    aten._histogramdd_bin_edges.default: _edges,
+    aten._histogramdd_from_bin_cts.default: _histogram_of_points,
+    aten._histogramdd_from_bin_tensors.default: _histogram_of_points_between,
+    aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantized,
+    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: (
+        _fake_quantized_by_tensors
+    ),
+    aten.geqrf.default: _factors,
+    aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+}

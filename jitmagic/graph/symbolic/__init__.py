@@ -1,0 +1,1 @@
+"""Graphs whose sizes and numbers vary: symbols in their metas, ranges, one graph for all."""

@@ -1,0 +1,273 @@
+"""A graph of symbolic sizes for one vector of sizes.
+
+Comes in: a torch-level graph whose metas hold Sizes, and the values of its symbols. Goes out: the
+graph that the tracer would have made of tensors of those sizes: each call is recorded again by a
+GraphBuilder, so that metas, views, writes and strides are found anew; sizes are constants, and
+numbers computed of them are inputs: graphs of different sizes are alike, and kernels serve all.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from ...errors import CompileFailed, SizesDiffer
+from ...spec import TensorSpec
+from ...symbols.expr import Expr
+from ...symbols.size import Size, SizeFloat, value_of
+from ..builder import GraphBuilder, map_nodes
+from ..gradients import gradients
+from ..lazy_module import LazyModule
+from ..node_meta import device_of, mutated_by, spec_on
+from ..node_meta import value_of as meta_of
+from ..regions import FunctionCall
+from ..transforms import is_transform
+from .number_ranges import add_number, number_in
+
+__all__ = ["Filled", "Values", "concrete_graph", "graph_at", "results_of", "sized_graph", "spec_at"]
+
+Values = Mapping[Expr, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """An input that is the same for all calls of these sizes: a 0-dim tensor with a number, which
+    may be a Size.
+    """
+
+    spec: TensorSpec
+    value: Any
+
+    def make(self, values: Values = MappingProxyType({})) -> torch.Tensor:
+        return torch.full((), value_of(self.value, dict(values)), dtype=self.spec.dtype)
+
+
+def spec_at(spec: TensorSpec, values: Values) -> TensorSpec:
+    """The spec where the symbols of its sizes have these values: ints, or Sizes of their own."""
+    return _moved_spec(spec, dict(values))
+
+
+def _moved_spec(spec: TensorSpec, known: dict[Expr, Any]) -> TensorSpec:
+    """As `spec_at`; what is computed on the way is noted in `known`."""
+    offset = spec.storage_offset
+    return replace(
+        spec,
+        shape=tuple([value_of(size, known) for size in spec.shape]),
+        stride=tuple([value_of(step, known) for step in spec.stride]),
+        storage_offset=value_of(offset, known),
+    )
+
+
+def concrete_graph(
+    gm: GraphModule, values: Values, grad: bool, name: str, warns: bool = False
+) -> tuple[GraphModule, tuple[int | Filled, ...]]:
+    """The graph, and its inputs: places of those it still has, and new ones. `grad`: the mode that
+    it is entered in; `warns`: a call of the program has these sizes, and the trace did not.
+
+    Raises CompileFailed where it does not compute what the symbolic one does.
+    """
+    replay = _Replay(values, grad, warns)
+    for node in gm.graph.nodes:
+        replay.follow(node)
+    made, left = replay.builder.finish(name)
+    if results_of(made) != results_of(gm):
+        raise CompileFailed("results of the graph are one tensor at these sizes")
+    return made, tuple(replay.fed[node] for node in left)
+
+
+def results_of(gm: GraphModule) -> int:
+    """How many results a graph has."""
+    return len(next(iter(reversed(gm.graph.nodes))).args[0])  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------- without calling anything
+
+
+def graph_at(gm: GraphModule, values: Values) -> GraphModule:
+    """A copy of a graph in whose specs and arguments the symbols are what `values` says:
+    ints, or Sizes of their own.
+    """
+    known, copies, graph = dict(values), dict[Node, Node](), Graph()
+
+    def moved(part: Any) -> Any:
+        if isinstance(part, Node):
+            return copies[part]
+        if isinstance(part, Size):
+            return value_of(part, known)
+        if isinstance(part, TensorSpec):
+            return _moved_spec(part, known)
+        if isinstance(part, tuple | list):
+            return type(part)([moved(item) for item in part])
+        if isinstance(part, dict):
+            return {key: moved(item) for key, item in part.items()}
+        if isinstance(part, slice):
+            return slice(moved(part.start), moved(part.stop), moved(part.step))
+        return part
+
+    for node in gm.graph.nodes:
+        args, kwargs = moved(tuple(node.args)), moved(dict(node.kwargs))
+        copy = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
+        copy.meta = {**node.meta, "spec": moved(node.meta.get("spec"))}
+        copies[node] = copy
+    return LazyModule(gm, graph)
+
+
+def sized_graph(gm: GraphModule, values: Values) -> tuple[GraphModule, tuple[int | Filled, ...]]:
+    """As `concrete_graph`, with Sizes of another Context for the symbols: arguments have them, no
+    node computes one. Metas stay as they are.
+
+    Raises CompileFailed where a call takes a float that is computed of sizes.
+    """
+    graph, made, kept = Graph(), dict[Node, Any](), dict[Node, int | Filled]()
+    known = dict(values)
+
+    def use(node: Node) -> Any:
+        if isinstance(made[node], SizeFloat):
+            raise CompileFailed(f"a call takes {made[node]}, which is a float computed of sizes")
+        return made[node]
+
+    def add_input(node: Node, value: int | Filled) -> Node:
+        with graph.inserting_after(next(reversed(kept), graph._root)):
+            copy = graph.placeholder(node.name)
+        kept[copy] = value
+        return copy
+
+    for node in gm.graph.nodes:
+        size = node.meta.get("val")
+        if isinstance(size, Size):
+            is_float = isinstance(size, SizeFloat)
+            made[node] = size if is_float else value_of(size, known)
+            continue
+        if node.op == "placeholder":
+            copy = add_input(node, len(kept))
+        elif node.meta.get("number"):
+            number = node.args[1]
+            value = number.meta["val"] if isinstance(number, Node) else number
+            copy = add_input(node, Filled(node.meta["spec"], value))
+        else:
+            args, kwargs = map_nodes(node.args, use), map_nodes(node.kwargs, use)
+            copy = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
+        made[node] = copy
+        _describe(copy, node, made, known)
+    for unused in [node for node in kept if not node.users]:
+        graph.erase_node(unused)
+        del kept[unused]
+    return LazyModule(gm, graph), tuple(kept.values())
+
+
+def _describe(copy: Node, node: Node, made: dict[Node, Any], known: dict[Expr, Any]) -> None:
+    copy.meta = {**node.meta, "spec": _specs_at(node.meta.get("spec"), known)}
+    if written := mutated_by(node):
+        copy.meta["mutates"] = tuple(made[target] for target in written)
+
+
+def _specs_at(spec: Any, known: dict[Expr, Any]) -> Any:
+    if isinstance(spec, TensorSpec):
+        return _moved_spec(spec, known)
+    return tuple(_specs_at(part, known) for part in spec) if isinstance(spec, tuple) else spec
+
+
+class _Replay:
+    """The new graph so far, and what each node of the old one is there."""
+
+    def __init__(self, values: Values, grad: bool, warns: bool) -> None:
+        self.values = values
+        self.builder = GraphBuilder(grad, lambda: self.step)
+        self.builder.warns = warns
+        self.made: dict[Node, Any] = {}
+        self.inputs = 0  # of the old graph, so far
+        self.fed: dict[Node, int | Filled] = {}  # inputs of the new one: which they are, or filled
+        self.step = 0
+
+    def follow(self, node: Node) -> None:
+        self.step = node.meta.get("step", self.step)
+        if node.op == "placeholder":
+            spec = spec_at(node.meta["spec"], self.values)
+            self.made[node] = made = self.builder.placeholder(node.name, spec)
+            self.fed[made] = self.inputs
+            self.inputs += 1
+        elif node.op == "output":
+            self._leave(node)
+        elif isinstance(size := node.meta["val"], Size):
+            self.made[node] = value_of(size, dict(self.values))
+        elif node.meta.get("number"):
+            self.made[node] = self._number(node)
+        elif node.target is number_in:
+            self.made[node] = self._as_number(node)
+        elif node.target is torch.ops.aten._linalg_check_errors.default and size is None:
+            self._assert(node)
+        elif node.target is torch._C._set_grad_enabled:
+            self.builder.set_grad_enabled(node.args[0])  # type: ignore[arg-type]
+        elif node.target in (torch.set_autocast_dtype, torch.set_autocast_enabled):
+            self._cast(node)
+        else:
+            self.made[node] = self._call(node)
+
+    def _number(self, node: Node) -> Node:
+        """What `trace.values.scalars.number_node` made."""
+        value = map_nodes(node.args[1], self.made.__getitem__)
+        spec: TensorSpec = node.meta["spec"]
+        made = self.builder.placeholder(node.name, spec)
+        self.fed[made] = Filled(spec, value)
+        return made
+
+    def _as_number(self, node: Node) -> Node:
+        """What `add_number` made."""
+        given = self.made[node.all_input_nodes[0]]
+        hint, range, lines = map(node.meta.__getitem__, ("val", "range", "lines"))
+        return add_number(self.builder.graph, given, hint, range, tuple(lines), self.step)
+
+    def _assert(self, node: Node) -> None:
+        """What `GraphBuilder.assert_false` made."""
+        args = map_nodes(node.args, self.made.__getitem__)
+        made = self.builder.graph.call_function(node.target, args, node.kwargs)  # type: ignore[arg-type]
+        made.meta = dict(node.meta)
+        self.builder.assertions.append(made)
+
+    def _cast(self, node: Node) -> None:
+        """A dtype that is set is on, or is about to be."""
+        device, value = node.args
+        if value is not True:
+            dtype = value if isinstance(value, torch.dtype) else None
+            self.builder.set_autocast(replace(self.builder.autocast, **{str(device): dtype}))
+
+    def _call(self, node: Node) -> Any:
+        args = map_nodes(node.args, self.made.__getitem__)
+        kwargs = map_nodes(node.kwargs, self.made.__getitem__)
+        lines = tuple(node.meta["lines"])
+        if node.target is operator.getitem and isinstance(args[0], tuple | list):
+            return args[0][args[1]]
+        if node.target == "requires_grad_":
+            return self.builder.require_grad(args[0], lines)
+        if isinstance(node.target, FunctionCall):
+            *groups, captured, left = args
+            follow = lambda: (captured, left)  # noqa: E731
+            return self.builder.call_function(node.target, tuple(groups), lines, follow)
+        if node.target is gradients:
+            return self.builder.differentiate(args, lines)
+        if is_transform(node.target):
+            device = next(spec.device for spec in node.meta["spec"])
+            return self.builder.call_transform(node.target, args, device, lines)
+        made = self.builder.call(node.target, args, kwargs, lines)
+        if isinstance(node.meta["spec"], TensorSpec):
+            self._check(node, made)
+        return made
+
+    def _check(self, node: Node, made: Any) -> None:
+        """What the trace said of all sizes has to be so for these."""
+        wanted = spec_at(node.meta["spec"], self.values)
+        is_one = isinstance(made, Node)
+        # Not its spec: what was written in place may have been another shape when it was made.
+        found = spec_on(meta_of(made), device_of(made)) if is_one else None
+        if found is None or (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+            raise SizesDiffer(f"{node.name} is {found} at these sizes, not {wanted}")
+
+    def _leave(self, node: Node) -> None:
+        for result in node.args[0]:  # type: ignore[union-attr]
+            self.builder.output(self.made[result])  # type: ignore[index]

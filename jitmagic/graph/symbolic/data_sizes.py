@@ -1,0 +1,190 @@
+"""Operators whose results are as large as tensor data say: `nonzero`, `x[mask]`, `unique`.
+
+Comes in: such an operator on meta tensors, and who makes a size that nobody knows yet, in certain
+limits. Goes out: what it gives, with that size, or None: no rule is sure. Nothing of a graph is
+decided by it (symbols/context.py); what reads such a size is compiled apart from what makes it
+(graph/symbolic/data_split.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ...symbols.size import Dimension, Size, at_least, at_most
+from ..fresh_meta import fresh_meta, same_shape
+from ..operators.recurrent import differentiable
+from .sym_node import as_dimension, as_torch
+
+__all__ = ["Fresh", "padded_by_data", "sized_by_data"]
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+Fresh = Callable[[int, int], Size | None]
+"""A new size, at least and at most so large; None: not here."""
+_MOST = 2**31
+_MASKS = (torch.bool, torch.uint8)
+
+
+class _Refused(Exception):
+    """No size is made here."""
+
+
+class _Sizes:
+    """Makes the sizes of one call's results."""
+
+    def __init__(self, fresh: Fresh) -> None:
+        self._fresh = fresh
+
+    def up_to(self, most: Any, least: int = 0) -> Any:
+        made = self._fresh(least, min(at_most(as_dimension(most)), _MOST))
+        if made is None:
+            raise _Refused
+        return as_torch(made)
+
+
+def sized_by_data(
+    op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], fresh: Fresh, call: Callable[..., Any]
+) -> Any:
+    """The results on the meta device. `call` runs an operator there."""
+    sizes = _Sizes(fresh)
+    try:
+        if op is aten.index.Tensor:
+            return _by_masks(sizes, call, *args)
+        rule = _RULES.get(op)
+        return None if rule is None else rule(sizes, *args, **kwargs)
+    except _Refused:
+        return None
+
+
+def _count(x: Tensor) -> Dimension:
+    count: Dimension = 1
+    for size in x.shape:
+        count = as_dimension(size) * count
+    return count
+
+
+def _nonzero(sizes: _Sizes, x: Tensor) -> Tensor:
+    """The coordinates of a dimension lie one after the other."""
+    count = sizes.up_to(_elements(x))
+    return fresh_meta((count, x.dim()), torch.int64, (1, count))
+
+
+def _elements(x: Tensor) -> Any:
+    return as_torch(_count(x))
+
+
+def _masked_select(sizes: _Sizes, x: Tensor, mask: Tensor) -> Tensor | None:
+    if mask.dtype is not torch.bool:
+        return None
+    shape = torch.broadcast_shapes(x.shape, mask.shape)
+    count = sizes.up_to(_elements(fresh_meta(shape, torch.bool)))
+    return fresh_meta((count,), x.dtype)
+
+
+def _by_masks(
+    sizes: _Sizes, call: Callable[..., Any], x: Tensor, indices: Sequence[Tensor | None]
+) -> Any:
+    """A mask stands for the coordinates of what is true in it, of all its dimensions."""
+    if not any(one is not None and one.dtype in _MASKS for one in indices):
+        return None
+    made: list[Tensor | None] = []
+    for one in indices:
+        if one is None or one.dtype not in _MASKS:
+            made.append(one)
+        elif not one.dim() or not same_shape(one.shape, x.shape[len(made) :][: one.dim()]):
+            return None
+        else:
+            count = sizes.up_to(_elements(one))
+            made += [fresh_meta((count,), torch.int64) for _ in range(one.dim())]
+    return call(aten.index.Tensor, (x, made))
+
+
+def _unique(
+    sizes: _Sizes, x: Tensor, in_order: bool = True, inverse: bool = False, counts: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    count = sizes.up_to(_elements(x))
+    return (
+        fresh_meta((count,), x.dtype),
+        fresh_meta(x.shape if inverse else (0,), torch.int64),
+        fresh_meta((count,) if counts else (0,), torch.int64),
+    )
+
+
+def _unique_consecutive(
+    sizes: _Sizes, x: Tensor, inverse: bool = False, counts: bool = False, dim: int | None = None
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    return _unique(sizes, x, True, inverse, counts) if dim is None and x.dim() else None
+
+
+def _repeated(sizes: _Sizes, repeats: Tensor, *, output_size: int | None = None) -> Tensor | None:
+    if repeats.dim() != 1 or output_size is not None:
+        return None
+    return fresh_meta((sizes.up_to(_MOST),), repeats.dtype)
+
+
+def _counted(
+    sizes: _Sizes, x: Tensor, weights: Tensor | None = None, minlength: int = 0
+) -> Tensor | None:
+    whole = x.dim() == 1 and not x.dtype.is_floating_point and x.dtype is not torch.bool
+    least = as_dimension(minlength)
+    if not whole or not isinstance(least, int | Size) or least < 0:
+        return None
+    dtype = torch.int64
+    if weights is not None:
+        if not same_shape(weights.shape, x.shape):
+            return None
+        dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
+    return fresh_meta((sizes.up_to(_MOST, at_least(least)),), dtype)
+
+
+def _ctc_loss(
+    sizes: _Sizes, log_probs: Tensor, targets: Tensor, *args: Any
+) -> tuple[Tensor, Tensor] | None:
+    """The second, for the backward, is as long as the longest target."""
+    if log_probs.dim() not in (2, 3) or not log_probs.dtype.is_floating_point:
+        return None
+    batch = log_probs.shape[1:-1]
+    path = fresh_meta((*(batch or (1,)), log_probs.shape[0], sizes.up_to(_MOST)), log_probs.dtype)
+    return fresh_meta(batch, log_probs.dtype), path
+
+
+def _packed(
+    sizes: _Sizes, x: Tensor, lengths: Tensor, batch_first: bool
+) -> tuple[Tensor, Tensor] | None:
+    """The rows of all steps, and how many of them each step has."""
+    if x.dim() < 2 or lengths.dim() != 1 or lengths.dtype is not torch.int64:
+        return None
+    count, steps = x.shape[0] * x.shape[1], x.shape[1 if batch_first else 0]
+    rows = fresh_meta((sizes.up_to(count, 1), *x.shape[2:]), x.dtype)
+    return rows, fresh_meta((sizes.up_to(steps, 1),), torch.int64)
+
+
+def padded_by_data(
+    fresh: Fresh, rows: Tensor, counts: Tensor, batch_first: bool, padding: Any, steps: Any
+) -> tuple[Tensor, Tensor] | None:
+    """`_pad_packed_sequence`: as many sequences as the first step has rows. torch takes it apart
+    before any mode sees it.
+    """
+    if not rows.dim() or counts.dim() != 1:
+        return None
+    try:
+        batch = _Sizes(fresh).up_to(rows.shape[0], 1)
+    except _Refused:
+        return None
+    made = differentiable(fresh_meta((steps, batch, *rows.shape[1:]), rows.dtype), [rows])
+    return made.transpose(0, 1) if batch_first else made, fresh_meta((batch,), torch.int64)
+
+
+_RULES: Mapping[Any, Callable[..., Any]] = {
+    aten.nonzero.default: _nonzero,
+    aten.masked_select.default: _masked_select,
+    aten._unique2.default: _unique,
+    aten.unique_consecutive.default: _unique_consecutive,
+    aten.repeat_interleave.Tensor: _repeated,
+    aten.bincount.default: _counted,
+    aten._ctc_loss.Tensor: _ctc_loss,
+    aten._pack_padded_sequence.default: _packed,
+}

@@ -1,0 +1,310 @@
+"""Graphs in which data decide sizes, as pieces: what makes such a size ends a piece.
+
+Comes in: a torch-level graph in which results are as large as data say (data_sizes.py). Goes out:
+pieces that run one after the other, every second of which is made of such operators alone and runs
+them as eager does; behind it their sizes are those of inputs, as any that differ from call to call
+(sizes.py). A piece before an operator has what that needs, and everything else comes as late as it
+may: experts that each take the rows of a mask are one piece behind all of the masks. Calls that
+write to the same memory, draw random numbers or may raise keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from operator import getitem
+from operator import index as read_index
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ...errors import CompileFailed, OperationFailed
+from ...spec import TensorSpec
+from ...symbols.expr import Expr
+from ...symbols.scalar import Symbol
+from ...symbols.size import DataSize, Size
+from ..gradients import gradients
+from ..memory import memory_of
+from ..node_meta import (
+    changes_mode,
+    is_effectful,
+    is_number,
+    lines_of,
+    mutated_by,
+    symbols_in,
+    tensors_in,
+    value_of,
+)
+from ..propagate import call_name
+from ..regions import FunctionCall
+from ..subgraphs import Subgraph, assemble, refuse_crossing
+from .size_nodes import size_in
+
+__all__ = ["Piece", "Pieces", "makers_in", "split_at_data"]
+
+
+_MOST_LEVELS = 16  # alternations between calls with such sizes and without, behind an operator
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of the graph. `by_data`: of operators whose results are as large as data say. `asked`:
+    the outputs that are results of the whole graph.
+    """
+
+    part: Subgraph
+    by_data: bool
+    asked: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """In order, and the slots of the graph's outputs (subgraphs.py)."""
+
+    pieces: tuple[Piece, ...]
+    outputs: tuple[int, ...]
+
+
+def split_at_data(gm: GraphModule) -> Pieces | None:
+    """None where data decide no size. Raises OperationFailed where pieces cannot do what the graph
+    does.
+    """
+    nodes = list(gm.graph.nodes)
+    makers = makers_in(nodes)
+    if not makers:
+        return None
+    first = makers[0]
+    if any(node.target is gradients for node in nodes):
+        raise _refused(first, "gradients are computed in the same graph")
+    sizes = {node for node in nodes if node.op == "call_function" and is_number(node)}
+    tensors = [node for node in nodes if node not in sizes]
+    why = ""
+    for apart in (True, False):
+        assigned = _assigned(tensors, makers, apart)
+        try:
+            for node in nodes:
+                refuse_crossing(node, assigned, _is_shared)
+        except CompileFailed as failed:
+            why = str(failed)
+        else:
+            return _pieces(nodes, assigned, sizes)
+    raise _refused(first, why)
+
+
+def _refused(node: Node, why: str) -> OperationFailed:
+    return OperationFailed(call_name(node.target), why, node, next(iter(lines_of(node)), None))
+
+
+def _is_size(node: Node) -> bool:
+    return isinstance(value_of(node), Size)
+
+
+def makers_in(nodes: Sequence[Node]) -> list[Node]:
+    """The calls whose results are the first to have a size that data decide."""
+    seen: set[Expr] = set()
+    found: list[Any] = []
+    for node in nodes:
+        fresh = {s for s in symbols_in(node) if isinstance(s.origin, DataSize)} - seen
+        if fresh or node.meta.get("by_data"):
+            found.append(node if not _is_size(node) else node.args[0])
+            seen |= fresh
+    return sorted(dict.fromkeys(found), key=nodes.index)
+
+
+# ------------------------------------------------------------------------------- which piece
+
+
+def _assigned(nodes: Sequence[Node], makers: Sequence[Node], apart: bool) -> dict[Node, int]:
+    """Each call's piece, of odd numbers where data decide sizes. The parts of a tuple are taken out
+    of it where it is computed. `apart`: what has no such sizes has pieces of its own.
+    """
+    calls = [node for node in nodes if node.op not in ("placeholder", "output")]
+    wholes = {node: _whole(node) for node in calls}
+    plain = not any(_keeps_its_place(node) for node in calls)
+    needs = _needs(calls, set(makers)) if plain else None
+    left, assigned = [node for node in calls if wholes[node] is node], dict[Node, int]()
+    for step in range(len(makers)):
+        ready = _ready(left, makers, needs)
+        if not ready:
+            break
+        before = _behind(ready, left, needs)
+        for node in left:
+            if node in ready or node in before:
+                assigned[node] = 2 * step + (node in ready)
+        left = [node for node in left if node not in assigned]
+    last = max(assigned.values()) + 1
+    assigned.update((node, last) for node in left)
+    if apart and needs is not None:
+        assigned = _apart(assigned, needs)
+    return {node: assigned[wholes[node]] for node in calls}
+
+
+def _apart(assigned: Mapping[Node, int], needs: Needs) -> dict[Node, int]:
+    """The pieces with those calls for themselves that are compiled for one size."""
+    levels: dict[Node, int] = {}
+    made: dict[Node, int] = {}
+    for node, piece in sorted(assigned.items(), key=lambda item: item[1]):
+        if piece % 2:
+            made[node] = piece * _MOST_LEVELS * 2 + 1
+            continue
+        least = max((levels[n] for n in needs[node] if assigned[n] == piece), default=0)
+        levels[node] = least + (least % 2 != _has_sizes_of_data(node))
+        made[node] = (piece * _MOST_LEVELS + levels[node]) * 2
+    return made if max(levels.values(), default=0) < _MOST_LEVELS else dict(assigned)
+
+
+def _has_sizes_of_data(node: Node) -> bool:
+    around = (node, *node.all_input_nodes, *_read_by(node))
+    symbols = (symbol for one in around for symbol in symbols_in(one))
+    return any(isinstance(symbol.origin, DataSize) for symbol in symbols)
+
+
+def _whole(node: Node) -> Node:
+    """The call that a node goes with: what made the tuple that it is taken out of, or what it
+    asserts; else the node.
+    """
+    parent = node.args[0] if node.args else None
+    if not isinstance(parent, Node) or parent.op == "placeholder":
+        return node
+    if node.target is getitem and isinstance(parent.meta.get("spec"), tuple):
+        return _whole(parent)
+    return _whole(parent) if _asserts(node) else node
+
+
+def _asserts(node: Node) -> bool:
+    """It gives nothing, and runs beside what it looks at."""
+    return node.target is torch.ops.aten._linalg_check_errors.default and value_of(node) is None
+
+
+def _keeps_its_place(node: Node) -> bool:
+    """Whether calls may not change places with it, though they have nothing in common."""
+    is_call = not isinstance(node.target, FunctionCall) and node.target != "requires_grad_"
+    return changes_mode(node) or not is_call
+
+
+Needs = Mapping[Node, set[Node]]
+
+
+def _needs(calls: Sequence[Node], makers: Container[Node]) -> Needs:
+    """What has to run before each call: what it reads, and what was there first of two that write
+    to the same memory or act on what is outside of the graph.
+    """
+    needs: dict[Node, set[Node]] = {}
+    writers: dict[int, Node] = {}
+    readers: dict[int, set[Node]] = {}
+    outside: set[int] = set()
+    acted: Node | None = None
+    made: set[Node] = set()
+    for node in calls:
+        read = _read_by(node)
+        found = {_whole(one) for one in read if one.op != "placeholder"}
+        outside |= {cell for one in read if one.op == "placeholder" for cell in memory_of(one)}
+        written = {cell for target in mutated_by(node) for cell in memory_of(target)}
+        touched = written | {cell for one in read for cell in memory_of(one)}
+        found |= {writers[cell] for cell in touched if cell in writers}
+        for cell in written:
+            found |= readers.pop(cell, set())
+            writers[cell] = node
+        for cell in touched - written:
+            readers.setdefault(cell, set()).add(node)
+        drawn = bool(node.meta.get("random"))
+        acts = bool(written & outside) or drawn or (is_effectful(node) and not written)
+        if (acts or node in makers) and acted is not None:
+            found.add(acted)
+        if acts:
+            found |= made
+            acted = node
+        if node in makers:
+            made.add(node)
+        needs[node] = {_whole(one) for one in found} - {node}
+    return needs
+
+
+def _read_by(node: Node) -> list[Node]:
+    """The tensors that a call reads, if only their sizes or a number in them."""
+    found = []
+    for one in node.all_input_nodes:
+        found += _read_by(one) if is_number(one) else [one]
+    return found
+
+
+def _ready(left: Sequence[Node], makers: Sequence[Node], needs: Needs | None) -> set[Node]:
+    """The makers that wait for no other one."""
+    rest = [node for node in left if node in makers]
+    if needs is None:
+        return set(rest[:1])
+    waiting: set[Node] = set()
+    for node in left:
+        if any(one in waiting or (one in makers and one in rest) for one in needs[node]):
+            waiting.add(node)
+    return {node for node in rest if node not in waiting}
+
+
+def _behind(ready: set[Node], left: Sequence[Node], needs: Needs | None) -> set[Node]:
+    """What has to run before them."""
+    if needs is None:
+        (first,) = ready
+        return set(left[: left.index(first)])
+    found, open_ = set[Node](), list(ready)
+    while open_:
+        for one in needs[open_.pop()]:
+            if one not in found:
+                found.add(one)
+                open_.append(one)
+    return found & set(left)
+
+
+def _is_shared(target: Node, here: int, assigned: Mapping[Node, int]) -> bool:
+    """A piece may write to a tensor of the pieces before if it has no other input over that memory,
+    and no history.
+    """
+    memory = memory_of(target)
+    before = [node for node, at in assigned.items() if at < here]
+    before += target.graph.find_nodes(op="placeholder")
+    earlier = [node for node in before if memory & memory_of(node)]
+    read = [one for one in earlier if any(assigned.get(user) == here for user in one.users)]
+    return len(read) > 1 or any(
+        tensor.requires_grad
+        for one in earlier
+        if one.op != "placeholder"  # a leaf that is written to is refused elsewhere
+        for tensor in tensors_in(value_of(one))
+    )
+
+
+# ------------------------------------------------------------------------------- the pieces
+
+
+def _pieces(nodes: Sequence[Node], assigned: Mapping[Node, int], sizes: Container[Node]) -> Pieces:
+    owners = _owners(nodes)
+
+    def where_sizes_are_read(body: list[Node]) -> set[Node]:
+        around = {one for node in body for one in node.all_input_nodes} | set(body)
+        read = {symbol: node for node in around for symbol in symbols_in(node)}
+        for symbol in read.keys() - owners.keys():
+            raise _refused(read[symbol], f"no tensor has the size {symbol.name} that it is of")
+        return {owners[symbol] for symbol in read}
+
+    split = assemble(nodes, assigned, sizes, where_sizes_are_read)
+    results = set(split.outputs)
+    pieces: list[Piece] = []
+    slot = sum(node.op == "placeholder" for node in nodes)
+    for index, part in zip(sorted(set(assigned.values())), split.subgraphs, strict=True):
+        asked = frozenset(n for n in range(part.outputs) if slot + n in results)
+        pieces.append(Piece(part, bool(index % 2), asked))
+        slot += part.outputs
+    return Pieces(tuple(pieces), split.outputs)
+
+
+def _owners(nodes: Sequence[Node]) -> dict[Symbol, Node]:
+    """The first tensor that has each symbol as one of its sizes, or the call that reads it."""
+    found: dict[Symbol, Node] = {}
+    for node in nodes:
+        value = value_of(node) if node.target in (size_in, read_index) else None
+        if isinstance(value, Size) and isinstance(value.expr, Symbol):
+            found.setdefault(value.expr, node)
+        spec = node.meta.get("spec")
+        for size in spec.shape if isinstance(spec, TensorSpec) else ():
+            if isinstance(size, Size) and isinstance(size.expr, Symbol):
+                found.setdefault(size.expr, node)
+    return found

@@ -1,0 +1,157 @@
+"""Tensors whose values the trace knows: those that it made of constants alone.
+
+Comes in: a node of a graph under construction. Goes out: the tensor that eager would have there, or
+None. It is computed here, on the CPU, by the calls that lead to it: a mask that a library makes and
+then asks about, a size that is kept in a tensor. Inputs, draws, uninitialised memory, tensors that
+somebody writes to, symbolic sizes and calls that are not torch's own are not known; of a GPU's
+tensors only those that come of bools and small integers are, which are the same on every device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..builder import GraphBuilder
+from ..dispatch_mode import DispatchMode
+from ..nested import map_nodes
+from ..node_meta import device_of
+from ..operators.foreign import is_random_op
+from .ranges import known_name
+
+__all__ = ["known_mask", "known_number", "known_value"]
+
+_MOST_NODES = 64  # computed for one answer: it is asked while the program is traced
+_MOST_ELEMENTS = 1 << 16
+_MOST_OF_A_MASK = 1 << 24  # 20 ms for each call
+_SMALL = 256  # bfloat16 has all integers up to here
+_CPU = torch.device("cpu")
+
+
+class _Unknown(Exception):
+    """Some part of it is none of ours."""
+
+
+class _Pure(DispatchMode):
+    """Lets through what has one result, whoever calls it and when."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if is_random_op(func) or "empty" in func._schema.name:
+            raise _Unknown
+        return func(*args, **(kwargs or {}))
+
+
+def known_value(graph: GraphBuilder, node: Node) -> torch.Tensor | None:
+    """The tensor at a node as of now, if it lies on the CPU and the trace knows its values."""
+    if _is_elsewhere(node):
+        return None
+    return _Computation(graph, _MOST_ELEMENTS).of(node)
+
+
+def known_mask(graph: GraphBuilder, node: Node) -> torch.Tensor | None:
+    """A tensor of bools on any device, as one on the CPU; it may be large."""
+    if node.meta["val"].dtype is not torch.bool:
+        return None
+    return _Computation(graph, _MOST_OF_A_MASK).of(node)
+
+
+def known_number(graph: GraphBuilder, node: Node) -> bool | int | float | None:
+    """The one number in it."""
+    if node.meta["val"].numel() != 1 or (value := known_value(graph, node)) is None:
+        return None
+    number: bool | int | float | complex = value.item()
+    return None if isinstance(number, complex) else number
+
+
+class _Computation:
+    """One answer: the calls that lead to a node, run on the CPU."""
+
+    def __init__(self, graph: GraphBuilder, most_elements: int) -> None:
+        self._graph = graph
+        self._most_elements = most_elements
+        self._known: dict[Node, Any] = {}
+
+    def of(self, node: Node) -> torch.Tensor | None:
+        if not isinstance(node.meta["val"], torch.Tensor) or self._graph.modes_vary:
+            return None
+        try:
+            with torch.no_grad(), _Pure():
+                found: torch.Tensor = self._computed(node)
+        except Exception:  # eager may raise whatever it likes: it will be asked again then
+            return None
+        return found
+
+    def _computed(self, node: Node) -> Any:
+        known = self._known
+        if node in known:
+            return known[node]
+        if len(known) >= _MOST_NODES or not self._is_plain(node):
+            raise _Unknown
+        args, kwargs = map_nodes((node.args, node.kwargs), self._computed)
+        if _is_elsewhere(node):
+            args, kwargs = _here(args), _here(kwargs)
+        if isinstance(node.target, str):
+            made = getattr(args[0], node.target)(*args[1:], **kwargs)
+        else:
+            made = node.target(*args, **kwargs)  # type: ignore[operator]
+        if isinstance(made, torch.Tensor):
+            _check(node.meta["val"], made)
+            if _is_elsewhere(node) and not _is_exact(made):
+                raise _Unknown
+        known[node] = made
+        return made
+
+    def _is_plain(self, node: Node) -> bool:
+        """A call of torch's that draws and writes nothing, of parts that are constants or nodes."""
+        if node.op not in ("call_function", "call_method") or not known_name(node.target):
+            return False
+        if node.graph is not self._graph.graph:
+            return False
+        if node.meta.get("random") or node.meta.get("mutates"):
+            return False
+        value = node.meta["val"]
+        if not isinstance(value, torch.Tensor):
+            return True
+        if any(type(size) is not int for size in value.shape):
+            return False
+        if value.numel() > self._most_elements:
+            return False
+        return not self._graph.writes.to(node)
+
+
+def _is_elsewhere(node: Node) -> bool:
+    return isinstance(node.meta["val"], torch.Tensor) and device_of(node) != _CPU
+
+
+def _is_exact(made: torch.Tensor) -> bool:
+    """Whether any device has the same: bools, integers, floats that are small integers."""
+    if not made.is_floating_point():
+        return not made.is_complex()
+    return bool((made == made.round()).all()) and float(made.abs().amax()) <= _SMALL
+
+
+def _here(value: Any) -> Any:
+    """Arguments of a call on another device, for one on the CPU."""
+    if isinstance(value, dict):
+        return {
+            name: _CPU if name == "device" and part is not None else _here(part)
+            for name, part in value.items()
+        }
+    if isinstance(value, tuple | list):
+        return type(value)(_here(part) for part in value)
+    return _CPU if isinstance(value, torch.device) else value
+
+
+def _check(meta: torch.Tensor, made: torch.Tensor) -> None:
+    """What a call gives here is what the graph will have: autocast may say otherwise."""
+    if (made.dtype, made.shape, made.device.type) != (meta.dtype, meta.shape, "cpu"):
+        raise _Unknown

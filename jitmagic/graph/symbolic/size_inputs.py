@@ -1,0 +1,80 @@
+"""A torch-level graph of symbolic sizes that takes them as inputs, as those of torch.compile do.
+
+Comes in: a graph in which sizes are read off its inputs, and where each symbol is read. Goes out:
+the same graph with a placeholder for each symbol, which torch.fx types as SymInt, before the first
+input that has it, and the order of all its inputs. An input that only sizes were read off is left
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from ...symbols.expr import Expr
+from ...symbols.scalar import Symbol
+from ...symbols.size import Dimension, Size
+from ..lazy_module import LazyModule
+
+__all__ = ["Order", "is_size", "size_in_order", "with_size_inputs"]
+
+Order = tuple[int, ...]  # an input's position, or the complement of a symbol's
+
+
+def is_size(place: int) -> bool:
+    """Return whether an item of an Order is a symbol."""
+    return place < 0
+
+
+def size_in_order(place: int) -> int:
+    """The position of the symbol that an item of an Order is."""
+    return ~place
+
+
+def with_size_inputs(
+    gm: GraphModule, places: Mapping[Symbol, tuple[int, int]], known: Sequence[Dimension]
+) -> tuple[GraphModule, Order]:
+    """The graph that takes each of these symbols as an int, but those that are one in `known`.
+    `places`: (input, dimension) of each.
+    """
+    made: dict[Node, Any] = {}
+    pairs = zip(places, known, strict=True)
+    sizes: dict[Expr, Any] = {symbol: size for symbol, size in pairs if type(size) is int}
+    order: dict[Node, int] = {}
+    graph = Graph()
+    positions = {symbol: position for position, symbol in enumerate(places)}
+    for place, node in enumerate(gm.graph.find_nodes(op="placeholder")):
+        for symbol, (first, _) in places.items():
+            if first == place and symbol not in sizes:
+                sizes[symbol] = _size_input(graph, symbol)
+                order[sizes[symbol]] = ~positions[symbol]
+        made[node] = _copy(graph, node, made)
+        order[made[node]] = place
+    for node in gm.graph.nodes:
+        size = node.meta.get("val")
+        if isinstance(size, Size) and size.expr in sizes:
+            made[node] = sizes[size.expr]
+        elif node.op != "placeholder":
+            made[node] = _copy(graph, node, made)
+    for node in [one for one, place in order.items() if not is_size(place) and not one.users]:
+        graph.erase_node(node)
+        del order[node]
+    return LazyModule(gm, graph), tuple(order.values())
+
+
+def _size_input(graph: Graph, symbol: Symbol) -> Node:
+    node = graph.placeholder(symbol.name, type_expr=torch.SymInt)
+    node.target = node.name  # fx names nodes apart, not parameters
+    return node
+
+
+def _copy(graph: Graph, node: Node, made: Mapping[Node, Any]) -> Node:
+    """Without the specs of the trace, whose sizes are those of another Context."""
+    copy = graph.node_copy(node, made.__getitem__)
+    if copy.op == "placeholder":
+        copy.target = copy.name
+    copy.meta = {"lines": node.meta.get("lines", ())}
+    return copy

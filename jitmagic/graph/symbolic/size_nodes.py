@@ -1,0 +1,171 @@
+"""Nodes of a graph for the sizes that its calls take.
+
+Comes in: arguments of a call with Sizes (or SymInts) in them. Goes out: the arguments with nodes in
+their place: `aten.sym_size.int` or `sym_stride` of an input for a symbol (`operator.index`, where
+the input is the number itself), calls of `operator` and `math` for arithmetic. One node for each
+expression; its meta `val` is the Size.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from ...errors import SizesDiffer, UserLine
+from ...spec import TensorSpec
+from ...symbols.context import Context, Specialize
+from ...symbols.expr import Expr, Integer
+from ...symbols.polynomial import application
+from ...symbols.scalar import OPERATIONS, Number, Symbol, symbols_of
+from ...symbols.size import DataSize, Size, SizeFloat, expr_of, number_of_sizes, stride_place
+from ..propagate import DataDependent, EagerRaises, Target, call_name, run_on_meta, target_name
+from .sym_node import as_dimension, sizes_in
+
+__all__ = ["LARGEST_SIZE", "SizeNodes", "expected_in", "run_on_history", "size_in"]
+
+aten = torch.ops.aten
+LARGEST_SIZE = 2**31  # of those that data decide
+_VALUE = -1  # in place of a dimension: the input is the number itself
+# Calls that take floats which no shape, dtype or stride of their results depends on.
+_TAKING_FLOATS = ("full", "linspace", "logspace", "dropout", "scaled_dot_product_attention")
+
+
+def size_in(tensor: torch.Tensor) -> int:
+    """The size that a tensor of the graph says. The trace takes for granted that it can be one."""
+    size = operator.index(tensor)
+    if not 0 <= size <= LARGEST_SIZE:
+        raise SizesDiffer(f"{size} is no size")
+    return size
+
+
+def expected_in(value: Any) -> int:
+    """How much is expected of the sizes that data decide, in nested arguments that have some."""
+    size = next(sizes_in(value), None)
+    return 0 if size is None else len(size.context.expected)
+
+
+class SizeNodes:
+    """Those of one graph. `inputs`: the input and place where each symbol is read, of sizes and of
+    strides by `read`; `outer`: those of the graph around it, of whose nodes `capture` makes inputs.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        read: tuple[Any, Any] = (aten.sym_size.int, aten.sym_stride.int),
+        outer: SizeNodes | None = None,
+        capture: Callable[[Node], Node] = lambda node: node,
+    ) -> None:
+        self._graph, self._read, self._outer, self._capture = graph, read, outer, capture
+        self._made: dict[Expr, Node] = {}
+        self.inputs: dict[Expr, tuple[Node, int]] = {}
+
+    @property
+    def are_used(self) -> bool:
+        """Whether there are symbols at all."""
+        return bool(self.inputs) or (self._outer is not None and self._outer.are_used)
+
+    def symbols(self) -> list[Any]:
+        """Those read in this graph and in those around it."""
+        return [*self.inputs, *(() if self._outer is None else self._outer.symbols())]
+
+    def add_input(self, node: Node, spec: TensorSpec) -> None:
+        """An input; symbols that it is the first to have are read off it."""
+        strides = ((stride_place(dim), step) for dim, step in enumerate(spec.stride))
+        for place, size in (*enumerate(spec.shape), *strides):
+            if isinstance(size, Size) and isinstance(size.expr, Symbol):
+                self.inputs.setdefault(size.expr, (node, place))
+
+    def add_result(self, node: Node, shape: Sequence[Any]) -> None:
+        """What a call made: sizes that data decide are read off the first that has them."""
+        for dim, size in enumerate(shape):
+            symbol = None if type(size) is int else expr_of(as_dimension(size))
+            if isinstance(symbol, Symbol) and isinstance(symbol.origin, DataSize):
+                self.inputs.setdefault(symbol, (node, dim))
+
+    def add_number(self, node: Node, symbol: Expr) -> None:
+        """An input that is an int, which may be a size."""
+        self.inputs[symbol] = node, _VALUE
+
+    def place_of(self, symbol: Expr) -> tuple[Node, int] | None:
+        """The input and dimension where the symbol is read; of a number the dimension is -1."""
+        if symbol not in self.inputs and self._outer is not None:
+            around = self._outer.place_of(symbol)
+            if around is not None:
+                self.inputs[symbol] = self._capture(around[0]), around[1]
+        return self.inputs.get(symbol)
+
+    def are_of_data(self) -> bool:
+        """Whether those of the inputs are known."""
+        return all(isinstance(symbol.origin, DataSize) for symbol in self.inputs)  # type: ignore[attr-defined]
+
+    def in_call(
+        self, target: Target, arguments: Any, lines: tuple[UserLine, ...], step: int
+    ) -> Any:
+        """The nested arguments with a node for each size. Raises Specialize for a float on which it
+        may depend how the result looks.
+        """
+        if target_name(target) not in _TAKING_FLOATS:
+            for size in sizes_in(arguments):
+                if isinstance(size, SizeFloat):
+                    raise Specialize(symbols_of(size.expr), f"an argument of {call_name(target)}()")
+        return self._in_arguments(arguments, lines, step)
+
+    def _in_arguments(self, value: Any, lines: tuple[UserLine, ...], step: int) -> Any:
+        if isinstance(value, torch.SymInt):
+            value = as_dimension(value)
+        if isinstance(value, Size):
+            return self._node(value.expr, value.context, lines, step)
+        if isinstance(value, dict):
+            return {key: self._in_arguments(item, lines, step) for key, item in value.items()}
+        if type(value) in (tuple, list, torch.Size):
+            items = [self._in_arguments(item, lines, step) for item in value]
+            return items if type(value) is list else tuple(items)
+        if isinstance(value, slice):
+            parts = (value.start, value.stop, value.step)
+            return slice(*(self._in_arguments(part, lines, step) for part in parts))
+        return value
+
+    def _node(self, expr: Expr, context: Context, lines: tuple[UserLine, ...], step: int) -> Any:
+        if isinstance(expr, Integer | Number):
+            return expr.value
+        if (known := self._made.get(expr)) is not None:
+            return known
+        args: tuple[Any, ...]
+        if isinstance(expr, Symbol):
+            target, args = self._reading(expr)
+        else:
+            op, operands = application(expr)
+            target = OPERATIONS[op].python
+            args = tuple(self._node(one, context, lines, step) for one in operands)
+        node = self._made[expr] = self._graph.call_function(target, args)
+        node.meta.update(val=number_of_sizes(expr, context), spec=None, lines=lines, step=step)
+        return node
+
+    def _reading(self, symbol: Symbol) -> tuple[Any, tuple[Any, ...]]:
+        """The call that reads it."""
+        found = self.place_of(symbol)
+        if found is None:
+            raise Specialize((symbol,), "a function with a graph of its own")
+        node, place = found
+        if place == _VALUE:
+            of_data = isinstance(symbol.origin, DataSize)
+            return size_in if of_data else operator.index, (node,)
+        size, stride = self._read
+        return (size, found) if place >= 0 else (stride, (node, stride_place(place)))
+
+
+def run_on_history(target: Target, args: tuple[Any, ...], grad: bool, sizes: SizeNodes) -> Any:
+    """What a call on meta tensors gives that goes by their history. Sizes are behind that which
+    no argument has: where it fails, it is tried without any.
+    """
+    try:
+        return run_on_meta(target, args, {}, grad, guesses=False)
+    except (DataDependent, EagerRaises):
+        if symbols := sizes.symbols():
+            raise Specialize(symbols, f"{call_name(target)} on symbolic sizes") from None
+        raise

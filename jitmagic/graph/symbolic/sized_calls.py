@@ -1,0 +1,206 @@
+"""Calls whose C++ reads sizes as ints, by the operators that they end in, which take SymInts.
+
+Comes in: a torch function and its arguments, with SymInts among them, where a dispatch mode is
+active. Goes out: its result. So what is told and recorded for all sizes are the operators of a
+static graph, and eager's numbers; torch's own Python for such calls computes them otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import torch
+from torch.nn.functional import interpolate, max_pool1d, max_pool2d
+from torch.utils._python_dispatch import _pop_mode_temporarily
+
+from ...errors import UserLine
+from ...symbols.context import Specialize
+from ..attribution import Silence, call_from
+from ..node_meta import tensors_in
+from .sym_node import sizes_in, with_hints
+
+__all__ = ["call_of_sizes"]
+
+aten = torch.ops.aten
+_EXACT = 1 << 21  # of numerators: their products with sizes are exact in float64
+_LARGEST = 1 << 15  # sizes at which products with other fractions have been compared
+
+
+def call_of_sizes(
+    line: UserLine | Silence,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """`function(*args, **kwargs)`, as if that line called it."""
+    by_operator = _BY_OPERATORS.get(function)
+    if by_operator is not None and (made := by_operator(*args, **kwargs)) is not None:
+        return made
+    try:
+        return call_from(line, function, args, kwargs)
+    except Specialize:  # the parser of Python arguments asks for ints: torch.linspace(a, b, n)
+        is_alone = next(tensors_in((args, kwargs)), None) is None
+        if not is_alone or next(sizes_in((args, kwargs)), None) is None:
+            raise
+        return _made(getattr(function, "__name__", ""), args, kwargs)
+
+
+def _made(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A tensor of numbers, by the operator of that name, shown to the mode as the dispatcher does.
+    Raises RuntimeError where there is none.
+    """
+    hinted = with_hints(tuple(args)), with_hints(dict(kwargs))
+    overload = torch._C._jit_resolve_packet(f"aten::{name}", *hinted[0], **hinted[1])
+    named = {"device": torch.device("cpu"), "pin_memory": False, **kwargs}
+    with _pop_mode_temporarily() as mode:
+        return mode.__torch_dispatch__(
+            getattr(getattr(aten, name), overload), (), tuple(args), named
+        )
+
+
+def _interpolate(
+    x: torch.Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> torch.Tensor | None:
+    """Of arguments that go together its overload without a list of factors, which takes the sizes
+    of the result alone.
+    """
+    if mode == "area" or next(sizes_in((x, size)), None) is None:
+        return None
+    dims = x.dim() - 2
+    factors = scale_factor if isinstance(scale_factor, list | tuple) else [scale_factor] * dims
+    wanted = list(size) if isinstance(size, list | tuple) else [size] * dims
+    name = f"upsample_{mode.replace('-', '_')}{dims}d" + "_aa" * antialias
+    operator = getattr(aten, "_" * (antialias or mode == "nearest-exact") + name, None)
+    fit = len(factors) == len(wanted) == dims and (size is None) != (scale_factor is None)
+    fit = fit and (align_corners is None or not mode.startswith("nearest"))
+    if operator is None or not fit:
+        return None
+    corners = () if mode.startswith("nearest") else (bool(align_corners),)
+    if size is None:
+        wanted = [_times(*pair) for pair in zip(x.shape[2:], factors, strict=True)]
+    if None in wanted:
+        return None
+    scales = [None] * dims if size is not None or recompute_scale_factor else factors
+    made: torch.Tensor = operator.default(x, wanted, *corners, *scales)
+    return made
+
+
+def _max_pool1d(x: torch.Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
+    """By max_pool2d over rows of one (ATen/native/Pooling.cpp), which asks for no size."""
+    names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if len(args) > len(names) or next(sizes_in(x), None) is None:
+        return None
+    neutral = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1}
+    for name, beside in neutral.items():
+        value = given.get(name)
+        (along,) = value if isinstance(value, list | tuple) and value else (value,)
+        given[name] = None if along in (None, ()) else (beside, along)
+    wide = {name: value for name, value in given.items() if value is not None}
+    pool: Any = max_pool2d
+    made = pool(x.unsqueeze(-2), return_indices=return_indices, **wide)
+    return tuple(one.squeeze(-2) for one in made) if return_indices else made.squeeze(-2)
+
+
+def _times(n: Any, factor: Any) -> Any:
+    """The product of a size with it, rounded down as float64; None: for some n it is not that of
+    integers, of which this is one, or may be.
+    """
+    if not isinstance(factor, int | float) or not 0 < factor < _EXACT:
+        return None
+    if type(n) is int:
+        return int(n * factor)
+    exact = Fraction(factor)
+    if max(exact.numerator, exact.denominator) >= _EXACT:
+        exact = exact.limit_denominator(_EXACT)
+        # Where the product is no integer it is too far from one for float64 to cross it.
+        least = _rounded_otherwise(factor, exact)
+        if n >= _LARGEST or (least < _LARGEST and n % exact.denominator == 0 and n >= least):
+            return None
+    return n * exact.numerator // exact.denominator
+
+
+@cache
+def _rounded_otherwise(factor: float, exact: Fraction) -> int:
+    """The least size whose product is an integer that float64 does not give: 45 * 1.4 < 63."""
+    whole = range(0, _LARGEST, exact.denominator)
+    return next((n for n in whole if int(n * factor) != n * exact), _LARGEST)
+
+
+def _fill_diagonal(x: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor | None:
+    """The elements whose indices are all one (ATen/native/Fill.cpp, which asks for strides)."""
+    is_cube = x.dim() == 2 or all(size == x.shape[0] for size in x.shape)
+    if x.dim() < 2 or not is_cube or next(sizes_in(x), None) is None:
+        return None
+    if wrap and x.dim() == 2 and x.shape[0] > x.shape[1] + 1:  # it goes on below
+        return None
+    diagonal = x.diagonal()
+    while diagonal.dim() > 1:
+        diagonal = diagonal.diagonal()
+    diagonal.fill_(fill_value)
+    return x
+
+
+def _diagonal(
+    x: torch.Tensor, offset: Any = 0, dim1: int = 0, dim2: int = 1
+) -> torch.Tensor | None:
+    """That of the part of x which begins there: an offset is an int to torch, a start is none."""
+    if not isinstance(offset, torch.SymInt):
+        return None
+    rank = x.dim()
+    if rank < 2 or not all(-rank <= dim < rank for dim in (dim1, dim2)):
+        return None
+    dim, start = (dim2, offset) if offset >= 0 else (dim1, -offset)
+    size = x.shape[dim]
+    # An empty one begins where x does.
+    part = x.narrow(dim, start, size - start) if start < size else x.narrow(dim, 0, 0)
+    return part.diagonal(0, dim1, dim2)
+
+
+def _unfold(x: torch.Tensor, dimension: int, size: Any, step: Any) -> torch.Tensor | None:
+    """As the view that it is: both numbers are ints to torch."""
+    if not any(isinstance(number, torch.SymInt) for number in (size, step)):
+        return None
+    rank = x.dim()
+    if not -rank <= dimension < rank:
+        return None
+    dim = dimension % rank
+    if size < 0 or step <= 0 or size > x.shape[dim]:
+        return None  # which raises
+    shape, stride = list(x.shape), list(x.stride())
+    shape[dim] = (shape[dim] - size) // step + 1
+    strides = [*stride, stride[dim]]
+    strides[dim] = strides[dim] * step
+    return x.as_strided([*shape, size], strides, x.storage_offset())
+
+
+def _unsafe_chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Any:
+    """As ATen/native/TensorShape.cpp has it, which asks for the size."""
+    if type(chunks) is not int or chunks <= 0 or not -x.dim() <= dim < x.dim():
+        return None
+    size = x.shape[dim]
+    if not isinstance(size, torch.SymInt):
+        return None
+    return torch.unsafe_split(x, (size + (chunks - 1)) // chunks, dim)
+
+
+# Each gives None where its function is called as it is.
+_BY_OPERATORS: Mapping[Any, Callable[..., Any]] = {
+    interpolate: _interpolate,
+    max_pool1d: _max_pool1d,
+    torch.Tensor.fill_diagonal_: _fill_diagonal,
+    torch.Tensor.diagonal: _diagonal,
+    torch.diagonal: _diagonal,
+    torch.Tensor.unfold: _unfold,
+    torch.unsafe_chunk: _unsafe_chunk,
+    torch.Tensor.unsafe_chunk: _unsafe_chunk,
+}

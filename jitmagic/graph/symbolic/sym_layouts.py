@@ -1,0 +1,61 @@
+"""Layouts of tensors whose sizes may be symbols (c10/core/Contiguity.h, c10/core/MemoryFormat.h).
+
+Comes in: sizes and strides, `int | Size`. Goes out: what torch asks of them, decided as `usually`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...symbols.size import Dimension, is_same, usually
+
+__all__ = ["has_strides_along", "is_dense", "is_dense_along"]
+
+
+def is_dense_along(order: Sequence[int], sizes: list[Dimension], strides: list[Dimension]) -> bool:
+    """Whether the elements lie one after the other, the first of `order` moving fastest."""
+    if len(order) != len(sizes):
+        return False
+    if any(usually("==", size, 0) for size in sizes):
+        return True
+    expected: Dimension = 1
+    for place in order:
+        if usually("==", sizes[place], 1):
+            continue
+        if not is_same(strides[place], expected) and usually("!=", strides[place], expected):
+            return False
+        expected = expected * sizes[place]
+    return True
+
+
+def has_strides_along(order: Sequence[int], sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """TensorImpl::is_strides_like_channels_last, for an order of the dimensions from the innermost
+    on; ambiguous layouts are row-major.
+    """
+    if len(order) != len(sizes) or usually("==", strides[1], 0):
+        return False
+    least: Dimension = 0
+    for place in order:
+        if usually("==", sizes[place], 0) or usually("<", strides[place], least):
+            return False
+        if place == 0 and usually("==", least, strides[1]):
+            return False
+        is_many = usually(">", sizes[place], 1)
+        least = strides[place] * sizes[place] if is_many else strides[place]
+    return True
+
+
+def is_dense(order: Any, sizes: list[Dimension], strides: list[Dimension]) -> bool:
+    """Whether some order of the dimensions is dense."""
+    moving = [place for place, size in enumerate(sizes) if usually("!=", size, 1)]
+    if any(usually("==", sizes[place], 0) for place in moving):
+        return True
+    expected: Dimension = 1
+    while moving:
+        place = next((p for p in moving if usually("==", strides[p], expected)), None)
+        if place is None:
+            return False
+        expected = expected * sizes[place]
+        moving.remove(place)
+    return True

@@ -1,0 +1,294 @@
+"""torch.SymInt over our own sizes: meta tensors whose dimensions differ from call to call.
+
+Comes in: dimensions (`int | Size`) and what torch's C++ asks of a symbolic number. Goes out:
+SymInts that compute as `Size` does, and `Size`s again. What torch decides on (`bool(n == m)`) is
+`Context.decide`; a value it reads as an int is `Size.__index__`, which raises Specialize: no value
+of one call gets into a graph for all of them.
+
+torch's own ShapeEnv is not used: it needs sympy (0.5 s to import, 100 µs per comparison), asks its
+own guards in its own words, and two systems that narrow ranges would have to agree. The protocol
+below is all that C++ needs of it; the methods have the names that torch calls.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from ...symbols.context import COMPARISONS, SWAPPED
+from ...symbols.scalar import Apply
+from ...symbols.size import Dimension, Size, SizeFloat, expected, hint_of, usually
+from .sym_layouts import has_strides_along, is_dense, is_dense_along
+from .sym_numbers import ConditionNode, FloatNode, SymbolicNode, refusal
+
+__all__ = [
+    "as_dimension", "as_dimensions", "as_torch", "has_strides_along", "in_layout", "is_dense_in",
+    "may_be", "never", "of_data", "sizes_in", "sizes_of", "with_hints",
+]  # fmt: skip
+
+Comparison = Callable[[Any, Any], Any]
+_NAMES: dict[Comparison, str] = {
+    operator.eq: "==", operator.ne: "!=", operator.lt: "<",
+    operator.le: "<=", operator.gt: ">", operator.ge: ">=",
+}  # fmt: skip
+
+
+def as_torch(value: Any) -> Any:
+    """A size as a SymInt; ints and everything else as they are. A float computed of sizes is what
+    it is in this call: `SizeNodes` lets it into calls alone whose shapes do not depend on it.
+    """
+    if isinstance(value, SizeFloat):
+        return value.context.value_of(value.expr)
+    return torch.SymInt(SizeNode(value)) if isinstance(value, Size) else value
+
+
+def as_dimension(value: Any) -> Any:
+    """What torch gives as a size, as an int or our Size; what is none as it is."""
+    return value.node.value if isinstance(value, (torch.SymInt, torch.SymFloat)) else value
+
+
+def as_dimensions(values: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(map(as_dimension, values))
+
+
+def sizes_of(value: Any) -> Any:
+    """Nested arguments with Sizes in place of SymInts."""
+    if type(value) in (tuple, list):
+        return type(value)(map(sizes_of, value))
+    return as_dimension(value)
+
+
+def in_layout(op: str, a: Any, b: Any) -> bool:
+    """`a op b` of dimensions, for what only a layout depends on (see `usually`)."""
+    if type(a) is int and type(b) is int:
+        return bool(COMPARISONS[op](a, b))
+    return usually(op, as_dimension(a), as_dimension(b))
+
+
+def of_data(size: Any) -> bool:
+    """Whether data decide it."""
+    size = as_dimension(size)
+    return isinstance(size, Size) and size.context.of_data(size.expr)
+
+
+def never(op: str, a: Any, b: Any) -> bool:
+    """Whether `a op b` is known to hold in no call; guards nothing."""
+    return _known(op, as_dimension(a), as_dimension(b)) is False
+
+
+def may_be(op: str, a: Any, b: Any) -> bool:
+    """`a op b` of dimensions, where eager raises unless it holds (see `expected`)."""
+    return expected(op, as_dimension(a), as_dimension(b))
+
+
+def sizes_in(value: Any) -> Iterator[Size]:
+    """The sizes in a nested structure of tensors, SymInts, tuples, lists, dicts and slices."""
+    value = as_dimension(value)
+    if isinstance(value, Size):
+        yield value
+        return
+    if isinstance(value, torch.Tensor):
+        value = (*value.shape, *value.stride(), value.storage_offset())
+    elif isinstance(value, dict):
+        value = value.values()
+    elif isinstance(value, slice):
+        value = (value.start, value.stop, value.step)
+    elif not isinstance(value, (tuple, list)):
+        return
+    for item in value:
+        if type(item) is not int:  # as nearly all are, each of which would be a generator
+            yield from sizes_in(item)
+
+
+def with_hints(value: Any) -> Any:
+    """The nested arguments as they are in this call: of ints, tensors of those sizes."""
+    if isinstance(value, SizeFloat):
+        return value.context.value_of(value.expr)
+    if isinstance(value, torch.SymInt | Size):
+        return hint_of(as_dimension(value))
+    if isinstance(value, torch.Tensor):
+        if next(sizes_in(value), None) is None:
+            return value
+        shape = tuple(map(hint_of, as_dimensions(value.shape)))
+        stride = tuple(map(hint_of, as_dimensions(value.stride())))
+        return torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
+    if isinstance(value, dict):
+        return {key: with_hints(item) for key, item in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(map(with_hints, value))
+    if isinstance(value, torch.Size):
+        return tuple(map(with_hints, value))
+    if isinstance(value, slice):
+        return slice(*map(with_hints, (value.start, value.stop, value.step)))
+    return value
+
+
+class SizeNode(SymbolicNode):
+    """An integer: `value` is an int or a Size."""
+
+    def __init__(self, value: Dimension) -> None:
+        self.value = value
+
+    def is_int(self) -> bool:
+        return True
+
+    def wrap_int(self, value: int) -> SizeNode:
+        return SizeNode(value)
+
+    def is_symbolic(self) -> bool:
+        return isinstance(self.value, Size)
+
+    def has_hint(self) -> bool:
+        return not isinstance(self.value, Size) or not self.value.context.of_data(self.value.expr)
+
+    def is_constant(self) -> bool:
+        return not isinstance(self.value, Size)
+
+    def maybe_as_int(self) -> int | None:
+        return None if isinstance(self.value, Size) else self.value
+
+    def guard_int(self, file: str, line: int) -> int:
+        return operator.index(self.value)
+
+    def int_(self) -> int:
+        return operator.index(self.value)
+
+    def expect_size(self, file: str, line: int) -> bool:
+        return bool(self.value >= 0)
+
+    def neg(self) -> SizeNode:
+        return SizeNode(-self.value)
+
+    def pos(self) -> SizeNode:
+        return self
+
+    floor = ceil = trunc = sym_int = pos
+
+    def add(self, other: SizeNode) -> SizeNode:
+        return SizeNode(self.value + other.value)
+
+    def sub(self, other: SizeNode) -> SizeNode:
+        return SizeNode(self.value - other.value)
+
+    def mul(self, other: SizeNode) -> SizeNode:
+        return SizeNode(self.value * other.value)
+
+    def int_floordiv(self, other: SizeNode) -> SizeNode:
+        return SizeNode(self.value // other.value)
+
+    floordiv = int_floordiv
+
+    def mod(self, other: SizeNode) -> SizeNode:
+        return SizeNode(self.value % other.value)
+
+    def pow_by_natural(self, other: SizeNode) -> SizeNode:
+        made: Dimension = 1
+        for _ in range(operator.index(other.value)):
+            made = self.value * made
+        return SizeNode(made)
+
+    pow = pow_by_natural
+
+    def sym_min(self, other: SizeNode) -> SizeNode:
+        return self if self.value <= other.value else other
+
+    def sym_max(self, other: SizeNode) -> SizeNode:
+        """Only strides are asked for it here, `max(size, 1)`: an empty tensor may have any."""
+        return self if usually(">=", self.value, other.value) else other
+
+    def sym_sum(self, args: Sequence[SizeNode]) -> SizeNode:
+        return SizeNode(sum((arg.value for arg in args), 0))
+
+    def sym_float(self) -> FloatNode:
+        if not isinstance(self.value, Size):
+            return FloatNode(float(self.value))
+        return FloatNode(SizeFloat(Apply("float", (self.value.expr,)), self.value.context))
+
+    def int_truediv(self, other: SizeNode) -> FloatNode:
+        return self.sym_float().truediv(other.sym_float())
+
+    truediv = int_truediv
+
+    def _refused(self, *args: Any) -> NoReturn:
+        raise refusal(self.value, "its value as a float")
+
+    float_truediv = float_pow = guard_float = _refused
+
+    def eq(self, other: SizeNode) -> ConditionNode:
+        return _compared(operator.eq, self.value, other.value)
+
+    def ne(self, other: SizeNode) -> ConditionNode:
+        return _compared(operator.ne, self.value, other.value)
+
+    def lt(self, other: SizeNode) -> ConditionNode:
+        return _compared(operator.lt, self.value, other.value)
+
+    def le(self, other: SizeNode) -> ConditionNode:
+        return _compared(operator.le, self.value, other.value)
+
+    def gt(self, other: SizeNode) -> ConditionNode:
+        return _compared(operator.gt, self.value, other.value)
+
+    def ge(self, other: SizeNode) -> ConditionNode:
+        return _compared(operator.ge, self.value, other.value)
+
+    # -- layouts, which torch asks with all sizes and strides -----------------------------------
+
+    def is_contiguous(self, sizes: list[SizeNode], strides: list[SizeNode]) -> ConditionNode:
+        return _layout(is_dense_along, range(len(sizes) - 1, -1, -1), sizes, strides)
+
+    def is_channels_last_contiguous_2d(self, sizes: Any, strides: Any) -> ConditionNode:
+        return _layout(is_dense_along, (1, 3, 2, 0), sizes, strides)
+
+    def is_channels_last_contiguous_3d(self, sizes: Any, strides: Any) -> ConditionNode:
+        return _layout(is_dense_along, (1, 4, 3, 2, 0), sizes, strides)
+
+    def is_channels_last_strides_2d(self, sizes: Any, strides: Any) -> ConditionNode:
+        return _layout(has_strides_along, (1, 3, 2, 0), sizes, strides)
+
+    def is_channels_last_strides_3d(self, sizes: Any, strides: Any) -> ConditionNode:
+        return _layout(has_strides_along, (1, 4, 3, 2, 0), sizes, strides)
+
+    def is_non_overlapping_and_dense(self, sizes: Any, strides: Any) -> ConditionNode:
+        return _layout(is_dense, (), sizes, strides)
+
+    def is_non_overlapping_and_dense_indicator(self, sizes: Any, strides: Any) -> SizeNode:
+        return SizeNode(int(self.is_non_overlapping_and_dense(sizes, strides).bool_()))
+
+
+def _compared(op: Comparison, a: Dimension, b: Dimension) -> ConditionNode:
+    name = _NAMES[op]
+    sizes = [size for size in (a, b) if isinstance(size, Size)]
+    return ConditionNode(
+        lambda: _known(name, a, b),
+        lambda: bool(op(a, b)),
+        lambda: usually(name, a, b),
+        lambda: expected(name, a, b),
+        lambda: all(size.context.has_hints([size.expr]) for size in sizes),
+    )
+
+
+def _known(op: str, a: Dimension, b: Dimension) -> bool | None:
+    if isinstance(a, Size):
+        return a.known(op, b)
+    if isinstance(b, Size):
+        return b.known(SWAPPED[op], a)
+    return bool(COMPARISONS[op](a, b))
+
+
+def _layout(
+    ask: Callable[..., bool], order: Iterable[int], sizes: list[SizeNode], strides: list[SizeNode]
+) -> ConditionNode:
+    answer = ask(order, [n.value for n in sizes], [n.value for n in strides])
+    return ConditionNode(lambda: answer, lambda: answer)
+
+
+def is_dense_in(tensor: torch.Tensor, order: Sequence[int]) -> bool:
+    """Whether the elements lie one after the other, the last dimension of `order` moving fastest.
+    torch refuses a view of a tensor with symbolic sizes where no dispatch mode is on.
+    """
+    shape, stride = as_dimensions(tensor.shape), as_dimensions(tensor.stride())
+    return is_dense_along(order[::-1], list(shape), list(stride))

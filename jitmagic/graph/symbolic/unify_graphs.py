@@ -1,0 +1,164 @@
+"""One graph for all sizes, out of the same program's graphs at two vectors of sizes.
+
+Comes in: two ATen graphs, of the same calls in the same order. Goes out: a graph with Sizes where
+their numbers differ. It is a conjecture: `fits` says whether it is the graph that was found at
+other sizes, of which nothing less than each argument and each spec has to be the same.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from ...spec import TensorSpec
+from ...symbols.context import Context
+from ...symbols.expr import Expr
+from ...symbols.reading import Readings
+from ...symbols.size import size_of, value_of
+from ..lazy_module import LazyModule
+
+__all__ = ["Differs", "fits", "generalised", "merged", "same"]
+
+Join = Callable[[Any, Any], Any]
+Counterparts = dict[Node, Node]
+_COMPARED = (int, bool, str, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+_FEW = 4096  # elements of constants that are compared by value
+
+
+class Differs(Exception):
+    """Two graphs are not one program's at different sizes, or not visibly so."""
+
+
+def generalised(
+    first: GraphModule, second: GraphModule, readings: Readings, context: Context
+) -> GraphModule:
+    """The graph with Sizes, answered for by `context`, in place of what differs. Raises Differs."""
+
+    def join(a: Any, b: Any) -> Any:
+        if type(a) is not int or type(b) is not int:
+            return same(a, b)
+        expr = readings.read(a, b)
+        if expr is None:
+            raise Differs(f"{a} and {b} are no visible function of the sizes")
+        return size_of(expr, context)
+
+    return merged(first, second, join, {})
+
+
+def merged(
+    first: GraphModule, second: GraphModule, join: Join, copies: dict[Node, Node]
+) -> GraphModule:
+    """The graph with `join(a, b)` where two are not alike; nodes that this makes come before those
+    that it is asked for. `copies`: receives the node for each of the first graph's.
+    """
+    graph, counterparts = Graph(), Counterparts()
+    for node, other in _pairs(first, second):
+        copy = copies[node] = graph.node_copy(node, copies.__getitem__)
+        with graph.inserting_before(copy):
+            _join_node(copy, other, counterparts, join)
+    return LazyModule(first, graph)
+
+
+def fits(symbolic: GraphModule, concrete: GraphModule, known: dict[Expr, int]) -> bool:
+    """Whether the graph with these values of its symbols is the concrete one."""
+
+    def join(a: Any, b: Any) -> Any:
+        same(value_of(a, known), b)
+        return a
+
+    counterparts = Counterparts()
+    try:
+        for node, other in _pairs(symbolic, concrete):
+            counterparts[node] = other
+            _joined((node.args, node.kwargs), (other.args, other.kwargs), counterparts, join)
+            _joined(node.meta.get("spec"), other.meta.get("spec"), counterparts, join)
+    except Differs:
+        return False
+    return True
+
+
+def _pairs(first: GraphModule, second: GraphModule) -> list[tuple[Node, Node]]:
+    """The nodes, which have to be of the same calls."""
+    pairs = list(zip(first.graph.nodes, second.graph.nodes, strict=False))
+    if len(pairs) != max(len(first.graph.nodes), len(second.graph.nodes)):
+        raise Differs("the graphs have other nodes")
+    for a, b in pairs:
+        if a.op != b.op or (a.op == "call_function" and a.target is not b.target):
+            raise Differs(f"{a.target} is {b.target} at other sizes")
+        if a.op == "get_attr" and not _is_one(_attribute(first, a), _attribute(second, b)):
+            raise Differs(f"the constant {a.target} is another at other sizes")
+    return pairs
+
+
+def _attribute(gm: GraphModule, node: Node) -> Any:
+    return operator.attrgetter(str(node.target))(gm)
+
+
+def _is_one(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two traces have met the same constant: literals are made anew."""
+    if a is b:
+        return True
+    if (a.dtype, a.shape, a.stride(), a.device) != (b.dtype, b.shape, b.stride(), b.device):
+        return False
+    if a.data_ptr() == b.data_ptr():
+        return a.numel() > 0
+    few = a.numel() <= _FEW and a.device.type == "cpu"
+    return few and repr(a.tolist()) == repr(b.tolist())
+
+
+def _join_node(node: Node, other: Node, counterparts: Counterparts, join: Join) -> None:
+    counterparts[node] = other
+    spec = _joined(node.meta.get("spec"), other.meta.get("spec"), counterparts, join)
+    node.meta = {**node.meta, "spec": spec}
+    if node.op in ("call_function", "output"):
+        node.args = _joined(tuple(node.args), tuple(other.args), counterparts, join)
+        node.kwargs = _joined(dict(node.kwargs), dict(other.kwargs), counterparts, join)
+
+
+def _joined(a: Any, b: Any, counterparts: Counterparts, join: Join) -> Any:
+    match a, b:
+        case Node(), _:
+            if counterparts[a] is not b:
+                raise Differs(f"{a.name} is used elsewhere")
+            return a
+        case TensorSpec(), TensorSpec():
+            return _joined_spec(a, b, counterparts, join)
+        case (tuple(), tuple()) | (list(), list()) if len(a) == len(b):
+            made = [_joined(x, y, counterparts, join) for x, y in zip(a, b, strict=True)]
+            return made if isinstance(a, list) else tuple(made)
+        case dict(), dict() if a.keys() == b.keys():
+            return {key: _joined(a[key], b[key], counterparts, join) for key in a}
+    return join(a, b)
+
+
+def _joined_spec(
+    a: TensorSpec, b: TensorSpec, counterparts: Counterparts, join: Join
+) -> TensorSpec:
+    sizes = {
+        name: _joined(getattr(a, name), getattr(b, name), counterparts, join)
+        for name in ("shape", "stride", "storage_offset")
+    }
+    made = replace(a, **sizes)
+    if replace(b, **sizes) != made:
+        raise Differs(f"{a} is {b}")
+    return made
+
+
+def same(a: Any, b: Any) -> Any:
+    """Both, if they are indistinguishable. Of unknown types nothing but identity is known."""
+    if a is b or (type(a) is type(b) and _equal(a, b)):
+        return a
+    raise Differs(f"{a!r} is {b!r}")
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, float):  # 0.0 is -0.0 to ==, and nan is not nan
+        return bool(a.hex() == b.hex())
+    return isinstance(a, _COMPARED) and bool(a == b)

@@ -1,0 +1,1 @@
+"""Builtins and standard-library callables that the tracer models."""

@@ -1,0 +1,342 @@
+"""Methods of list, tuple, dict and their kin."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+
+from ...breaks import GraphBreak, UnsupportedArguments
+from ...values.base import Args, Kwargs, Machine, Value
+from ...values.containers.dict_objects import DictObjectValue, mapping_pairs
+from ...values.containers.iterators import StepIterator
+from ...values.containers.mappings import DefaultDictValue, DictValue, ViewValue
+from ...values.containers.sequences import ItemsValue, ListValue, StoredItems, TupleValue
+from ...values.containers.table_store import TableStore
+from ...values.objects.classes import ClassValue
+from ...values.objects.operators import equal, index_of, unpack
+from ..registry import method
+from .constructors import refuse_mapping
+from .iteration import sorted_values
+
+__all__: list[str] = []
+
+
+def _as_list(value: Value) -> ListValue:
+    assert isinstance(value, ListValue)
+    return value
+
+
+def _as_dict(machine: Machine, value: Value) -> DictValue:
+    found: DictValue | None = value.as_dictionary(machine)
+    if found is None:
+        value.refuse(machine, "a method of dictionaries")
+    return found
+
+
+def _accessible(machine: Machine, value: Value, name: str) -> DictValue:
+    """For methods of OrderedDict that call back into a class that inherits from it."""
+    if isinstance(value, DictObjectValue):
+        return value.accessible(machine, name)
+    return _as_dict(machine, value)
+
+
+# -- list and tuple ------------------------------------------------------------------------------
+
+
+@method(list, "append", lazy=True)
+def _append(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_list(owner)
+    target.append(machine, args[0])
+    return machine.constant(None)
+
+
+@method(list, "extend")
+def _extend(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_list(owner)
+    target.extend(machine, args[0])
+    return machine.constant(None)
+
+
+@method(list, "insert")
+def _insert(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    _as_list(owner).insert(machine, index_of(machine, args[0]), args[1])
+    return machine.constant(None)
+
+
+@method(list, "pop")
+def _pop(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_list(owner)
+    index = index_of(machine, args[0]) if args else -1
+    if index == 0 and (first := target.take_first(machine)) is not None:
+        return first
+    if not target.items:
+        raise machine.error(IndexError, "pop from empty list")
+    if not -len(target.items) <= index < len(target.items):
+        raise machine.error(IndexError, "pop index out of range")
+    return target.take(machine, index)
+
+
+@method(list, "remove")
+@method(collections.deque, "remove")
+def _remove(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    assert isinstance(owner, StoredItems)
+    for position, item in enumerate(owner.walk(machine)):
+        if equal(machine, item, args[0]):
+            owner.take(machine, position)
+            return machine.constant(None)
+    raise machine.error(ValueError, f"{owner.kind.__name__}.remove(x): x not in it")
+
+
+@method(list, "clear")
+def _clear_list(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    _as_list(owner).change(machine, [])
+    return machine.constant(None)
+
+
+@method(list, "reverse")
+def _reverse(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_list(owner)
+    target.change(machine, target.items[::-1])
+    return machine.constant(None)
+
+
+@method(list, "sort")
+def _sort(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_list(owner)
+    target.change(machine, sorted_values(machine, list(target.items), kwargs))
+    return machine.constant(None)
+
+
+@method(list, "copy")
+def _copy_list(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return _as_list(owner).as_list()
+
+
+@method(list, "index")
+@method(tuple, "index")
+@method(collections.deque, "index")
+def _index(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    assert isinstance(owner, ItemsValue)
+    bounds = slice(*(index_of(machine, one) for one in args[1:])) if args[1:] else slice(None)
+    if len(args) == 2:
+        bounds = slice(index_of(machine, args[1]), None)
+    wanted = range(len(owner.items))[bounds]
+    for position, item in enumerate(owner.walk(machine)):
+        if position in wanted and equal(machine, item, args[0]):
+            return machine.constant(position)
+    raise machine.error(ValueError, f"the value is not in the {owner.kind.__name__}")
+
+
+@method(list, "count")
+@method(tuple, "count")
+@method(collections.deque, "count")
+def _count(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    assert isinstance(owner, ItemsValue)
+    return machine.constant(sum(equal(machine, item, args[0]) for item in owner.walk(machine)))
+
+
+# -- dict ----------------------------------------------------------------------------------------
+
+
+@method(dict, "get", lazy=True)
+def _get(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    found = _as_dict(machine, owner).find(machine, args[0])
+    if found is not None:
+        return found
+    return args[1] if len(args) > 1 else machine.constant(None)
+
+
+@method(dict, "keys")
+def _keys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return ViewValue(_as_dict(machine, owner), "keys")
+
+
+@method(dict, "values")
+def _values(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return ViewValue(_as_dict(machine, owner), "values")
+
+
+@method(dict, "items")
+def _items(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return ViewValue(_as_dict(machine, owner), "items")
+
+
+@method(dict, "setdefault")
+def _setdefault(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _accessible(machine, owner, "setdefault")
+    found = target.find(machine, args[0])
+    if found is not None:
+        return found
+    default = args[1] if len(args) > 1 else machine.constant(None)
+    target.set_item(machine, args[0], default)
+    return default
+
+
+@method(dict, "pop")
+def _pop_key(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _accessible(machine, owner, "pop")
+    found = target.find(machine, args[0])
+    if found is None:
+        return args[1] if len(args) > 1 else DictValue.missing(target, machine, args[0])
+    target.del_item(machine, args[0])
+    return found
+
+
+@method(dict, "popitem")
+def _popitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _accessible(machine, owner, "popitem")
+    if not target.pairs:
+        raise machine.error(KeyError, "popitem(): dictionary is empty")
+    last = args[0] if args else kwargs.get("last", machine.constant(True))
+    if (args or kwargs) and target.kind is not collections.OrderedDict:
+        raise GraphBreak(UnsupportedArguments.of(name="popitem", what="arguments"))
+    token = next(reversed(target.pairs) if last.truth(machine) else iter(target.pairs))
+    pair = target.pairs[token]
+    target.store.erase(token, pair[0])
+    target.changed(machine)
+    return TupleValue(pair)
+
+
+@method(dict, "__reversed__")
+def _reversed_keys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_dict(machine, owner)
+
+    def steps() -> Iterator[Value]:
+        before = list(target.pairs)
+        for token in reversed(before):
+            if list(target.pairs) != before:
+                target.refuse(machine, "iteration while keys come and go")
+            yield target.pairs[token][0]
+
+    ordered = issubclass(target.kind, collections.OrderedDict)
+    kind = collections.OrderedDict if ordered else dict
+    return StepIterator(machine, type(reversed(kind())), steps())
+
+
+@method(dict, "__init__")
+def _init_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    if owner.python_type(machine) in (collections.Counter, collections.defaultdict):
+        owner.refuse(machine, "__init__()")
+    return _update(machine, owner, args, kwargs)
+
+
+@method(dict, "update")
+def _update(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    if not args and not kwargs:
+        return machine.constant(None)
+    target = _accessible(machine, owner, "update")
+    for key, value in [*(_pairs(machine, args[0]) if args else ()), *_named(machine, kwargs)]:
+        target.put(machine, key, value)
+    target.changed(machine)
+    return machine.constant(None)
+
+
+def _pairs(machine: Machine, value: Value) -> list[tuple[Value, Value]]:
+    """The pairs of a mapping or of an iterable of pairs."""
+    if (pairs := mapping_pairs(machine, value)) is not None:
+        return list(pairs)
+    refuse_mapping(machine, value)
+    rows = [unpack(machine, row) for row in unpack(machine, value)]
+    if any(len(row) != 2 for row in rows):
+        raise machine.error(ValueError, "dictionary update sequence element has the wrong length")
+    return [(row[0], row[1]) for row in rows]
+
+
+def _named(machine: Machine, kwargs: Kwargs) -> list[tuple[Value, Value]]:
+    return [(machine.constant(name), value) for name, value in kwargs.items()]
+
+
+@method(dict, "clear")
+def _clear_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_dict(machine, owner)
+    target.clear(machine)
+    return machine.constant(None)
+
+
+@method(dict, "copy")
+def _copy_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_dict(machine, owner)
+    pairs = dict(target.pairs)
+    if isinstance(target, DefaultDictValue):
+        return DefaultDictValue(target.factory, TableStore(pairs, target.kind))
+    if isinstance(owner, DictObjectValue) and not issubclass(target.kind, collections.OrderedDict):
+        return DictValue(pairs)
+    if target.kind not in (dict, collections.OrderedDict):
+        owner.refuse(machine, "copy()")
+    return DictValue(pairs, kind=target.kind)
+
+
+@method(dict, "fromkeys")
+def _fromkeys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    default = args[1] if len(args) > 1 else machine.constant(None)
+    kind = owner.live if isinstance(owner, ClassValue) else owner.python_type(machine)
+    if kind not in (dict, collections.OrderedDict):
+        owner.refuse(machine, "fromkeys()")
+    return DictValue.of(machine, ((key, default) for key in unpack(machine, args[0])), kind)
+
+
+@method(dict, "__getitem__", lazy=True)
+def _getitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return _as_dict(machine, owner).get_item(machine, args[0])
+
+
+@method(dict, "__setitem__")
+def _setitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    _as_dict(machine, owner).set_item(machine, args[0], args[1])
+    return machine.constant(None)
+
+
+@method(dict, "__delitem__")
+def _delitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    _as_dict(machine, owner).del_item(machine, args[0])
+    return machine.constant(None)
+
+
+@method(dict, "__contains__", lazy=True)
+def _contains(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return _as_dict(machine, owner).contains(machine, args[0])
+
+
+@method(dict, "__eq__")
+def _equals(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    other = args[0].as_dictionary(machine)
+    if other is None:
+        return machine.constant(NotImplemented)
+    same = _as_dict(machine, owner).compare(machine, "==", other)
+    assert same is not None
+    return same
+
+
+@method(dict, "__ne__")
+def _differs(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    same = _equals(machine, owner, args, kwargs)
+    value = same.as_constant(machine)
+    return same if value is NotImplemented else machine.constant(not value)
+
+
+@method(dict, "__ior__")
+def _update_in_place(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    _update(machine, owner, args, kwargs)
+    return owner
+
+
+@method(dict, "__len__")
+def _length(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return machine.constant(_as_dict(machine, owner).length(machine))
+
+
+@method(dict, "__iter__")
+def _iter(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return _as_dict(machine, owner).iterate(machine)
+
+
+@method(collections.OrderedDict, "move_to_end")
+def _move_to_end(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_dict(machine, owner)
+    token = args[0].hash_key(machine)
+    if token not in target.pairs:
+        DictValue.missing(target, machine, args[0])
+    last = args[1] if len(args) > 1 else kwargs.get("last", machine.constant(True))
+    target.store.move(token, args[0], last=last.truth(machine))
+    target.changed(machine)
+    return machine.constant(None)

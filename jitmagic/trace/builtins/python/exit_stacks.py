@@ -1,0 +1,47 @@
+"""contextlib.ExitStack: contexts entered one by one, left together in reverse order.
+
+Comes in: calls of its methods, whose own code passes contexts around by their classes' methods and
+looks at what is being handled. Goes out: the same contexts, entered and left as `with` does it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from ...breaks import GraphBreak, UnsupportedArguments
+from ...values.base import Args, Kwargs, Machine, ObservedError, Value
+from ...values.containers.sequences import TupleValue
+from ...values.objects.operators import is_none
+from ..registry import handles
+
+__all__: list[str] = []
+
+_WAITING = "_exit_callbacks"
+
+
+@handles(contextlib.ExitStack.enter_context.__code__)
+def _enter_context(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    _, stack, context = (*args, *kwargs.values())
+    leave, entered = context.enter(machine)
+    waiting = stack.get_attr(machine, _WAITING).realize(machine)
+    waiting.call_method(machine, "append", [TupleValue([machine.constant(True), leave])], {})
+    return entered
+
+
+@handles(contextlib.ExitStack.__exit__.__code__)
+def _leave_all(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    _, stack, *details = args
+    waiting = stack.get_attr(machine, _WAITING).realize(machine)
+    nothing = machine.constant(None)
+    is_handled = is_none(details[0])
+    while waiting.length(machine):
+        entry = waiting.call_method(machine, "pop", [], {}).realize(machine)
+        leave = entry.get_item(machine, machine.constant(1)).realize(machine)
+        try:
+            ended = leave.call(machine, details, {}).realize(machine)
+        except ObservedError:
+            what = "a context that raises when it is left"
+            raise GraphBreak(UnsupportedArguments.of(name="ExitStack", what=what)) from None
+        if ended.truth(machine):
+            details = [nothing, nothing, nothing]
+    return machine.constant(not is_handled and is_none(details[0]))

@@ -1,0 +1,326 @@
+"""itertools, step by step as CPython's C code takes items from what it is given."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from ...breaks import GraphBreak, UnsupportedArguments
+from ...values.base import Args, Kwargs, Machine, Value
+from ...values.containers.iterators import StepIterator
+from ...values.containers.sequences import TupleValue
+from ...values.objects.operators import binary, drain, equal, index_of, is_none, unpack
+from ..registry import handles, method
+from .numbers import fold_call
+
+__all__: list[str] = []
+
+
+def _stepped(machine: Machine, value: Value) -> Value:
+    """`iter(value)`."""
+    return value.realize(machine).iterate(machine).realize(machine)
+
+
+def _is_true_of(machine: Machine, function: Value, item: Value) -> bool:
+    """`bool(function(item))`; None: the item's own truth."""
+    verdict = item if is_none(function) else function.call(machine, [item], {})
+    return verdict.realize(machine).truth(machine)
+
+
+def _chained(machine: Machine, parts: Iterable[Value]) -> Value:
+    steps = (item for part in parts for item in drain(machine, _stepped(machine, part)))
+    return StepIterator(machine, itertools.chain, steps)
+
+
+@handles(itertools.chain)
+def _chain(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return _chained(machine, args)
+
+
+@method(itertools.chain, "from_iterable")
+def _from_iterable(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return _chained(machine, drain(machine, _stepped(machine, args[0])))
+
+
+@handles(itertools.repeat)
+def _repeat(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    times = args[1] if len(args) > 1 else kwargs.get("times")
+    if times is None:
+        return StepIterator(machine, itertools.repeat, itertools.repeat(args[0]))
+    count = max(0, index_of(machine, times))
+    return StepIterator(machine, itertools.repeat, iter([args[0]] * count))
+
+
+@handles(itertools.count)
+def _count(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    start = args[0] if args else kwargs.get("start", machine.constant(0))
+    step = args[1] if len(args) > 1 else kwargs.get("step", machine.constant(1))
+
+    def steps() -> Iterator[Value]:
+        current = start
+        while True:
+            yield current
+            current = binary(machine, "+", current, step)
+
+    return StepIterator(machine, itertools.count, steps())
+
+
+@handles(itertools.islice)
+def _islice(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    iterator = _stepped(machine, args[0])
+    limits = [None if is_none(arg) else index_of(machine, arg) for arg in args[1:]]
+    bounds = slice(*limits)
+    start, stop, step = bounds.start or 0, bounds.stop, 1 if bounds.step is None else bounds.step
+    if min(start, stop or 0, step - 1) < 0:
+        raise GraphBreak(UnsupportedArguments.of(name="islice", what="negative bounds"))
+    wanted = itertools.count(start, step) if stop is None else iter(range(start, stop, step))
+
+    def steps() -> Iterator[Value]:
+        position = 0
+        for index in wanted:
+            while (item := iterator.next(machine)) is not None:
+                position += 1
+                if position > index:
+                    yield item
+                    break
+            else:
+                return
+        while stop is not None and position < stop and iterator.next(machine) is not None:
+            position += 1
+
+    return StepIterator(machine, itertools.islice, steps())
+
+
+@handles(itertools.starmap)
+def _starmap(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    rows = _stepped(machine, args[1])
+
+    def steps() -> Iterator[Value]:
+        for row in drain(machine, rows):
+            yield args[0].call(machine, unpack(machine, row), {})
+
+    return StepIterator(machine, itertools.starmap, steps())
+
+
+@handles(itertools.accumulate)
+def _accumulate(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    function = args[1] if len(args) > 1 else kwargs.get("func", machine.constant(None))
+    initial = kwargs.get("initial", machine.constant(None))
+    items = _stepped(machine, args[0])
+
+    def steps() -> Iterator[Value]:
+        total: Value | None = None if is_none(initial) else initial
+        if total is not None:
+            yield total
+        for item in drain(machine, items):
+            value = item.realize(machine)
+            if total is None:
+                total = value
+            elif is_none(function):
+                total = binary(machine, "+", total, value).realize(machine)
+            else:
+                total = function.call(machine, [total, value], {}).realize(machine)
+            yield total
+
+    return StepIterator(machine, itertools.accumulate, steps())
+
+
+@handles(itertools.cycle)
+def _cycle(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    iterator = _stepped(machine, args[0])
+
+    def steps() -> Iterator[Value]:
+        seen = []
+        while (item := iterator.next(machine)) is not None:
+            seen.append(item)
+            yield item
+        while seen:
+            yield from seen
+
+    return StepIterator(machine, itertools.cycle, steps())
+
+
+@handles(itertools.pairwise)
+def _pairwise(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    iterator = _stepped(machine, args[0])
+
+    def steps() -> Iterator[Value]:
+        before = iterator.next(machine)
+        while before is not None and (item := iterator.next(machine)) is not None:
+            yield TupleValue([before, item])
+            before = item
+
+    return StepIterator(machine, itertools.pairwise, steps())
+
+
+_BATCHED: Any = getattr(itertools, "batched", None)  # since 3.12; `strict` since 3.13
+
+
+def _accepts(*args: Any, **kwargs: Any) -> bool:
+    return _BATCHED((), *args, **kwargs) is not None
+
+
+def _batched(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    fold_call(machine, _accepts, args[1:], kwargs, "batched")  # or raises what Python raises
+    items = drain(machine, _stepped(machine, args[0]))
+    size = index_of(machine, args[1] if len(args) > 1 else kwargs["n"])
+    is_strict = "strict" in kwargs and kwargs["strict"].realize(machine).truth(machine)
+
+    def steps() -> Iterator[Value]:
+        while row := list(itertools.islice(items, size)):
+            if is_strict and len(row) < size:
+                raise machine.error(ValueError, "batched(): incomplete batch", exact=True)
+            yield TupleValue(row)
+
+    return StepIterator(machine, _BATCHED, steps())
+
+
+if _BATCHED is not None:
+    handles(_BATCHED)(_batched)
+
+
+@handles(itertools.zip_longest)
+def _zip_longest(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    fill = kwargs.get("fillvalue", machine.constant(None))
+    iterators: list[Value | None] = [_stepped(machine, iterator) for iterator in args]
+
+    def steps() -> Iterator[Value]:
+        while iterators:
+            row = []
+            for index, iterator in enumerate(iterators):
+                item = None if iterator is None else iterator.next(machine)
+                if item is None:
+                    iterators[index] = None
+                    if not any(iterators):
+                        return
+                row.append(fill if item is None else item)
+            yield TupleValue(row)
+
+    return StepIterator(machine, itertools.zip_longest, steps())
+
+
+@handles(itertools.takewhile)
+def _takewhile(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    items = drain(machine, _stepped(machine, args[1]))
+    steps = itertools.takewhile(lambda item: _is_true_of(machine, args[0], item), items)
+    return StepIterator(machine, itertools.takewhile, steps)
+
+
+@handles(itertools.dropwhile)
+def _dropwhile(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    items = drain(machine, _stepped(machine, args[1]))
+    steps = itertools.dropwhile(lambda item: _is_true_of(machine, args[0], item), items)
+    return StepIterator(machine, itertools.dropwhile, steps)
+
+
+@handles(itertools.filterfalse)
+def _filterfalse(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    items = drain(machine, _stepped(machine, args[1]))
+    steps = (item for item in items if not _is_true_of(machine, args[0], item))
+    return StepIterator(machine, itertools.filterfalse, steps)
+
+
+@handles(itertools.compress)
+def _compress(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    data, selectors = (drain(machine, _stepped(machine, arg)) for arg in args)
+    pairs = zip(data, selectors, strict=False)
+    steps = (item for item, chosen in pairs if chosen.realize(machine).truth(machine))
+    return StepIterator(machine, itertools.compress, steps)
+
+
+@handles(itertools.tee)
+def _tee(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    iterator = _stepped(machine, args[0])
+    kind: type = type(itertools.tee(())[0])
+    if iterator.python_type(machine) is kind:
+        raise GraphBreak(UnsupportedArguments.of(name="tee", what="what another tee gave"))
+    seen: list[Value] = []
+
+    def steps() -> Iterator[Value]:
+        for index in itertools.count():
+            if index == len(seen):
+                item = iterator.next(machine)
+                if item is None:
+                    return
+                seen.append(item)
+            yield seen[index]
+
+    count = index_of(machine, args[1]) if len(args) > 1 else 2
+    return TupleValue([StepIterator(machine, kind, steps()) for _ in range(count)])
+
+
+class _Groups(StepIterator):
+    """itertools.groupby: `item` is what was taken from the iterator and given to no group yet."""
+
+    __slots__ = ("group", "item", "iterator", "key", "key_of", "wanted")
+
+    def __init__(self, machine: Machine, iterator: Value, key_of: Value) -> None:
+        super().__init__(machine, itertools.groupby, iter(()))
+        self.iterator, self.key_of = iterator, key_of
+        self.item: Value | None = None
+        self.key: Value | None = None  # of the item taken last
+        self.wanted: Value | None = None  # of the group given last
+        self.group: Value | None = None
+
+    def _take(self, machine: Machine) -> bool:
+        self.item = self.iterator.next(machine)
+        if self.item is None:
+            return False
+        plain = is_none(self.key_of)
+        self.key = self.item if plain else self.key_of.call(machine, [self.item], {})
+        return True
+
+    def _is_key(self, machine: Machine, key: Value | None) -> bool:
+        return key is not None and self.key is not None and equal(machine, key, self.key)
+
+    def next(self, machine: Machine) -> Value | None:
+        self.group = None
+        while self.key is None or self._is_key(machine, self.wanted):
+            if not self._take(machine):
+                return None
+        assert self.key is not None
+        self.wanted = self.key
+        kind = type(next(itertools.groupby([0]))[1])
+        self.group = StepIterator(machine, kind, self._members(machine, self.key))
+        return TupleValue([self.key, self.group])
+
+    def _members(self, machine: Machine, key: Value) -> Iterator[Value]:
+        me = self.group
+        while self.group is me:
+            if self.item is None and not self._take(machine):
+                return
+            if not self._is_key(machine, key):
+                return
+            assert self.item is not None
+            item, self.item = self.item, None
+            yield item
+
+
+@handles(itertools.groupby)
+def _groupby(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    key = args[1] if len(args) > 1 else kwargs.get("key", machine.constant(None))
+    iterable = args[0] if args else kwargs["iterable"]
+    return _Groups(machine, _stepped(machine, iterable), key)
+
+
+def _register_combinatoric(function: Callable[..., Any], iterables: int | None) -> None:
+    """Those that first take in all items; `iterables` of the arguments are such (None: all)."""
+
+    @handles(function)
+    def combine(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        end = len(args) if iterables is None else iterables
+        pools = [unpack(machine, arg) for arg in args[:end]]
+        rest = [arg.as_constant(machine) for arg in args[end:]]
+        named = {name: value.as_constant(machine) for name, value in kwargs.items()}
+        try:
+            rows = function(*pools, *rest, **named)
+        except (TypeError, ValueError) as error:  # a negative length
+            raise machine.error(type(error), *error.args, exact=True) from None
+        return StepIterator(machine, function, (TupleValue(row) for row in rows))  # type: ignore[arg-type]
+
+
+_register_combinatoric(itertools.product, None)
+_register_combinatoric(itertools.permutations, 1)
+_register_combinatoric(itertools.combinations, 1)
+_register_combinatoric(itertools.combinations_with_replacement, 1)

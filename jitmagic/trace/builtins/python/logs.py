@@ -1,0 +1,95 @@
+"""Logging and warnings: said once the graph has run, in the order of the program.
+
+Comes in: calls of a logger that is enabled (whether it is, is asked and guarded), warnings at a
+line that is being followed. Goes out: the same call as an effect. What decides whether anything is
+printed, and where, is asked then: handlers, filters, what was said before.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import Any
+
+import torch
+
+from ...breaks import GraphBreak, UnsupportedArguments
+from ...values.base import Args, Kwargs, Machine, Value
+from ...values.objects.classes import ClassValue
+from ..registry import handles
+
+__all__ = ["raises_warnings"]
+
+_NAMES = ("message", "category", "stacklevel")
+
+
+@handles(logging.Logger._log)
+def _log(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Whatever a logger is told to say, and says, goes through here."""
+    machine.effects.perform(machine.constant(logging.Logger._log), args, kwargs)
+    return machine.constant(None)
+
+
+@handles(logging.Logger.isEnabledFor)
+def _is_enabled_for(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """As the method itself, but for the answer that it would remember for the next time."""
+    logger, level = args
+    if logger.get_attr(machine, "disabled").realize(machine).truth(machine):
+        return machine.constant(False)
+    known = logger.get_attr(machine, "_cache").realize(machine)
+    if known.contains(machine, level).truth(machine):
+        return known.get_item(machine, level)
+    manager = logger.get_attr(machine, "manager").realize(machine)
+    least = manager.get_attr(machine, "disable").realize(machine).as_constant(machine)
+    wanted = level.as_constant(machine)
+    if least >= wanted:
+        return machine.constant(False)
+    effective = logger.call_method(machine, "getEffectiveLevel", [], {}).realize(machine)
+    return machine.constant(wanted >= effective.as_constant(machine))
+
+
+@handles(torch._C._log_api_usage_once)
+def _log_api_usage(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """torch itself knows whether it has been told before."""
+    machine.effects.perform(machine.constant(torch._C._log_api_usage_once), args, kwargs)
+    return machine.constant(None)
+
+
+@handles(warnings.warn)
+def _warn(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+    """With the line that the stack level names as its place, as long as that is followed."""
+    given = dict(zip(_NAMES, args, strict=False)) | dict(kwargs)
+    level = given["stacklevel"].as_constant(machine) if "stacklevel" in given else 1
+    category = given.get("category", machine.constant(UserWarning))
+    if category.is_constant(machine) and category.as_constant(machine) is None:
+        category = machine.constant(UserWarning)
+    text = given.get("message", category)
+    followed = len(args) <= len(_NAMES) and set(given) <= set(_NAMES) and text.is_constant(machine)
+    if not followed or not 0 < level <= len(machine.frames) or not _is_only_said(category):
+        what = "no plain warning at a line that is followed"
+        raise GraphBreak(UnsupportedArguments.of(name="warnings.warn", what=what))
+    frame = machine.frames[-level]
+    line = frame.line()
+    place = (machine.constant(line.filename), machine.constant(line.lineno), frame.globals)
+    machine.effects.perform(machine.constant(_warn_at), (text, category, *place))
+    said: Value = machine.constant(None)
+    return said
+
+
+def _is_only_said(category: Value) -> bool:
+    return isinstance(category, ClassValue) and not raises_warnings(category.live)
+
+
+def raises_warnings(category: type) -> bool:
+    """Whether a filter makes such a warning an error, which would end the program at its line."""
+    kinds = [kind for action, _, kind, *_ in warnings.filters if action == "error"]
+    return any(issubclass(category, kind) for kind in kinds)
+
+
+def _warn_at(
+    message: str, category: type[Warning], filename: str, lineno: int, names: dict[str, Any]
+) -> None:
+    """What `warnings.warn` does there, said at the frame with these globals."""
+    registry = names.setdefault("__warningregistry__", {})
+    module = names.get("__name__") or "<string>"
+    warnings.warn_explicit(message, category, filename, lineno, module, registry)

@@ -1,0 +1,150 @@
+"""heapq, bisect and functools.cmp_to_key.
+
+Comes in: sequences of the traced program. Goes out: what CPython's own C code makes of them: it is
+run on stand-ins of the items, whose `<` is the comparison that the traced program would make.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+from ...breaks import GraphBreak, UnsupportedArguments
+from ...result import Recipe
+from ...values.base import Args, Builder, Kwargs, Machine, Value
+from ...values.containers.sequences import ListValue, SequenceValue
+from ...values.objects.operators import compare, index_of, is_none
+from ..registry import handles
+
+__all__: list[str] = []
+
+
+class _Item:
+    """Stands for a value where C code wants to compare."""
+
+    __slots__ = ("machine", "value")
+
+    def __init__(self, machine: Machine, value: Value) -> None:
+        self.machine, self.value = machine, value.realize(machine)
+
+    def __lt__(self, other: _Item) -> bool:
+        machine = self.machine
+        return compare(machine, "<", self.value, other.value).realize(machine).truth(machine)
+
+
+def _follow(
+    machine: Machine, function: Callable[..., Any], target: SequenceValue, *args: Any, **named: Any
+) -> Value:
+    """`function(list, *args)` on stand-ins; a list is changed also where a comparison raises."""
+    items = [_Item(machine, item) for item in target.items]
+    try:
+        result = function(items, *args, **named)
+    except (IndexError, ValueError) as error:  # of an empty heap, of a negative bound
+        raise machine.error(type(error), *error.args, exact=True) from None
+    finally:
+        made = [item.value for item in items]
+        if isinstance(target, ListValue) and made != target.realized(machine):
+            target.change(machine, made)
+    return result.value if isinstance(result, _Item) else machine.constant(result)
+
+
+def _register_heap(function: Callable[..., Any]) -> None:
+    @handles(function)
+    def changed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if not isinstance(args[0], ListValue) or kwargs:
+            what = "a heap that is no list"
+            raise GraphBreak(UnsupportedArguments.of(name=function.__name__, what=what))
+        return _follow(machine, function, args[0], *(_Item(machine, one) for one in args[1:]))
+
+
+# The last three are what nlargest() and merge(reverse=True) call.
+for _name in (
+    "heapify", "heappush", "heappop", "heappushpop", "heapreplace",
+    "_heapify_max", "_heappop_max", "_heapreplace_max",
+):  # fmt: skip
+    if hasattr(heapq, _name):
+        _register_heap(getattr(heapq, _name))
+
+
+def _register_bisect(function: Callable[..., Any]) -> None:
+    @handles(function)
+    def search(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        named = {**dict(zip(("a", "x", "lo", "hi", "key"), args, strict=False)), **kwargs}
+        target, key = named.pop("a", None), named.pop("key", machine.constant(None))
+        inserts = function in (bisect.insort_left, bisect.insort_right)
+        if not isinstance(target, ListValue if inserts else SequenceValue) or "x" not in named:
+            what = "no list" if inserts else "no sequence"
+            raise GraphBreak(UnsupportedArguments.of(name=function.__name__, what=what))
+        sought = _Item(machine, named.pop("x"))
+        given: dict[str, Any] = {
+            name: None if is_none(one) else index_of(machine, one) for name, one in named.items()
+        }
+        if not is_none(key):
+            given["key"] = lambda item: _Item(machine, key.call(machine, [item.value], {}))
+        return _follow(machine, function, target, sought, **given)
+
+
+for _function in (bisect.bisect_left, bisect.bisect_right, bisect.insort_left, bisect.insort_right):
+    _register_bisect(_function)
+
+
+class _KeyMaker(Value):
+    """What functools.cmp_to_key gives: called with an object, it wraps it for comparisons."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Value) -> None:
+        super().__init__()
+        self.function = function
+
+    def python_type(self, machine: Machine) -> type:
+        return type(functools.cmp_to_key(lambda one, two: 0))
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if len(args) != 1 or kwargs:
+            self.refuse(machine, "such a call")
+        return _Key(self, args[0])
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(functools.cmp_to_key, (builder(self.function),))
+
+    def parts(self) -> tuple[Value, ...]:
+        return (self.function,)
+
+
+class _Key(Value):
+    """An object that compares as `function(this, other) <op> 0` says."""
+
+    __slots__ = ("maker", "obj")
+
+    def __init__(self, maker: _KeyMaker, obj: Value) -> None:
+        super().__init__()
+        self.maker, self.obj = maker, obj
+
+    def python_type(self, machine: Machine) -> type:
+        return self.maker.python_type(machine)
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if not isinstance(other, _Key):
+            self.refuse(machine, f"comparison {op}")
+        sign = self.maker.function.call(machine, [self.obj, other.obj], {}).realize(machine)
+        return compare(machine, op, sign, machine.constant(0))
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.call(builder(self.maker), builder(self.obj))
+
+    def parts(self) -> tuple[Value, ...]:
+        return self.maker, self.obj
+
+
+@handles(functools.cmp_to_key)
+def _cmp_to_key(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return _KeyMaker(args[0] if args else kwargs["mycmp"])

@@ -1,0 +1,1 @@
+"""Callables of torch that need more than one node of the graph."""

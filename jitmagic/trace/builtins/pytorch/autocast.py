@@ -1,0 +1,150 @@
+"""The functions of a thread's autocast state, which the blocks of torch.autocast are made of.
+
+Comes in: calls of them, by torch's own Python code (inlined) or by the user's.  Goes out: the state
+as the traced program has it. What is on the graph under construction is told, the rest is
+`machine.autocast`. An exit in another state than the entry's (a graph break within a block) brings
+the thread to it. Whoever asks relies on all of the state; a guard holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ....graph.operators.autocast import DEVICES, Autocast
+from ....guards.guard import AutocastRest
+from ....guards.state import read_autocast_rest
+from ...breaks import GraphBreak, RefusedTorchCall
+from ...result import Perform
+from ...values.base import Args, Builder, Kwargs, Machine, Value
+from ..registry import handles
+
+__all__ = ["bring_thread_to"]
+
+
+def _rest(machine: Machine) -> AutocastRest:
+    if machine.autocast is not None:
+        return machine.autocast
+    mode, entry = machine.graph.autocast, machine.rely_on_autocast()
+    machine.autocast = entry
+    machine.at_exit(lambda builder: _tell(machine, mode, entry, builder))
+    return entry
+
+
+def _tell(machine: Machine, mode: Autocast, entry: AutocastRest, builder: Builder) -> None:
+    now = machine.graph.autocast, machine.autocast
+    if now != (mode, entry):
+        setter = builder.constant(bring_thread_to)
+        builder.effect(Perform(setter, tuple(map(builder.constant, now))))
+
+
+def bring_thread_to(mode: Autocast, rest: AutocastRest) -> None:
+    """What the blocks that the traced code entered and left have made of the thread's state."""
+    for device in DEVICES:
+        torch.set_autocast_enabled(device, mode.dtype_on(device) is not None)
+        torch.set_autocast_dtype(device, getattr(rest, device))
+    torch.set_autocast_cache_enabled(rest.cache)
+    while (nesting := read_autocast_rest().nesting) < rest.nesting:
+        torch.autocast_increment_nesting()
+    for _ in range(nesting - rest.nesting):
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+
+
+def _constants(machine: Machine, args: Args) -> list[Any]:
+    return [arg.as_constant(machine) for arg in args]
+
+
+def _device(name: str, device: object) -> str:
+    if device not in DEVICES:
+        why = f"it is about {device!r}, a device that is not followed"
+        raise GraphBreak(RefusedTorchCall.of(name=f"torch.{name}", why=why))
+    return str(device)
+
+
+@handles(torch.is_autocast_enabled)
+def _is_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    device = _device("is_autocast_enabled", *(_constants(machine, args) or ["cuda"]))
+    return machine.constant(machine.graph.autocast.dtype_on(device) is not None)
+
+
+@handles(torch.get_autocast_dtype)
+def _get_dtype(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    device = _device("get_autocast_dtype", *_constants(machine, args))
+    return machine.constant(getattr(_rest(machine), device))
+
+
+@handles(torch.is_autocast_cache_enabled)
+def _is_cache_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return machine.constant(_rest(machine).cache)
+
+
+@handles(torch.set_autocast_enabled)
+def _set_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    *named, enabled = _constants(machine, args)
+    device = _device("set_autocast_enabled", *(named or ["cuda"]))
+    dtype = getattr(_rest(machine), device) if enabled else None
+    machine.graph.set_autocast(replace(machine.graph.autocast, **{device: dtype}))
+    return machine.constant(None)
+
+
+@handles(torch.set_autocast_dtype)
+def _set_dtype(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    device, dtype = _constants(machine, args)
+    device = _device("set_autocast_dtype", device)
+    machine.autocast = _rest(machine)._replace(**{device: dtype})
+    if machine.graph.autocast.dtype_on(device) is not None:
+        machine.graph.set_autocast(replace(machine.graph.autocast, **{device: dtype}))
+    return machine.constant(None)
+
+
+@handles(torch.set_autocast_cache_enabled)
+def _set_cache_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    (enabled,) = _constants(machine, args)
+    machine.autocast = _rest(machine)._replace(cache=enabled)
+    machine.graph.kept_casts.enabled = enabled
+    return machine.constant(None)
+
+
+def _nest(change: int) -> Callable[[Machine, Args, Kwargs], Value]:
+    def nest(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        nesting = _rest(machine).nesting + change
+        if nesting == 0:
+            machine.graph.kept_casts.clear()
+        machine.autocast = _rest(machine)._replace(nesting=nesting)
+        return machine.constant(nesting)
+
+    return nest
+
+
+handles(torch.autocast_increment_nesting)(_nest(1))
+handles(torch.autocast_decrement_nesting)(_nest(-1))
+
+
+@handles(torch.clear_autocast_cache)
+def _clear_cache(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """No graph keeps casts; those that the thread has go when it leaves its last block."""
+    if _rest(machine).nesting:
+        why = "casts of an open block are kept for it"
+        raise GraphBreak(RefusedTorchCall.of(name="torch.clear_autocast_cache", why=why))
+    return machine.constant(None)
+
+
+def _fact(read: Callable[..., Any]) -> None:
+    """Register a function whose answer does not change, or is guarded with the state."""
+
+    @handles(read)
+    def _read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        return machine.constant(read(*_constants(machine, args)))
+
+
+for _reader in (
+    torch._C._is_autocast_available,
+    torch._C._get_privateuse1_backend_name,
+    torch.cuda.amp.common.amp_definitely_not_available,
+    torch.cuda.is_bf16_supported,
+):
+    _fact(_reader)

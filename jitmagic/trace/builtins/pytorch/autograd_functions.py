@@ -1,0 +1,342 @@
+"""torch.autograd.Function.apply: the forward is inlined, the backward is a region of the graph.
+
+Comes in: a class and the arguments of `apply`. Goes out: the forward's operations, recorded without
+gradients, and one node behind them that gives their results the history that the class's
+`backward` says. That is followed where the call is, under guards of the frame, as an own graph over
+the gradients and what the forward left on `ctx`. Where nothing requires grad there is no such node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.fx import Node
+
+from ....graph.node_meta import device_of, spec_on
+from ....graph.propagate import EagerRaises
+from ....graph.regions import FunctionCall, Original, Region
+from ....spec import TensorSpec
+from ...breaks import BackwardRefused, GraphBreak, RefusedTorchCall, TorchCallFailed
+from ...effects import EffectLog
+from ...input_memory import check_written_inputs
+from ...region import RegionBuilder
+from ...values.autograd.backward_facts import BackwardFacts
+from ...values.autograd.function_context import FunctionContext
+from ...values.autograd.rebuilt_objects import Remaker
+from ...values.base import Args, Kwargs, Machine, ObservedError, Value
+from ...values.containers.sequences import TupleValue
+from ...values.contexts.contexts import set_grad_mode
+from ...values.objects.binding import bind_arguments
+from ...values.objects.class_facts import NOTHING, guard_attribute
+from ...values.objects.classes import ClassValue
+from ...values.objects.constants import ConstantValue
+from ...values.objects.functions import CellValue, FunctionValue
+from ...values.tensors.tensor import TensorValue, lift
+from ..registry import handles
+
+__all__: list[str] = []
+
+_Function: Any = torch.autograd.Function
+_BASE = vars(torch.autograd.function._SingleLevelFunction)
+_ONCE = once_differentiable(lambda ctx: None).__code__
+_SPECIAL = ("boxed_grads_call", "clear_saved_tensors_on_access")  # since torch 2.13
+
+
+@handles(_Function.apply.__func__)
+def _apply(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    cls = args[0]
+    if not isinstance(cls, ClassValue):
+        raise _refused(cls.describe(), "it is called on no class")
+    for name in _SPECIAL:
+        if _fact(machine, cls, name) not in (False, NOTHING):
+            raise _refused(cls.live.__name__, f"it sets {name}")
+    return _Call(machine, cls, args[1:], kwargs).run()
+
+
+def _fact(machine: Machine, cls: ClassValue, name: str) -> object:
+    """What the class has under a name, relied on."""
+    raw = cls.peek(machine, name)
+    if isinstance(raw, Value):
+        raise _refused(cls.live.__name__, f"its {name} was written by the traced code")
+    guard_attribute(machine, cls.live, name, raw)
+    return raw
+
+
+def _refused(name: str, why: str) -> GraphBreak:
+    return GraphBreak(RefusedTorchCall.of(name=f"{name}.apply", why=why))
+
+
+class _Named(_Function):  # type: ignore[misc]
+    """Called with a keyword to see whether that may be."""
+
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+
+@cache
+def _takes_keywords() -> bool:
+    """torch 2.11's `apply` raises TypeError for keywords, 2.13's puts them in their places."""
+    try:
+        _Named.apply(x=None)
+    except TypeError:
+        return False
+    return True
+
+
+class _Call:
+    """One call of `apply`."""
+
+    def __init__(self, machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> None:
+        self.machine, self.cls, self.name = machine, cls, cls.live.__name__
+        self.two_parts = _fact(machine, cls, "setup_context") is not _BASE["setup_context"]
+        self.forward = cls.get_attr(machine, "forward").realize(machine)
+        self.args = self._bound(args, kwargs)
+        kind: type = cls.live._backward_cls  # type: ignore[attr-defined]
+        self.context = FunctionContext(machine, kind, self.args)
+        self.inputs = [_node(arg) for arg in self.args]
+
+    def _bound(self, args: Args, kwargs: Kwargs) -> list[Value]:
+        """The forward's arguments; keywords and defaults are put in their places."""
+        if kwargs and not _takes_keywords():
+            raise _refused(self.name, "this torch takes no keywords there")
+        if not self.two_parts or not isinstance(self.forward, FunctionValue):
+            if kwargs:
+                raise _refused(self.name, "it is called with keywords")
+            return list(args)
+        code = self.forward.code
+        if code.co_kwonlyargcount or code.co_flags & 8:
+            raise _refused(self.name, "its forward has keyword-only parameters")
+        slots = bind_arguments(self.machine, self.forward, args, kwargs)
+        bound = [slots[name] for name in code.co_varnames[: code.co_argcount]]
+        if code.co_flags & 4:
+            rest = slots[code.co_varnames[code.co_argcount]]
+            assert isinstance(rest, TupleValue)
+            bound += rest.items
+        return [value.realize(self.machine) for value in bound]
+
+    # -- the forward -----------------------------------------------------------------------------
+
+    def run(self) -> Value:
+        machine, graph = self.machine, self.machine.graph
+        last = next(iter(reversed(graph.graph.nodes)), None)
+        mode = graph.grad_enabled
+        differentiates = mode and any(n is not None and _requires_grad(n) for n in self.inputs)
+        output = self._forward_without_gradients()
+        made = output.items if isinstance(output, TupleValue) else [output]
+        results = [value.realize(machine) for value in made]
+        returned = {node for node in self.inputs if node in map(_node, results)} - {None}
+        dirty = self.context.marked["mark_dirty"]
+        if differentiates or returned or dirty:
+            self._refuse_foreign(results, last)
+            results = self._give_history(results, differentiates)
+        return TupleValue(results) if isinstance(output, TupleValue) else results[0]
+
+    def _forward_without_gradients(self) -> Value:
+        machine, context = self.machine, self.context
+        graph = machine.graph
+        mode, varies = graph.grad_enabled, graph.modes_vary
+        if varies:
+            graph.grad_enabled = False
+        elif mode:
+            set_grad_mode(machine, False)
+        try:
+            if not self.two_parts:
+                return self.forward.call(machine, [context, *self.args], {}).realize(machine)
+            output = self.forward.call(machine, self.args, {}).realize(machine)
+            setup = self.cls.get_attr(machine, "setup_context").realize(machine)
+            setup.call(machine, [context, TupleValue(self.args), output], {})
+            return output
+        finally:
+            if varies:
+                graph.grad_enabled = mode
+            elif mode:
+                set_grad_mode(machine, mode)
+
+    def _refuse_foreign(self, results: Sequence[Value], last: Node | None) -> None:
+        """Autograd would change tensors that are neither inputs nor made by the forward."""
+        own = set(self.inputs)
+        for node in reversed(self.machine.graph.graph.nodes):
+            if node is last:
+                break
+            own |= {node} if node.op != "placeholder" else set()
+        if any((node := _node(value)) is not None and node not in own for value in results):
+            raise _refused(self.name, "it returns a tensor that is no input and not its own")
+
+    # -- the node --------------------------------------------------------------------------------
+
+    def _give_history(self, results: Sequence[Value], differentiates: bool) -> list[Value]:
+        machine, graph = self.machine, self.machine.graph
+        nodes = [_node(value) for value in results]
+        marked = {name: [_node(v) for v in of] for name, of in self.context.marked.items()}
+        given = tuple(self.inputs), tuple(nodes), tuple(marked["save_for_backward"])
+        if any(node not in self.inputs for node in marked["mark_dirty"]):
+            raise _refused(self.name, "it marks a tensor as dirty that is no input")
+        if self.two_parts and {*nodes} & {*self.inputs} & {*given[2]} - {None}:
+            raise _refused(self.name, "it returns an input that it saves")
+        constant = [n for n in marked["mark_non_differentiable"] if n in nodes]
+        _, once = self._backward(self.cls) if differentiates else (None, False)
+        call = FunctionCall(
+            self.name,
+            dirty=[self.inputs.index(node) for node in marked["mark_dirty"]],
+            constant=[nodes.index(node) for node in constant],
+            materialize=self.context.materialize,
+            once=once,
+        )
+
+        def follow() -> tuple[tuple[Node, ...], tuple[Any, ...]]:
+            return self._follow(call, nodes) if differentiates else ((), ())
+
+        try:
+            made = graph.call_function(call, given, machine.lines(), follow)
+        except EagerRaises as error:
+            kind = type(error.error).__name__
+            raise GraphBreak(
+                TorchCallFailed.of(name=f"{self.name}.apply", error=f"{kind}: {error}")
+            ) from None
+        if graph.root.mutated_inputs:
+            check_written_inputs(machine, machine.notes.root)
+        pairs = zip(results, made, strict=True)
+        return [value if node is None else self._renewed(value, node) for value, node in pairs]
+
+    def _renewed(self, value: Value, node: Node) -> Value:
+        """The value of a result: the tensor that the forward returned, under its new node; a new
+        one for an input that was returned as it is."""
+        assert isinstance(value, TensorValue)
+        if value.node is node:
+            return value
+        if value.node in self.inputs:
+            return lift(self.machine, node)
+        value.node = node
+        self.machine.notes.owners[node] = value
+        return value
+
+    # -- the backward ----------------------------------------------------------------------------
+
+    def _backward(self, cls: ClassValue) -> tuple[Value, bool]:
+        """The class's own, and whether its gradients can be differentiated no more."""
+        names = ("backward", "vjp")
+        own = [n for n in names if _fact(self.machine, cls, n) is not _BASE[n]]
+        if len(own) != 1:
+            raise _refused(self.name, "it has no backward, or two")
+        return _without_once(self.machine, cls.get_attr(self.machine, own[0]).realize(self.machine))
+
+    def _follow(
+        self, call: FunctionCall, made: Sequence[Node | None]
+    ) -> tuple[tuple[Node, ...], tuple[Any, ...]]:
+        """Give the call its backward. What that captures, and what is left on `ctx`."""
+        if self.machine.later is not None:  # within the backward of another, at the time of that
+            call.backward, captured = self._region(made, self.cls)
+            return captured, ()
+        facts = BackwardFacts(self.machine, self.name)
+        with facts.followed():
+            cls = facts.anew(self.cls).realize(self.machine)
+            assert isinstance(cls, ClassValue)
+            self.context.anew = facts.anew
+            call.backward, captured = self._region(made, cls)
+            facts.check_copies()
+            remaker = Remaker(self.machine, facts)
+            make, left = remaker.original(self.cls, self.context.attributes)
+        call.original = Original(make, facts.guards)
+        return captured, left
+
+    def _region(
+        self, made: Sequence[Node | None], cls: ClassValue
+    ) -> tuple[Region, tuple[Node, ...]]:
+        """The backward as a region, and what it captured."""
+        machine, outer = self.machine, self.machine.notes
+        region = RegionBuilder(outer, self.name)
+        effects, machine.effects, machine.notes = machine.effects, EffectLog(), region.notes  # type: ignore[misc]
+        try:
+            gradients = [self._gradient(region, n, node) for n, node in enumerate(made)]
+            self.context.saved = TupleValue(self._saved(region))
+            backward, _ = self._backward(cls)
+            answer = backward.call(machine, [self.context, *gradients], {}).realize(machine)
+            returned = self._returned(answer)
+            if machine.effects.count:
+                raise self._unfollowed("it has side effects")
+        except ObservedError as error:
+            kind = error.error.python_type(machine).__name__
+            raise self._unfollowed(f"it raises {kind}") from None
+        finally:
+            machine.notes, machine.effects = outer, effects  # type: ignore[misc]
+        return region.close(returned)
+
+    def _gradient(self, region: RegionBuilder, place: int, node: Node | None) -> Value:
+        """What the backward is given for a result."""
+        context = self.context
+        constant = [_node(value) for value in context.marked["mark_non_differentiable"]]
+        if node is None or (not context.materialize and node in constant):
+            return ConstantValue(None)
+        spec = spec_on(node.meta["val"].detach(), device_of(node))
+        floats = spec.dtype.is_floating_point or spec.dtype.is_complex
+        made = region.feed("gradient", place, _wanting(spec) if floats else spec)
+        region.unknown_strides.add(made)
+        return lift(self.machine, made)
+
+    def _saved(self, region: RegionBuilder) -> list[Value]:
+        """saved_tensors: those of the forward, with the history that they have now."""
+        values: list[Value] = []
+        for place, saved in enumerate(self.context.marked["save_for_backward"]):
+            if not isinstance(saved, TensorValue):
+                values.append(ConstantValue(None))
+                continue
+            node = region.feed("saved", place, spec_on(saved.meta, device_of(saved.node)))
+            if saved.node in region.unknown_strides:
+                region.unknown_strides.add(node)
+            made = region.notes.owners[node] = TensorValue(node, saved.kind)
+            values.append(made)
+        return values
+
+    def _returned(self, answer: Value) -> list[Node | None]:
+        """The nodes of the gradients, one for each argument of the forward."""
+        parts = answer.items if isinstance(answer, TupleValue) else [answer]
+        values = [value.realize(self.machine) for value in parts]
+        extra = values[len(self.args) :]
+        if len(values) < len(self.args) or any(_node(value) is not None for value in extra):
+            count = f"{len(values)} gradients for {len(self.args)} arguments"
+            raise self._unfollowed(f"it returns {count}")
+        for value in values:
+            known = isinstance(value, TensorValue) or (
+                value.is_constant(self.machine) and value.as_constant(self.machine) is None
+            )
+            if not known:
+                raise self._unfollowed(f"it returns a {value.describe()}")
+        return [_node(value) for value in values[: len(self.args)]]
+
+    def _unfollowed(self, why: str) -> GraphBreak:
+        return GraphBreak(BackwardRefused.of(name=self.name, why=why))
+
+
+def _node(value: Value) -> Node | None:
+    return value.node if isinstance(value, TensorValue) else None
+
+
+def _requires_grad(node: Node) -> bool:
+    wanted: bool = node.meta["val"].requires_grad
+    return wanted
+
+
+def _wanting(spec: TensorSpec) -> TensorSpec:
+    """A backward that is differentiated is given gradients with a history."""
+    return replace(spec, requires_grad=True, is_leaf=False)
+
+
+def _without_once(machine: Machine, backward: Value) -> tuple[Value, bool]:
+    """What torch's once_differentiable is around; the node has that around the whole region."""
+    if not isinstance(backward, FunctionValue) or backward.code is not _ONCE:
+        return backward, False
+    cell = backward.closure[_ONCE.co_freevars.index("fn")].realize(machine)
+    inner = cell.load(machine) if isinstance(cell, CellValue) else None
+    if inner is None:
+        raise _refused("once_differentiable", "its function is not known")
+    return inner.realize(machine), True

@@ -1,0 +1,85 @@
+"""torch's checks of values, and questions of a program whether somebody compiles it.
+
+Comes in: conditions, known or in tensors. Goes out: nothing where they hold, a node that asserts
+data, or a break where plain Python raises; True for code that asks whether it is compiled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...breaks import EscapingException, GraphBreak, UnsupportedArguments
+from ...restarts import TAKES_THE_COMPILED_BRANCH
+from ...values.base import Args, Kwargs, Machine, Value
+from ...values.numbers.undecided import UndecidedValue
+from ...values.numbers.validation import assert_data
+from ...values.objects.class_facts import belongs_to_torch
+from ...values.tensors.tensor import TensorValue, record
+from ..registry import handles
+
+__all__: list[str] = []
+_all = torch.all  # this one, whoever takes its name later
+
+_RAISES: dict[Any, type[Exception]] = {
+    torch._check: RuntimeError,
+    torch._check_index: IndexError,
+    torch._check_value: ValueError,
+    torch._check_type: TypeError,
+    torch._check_not_implemented: NotImplementedError,
+}
+
+
+def _register_check(check: Any, error: type[Exception]) -> None:
+    @handles(check)
+    def _check(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        """The message is not called unless it is needed, by plain Python then."""
+        condition = kwargs["cond"] if "cond" in kwargs else args[0]
+        if isinstance(condition, UndecidedValue) and not machine.catches():
+            assert_data(machine, condition.node())
+            return machine.constant(None)
+        if not condition.is_constant(machine) or condition.as_constant(machine) is not True:
+            raise GraphBreak(EscapingException.of(error=error.__name__))
+        return machine.constant(None)
+
+
+for _function, _error in _RAISES.items():
+    _register_check(_function, _error)
+
+
+@handles(torch._assert_async)
+def _assert_async(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Its message is needed by plain Python alone, which raises."""
+    condition = kwargs["input"] if "input" in kwargs else args[0]
+    node = condition.node if isinstance(condition, TensorValue) else None
+    if node is not None and not machine.catches() and assert_data(machine, node):
+        return machine.constant(None)
+    what = condition.describe()
+    raise GraphBreak(UnsupportedArguments.of(name="torch._assert_async", what=what))
+
+
+@handles(torch._check_tensor_all)
+def _check_tensor_all(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    condition = kwargs["cond"] if "cond" in kwargs else args[0]
+    if isinstance(condition, TensorValue) and not machine.catches():
+        whole = record(machine, _all, [condition])
+        if isinstance(whole, TensorValue) and assert_data(machine, whole.node):
+            return machine.constant(None)
+    what = condition.describe()
+    raise GraphBreak(UnsupportedArguments.of(name="torch._check_tensor_all", what=what))
+
+
+@handles(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
+def _is_compiling(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+    """Libraries keep a branch without data-dependent control flow for this, and people expect it
+    taken. Torch's own code is followed as eager runs it: its other branch is written for Dynamo and
+    rounds otherwise (optimizers count steps in float32 there). So is all code once that branch of
+    a library was seen to raise.
+    """
+    asking = machine.frame.globals.live.get("__name__")
+    answer = machine.compiled_branch and not (isinstance(asking, str) and belongs_to_torch(asking))
+    if answer:
+        machine.notes.marks.add(TAKES_THE_COMPILED_BRANCH)
+    constant: Value = machine.constant(answer)
+    return constant

@@ -1,0 +1,186 @@
+"""torch.func.functional_call: a module called with other tensors in the place of its own.
+
+Comes in: a live module and a dictionary of tensors by name. Goes out: the call, followed while the
+model of the module has those tensors, as an attribute and in its table alike. The live module is
+never written to, so that nothing is left to put back when the frame ends. Where eager would do more
+than swap (unknown names, several values for one tied tensor) it is a graph break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from torch import Tensor
+from torch.nn.utils import stateless
+
+from ....guards.guard import DifferentObjects, SameObject
+from ....guards.source import Source
+from ...breaks import GraphBreak, UnsupportedArguments
+from ...values.base import Args, Kwargs, Lazy, Machine, Value
+from ...values.containers.mappings import DictValue
+from ...values.containers.sequences import TupleValue
+from ...values.modules.nn_module import NNModuleValue
+from ...values.objects.constants import ConstantValue
+from ...values.tensors.tensor import TensorValue
+from ..registry import handles
+
+__all__: list[str] = []
+
+_TABLES = ("_parameters", "_buffers")
+_PARAMETERS = ("module", "parameters_and_buffers", "args", "kwargs")
+
+
+@handles(stateless._functional_call)
+def _functional_call(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    arguments: dict[str, Value] = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
+    module, tensors = arguments["module"], arguments["parameters_and_buffers"]
+    if not isinstance(module, NNModuleValue) or not isinstance(tensors, DictValue):
+        raise _unfollowed(f"{module.describe()} and {tensors.describe()}")
+    if "strict" in arguments and arguments["strict"].as_constant(machine):
+        raise _unfollowed("strict=True")
+    ties = "tie_weights" not in arguments or arguments["tie_weights"].as_constant(machine)
+    named = {name: value.realize(machine) for name, value in tensors.as_names(machine).items()}
+    given = _untied(machine, module, named) if ties else named
+    _check_slots(machine, module, given)
+    held = _swap(machine, module, given)
+    try:
+        return module.call(machine, *_arguments(machine, arguments))
+    finally:
+        replaced = _swap(machine, module, held)
+        for name, value in named.items():
+            if replaced[name] is not value:  # torch gives back what the module has put there
+                tensors.set_item(machine, machine.constant(name), replaced[name])
+
+
+def _arguments(machine: Machine, arguments: Mapping[str, Value]) -> tuple[Args, Kwargs]:
+    """What the module is called with: one argument may be given without a tuple around it."""
+    args = arguments.get("args", machine.constant(None))
+    kwargs = arguments.get("kwargs", machine.constant(None))
+    items = [] if _is_none(args) else [args]
+    if isinstance(args, TupleValue):
+        items = list(args.items)
+    if not isinstance(kwargs, DictValue) and not _is_none(kwargs):
+        raise _unfollowed(f"keywords in a {kwargs.describe()}")
+    return items, kwargs.as_names(machine) if isinstance(kwargs, DictValue) else {}
+
+
+def _is_none(value: Value) -> bool:
+    if isinstance(value, Lazy):
+        return value.obj is None
+    return isinstance(value, ConstantValue) and value.value is None
+
+
+# -- tied tensors ----------------------------------------------------------------------------------
+
+
+def _untied(machine: Machine, module: NNModuleValue, tensors: dict[str, Value]) -> dict[str, Value]:
+    """What is given for one name of a tied tensor is given for its other names too."""
+    untied = dict(tensors)
+    for names in _tied(machine, module):
+        known = [tensors[name] for name in names if name in tensors]
+        if len({id(value) for value in known}) > 1 or 1 < len(known) < len(names):
+            raise _unfollowed("several values for a tied tensor")
+        untied.update((name, known[0]) for name in names if known)
+    return untied
+
+
+def _tied(machine: Machine, module: NNModuleValue) -> list[list[str]]:
+    """The names of each tensor that the module has under several. Nobody looks at the tensors
+    themselves: of a module that only lends its code they may be meta tensors.
+    """
+    names: dict[int, list[str]] = {}
+    paths: dict[int, list[Source]] = {}
+    for name, tensor in _tensors(machine, module, ""):
+        of = _identity(tensor)
+        names.setdefault(id(of), []).append(name)
+        if tensor.source is not None:
+            paths.setdefault(id(of), []).append(tensor.source)
+    for first, *others in paths.values():
+        machine.guard(*(SameObject(first, other) for other in others if other != first))
+    if len(paths) > 1:
+        machine.guard(DifferentObjects(tuple(same[0] for same in paths.values())))
+    return [group for group in names.values() if len(group) > 1]
+
+
+def _tensors(machine: Machine, module: Value, prefix: str) -> Iterator[tuple[str, Value]]:
+    if not isinstance(module, NNModuleValue):
+        raise _unfollowed(f"a submodule that is {module.describe()}")
+    for table in _TABLES:
+        for name, value in _table(machine, module, table).as_names(machine).items():
+            if _is_none(value):
+                value.realize(machine).as_constant(machine)  # another time it may be a tensor
+            else:
+                yield prefix + name, value
+    for name, value in _table(machine, module, "_modules").as_names(machine).items():
+        if not _is_none(value):
+            yield from _tensors(machine, value.realize(machine), f"{prefix}{name}.")
+
+
+def _identity(value: Value) -> object:
+    """The live object that a value stands for, looked at or not; else the value itself."""
+    if isinstance(value, Lazy):
+        return value.obj
+    live = value.live if isinstance(value, TensorValue) else None
+    return value if live is None else live
+
+
+def _table(machine: Machine, module: NNModuleValue, name: str) -> DictValue:
+    table = module.get_attr(machine, name).realize(machine)
+    if not isinstance(table, DictValue):
+        raise _unfollowed(f"a module with {table.describe()} in {name}")
+    return table
+
+
+# -- swapping --------------------------------------------------------------------------------------
+
+
+def _swap(
+    machine: Machine, module: NNModuleValue, tensors: Mapping[str, Value]
+) -> dict[str, Value]:
+    """Put tensors into the tables of a module, one by one; return the former ones."""
+    return {path: _swap_one(machine, module, path, value) for path, value in tensors.items()}
+
+
+def _swap_one(machine: Machine, root: NNModuleValue, path: str, value: Value) -> Value:
+    module, name = _owner(machine, root, path)
+    if not _is_tensor(value):
+        raise _unfollowed(f"{value.describe()} for {path!r}")
+    key = machine.constant(name)
+    tables = [_table(machine, module, table) for table in _TABLES]
+    holders = [(table, held) for table in tables if (held := table.find(machine, key)) is not None]
+    before = module.get_attr(machine, name) if holders else None
+    if before is None or _identity(before) is not _identity(holders[0][1]):
+        raise _unfollowed(f"the name {path!r}, which is no parameter or buffer")
+    (table, held), *_ = holders
+    table.put(machine, key, value)
+    return held
+
+
+def _owner(machine: Machine, root: NNModuleValue, path: str) -> tuple[NNModuleValue, str]:
+    *names, name = path.split(".")
+    module: Value = root
+    for part in names:
+        module = module.get_attr(machine, part).realize(machine)
+    if not isinstance(module, NNModuleValue):
+        raise _unfollowed(f"{module.describe()} at {path!r}")
+    return module, name
+
+
+def _check_slots(machine: Machine, root: NNModuleValue, paths: Iterable[str]) -> None:
+    """Raise GraphBreak for a module that is reached under several names: torch puts the tensor that
+    was given back into it as if it had been its own, and leaves it there.
+    """
+    owners = [_owner(machine, root, path) for path in paths]
+    slots = {(id(_table(machine, module, _TABLES[0]).store), name) for module, name in owners}
+    if len(slots) < len(owners):
+        raise _unfollowed("a module under several names")
+
+
+def _is_tensor(value: Value) -> bool:
+    if isinstance(value, Lazy):
+        return isinstance(value.obj, Tensor)
+    return isinstance(value, TensorValue)
+
+
+def _unfollowed(what: str) -> GraphBreak:
+    return GraphBreak(UnsupportedArguments.of(name="torch.func.functional_call", what=what))

@@ -1,0 +1,120 @@
+"""Padded batches in nn.TransformerEncoder, whose layers take nested tensors in inference.
+
+Comes in: the calls by which it makes a nested tensor of the rows that a mask keeps, runs its layers
+and pads again. Goes out: the padded tensor and the mask all along; what was padded is zero behind
+the layers, as eager has it, if the mask keeps the beginning of each row. Where it does not, eager
+runs the layers over the padded tensor: that is in the graph too, and data choose.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...breaks import GraphBreak, TensorItem
+from ...result import Recipe
+from ...values.base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from ...values.tensors.tensor import TensorValue, record
+from ..registry import handles
+
+__all__: list[str] = []
+
+_ENCODER = nn.TransformerEncoder.forward.__code__
+_MASK = 18  # the place of the mask among the arguments of a layer, before its type
+_OF_ROWS = 1  # a mask of keys: True is padding
+
+
+class _NestedValue(Value):
+    """The rows of `padded` up to where the mask keeps them."""
+
+    __slots__ = ("_born", "keep", "padded")
+
+    def __init__(self, machine: Machine, padded: TensorValue, keep: Value) -> None:
+        super().__init__()
+        self.padded, self.keep, self._born = padded, keep, machine.step
+
+    def python_type(self, machine: Machine) -> type:
+        return torch.Tensor
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name == "is_nested":
+            return machine.constant(True)
+        if name == "to_padded_tensor":
+            return _PaddingValue(self)
+        if name in ("dim", "dtype", "device", "requires_grad"):
+            return self.padded.get_attr(machine, name)
+        self.refuse(machine, f"attribute {name!r}")
+
+    def recipe(self, builder: Builder) -> Recipe:
+        raise Unrestorable("a nested tensor", self._born)
+
+    def describe(self) -> str:
+        return "a nested tensor"
+
+
+class _PaddingValue(Value):
+    """`nested.to_padded_tensor`."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: _NestedValue) -> None:
+        super().__init__()
+        self.owner = owner
+
+    def python_type(self, machine: Machine) -> type:
+        return type(torch.empty(0).to_padded_tensor)
+
+    def call(self, machine: Any, args: Args, kwargs: Kwargs) -> Value:
+        """To the size that the encoder was given, which is that of the tensor."""
+        if machine.frame.program.code is not _ENCODER or kwargs:
+            self.refuse(machine, "such a call")
+        keep = self.owner.keep
+        beginning = record(machine, "cumprod", [keep, machine.constant(1)])
+        aligned = record(machine, "all", [record(machine, operator.eq, [beginning, keep])])
+        rest = record(machine, "logical_not", [aligned])
+        rows = record(machine, operator.or_, [keep, rest])
+        shown = record(machine, "unsqueeze", [rows, machine.constant(-1)])
+        return record(machine, torch.where, [shown, self.owner.padded, args[0]])
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(getattr, (builder(self.owner), builder.constant("to_padded_tensor")))
+
+
+@handles(torch._nested_tensor_from_mask_left_aligned)
+def _left_aligned(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+    """True, whatever the data: what follows tells both cases apart. That must not end half way."""
+    if machine.frame.program.code is not _ENCODER:
+        raise GraphBreak(TensorItem.of(what="torch _nested_tensor_from_mask_left_aligned()"))
+    if machine.frame is machine.root:
+        born: int = machine.step
+
+        def check(builder: Builder) -> None:
+            if machine.stop is not None:
+                raise Unrestorable("an encoder between its check of a mask and its end", born)
+
+        machine.at_exit(check)
+    answer: Value = machine.constant(True)
+    return answer
+
+
+@handles(torch._nested_tensor_from_mask)
+def _from_mask(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+    padded, keep = args[:2]
+    if machine.frame.program.code is not _ENCODER or not isinstance(padded, TensorValue):
+        return record(machine, torch._nested_tensor_from_mask, args, kwargs)
+    return _NestedValue(machine, padded, keep)
+
+
+@handles(torch._transformer_encoder_layer_fwd)
+def _layer(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    nested = args[0]
+    if not isinstance(nested, _NestedValue):
+        return record(machine, torch._transformer_encoder_layer_fwd, args, kwargs)
+    padding = record(machine, torch.logical_not, [nested.keep])
+    given = [nested.padded, *args[1:_MASK], padding, machine.constant(_OF_ROWS)]
+    made = record(machine, torch._transformer_encoder_layer_fwd, given)
+    assert isinstance(made, TensorValue)
+    return _NestedValue(machine, made, nested.keep)

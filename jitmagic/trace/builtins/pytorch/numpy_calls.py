@@ -1,0 +1,203 @@
+"""Calls between torch and numpy, and of numpy's own functions.
+
+Comes in: arrays of numpy among what a frame reads, `tensor.numpy()`, `torch.from_numpy(array)`, and
+functions that numpy implements in C or dispatches. Goes out: an input of the graph that shares the
+array's memory, arrays and tensors of one memory (trace/values/numpy/arrays.py), or a break.
+"""
+
+from __future__ import annotations
+
+import importlib
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ....guards.guard import IdentityIs, TypeIs
+from ....guards.read import array_memory
+from ....guards.source import ArrayMemory, Source
+from ...breaks import GraphBreak, NumpyCall, UnknownCFunction, UnsupportedTensor
+from ...values.base import Args, Kwargs, Machine, Value
+from ...values.containers.sequences import SequenceValue
+from ...values.numbers.stacked_numbers import stacked_numbers
+from ...values.numpy.arrays import ArrayValue, DtypeValue, array_of, emulate
+from ...values.numpy.emulation import ARRAY_SCALARS, PARTS, counterpart, np, torch_dtype
+from ...values.objects.callables import BuiltinValue, name_of
+from ...values.tensors.tensor import TensorValue, record
+from ...values.tensors.tensor_inputs import input_value
+from ...wrap import intercepts, wraps
+from ..python.numbers import fold_call
+from ..registry import handles
+
+__all__: list[str] = []
+
+
+@handles(torch.Tensor.numpy, torch.Tensor.__array__)
+def _numpy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    owner, *settings = args
+    assert isinstance(owner, TensorValue)
+    if settings or kwargs or np is None:
+        owner.refuse(machine, "numpy() with arguments")
+    return array_of(machine, owner)
+
+
+def _makes(kind: type) -> None:
+    """`np.float32(x)` and its kin."""
+
+    @handles(kind)
+    def make(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        return fold_call(machine, kind, args, kwargs, name_of(kind))
+
+
+for _kind in ARRAY_SCALARS:
+    _makes(_kind)
+
+
+@handles(torch.from_numpy)
+def _from_numpy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    array = args[0] if len(args) == 1 and not kwargs else None
+    if not isinstance(array, ArrayValue) or array.kind is not np.ndarray:
+        raise GraphBreak(NumpyCall.of(name="torch.from_numpy", why="it is given no array"))
+    return _shared(machine, array)
+
+
+def _shares(convert: Callable[..., torch.Tensor]) -> None:
+    """A conversion that keeps the array's memory where it can."""
+
+    @handles(convert)
+    def converted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if len(args) == 1 and (stacked := stacked_numbers(machine, args[0], kwargs)) is not None:
+            return stacked
+        if not args or not isinstance(args[0], ArrayValue):
+            return record(machine, convert, args, kwargs)
+        names = ("dtype", "device")
+        changes = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+        if len(args) > 3 or not changes.keys() <= set(names):
+            raise GraphBreak(NumpyCall.of(name=name_of(convert), why="of its arguments"))
+        shared = _shared(machine, args[0])
+        return record(machine, "to", [shared], changes) if changes else shared
+
+
+_shares(torch.as_tensor)
+_shares(torch.asarray)
+
+
+def _copies(convert: Callable[..., torch.Tensor]) -> None:
+    @handles(convert)
+    def converted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        is_scalar = args and args[0].python_type(machine) in ARRAY_SCALARS
+        is_known = is_scalar and not args[0].varies and args[0].is_constant(machine)
+        if is_known and "dtype" not in kwargs:
+            dtype = torch_dtype(np.dtype(args[0].python_type(machine)))
+            kwargs = {**kwargs, "dtype": machine.constant(dtype)}
+            args = [machine.constant(args[0].as_constant(machine).item()), *args[1:]]
+        if len(args) == 1 and (stacked := stacked_numbers(machine, args[0], kwargs)) is not None:
+            return stacked
+        if not args or not isinstance(args[0], ArrayValue):
+            return record(machine, convert, args, kwargs)
+        if len(args) > 1 or not kwargs.keys() <= {"dtype", "device"}:
+            raise GraphBreak(NumpyCall.of(name=name_of(convert), why="of its arguments"))
+        order = machine.constant(torch.contiguous_format)
+        copy = record(machine, "clone", [args[0].tensor], {"memory_format": order})
+        return record(machine, "to", [copy], kwargs) if kwargs else copy
+
+
+_copies(torch.tensor)
+
+
+def _shared(machine: Machine, array: ArrayValue) -> Value:
+    """A new tensor of the array's memory; of a scalar, a copy."""
+    return record(machine, "detach" if array.kind is np.ndarray else "clone", [array.tensor])
+
+
+class NumpyFunction(BuiltinValue):
+    """A function of numpy, in C or Python, known by identity."""
+
+    __slots__ = ()
+    obj: Any
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        emulated = counterpart(self.obj)
+        is_known = emulated is not None or isinstance(self.obj, np.ufunc)
+        if is_known and (number := _number(machine, self.obj, args, kwargs)) is not None:
+            return number
+        if emulated is None:
+            raise GraphBreak(UnknownCFunction.of(name=name_of(self.obj)))
+        name = f"numpy.{self.obj.__name__}"
+        pointwise = isinstance(self.obj, np.ufunc) and self.obj.signature is None and not kwargs
+        return emulate(
+            machine, name, self.obj, args, kwargs, emulated=emulated, pointwise=pointwise
+        )
+
+
+def _number(machine: Machine, function: Any, args: Args, kwargs: Kwargs) -> Value | None:
+    """What a pure function gives for constants, if that is a number."""
+    given = [one.realize(machine) for one in (*args, *kwargs.values())]
+    if not all(one.is_constant(machine) and not _varies(machine, one) for one in given):
+        return None
+    names = tuple(kwargs)
+
+    def call(*constants: Any) -> Any:
+        named = dict(zip(names, constants[len(args) :], strict=True))
+        with np.errstate(all="raise"):
+            return function(*constants[: len(args)], **named)
+
+    try:
+        result = call(*(one.as_constant(machine) for one in given))
+    except (FloatingPointError, TypeError, ValueError):
+        return None
+    return machine.constant(result) if type(result) in ARRAY_SCALARS else None
+
+
+def _varies(machine: Machine, value: Value) -> bool:
+    """A number that varies, or a list of such."""
+    if not isinstance(value, SequenceValue):
+        return value.varies
+    return any(_varies(machine, item.realize(machine)) for item in value.items)
+
+
+@intercepts(types.ModuleType)
+def _load_parts(machine: Machine, obj: types.ModuleType, source: Source) -> Value | None:
+    """`np.fft` is imported when it is first asked for: by the emulation's tables, say, when a trace
+    has read that numpy has no such name. So before any name is read."""
+    if obj is np:
+        for part in PARTS:
+            importlib.import_module(f"numpy.{part}")
+    return None
+
+
+@intercepts(types.FunctionType, types.BuiltinFunctionType)
+def _intercept_function(machine: Machine, obj: Any, source: Source) -> Value | None:
+    """What has no equal is inlined if it is Python code."""
+    if not str(obj.__module__).startswith("numpy") or counterpart(obj) is None:
+        return None
+    return _wrap_function(machine, obj, source)
+
+
+def _wrap_function(machine: Machine, obj: Any, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    return NumpyFunction(obj, source)
+
+
+def _wrap_dtype(machine: Machine, obj: Any, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    return DtypeValue(obj, source)
+
+
+def _wrap_array(machine: Machine, obj: Any, source: Source) -> Value:
+    """An array is an input by its memory: what the graph writes is written to it."""
+    machine.guard(TypeIs(source, np.ndarray))
+    memory = ArrayMemory(source)
+    try:
+        tensor = array_memory(obj)
+    except (TypeError, ValueError) as error:
+        raise GraphBreak(UnsupportedTensor.of(what=f"an array: {error}")) from None
+    value = input_value(machine, tensor, memory, torch.Tensor)
+    return ArrayValue(value, np.ndarray, source)
+
+
+if np is not None:
+    wraps(np.ufunc, type(np.concatenate))(_wrap_function)
+    wraps(np.dtype, subclasses=True)(_wrap_dtype)
+    wraps(np.ndarray)(_wrap_array)

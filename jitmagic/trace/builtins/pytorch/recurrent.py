@@ -1,0 +1,118 @@
+"""torch.lstm, gru, rnn_tanh, rnn_relu: what nn.LSTM and its kin call.
+
+Comes in: the arguments of a call. Goes out: one node, or a graph break. Over a packed sequence,
+which is as long as data say, the node is of those that run as eager does, between pieces of the
+graph (graph/symbolic/data_split.py), and so are packing and padding. Over a padded one, where no
+kernel has the backward of a layer, its formula is that of every step: 0.12 s of compiling for each,
+and a seventh of eager's time after that (GRU, 35 steps, two layers), so that long sequences run as
+eager does, too, and those whose length varies: each length would be a compile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ....graph.node_meta import device_of
+from ....graph.operators.autocast import OFF
+from ....graph.operators.recurrent import RECURRENT, is_fused_lstm
+from ....guards.guard import StateRead
+from ...breaks import GraphBreak, RefusedTorchCall
+from ...values.base import Args, Kwargs, Machine, Value
+from ...values.containers.sequences import SequenceValue
+from ...values.tensors.tensor import TensorValue, record
+from ..registry import handles
+
+__all__: list[str] = []
+
+_ARGUMENTS = 9
+_MOST_CELLS = 96  # steps of all layers and directions
+
+
+def _refuse(function: Any, why: str) -> GraphBreak:
+    return GraphBreak(RefusedTorchCall.of(name=f"torch.{function.__name__}", why=why))
+
+
+def _register(function: Any) -> None:
+    @handles(function)
+    def _follow(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if len(args) != _ARGUMENTS or kwargs:
+            raise _refuse(function, "it is called with other arguments than modules give")
+        if machine.graph.autocast != OFF:
+            raise _refuse(function, "torch.autocast casts the weights of a layer inside of it")
+        if isinstance(args[3], SequenceValue):
+            return _over_packed(machine, function, args)
+        input, states, weights = (_tensors(machine, function, arg) for arg in args[:3])
+        given = (*input, *states, *weights)
+        differs = machine.graph.grad_enabled and any(one.meta.requires_grad for one in given)
+        held = [one.meta for one in states]
+        if not differs or _has_backward(machine, function, input[0], held, args[8]):
+            return record(machine, function, args)
+        if machine.graph is not machine.graph.root:
+            raise _refuse(function, "no kernel has the backward of its layers")
+        return _as_eager(record(machine, function, args), _drops(machine, args))
+
+
+def _over_packed(machine: Machine, function: Any, args: Args) -> Value:
+    given = [one for arg in args[:4] for one in _tensors(machine, function, arg)]
+    _refuse_other_devices(function, given)
+    return _as_eager(record(machine, function, args), _drops(machine, args))
+
+
+def _drops(machine: Machine, args: Args) -> bool:
+    dropout, training = args[6], args[7]
+    return training.truth(machine) and dropout.truth(machine)
+
+
+def _as_eager(made: Value, drops: bool = False) -> Value:
+    """Run as eager does, between pieces of the graph."""
+    first: Any = made.items[0]  # type: ignore[attr-defined]
+    first.node.args[0].meta.update(by_data=True, random=drops)
+    return made
+
+
+def _refuse_other_devices(function: Any, given: Sequence[TensorValue]) -> None:
+    """Lengths are on the CPU always, and a node's results are all on one device."""
+    if any(device_of(one.node).type != "cpu" for one in given):
+        raise _refuse(function, "the lengths of a packed sequence are on the CPU")
+
+
+@handles(torch._pack_padded_sequence, torch._pad_packed_sequence)
+def _pack_or_pad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    padding = isinstance(args[2], TensorValue) if len(args) > 2 else False
+    function = torch._pad_packed_sequence if len(args) > 3 else torch._pack_padded_sequence
+    if kwargs or padding or machine.graph.autocast != OFF:
+        raise _refuse(function, "it is called with other arguments than torch.nn.utils.rnn gives")
+    given = [one for arg in args[:2] for one in _tensors(machine, function, arg)]
+    _refuse_other_devices(function, given)
+    return _as_eager(record(machine, function, args))
+
+
+def _tensors(machine: Machine, function: Any, value: Value) -> list[TensorValue]:
+    """A tensor, or those of a list."""
+    held = value.items if isinstance(value, SequenceValue) else [value]
+    known = [one.realize(machine) for one in held]
+    tensors = [one for one in known if isinstance(one, TensorValue)]
+    if len(tensors) < len(known):
+        raise _refuse(function, "some of its tensors are none")
+    return tensors
+
+
+def _has_backward(
+    machine: Machine, function: Any, input: TensorValue, states: list[Any], batch_first: Value
+) -> bool:
+    """Whether a compiled graph can hold the backward of the layers."""
+    if device_of(input.node).type != "cpu":
+        raise _refuse(function, "the backward of cuDNN's layers needs their weights in one buffer")
+    machine.guard(StateRead(torch._C._get_mkldnn_enabled, torch._C._get_mkldnn_enabled()))
+    if is_fused_lstm(RECURRENT[function], input.meta, states):
+        return True
+    time = 1 if batch_first.truth(machine) and input.meta.dim() == 3 else 0
+    steps = input.meta.shape[time]
+    return not isinstance(steps, torch.SymInt) and bool(steps * states[0].shape[0] <= _MOST_CELLS)
+
+
+for _function in RECURRENT:
+    _register(_function)

@@ -1,0 +1,254 @@
+"""Torch calls that need more than a node: predicates, plain objects, tensors made of Python data.
+
+Comes in: realized arguments.  Goes out: constants of the trace where no tensor data is involved
+(is_tensor, Size, device, finfo, ...), graph nodes, or breaks with a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.overrides import (
+    has_torch_function,
+    has_torch_function_unary,
+    has_torch_function_variadic,
+    is_tensor_like,
+)
+
+from ....graph.symbolic.known import known_value
+from ....guards.guard import IdentityIs
+from ....guards.source import Source
+from ...breaks import (
+    GraphBreak,
+    RefusedTorchCall,
+    TensorItem,
+    TorchCallFailed,
+    UnsupportedArguments,
+)
+from ...values.base import Args, Kwargs, Machine, Value
+from ...values.containers.sequences import ListValue, SequenceValue, SizeValue, TupleValue
+from ...values.contexts.default_device import default_device
+from ...values.contexts.default_dtype import default_dtype
+from ...values.numbers.items import numbers_of
+from ...values.numbers.validation import foreseen_list
+from ...values.numbers.varying_counts import VaryingRows, symbols_in
+from ...values.numpy.emulation import np
+from ...values.objects.callables import BuiltinValue, name_of
+from ...values.objects.classes import ClassValue, constructs
+from ...values.objects.constants import ConstantValue
+from ...values.tensors.tensor import TensorValue, record
+from ...wrap import intercepts
+from ..registry import handler_of, handles, handles_named
+
+__all__: list[str] = []
+
+
+@handles(torch.is_tensor)
+def _is_tensor(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return machine.constant(isinstance(args[0], TensorValue))
+
+
+@handles(is_tensor_like)
+def _is_tensor_like(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    kind = args[0].python_type(machine)
+    if not isinstance(args[0], TensorValue) and kind not in (float, int, bool, complex):
+        raise GraphBreak(UnsupportedArguments.of(name="is_tensor_like", what=f"a {kind.__name__}"))
+    return machine.constant(isinstance(args[0], TensorValue))
+
+
+@handles(has_torch_function, has_torch_function_unary, has_torch_function_variadic, lazy=True)
+def _has_torch_function(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Tensors with a `__torch_function__` of their own never become graph inputs. The mode of a
+    default device is shown this call, and calls the function again without itself: as if it were
+    off from here on, but that plain Python after a break in this very frame would see it.
+    """
+    if default_device(machine) is not None and len(machine.frames) == 1:
+        why = "the mode of the default device is shown the call"
+        raise GraphBreak(RefusedTorchCall.of(name="torch.overrides.has_torch_function", why=why))
+    machine.frames[-1].past_default_device = True
+    return machine.constant(False)
+
+
+@handles(
+    torch.jit.is_scripting,  # type: ignore[attr-defined]
+    torch.jit.is_tracing,  # type: ignore[attr-defined]
+    torch.compiler.is_exporting,
+)
+@handles_named("torch.onnx", "is_in_onnx_export")
+def _other_compilers(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """What eager says: no other compiler is at work."""
+    return machine.constant(False)
+
+
+@handles(torch.jit.annotate)
+def _annotate(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """The type is for TorchScript."""
+    if len(args) != 2 or kwargs:
+        raise GraphBreak(UnsupportedArguments.of(name="annotate", what="not a type and a value"))
+    return args[1]
+
+
+@handles(torch.Tensor.new)
+def _new(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """`x.new(2, 3)`: as `x.new_empty(2, 3)`. Of numbers in a list it makes a tensor of these."""
+    sizes = [part.realize(machine) for part in args[1:]]
+    if len(sizes) == 1 and isinstance(sizes[0], SizeValue):
+        sizes = sizes[0].realized(machine)
+    if kwargs or any(size.python_type(machine) is not int for size in sizes):
+        raise GraphBreak(UnsupportedArguments.of(name="Tensor.new", what="no size"))
+    made = TupleValue(sizes or [machine.constant(0)])
+    return record(machine, "new_empty", [args[0], made])
+
+
+@handles(torch.Tensor.unbind, torch.unbind)
+def _unbind(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Of a dimension that varies: a loop over the parts need not know how many there are."""
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", machine.constant(0))
+    x, dim = args[0], dim.realize(machine)
+    if isinstance(x, TensorValue) and isinstance(dim, ConstantValue) and type(dim.value) is int:
+        rank = x.meta.dim()
+        if -rank <= dim.value < rank:
+            count = machine.constant(x.meta.shape[dim.value])
+            if symbols := symbols_in(machine, [count]):
+                return VaryingRows(x, dim, count, symbols)
+    return record(machine, "unbind", args, kwargs)
+
+
+@handles(torch.Tensor.tolist)
+def _to_list(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Of a tensor that is made of constants alone, has few numbers, or is foreseen."""
+    if len(args) == 1 and not kwargs and isinstance(args[0], TensorValue):
+        known = known_value(machine.graph, args[0].node)
+        if known is not None:
+            return machine.constant(known.tolist())
+        if (numbers := numbers_of(machine, args[0].node)) is not None:
+            return _nested_list(args[0].meta.shape, iter(numbers))
+        if (foreseen := foreseen_list(machine, args[0].node)) is not None:
+            return machine.constant(foreseen)
+    raise GraphBreak(TensorItem.of(what=".tolist()"))
+
+
+def _nested_list(shape: Sequence[int], numbers: Iterator[Value]) -> Value:
+    if not shape:
+        return next(numbers)
+    return ListValue([_nested_list(shape[1:], numbers) for _ in range(shape[0])])
+
+
+@handles(torch._C._len_torch_dispatch_stack)
+def _dispatch_modes(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Nothing is compiled while a mode of the user's is active."""
+    return machine.constant(0)
+
+
+@handles(torch._C._len_torch_function_stack)
+def _function_modes(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return machine.constant(int(default_device(machine) is not None))
+
+
+@handles(torch._C._is_torch_function_mode_enabled)
+def _is_function_mode_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return machine.constant(default_device(machine) is not None)
+
+
+@handles(torch._C._get_tracing_state)
+def _tracing_state(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return machine.constant(None)
+
+
+@handles(torch._C._infer_size)
+def _broadcast(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Of two shapes; where they do not go together the words of the error are another's."""
+    if not all(isinstance(arg, SizeValue) for arg in args):
+        what = "not two sizes"
+        raise GraphBreak(UnsupportedArguments.of(name="torch._C._infer_size", what=what))
+    try:
+        shape = torch.broadcast_shapes(*(arg.as_constant(machine) for arg in args))
+    except RuntimeError as error:
+        raise GraphBreak(TorchCallFailed.of(name="torch._C._infer_size", error=error)) from None
+    return SizeValue([machine.constant(size) for size in shape])
+
+
+@handles(torch.Size)
+def _size(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    items = args[0].items if args and isinstance(args[0], SequenceValue) else []
+    if args and not isinstance(args[0], SequenceValue):
+        args[0].refuse(machine, "torch.Size()")
+    return SizeValue(items)
+
+
+@handles(torch.device)
+def _device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    named = {key: value.as_constant(machine) for key, value in kwargs.items()}
+    return machine.constant(torch.device(*(arg.as_constant(machine) for arg in args), **named))
+
+
+class NumberLimits(BuiltinValue):
+    """torch.finfo(dtype) or torch.iinfo(dtype)."""
+
+    __slots__ = ()
+
+    def python_type(self, machine: Machine) -> type:
+        return type(self.obj)
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name in ("bits", "max", "min", "eps", "tiny", "smallest_normal", "resolution", "dtype"):
+            return machine.constant(getattr(self.obj, name))
+        self.refuse(machine, f"attribute {name!r}")
+
+
+@handles(torch.finfo, torch.iinfo)
+def _limits(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    dtype = args[0].as_constant(machine) if args else default_dtype(machine)
+    return NumberLimits(torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype))
+
+
+@intercepts(torch.finfo, torch.iinfo)
+def _wrap_limits(machine: Machine, obj: Any, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    return NumberLimits(obj, source)
+
+
+@constructs(
+    lambda kind: issubclass(kind, torch.Tensor) and kind is not torch.nn.Parameter,
+    before_others=True,
+)
+def _make_tensor(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    if cls.live is torch.Tensor and default_device(machine) is None:
+        return _of_legacy_class(cls.live, machine, args, kwargs)
+    why = "it makes a leaf or an uninitialised tensor of a class"
+    raise GraphBreak(RefusedTorchCall.of(name=name_of(cls.live), why=why))
+
+
+def _of_legacy_class(kind: Any, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """`torch.IntTensor([1, 2])`, `torch.Tensor(2, 3)`: of data, or of a shape alone."""
+    given = [arg.realize(machine) for arg in args]
+    dtype = default_dtype(machine) if kind is torch.Tensor else kind.dtype
+    options = {"dtype": machine.constant(dtype), "device": machine.constant("cpu")}
+    if len(given) == 1 and not kwargs and type(given[0]) is SizeValue:
+        given = given[0].realized(machine)
+    if len(given) == 1 and not kwargs and type(given[0]) in (ListValue, TupleValue):
+        return record(machine, torch.tensor, given, options)
+    if kind is torch.Tensor and len(given) == 1 and not kwargs:
+        if isinstance(given[0], TensorValue):
+            return record(machine, torch.ops.aten.alias.default, given)
+        share = handler_of(torch.as_tensor)
+        if share is not None and given[0].python_type(machine) is np.ndarray:
+            return share(machine, given, options)
+    if kwargs or not all(arg.python_type(machine) is int for arg in given):
+        what = "other arguments than a list or sizes"
+        raise GraphBreak(UnsupportedArguments.of(name=name_of(kind), what=what))
+    return record(machine, torch.empty, [TupleValue(given or [machine.constant(0)])], options)
+
+
+for _kind in torch._tensor_classes:
+    if not (_kind.is_sparse or _kind.is_cuda):
+        handles(_kind)(partial(_of_legacy_class, _kind))
+
+
+@constructs(lambda kind: issubclass(kind, torch.autograd.Function), before_others=True)
+def _make_function(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    why = "it warns that an autograd function is not to be instantiated"
+    raise GraphBreak(RefusedTorchCall.of(name=name_of(cls.live), why=why))

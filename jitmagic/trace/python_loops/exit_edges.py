@@ -1,0 +1,98 @@
+"""The ways on after a graph break: the edges by which control leaves what Python runs there.
+
+Comes in: the root body and the instruction that the graph ends before. Goes out: what Python runs,
+which is that instruction alone or, where the break leaves a whole loop to Python, the loop that it
+is the head of; and an edge for each place where the rest of the function goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ...bytecode import Body, Instruction, stack_depths
+from ...bytecode.flow import stack_effect
+from ...bytecode.versions import RUNNING
+from ..residual.resume import Root
+
+__all__ = ["WayOn", "call_group", "run_by_python", "unsettled_names", "ways_on"]
+
+Code = list[Instruction]
+
+
+@dataclass(frozen=True, slots=True)
+class WayOn:
+    """An edge from `source`, which Python runs, to `target`, where a resume function begins."""
+
+    source: Instruction
+    target: Instruction
+    jumps: bool
+    effect: int  # how much the stack grows from the break to the target
+    landing: tuple[str, ...] = ()  # what FOR_ITER must jump to, though it never runs
+
+
+def run_by_python(root: Root, breaking: Instruction, whole_loop: bool) -> frozenset[Instruction]:
+    """The instructions that run in their place, as plain Python.
+
+    A loop can be left in the middle of an exception handler (`except E: break`), where no resume
+    function can begin: the rest of the handler belongs to it then.
+    """
+    if not whole_loop:
+        return frozenset({breaking})
+    region = set(root.loops[breaking])
+    work = list(region)
+    while work:
+        for way in _edges(root.body, work.pop()):
+            if way.target not in region and way.target in root.handlers:
+                region.add(way.target)
+                work.append(way.target)
+    return frozenset(region)
+
+
+def ways_on(root: Root, breaking: Instruction, region: frozenset[Instruction]) -> Iterator[WayOn]:
+    """The edges out of a region that begins at `breaking`."""
+    if len(region) == 1:
+        yield from _edges(root.body, breaking)
+        return
+    depths = stack_depths(root.body)
+    for instruction in root.body.instructions:
+        if instruction not in region or instruction not in depths:
+            continue
+        for way in _edges(root.body, instruction):
+            if way.target not in region:
+                yield replace(way, effect=depths[way.target] - depths[breaking])
+
+
+def unsettled_names(region: frozenset[Instruction], bound: frozenset[str]) -> frozenset[str]:
+    """Variables that may be bound or not when a region is left; `bound`: before it."""
+    if len(region) == 1:
+        return frozenset()
+    stored = {i.arg for i in region if i.op in ("STORE_FAST", "LOAD_FAST_AND_CLEAR")}
+    deleted = {i.arg for i in region if i.op == "DELETE_FAST"}
+    return frozenset(map(str, stored - bound | deleted))
+
+
+def call_group(body: Body, breaking: Instruction) -> Code:
+    """The breaking instruction behind those that belong to it: a call's KW_NAMES and PRECALL (the
+    interpreter keeps the names in between)."""
+    last = first = body.instructions.index(breaking)
+    while first and body.instructions[first - 1].op in ("KW_NAMES", "PRECALL"):
+        first -= 1
+    return body.instructions[first : last + 1]
+
+
+def _edges(body: Body, source: Instruction) -> Iterator[WayOn]:
+    """All ways on from one instruction."""
+    after = body.instructions.index(source) + 1
+    following = body.instructions[after] if after < len(body.instructions) else None
+    before = sum(stack_effect(i, jump=False) for i in call_group(body, source)[:-1])
+    if source.op == "FOR_ITER":
+        assert source.target is not None
+        landing = tuple(RUNNING.loop_landing)
+        place = body.instructions.index(source.target) + len(landing)
+        yield WayOn(source, body.instructions[place], True, -1, landing)
+    elif source.target is not None:
+        yield WayOn(source, source.target, True, before + stack_effect(source, jump=True))
+    if source.op not in RUNNING.no_fallthrough and following is not None:
+        effect = before + stack_effect(source, jump=False)
+        yield WayOn(source, following, False, effect)

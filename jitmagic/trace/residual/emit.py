@@ -1,0 +1,389 @@
+"""emit: a trace becomes the residual function of its frame.
+
+Comes in: a Trace, the flat code it was traced from, the compiled graph as a callable. Goes out: a
+Python function of the dispatcher's arguments that (1) runs the graph, (2) rebuilds the values that
+are still needed, (3) replays the effects, and then returns the result, or, at a graph break,
+restores variables and stack, executes the breaking instruction in its own place (so that the user's
+handlers and line numbers hold) and hands over to a resume function for each way on.
+
+A resume is not called but returned as a `Continue`: the dispatcher loops over it, so a loop with a
+break in it does not grow the stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from types import CellType, FunctionType
+from typing import Any
+
+from ...bytecode import (
+    Body,
+    ExceptionRegion,
+    Instruction,
+    Position,
+    assemble,
+    build,
+    drop_unreachable,
+    in_users_order,
+    secure_loads,
+    with_signature,
+)
+from ...bytecode.versions import RUNNING
+from ..breaks import Mortal
+from ..python_loops.exit_edges import WayOn, call_group, run_by_python, unsettled_names, ways_on
+from ..result import Break, Return, Trace
+from .rebuild import (
+    CannotRestore,
+    Code,
+    Writer,
+    answering,
+    draw_numbers,
+    keep_casts,
+    make_values,
+    replay,
+    rewind,
+    run_graph,
+)
+from .resume import FlatCode, ResumeKey, Root, flatten, let_go_of
+from .undo import can_start_over
+
+__all__ = ["CannotRestore", "FrameScope", "emit"]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameScope:
+    """What a residual is tied to: its globals and builtins, and the dispatchers around it."""
+
+    namespace: dict[str, Any]
+    builtins: dict[str, Any]
+    make_resume: Callable[[FlatCode], Callable[..., Any]]
+    """The dispatcher of a new resume function."""
+    continue_with: Callable[..., Any]
+    """continue_with(dispatcher, *args) is what the dispatcher's loop understands."""
+    let_go: Callable[[], None]
+    """What a resume function begins with whose frame alone holds its values."""
+    plain: Callable[..., Any]
+    """The traced code itself, called with the dispatcher's arguments: when the graph raises."""
+
+
+def emit(
+    trace: Trace, flat: FlatCode, graph: Callable[..., tuple[Any, ...]] | None, scope: FrameScope
+) -> FunctionType:
+    """The residual function of a trace; `graph` is None when it has nothing to compute.
+
+    When a draw, a kept cast or the graph raises, the frame starts over as plain Python, so that the
+    user gets eager's own exception on the user's own line; unless what the graph wrote to its
+    inputs is not undone, then it is passed on.
+    Raises CannotRestore when the break is at a place that cannot be re-entered.
+    """
+    writer = Writer(flat, scope.builtins, answering(trace.guards))
+    writer.put(let_go_of(flat.let_go))
+    starts_over = graph is not None and can_start_over(trace)
+    before = draw_numbers(writer, trace.draws)
+    keep_casts(writer, trace.casts)
+    after = len(writer.code)
+    run_graph(writer, trace, graph)
+    tried = writer.code[before:] if starts_over else writer.code[before:after]
+    make_values(writer, trace)
+    for effect in trace.effects:
+        writer.put(replay(effect, writer))
+    if isinstance(trace.exit, Return):
+        writer.put(writer.load(trace.exit.value), build.return_value())
+        body = _empty_body(flat)
+        body.instructions = [*build.prologue(), *writer.code]
+    else:
+        assert isinstance(trace.exit, Break)
+        body = _cut(writer, trace.exit, scope)
+    if tried:
+        again = [*rewind(trace.draws), *_run_plainly(flat, scope.plain)]
+        _start_over_on_error(body, tried[0], tried[-1], flat, again)
+    _declare_temporaries(body)
+    drop_unreachable(body)
+    secure_loads(body)
+    build.placed(body.instructions, _first_position(flat))
+    code = with_signature(assemble(body), flat.parameters, flat.root.body)
+    return FunctionType(code, scope.namespace, flat.code.co_name)
+
+
+def _start_over_on_error(
+    body: Body, start: Instruction, end: Instruction, flat: FlatCode, again: Code
+) -> None:
+    """Edit: an Exception between `start` and `end` makes the frame do this instead."""
+    reraise = Instruction("RERAISE", 0)
+    handler = [
+        Instruction("PUSH_EXC_INFO"),
+        *build.load_const(Exception),
+        Instruction("CHECK_EXC_MATCH"),
+        *build.pop_jump_if_false(reraise),
+        *build.pop_top(),
+        Instruction("POP_EXCEPT"),
+        *again,
+        reraise,
+    ]
+    body.instructions += build.placed(handler, _first_position(flat))
+    body.regions.append(ExceptionRegion(start, end, handler[0], 0))
+
+
+def _run_plainly(flat: FlatCode, plain: Callable[..., Any]) -> Code:
+    """return plain(*arguments)"""
+    arguments = [build.load_fast(name, bound=True) for name in flat.parameters]
+    return [
+        *build.push_callable_then(build.load_const(plain), *arguments),
+        *build.return_value(),
+    ]
+
+
+def _first_position(flat: FlatCode) -> Position | None:
+    positions = (i.position for i in flat.root.body.instructions if i.position is not None)
+    return next(positions, None)
+
+
+def _empty_body(flat: FlatCode) -> Body:
+    root = flat.root.body
+    body = Body(
+        name=root.name,
+        qualname=root.qualname,
+        filename=root.filename,
+        firstlineno=root.firstlineno,
+    )
+    flatten(body, flat.parameters)
+    return body
+
+
+def _declare_temporaries(body: Body) -> None:
+    known = set(body.varnames)
+    for instruction in body.instructions:
+        name = instruction.arg
+        if instruction.op == "STORE_FAST" and isinstance(name, str) and name not in known:
+            known.add(name)
+            body.varnames.append(name)
+
+
+# ------------------------------------------------------------------------------------------- breaks
+
+
+def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
+    """The root body, entered at the breaking instruction, left where what Python runs there ends:
+    right behind that instruction, or behind the loop that it is the head of."""
+    flat = writer.flat
+    root = flat.root
+    if exit_.index not in flat.at or flat.at[exit_.index] in root.handlers:
+        raise CannotRestore("the graph breaks while an exception is being handled")
+    body, copies = root.body.clone()
+    flatten(body, flat.parameters)
+    breaking = flat.at[exit_.index]
+    root.lets_go |= isinstance(exit_.reason, Mortal)
+    _restore(writer, exit_, root.live[breaking] | _held(exit_, root))
+    writer.put(build.jump(copies[call_group(root.body, breaking)[0]]))
+    region = run_by_python(root, breaking, exit_.reason.whole_loop)
+    tails = [
+        _leave(body, copies, flat, exit_, way, region, scope)
+        for way in ways_on(root, breaking, region)
+    ]
+    is_alone = len(region) == 1
+    if is_alone and _is_call_form(breaking):
+        _load_plainly(copies[breaking])
+    if is_alone or None in exit_.stack:
+        _bind_methods(body)
+    body.instructions = [
+        *build.prologue(),
+        *writer.code,
+        *body.instructions,
+        *chain.from_iterable(tails),
+    ]
+    _name_free_variable(body, copies[breaking], root.body.freevars)
+    return body
+
+
+def _leave(
+    body: Body,
+    copies: Mapping[Instruction, Instruction],
+    flat: FlatCode,
+    exit_: Break,
+    way: WayOn,
+    region: frozenset[Instruction],
+    scope: FrameScope,
+) -> Code:
+    """Edit: one way on leads to the code that comes out, which hands over to a resume function."""
+    key, absent = _key_of(exit_, way, flat.root, region, scope.let_go)
+    tail = _hand_over(key, absent, flat.resume(key, scope.make_resume), scope.continue_with)
+    settled = {**exit_.locals, **exit_.cells}
+    doubtful = unsettled_names(region, frozenset(settled)).intersection(key.names)
+    tail = [*_check_bound(body, sorted(doubtful), len(key.nulls), copies[way.target]), *tail]
+    tail = [*(Instruction(op) for op in way.landing), *tail]
+    source = copies[way.source]
+    if way.jumps:
+        source.target = tail[0]
+    else:
+        after = body.instructions.index(source) + 1
+        body.instructions[after:after] = build.placed(build.jump(tail[0]), way.source.position)
+    return build.placed(tail, way.source.position)
+
+
+def _check_bound(body: Body, names: Sequence[str], depth: int, plainly: Instruction) -> Code:
+    """Go on `plainly`, as Python, where one of the variables is unbound: a loop of no rounds leaves
+    it so, and a resume function takes a value for each of its parameters.
+    """
+    if not names:
+        return []
+    reads = [i for name in names for i in (*build.load_fast(name), *build.pop_top())]
+    unbound = [*build.pop_top(), *build.jump(plainly)]  # the exception has not been made current
+    over = build.nop()
+    code = [*reads, *build.jump(over[0]), *unbound, *over]
+    body.regions.append(ExceptionRegion(reads[0], reads[-1], unbound[0], depth))
+    return code
+
+
+def _name_free_variable(body: Body, breaking: Instruction, freevars: list[str]) -> None:
+    """Edit: an empty cell of an enclosing function is named as such; to the interpreter all cells
+    of flat code are the function's own, whose error is another."""
+    name = breaking.arg
+    if breaking.op not in ("LOAD_DEREF", "DELETE_DEREF") or name not in freevars:
+        return
+    text = f"cannot access free variable '{name}' where it is not associated with a value"
+    make_error = partial(NameError, f"{text} in enclosing scope", name=name)
+    cell = build.load_fast(str(name), bound=True)
+    check = [
+        *build.push_callable_then(build.load_const(_is_empty), cell),
+        *build.pop_jump_if_false(breaking),
+        *build.push_callable(build.load_const(make_error)),
+        *build.call_function(0),
+        Instruction("RAISE_VARARGS", 1),
+    ]
+    for jump in body.instructions:
+        if jump.target is breaking:
+            jump.target = check[0]
+    for region in body.regions:
+        if region.start is breaking:
+            region.start = check[0]
+    position = body.instructions.index(breaking)
+    body.instructions[position:position] = build.placed(check, breaking.position)
+
+
+def _is_empty(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return True
+    return False
+
+
+def _restore(writer: Writer, exit_: Break, live: frozenset[str]) -> None:
+    """Variables that are still needed go back into their slots, the stack onto the stack."""
+    restored = {**exit_.locals, **exit_.cells}
+    for name in writer.flat.parameters:
+        if name not in restored and name in live:
+            writer.put(build.delete_fast(name))
+    for name, recipe in restored.items():
+        if name in live:
+            writer.put(writer.load(recipe), build.store_fast(name))
+    for entry in exit_.stack:
+        writer.put([Instruction("PUSH_NULL")] if entry is None else writer.load(entry))
+    left = set(writer.flat.parameters).difference(writer.flat.root.body.slots())  # the stack's
+    if writer.flat.let_go is not None:  # nor may another variable hold what was moved to one
+        left.update(name for name in writer.flat.parameters if name not in live)
+    for name in (*writer.made.values(), *sorted(left)):  # no variables of the user's
+        writer.put(build.delete_fast(name))
+
+
+_LOADS_FOR_CALLS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_SUPER_ATTR"})
+
+
+def _is_call_form(instruction: Instruction) -> bool:
+    """Whether the instruction pushes a pair, one of which may be a NULL."""
+    return instruction.op == "LOAD_METHOD" or (
+        instruction.op in _LOADS_FOR_CALLS and instruction.flag
+    )
+
+
+def _load_plainly(instruction: Instruction) -> None:
+    """Edit: push the plain value only: a resume function cannot be handed a NULL, it pushes its
+    own."""
+    if instruction.op == "LOAD_METHOD":
+        instruction.op = "LOAD_ATTR"
+    instruction.flag = False
+
+
+def _bind_methods(body: Body) -> None:
+    """Edit: methods are loaded bound, with a NULL. A loop or a handler may lead back to the
+    breaking instruction, and the hand-over behind it expects the stack as the trace had it."""
+    for load in [i for i in body.instructions if _is_call_form(i) and i.op != "LOAD_GLOBAL"]:
+        _load_plainly(load)
+        order = build.swap(2) if RUNNING.null_first else []
+        after = body.instructions.index(load) + 1
+        body.instructions[after:after] = build.placed(
+            [Instruction("PUSH_NULL"), *order], load.position
+        )
+
+
+def _held(exit_: Break, root: Root) -> frozenset[str]:
+    """Return what stays bound, whether it is read again or not."""
+    return frozenset(exit_.locals) if root.is_looked_at else exit_.held
+
+
+def _key_of(
+    exit_: Break,
+    way: WayOn,
+    root: Root,
+    region: frozenset[Instruction],
+    let_go: Callable[[], None],
+) -> tuple[ResumeKey, int | None]:
+    """The resume to hand over to, and the index of a NULL that it pushes though nobody left one."""
+    settled = {**exit_.locals, **exit_.cells}
+    bound = (*settled, *unsettled_names(region, frozenset(settled)).difference(settled))
+    needed = frozenset(bound) if root.is_looked_at else root.live[way.target] | exit_.held
+    nulls = [entry is None for entry in exit_.stack]
+    depth = len(nulls) + way.effect
+    nulls = [*nulls, *([False] * max(0, depth - len(nulls)))][:depth]
+    absent = None
+    if len(region) == 1:
+        breaking = way.source
+        if breaking.op.startswith("DELETE_") and breaking.op != "DELETE_DEREF":
+            needed -= {breaking.arg}  # a cell stays
+        if breaking.op.startswith("CALL"):  # only calls consume NULLs; their result is the top
+            nulls[depth - 1] = False
+        if _is_call_form(breaking):
+            absent = depth - 2 if RUNNING.null_first else depth - 1
+            nulls[depth - 2 :] = [index == absent for index in (depth - 2, depth - 1)]
+    names = in_users_order((n for n in bound if n in needed), root.body)
+    let_go_first = let_go if root.lets_go else None
+    return ResumeKey(way.target, names, tuple(nulls), let_go_first), absent
+
+
+def _hand_over(
+    key: ResumeKey,
+    absent: int | None,
+    dispatcher: Callable[..., Any],
+    continue_with: Callable[..., Any],
+) -> Code:
+    """Stack -> return continue_with(dispatcher, *variables, *stack values)."""
+    code: Code = []
+    names: list[str] = []
+    for index in reversed(range(len(key.nulls))):
+        if not key.nulls[index]:
+            names.append(name := f".s{index}")
+            code += build.store_fast(name)
+        elif index != absent:
+            code += _pop_null()
+    arguments = [build.load_fast(name, bound=True) for name in (*key.names, *reversed(names))]
+    callee = build.load_const(continue_with)
+    call = build.push_callable_then(callee, build.load_const(dispatcher), *arguments)
+    return [*code, *call, *build.return_value()]
+
+
+def _pop_null() -> Code:
+    """NULL ->. POP_TOP would crash on it; a call consumes it."""
+    order = [] if RUNNING.null_first else build.swap(2)
+    return [
+        *build.load_const(_nothing),
+        *order,
+        *build.call_function(0),
+        *build.pop_top(),
+    ]
+
+
+def _nothing() -> None:
+    """Called for its NULL."""

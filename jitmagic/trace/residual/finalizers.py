@@ -1,0 +1,153 @@
+"""What dies where the program lets go of it: objects that tell when they do (a `__del__`).
+
+Comes in: a resume function of a frame that made such an object, which begins by letting go of what
+it was handed, so that its frame alone holds that. Goes out: a graph break at each instruction after
+which the frame holds one of its values no more: Python executes it, and the object dies, or does
+not, as in eager. Values that nothing notices the end of are let go of anywhere; the others stay
+bound, read again or not, until the program unbinds them or returns.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ...errors import UserLine
+from ...guards.guard import LengthIs, TypeIs
+from ...guards.source import Argument, CellContents, Item, Source
+from ..breaks import Mortal
+from ..restarts import Restart, Stop
+from ..values.base import Args, Kwargs, Lazy, Value
+from ..values.objects.constants import ATOMS, ConstantValue
+from ..values.objects.functions import CellValue
+
+__all__ = ["begins", "check_held", "held_names", "lets_callee_hold"]
+
+_PLAIN = frozenset(
+    {*ATOMS, torch.Tensor, torch.nn.Parameter, torch.Size, slice, type, types.ModuleType}
+    | {types.BuiltinFunctionType}
+)
+
+_CONTAINERS = frozenset({list, tuple, dict, set})
+
+
+class _Held:
+    """What the root frame holds, by id, before the instruction at `line`."""
+
+    def __init__(self) -> None:
+        self.watches = False
+        self.objects: dict[int, tuple[object, Source]] = {}
+        self.line: UserLine | None = None
+
+
+def begins(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+    """The call that a resume function of such a frame begins with."""
+    machine.notes.root.of(_Held).watches = True
+    result: Value = machine.constant(None)
+    return result
+
+
+def check_held(machine: Any) -> None:
+    """Before an instruction of the root frame: whether the last one has let go of something."""
+    held = machine.notes.root.of(_Held)
+    if not held.watches:
+        return
+    objects = {id(live): (live, source) for live, source in _lives(machine)}
+    for key, (live, source) in held.objects.items():
+        if key not in objects and not _is_plain_container(machine, live, source):
+            reason = Mortal.of(what=f"the frame lets go of a {type(live).__name__}")
+            raise Restart(Stop(machine.step - 1, reason, held.line))
+    held.objects, held.line = objects, machine.root.line()
+
+
+def held_names(machine: Any) -> frozenset[str]:
+    """Of the variables that stay bound behind a graph break, whether they are read again or not."""
+    held = machine.notes.root.of(_Held)
+    if not held.watches and not isinstance(machine.stop.reason, Mortal):
+        return frozenset()
+    slots = machine.root.slots.items()
+    return frozenset(name for name, value in slots if not _may_end_here(machine, value))
+
+
+def lets_callee_hold(machine: Any) -> bool:
+    """Whether the call that ends the graph takes what the frame itself does not go on to hold: its
+    end is in the callee's hands, and while callees are hooked the interpreter's stack holds it too.
+    """
+    if not machine.notes.root.of(_Held).watches or "CALL" not in machine.root.instruction.op:
+        return False
+    stack = [value for value in machine.root.stack if value is not None]
+    objects = [live for value in stack if (live := _held_object(machine, value)) is not None]
+    kept = {id(_held_object(machine, value)) for value in machine.root.slots.values()}
+    return any(
+        id(live) not in kept and (type(live) in _CONTAINERS or hasattr(type(live), "__del__"))
+        for live in objects
+    )
+
+
+def _may_end_here(machine: Any, value: Value) -> bool:
+    if _is_plain(machine, value):
+        return True
+    if not isinstance(value, Lazy) or value.real is None or value.real.is_changed(machine):
+        return False
+    assert value.source is not None
+    return _is_plain_container(machine, value.obj, value.source)
+
+
+def _lives(machine: Any) -> Iterator[tuple[object, Source]]:
+    """The objects from before this graph that the root frame holds and whose end may be noticed."""
+    for value in (*machine.root.slots.values(), *machine.root.stack):
+        for one in (value, _contents(value)):
+            live = None if one is None else _held_object(machine, one)
+            if live is not None and one is not None and one.source is not None:
+                yield live, one.source
+
+
+def _held_object(machine: Any, value: Value) -> object:
+    """What the frame was handed. Others hold what is reached from there, until that is changed."""
+    if value.source is None or _is_plain(machine, value):
+        return None
+    live: object = value.obj if isinstance(value, Lazy) else getattr(value, "live", None)
+    if isinstance(value.source, Argument | CellContents):
+        return live
+    taken_out = type(live) in _CONTAINERS and machine.effects.mutated
+    tells = taken_out or hasattr(type(live), "__del__")
+    return live if tells and _is_handed(value.source) else None
+
+
+def _is_handed(source: Source) -> bool:
+    while hasattr(source, "base"):
+        source = source.base
+    return isinstance(source, Argument)
+
+
+def _contents(value: Value | None) -> Value | None:
+    """Of a cell that was looked into; one that was not has what it had."""
+    cell = value.real if isinstance(value, Lazy) else value
+    return cell.contents if isinstance(cell, CellValue) else None
+
+
+def _is_plain(machine: Any, value: Value) -> bool:
+    if isinstance(value, Lazy):
+        return _is_plain_object(machine, value.obj, value.source)
+    return isinstance(value, ConstantValue) or value.python_type(machine) in _PLAIN
+
+
+def _is_plain_object(machine: Any, obj: object, source: Source | None) -> bool:
+    if type(obj) not in _PLAIN:
+        return False
+    if source is not None:
+        machine.guard(TypeIs(source, type(obj)))
+    return True
+
+
+def _is_plain_container(machine: Any, obj: object, source: Source) -> bool:
+    """Of what the program has unpacked: how many items there are is guarded then."""
+    if not isinstance(obj, list | tuple) or type(obj) not in (list, tuple):
+        return False
+    if not machine.relies_on(LengthIs(source, len(obj))):
+        return False
+    items = enumerate(obj)
+    return all(_is_plain_object(machine, item, Item(source, index)) for index, item in items)

@@ -1,0 +1,499 @@
+"""rebuild: recipes, sources and effects of a trace as bytecode.
+
+Comes in: the data of trace/result.py. Goes out: instructions that read, build and write back the
+same values when the compiled graph has run. Every value is rebuilt into a temporary of its own
+before anything is written back: a source read after an effect would see the new state. One recipe
+object is one Python object.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from types import CellType, FunctionType
+from typing import Any
+
+import torch
+
+from ...bytecode import Instruction, build
+from ...guards.contents import read_contents
+from ...guards.function_cache import cached_result
+from ...guards.guard import Guard, TypeIs
+from ...guards.iterator_parts import iterator_parts
+from ...guards.read import attribute_at, entries_of, entry_of, int_of, referent_of
+from ...guards.source import (
+    Argument,
+    ArrayMemory,
+    AttributeAt,
+    Builtin,
+    CacheEntry,
+    CellContents,
+    Contents,
+    DictEntry,
+    DictKeyAt,
+    DictValueAt,
+    Drawn,
+    FunctionPart,
+    Global,
+    Gradient,
+    ImportedModule,
+    InstanceDict,
+    IntOf,
+    Item,
+    ItemAt,
+    IteratorParts,
+    Joined,
+    Length,
+    ModuleAttr,
+    Part,
+    Reduced,
+    Referent,
+    SlotAttr,
+    Source,
+    TypeAttr,
+    TypeOf,
+)
+from ..autocast_cache import keep_cast
+from ..random_states import set_states, states_of
+from ..result import (
+    Break,
+    BuildCell,
+    BuildDict,
+    BuildFunction,
+    BuildList,
+    BuildSet,
+    BuildSlice,
+    BuildTuple,
+    Constant,
+    DelAttr,
+    DelGlobal,
+    DelItem,
+    Draw,
+    Effect,
+    FromGraph,
+    FromSource,
+    Invoke,
+    NewInstance,
+    Perform,
+    Recipe,
+    ReplaceDict,
+    ReplaceList,
+    Return,
+    SetAttr,
+    SetCell,
+    SetGlobal,
+    SetItem,
+    Trace,
+)
+from .resume import FlatCode
+
+__all__ = [
+    "CannotRestore",
+    "Code",
+    "Writer",
+    "answering",
+    "draw_numbers",
+    "keep_casts",
+    "make_values",
+    "replay",
+    "rewind",
+    "run_graph",
+]
+
+Code = list[Instruction]
+_GRAPH, _STATES = ".graph", ".states"
+_READS = "__getattribute__"
+
+
+class CannotRestore(Exception):
+    """The frame cannot be cut here (an exception is being handled, say); it runs as eager."""
+
+
+@dataclass(eq=False)
+class Writer:
+    """The residual under construction: `made` maps recipes to the temporaries that hold them."""
+
+    flat: FlatCode
+    builtins: dict[str, Any]
+    answering: frozenset[Source] = frozenset()
+    """Objects whose class has a `__getattribute__` in Python: it would see a read of `__dict__`."""
+    code: Code = field(default_factory=list)
+    made: dict[Recipe, str] = field(default_factory=dict)
+
+    def put(self, *parts: Code) -> None:
+        for part in parts:
+            self.code.extend(part)
+
+    def load(self, recipe: Recipe) -> Code:
+        """Push a recipe's value; it has been made, or is a constant."""
+        if isinstance(recipe, Constant):
+            return build.load_const(recipe.value)
+        return build.load_fast(self.made[recipe], bound=True)
+
+    def make(self, recipe: Recipe) -> None:
+        """Make a recipe's value (its parts first) and keep it in a temporary."""
+        if isinstance(recipe, Constant) or recipe in self.made:
+            return
+        for part in _parts(recipe):
+            self.make(part)
+        self.put(_build(recipe, self), build.store_fast(name := f".v{len(self.made)}"))
+        self.made[recipe] = name
+
+
+def answering(guards: Iterable[Guard]) -> frozenset[Source]:
+    """Of what a trace knows the class of, see `Writer.answering`."""
+    exact = (guard for guard in guards if isinstance(guard, TypeIs))
+    return frozenset(g.source for g in exact if _answers(g.type))
+
+
+def _answers(kind: type) -> bool:
+    bases = type.__getattribute__(kind, "__mro__")
+    found = next(vars(base)[_READS] for base in bases if _READS in vars(base))
+    return isinstance(found, FunctionType)
+
+
+# ------------------------------------------------------------------------- the graph and the values
+
+
+def draw_numbers(writer: Writer, draws: Sequence[Draw]) -> int:
+    """Code that does the draws, in order; and where in it `rewind` is possible from."""
+    generators = [draw.generator for draw in draws if not _is_drawn(draw.generator)]
+    for generator in generators:
+        writer.make(generator)
+    if draws:
+        states = _call(states_of, *map(writer.load, dict.fromkeys(generators)))
+        writer.put(states, build.store_fast(_STATES))
+    begin = len(writer.code)
+    for index, draw in enumerate(draws):
+        writer.make(draw.generator)
+        drawn = _call(draw.perform, writer.load(draw.generator))
+        writer.put(drawn, build.store_fast(_drawn(index)))
+    return begin
+
+
+def _is_drawn(generator: Recipe) -> bool:
+    """Whether the frame makes it: there is nothing to put back."""
+    return isinstance(generator, FromSource) and isinstance(generator.source, Drawn)
+
+
+def rewind(draws: Sequence[Draw]) -> Code:
+    """Code that takes the draws back."""
+    if not draws:
+        return []
+    return [*_call(set_states, build.load_fast(_STATES, bound=True)), *build.pop_top()]
+
+
+def keep_casts(writer: Writer, leaves: Sequence[Recipe]) -> None:
+    """Code that has autocast keep their casts."""
+    for leaf in leaves:
+        writer.make(leaf)
+        writer.put(_call(keep_cast, writer.load(leaf)), build.pop_top())
+
+
+def _drawn(index: int) -> str:
+    return f".drawn{index}"
+
+
+def run_graph(writer: Writer, trace: Trace, graph: Callable[..., Any] | None) -> None:
+    if graph is None:
+        return
+    sources = (*(entry.source for entry in trace.inputs), *trace.held)
+    inputs = [_load_source(source, writer) for source in sources]
+    writer.put(build.push_callable_then(build.load_const(graph), *inputs), build.store_fast(_GRAPH))
+
+
+def make_values(writer: Writer, trace: Trace) -> None:
+    roots = list(_roots(trace))
+    seen: set[Recipe] = set()
+    order: list[Recipe] = []
+    for root in roots:
+        _collect(root, seen, order)
+    # Sources and graph outputs first: what is built from them may call user-visible constructors.
+    for recipe in order:
+        if isinstance(recipe, (FromSource, FromGraph)):
+            writer.make(recipe)
+    for recipe in order:
+        writer.make(recipe)
+    for index in range(len(trace.draws)):
+        writer.put(build.delete_fast(_drawn(index)))
+    if any(isinstance(i.arg, str) and i.arg == _GRAPH for i in writer.code):
+        writer.put(build.delete_fast(_GRAPH))
+
+
+def _collect(recipe: Recipe, seen: set[Recipe], order: list[Recipe]) -> None:
+    if recipe in seen:
+        return
+    seen.add(recipe)
+    for part in _parts(recipe):
+        _collect(part, seen, order)
+    order.append(recipe)
+
+
+def _roots(trace: Trace) -> Iterator[Recipe]:
+    for effect in trace.effects:
+        yield from _effect_parts(effect)
+    if isinstance(trace.exit, Return):
+        yield trace.exit.value
+    elif isinstance(trace.exit, Break):
+        yield from (recipe for recipe in trace.exit.stack if recipe is not None)
+        yield from trace.exit.locals.values()
+        yield from trace.exit.cells.values()
+
+
+def _parts(recipe: Recipe) -> tuple[Recipe, ...]:
+    match recipe:
+        case BuildTuple(items) | BuildList(items) | BuildSet(items) | BuildSlice(items):
+            return items
+        case BuildDict(keys, values):
+            return (*keys, *values)
+        case BuildCell(contents):
+            return () if contents is None else (contents,)
+        case BuildFunction():
+            extras = (recipe.defaults, recipe.kwdefaults, recipe.annotations)
+            return (recipe.globals, *recipe.closure, *(e for e in extras if e is not None))
+        case NewInstance(cls):
+            return (cls,)
+        case Invoke(callee, args, kwargs):
+            return (callee, *args, *(value for _, value in kwargs))
+    return ()
+
+
+def _loads(writer: Writer, recipes: Iterable[Recipe]) -> Code:
+    return [instruction for recipe in recipes for instruction in writer.load(recipe)]
+
+
+def _build(recipe: Recipe, writer: Writer) -> Code:
+    """Code that pushes the value of a recipe whose parts are made."""
+    match recipe:
+        case FromSource(source):
+            return _load_source(source, writer)
+        case FromGraph(index):
+            graph = build.load_fast(_GRAPH, bound=True)
+            return [*graph, *build.load_const(index), *build.binary_subscr()]
+        case BuildTuple(items):
+            return [*_loads(writer, items), *build.build_tuple(len(items))]
+        case BuildList(items):
+            return [*_loads(writer, items), *build.build_list(len(items))]
+        case BuildSet(items):
+            return [*_loads(writer, items), *build.build_set(len(items))]
+        case BuildSlice(items):
+            return [*_loads(writer, items), *build.build_slice(3)]
+        case BuildDict(keys, values):
+            pairs = [part for pair in zip(keys, values, strict=True) for part in pair]
+            return [*_loads(writer, pairs), *build.build_map(len(keys))]
+        case BuildCell(contents):
+            return _call(CellType, *(() if contents is None else (writer.load(contents),)))
+        case BuildFunction():
+            return _build_function(recipe, writer)
+        case NewInstance(cls):
+            return _call(object.__new__, writer.load(cls))
+        case Invoke(callee, args, kwargs):
+            return _invoke(writer, callee, args, kwargs)
+    raise CannotRestore(f"no way to build {type(recipe).__name__}")
+
+
+def _call(callee: Callable[..., Any], *arguments: Code) -> Code:
+    return build.push_callable_then(build.load_const(callee), *arguments)
+
+
+def _invoke(
+    writer: Writer,
+    callee: Recipe,
+    args: tuple[Recipe, ...],
+    kwargs: tuple[tuple[str, Recipe], ...],
+) -> Code:
+    loads = [writer.load(value) for value in (*args, *(value for _, value in kwargs))]
+    names = tuple(name for name, _ in kwargs)
+    return build.push_callable_then(writer.load(callee), *loads, kw_names=names)
+
+
+def _build_function(recipe: BuildFunction, writer: Writer) -> Code:
+    optional = (recipe.defaults, recipe.kwdefaults, recipe.annotations)
+    given = [build.load_const(None) if part is None else writer.load(part) for part in optional]
+    return _call(
+        _make_function,
+        build.load_const((recipe.code, recipe.name, recipe.qualname)),
+        writer.load(recipe.globals),
+        [*_loads(writer, recipe.closure), *build.build_tuple(len(recipe.closure))],
+        *given,
+    )
+
+
+def _make_function(
+    identity: tuple[Any, str, str],
+    namespace: dict[str, Any],
+    closure: tuple[Any, ...],
+    defaults: tuple[Any, ...] | None,
+    kwdefaults: dict[str, Any] | None,
+    annotations: dict[str, Any] | None,
+) -> FunctionType:
+    code, name, qualname = identity
+    made = FunctionType(code, namespace, name, defaults, closure)
+    made.__qualname__ = qualname
+    made.__kwdefaults__ = kwdefaults
+    if annotations:
+        made.__annotations__ = annotations
+    return made
+
+
+# ------------------------------------------------------------------------------------------ sources
+
+
+_READERS: Mapping[type, Callable[[Any], object]] = {
+    TypeOf: type,
+    Contents: tuple,
+    IteratorParts: iterator_parts,
+    ArrayMemory: torch.from_numpy,
+    IntOf: int_of,
+    Referent: referent_of,
+}
+
+
+def _load_source(source: Source, writer: Writer) -> Code:
+    """Code that reads a source again, without running user code where a plain read exists."""
+    match source:
+        case Argument(index=index):
+            return build.load_fast(writer.flat.parameters[index], bound=True)
+        case Global(name=name):
+            return build.load_global(name)
+        case Builtin(name=name) | ImportedModule(name=name):
+            names = writer.builtins if isinstance(source, Builtin) else sys.modules
+            table = build.load_const(names)
+            return [*table, *build.load_const(name), *build.binary_subscr()]
+        case Drawn(index=index):
+            return build.load_fast(_drawn(index), bound=True)
+        case InstanceDict(base=base) if base in writer.answering:
+            return _call(_own_dict, _load_source(base, writer))
+        case InstanceDict(base=base):
+            return [*_load_source(base, writer), *build.load_attr("__dict__")]
+        case ModuleAttr(base=base, name=name):
+            table = [*_load_source(base, writer), *build.load_attr("__dict__")]
+            return [*table, *build.load_const(name), *build.binary_subscr()]
+        case Item(base=Contents(base=base), key=int(index)) if index >= 0:
+            return _call(_nth, _load_source(base, writer), build.load_const(index))
+        case Item(base=base, key=key):
+            container = _load_source(base, writer)
+            return [*container, *build.load_const(key), *build.binary_subscr()]
+        case DictEntry(base=base, key=key) | CacheEntry(base=base, key=key):
+            find = entry_of if isinstance(source, DictEntry) else cached_result
+            return _call(find, _load_source(base, writer), build.load_const(key))
+        case DictKeyAt(base=base, index=index) | DictValueAt(base=base, index=index):
+            part = build.load_const(int(isinstance(source, DictValueAt)))
+            return _call(_entry_at, _load_source(base, writer), build.load_const(index), part)
+        case TypeOf() | Contents() | IteratorParts() | ArrayMemory() | IntOf() | Referent():
+            return _call(_READERS[type(source)], _load_source(source.base, writer))
+        case Length() | Part() | Reduced() | Joined():
+            container = _load_source(source.base, writer)
+            return _call(read_contents, build.load_const(source), container)
+        case ItemAt(base=base, index=place) | AttributeAt(base=base, index=place):
+            both = _load_source(base, writer), _load_source(place, writer)
+            if isinstance(source, ItemAt):
+                return [*both[0], *both[1], *build.binary_subscr()]
+            return _call(attribute_at, *both, build.load_const(source.tables))
+        case TypeAttr(base=base, name=name):
+            return _call(_raw_attribute, _load_source(base, writer), build.load_const(name))
+        case FunctionPart(base=base, part=name) | SlotAttr(base=base, name=name):
+            return [*_load_source(base, writer), *build.load_attr(name)]
+        case CellContents() | Gradient():
+            name = "grad" if isinstance(source, Gradient) else "cell_contents"
+            return [*_load_source(source.base, writer), *build.load_attr(name)]
+    raise CannotRestore(f"no way to read {source!r} again")
+
+
+def _own_dict(owner: object) -> object:
+    return object.__getattribute__(owner, "__dict__")
+
+
+def _nth(items: Iterable[object], index: int) -> object:
+    return next(islice(items, index, None))
+
+
+def _entry_at(table: dict[Any, Any], index: int, part: int) -> object:
+    return entries_of(table)[index][part]
+
+
+def _raw_attribute(cls: type, name: str) -> object:
+    return next(vars(base)[name] for base in cls.__mro__ if name in vars(base))
+
+
+# ------------------------------------------------------------------------------------------ effects
+
+
+def _effect_parts(effect: Effect) -> Iterator[Recipe]:
+    match effect:
+        case SetAttr(target, _, value) | SetGlobal(target, _, value):
+            yield from (target, value)
+        case DelAttr(target, _) | DelGlobal(target, _):
+            yield target
+        case SetItem(target, key, value):
+            yield from (target, key, value)
+        case DelItem(target, key):
+            yield from (target, key)
+        case SetCell(cell, contents):
+            yield cell
+            if contents is not None:
+                yield contents
+        case ReplaceList(target, items):
+            yield from (target, *items)
+        case ReplaceDict(target, keys, values):
+            yield from (target, *keys, *values)
+        case Perform(callee, args, kwargs):
+            yield from (callee, *args, *(value for _, value in kwargs))
+
+
+def replay(effect: Effect, writer: Writer) -> Code:
+    load = writer.load
+    match effect:
+        case SetAttr(target, name, value):
+            return [*load(value), *load(target), *build.store_attr(name)]
+        case DelAttr(target, name):
+            return [*load(target), *build.delete_attr(name)]
+        case SetItem(target, key, value):
+            return [*load(value), *load(target), *load(key), *build.store_subscr()]
+        case DelItem(target, key):
+            return [*load(target), *load(key), *build.delete_subscr()]
+        case SetGlobal(target, name, value):
+            spelled = build.load_const(name)
+            return [*load(value), *load(target), *spelled, *build.store_subscr()]
+        case DelGlobal(target, name):
+            return [*load(target), *build.load_const(name), *build.delete_subscr()]
+        case SetCell(cell, None):
+            return [*load(cell), *build.delete_attr("cell_contents")]
+        case SetCell(cell, value):
+            assert value is not None
+            return [*load(value), *load(cell), *build.store_attr("cell_contents")]
+        case ReplaceList(target, items):
+            new = [*_loads(writer, items), *build.build_list(len(items))]
+            everything = build.load_const(slice(None))
+            return [*new, *load(target), *everything, *build.store_subscr()]
+        case ReplaceDict(target, keys, values):
+            pairs = [part for pair in zip(keys, values, strict=True) for part in pair]
+            new = [*_loads(writer, pairs), *build.build_map(len(keys))]
+            return [*_call(_replace_dict, load(target), new), *build.pop_top()]
+        case Perform(callee, args, kwargs):
+            return [*_invoke(writer, callee, args, kwargs), *build.pop_top()]
+    raise CannotRestore(f"no way to replay {type(effect).__name__}")
+
+
+def _replace_dict(target: dict[Any, Any], new: dict[Any, Any]) -> None:
+    """Keys that stay keep their places and others come behind them, as in the user's code: an
+    iterator over `target` that goes on afterwards meets what it would meet there. All of it past
+    any methods that a class of the user's has."""
+    base = OrderedDict if isinstance(target, OrderedDict) else dict
+    places = {id(key): place for place, key in enumerate(base.__iter__(target))}
+    stay: set[int] = set()
+    last = -1
+    for key in new:
+        place = places.get(id(key), -1)
+        if place <= last:
+            break
+        stay.add(id(key))
+        last = place
+    for key in list(base.__iter__(target)):
+        if id(key) not in stay:
+            base.__delitem__(target, key)
+    for key, value in new.items():
+        base.__setitem__(target, key, value)

@@ -1,0 +1,232 @@
+"""Flat code: what a frame and its resume functions are cut from.
+
+Comes in: a code object. Goes out: `FlatCode`, the code as the tracer and the emitter see it: all
+values the dispatcher is handed are plain parameters (cells travel as cell objects in plain slots),
+and every instruction knows which instruction of the *root* code it is. A resume function is cut
+from the root body again, never from another resume function, so that a loop with a break in it has
+finitely many.
+
+    resume code = parameters: live variables of the root, then stack values
+                  prologue:   move the stack values onto the stack (NULL where the root had NULL),
+                              jump to the way on
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+from ...bytecode import (
+    RUNNING,
+    Body,
+    Instruction,
+    assemble,
+    build,
+    decode,
+    drop_unreachable,
+    liveness,
+    loops_in,
+    secure_loads,
+    with_signature,
+)
+from ...guards.source import UNNAMED
+from .resume_facts import HandedOn
+
+__all__ = [
+    "STORES",
+    "FlatCode",
+    "ResumeKey",
+    "Root",
+    "carries_stack",
+    "flatten",
+    "item_name",
+    "let_go_of",
+]
+
+_SUPER_ARGUMENTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeKey:
+    """One way on: where in the root, with which variables bound, and the stack (True: a NULL)."""
+
+    instruction: Instruction
+    names: tuple[str, ...]
+    nulls: tuple[bool, ...]
+    let_go: Callable[[], None] | None = None  # what it begins with, where its frame alone holds
+
+
+@dataclass(eq=False)
+class Root:
+    """The body of a tagged function, the liveness of its variables, and the resumes cut so far."""
+
+    body: Body
+    live: dict[Instruction, frozenset[str]]
+    handlers: frozenset[Instruction]  # instructions that run while an exception is being handled
+    rolled: set[Instruction] = field(default_factory=set)  # heads of loops that Python runs
+    unrolled: set[Instruction] = field(default_factory=set)  # and of those tried, that it cannot
+    plain: set[Instruction] = field(default_factory=set)  # heads of loops that are Python's alone
+    calling: set[Instruction] = field(default_factory=set)  # those of them that consist of breaks
+    recording: set[Instruction] = field(default_factory=set)  # and of loops with tensor work
+    counting: set[Instruction] = field(default_factory=set)  # what may leave a list of any length
+    handed_on: HandedOn = field(default_factory=HandedOn)
+    is_looked_at: bool | None = None  # by callees (frame_readers.py); None: it had no break so far
+    loops: dict[Instruction, frozenset[Instruction]] = field(default_factory=dict)  # by their heads
+    lets_go: bool = False  # its resume functions alone hold what they are handed
+    resumes: dict[ResumeKey, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class FlatCode:
+    """A code object to trace. `parameters` are the dispatcher's arguments in order; `at` maps the
+    number of an instruction of `code` to the root's instruction (a resume's prologue has none);
+    `head`: the instruction, of a rolled loop, a call with one, or one that reads data, whose result
+    the parameter `item` is."""
+
+    code: CodeType
+    parameters: tuple[str, ...]
+    root: Root
+    at: dict[int, Instruction]
+    head: Instruction | None = None
+    item: str | None = None
+    let_go: Callable[[], None] | None = None
+
+    @classmethod
+    def of(cls, code: CodeType) -> FlatCode:
+        """The flat view of a tagged function's own code."""
+        body = decode(code)
+        at = dict(enumerate(body.instructions))
+        _spell_out_super(body)
+        root = Root(body, liveness(body), _handler_instructions(body), loops=loops_in(body))
+        return cls(code, (*body.parameters, *body.freevars), root, at)
+
+    def resume(self, key: ResumeKey, make: Callable[[FlatCode], Any]) -> Any:
+        """The dispatcher of the resume function for `key`; `make` is called for a new one only."""
+        root = self.root
+        if key not in root.resumes:
+            root.resumes[key] = make(_resume_code(root, key))
+        return root.resumes[key]
+
+
+def flatten(body: Body, parameters: tuple[str, ...]) -> None:
+    """Edit: `parameters` become plain positional ones, every other variable and cell a plain
+    local."""
+    others = [name for name in body.slots() if name not in parameters]
+    body.varnames = [*parameters, *others]
+    body.cellvars, body.freevars = [], []
+    body.argcount, body.posonlyargcount, body.kwonlyargcount = len(parameters), 0, 0
+    body.flags = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS
+
+
+def stack_name(index: int) -> str:
+    """The parameter that carries the index-th stack value; no Python variable can be called so."""
+    return f"{UNNAMED}{index}"
+
+
+def carries_stack(name: str) -> bool:
+    """Whether a parameter is one of a resume function's stack values."""
+    return name.startswith(UNNAMED)
+
+
+STORES = frozenset({"STORE_DEREF", "STORE_FAST", "STORE_GLOBAL", "STORE_NAME"})
+
+
+def item_name(root: Root, head: Instruction, depth: int) -> str:
+    """The parameter that carries the next item of a loop, above that many stack values."""
+    following = dict(zip(root.body.instructions, root.body.instructions[1:], strict=False))[head]
+    return _stack_names(ResumeKey(following, (), (False,) * (depth + 1)))[-1]
+
+
+def _stack_names(key: ResumeKey) -> list[str]:
+    """Of each stack value. People read them in guards: what is about to become a
+    variable, such as a loop's next item, is named after it."""
+    names = [stack_name(index) for index in range(len(key.nulls))]
+    following = key.instruction
+    if names and following.op in STORES and isinstance(following.arg, str):
+        names[-1] = f"new {following.arg}"
+    return names
+
+
+def _resume_code(root: Root, key: ResumeKey) -> FlatCode:
+    body, copies = root.body.clone()
+    origin = {new: old for old, new in copies.items()}
+    on_stack = _stack_names(key)
+    carried = [name for name, null in zip(on_stack, key.nulls, strict=True) if not null]
+    parameters = (*key.names, *carried)
+    flatten(body, parameters)
+    prologue = [*build.prologue(), *let_go_of(key.let_go)]
+    for name, null in zip(on_stack, key.nulls, strict=True):
+        null_push = [Instruction("PUSH_NULL")]
+        # Moved, not copied: eager has such a value on its stack only, and lets go of it there.
+        moved = [*build.load_fast(name, bound=True), *build.delete_fast(name)]
+        prologue += null_push if null else moved
+    prologue += build.jump(copies[key.instruction])
+    line = key.instruction.position
+    body.instructions = [*build.placed(prologue, line), *body.instructions]
+    drop_unreachable(body)
+    secure_loads(body)
+    code = with_signature(assemble(body), parameters, root.body)
+    decoded = decode(code).instructions  # one for one: jumps may have been written as two
+    pairs = enumerate(zip(decoded, body.instructions, strict=True))
+    at = {index: origin[ours] for index, (_, ours) in pairs if ours in origin}
+    head = _head_before(root, key)
+    item = on_stack[-1] if head is not None else None
+    return FlatCode(code, parameters, root, at, head, item, key.let_go)
+
+
+def let_go_of(let_go: Callable[[], None] | None) -> list[Instruction]:
+    """let_go(), if the frame is one that alone holds what it was handed."""
+    if let_go is None:
+        return []
+    return [*build.push_callable_then(build.load_const(let_go)), *build.pop_top()]
+
+
+def _head_before(root: Root, key: ResumeKey) -> Instruction | None:
+    """What has just put a value on the stack, if that is an item of a rolled loop, what a call
+    made in one, or what one has of data."""
+    before = dict(zip(root.body.instructions[1:], root.body.instructions, strict=False))
+    head = before.get(key.instruction)
+    known = head in root.rolled or head in root.counting or head in root.handed_on.reads
+    return head if known and key.nulls and not key.nulls[-1] else None
+
+
+def _spell_out_super(body: Body) -> None:
+    """Edit: `super()` finds class and self through the frame's layout, which flat code does not
+    keep: give it both by name. (From 3.12 on the compiler does so itself.)"""
+    if RUNNING.version >= (3, 12) or "__class__" not in body.freevars or not body.parameters:
+        return
+    instructions = list(body.instructions)
+    for position, instruction in enumerate(instructions):
+        if instruction.op != "LOAD_GLOBAL" or instruction.arg != "super":
+            continue
+        calls = instructions[position + 1 : position + 3]
+        if [(i.op, i.arg) for i in calls] != [("PRECALL", 0), ("CALL", 0)]:
+            continue
+        calls[0].arg = calls[1].arg = _SUPER_ARGUMENTS
+        first = body.parameters[0]
+        load_self = "LOAD_DEREF" if first in body.cellvars else "LOAD_FAST"
+        given = [Instruction("LOAD_DEREF", "__class__"), Instruction(load_self, first)]
+        where = body.instructions.index(calls[0])
+        body.instructions[where:where] = build.placed(given, instruction.position)
+
+
+def _handler_instructions(body: Body) -> frozenset[Instruction]:
+    """What can only be reached with an exception pushed: PUSH_EXC_INFO up to its POP_EXCEPT."""
+    following = dict(zip(body.instructions, body.instructions[1:], strict=False))
+    inside: set[Instruction] = set()
+    work = [region.target for region in body.regions]
+    while work:
+        instruction = work.pop()
+        if instruction in inside:
+            continue
+        inside.add(instruction)
+        if instruction.op == "POP_EXCEPT":
+            continue
+        if instruction.target is not None:
+            work.append(instruction.target)
+        if instruction.op not in RUNNING.no_fallthrough and instruction in following:
+            work.append(following[instruction])
+    return frozenset(inside)

@@ -1,0 +1,1 @@
+"""Backwards inside a frame: autograd functions, `.grad`, transforms of torch.func."""

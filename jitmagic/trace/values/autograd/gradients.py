@@ -1,0 +1,81 @@
+"""`.grad` of a tensor: what the traced code reads there, and what it has stored.
+
+Comes in: reads, writes and deletions of the attribute; backward() and zero_grad() write it too.
+Goes out: the gradient's value, guarded where it was there before, and an effect for each tensor
+that has another one at the exit. One tensor object is one value: `p.grad = g` gives it two names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ....extension import runtime_module
+from ....graph.node_meta import device_of
+from ....guards.guard import Unhooked
+from ....guards.source import Gradient
+from ...breaks import GraphBreak, RefusedTorchCall
+from ..base import Machine, Value
+from ..objects.operators import is_none
+from ..tensors.tensor_hooks import retains_gradient
+
+__all__ = [
+    "GRADIENTS_GONE",
+    "read_gradient",
+    "rely_on_no_hooks",
+    "store_gradient",
+    "write_gradient",
+]
+
+GRADIENTS_GONE = "gradients of unknown tensors are set to None at the exit"  # a mark of the graph
+
+
+def read_gradient(machine: Machine, owner: Any) -> Value:
+    """`owner.grad`; `owner` is a TensorValue."""
+    if GRADIENTS_GONE in machine.notes.marks:
+        owner.refuse(machine, "`.grad` behind zero_grad()")
+    if owner.grad is not None:
+        stored: Value = owner.grad
+        return stored
+    if not owner.meta.is_leaf and not retains_gradient(machine, owner):
+        owner.refuse(machine, "`.grad` of a tensor that is no leaf")
+    if owner.live is None:
+        return machine.constant(None)
+    if owner.source is None:
+        owner.refuse(machine, "`.grad` of a tensor made inside")
+    return machine.wrap(owner.live.grad, Gradient(owner.source))
+
+
+def write_gradient(machine: Machine, owner: Any, value: Value) -> None:
+    """`owner.grad = value`, where eager would take it."""
+    if not owner.meta.is_leaf or machine.graph.modes_vary:
+        owner.refuse(machine, "setting `.grad`")
+    node: Node | None = getattr(value, "node", None)
+    if node is not None:
+        mine, other = owner.meta, node.meta["val"]
+        same = (mine.shape, mine.dtype) == (other.shape, other.dtype)
+        if not same or device_of(owner.node) != device_of(node) or other.requires_grad:
+            owner.refuse(machine, "storing such a gradient")
+    elif not is_none(value):
+        owner.refuse(machine, "setting `.grad`")
+    store_gradient(machine, owner, value)
+
+
+def store_gradient(machine: Machine, owner: Any, value: Value) -> None:
+    before = machine.effects.changes
+    owner.grad = value
+    machine.effects.set_attr(owner, "grad", value)
+    machine.effects.gradients += machine.effects.changes - before
+
+
+def rely_on_no_hooks(machine: Machine, leaf: Any) -> None:
+    """Nothing of the user's runs when a gradient of the tensor is accumulated."""
+    live: torch.Tensor | None = leaf.live
+    if live is None:
+        return
+    if runtime_module().has_gradient_hooks(live):
+        why = "hooks of a tensor run Python code during backward"
+        raise GraphBreak(RefusedTorchCall.of(name="torch.autograd.backward", why=why))
+    machine.guard(Unhooked(leaf.source))

@@ -1,0 +1,170 @@
+"""Objects that a frame has left to a later time, made again when that has come.
+
+Comes in: values of the frame, as they were left on the `ctx` of an autograd function or given to a
+function that is run again. Goes out: what makes the objects from the tensors and sizes that the
+graph has for them (`left`) and the objects that the call holds. Objects that the frame made itself
+are made anew each time, the others are those very objects.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from ..base import Machine, Value
+from ..containers.mappings import DictValue
+from ..containers.namedtuples import NamedTupleValue
+from ..containers.sequences import ListValue, TupleValue
+from ..containers.sets import SetValue
+from ..numbers.dimensions import DimensionValue
+from ..numbers.scalars import ScalarValue
+from ..objects.callables import BuiltinValue
+from ..objects.classes import ClassValue
+from ..objects.constants import ConstantValue
+from ..objects.functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
+from ..objects.instances import InstanceValue
+from ..tensors.tensor import TensorValue
+from .backward_facts import BackwardFacts, HeldObjects, known
+
+__all__ = ["Remaker"]
+
+Make = Callable[[Sequence[Any], tuple[Any, ...]], Any]
+"""Makes an object from what the graph has for it and the objects that the call holds."""
+
+
+class Remaker:
+    """Builds the `ctx` of one call from the values that it leaves. `facts` say how to refuse."""
+
+    def __init__(self, machine: Machine, facts: BackwardFacts) -> None:
+        self._machine, self._facts = machine, facts
+        self._held = machine.notes.root.of(HeldObjects)
+        self._left: list[Any] = []  # tensors and numbers: nodes, or Sizes
+
+    def original(
+        self, cls: ClassValue, attributes: dict[str, Value]
+    ) -> tuple[Make, tuple[Any, ...]]:
+        """Return what makes the class and the attributes of `ctx`, and the tensors and sizes that
+        it takes for that.
+        """
+        function = self._maker(cls)
+        makers = {name: self._maker(value) for name, value in attributes.items()}
+
+        def make(left: Sequence[Any], held: tuple[Any, ...]) -> Any:
+            named = {name: maker(left, held) for name, maker in makers.items()}
+            return function(left, held), named
+
+        return make, tuple(self._left)
+
+    def rebuilt(self, values: Sequence[Value]) -> tuple[Make, tuple[Any, ...]]:
+        """Return what makes a list of these objects, and the tensors and sizes that it takes for
+        that.
+        """
+        return self._gathered(list, values), tuple(self._left)
+
+    def _maker(self, value: Value) -> Make:
+        value = known(value)
+        if isinstance(value, DimensionValue | ScalarValue):
+            return self._number(value)
+        if value.source is not None:
+            held = self._held.index(value.source)
+            return lambda left, held_: held_[held]
+        if isinstance(value, TensorValue):
+            return self._taken(value.node)
+        return self._maker_of_own(value)
+
+    def _number(self, value: DimensionValue | ScalarValue) -> Make:
+        if isinstance(value, DimensionValue):
+            return self._taken(value.size)
+        if value.node is None:
+            raise self._facts.refused("the forward leaves it a number")
+        take, kind = self._taken(value.node), value.kind
+        return lambda left, held: kind(take(left, held))
+
+    def _taken(self, node: Any) -> Make:
+        place = len(self._left)
+        self._left.append(node)
+        return lambda left, held: left[place]
+
+    def _maker_of_own(self, value: Value) -> Make:
+        match value:
+            case ConstantValue(value=constant) | BuiltinValue(obj=constant):
+                return lambda left, held: constant
+            case ClassValue(live=live) | FunctionValue(live=live) if live is not None:
+                return lambda left, held: live
+            case BoundMethodValue():
+                return self._combined(types.MethodType, (value.function, value.owner))
+            case CellValue(contents=contents):
+                return self._combined(types.CellType, () if contents is None else (contents,))
+            case FunctionValue():
+                return self._maker_of_function(value)
+            case NamedTupleValue():
+                return self._gathered(partial(tuple.__new__, value.cls.live), value.items)
+            case TupleValue():
+                return self._gathered(value.python_type(self._machine), value.items)
+            case PartialValue():
+                return self._maker_of_partial(value)
+            case ListValue():
+                return self._gathered(list, value.items)
+            case DictValue(kind=kind):
+                keys, values = (
+                    self._gathered(list, value.keys()),
+                    self._gathered(list, value.values()),
+                )
+                return lambda left, held: kind(
+                    zip(keys(left, held), values(left, held), strict=True)
+                )
+            case SetValue():
+                return self._gathered(set, list(value.parts()))
+            case InstanceValue():
+                return self._maker_of_instance(value)
+        constant = value.as_constant(self._machine)
+        return lambda left, held: constant
+
+    def _combined(self, function: Callable[..., Any], parts: Sequence[Value]) -> Make:
+        makers = [self._maker(part) for part in parts]
+        return lambda left, held: function(*(maker(left, held) for maker in makers))
+
+    def _gathered(self, kind: Callable[..., Any], parts: Sequence[Value]) -> Make:
+        makers = [self._maker(part) for part in parts]
+        return lambda left, held: kind([maker(left, held) for maker in makers])
+
+    def _maker_of_function(self, value: FunctionValue) -> Make:
+        code, names, name = value.code, value.globals.live, value.name
+        parts = (value.defaults, value.kwdefaults)
+        defaults, named = (self._maker(part) for part in parts)
+        cells = self._gathered(tuple, value.closure)
+
+        def make(left: Sequence[Any], held: tuple[Any, ...]) -> Any:
+            given = name, defaults(left, held), cells(left, held)
+            made = types.FunctionType(code, names, *given)
+            made.__kwdefaults__ = named(left, held)
+            return made
+
+        return make
+
+    def _maker_of_partial(self, value: PartialValue) -> Make:
+        parts = self._gathered(list, (value.function, *value.args))
+        named = {name: self._maker(arg) for name, arg in value.kwargs.items()}
+
+        def make(left: Sequence[Any], held: tuple[Any, ...]) -> Any:
+            given = {name: maker(left, held) for name, maker in named.items()}
+            return partial(*parts(left, held), **given)
+
+        return make
+
+    def _maker_of_instance(self, value: InstanceValue) -> Make:
+        cls = self._maker(value.cls)
+        found = {name: one for name, one in value.slots.items() if one is not None}
+        for key, one in () if value.names is None else value.names.pairs.values():
+            found[str(key.realize(self._machine).as_constant(self._machine))] = one
+        attributes = {name: self._maker(one) for name, one in found.items()}
+
+        def make(left: Sequence[Any], held: tuple[Any, ...]) -> Any:
+            made = object.__new__(cls(left, held))
+            for name, maker in attributes.items():
+                object.__setattr__(made, name, maker(left, held))
+            return made
+
+        return make

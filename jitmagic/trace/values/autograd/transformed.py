@@ -1,0 +1,316 @@
+"""Functions that torch.func made of others, and what happens when the traced code calls them.
+
+Comes in: a transform, the function under it (any callable value), the arguments of a call. Goes
+out: one node (graph/transforms.py). First torch's own transform runs on meta tensors to show what
+the function would be given; then the function is followed on plain tensors like those, as a graph
+of its own; then the transform runs over that graph, which tells what the call gives or raises.
+Python that the function runs besides is followed once: where torch would run it more often, what it
+does to objects from around it is a graph break.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import torch
+from torch.fx import Node
+from torch.utils._pytree import tree_flatten
+
+from ....graph.builder import GraphBuilder
+from ....graph.node_meta import device_of
+from ....graph.operators.autocast import OFF
+from ....graph.propagate import DataDependent, EagerRaises, run_on_meta
+from ....graph.symbolic.sym_node import as_dimensions
+from ....graph.transforms import Pattern, Pull, Slot, Transformed
+from ....spec import TensorSpec
+from ...breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, TransformRefused
+from ...region import TransformBuilder
+from ...result import BreakReason, Recipe
+from ...structures import lower_structure, raise_structure
+from ..base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from ..numbers.number_arguments import keep_numbers_of_transform
+from ..tensors.tensor import TensorValue, lift
+
+__all__ = ["PulledValue", "TransformedValue", "call_transformed"]
+
+
+class TransformedValue(Value):
+    """`torch.func.grad(f)`: a function. `settings`: the transform's other arguments, by name."""
+
+    __slots__ = ("function", "settings", "transform")
+
+    def __init__(self, transform: Any, function: Value, settings: Mapping[str, Value]) -> None:
+        super().__init__()
+        self.transform, self.function, self.settings = transform, function, dict(settings)
+
+    def python_type(self, machine: Machine) -> type:
+        return types.FunctionType
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name in ("__name__", "__qualname__", "__doc__"):
+            return self.function.realize(machine).get_attr(machine, name)
+        return self.function if name == "__wrapped__" else super().get_attr(machine, name)
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        function = self.function.realize(machine)
+        return call_transformed(machine, self.transform, function, self.settings, args, kwargs)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        named = {name: builder(value) for name, value in self.settings.items()}
+        return builder.invoke(self.transform, (builder(self.function),), **named)
+
+    def parts(self) -> Sequence[Value]:
+        return (self.function, *self.settings.values())
+
+    def describe(self) -> str:
+        return f"torch.func.{self.transform.__name__} of {self.function.describe()}"
+
+
+class PulledValue(Value):
+    """The function that torch.func.vjp gives: a value of the graph."""
+
+    __slots__ = ("born", "device", "node")
+
+    def __init__(self, machine: Machine, node: Node, device: torch.device) -> None:
+        super().__init__()
+        self.node, self.device, self.born = node, device, machine.step
+
+    def python_type(self, machine: Machine) -> type:
+        return types.FunctionType
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        given: list[TensorValue] = []
+        structure = [lower_structure(machine, arg, "vjp", _slots(given)) for arg in args]
+        settings = {name: value.as_constant(machine) for name, value in kwargs.items()}
+        target = Pull(settings, Pattern(*_flat(structure)))
+        return _record(machine, target, (self.node, _nodes(given)), self.device, "vjp")
+
+    def recipe(self, builder: Builder) -> Recipe:
+        raise Unrestorable("a function that torch.func.vjp gave", self.born, _ESCAPED)
+
+    def describe(self) -> str:
+        return "the function that torch.func.vjp gave"
+
+
+_ESCAPED: BreakReason = RefusedTorchCall.of(
+    name="torch.func.vjp", why="the function that it gives is used outside of the graph"
+)
+
+
+def call_transformed(
+    machine: Machine,
+    transform: Any,
+    function: Value,
+    settings: Mapping[str, Value],
+    args: Args,
+    kwargs: Kwargs,
+    *,
+    takes_function: bool = True,
+) -> Value:
+    """Follow a call of the transform of a function; `takes_function`: see `Transformed`."""
+    return _Call(machine, transform, settings, takes_function).run(function, args, kwargs)
+
+
+class _Shown(BaseException):
+    """What the function would be called with. Raised through torch's transform, which no handler
+    of Exception may end."""
+
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.args_and_kwargs = tuple(args), dict(kwargs)
+        self.grad_enabled = torch.is_grad_enabled()
+
+
+class _Call:
+    """One call of a transformed function."""
+
+    def __init__(
+        self, machine: Machine, transform: Any, settings: Mapping[str, Value], takes_function: bool
+    ) -> None:
+        self.machine, self.transform = machine, transform
+        self.name = f"torch.func.{transform.__name__}"
+        self.settings = {n: self._constant(v.realize(machine)) for n, v in settings.items()}
+        self.takes_function = takes_function
+        self.given: list[TensorValue] = []
+
+    def _constant(self, value: Value) -> Any:
+        if not value.is_constant(self.machine):
+            raise GraphBreak(
+                RefusedTorchCall.of(name=self.name, why=f"{value.describe()} is given")
+            )
+        return value.as_constant(self.machine)
+
+    def run(self, function: Value, args: Args, kwargs: Kwargs) -> Value:
+        machine, notes = self.machine, self.machine.notes
+        outer = notes.graph
+        if outer.has_cast or outer.autocast != OFF:
+            self._refuse("the graph has operations under autocast")
+        slots = _slots(self.given)
+        positional = tuple(lower_structure(machine, arg, self.name, slots) for arg in args)
+        named = {k: lower_structure(machine, v, self.name, slots) for k, v in kwargs.items()}
+        arguments = Pattern(*_flat((positional, named)))
+        device = self._device()
+        shown = self._show(arguments)
+        region = TransformBuilder(notes, self.name, shown.grad_enabled)
+        watched = _Watched(machine.effects)
+        machine.notes, machine.effects = region.notes, watched  # type: ignore[misc]
+        try:
+            values = self._values(region, shown, device)
+            answer = function.call(machine, *values).realize(machine)
+            returned: list[TensorValue] = []
+            structure = lower_structure(machine, answer, self.name, _slots(returned))
+            draws = region.draws
+            graph, feeds, captured, outputs = region.close(_nodes(returned))
+        finally:
+            machine.notes, machine.effects = notes, watched.log  # type: ignore[misc]
+        leaves, spec = _flat(structure)
+        placed = tuple(Slot(outputs[x.index]) if isinstance(x, Slot) else x for x in leaves)
+        target = Transformed(
+            self.transform, self.settings, self.takes_function, graph, feeds, arguments,
+            Pattern(placed, spec),
+        )  # fmt: skip
+        made = _record(machine, target, (_nodes(self.given), captured), device, self.name, draws)
+        if target.runs > 1 and watched.touched:
+            self._refuse("it runs several times and changes something")
+        if region.numbers and outer.root is outer:
+            given = _nodes(self.given)
+            keep_numbers_of_transform(machine, target, given, captured, region.numbers)
+        return made
+
+    def _device(self) -> torch.device:
+        devices = {device_of(value.node) for value in self.given}
+        if len(devices) > 1:
+            self._refuse("its tensors are on several devices")
+        return next(iter(devices), torch.device("cpu"))
+
+    def _show(self, arguments: Pattern) -> _Shown:
+        """What torch would call the function with, as meta tensors at the level's place."""
+
+        def probe(*args: Any, **kwargs: Any) -> Any:
+            raise _Shown(args, kwargs)
+
+        def run(*tensors: torch.Tensor) -> Any:
+            args, kwargs = arguments.fill(tensors)
+            if self.takes_function:
+                return self.transform(probe, **self.settings)(*args, **kwargs)
+            return self.transform(probe, *args, **self.settings, **kwargs)
+
+        metas = tuple(value.meta for value in self.given)
+        try:
+            _on_meta(self.name, run, metas, self.machine.graph)
+        except _Shown as shown:
+            return shown
+        self._refuse("it is not called")
+
+    def _values(
+        self, region: TransformBuilder, shown: _Shown, device: torch.device
+    ) -> tuple[list[Value], dict[str, Value]]:
+        """The arguments of the function: tensors as the level has them; those that the transform
+        leaves alone are the very tensors of the call."""
+        machine = self.machine
+        outside = {id(value.meta): value for value in self.given}
+        count = iter(range(len(self.given) + 1))
+
+        def leaf(tensor: Any) -> Value | None:
+            if not isinstance(tensor, torch.Tensor):
+                return None
+            index, same = next(count), outside.get(id(tensor))
+            if same is not None:
+                return same
+            node = region.feed("given", index, _spec(tensor, device))
+            region.unknown_strides.add(node)
+            return lift(machine, node)
+
+        args, kwargs = shown.args_and_kwargs
+        positional = [raise_structure(machine, arg, leaf) for arg in args]
+        return positional, {k: raise_structure(machine, v, leaf) for k, v in kwargs.items()}
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise GraphBreak(TransformRefused.of(name=self.name, why=why))
+
+
+class _Watched:
+    """The log of effects, and whether anything was changed: also what the frame itself has made."""
+
+    def __init__(self, log: Any) -> None:
+        self.log, self.touched = log, False
+
+    def __getattr__(self, name: str) -> Any:
+        self.touched = self.touched or name not in ("count", "mutated")
+        return getattr(self.log, name)
+
+
+def _spec(tensor: torch.Tensor, device: torch.device) -> TensorSpec:
+    """As a level shows it. What it is a part of in memory, nobody sees."""
+    shape, stride = as_dimensions(tensor.shape), as_dimensions(tensor.stride())
+    known = TensorSpec(shape, stride, tensor.dtype, device, tensor.requires_grad, True)
+    return known if tensor.is_leaf else replace(known, is_leaf=False)
+
+
+def _flat(structure: Any) -> tuple[tuple[Any, ...], Any]:
+    leaves, spec = tree_flatten(structure)
+    return tuple(leaves), spec
+
+
+def _slots(tensors: list[TensorValue]) -> Callable[[TensorValue], Slot]:
+    """Notes the tensors of structures; each has the index of its place."""
+
+    def slot(value: TensorValue) -> Slot:
+        tensors.append(value)
+        return Slot(len(tensors) - 1)
+
+    return slot
+
+
+def _nodes(values: Sequence[TensorValue]) -> tuple[Node, ...]:
+    return tuple(value.node for value in values)
+
+
+def _on_meta(name: str, run: Any, args: tuple[Any, ...], graph: GraphBuilder) -> Any:
+    try:
+        return run_on_meta(run, args, {}, graph.grad_enabled)
+    except (EagerRaises, DataDependent) as error:
+        raise _failed(name, error) from None
+
+
+def _failed(name: str, error: Exception) -> GraphBreak:
+    kind = type(getattr(error, "error", error)).__name__
+    return GraphBreak(TorchCallFailed.of(name=name, error=f"{kind}: {error}"))
+
+
+def _record(
+    machine: Machine,
+    target: Transformed | Pull,
+    args: tuple[Any, ...],
+    device: torch.device,
+    name: str,
+    draws: bool = False,
+) -> Value:
+    """One node, and the value of what it gives."""
+    graph = machine.graph
+    try:
+        made = graph.call_transform(target, args, device, machine.lines())
+    except (EagerRaises, DataDependent) as error:
+        raise _failed(name, error) from None
+    if draws:
+        next(n for n in reversed(graph.graph.nodes) if n.target is target).meta["random"] = True
+
+    def leaf(index: Any) -> Value | None:
+        if not isinstance(index, Slot):
+            return None
+        node = made[index.index]
+        if isinstance(node.meta["val"], torch.Tensor):
+            return lift(machine, node)
+        return PulledValue(machine, node, device)
+
+    assert target.made is not None
+    return raise_structure(machine, target.made.fill(list(map(Slot, range(len(made))))), leaf)

@@ -1,0 +1,1 @@
+"""Containers and iterators: a Python type over a store of contents."""

@@ -1,0 +1,190 @@
+"""collections.deque.
+
+Comes in: a deque that the traced code makes, or a live one (guarded by type). Goes out: items, and
+deques made of a list. What it holds is in its store (list_store.py): a live one that only grows is
+not looked at, and what is added waits for the exit.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from typing import Any
+
+from ....guards.guard import TypeIs
+from ....guards.source import Source
+from ...builtins.registry import handles, method
+from ...result import BuildList, Constant, Invoke, Recipe
+from ...wrap import wraps
+from ..base import Args, Builder, Kwargs, Machine, Value
+from ..objects.callables import bind_builtin
+from ..objects.operators import index_of, is_none, unpack
+from .iterators import StepIterator
+from .list_store import ListStore
+from .sequences import StoredItems
+
+__all__ = ["DequeValue"]
+
+Deque = collections.deque
+
+
+class DequeValue(StoredItems):
+    """A deque, which keeps to `maxlen`."""
+
+    __slots__ = ()
+    kind = Deque
+    assigning = "index"
+
+    def like(self, items: list[Value]) -> DequeValue:
+        """A new deque of the same `maxlen`."""
+        return DequeValue(ListStore(items, Deque, self.store.limit))
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name == "maxlen":
+            return machine.constant(self.store.limit)
+        return bind_builtin(machine, self, Deque, name)
+
+    def walk(self, machine: Machine, *, backwards: bool = False) -> Iterator[Value]:
+        """The items in order; the deque must not change meanwhile, not even at the end."""
+        items, state = tuple(self.items), self.store.state
+        for item in (*(reversed(items) if backwards else items), None):
+            if self.store.state != state:
+                raise machine.error(RuntimeError, "deque mutated during iteration", exact=True)
+            if item is not None:
+                yield item
+
+    def iterate(self, machine: Machine) -> Value:
+        return StepIterator(machine, type(iter(Deque())), self.walk(machine))
+
+    def backwards(self, machine: Machine) -> Value:
+        """What `reversed` makes of it."""
+        steps = self.walk(machine, backwards=True)
+        return StepIterator(machine, type(reversed(Deque())), steps)
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if op == "*" and not reflected:
+            return self.like(self.repeated(machine, other))
+        if op == "+" and isinstance(other, DequeValue):
+            left, right = (other, self) if reflected else (self, other)
+            return left.like([*left.items, *right.items])
+        self.refuse(machine, f"operator {op}")
+
+    def recipe(self, builder: Builder) -> Recipe:
+        items = BuildList(tuple(builder(item) for item in self.items))
+        return builder.invoke(Deque, (items, builder.constant(self.store.limit)))
+
+    def empty_recipe(self) -> Recipe | None:
+        limit = () if self.store.limit is None else (Constant(self.store.limit),)
+        return Invoke(Constant(Deque), (BuildList(()), *limit))
+
+
+def _deque(owner: Value) -> DequeValue:
+    assert isinstance(owner, DequeValue)
+    return owner
+
+
+@handles(Deque)
+def _make(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    named = {**dict(zip(("iterable", "maxlen"), args, strict=False)), **kwargs}
+    limit = named.get("maxlen", machine.constant(None))
+    maxlen = None if is_none(limit) else index_of(machine, limit)
+    if maxlen is not None and maxlen < 0:
+        raise machine.error(ValueError, "maxlen must be non-negative")
+    items = unpack(machine, named["iterable"]) if "iterable" in named else []
+    return DequeValue(ListStore(items, Deque, maxlen))
+
+
+@method(Deque, "append", lazy=True)
+def _append(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    _deque(owner).append(machine, args[0])
+    return machine.constant(None)
+
+
+@method(Deque, "appendleft", lazy=True)
+def _append_left(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    _deque(owner).append(machine, args[0], left=True)
+    return machine.constant(None)
+
+
+@method(Deque, "extend")
+def _extend(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    _deque(owner).extend(machine, args[0])
+    return machine.constant(None)
+
+
+@method(Deque, "extendleft")
+def _extend_left(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    _deque(owner).extend(machine, args[0], left=True)
+    return machine.constant(None)
+
+
+def _taken(machine: Machine, owner: Value, name: str, args: Args) -> Value:
+    target, index = _deque(owner), -1 if name == "pop" else 0
+    if args:
+        what = f"deque.{name}() takes no arguments ({len(args)} given)"
+        raise machine.error(TypeError, what, exact=True)
+    if index == 0 and (first := target.take_first(machine)) is not None:
+        return first
+    if not target.items:
+        raise machine.error(IndexError, "pop from an empty deque", exact=True)
+    return target.take(machine, index)
+
+
+@method(Deque, "pop")
+def _pop(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return _taken(machine, owner, "pop", args)
+
+
+@method(Deque, "popleft")
+def _pop_left(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return _taken(machine, owner, "popleft", args)
+
+
+@method(Deque, "insert")
+def _insert(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _deque(owner)
+    if target.store.limit is not None and len(target.items) >= target.store.limit:
+        raise machine.error(IndexError, "deque already at its maximum size", exact=True)
+    target.insert(machine, index_of(machine, args[0]), args[1])
+    return machine.constant(None)
+
+
+@method(Deque, "clear")
+def _clear(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    _deque(owner).change(machine, ())
+    return machine.constant(None)
+
+
+@method(Deque, "copy", "__copy__")
+def _copy(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _deque(owner)
+    return target.like(target.items)
+
+
+@method(Deque, "reverse")
+def _reverse(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _deque(owner)
+    target.change(machine, target.items[::-1])
+    return machine.constant(None)
+
+
+@method(Deque, "rotate")
+def _rotate(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _deque(owner)
+    items = Deque(target.items)
+    items.rotate(index_of(machine, args[0]) if args else 1)
+    target.change(machine, list(items))
+    return machine.constant(None)
+
+
+@method(Deque, "__reversed__")
+def _reversed(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return _deque(owner).backwards(machine)
+
+
+@wraps(Deque)
+def _wrap_deque(machine: Machine, obj: Deque[Any], source: Source) -> Value:
+    machine.guard(TypeIs(source, Deque))
+    return DequeValue(ListStore.of_live(machine, obj, source))

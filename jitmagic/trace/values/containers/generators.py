@@ -1,0 +1,105 @@
+"""Generators made by the traced code: a suspended frame of the machine.
+
+Comes in: a call of a generator function or a generator expression.  Goes out: its items, one at a
+time, each produced by running the frame to its next YIELD_VALUE. A generator alive at an exit
+cannot be rebuilt: the break goes before the call that made it.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+
+from ...breaks import GraphBreak, UnsupportedOperation
+from ...result import Recipe
+from ..base import Args, Builder, Kwargs, Machine, ObservedError, Unrestorable, Value
+from ..objects.constants import ConstantValue
+from .iterators import IteratorValue
+
+__all__ = ["GeneratorMethodValue", "GeneratorValue"]
+
+Resume = Callable[
+    [Value], "Value | None"
+]  # send a value in; the next item, or None when it returned
+
+
+class GeneratorValue(IteratorValue):
+    """`resume` runs the frame; `result` is what it returned, once it did."""
+
+    __slots__ = ("born", "finished", "must_close", "result", "resume", "running",
+                 "started")  # fmt: skip
+
+    def __init__(self, machine: Machine, resume: Resume, must_close: Callable[[], bool]) -> None:
+        super().__init__(types.GeneratorType)
+        self.resume = resume
+        self.born = machine.step
+        self.must_close = must_close
+        self.started = False
+        self.running = False
+        self.finished = False
+        self.result: Value = ConstantValue(None)
+
+    def next(self, machine: Machine) -> Value | None:
+        return self.send(machine, ConstantValue(None))
+
+    def send(self, machine: Machine, value: Value) -> Value | None:
+        """Run to the next yield."""
+        if self.finished:
+            return None
+        if self.running:
+            raise machine.error(ValueError, "generator already executing")
+        self.running = self.started = True
+        try:
+            item = self.resume(value)
+        except ObservedError as observed:
+            self.finished = True
+            if observed.error.matches(machine, StopIteration):
+                raise machine.error(RuntimeError, "generator raised StopIteration") from None
+            raise
+        finally:
+            self.running = False
+        self.finished = item is None
+        return item
+
+    def leave(self) -> None:
+        """The trace ends: one suspended where closing it would run code cannot just be dropped."""
+        if not self.finished and self.started and self.must_close():
+            raise Unrestorable("a generator with code to run when it is closed", self.born)
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name in ("send", "close", "__next__", "__iter__"):
+            return GeneratorMethodValue(self, name)
+        self.refuse(machine, f"attribute {name!r}")
+
+    def recipe(self, builder: Builder) -> Recipe:
+        raise Unrestorable("a generator", self.born)
+
+    def describe(self) -> str:
+        return "generator"
+
+
+class GeneratorMethodValue(Value):
+    """A bound method of a generator."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: GeneratorValue, name: str) -> None:
+        super().__init__()
+        self.owner = owner
+        self.name = name
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if self.name == "__iter__":
+            return self.owner
+        if self.name == "close":
+            if self.owner.started and not self.owner.finished and self.owner.must_close():
+                raise GraphBreak(UnsupportedOperation.of(what="close()", types="a live generator"))
+            self.owner.finished = True
+            return machine.constant(None)
+        item = self.owner.send(machine, args[0] if args else ConstantValue(None))
+        if item is None:
+            raise machine.error(StopIteration)
+        return item
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))

@@ -1,0 +1,112 @@
+"""operator.itemgetter, attrgetter and methodcaller: functions made of names and keys.
+
+Comes in: a live one, known by identity, whose parts are constants, or one the traced code makes.
+Goes out: a call is the access that it stands for.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ....guards.guard import IdentityIs
+from ....guards.source import Source
+from ...builtins.registry import handles
+from ...result import Recipe
+from ...wrap import wraps
+from ..base import Args, Builder, Kwargs, Machine, Value
+from ..objects.class_facts import NOTHING, attribute_of_class, load_attribute
+from ..objects.constants import ATOMS
+from .sequences import TupleValue
+
+__all__ = ["GetterValue"]
+
+_KINDS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
+
+
+class GetterValue(Value):
+    """`kind(*given, **named)`."""
+
+    __slots__ = ("given", "kind", "named")
+
+    def __init__(
+        self,
+        kind: Callable[..., Any],
+        given: Args,
+        named: Mapping[str, Value],
+        source: Source | None = None,
+    ) -> None:
+        super().__init__(source)
+        self.kind: Any = kind
+        self.given, self.named = tuple(given), dict(named)
+
+    def python_type(self, machine: Machine) -> type:
+        kind: type = self.kind
+        return kind
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        """It has none of its own, as a `__name__` would be."""
+        if attribute_of_class(self.kind, name) is not NOTHING:
+            self.refuse(machine, f"attribute {name!r}")
+        message = f"'operator.{self.kind.__name__}' object has no attribute '{name}'"
+        raise machine.error(AttributeError, message)
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if len(args) != 1 or kwargs:
+            self.refuse(machine, "such a call")
+        target = args[0].realize(machine)
+        if self.kind is operator.methodcaller:
+            name = self.given[0].realize(machine).as_constant(machine)
+            return target.call_method(machine, name, self.given[1:], self.named)
+        values = [self._get(machine, target, item.realize(machine)) for item in self.given]
+        return values[0] if len(values) == 1 else TupleValue(values)
+
+    def _get(self, machine: Machine, target: Value, what: Value) -> Value:
+        if self.kind is operator.itemgetter:
+            return target.get_item(machine, what)
+        for name in what.as_constant(machine).split("."):
+            target = load_attribute(machine, target.realize(machine), name)
+        return target
+
+    def recipe(self, builder: Builder) -> Recipe:
+        named = {name: builder(value) for name, value in self.named.items()}
+        return builder.invoke(self.kind, tuple(builder(item) for item in self.given), **named)
+
+    def parts(self) -> Iterable[Value]:
+        return (*self.given, *self.named.values())
+
+
+def _register(kind: Any) -> None:
+    @handles(kind)
+    def make(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        names = {operator.itemgetter: [], operator.attrgetter: args}.get(kind, args[:1])
+        if any(name.python_type(machine) is not str for name in names):
+            raise machine.error(TypeError, "attribute name must be a string")
+        if not args or (kwargs and kind is not operator.methodcaller):
+            raise machine.error(TypeError, f"{kind.__name__} expected at least 1 argument, got 0")
+        return GetterValue(kind, args, kwargs)
+
+
+for _kind in _KINDS:
+    _register(_kind)
+
+
+@wraps(*_KINDS)
+def _wrap_getter(machine: Machine, obj: Any, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    named: Mapping[str, Any] = {}
+    constructor, arguments, *_ = obj.__reduce__()
+    if constructor is not type(obj):  # a methodcaller with keywords: a partial of its class
+        named, arguments = constructor.keywords, (*constructor.args, *arguments)
+    if any(type(argument) not in ATOMS for argument in (*arguments, *named.values())):
+        GetterValue(type(obj), (), {}, source).refuse(machine, "keys that are no constants")
+    return GetterValue(
+        type(obj),
+        [machine.constant(argument) for argument in arguments],
+        {name: machine.constant(argument) for name, argument in named.items()},
+        source,
+    )

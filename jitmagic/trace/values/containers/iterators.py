@@ -1,0 +1,339 @@
+"""Iterators as state of the machine.
+
+Comes in: containers and other iterators.  Goes out: the next item, or None at the end.
+At an exit in mid-loop an iterator over a sequence is rebuilt (`iter(...)` and `__setstate__`), one
+over an unchanged dictionary walked again, those over other iterators likewise (zip, enumerate,
+map); what cannot be rebuilt is Unrestorable
+and the break moves to where the iterator was made. Iterators that existed before the trace:
+live_iterators.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from ...result import Recipe
+from ..base import Builder, Machine, Unrestorable, Value
+from ..objects.callables import BuiltinMethodValue
+
+__all__ = [
+    "EnumerateIterator",
+    "FilterIterator",
+    "IteratorValue",
+    "MapIterator",
+    "RangeIterator",
+    "ReversedIterator",
+    "SequenceIterator",
+    "StepIterator",
+    "TableIterator",
+    "ZipIterator",
+    "advanced",
+]
+
+
+class IteratorValue(Value):
+    """An iterator of the machine: its own iterator, always true."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: type) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def python_type(self, machine: Machine) -> type:
+        return self.kind
+
+    def iterate(self, machine: Machine) -> Value:
+        return self
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name in ("__next__", "__iter__"):
+            return BuiltinMethodValue(self, Iterator, name)
+        self.refuse(machine, f"attribute {name!r}")
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def hash_key(self, machine: Machine) -> object:
+        machine.keep_apart(self)
+        return self
+
+    def items_left(self) -> int | None:
+        """Return the number of items left; None: unknown."""
+        return None
+
+
+class SequenceIterator(IteratorValue):
+    """Over a list or tuple; sees changes of the list, as Python's does."""
+
+    __slots__ = ("container", "index")
+
+    def __init__(self, container: Any) -> None:
+        kind: type = type(iter([])) if container.base_kind is list else type(iter(()))
+        super().__init__(kind)
+        self.container = container
+        self.index = 0
+
+    def next(self, machine: Machine) -> Value | None:
+        if self.index >= len(self.container.items):
+            self.index = max(self.index, len(self.container.items))
+            return None
+        self.index += 1
+        item: Value = self.container.items[self.index - 1]
+        return item
+
+    def items_left(self) -> int:
+        return max(len(self.container.items) - self.index, 0)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        made = builder.invoke(iter, (builder(self.container),))
+        if self.index:
+            builder.set_state(made, self.index)
+        return made
+
+    def parts(self) -> Iterable[Value]:
+        return (self.container,)
+
+
+class ReversedIterator(IteratorValue):
+    """Over a list or tuple from its end; sees changes of the list, as Python's does."""
+
+    __slots__ = ("container", "index")
+
+    def __init__(self, container: Any, index: int) -> None:
+        super().__init__(type(reversed([])) if container.base_kind is list else reversed)
+        self.container = container
+        self.index = index  # of the next item; -1: there is none
+
+    def next(self, machine: Machine) -> Value | None:
+        if not 0 <= self.index < len(self.container.items):
+            self.index = -1
+            return None
+        self.index -= 1
+        item: Value = self.container.items[self.index + 1]
+        return item
+
+    def items_left(self) -> int:
+        return self.index + 1
+
+    def recipe(self, builder: Builder) -> Recipe:
+        made = builder.invoke(reversed, (builder(self.container),))
+        builder.set_state(made, self.index)
+        return made
+
+    def parts(self) -> Iterable[Value]:
+        return (self.container,)
+
+
+class RangeIterator(IteratorValue):
+    """Over a range whose bounds are known."""
+
+    __slots__ = ("index", "range")
+
+    def __init__(self, steps: range) -> None:
+        super().__init__(type(iter(steps)))
+        self.range = steps
+        self.index = 0
+
+    def next(self, machine: Machine) -> Value | None:
+        if self.index >= len(self.range):
+            return None
+        self.index += 1
+        return machine.constant(self.range[self.index - 1])
+
+    def items_left(self) -> int:
+        return len(self.range) - self.index
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(iter, (builder.constant(self.range[self.index :]),))
+
+
+class StepIterator(IteratorValue):
+    """Over anything the machine can step through but an exit cannot rebuild: dict views,
+    strings..."""
+
+    __slots__ = ("born", "steps")
+
+    def __init__(self, machine: Machine, kind: type, steps: Iterator[Value]) -> None:
+        super().__init__(kind)
+        self.steps = steps
+        self.born = machine.step
+
+    def next(self, machine: Machine) -> Value | None:
+        return next(self.steps, None)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        raise Unrestorable(self.kind.__name__, self.born)
+
+
+class TableIterator(StepIterator):
+    """Over a dictionary, one of its views, or a set. One that existed before and is as it was can
+    be walked again up to the position; a changed one may hold its entries elsewhere by then."""
+
+    __slots__ = ("count", "machine", "owner", "what")
+
+    def __init__(
+        self, machine: Machine, owner: Any, kind: type, steps: Iterator[Value], what: str = ""
+    ) -> None:
+        super().__init__(machine, kind, steps)
+        self.machine = machine
+        self.owner = owner
+        self.what = what  # the view; "": the owner itself
+        self.count = 0
+
+    def next(self, machine: Machine) -> Value | None:
+        item = super().next(machine)
+        self.count += item is not None
+        return item
+
+    def recipe(self, builder: Builder) -> Recipe:
+        owner = self.owner
+        plain = owner.kind in (dict, set, frozenset)
+        if owner.source is None or not plain or owner.is_changed(self.machine):
+            return super().recipe(builder)
+        view = builder.constant(self.what), builder.constant(self.count)
+        return builder.invoke(_walked, (builder(owner), *view))
+
+    def parts(self) -> Iterable[Value]:
+        return (self.owner,)
+
+
+def _walked(table: Any, what: str, count: int) -> Iterator[Any]:
+    """An iterator over `table` or a view of it that has given `count` items."""
+    return advanced(getattr(table, what)() if what else table, count)
+
+
+def advanced(items: Iterable[Any], count: int) -> Iterator[Any]:
+    """An iterator over them that has given `count`."""
+    iterator = iter(items)
+    for _ in range(count):
+        next(iterator)
+    return iterator
+
+
+class _Combined(IteratorValue):
+    """Built over other iterators."""
+
+    __slots__ = ("sources",)
+
+    def __init__(self, kind: type, sources: Sequence[Value]) -> None:
+        super().__init__(kind)
+        self.sources = tuple(sources)
+
+    def items_left(self) -> int | None:
+        counts = [_items_left(one) for one in self.sources]
+        known = [count for count in counts if count is not None]
+        return min(known, default=None) if len(known) == len(counts) else None
+
+    def parts(self) -> Iterable[Value]:
+        return self.sources
+
+
+def _items_left(iterator: Value) -> int | None:
+    return iterator.items_left() if isinstance(iterator, IteratorValue) else None
+
+
+class ZipIterator(_Combined):
+    __slots__ = ("make", "strict")
+
+    def __init__(self, sources: Sequence[Value], make: Any, strict: bool = False) -> None:
+        super().__init__(zip, sources)
+        self.make = make
+        self.strict = strict
+
+    def next(self, machine: Machine) -> Value | None:
+        items = []
+        for position, source in enumerate(self.sources):
+            item = source.next(machine)
+            if item is None:
+                self._end(machine, position)
+                return None
+            items.append(item)
+        made: Value = self.make(items)
+        return made if items else None
+
+    def _end(self, machine: Machine, position: int) -> None:
+        if not self.strict:
+            return
+        if position:
+            many = f"arguments 1-{position}" if position > 1 else "argument 1"
+            message = f"zip() argument {position + 1} is shorter than {many}"
+            raise machine.error(ValueError, message, exact=True)
+        for other, source in enumerate(self.sources[1:], 2):
+            if source.next(machine) is not None:
+                many = f"arguments 1-{other - 1}" if other > 2 else "argument 1"
+                message = f"zip() argument {other} is longer than {many}"
+                raise machine.error(ValueError, message, exact=True)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        options = {"strict": builder.constant(True)} if self.strict else {}
+        return builder.invoke(zip, tuple(builder(one) for one in self.sources), **options)
+
+
+class EnumerateIterator(_Combined):
+    __slots__ = ("count", "make")
+
+    def __init__(self, source: Value, start: int, make: Any) -> None:
+        super().__init__(enumerate, (source,))
+        self.count = start
+        self.make = make
+
+    def next(self, machine: Machine) -> Value | None:
+        item = self.sources[0].next(machine)
+        if item is None:
+            return None
+        self.count += 1
+        made: Value = self.make([machine.constant(self.count - 1), item])
+        return made
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(enumerate, (builder(self.sources[0]), builder.constant(self.count)))
+
+
+class MapIterator(_Combined):
+    __slots__ = ("function",)
+
+    def __init__(self, function: Value, sources: Sequence[Value]) -> None:
+        super().__init__(map, sources)
+        self.function = function
+
+    def next(self, machine: Machine) -> Value | None:
+        items = []
+        for source in self.sources:
+            item = source.next(machine)
+            if item is None:
+                return None
+            items.append(item)
+        return self.function.call(machine, items, {})
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(map, tuple(builder(one) for one in (self.function, *self.sources)))
+
+    def parts(self) -> Iterable[Value]:
+        return (self.function, *self.sources)
+
+
+class FilterIterator(_Combined):
+    __slots__ = ("function",)
+
+    def __init__(self, function: Value | None, source: Value) -> None:
+        super().__init__(filter, (source,))
+        self.function = function  # None: the item's own truth
+
+    def items_left(self) -> None:
+        return None
+
+    def next(self, machine: Machine) -> Value | None:
+        while (item := self.sources[0].next(machine)) is not None:
+            verdict = item if self.function is None else self.function.call(machine, [item], {})
+            if verdict.realize(machine).truth(machine):
+                return item
+        return None
+
+    def recipe(self, builder: Builder) -> Recipe:
+        function = builder.constant(None) if self.function is None else builder(self.function)
+        return builder.invoke(filter, (function, builder(self.sources[0])))
+
+    def parts(self) -> Iterable[Value]:
+        return self.sources if self.function is None else (self.function, *self.sources)

@@ -1,0 +1,244 @@
+"""Iterators that existed before the trace, such as that of a loop which a graph break cut in two.
+
+Comes in: a live iterator. Goes out: its items, as values with a path through what it runs over
+(guards/iterator_parts.py); at the exit it is advanced by as many. The position is guarded, so a
+trace that left the iterator in mid-loop would fit that trip of the loop alone: unless the rest of
+the loop is followed to its end, the trace ends before its first step, and only Python advances the
+iterator (LoopIterator).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ....guards.guard import LengthIs, TypeIs, ValueEquals
+from ....guards.iterator_parts import DICT_ITERATORS, SET_ITERATOR, iterator_parts
+from ....guards.source import Argument, Item, IteratorParts, Source
+from ...breaks import GraphBreak, LoopIterator
+from ...residual.resume import carries_stack
+from ...result import Effect, Perform
+from ...wrap import wraps
+from ..base import Builder, Machine, Unrestorable, Value
+from ..objects.operators import is_none
+from .iterators import (
+    EnumerateIterator,
+    FilterIterator,
+    IteratorValue,
+    MapIterator,
+    RangeIterator,
+    ReversedIterator,
+    SequenceIterator,
+    ZipIterator,
+)
+from .mappings import DictValue, ViewValue
+from .sequences import ListValue, TupleValue
+from .sets import SetValue
+
+__all__ = ["LiveIterator"]
+
+Parts = tuple[Any, ...]
+_CALLING = (map, filter)  # they hold no state of their own, and to advance them runs a function
+_LONGEST = 1000  # trips: more of them are hardly followed to the end (options.unroll_limit)
+_STATELESS = (zip, *_CALLING)  # to advance what they run over is all there is to it
+
+
+class LiveIterator(IteratorValue):
+    """`model` gives the items, from where the live iterator stands; it is made when the first is
+    asked for, and only then is the position guarded."""
+
+    __slots__ = ("_driven", "began", "ended", "live", "machine", "model", "over", "taken")
+
+    def __init__(self, machine: Machine, live: Any, source: Source) -> None:
+        super().__init__(type(live))
+        self.source = source
+        self.machine = machine
+        self.live = live
+        self.model: IteratorValue | None = None
+        self.over: tuple[Value, ...] = ()  # what the model runs over
+        self.taken = 0
+        self.ended = False
+        self.began = 0  # Machine.step when the first item was asked for
+        self._driven = False  # another iterator, which holds it, advances it
+
+    def next(self, machine: Machine) -> Value | None:
+        if self._driven:
+            raise GraphBreak(LoopIterator.of(type=self.kind.__name__))
+        if self.model is None:
+            self._follow(machine, driving=False)
+        assert self.model is not None
+        item = self.model.next(machine)
+        self.taken += item is not None
+        self.ended = item is None
+        return item
+
+    def items_left(self) -> int | None:
+        return None if self.model is None else self.model.items_left()
+
+    def drive(self, machine: Machine) -> IteratorValue:
+        """Its model, for an iterator over this one that advances it from now on."""
+        if self.model is not None or self.kind in _CALLING:
+            raise GraphBreak(LoopIterator.of(type=self.kind.__name__))
+        self._driven = True
+        return self._follow(machine, driving=True)
+
+    def _follow(self, machine: Machine, driving: bool) -> IteratorValue:
+        assert self.source is not None
+        parts = iterator_parts(self.live)
+        if parts is None:
+            raise GraphBreak(LoopIterator.of(type=self.kind.__name__))
+        self.began = machine.step
+        self.model, self.over = _model(machine, self.kind, parts, self.source, driving)
+        machine.effects.contents(self)
+        return self.model
+
+    def replace(self, builder: Builder) -> tuple[Effect, ...]:
+        """The effect that advances the live iterator."""
+        if self._driven:
+            return ()
+        if self.model is not None and not self.ended and not self._can_stop_here(builder):
+            reason = LoopIterator.of(type=self.kind.__name__)
+            raise Unrestorable(self.kind.__name__, self.began, reason)
+        if self.kind in _STATELESS:
+            return ()
+        count = builder.constant(self.taken + self.ended)
+        return (Perform(builder.constant(_advance), (builder(self), count)),)
+
+    def _can_stop_here(self, builder: Builder) -> bool:
+        """In a resume function: the loop was left, and what it ran over is as it was."""
+        assert self.source is not None
+        changed = any(one.is_changed(self.machine) for one in self.containers())
+        return _is_on_stack(self.source) and not builder.tells(self) and not changed
+
+    def containers(self) -> Iterator[Value]:
+        """What it runs over in the end."""
+        for one in self.over:
+            yield from one.containers() if isinstance(one, LiveIterator) else (one,)
+
+    def parts(self) -> Iterable[Value]:
+        return self.over
+
+
+def _advance(iterator: Iterator[Any], count: int) -> None:
+    for _ in range(count):
+        next(iterator, None)
+
+
+def _is_on_stack(source: Source) -> bool:
+    """Whether the operand stack holds it, and so nobody else but by way of it."""
+    while not isinstance(source, Argument):
+        if not hasattr(source, "base"):
+            return False
+        source = source.base
+    return carries_stack(source.name)
+
+
+# ----------------------------------------------------------------------------------------- models
+
+
+def _model(
+    machine: Machine, kind: type, parts: Parts, source: Source, driving: bool
+) -> tuple[IteratorValue, tuple[Value, ...]]:
+    """The machine's iterator that goes on like a live one, and what it runs over."""
+    read = IteratorParts(source)
+    if kind is enumerate:
+        inner = machine.wrap(parts[0], Item(read, 0))
+        _keep(machine, parts, read, 1)
+        return EnumerateIterator(_driven(machine, inner), parts[1], TupleValue), (inner,)
+    if kind in _STATELESS:
+        return _over_iterators(machine, kind, parts, read, driving)
+    if kind in DICT_ITERATORS or kind is SET_ITERATOR:
+        return _over_table(machine, kind, parts, read)
+    if kind is type(iter(range(0))):
+        made = RangeIterator(range(*parts[:3]))
+        made.index = parts[3]
+        _refuse_long(kind, len(made.range) - made.index)
+        _keep(machine, parts, read, 0, 1, 2, 3)
+        return made, ()
+    return _over_sequence(machine, kind, parts, read)
+
+
+def _keep(machine: Machine, parts: Parts, read: Source, *indices: int) -> None:
+    """Guard the numbers that say where an iterator stands."""
+    machine.guard(*(ValueEquals(Item(read, index), parts[index]) for index in indices))
+
+
+def _driven(machine: Machine, inner: Value) -> Value:
+    if not isinstance(inner, LiveIterator):
+        raise GraphBreak(LoopIterator.of(type=inner.python_type(machine).__name__))
+    return inner.drive(machine)
+
+
+def _refuse_long(kind: type, left: int) -> None:
+    if left > _LONGEST:
+        raise GraphBreak(LoopIterator.of(type=kind.__name__))
+
+
+def _over_iterators(
+    machine: Machine, kind: type, parts: Parts, read: Source, driving: bool
+) -> tuple[IteratorValue, tuple[Value, ...]]:
+    machine.guard(LengthIs(read, len(parts)))
+    inner = tuple(machine.wrap(parts[i], Item(read, i)) for i in range(1, len(parts)))
+    if kind is zip:
+        _keep(machine, parts, read, 0)
+        models = tuple(_driven(machine, one) for one in inner) if driving else inner
+        return ZipIterator(models, TupleValue, parts[0]), inner
+    function = machine.wrap(parts[0], Item(read, 0))
+    if kind is map:
+        return MapIterator(function, inner), inner
+    return FilterIterator(None if is_none(function) else function, inner[0]), inner
+
+
+def _over_table(
+    machine: Machine, kind: type, parts: Parts, read: Source
+) -> tuple[IteratorValue, tuple[Value, ...]]:
+    _refuse_long(kind, parts[1])
+    owner = machine.wrap(parts[0], Item(read, 0))
+    if not isinstance(owner, DictValue | SetValue) or owner.is_changed(machine):
+        raise GraphBreak(LoopIterator.of(type=kind.__name__))
+    _keep(machine, parts, read, 1)
+    walked = ViewValue(owner, DICT_ITERATORS[kind]) if isinstance(owner, DictValue) else owner
+    made = walked.iterate(machine)
+    assert isinstance(made, IteratorValue)
+    for _ in range(owner.length(machine) - parts[1]):
+        made.next(machine)
+    return made, (owner,)
+
+
+def _over_sequence(
+    machine: Machine, kind: type, parts: Parts, read: Source
+) -> tuple[IteratorValue, tuple[Value, ...]]:
+    going_down = kind in (reversed, type(reversed([])))
+    _refuse_long(kind, parts[1] if going_down else len(parts[0]) - parts[1])
+    owner = machine.wrap(parts[0], Item(read, 0))
+    if not isinstance(owner, ListValue | TupleValue):
+        raise GraphBreak(LoopIterator.of(type=kind.__name__))
+    _keep(machine, parts, read, 1)
+    if going_down:
+        return ReversedIterator(owner, parts[1]), (owner,)
+    made = SequenceIterator(owner)
+    made.index = parts[1]
+    return made, (owner,)
+
+
+_EMPTY: tuple[Iterable[object], ...] = (
+    [], (), {}, {}.values(), {}.items(), set(), range(0), "", b"",
+)  # fmt: skip
+
+
+@wraps(
+    *(type(iter(empty)) for empty in _EMPTY),
+    type(iter(range(1 << 70))),
+    type(reversed([])),
+    type(reversed({})),
+    type(iter(int, 0)),
+    type(_ for _ in ()),
+    enumerate,
+    zip,
+    map,
+    filter,
+    reversed,
+)
+def _wrap_iterator(machine: Machine, obj: object, source: Source) -> Value:
+    machine.guard(TypeIs(source, type(obj)))
+    return LiveIterator(machine, obj, source)

@@ -1,0 +1,123 @@
+"""Named tuples: tuples with a class of their own.
+
+Comes in: a live instance of a tuple subclass made by `namedtuple` or `typing.NamedTuple`, or by
+torch in C, or a call of `tuple.__new__` with such a class.  Goes out: fields by name, and the
+methods of the class, inlined.
+"""
+
+from __future__ import annotations
+
+import collections
+import typing
+from collections.abc import Iterable
+from typing import Any
+
+from ....guards.guard import TypeIs
+from ....guards.source import Source, TypeOf
+from ...breaks import GraphBreak, UnknownCFunction
+from ...result import Recipe
+from ...wrap import wraps
+from ..base import Args, Builder, Kwargs, Machine, Value
+from ..objects.class_facts import NOTHING, attribute_of_class, guard_attribute, is_standard
+from ..objects.classes import ClassValue, bind, constructs
+from ..objects.opaque import OpaqueValue
+from .list_store import wrap_items
+from .sequences import StructuredTuple, TupleValue
+
+__all__ = ["NamedTupleValue", "is_named_tuple"]
+
+_FIELD = type(vars(collections.namedtuple("_Pair", "a b"))["a"])
+_BASES = (tuple, object, typing.Generic)
+# Special names in the classes that `namedtuple` and `typing.NamedTuple` make.
+_USUAL = frozenset(
+    "__annotations__ __class_getitem__ __dict__ __doc__ __firstlineno__ __getnewargs__ "
+    "__match_args__ __module__ __new__ __orig_bases__ __parameters__ __qualname__ __replace__ "
+    "__repr__ __slots__ __slotnames__ __static_attributes__ __str__ __weakref__".split()
+)
+
+
+# Those that tell what such an object does where the traced code uses it as a tuple.
+_PROTOCOLS = (
+    "__getattribute__", "__getattr__", "__getitem__", "__iter__", "__len__", "__bool__",
+    "__contains__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__",
+    "__add__", "__radd__", "__mul__", "__rmul__", "__class__",
+)  # fmt: skip
+
+
+def is_named_tuple(kind: type) -> bool:
+    """Whether the class only names the fields of a tuple and leaves all protocols alone."""
+    if not issubclass(kind, tuple) or not isinstance(getattr(kind, "_fields", None), tuple):
+        return False
+    own = [base for base in kind.__mro__ if base not in _BASES]
+    names = {name for base in own for name in vars(base)}
+    return all(name in _USUAL for name in names if name.startswith("__") and name.endswith("__"))
+
+
+def _is_structure(kind: Any) -> bool:
+    """Whether C made the class, of torch.return_types for one, and all fields are items."""
+    known = "n_sequence_fields" in vars(kind) and kind.__mro__ == (kind, tuple, object)
+    return known and kind.n_fields == kind.n_sequence_fields and not kind.n_unnamed_fields
+
+
+class NamedTupleValue(TupleValue):
+    __slots__ = ("cls",)
+
+    def __init__(
+        self, cls: ClassValue, items: Iterable[Value], source: Source | None = None
+    ) -> None:
+        super().__init__(items, source)
+        self.cls = cls
+
+    def python_type(self, machine: Machine) -> type:
+        return self.cls.live
+
+    def as_constant(self, machine: Machine) -> object:
+        parts = [item.as_constant(machine) for item in self.realized(machine)]
+        return tuple.__new__(self.cls.live, parts)
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        kind = self.cls.live
+        raw = attribute_of_class(kind, name)
+        if isinstance(raw, _FIELD):
+            guard_attribute(machine, kind, name, raw)
+            item: Value = self.items[kind._fields.index(name)]  # type: ignore[attr-defined]
+            return item
+        raw, value = self.cls.find(machine, name)
+        if raw is NOTHING or name in vars(tuple):
+            return super().get_attr(machine, name)
+        return bind(machine, raw, value, self, self.cls, name)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(tuple.__new__, (builder(self.cls), super().recipe(builder)))
+
+    def describe(self) -> str:
+        return self.cls.live.__name__
+
+
+def _guard_protocols(machine: Machine, kind: type) -> None:
+    for name in _PROTOCOLS:
+        assert is_standard(machine, kind, name)
+
+
+@constructs(is_named_tuple)
+def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    raw, value = cls.find(machine, "__new__")
+    if raw is tuple.__dict__["__new__"]:
+        raise GraphBreak(UnknownCFunction.of(name=cls.live.__name__))
+    _guard_protocols(machine, cls.live)
+    function: Value = bind(machine, raw, value, None, cls, "__new__").realize(machine)
+    return function.call(machine, [cls, *args], kwargs)
+
+
+@wraps(tuple, subclasses=True)
+def _wrap_named_tuple(machine: Machine, obj: tuple[object, ...], source: Source) -> Value:
+    kind = type(obj)
+    machine.guard(TypeIs(source, kind))
+    if _is_structure(kind):
+        return StructuredTuple(kind, wrap_items(machine, obj, source), source)
+    if not is_named_tuple(kind):
+        return OpaqueValue(kind, source, obj)
+    _guard_protocols(machine, kind)
+    return NamedTupleValue(
+        machine.class_of(kind, TypeOf(source)), wrap_items(machine, obj, source), source
+    )

@@ -1,0 +1,92 @@
+"""Dictionaries that the program can read and not write to: what a mappingproxy shows.
+
+Comes in: the pairs of a table that is as it is for good (parameters of a signature, members of an
+enum class), or a live mappingproxy. Goes out: a DictValue that is read as one; changing it breaks.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from ....guards.guard import TypeIs
+from ....guards.read import referent_of
+from ....guards.source import Referent, Source
+from ...breaks import GraphBreak, UnknownObject
+from ...result import Recipe
+from ...wrap import wraps
+from ..base import Machine, Value
+from ..objects.callables import bind_builtin
+from ..objects.opaque import WithoutOperators
+from .mappings import DictValue
+
+__all__ = ["ProxyValue", "ReadOnlyTable"]
+
+_READERS = ("keys", "values", "items", "get")
+
+
+class ReadOnlyTable(DictValue):
+    """A mappingproxy."""
+
+    __slots__ = ()
+
+    def __init__(self, machine: Machine, pairs: Iterable[tuple[Value, Value]]) -> None:
+        super().__init__(kind=types.MappingProxyType)
+        for key, value in pairs:
+            self.put(machine, key, value)
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name not in _READERS:
+            self.refuse(machine, f"attribute {name!r}")
+        return bind_builtin(machine, self, dict, name)
+
+    def changed(self, machine: Machine) -> NoReturn:
+        self.refuse(machine, "a change")
+
+    def empty_recipe(self) -> Recipe | None:
+        return None
+
+
+class ProxyValue(WithoutOperators):
+    """A mappingproxy made before this graph, whose dictionary may be another in the next call."""
+
+    __slots__ = ("shown",)
+
+    def __init__(self, shown: Value, source: Source) -> None:
+        super().__init__(source)
+        self.shown = shown
+
+    def python_type(self, machine: Machine) -> type:
+        return types.MappingProxyType
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name not in _READERS:
+            self.refuse(machine, f"attribute {name!r}")
+        return self.shown.get_attr(machine, name)
+
+    def get_item(self, machine: Machine, key: Value) -> Value:
+        return self.shown.get_item(machine, key)
+
+    def contains(self, machine: Machine, item: Value) -> Value:
+        return self.shown.contains(machine, item)
+
+    def length(self, machine: Machine) -> int:
+        return self.shown.length(machine)
+
+    def truth(self, machine: Machine) -> bool:
+        return self.shown.truth(machine)
+
+    def iterate(self, machine: Machine) -> Value:
+        return self.shown.iterate(machine)
+
+
+@wraps(types.MappingProxyType)
+def _wrap_proxy(machine: Machine, obj: Any, source: Source) -> Value:
+    machine.guard(TypeIs(source, types.MappingProxyType))
+    try:
+        shown = referent_of(obj)
+    except TypeError:
+        what = "what it shows"
+        raise GraphBreak(UnknownObject.of(what=what, type="mappingproxy")) from None
+    return ProxyValue(machine.wrap(shown, Referent(source)), source)

@@ -1,0 +1,1 @@
+"""Context managers, thread state and random streams."""

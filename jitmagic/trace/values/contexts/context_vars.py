@@ -1,0 +1,136 @@
+"""contextvars.ContextVar: read, and set for a while and reset by the same trace.
+
+Comes in: a live variable, known by identity. What it was before is read, with a guard, where it is
+a constant. Goes out: nothing, once every `set` was undone by its
+`reset`: what was set in between is the trace's. A variable still set at an exit ends the trace
+before the `set`, which is then Python's: only Python has the token that undoes it.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+from typing import Any
+
+from ....guards.guard import IdentityIs, StateRead
+from ....guards.source import Source
+from ...builtins.registry import method
+from ...result import Perform, Recipe
+from ...wrap import wraps
+from ..base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from ..objects.callables import bind_builtin
+from ..objects.constants import ATOMS
+from ..objects.identity import IdentityValue
+
+__all__: list[str] = []
+
+_UNSET = "<nothing is set>"  # a constant, for guards
+_KEPT = "a context variable that stays set"
+
+
+class ContextVarValue(IdentityValue):
+    """`active`: the `set` calls of the trace that were not undone yet."""
+
+    __slots__ = ("active", "watched")
+
+    def __init__(self, live: contextvars.ContextVar[Any], source: Source) -> None:
+        super().__init__(live, source)
+        self.active: list[TokenValue] = []
+        self.watched = False
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        return bind_builtin(machine, self, contextvars.ContextVar, name)
+
+    def before(self, machine: Machine) -> Value | None:
+        """What was set before this graph, None for nothing; it has to be a constant."""
+        read = functools.partial(self.live.get, _UNSET)
+        found = self._constant(machine, read())
+        machine.guard(StateRead(read, found))
+        return None if found is _UNSET else machine.constant(found)
+
+    def default(self, machine: Machine) -> Value:
+        """The variable's own, which nobody can change."""
+        try:
+            return machine.constant(self._constant(machine, self.live.get()))
+        except LookupError:
+            raise machine.error(LookupError, self) from None
+
+    def _constant(self, machine: Machine, found: object) -> object:
+        if type(found) not in ATOMS:
+            self.refuse(machine, "reading an object that was set before this graph")
+        return found
+
+    def watch(self, machine: Machine) -> None:
+        """No exit while it is set."""
+        if not self.watched:
+            self.watched = True
+            machine.at_exit(self._leave)
+
+    def _leave(self, builder: Builder) -> None:
+        if not self.active:
+            return
+        setter = builder.constant(self.live.set)
+        builder.effect(Perform(setter, (builder(self.active[-1].content),)))
+
+
+class TokenValue(Value):
+    """What `set` gives and `reset` takes."""
+
+    __slots__ = ("born", "content")
+
+    def __init__(self, machine: Machine, content: Value) -> None:
+        super().__init__()
+        self.born = machine.step
+        self.content = content
+
+    def python_type(self, machine: Machine) -> type:
+        return contextvars.Token
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def recipe(self, builder: Builder) -> Recipe:
+        raise Unrestorable(_KEPT, self.born)
+
+
+def _variable(owner: Value) -> ContextVarValue:
+    assert isinstance(owner, ContextVarValue)
+    return owner
+
+
+@method(contextvars.ContextVar, "set")
+def _set(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    variable = _variable(owner)
+    variable.watch(machine)
+    variable.active.append(TokenValue(machine, args[0]))
+    return variable.active[-1]
+
+
+@method(contextvars.ContextVar, "reset")
+def _reset(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    variable = _variable(owner)
+    if not variable.active or args[0] is not variable.active[-1]:
+        owner.refuse(machine, "resetting it to what it was before this graph")
+    variable.active.pop()
+    return machine.constant(None)
+
+
+@method(contextvars.ContextVar, "get")
+def _get(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    variable = _variable(owner)
+    if kwargs or len(args) > 1:
+        owner.refuse(machine, "get() with these arguments")
+    if variable.active:
+        return variable.active[-1].content
+    found = variable.before(machine)
+    if found is not None:
+        return found
+    return args[0] if args else variable.default(machine)
+
+
+@wraps(contextvars.ContextVar)
+def _wrap_variable(
+    machine: Machine, obj: contextvars.ContextVar[Any], source: Source
+) -> ContextVarValue:
+    machine.guard(IdentityIs(source, obj))
+    return ContextVarValue(obj, source)

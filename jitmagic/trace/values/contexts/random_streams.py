@@ -1,0 +1,274 @@
+"""Generators of random numbers of Python's and numpy's: `random.random()`, `rng.normal(size=3)`.
+
+Comes in: a live generator, or one of its bound methods, such as the functions of `random` and
+`numpy.random` are. Goes out: calls with constants as draws, which the frame does in their order
+before the graph runs (`Drawn`): nothing but another draw changes what a draw gives. A number is a
+symbol without a hint, an array an input of the graph. What a draw gives is found out by a generator
+of the same class, seeded here; so who asks for a number itself breaks at the draw.
+"""
+
+from __future__ import annotations
+
+import random
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from operator import methodcaller
+from typing import Any
+
+import torch
+
+from ....guards.guard import IdentityIs, KeyAbsent, TypeIs
+from ....guards.source import ArrayMemory, Drawn, InstanceDict, Source
+from ....spec import TensorSpec, spec_of
+from ....symbols.interval import Interval
+from ....symbols.scalar import symbols_of
+from ...breaks import GraphBreak, StatefulCall
+from ...result import InputKind, Recipe
+from ...wrap import intercepts, wraps
+from ..base import Args, Builder, Kwargs, Machine, Value
+from ..numbers.scalars import ScalarValue, unknown_number
+from ..numpy.arrays import ArrayValue
+from ..numpy.emulation import ARRAY_SCALARS, np
+from ..objects.class_facts import attribute_of_class, guard_attribute
+from ..objects.identity import IdentityValue
+from ..objects.opaque import WithoutOperators
+from ..tensors.tensor import TensorValue, record
+
+__all__ = ["PLAIN", "GeneratorObjectValue", "constant_argument", "drawn_tensor"]
+
+_MAKERS: Mapping[type, Callable[[], Any]] = {
+    random.Random: partial(random.Random, 0),
+    **({} if np is None else {
+        np.random.RandomState: partial(np.random.RandomState, 0),
+        np.random.Generator: partial(np.random.default_rng, 0),
+    }),
+}  # fmt: skip
+# They set the state, or write to what they are given.
+_NO_DRAWS = frozenset(
+    "seed getstate setstate get_state set_state spawn shuffle bytes randbytes getrandbits".split()
+)
+PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout)
+_DTYPES = {int: torch.int64, float: torch.float64}
+_UNIT = Interval(0.0, 1.0)
+_TRIES = 32  # draws that tell whether negative numbers are likely
+_RANGES = dict.fromkeys(("random", "rand", "random_sample", "beta", "betavariate"), _UNIT)
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnNumber:
+    """The origin of the symbol of a drawn number: which draw of the frame it is."""
+
+    index: int
+
+
+class GeneratorObjectValue(WithoutOperators):
+    """A generator: one that lives at a source, or one that everybody shares. One that the frame
+    makes is drawn; `live` is then another of its class.
+    """
+
+    __slots__ = ("live",)
+
+    def __init__(self, live: Any, source: Source | None) -> None:
+        super().__init__(source)
+        self.live = live
+
+    def python_type(self, machine: Machine) -> type:
+        return type(self.live)
+
+    def identity(self) -> object:
+        return self.live if self.source is None else None
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        kind = type(self.live)
+        raw = attribute_of_class(kind, name)
+        if not callable(raw) or name.startswith("_"):
+            self.refuse(machine, f"attribute {name!r}")
+        is_live = not isinstance(self.source, Drawn)
+        if hasattr(self.live, "__dict__") and self.source is not None and is_live:
+            if name in vars(self.live):
+                self.refuse(machine, f"attribute {name!r}")
+            machine.guard(KeyAbsent(InstanceDict(self.source), name))
+        guard_attribute(machine, kind, name, raw)
+        return DrawingMethod(self, name)
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.constant(self.live)
+
+    def describe(self) -> str:
+        return f"{type(self.live).__qualname__} object"
+
+
+class DrawingMethod(WithoutOperators):
+    """A method bound to a generator."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: GeneratorObjectValue, name: str) -> None:
+        super().__init__()
+        self.owner, self.name = owner, name
+
+    def python_type(self, machine: Machine) -> type:
+        return type(getattr(self.owner.live, self.name))
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        return _drawn(machine, self.owner, self.name, args, kwargs)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
+
+    def describe(self) -> str:
+        return f"{type(self.owner.live).__name__}.{self.name}"
+
+
+class SharedDraw(IdentityValue):
+    """A function of `random` or `numpy.random`: a method bound to the generator that all share."""
+
+    __slots__ = ()
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        owner = GeneratorObjectValue(self.live.__self__, None)
+        return _drawn(machine, owner, self.live.__name__, args, kwargs)
+
+    def describe(self) -> str:
+        return f"{type(self.live.__self__).__name__}.{self.live.__name__}"
+
+
+# ------------------------------------------------------------------------------------------- draws
+
+
+def _drawn(
+    machine: Machine, owner: GeneratorObjectValue, name: str, args: Args, kwargs: Kwargs
+) -> Value:
+    label = f"{type(owner.live).__name__}.{name}"
+    broken = GraphBreak(StatefulCall.of(name=label))
+    graph = machine.graph
+    index = machine.effects.drawn
+    if name in _NO_DRAWS or graph is not graph.root or DrawnNumber(index) in _asked(machine):
+        raise broken
+    given = [constant_argument(machine, arg, broken) for arg in args]
+    named = {key: constant_argument(machine, arg, broken) for key, arg in kwargs.items()}
+    call = methodcaller(name, *given, **named)
+    generator = _MAKERS[type(owner.live)]()
+    try:
+        example = call(generator)
+    except Exception:  # eager raises it, whatever it is
+        raise broken from None
+    kind = type(example)
+    if name == "choice" and not (given and _of_one_kind(given[0])):
+        raise broken
+    if kind in _DTYPES:
+        source = machine.effects.draw(owner, call, label)
+        limits = _limits(owner.live, name, given, named) if kind is int else _RANGES.get(name)
+        number = _number(machine, source, kind, limits)
+        if kind is int and all(call(generator) >= 0 for _ in range(_TRIES)):
+            _allow_as_size(machine, number)
+        return number
+    if np is None or (kind is not np.ndarray and kind not in ARRAY_SCALARS):
+        raise broken
+    perform = call if kind is np.ndarray else _AsArray(call)
+    try:
+        spec = spec_of(torch.from_numpy(np.asarray(example)))
+    except (TypeError, ValueError):
+        raise broken from None
+    return _array(machine, machine.effects.draw(owner, perform, label), kind, spec)
+
+
+def _asked(machine: Machine) -> Any:
+    """The draws whose numbers somebody had to know."""
+    return machine.symbols.constants
+
+
+def constant_argument(machine: Machine, value: Value, broken: GraphBreak) -> Any:
+    """Of a draw. A size that varies is none: a graph for all sizes is worth more than the draw."""
+    real = value.realize(machine)
+    parts = [real, *(part.realize(machine) for part in real.parts())]
+    if any(part.varies for part in parts) or not real.is_constant(machine):
+        raise broken
+    found = real.as_constant(machine)
+    items = found if isinstance(found, list | tuple) else (found,)
+    if not all(type(item) in PLAIN or isinstance(item, type) for item in items):
+        raise broken
+    return found
+
+
+def _of_one_kind(choices: Any) -> bool:
+    """Whether all items that might be chosen are of one kind."""
+    return isinstance(choices, int) or len(set(map(type, choices))) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class _AsArray:
+    """A draw whose number of numpy is an array without dimensions."""
+
+    call: Callable[[Any], object]
+
+    def __call__(self, generator: Any) -> object:
+        return np.asarray(self.call(generator))
+
+
+def _limits(generator: Any, name: str, given: list[Any], named: dict[str, Any]) -> Interval | None:
+    """Of the ints that a draw gives, where no more than its bounds are written, without keywords: a
+    third argument may be a negative step.
+    """
+    if named or not 0 < len(given) <= 2:
+        return None
+    low, high = given if given[1:] and given[1] is not None else (0, given[0])
+    if name == "randint" and isinstance(generator, random.Random):
+        return Interval(low, high)
+    if name == "choice":
+        among = range(given[0]) if isinstance(given[0], int) else given[0]
+        return Interval(min(among), max(among))
+    return Interval(low, high - 1) if name in ("randint", "randrange", "integers") else None
+
+
+def _allow_as_size(machine: Machine, number: ScalarValue) -> None:
+    """It may be an index, a bound or a size. One that can be none has eager run the frame again,
+    with the same draws: shifts in both directions are not worth that.
+    """
+    (symbol,) = symbols_of(number.expr)
+    assert number.node is not None
+    machine.symbols.read_from[symbol] = number.node
+
+
+def _number(machine: Machine, source: Drawn, kind: type, limits: Interval | None) -> ScalarValue:
+    return unknown_number(machine, DrawnNumber(source.index), source, kind, limits)
+
+
+def _array(machine: Machine, source: Drawn, kind: type, spec: TensorSpec) -> Value:
+    return ArrayValue(drawn_tensor(machine, source.name, ArrayMemory(source), spec), kind)
+
+
+def drawn_tensor(machine: Machine, name: str, source: Source, spec: TensorSpec) -> TensorValue:
+    """A copy in the graph, whose memory is the graph's alone."""
+    node = machine.notes.add_input(name, source, spec, InputKind.DRAWN)
+    copy = record(machine, "clone", [TensorValue(node, torch.Tensor)])
+    assert isinstance(copy, TensorValue)
+    return copy
+
+
+# ----------------------------------------------------------------------------- where they come from
+
+
+@intercepts(types.MethodType, types.BuiltinFunctionType)
+def _intercept_bound(machine: Machine, obj: Any, source: Source) -> Value | None:
+    if type(obj.__self__) not in _MAKERS or obj.__name__ == "seed":
+        return None
+    machine.guard(IdentityIs(source, obj))
+    return SharedDraw(obj, source)
+
+
+def _wrap_generator(machine: Machine, obj: Any, source: Source) -> Value:
+    machine.guard(TypeIs(source, type(obj)))
+    return GeneratorObjectValue(obj, source)
+
+
+wraps(*_MAKERS)(_wrap_generator)

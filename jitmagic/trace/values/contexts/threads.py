@@ -1,0 +1,193 @@
+"""Locks and attributes of a thread's own.
+
+Comes in: a live lock, or a live `threading.local`. A block that holds a lock and only reads
+Python's state is as if it had run at the moment when the guards were checked: they say that the
+lock is free, or this thread's own. Kernels run and effects are done later than that: for a block
+with any of them the lock is acquired first, and the guards are checked again (frame/locked.py).
+There is one such lock, in a frame that is one graph. Attributes of a `threading.local` are read,
+by the guards too, in the thread that calls; constants are followed.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+from ....guards.guard import IdentityIs, StateRead
+from ....guards.source import Source
+from ...aliased_dicts import Access
+from ...breaks import GraphBreak, Reason, UnsupportedOperation
+from ...builtins.registry import method
+from ...wrap import wraps
+from ..base import Args, Kwargs, Machine, Unrestorable, Value
+from ..objects.callables import BuiltinMethodValue, bind_builtin
+from ..objects.constants import ATOMS
+from ..objects.identity import IdentityValue
+
+__all__: list[str] = []
+
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+_ABSENT = "<no such attribute>"  # a constant, for guards; no program has this string
+
+
+class LockValue(IdentityValue):
+    """`held`: how often the trace has acquired it, with what the trace had done by then."""
+
+    __slots__ = ("born", "done", "held", "machine", "text")
+
+    def __init__(self, live: Any, source: Source) -> None:
+        super().__init__(live, source)
+        self.held = self.born = 0
+        self.done = (0, 0)
+        self.machine: Any = None  # once it was asked for
+        self.text = ""
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        return bind_builtin(machine, self, type(self.live), name)
+
+    def enter(self, machine: Machine) -> tuple[Value, Value]:
+        entered = _acquire(machine, self, (), {})
+        return BuiltinMethodValue(self, type(self.live), "__exit__"), entered
+
+    def watch(self, machine: Any) -> None:
+        """Nobody else has it, or the trace ends here."""
+        if self.machine is None:
+            self.text, self.machine = _text_of(self, machine), machine
+            machine.at_exit(self._leave)
+
+    def _leave(self, builder: Any) -> None:
+        """No exit while it is held, nor one at which others could be kept waiting. That it is free
+        is guarded only here: the guards are checked again while it is held.
+        """
+        if self.held:
+            raise Unrestorable("a lock that is held", self.born)
+        if self.machine.effects.lock is not self.live:
+            self.machine.guard(StateRead(self.live.__repr__, self.text))
+        elif self.machine.stop is not None or not builder.only_writes():
+            raise Unrestorable("a lock", self.born, _cannot_hold(self))
+
+
+def _done(machine: Any) -> tuple[int, int]:
+    """How many effects and operations there are."""
+    graph = machine.graph
+    return machine.effects.changes, len(graph.graph.nodes) - len(graph.inputs)
+
+
+def _refuse(machine: Machine, lock: LockValue, args: Args, kwargs: Kwargs) -> None:
+    if args or kwargs:
+        lock.refuse(machine, "a call with arguments")
+
+
+@method(_LOCKS[0], "acquire", "__enter__")
+@method(_LOCKS[1], "acquire", "__enter__")
+def _acquire(machine: Any, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    assert isinstance(owner, LockValue)
+    _refuse(machine, owner, args, kwargs)
+    if not owner.held:
+        owner.watch(machine)
+        owner.born, owner.done = machine.step, _done(machine)
+    elif type(owner.live) is _LOCKS[0]:
+        owner.refuse(machine, "acquiring it twice")
+    owner.held += 1
+    entered: Value = machine.constant(True)
+    return entered
+
+
+def _text_of(lock: LockValue, machine: Machine) -> str:
+    """Only its text tells of every kind of lock, in C, whether and by whom it is held."""
+    text: str = lock.live.__repr__()
+    own = getattr(lock.live, "_is_owned", bool)()  # a plain lock has no owner
+    if not own and not text.startswith("<unlocked "):
+        lock.refuse(machine, "waiting until another has released it")
+    return text
+
+
+def _hold(machine: Any, lock: LockValue) -> None:
+    """Have it held while all that the frame does is done. Of two locks there is an order in which
+    others acquire them.
+    """
+    if machine.effects.lock not in (None, lock.live) or machine.graph is not machine.graph.root:
+        raise GraphBreak(_cannot_hold(lock))
+    machine.effects.lock = lock.live
+
+
+def _cannot_hold(lock: LockValue) -> Reason:
+    what = "computing or writing something while it is held"
+    return UnsupportedOperation.of(what=what, types=lock.describe())
+
+
+@method(_LOCKS[0], "release", "__exit__")
+@method(_LOCKS[1], "release", "__exit__")
+def _release(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    assert isinstance(owner, LockValue)
+    if not owner.held:
+        owner.refuse(machine, "releasing what was acquired before this graph")
+    owner.held -= 1
+    if not owner.held and _done(machine) != owner.done:
+        _hold(machine, owner)
+    return machine.constant(None)
+
+
+@method(_LOCKS[0], "locked")
+def _locked(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    assert isinstance(owner, LockValue)
+    if not owner.held and owner.live.locked():
+        machine.guard(StateRead(owner.live.locked, True))
+        return machine.constant(True)
+    owner.watch(machine)
+    return machine.constant(bool(owner.held))
+
+
+@wraps(*_LOCKS)
+def _wrap_lock(machine: Machine, obj: Any, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    return LockValue(obj, source)
+
+
+class ThreadLocalValue(IdentityValue):
+    """A threading.local: what this thread has there."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self, live: threading.local, source: Source) -> None:
+        super().__init__(live, source)
+        self._known: dict[str, Value | None] = {}
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        self._use(machine)
+        if hasattr(threading.local, name):
+            self.refuse(machine, f"attribute {name!r}")
+        if name not in self._known:
+            self._known[name] = self._read(machine, name)
+        known = self._known[name]
+        if known is None:
+            message = f"'_thread._local' object has no attribute '{name}'"
+            raise machine.error(AttributeError, message)
+        return known
+
+    def _use(self, machine: Machine, *, changing: bool = False) -> None:
+        """Its dictionary, which no path of the guards leads to: the program may have another way
+        to it."""
+        machine.aliased_dicts.use(id(vars(self.live)), Access.NAMESPACE, changing=changing)
+
+    def _read(self, machine: Machine, name: str) -> Value | None:
+        read = functools.partial(getattr, self.live, name, _ABSENT)
+        found = read()
+        if type(found) not in ATOMS:
+            self.refuse(machine, f"attribute {name!r}, which is no constant,")
+        machine.guard(StateRead(read, found))
+        return None if found is _ABSENT else machine.constant(found)
+
+    def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        self._use(machine, changing=True)
+        if hasattr(threading.local, name):
+            self.refuse(machine, f"setting attribute {name!r}")
+        self._known[name] = value
+        machine.effects.set_attr(self, name, value, setter=setattr)
+
+
+@wraps(threading.local)
+def _wrap_thread_local(machine: Machine, obj: threading.local, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    return ThreadLocalValue(obj, source)

@@ -1,0 +1,1 @@
+"""Modules of torch.nn, their hooks and containers."""

@@ -1,0 +1,170 @@
+"""Full backward hooks of modules: what they see of a backward in the same graph.
+
+Comes in: a module with such hooks, the arguments of its call, what the call gives. Goes out: the
+same tensors behind torch's own BackwardHookFunction, watched for their gradients as tensors with
+hooks are (tensor_hooks.py). A backward outside of the graph would run the hooks where no graph can:
+then the call is a graph break. Of several tensors with gradients only the engine knows when the
+gradients of all of them are there.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from torch.nn.modules._functions import BackwardHookFunction
+
+from ...breaks import GraphBreak, UnsupportedOperation
+from ...builtins.registry import handler_of
+from ..base import Args, Kwargs, Machine, Value
+from ..containers.mappings import DictValue
+from ..containers.sequences import TupleValue
+from ..objects.operators import is_none
+from ..tensors.tensor import TensorValue
+from ..tensors.tensor_hooks import watch
+
+__all__ = ["BACKWARD_HOOKS", "BackwardHooks", "backward_hooks"]
+
+BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+_NO_INPUT = (
+    "Full backward hook is firing when gradients are computed with respect to module outputs since "
+    "no inputs require gradients. See "
+    "https://docs.pytorch.org/docs/main/generated/torch.nn.Module.html"
+    "#torch.nn.Module.register_full_backward_hook for more details."
+)
+
+
+def backward_hooks(machine: Machine, module: Value) -> BackwardHooks | None:
+    """None where the module has none, or nothing records gradients."""
+    full, before = (_values(machine, module, name) for name in BACKWARD_HOOKS)
+    if not full and not before:
+        return None
+    kind = module.get_attr(machine, "_is_full_backward_hook").realize(machine)
+    if full and kind.as_constant(machine) is not True:
+        _refuse(module, "backward hooks that are not full")
+    return BackwardHooks(module, full, before) if machine.graph.grad_enabled else None
+
+
+def _values(machine: Machine, module: Value, name: str) -> list[Value]:
+    table = module.get_attr(machine, name).realize(machine)
+    if not isinstance(table, DictValue):
+        module.refuse(machine, name)
+    return [hook.realize(machine) for _, hook in list(table.pairs.values())]
+
+
+class BackwardHooks:
+    """Those of one call of a module."""
+
+    def __init__(self, module: Value, full: list[Value], before: list[Value]) -> None:
+        self._module, self._full, self._before = module, full, before
+        self._count = 0  # of the arguments
+        self._at: int | None = None  # which of them has a gradient
+        self._outgoing: TupleValue | None = None  # the gradients of the results, while they wait
+
+    def arguments(self, machine: Machine, args: TupleValue) -> TupleValue:
+        items = args.realized(machine)
+        self._count, self._at = len(items), self._only(items)
+        if self._at is None:
+            return args
+        return TupleValue(self._hidden(machine, items, self._at, self._reach_inputs))
+
+    def result(self, machine: Machine, result: Value) -> Value:
+        items = result.realized(machine) if isinstance(result, TupleValue) else [result]
+        at = self._only(items)
+        if at is None:
+            if not isinstance(result, TupleValue | TensorValue):
+                _refuse(self._module, "backward hooks and such a result")
+            return result
+
+        def reach_results(machine: Machine, gradient: Value) -> Value:
+            return self._reach_results(machine, gradient, at, len(items))
+
+        shown = self._hidden(machine, items, at, reach_results)
+        return TupleValue(shown) if isinstance(result, TupleValue) else shown[0]
+
+    def _only(self, items: Sequence[Value]) -> int | None:
+        """Which one of these has a gradient."""
+        tensors = [n for n, item in enumerate(items) if isinstance(item, TensorValue)]
+        found = [n for n in tensors if _requires_grad(items[n])]
+        if len(found) > 1:
+            _refuse(self._module, "backward hooks and several tensors with gradients")
+        return found[0] if found else None
+
+    def _hidden(self, machine: Machine, items: list[Value], at: int, reach: Any) -> list[Value]:
+        """All tensors behind BackwardHookFunction, as eager shows them."""
+        apply = handler_of(BackwardHookFunction.apply.__func__)  # type: ignore[attr-defined]
+        assert apply is not None
+        tensors = [item for item in items if isinstance(item, TensorValue)]
+        function = machine.class_of(BackwardHookFunction, None)
+        shown = apply(machine, [function, *tensors], {}).realize(machine)
+        behind = iter(shown.realized(machine) if isinstance(shown, TupleValue) else [shown])
+        made = [next(behind) if isinstance(item, TensorValue) else item for item in items]
+        watch(machine, made[at], _Reached(reach), False)
+        return made
+
+    # -- in the backward -------------------------------------------------------------------------
+
+    def _reach_results(self, machine: Machine, gradient: Value, at: int, count: int) -> Value:
+        nothing = machine.constant(None)
+        seen = TupleValue([gradient if n == at else nothing for n in range(count)])
+        for hook in self._before:
+            seen = self._answer(machine, hook, [self._module, seen], seen)
+        self._outgoing = seen
+        if self._at is None:
+            self._tell_without_inputs(machine, seen)
+        return seen.items[at]
+
+    def _tell_without_inputs(self, machine: Machine, seen: TupleValue) -> None:
+        warn = handler_of(warnings.warn)
+        assert warn is not None
+        warn(machine, [machine.constant(_NO_INPUT)], {})
+        none = TupleValue([machine.constant(None)] * self._count)
+        for hook in self._full:
+            if self._answer(machine, hook, [self._module, none, seen], none) is not none:
+                _refuse(self._module, "a backward hook that changes no gradient of an input")
+        self._outgoing = None
+
+    def _reach_inputs(self, machine: Machine, gradient: Value) -> Value:
+        if self._outgoing is None:  # it comes by another way than through the results
+            return gradient
+        nothing = machine.constant(None)
+        seen = TupleValue([gradient if n == self._at else nothing for n in range(self._count)])
+        for hook in self._full:
+            seen = self._answer(machine, hook, [self._module, seen, self._outgoing], seen)
+        self._outgoing = None
+        assert self._at is not None
+        return seen.items[self._at]
+
+    def _answer(
+        self, machine: Machine, hook: Value, args: list[Value], seen: TupleValue
+    ) -> TupleValue:
+        changed = hook.call(machine, args, {}).realize(machine)
+        if is_none(changed):
+            return seen
+        if not isinstance(changed, TupleValue) or len(changed.items) != len(seen.items):
+            _refuse(self._module, "a backward hook with such a result")
+        return TupleValue(changed.realized(machine))
+
+
+class _Reached(Value):
+    """What the engine calls with the gradient of the one tensor."""
+
+    __slots__ = ("reach",)
+
+    def __init__(self, reach: Any) -> None:
+        super().__init__()
+        self.reach = reach
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        answer: Value = self.reach(machine, args[0])
+        return answer
+
+
+def _requires_grad(value: Value) -> bool:
+    return isinstance(value, TensorValue) and value.meta.requires_grad
+
+
+def _refuse(module: Value, what: str) -> NoReturn:
+    types = f"{module.describe()} with {what}"
+    raise GraphBreak(UnsupportedOperation.of(what="a call", types=types))

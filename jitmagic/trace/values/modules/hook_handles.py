@@ -1,0 +1,85 @@
+"""Handles of hooks that the traced code registers at modules, and what removes them.
+
+Comes in: a new RemovableHandle, for a table of hooks. Goes out: the handle as an object made here,
+whose number is told only where it outlives the frame: it is another one in every call, so that no
+guard may hold it. A table that nobody else holds any more may be followed as if it were alive:
+nobody sees what is removed from it.
+"""
+
+from __future__ import annotations
+
+from torch.utils.hooks import RemovableHandle
+
+from ...builtins.registry import handles
+from ...result import Recipe
+from ..base import Args, Builder, Kwargs, Machine, Value
+from ..containers.mappings import DictValue
+from ..containers.sequences import ListValue, TupleValue
+from ..objects.instances import InstanceValue
+from ..objects.opaque import WithoutOperators
+from ..objects.operators import is_none
+from ..objects.weak_references import NewReference
+
+__all__: list[str] = []
+
+_TABLE, _MORE = "hooks_dict_ref", "extra_dict_ref"
+
+
+def _take_number() -> int:
+    number = RemovableHandle.next_id
+    RemovableHandle.next_id += 1
+    return number
+
+
+class HookNumber(WithoutOperators):
+    """The number of a new handle, the key of its hook."""
+
+    __slots__ = ()
+
+    def python_type(self, machine: Machine) -> type:
+        return int
+
+    def truth(self, machine: Machine) -> bool:
+        self.refuse(machine, "bool()")
+
+    def hash_key(self, machine: Machine) -> object:
+        return self
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(_take_number, ())
+
+    def describe(self) -> str:
+        return "the number of a new hook"
+
+
+@handles(RemovableHandle.__init__.__code__)
+def _make_handle(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    function, handle, *given = args
+    table = given[0] if given else kwargs["hooks_dict"]
+    if not isinstance(handle, InstanceValue) or not isinstance(table, DictValue):
+        return machine.inline(function, args[1:], kwargs)
+    more = kwargs.get("extra_dict")
+    tables: list[Value] = [] if more is None or is_none(more) else [more]
+    if isinstance(more, ListValue):
+        tables = more.realized(machine)
+    handle.set_attr(machine, _TABLE, NewReference(table))
+    handle.set_attr(machine, "id", HookNumber())
+    handle.set_attr(machine, _MORE, TupleValue([NewReference(one) for one in tables]))
+    return machine.constant(None)
+
+
+@handles(RemovableHandle.remove.__code__)
+def _remove_hook(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    function, handle = args
+    if handle.source is not None or not isinstance(handle, InstanceValue):
+        return machine.inline(function, args[1:], kwargs)
+    number = handle.get_attr(machine, "id").realize(machine)
+    more = handle.get_attr(machine, _MORE).realize(machine)
+    references = [handle.get_attr(machine, _TABLE).realize(machine)]
+    references += more.realized(machine) if isinstance(more, TupleValue) else []
+    for reference in references:
+        if not isinstance(reference, NewReference):
+            return machine.inline(function, args[1:], kwargs)
+        table = reference.target.realize(machine)
+        table.call_method(machine, "pop", [number, machine.constant(None)], {})
+    return machine.constant(None)

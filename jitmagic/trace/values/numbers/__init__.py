@@ -1,0 +1,1 @@
+"""Numbers that vary from call to call, and numbers read from tensors."""

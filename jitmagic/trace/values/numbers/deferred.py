@@ -1,0 +1,205 @@
+"""Texts and rounded numbers of numbers that vary: made by Python when the graph has run.
+
+Comes in: a pure function (format, %, str.join, round) and its arguments, of which some are numbers
+that vary, or made of such. Goes out: a value that is stored, returned, printed or logged as it is,
+so that a line in a log costs neither a break nor a variant for each number. A float that is
+computed with is made before the graph runs, where the call is given all it is made of: a number
+without a hint. Whoever wants to know it (a key, a name, a comparison) specialises, as with the
+numbers themselves (scalars.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from ....symbols.context import Specialize
+from ....symbols.expr import Expr
+from ....symbols.interval import Interval
+from ....symbols.scalar import Symbol, evaluate, symbols_of
+from ...breaks import GraphBreak, UnsupportedOperation
+from ...result import Recipe
+from ..base import Builder, Machine, Value
+from ..objects.constants import BINARY, ConstantMethodValue, fold, folds_late
+from .precomputed_scalars import drawn_early
+from .scalars import ScalarValue, unknown_number
+
+__all__ = ["DeferredValue"]
+
+Examples = Mapping[type, tuple[Any, ...]]
+_LARGEST = 1e300
+_ARITHMETIC = ("+", "-", "*", "/")
+# Numbers that are as hard to write as any.
+_FINITE: Examples = {float: (0.5, -_LARGEST, 0.0), int: (1, -(2**40), 0), str: ("text",)}
+_ANY: Examples = {**_FINITE, float: (*_FINITE[float], math.inf, math.nan)}
+
+
+@dataclass(frozen=True, slots=True)
+class Early:
+    """The origin of the symbol of a number that is made before the graph runs: which one it is."""
+
+    index: int
+
+
+class DeferredValue(Value):
+    """`function(*args)`, which raises for no values of the numbers among the arguments."""
+
+    __slots__ = ("_number", "args", "function", "kind")
+    varies = True
+
+    def __init__(self, kind: type, function: Callable[..., Any], args: Sequence[Value]) -> None:
+        super().__init__()
+        self.kind, self.function, self.args = kind, function, tuple(args)
+        self._number: ScalarValue | None = None
+
+    def python_type(self, machine: Machine) -> type:
+        return self.kind
+
+    def is_constant(self, machine: Machine) -> bool:
+        """At a price."""
+        return True
+
+    def as_constant(self, machine: Machine) -> NoReturn:
+        self.refuse(machine, "its value")
+
+    def hash_key(self, machine: Machine) -> object:
+        self.refuse(machine, "hash()")
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if self.kind is str and not name.startswith("_") and hasattr(str, name):
+            return ConstantMethodValue(self, name)  # what gives a text waits as well
+        self.refuse(machine, f".{name}")
+
+    def operand(self, machine: Machine) -> Value:
+        if self._number is None and self.kind is float:
+            self._number = _early(machine, self)
+        return self if self._number is None else self._number
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if (number := self.operand(machine)) is not self:
+            return number.binary(machine, op, other, reflected=reflected)
+        both = {self.kind, other.python_type(machine)}
+        if (op == "+" and both == {str}) or (op in _ARITHMETIC and both <= {float, int}):
+            return fold(machine, BINARY[op], *((other, self) if reflected else (self, other)))
+        self.refuse(machine, op)
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        self.refuse(machine, f"comparison {op}")
+
+    def unary(self, machine: Machine, op: str) -> Value:
+        if (number := self.operand(machine)) is not self:
+            return number.unary(machine, op)
+        self.refuse(machine, f"unary {op}")
+
+    def truth(self, machine: Machine) -> bool:
+        self.refuse(machine, "bool()")
+
+    def refuse(self, machine: Machine, what: str) -> NoReturn:
+        symbols = self.symbols(machine)
+        if not symbols or self.waits():  # the graph has to have run
+            raise GraphBreak(UnsupportedOperation.of(what=what, types=self.describe()))
+        raise Specialize(symbols, f"{what} of {self.describe()}")
+
+    def waits(self) -> bool:
+        """Whether it is made of what nobody knows before the graph has run: to know the numbers
+        that it is made of beside that would not help.
+        """
+        return any(isinstance(part, DeferredValue) and part.waits() for part in self.args)
+
+    def symbols(self, machine: Machine) -> list[Symbol]:
+        """Of all its numbers."""
+        found: dict[Symbol, None] = {}
+        for part in _leaves(machine, self.args):
+            if isinstance(part, DeferredValue):
+                found.update(dict.fromkeys(part.symbols(machine)))
+            elif isinstance(part, ScalarValue):
+                found.update(dict.fromkeys(symbols_of(part.expr)))
+        return list(found)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(self.function, tuple(builder(arg) for arg in self.args))
+
+    def parts(self) -> Iterable[Value]:
+        return self.args
+
+    def describe(self) -> str:
+        of = next((arg.describe() for arg in self.args if arg.varies), "numbers that vary")
+        return f"a {self.kind.__name__} made of {of}"
+
+
+def _early(machine: Machine, value: DeferredValue) -> ScalarValue | None:
+    """The number as an input of the graph; None: it is made of what the graph computes."""
+    args = [arg.realize(machine) for arg in value.args]
+    if any(arg.varies and not isinstance(arg, ScalarValue) for arg in args):
+        return None
+    exprs = [arg.expr if isinstance(arg, ScalarValue) else None for arg in args]
+    known = [None if isinstance(arg, ScalarValue) else arg.as_constant(machine) for arg in args]
+
+    def perform(numbers: tuple[Any, ...]) -> object:
+        values: dict[Expr, Any] = dict(zip(symbols, numbers, strict=True))
+        pairs = zip(exprs, known, strict=True)
+        return value.function(*(one if e is None else evaluate(e, values) for e, one in pairs))
+
+    symbols, origin = value.symbols(machine), Early(machine.effects.drawn)
+    if origin in machine.symbols.constants:  # an earlier attempt was asked for its value
+        return None
+    source = drawn_early(machine, "number", [e for e in exprs if e is not None], symbols, perform)
+    return None if source is None else unknown_number(machine, origin, source, float)
+
+
+@folds_late
+def _deferred(
+    machine: Machine, function: Callable[..., Any], args: Sequence[Value]
+) -> DeferredValue | None:
+    """None: it might raise, has to be known at once, or varies in more than numbers."""
+    leaves = list(_leaves(machine, args))
+    varying = [leaf for leaf in leaves if leaf.varies]
+    numbers = [leaf for leaf in varying if isinstance(leaf, ScalarValue)]
+    if not all(isinstance(leaf, ScalarValue | DeferredValue) for leaf in varying):
+        return None
+    kind = _kind(machine, function, args, _ANY)
+    if kind is None and (kind := _kind(machine, function, args, _FINITE)) is not None:
+        for number in numbers:  # "%d" raises for nan
+            number.keep_within(machine, Interval(-_LARGEST, _LARGEST), "its text")
+    return DeferredValue(kind, function, args) if kind in (str, float) else None
+
+
+def _kind(
+    machine: Machine, function: Callable[..., Any], args: Sequence[Value], examples: Examples
+) -> type | None:
+    """Of what it gives; None: it raises for some of the examples, or the kind differs."""
+    kinds = set()
+    for turn in range(max(map(len, examples.values()))):
+        try:
+            made = function(*(_example(machine, arg, examples, turn) for arg in args))
+        except GraphBreak:
+            raise
+        except Exception:  # whatever a pure function of constants raises is the program's own
+            return None
+        kinds.add(type(made))
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _leaves(machine: Machine, args: Iterable[Value]) -> Iterator[Value]:
+    for arg in args:
+        value = arg.realize(machine)
+        if value.python_type(machine) is tuple and not isinstance(value, DeferredValue):
+            yield from _leaves(machine, value.parts())
+        else:
+            yield value
+
+
+def _example(machine: Machine, value: Value, examples: Examples, turn: int) -> Any:
+    value = value.realize(machine)
+    if isinstance(value, ScalarValue | DeferredValue):
+        found = examples[value.kind]
+        return found[turn % len(found)]
+    if value.python_type(machine) is tuple and any(v.varies for v in _leaves(machine, [value])):
+        return tuple(_example(machine, item, examples, turn) for item in value.parts())
+    return value.as_constant(machine)

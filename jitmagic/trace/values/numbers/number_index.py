@@ -1,0 +1,227 @@
+"""`x[i]`, `x[i] = y` where `i` is a tensor with one integer: eager reads it and has a view of x.
+
+Comes in: a tensor's value and the key. Goes out: a tensor that has only the places asked for, and
+the key for it. It is a copy, so nothing may be written to either, and it may not leave the frame:
+the graph ends before such an index then. On a GPU it always does: there a number that is out of
+range would end the process's use of the device, where eager raises. An assignment writes to the
+place in a view of all that the other parts of the key leave (`index_put_`).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ....graph.builder import GraphBuilder
+from ....graph.memory import memory_of, storage_of
+from ....graph.node_meta import device_of
+from ....graph.symbolic.known import known_number
+from ...breaks import TensorItem
+from ..base import Builder, Machine, Unrestorable, Value
+from ..containers.sequences import SliceValue, TupleValue
+from ..objects.constants import ConstantValue
+
+__all__ = ["at_number", "at_numbers"]
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
+_REASON = TensorItem.of(what="operator getitem()")
+
+
+@dataclass
+class _Part:
+    """A copy of a part of `whole`, which had been written to `before` times."""
+
+    whole: Node
+    copy: Node
+    key: Value
+    indices: Sequence[Node]
+    before: int
+    unwritten: Sequence[int]  # how often the indices had been written to
+    is_stored: bool = False  # by the first write to the whole, where it was taken from
+
+
+class _Parts(list[_Part]):
+    """Those of one graph."""
+
+
+def at_numbers(
+    machine: Machine, owner: Any, key: Value, lift: Callable[[Machine, Node], Value]
+) -> list[Value]:
+    """The tensor to index, and the key: the same ones where no part is such a number. `owner` is a
+    TensorValue, and `lift` makes one."""
+    graph = machine.graph
+    key = key.realize(machine)
+    parts = key.realized(machine) if isinstance(key, TupleValue) else [key]
+    indices = {n: part.node for n, part in enumerate(parts) if isinstance(part, type(owner))}
+    numbers = [n for n, node in indices.items() if _is_number(graph, node)]
+    places = _places(parts, indices, owner.meta.dim()) if numbers else None
+    usual = graph.root is graph and device_of(owner.node).type == "cpu"
+    rows = owner.meta.is_contiguous() and owner.node not in graph.unknown_strides
+    # What is computed of a view of columns lies as they do, of a copy row by row.
+    if places is None or not usual or not (rows or owner.meta.dim() - len(numbers) < 2):
+        return [owner, key]
+    picked: Node = owner.node
+    for n in numbers:
+        whole = (slice(None),) * places[n]
+        index = graph.call("reshape", (indices[n], (1,)), {}, machine.lines())
+        picked = graph.call(operator.getitem, (picked, (*whole, index)), {}, machine.lines())
+        parts[n] = machine.constant(0)
+    in_front = [places[n] for n in numbers] == list(range(len(numbers)))
+    if not (in_front and rows):  # it lies closer together than eager's view
+        graph.unknown_strides.add(picked)
+    taken = [indices[n] for n in numbers]
+    writes = _counts(graph, [owner.node, *taken])
+    _keep_apart(machine, _Part(owner.node, picked, key, taken, writes[0], writes[1:]))
+    return [lift(machine, picked), TupleValue(parts)]
+
+
+def at_number(
+    machine: Machine, owner: Any, key: Value, value: Value
+) -> tuple[str, list[Value]] | None:
+    """The call that assigns; None: the usual one, as no part of the key is such a number."""
+    graph = machine.graph
+    parts = key.realize(machine)
+    given = parts.realized(machine) if isinstance(parts, TupleValue) else [parts]
+    indices = {n: part.node for n, part in enumerate(given) if isinstance(part, type(owner))}
+    numbers = [n for n, node in indices.items() if _is_number(graph, node)]
+    usual = graph.root is graph and device_of(owner.node).type == "cpu"
+    if not numbers or not usual or len(numbers) < len(indices):
+        return None
+    rest: list[Value] = list(given)
+    for n in numbers:
+        rest[n] = SliceValue([machine.constant(None)] * 3)
+    part = owner.get_item(machine, TupleValue(rest))
+    places = _places_left(rest, part.meta.dim())
+    assigned = value.realize(machine)
+    if places is None or (made := _as_part(machine, owner, part, assigned, len(numbers))) is None:
+        return None
+    dims = [
+        [machine.constant(n) for n in ns]
+        for ns in ([places[n] for n in numbers], range(len(numbers)))
+    ]
+    part = part.call_method(machine, "movedim", [TupleValue(ns) for ns in dims], {})
+    if isinstance(value, type(owner)):
+        _note_stored(machine, owner.node, key, value.node)
+    return "index_put_", [part, TupleValue([given[n] for n in numbers]), made]
+
+
+def _places_left(parts: Sequence[Value], rank: int) -> list[int] | None:
+    """The dimension of what is left that each slice of a key is for."""
+    if not all(isinstance(part, ConstantValue | SliceValue) for part in parts):
+        return None
+    kinds = [slice if isinstance(p, SliceValue) else type(p.value) for p in parts]  # type: ignore[attr-defined]
+    if not {*kinds} <= {slice, type(None), type(...), int} or kinds.count(type(...)) > 1:
+        return None
+    takes = [0 if kind is int else 1 for kind in kinds]
+    if type(...) in kinds:
+        takes[kinds.index(type(...))] = rank - sum(takes) + 1
+    return [sum(takes[:position]) for position in range(len(takes))]
+
+
+def _as_part(machine: Machine, owner: Any, part: Any, value: Value, taken: int) -> Value | None:
+    """What is assigned, as a tensor that `index_put_` takes; None: it is no such thing."""
+    meta: torch.Tensor = owner.meta
+    if isinstance(value, type(owner)):
+        fits = value.meta.dim() <= part.meta.dim() - taken  # leading dimensions of 1 would go
+        if not fits or device_of(value.node).type != "cpu":
+            return None
+        shares = machine.constant(storage_of(value.node) == storage_of(owner.node))
+        dtype = [machine.constant(meta.dtype)]
+        made: Value = value.call_method(machine, "to", dtype, {"copy": shares})
+        return made
+    if not isinstance(value, ConstantValue) or type(value.value) not in (bool, int, float):
+        return None
+    options = {"dtype": machine.constant(meta.dtype)}
+    filled: Value = part.call_method(machine, "new_full", [TupleValue([]), value], options)
+    return filled
+
+
+def _is_number(graph: GraphBuilder, node: Node) -> bool:
+    """One that only data tells."""
+    meta: torch.Tensor = node.meta["val"]
+    usual = not meta.dim() and meta.dtype in _INTEGERS and device_of(node).type == "cpu"
+    return usual and known_number(graph, node) is None
+
+
+def _places(parts: Sequence[Value], indices: Mapping[int, Node], rank: int) -> list[int] | None:
+    """The dimension of each part; None where that is not so simple."""
+    taken = [_takes(part, indices.get(n)) for n, part in enumerate(parts)]
+    if None in taken or taken.count(-1) > 1:
+        return None
+    rest = rank - sum(n for n in taken if n is not None and n > 0)
+    counts = [rest if n == -1 else n for n in taken if n is not None]
+    return [sum(counts[:position]) for position in range(len(counts))] if rest >= 0 else None
+
+
+def _takes(part: Value, index: Node | None) -> int | None:
+    """How many dimensions a part of a key stands for; -1: all that the others leave."""
+    if index is not None:
+        return 1 if index.meta["val"].dtype in _INTEGERS else None
+    if isinstance(part, ConstantValue):
+        return {type(None): 0, int: 1, type(...): -1}.get(type(part.value))
+    return 1 if isinstance(part, SliceValue) else None
+
+
+def _counts(graph: GraphBuilder, nodes: Sequence[Node]) -> list[int]:
+    return [len(graph.writes.to(node)) for node in nodes]
+
+
+def _note_stored(machine: Machine, whole: Node, key: Value, value: Node) -> None:
+    """An assignment that comes next; of an augmented one, the key is the very object."""
+    graph, memory = machine.graph, storage_of(value)
+    for part in machine.notes.of(_Parts):
+        if part.whole is whole and part.key is key and storage_of(part.copy) == memory:
+            counts = [part.before, *part.unwritten]
+            part.is_stored = _counts(graph, [whole, *part.indices]) == counts
+
+
+def _keep_apart(machine: Machine, part: _Part) -> None:
+    notes, graph = machine.notes, machine.graph
+    notes.of(_Parts).append(part)
+    born: int = machine.step
+    memory = storage_of(part.copy)
+
+    def check(builder: Builder) -> None:
+        handed_out = any(graph.is_output(n) and storage_of(n) == memory for n in notes.owners)
+        if handed_out or not _is_true_where_read(graph, part):
+            raise Unrestorable("a part of a tensor, at a place that is data", born, _REASON)
+
+    machine.at_exit(check)
+
+
+def _is_true_where_read(graph: GraphBuilder, part: _Part) -> bool:
+    """Whether the copy is what the part is wherever one of them is read."""
+    own, writes = graph.writes.to(part.copy), graph.writes.to(part.whole)[part.before :]
+    if not own and not writes:
+        return True
+    if (own and not part.is_stored) or _takes_part_in_autograd(part):
+        return False
+    position = {node: n for n, node in enumerate(graph.graph.nodes)}
+    stored = position[writes[0]]
+    if any(position[node] > stored for node in _users(graph, part.copy)):
+        return False
+    first = position[own[0]] if own else stored
+    return not any(first < position[node] < stored for node in _readers(graph, part.whole))
+
+
+def _takes_part_in_autograd(part: _Part) -> bool:
+    return any(node.meta["val"].requires_grad for node in (part.whole, part.copy))
+
+
+def _users(graph: GraphBuilder, node: Node) -> Iterator[Node]:
+    """Of the memory of a tensor."""
+    memory = storage_of(node)
+    for user in graph.graph.nodes:
+        if any(memory in memory_of(one) for one in user.all_input_nodes):
+            yield user
+
+
+def _readers(graph: GraphBuilder, node: Node) -> Iterator[Node]:
+    """Who does more than to make a view."""
+    memory = storage_of(node)
+    return (user for user in _users(graph, node) if memory not in memory_of(user))

@@ -1,0 +1,70 @@
+"""A number read from a tensor as a size: `zeros(n)`, `x[:n]`, `split(x, lengths.tolist())`.
+
+Comes in: an expression over symbols of such numbers. Goes out: a Size over others, which are read
+off the graph's tensors where calls need them (graph/symbolic/size_nodes.py). That they can be sizes
+is taken for granted; where one cannot, the graph raises and eager runs the frame from its start, so
+where that cannot be the graph ends before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....graph.symbolic.size_nodes import LARGEST_SIZE
+from ....symbols.expr import Expr
+from ....symbols.polynomial import is_integral, normal
+from ....symbols.scalar import Symbol, evaluate, symbols_of
+from ....symbols.size import Dimension, Size, size_of
+from ...breaks import TensorItem
+from ...residual.undo import can_be_copied
+from ..base import Builder, Machine, Unrestorable
+
+__all__ = ["size_in_data"]
+
+
+def size_in_data(machine: Machine, expr: Expr) -> Dimension | None:
+    """None: a symbol of it is none of a number in the graph."""
+    known: dict[Expr, Any] = {}
+    for symbol in symbols_of(expr):
+        if machine.symbols.are_sizes((symbol,)):
+            known[symbol] = size_of(symbol, machine.symbols)
+        elif (size := _size_of_number(machine, symbol)) is not None:
+            known[symbol] = size
+        else:
+            return None
+    if not is_integral(normal(expr)):
+        return None
+    made: Dimension = evaluate(expr, known)
+    return made
+
+
+def _size_of_number(machine: Machine, symbol: Symbol) -> Size | None:
+    symbols, graph = machine.symbols, machine.graph
+    if symbol in symbols.read_sizes:
+        known: Size = symbols.read_sizes[symbol]
+        return known
+    node = symbols.read_from.get(symbol)
+    if node is None or graph.fresh_size is None or symbol.range.high < 0:
+        return None
+    low, high = max(symbol.range.low, 0), min(symbol.range.high, LARGEST_SIZE)
+    size: Size | None = graph.fresh_size(int(low), int(high))
+    if size is not None:
+        if (
+            node.op == "placeholder"
+        ):  # a draw: pieces begin with a call (graph/symbolic/data_split.py)
+            node = graph.call("clone", (node,), {}, machine.lines())
+        symbols.read_sizes[symbol] = size
+        graph.sizes.add_number(node, size.expr)
+        _rely_on_starting_over(machine)
+    return size
+
+
+def _rely_on_starting_over(machine: Machine) -> None:
+    graph = machine.graph
+    born: int = machine.step
+
+    def check(builder: Builder) -> None:
+        if not can_be_copied(node.meta["spec"] for node in graph.mutated_inputs):
+            raise Unrestorable("a size beside a write", born, TensorItem.of(what="what is a size"))
+
+    machine.at_exit(check)

@@ -1,0 +1,475 @@
+"""Tensor operations that take numbers which are data: `x * i`, `x.addcdiv_(a, b, value=s)`, ...
+
+Comes in: a call whose arguments hold nodes and, at the top level, ScalarValues. Goes out: the same
+result by calls that take 0-dim tensors. FORMS says of each operation how it takes such a number:
+
+    promoted   of the dtype that tensors and a Python number are computed in
+    factor     in the precision that is computed in: of 16-bit floats float32, rounded once, at
+               the end
+    term       rounded to the dtype first where the tensors are on the CPU; GPU kernels do not
+    filled     of the tensor's own dtype, which has to hold it: eager raises elsewhere
+    limited    `promoted`, and eager checks that the tensor's dtype holds it
+
+Numbers never widen a tensor of their own kind; a float makes floats of ints. Integer dtypes have to
+hold an int, so that nothing wraps around. What a call takes in another way is a size; a number that
+is none is a constant: `Specialize` says so. What has no form and takes a float is recorded with the
+number itself (number_arguments.py).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ....graph.node_meta import device_of
+from ....graph.propagate import Target, target_name
+from ....symbols.expr import Integer
+from ....symbols.interval import ANY_FLOAT, INT64, Interval
+from ..base import Machine
+from ..contexts.default_dtype import default_dtype
+from .asserted_numbers import is_nonzero, within
+from .number_arguments import call_with_numbers, refuse_numbers
+from .scalars import ScalarValue
+
+__all__ = ["call_with_scalars", "takes_number"]
+
+_CPU = torch.device("cpu")
+_NARROW = (torch.float16, torch.bfloat16)
+_WIDE = (torch.float32, torch.float64)
+_FLOATS = (*_WIDE, *_NARROW)
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+# The CPU's kernels round an int to 16 bits first, as we do; on other devices they do not.
+_ROUNDED_HALF = {torch.float16: 65504, torch.bfloat16: 2**24}  # what eager converts as we do
+_EXACT_HALF = {torch.float16: 2**11, torch.bfloat16: 2**8}
+_ALIASES = {
+    "truediv": "div", "true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub",
+    "floordiv": "floor_divide", "mod": "remainder", "and": "bitwise_and", "or": "bitwise_or",
+    "xor": "bitwise_xor", "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
+    "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne",
+    "clip": "clamp", "and_": "bitwise_and", "or_": "bitwise_or",
+}  # fmt: skip
+_IN_PLACE = "iadd isub imul itruediv ifloordiv imod iand ior ixor ilshift irshift ipow".split()
+
+
+def call_with_scalars(
+    machine: Machine, target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """The result, with nodes for tensors (the target itself for an in-place call)."""
+    name, in_place = _name(target)
+    form = FORMS.get(name)
+    tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Node)]
+    devices = {device_of(node) for node in tensors} or {_CPU}
+    call = _Call(machine, name, devices.pop(), in_place, isinstance(target, str))
+    made = None if form is None or devices else form(call, list(args), dict(kwargs))
+    return call_with_numbers(machine, target, args, kwargs) if made is None else made
+
+
+def takes_number(target: Target, number: ScalarValue) -> bool:
+    """Whether a call may have a form that takes it: floats have none by default, ints are sizes."""
+    return number.kind is int or _name(target)[0] in FORMS
+
+
+def _name(target: Target) -> tuple[str, bool]:
+    """The operation, and whether it writes to its first operand."""
+    name = target_name(target)
+    if getattr(target, "__module__", "") == "_operator":
+        in_place = name in _IN_PLACE
+        name = name[1:] if in_place else name
+        return _ALIASES.get(name, name), in_place
+    in_place = name.endswith("_") and not name.endswith("__")
+    name = name[:-1] if in_place else name
+    return _ALIASES.get(name, name), in_place
+
+
+class _Call:
+    """One call to be recorded: the operation, where its tensors are, whether in place."""
+
+    def __init__(
+        self, machine: Machine, name: str, device: torch.device, in_place: bool, is_method: bool
+    ) -> None:
+        self.machine = machine
+        self.graph = machine.graph
+        self.name, self.device = name, device
+        self.in_place, self.is_method = in_place, is_method
+
+    def node(self, target: Target, *args: Any, **kwargs: Any) -> Node:
+        made: Node = self.graph.call(target, args, kwargs, self.machine.lines())
+        return made
+
+    def common(self, tensor: Node, kind: type) -> torch.dtype:
+        """What a tensor and a Python number are computed as."""
+        dtype = _dtype(tensor)
+        if kind is float and dtype not in _FLOATS:
+            return default_dtype(self.machine) if not dtype.is_complex else dtype
+        return torch.int64 if dtype is torch.bool else dtype
+
+    def cast(self, node: Node, dtype: torch.dtype) -> Node:
+        return node if _dtype(node) is dtype else self.node("to", node, dtype)
+
+    # -- one number ------------------------------------------------------------------------------
+
+    def number(self, value: ScalarValue, dtype: torch.dtype, is_checked: bool = False) -> Node:
+        """The number as a 0-dim tensor beside the others. `is_checked`: eager raises if a float is
+        beyond the dtype's largest.
+        """
+        if dtype not in _FLOATS and (dtype not in _INTEGERS or value.kind is float):
+            refuse_numbers(self.name, value)
+        limits = self._limits(value.kind, dtype, is_checked)
+        within(self.machine, value.expr, value.node, limits, f"{self.name}() of {dtype}")
+        given = value.argument(self.machine, full=True)
+        node = self.cast(given, dtype)
+        return node if self.device == _CPU else self.node("to", node, self.device)
+
+    def _limits(self, kind: type, dtype: torch.dtype, is_checked: bool) -> Interval:
+        if dtype in _INTEGERS:
+            info = torch.iinfo(dtype)
+            return Interval(info.min, info.max)
+        if kind is float:
+            most = torch.finfo(dtype).max
+            return Interval(-most, most) if is_checked and dtype != torch.float64 else ANY_FLOAT
+        if dtype in _NARROW:
+            most = (_ROUNDED_HALF if self.device == _CPU else _EXACT_HALF)[dtype]
+            return Interval(-most, most)
+        return INT64
+
+    def term(self, value: ScalarValue, dtype: torch.dtype, is_checked: bool = False) -> Node:
+        """In the precision that is computed in; on the CPU rounded to the dtype first."""
+        rounded = dtype if self.device == _CPU or value.kind is int else _wide(dtype)
+        return self.cast(self.number(value, rounded, is_checked), _wide(dtype))
+
+    def finish(self, name: str, target: Node, *args: Node) -> Node:
+        """`target.name(*args)` computed in the wide dtype, rounded once, in place if asked."""
+        dtype = _dtype(target)
+        if dtype not in _NARROW:
+            return self.node(f"{name}_" if self.in_place else name, target, *args)
+        made = self.node(name, self.cast(target, _wide(dtype)), *args)
+        return self.node("copy_", target, made) if self.in_place else self.node("to", made, dtype)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in _NARROW else dtype
+
+
+def _dtype(node: Node) -> torch.dtype:
+    dtype: torch.dtype = node.meta["val"].dtype
+    return dtype
+
+
+def _pair(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Node, ScalarValue] | None:
+    """A tensor and a number in either order, and nothing else."""
+    if len(args) != 2 or kwargs or {type(arg) for arg in args} != {Node, ScalarValue}:
+        return None
+    first, second = args
+    return (first, second) if isinstance(first, Node) else (second, first)
+
+
+def _apply(call: _Call, args: list[Any], tensor: Node, number: Node, dtype: torch.dtype) -> Node:
+    """The operation itself, on tensors of one dtype; in place if asked."""
+    if call.in_place:
+        if args[0] is not tensor or _dtype(tensor) is not dtype:
+            raise _CannotWrite
+        return call.node(f"{call.name}_", tensor, number)
+    sides = [call.cast(arg, dtype) if arg is tensor else number for arg in args]
+    return call.node(call.name, *sides)
+
+
+class _CannotWrite(Exception):
+    """Eager raises: the result has a dtype that the target has not."""
+
+
+Form = Callable[[_Call, list[Any], dict[str, Any]], Node | None]
+
+
+def _form(rule: Form) -> Form:
+    def guarded(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+        try:
+            return rule(call, args, kwargs)
+        except _CannotWrite:
+            return None
+
+    return guarded
+
+
+# -- an operation of a tensor and a number ---------------------------------------------------------
+
+
+def _promoted(*dtypes: torch.dtype, is_checked: bool = False) -> Form:
+    """`x op s` and `s op x`."""
+
+    def rule(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+        if (pair := _pair(args, kwargs)) is None:
+            return None
+        tensor, value = pair
+        dtype = call.common(tensor, value.kind)
+        if dtype not in dtypes or (is_checked and dtype in _FLOATS and _dtype(tensor) != dtype):
+            return None
+        return _apply(call, args, tensor, call.number(value, dtype, is_checked), dtype)
+
+    return _form(rule)
+
+
+def _factor(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+    """x * s, x / s; a number by a tensor is `reciprocal() * number`."""
+    if (pair := _pair(args, kwargs)) is None:
+        return None
+    tensor, value = pair
+    divides = call.name == "div"
+    dtype = call.common(tensor, float if divides else value.kind)
+    if call.in_place and (args[0] is not tensor or dtype is not _dtype(tensor)):
+        return None
+    tensor = call.cast(tensor, dtype)
+    number = call.number(value, _wide(dtype)) if dtype in _FLOATS + _INTEGERS else None
+    if number is None:
+        return None
+    if divides and args[0] is value:
+        tensor = call.node("reciprocal", tensor)
+    return call.finish("mul" if args[0] is value else call.name, tensor, number)
+
+
+def _sum(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+    """x + s, s - x, and x + alpha * y where alpha is the number."""
+    alpha = kwargs.pop("alpha", 1)
+    if isinstance(alpha, ScalarValue):
+        return _scaled_sum(call, args, alpha) if len(args) == 2 and not kwargs else None
+    pair = _pair(args, kwargs)
+    if pair is None or alpha != 1 or type(alpha) not in (int, float):
+        return None
+    tensor, value = pair
+    dtype = call.common(tensor, value.kind)
+    wanted = _dtype(tensor) is dtype or not call.in_place
+    if not wanted or dtype not in _FLOATS + _INTEGERS or (call.in_place and args[0] is value):
+        return None
+    if call.name == "sub" and _dtype(tensor) is torch.bool:
+        return None  # raises
+    tensor, number = call.cast(tensor, dtype), call.term(value, dtype)
+    if args[0] is value and call.name == "sub":
+        made = call.node("sub", number, call.cast(tensor, _wide(dtype)))
+        return call.cast(made, dtype)
+    return call.finish(call.name, tensor, number)
+
+
+def _scaled_sum(call: _Call, args: list[Any], alpha: ScalarValue) -> Node | None:
+    dtype = _alike(*args)
+    if dtype is None:
+        return None
+    if alpha.kind is int:  # eager negates it in 64 bits
+        alpha.keep_within(call.machine, Interval(-INT64.high, INT64.high), "alpha")
+    factor = call.term(alpha, dtype, is_checked=True)
+    if call.name == "sub":
+        factor = call.node("neg", factor)
+    return call.finish("addcmul", args[0], call.cast(args[1], _wide(dtype)), factor)
+
+
+def _alike(*tensors: Any) -> torch.dtype | None:
+    """The float dtype that all of them have."""
+    dtypes = {_dtype(arg) if isinstance(arg, Node) else None for arg in tensors}
+    return next(iter(dtypes)) if len(dtypes) == 1 and dtypes <= set(_FLOATS) else None
+
+
+def _flooring(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+    """Floor division and remainders, by a number that is not zero."""
+    if _pair(args, kwargs) is None or not isinstance(args[1], ScalarValue):
+        return None
+    if not is_nonzero(call.machine, args[1].expr, args[1].node):
+        return None
+    return _promoted(*_WIDE, *_INTEGERS)(call, args, kwargs)
+
+
+def _shift(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+    if _pair(args, kwargs) is None or not isinstance(args[1], ScalarValue):
+        return None
+    dtype = _dtype(args[0])
+    if dtype not in _INTEGERS or args[1].kind is float:
+        return None
+    args[1].keep_within(call.machine, Interval(0, torch.iinfo(dtype).bits - 1), "a shift")
+    return _promoted(*_INTEGERS)(call, args, kwargs)
+
+
+# -- operations that take numbers as one of several values -----------------------------------------
+
+
+def _value(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+    """x + value * a * b, x + value * a / b."""
+    value = kwargs.pop("value", None)
+    dtype = _alike(*args) if len(args) == 3 and not kwargs else None
+    if dtype is None or not isinstance(value, ScalarValue):
+        return None
+    first, second = (call.cast(arg, _wide(dtype)) for arg in args[1:])
+    product = call.node("mul", first, call.number(value, _wide(dtype), is_checked=True))
+    return call.finish(call.name, args[0], product, second)
+
+
+def _weight(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+    """lerp(x, end, weight)."""
+    given = [*args, *(kwargs.pop("weight", ()) for _ in range(len(args) == 2))]
+    dtype = _alike(*given[:2]) if len(given) == 3 and not kwargs else None
+    if dtype is None or not isinstance(given[2], ScalarValue):
+        return None
+    weight = call.number(given[2], _wide(dtype), is_checked=True)
+    return call.finish("lerp", given[0], call.cast(given[1], _wide(dtype)), weight)
+
+
+_PRODUCTS = {"addmm": "mm", "addmv": "mv", "baddbmm": "bmm"}
+
+
+def _product(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+    """beta * x + alpha * (a @ b). Where beta is zero, eager does not look at x."""
+    scale = {name: kwargs.pop(name, 1) for name in ("beta", "alpha")}
+    dtype = _alike(*args) if len(args) == 3 and not kwargs else None
+    if dtype not in _WIDE:
+        return None
+    beta, alpha = scale.values()
+    if isinstance(beta, ScalarValue) and not call.machine.symbols.decide(
+        "!=", beta.expr, Integer(0)
+    ):
+        return None
+    if isinstance(beta, int | float) and beta == 0:
+        return None
+    left, right = (
+        call.number(one, dtype, is_checked=True) if isinstance(one, ScalarValue) else one
+        for one in (beta, alpha)
+    )
+    product = call.node(_PRODUCTS[call.name], *args[1:])
+    if _dtype(product) is not dtype:
+        return None  # autocast
+    product = call.node("mul", product, right)
+    made = call.node("add", call.node("mul", args[0], left), product)
+    return call.node("copy_", args[0], made) if call.in_place else made
+
+
+def _clamp(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+    """clamp(x, min, max), clamp_min(x, min), clamp_max(x, max)."""
+    names = {"clamp": ("min", "max"), "clamp_min": ("min",), "clamp_max": ("max",)}[call.name]
+    given = dict(zip(names, args[1:], strict=False)) | kwargs
+    tensor = args[0] if args else None
+    if not isinstance(tensor, Node) or len(args) > 1 + len(names) or set(given) - set(names):
+        return None
+    dtype = _dtype(tensor)
+    if dtype not in (*_WIDE, *_INTEGERS):
+        return None
+    limits = {name: _limit(call, one, dtype) for name, one in given.items() if one is not None}
+    if not limits or None in limits.values():
+        return None
+    return call.node("clamp_" if call.in_place else "clamp", tensor, **limits)
+
+
+def _limit(call: _Call, value: Any, dtype: torch.dtype) -> Node | None:
+    """As a tensor; one that is zero gives zeros of another sign than a number does."""
+    if isinstance(value, ScalarValue):
+        if dtype in _FLOATS and not call.machine.symbols.decide("!=", value.expr, Integer(0)):
+            return None
+        return call.number(value, dtype, is_checked=True)
+    if type(value) is float and dtype in _FLOATS and not math.isnan(value) and value:
+        return call.node(torch.full, (), value, dtype=dtype, device=call.device)
+    if type(value) is not int or (dtype in _INTEGERS and not _holds(dtype, value)):
+        return None
+    return call.node(torch.full, (), value, dtype=dtype, device=call.device)
+
+
+def _holds(dtype: torch.dtype, value: int) -> bool:
+    limits = torch.iinfo(dtype)
+    return limits.min <= value <= limits.max
+
+
+def _where(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+    """where(condition, x, s), where(condition, s, x), x.where(condition, s)."""
+    if len(args) != 3 or kwargs:
+        return None
+    condition, *values = (args[1], args[0], args[2]) if call.is_method else args
+    pair = _pair(values, {})
+    if not isinstance(condition, Node) or pair is None:
+        return None
+    tensor, value = pair
+    dtype = call.common(tensor, value.kind)
+    # Eager makes a tensor of the default dtype of a float first, which has to hold it.
+    number = call.number(value, dtype, is_checked=dtype in _FLOATS)
+    first, second = (call.cast(v, dtype) if v is tensor else number for v in values)
+    return call.node(torch.where, condition, first, second)
+
+
+def _masked_fill(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+    """masked_fill(x, mask, s)."""
+    args = [*args, *(kwargs.pop("value", ()) for _ in range(len(args) == 2))]
+    if len(args) != 3 or kwargs or not isinstance(args[2], ScalarValue):
+        return None
+    number = call.number(args[2], _dtype(args[0]), is_checked=True)
+    return call.node("masked_fill_" if call.in_place else "masked_fill", *args[:2], number)
+
+
+def _fill(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+    """x.fill_(s)."""
+    if _pair(args, kwargs) is None or not call.in_place or not isinstance(args[0], Node):
+        return None
+    return call.node("fill_", args[0], call.number(args[1], _dtype(args[0]), is_checked=True))
+
+
+def _full(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+    """full(size, s), full_like(x, s), x.new_full(size, s): zeros filled with the number."""
+    at = 2 if call.name == "new_full" else 1
+    if len(args) == at and "fill_value" in kwargs:
+        args = [*args, kwargs.pop("fill_value")]
+    value = args[at] if len(args) == at + 1 else None
+    if not isinstance(value, ScalarValue) or kwargs.get("out") is not None:
+        return None
+    dtype = kwargs.get("dtype")
+    if dtype is None:
+        made = torch.int64 if value.kind is int else default_dtype(call.machine)
+        dtype = made if call.name == "full" else _dtype(args[0])
+    number = call.number(value, dtype, is_checked=True)
+    target = call.name if call.is_method else getattr(torch, call.name)
+    zeros = call.node(target, *args[:at], 0, **kwargs | {"dtype": dtype})
+    if device_of(zeros) != call.device:
+        number = call.node("to", number, device_of(zeros))
+    return call.node(torch.fill, zeros, number)
+
+
+def _set_item(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+    """x[key] = s, x[s] = value; the result is x."""
+    tensor: Node
+    tensor, key, value = args
+    if isinstance(key, ScalarValue) and (place := key.as_size(call.machine)) is not None:
+        key = place
+    if isinstance(key, ScalarValue):
+        refuse_numbers("an index", key)
+    if isinstance(value, ScalarValue):
+        value = call.number(value, _dtype(tensor), is_checked=True)
+    call.graph.call(operator.setitem, [tensor, key, value], {}, call.machine.lines())
+    return tensor
+
+
+def _tensor(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+    """torch.tensor(s), torch.as_tensor(s)."""
+    dtype = kwargs.pop("dtype", None)
+    if len(args) != 1 or any(value not in (None, False, _CPU, "cpu") for value in kwargs.values()):
+        return None
+    if dtype is None:
+        dtype = torch.int64 if args[0].kind is int else default_dtype(call.machine)
+    return call.node("to", call.number(args[0], dtype, is_checked=True), dtype, copy=True)
+
+
+FORMS: Mapping[str, Form] = {
+    **dict.fromkeys(("mul", "div"), _factor),
+    **dict.fromkeys(("add", "sub"), _sum),
+    **dict.fromkeys(("addcmul", "addcdiv"), _value),
+    **dict.fromkeys(_PRODUCTS, _product),
+    "lerp": _weight,
+    "pow": _promoted(*_WIDE),
+    **dict.fromkeys(("floor_divide", "remainder", "fmod"), _flooring),
+    **dict.fromkeys(
+        ("eq", "ne", "lt", "le", "gt", "ge"), _promoted(*_FLOATS, *_INTEGERS, is_checked=True)
+    ),
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), _promoted(*_INTEGERS)),
+    **dict.fromkeys(("bitwise_left_shift", "bitwise_right_shift"), _shift),
+    **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), _clamp),
+    "where": _where,
+    "masked_fill": _masked_fill,
+    "fill": _fill,
+    "setitem": _set_item,
+    **dict.fromkeys(("full", "full_like", "new_full"), _full),
+    **dict.fromkeys(("tensor", "as_tensor"), _tensor),
+}

@@ -1,0 +1,79 @@
+"""A comparison of numbers read from tensors, whose answer only the graph knows.
+
+Comes in: two numbers, of which one is in no range that tells. Goes out: the answer for whoever does
+not branch on it (torch._check, a result of the function). A branch specialises, as one on the
+numbers themselves does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+from torch.fx import Node
+
+from ....symbols.context import COMPARISONS, Specialize
+from ....symbols.expr import Expr
+from ....symbols.scalar import symbols_of
+from ...result import Recipe
+from ..base import Builder, Machine, Value
+from .validation import asserted
+
+__all__ = ["UndecidedValue"]
+
+
+class UndecidedValue(Value):
+    """`left op right`, by the operands or their expressions; `record` puts it into the graph."""
+
+    __slots__ = ("_record", "exprs", "op", "operands")
+    varies = True
+
+    def __init__(
+        self,
+        op: str,
+        operands: tuple[Value, Value],
+        exprs: tuple[Expr, Expr],
+        record: Callable[[], Node],
+    ) -> None:
+        super().__init__()
+        self.op, self.operands, self.exprs, self._record = op, operands, exprs, record
+
+    def python_type(self, machine: Machine) -> type:
+        return bool
+
+    def node(self) -> Node:
+        return self._record()
+
+    def is_constant(self, machine: Machine) -> bool:
+        """At a price."""
+        return True
+
+    def as_constant(self, machine: Machine) -> bool:
+        return self.truth(machine)
+
+    def truth(self, machine: Machine) -> bool:
+        """Where one of the ways that a branch goes on only raises, the other is taken."""
+        symbols = machine.symbols
+        if not symbols.has_hints(self.exprs) and symbols.known(self.op, *self.exprs) is None:
+            answer = asserted(machine, self.node())
+            if answer is not None:
+                return answer
+        decided: bool = symbols.decide(self.op, *self.exprs)
+        return decided
+
+    def hash_key(self, machine: Machine) -> object:
+        self.refuse(machine, "hash()")
+
+    def refuse(self, machine: Machine, what: str) -> NoReturn:
+        left, right = self.exprs
+        raise Specialize({*symbols_of(left), *symbols_of(right)}, f"{what} of {self.describe()}")
+
+    def recipe(self, builder: Builder) -> Recipe:
+        left, right = self.operands
+        return builder.invoke(COMPARISONS[self.op], (builder(left), builder(right)))
+
+    def parts(self) -> Iterable[Value]:
+        return self.operands
+
+    def describe(self) -> str:
+        return "a comparison of numbers that vary"

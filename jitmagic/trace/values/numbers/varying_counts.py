@@ -1,0 +1,212 @@
+"""What has a number of items that varies: `range(n)`, the rows of a tensor.
+
+Comes in: sizes and ints that are symbols. Goes out: iterators that only Python can advance, at the
+head of a loop (rolled.py), but for their first item where that is there in every call (peeled.py);
+whoever wants anything else of it specialises. The test of a `while` loop counts too, round by
+round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+import torch
+
+from ....symbols.context import Specialize
+from ....symbols.expr import Integer
+from ....symbols.scalar import Symbol, symbols_of
+from ....symbols.size import Dimension, Size
+from ...breaks import GraphBreak, RolledLoop
+from ...python_loops.rolled import peels, rounds_vary
+from ...result import Recipe
+from ..base import Builder, Machine, Value
+from ..containers.iterators import IteratorValue, advanced
+from ..objects.constants import ConstantValue
+from .dimensions import dimension_value
+from .scalars import SymbolicNumber
+
+__all__ = [
+    "VaryingIterator",
+    "VaryingRange",
+    "VaryingRows",
+    "place_of_test",
+    "symbols_in",
+    "varying_rows",
+]
+
+
+def symbols_in(machine: Machine, values: Iterable[Value]) -> tuple[Symbol, ...]:
+    """The symbols of numbers among these."""
+    numbers = [value for value in values if isinstance(value, SymbolicNumber)]
+    scalars = [scalar for one in numbers if (scalar := one.as_scalar(machine)) is not None]
+    return tuple(symbol for scalar in scalars for symbol in symbols_of(scalar.expr))
+
+
+def place_of_test(machine: Any, symbol: Symbol) -> tuple[int, int] | None:
+    """The instruction of the root frame that asks for a number, and the step that this is, where
+    that may be the test of a `while` loop: no `for` loop is running. The second round of one that
+    is to be rolled breaks.
+    """
+    root = machine.root
+    if machine.frame is not root or any(isinstance(one, IteratorValue) for one in root.stack):
+        return None
+    at, step = root.at, machine.step
+    if machine.loops.may_roll and machine.symbols.rounds.get((symbol, at), set()) - {step}:
+        raise GraphBreak(RolledLoop.of(what=symbol.name))
+    return at, step
+
+
+def varying_rows(machine: Machine, tensor: Value, count: Value) -> Value | None:
+    """The iterator over a tensor of that many rows, if that varies."""
+    if not (symbols := symbols_in(machine, [count])):
+        return None
+    first = partial(first_part, tensor, machine.constant(0), count)
+    kind = type(iter(()))
+    return VaryingIterator(iter, tensor, kind, symbols, "the rows of a tensor", first)
+
+
+class VaryingRange(Value):
+    """A range, one of whose bounds is a symbol."""
+
+    __slots__ = ("bounds", "symbols")
+
+    def __init__(self, bounds: Sequence[Value], symbols: tuple[Symbol, ...]) -> None:
+        super().__init__()
+        self.bounds = tuple(bounds)
+        self.symbols = symbols
+
+    def python_type(self, machine: Machine) -> type:
+        return range
+
+    def refuse(self, machine: Machine, what: str) -> NoReturn:
+        raise Specialize(self.symbols, f"{what} of a range of a size that varies")
+
+    def iterate(self, machine: Machine) -> Value:
+        return VaryingIterator(iter, self, type(iter(range(0))), self.symbols, "range", self._first)
+
+    def backwards(self, machine: Machine) -> Value:
+        """reversed() of it."""
+        kind = type(iter(range(0)))
+        return VaryingIterator(reversed, self, kind, self.symbols, "range", self._last)
+
+    def _first(self, machine: Machine) -> Value | None:
+        """Its first number; None: there may be none."""
+        ends = self._ends(machine)
+        return None if ends is None else dimension_value(machine, ends[0])
+
+    def _last(self, machine: Machine) -> Value | None:
+        """Its last number, of a range without gaps; None: there may be none."""
+        ends = self._ends(machine)
+        is_plain = ends is not None and ends[2] in (1, -1)
+        return dimension_value(machine, ends[1] - ends[2]) if ends and is_plain else None
+
+    def _ends(self, machine: Machine) -> tuple[Dimension, Dimension, int] | None:
+        """The bounds and the step, where every call has at least one number of it."""
+        bounds = [_size(machine, bound) for bound in self.bounds]
+        start, stop = bounds[:2] if len(bounds) > 1 else (0, *bounds)
+        step = bounds[2] if len(bounds) > 2 else 1
+        if start is None or stop is None or not isinstance(step, int) or not step:
+            return None
+        is_there = _is_known(machine, "<" if step > 0 else ">", start, stop)
+        return (start, stop, step) if is_there else None
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(range, tuple(builder(bound) for bound in self.bounds))
+
+    def parts(self) -> Iterable[Value]:
+        return self.bounds
+
+
+class VaryingRows(Value):
+    """`tensor.unbind(dim)`, of which there are `count`."""
+
+    __slots__ = ("count", "dim", "symbols", "tensor")
+
+    def __init__(
+        self, tensor: Value, dim: Value, count: Value, symbols: tuple[Symbol, ...]
+    ) -> None:
+        super().__init__()
+        self.tensor, self.dim, self.count, self.symbols = tensor, dim, count, symbols
+
+    def python_type(self, machine: Machine) -> type:
+        return tuple
+
+    def refuse(self, machine: Machine, what: str) -> NoReturn:
+        raise Specialize(self.symbols, f"{what} of as many tensors as a size that varies")
+
+    def counted(self, machine: Machine) -> Value:
+        return self.count
+
+    def iterate(self, machine: Machine) -> Value:
+        first = partial(first_part, self.tensor, self.dim, self.count)
+        return VaryingIterator(iter, self, type(iter(())), self.symbols, "parts of a tensor", first)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(torch.unbind, (builder(self.tensor), builder(self.dim)))
+
+    def parts(self) -> Iterable[Value]:
+        return (self.tensor,)
+
+
+def first_part(tensor: Any, dim: Value, count: Value, machine: Machine) -> Value | None:
+    """The first item of `tensor.unbind(dim)`; None: there may be none, or it has a history of
+    several results, which eager refuses to write to.
+    """
+    number = _size(machine, count)
+    if number is None or tensor.meta.requires_grad or not _is_known(machine, "<", 0, number):
+        return None
+    part: Value = tensor.call_method(machine, "select", [dim, machine.constant(0)], {})
+    return part
+
+
+def _size(machine: Machine, number: Value) -> Dimension | None:
+    """An int of the program, known or a symbol; None: it is neither."""
+    if isinstance(number, SymbolicNumber):
+        size = number.as_size(machine)
+        return size if isinstance(size, Size) else None
+    if isinstance(number, ConstantValue) and type(number.value) is int:
+        return number.value
+    return None
+
+
+def _is_known(machine: Machine, op: str, left: Dimension, right: Dimension) -> bool:
+    """Whether it holds in every call that gets here."""
+    symbols: Any = machine.symbols
+    sides = (size.expr if isinstance(size, Size) else Integer(size) for size in (left, right))
+    return symbols.known(op, *sides) is True
+
+
+class VaryingIterator(IteratorValue):
+    """`begin(over)`. `first` gives the first item, or None where that may not be there."""
+
+    __slots__ = ("begin", "first", "over", "symbols", "taken", "what")
+
+    def __init__(
+        self,
+        begin: Callable[[Any], Any],
+        over: Value,
+        kind: type,
+        symbols: tuple[Symbol, ...],
+        what: str,
+        first: Callable[[Machine], Value | None] | None = None,
+    ) -> None:
+        super().__init__(kind)
+        self.begin, self.over, self.symbols, self.what = begin, over, symbols, what
+        self.first, self.taken = first, 0
+
+    def next(self, machine: Machine) -> Value | None:
+        if self.first is not None and not self.taken and peels(machine):
+            item = self.first(machine)
+            if item is not None:
+                self.taken = 1
+                return item
+        rounds_vary(machine, self.symbols, self.what)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        made = builder.invoke(self.begin, (builder(self.over),))
+        return made if not self.taken else builder.invoke(advanced, (made, builder.constant(1)))
+
+    def parts(self) -> Iterable[Value]:
+        return (self.over,)

@@ -1,0 +1,1 @@
+"""Arrays and numbers of numpy, emulated by tensors."""

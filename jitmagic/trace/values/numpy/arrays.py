@@ -1,0 +1,466 @@
+"""Arrays of numpy: tensors of the graph that the program knows as arrays or scalars of numpy.
+
+Comes in: functions, methods and operators of numpy on arrays, of tensors' memory or live ones.
+Goes out: what torch's emulation of numpy does to tensors, recorded, where a probe (probe.py)
+found it to give what numpy gives. An array has no node of its own: its tensor is the memory that it
+shows, so a write to either is seen by both. At an exit a real array of that memory is made.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ....graph.memory import storage_under
+from ....graph.node_meta import device_of
+from ....graph.operators.autocast import OFF
+from ....graph.symbolic.sym_node import as_dimension, as_dimensions
+from ....guards.guard import StateRead
+from ....guards.source import Source
+from ....symbols.size import Size, value_of
+from ...breaks import GraphBreak, NumpyCall, UncertainStrides
+from ...result import Recipe
+from ..base import Args, Builder, Kwargs, Machine, Value
+from ..containers.sequences import ListValue, SequenceValue, SliceValue, TupleValue
+from ..numbers.dimensions import DimensionValue, dimension_value
+from ..numbers.items import NUMBERS, number_of
+from ..numbers.scalars import ScalarValue, scalar_of
+from ..objects.callables import BuiltinValue
+from ..objects.classes import ClassValue
+from ..objects.constants import BINARY, COMPARE, UNARY
+from ..objects.special import BINARY_METHODS
+from ..tensors.tensor import TensorValue, record
+from .emulation import ARRAY_SCALARS, emulation, np
+from .library_code import Recorder
+from .probe import ArraySpec, Call, Fact, Result, Slot, filled, judge
+from .sized_arrays import SizedCall, at_sizes, recorded_constant
+
+__all__ = ["ArrayValue", "DtypeValue", "array_of", "emulate"]
+
+_METADATA = frozenset("shape dtype ndim size itemsize nbytes strides".split())
+_CONSTANTS = (bool, int, float, complex, str, type(None), type(Ellipsis))
+_INPLACE = {op: getattr(operator, f"i{name}") for op, name in BINARY_METHODS.items()}
+
+
+class DtypeValue(BuiltinValue):
+    """A dtype of numpy; those of numbers are single objects."""
+
+    __slots__ = ()
+    obj: Any
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name in ("name", "kind", "char", "str", "itemsize", "type", "num", "byteorder"):
+            return machine.constant(getattr(self.obj, name))
+        self.refuse(machine, f"attribute {name!r}")
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if not isinstance(other, DtypeValue | ClassValue) or op not in ("==", "!="):
+            self.refuse(machine, f"comparison {op}")
+        return machine.constant((self.obj == other.identity()) is (op == "=="))
+
+
+class ArrayValue(Value):
+    """`kind`: np.ndarray, or the scalar class of which a 0-dim tensor has the value."""
+
+    __slots__ = ("_number", "kind", "tensor")
+    holds_data = True
+
+    def __init__(self, tensor: TensorValue, kind: type, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.tensor = tensor
+        self.kind = kind
+        self._number: Value | None = None
+
+    def python_type(self, machine: Machine) -> type:
+        return self.kind
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name in _METADATA:
+            return self._described(machine, name)
+        if not hasattr(self.kind, name):
+            message = f"'{_full_name(self.kind)}' object has no attribute '{name}'"
+            raise machine.error(AttributeError, message)
+        if callable(getattr(self.kind, name)):
+            return ArrayMethodValue(self, name)
+        return emulate(machine, f"ndarray.{name}", operator.attrgetter(name), [self])
+
+    def _described(self, machine: Machine, name: str) -> Value:
+        spec = array_spec(machine, self)
+        width = spec.dtype.itemsize
+        match name:
+            case "shape":
+                return _sizes(machine, spec.shape)
+            case "strides":
+                return _sizes(machine, [step * width for step in spec.stride])
+            case "size" | "nbytes":
+                count = math.prod(spec.shape)
+                return dimension_value(machine, count if name == "size" else count * width)
+        attribute = getattr(torch.empty([0] * len(spec.shape), dtype=spec.dtype).numpy(), name)
+        return DtypeValue(attribute) if name == "dtype" else machine.constant(attribute)
+
+    def get_item(self, machine: Machine, key: Value) -> Value:
+        return emulate(machine, "ndarray.__getitem__", operator.getitem, [self, key])
+
+    def set_item(self, machine: Machine, key: Value, value: Value) -> None:
+        emulate(machine, "ndarray.__setitem__", operator.setitem, [self, key, value])
+
+    def length(self, machine: Machine) -> int:
+        if not self.tensor.meta.dim():
+            raise machine.error(TypeError, "len() of unsized object")
+        return self.tensor.meta.shape[0]  # a SymInt: as of a tensor
+
+    def iterate(self, machine: Machine) -> Value:
+        if not self.tensor.meta.dim():
+            self.refuse(machine, "iteration")
+        indices = map(machine.constant, range(self.length(machine)))
+        return ListValue([self.get_item(machine, index) for index in indices]).iterate(machine)
+
+    def operand(self, machine: Machine) -> Value:
+        """Scalars are Python's numbers to torch."""
+        if self.kind not in ARRAY_SCALARS[1:]:
+            return self
+        if self._number is None:
+            self._number = number_of(machine, self.tensor.node, "item") or self
+        return self._number
+
+    def as_index(self, machine: Machine) -> Value:
+        """A copy, as of a list; of several dimensions an index alone is the tuple of its rows."""
+        meta = self.tensor.meta
+        is_mask = meta.dtype in (torch.bool, torch.uint8)
+        if self.kind is not np.ndarray or meta.dim() != 1 or meta.is_floating_point():
+            return self
+        wanted = meta.dtype if is_mask else torch.int64
+        return record(machine, "to", [self.tensor, machine.constant(wanted)])
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if isinstance(other, TensorValue) and (number := self.operand(machine)) is not self:
+            return other.binary(machine, op, number, reflected=not reflected)
+        pair = [other, self] if reflected else [self, other]
+        return emulate(machine, f"ndarray {op}", BINARY[op], pair, pointwise=op != "@")
+
+    def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
+        if self.kind is not np.ndarray:
+            return None
+        name = f"ndarray {op}="
+        return emulate(machine, name, _INPLACE[op], [self, other], pointwise=op != "@")
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if isinstance(other, TensorValue) and self.operand(machine) is not self:
+            return None  # the tensor is asked next
+        return emulate(machine, f"ndarray {op}", COMPARE[op], [self, other], pointwise=True)
+
+    def unary(self, machine: Machine, op: str) -> Value:
+        return emulate(machine, f"ndarray {op}", UNARY[op], [self], pointwise=True)
+
+    def truth(self, machine: Machine) -> bool:
+        if self.tensor.meta.numel() != 1:
+            self.refuse(machine, "bool()")
+        return self.tensor.truth(machine)
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        raise machine.error(TypeError, f"'{_full_name(self.kind)}' object is not callable")
+
+    def recipe(self, builder: Builder) -> Recipe:
+        make = torch.Tensor.numpy if self.kind is np.ndarray else _scalar
+        return builder.invoke(make, (builder(self.tensor),))
+
+    def parts(self) -> Iterable[Value]:
+        return (self.tensor,)
+
+    def describe(self) -> str:
+        return f"{self.tensor.describe().removesuffix(' tensor')} {self.kind.__name__}"
+
+
+class ArrayMethodValue(Value):
+    """A method bound to an array."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: ArrayValue, name: str) -> None:
+        super().__init__()
+        self.owner = owner
+        self.name = name
+
+    def python_type(self, machine: Machine) -> type:
+        return type(getattr(np.empty(0), self.name))
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if self.name in NUMBERS and not args and not kwargs:
+            number = number_of(machine, self.owner.tensor.node, self.name)
+            if number is not None:
+                return number
+        method = operator.attrgetter(self.name)
+
+        def real(array: Any, *positional: Any, **named: Any) -> Any:
+            return method(array)(*positional, **named)
+
+        name = f"ndarray.{self.name}"
+        return emulate(
+            machine, name, real, [self.owner, *args], kwargs, label=("method", self.name)
+        )
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
+
+    def parts(self) -> Iterable[Value]:
+        return (self.owner,)
+
+    def describe(self) -> str:
+        return f"ndarray.{self.name}"
+
+
+def _full_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _scalar(tensor: torch.Tensor) -> Any:
+    """The scalar of numpy that a 0-dim tensor has the value of."""
+    return tensor.numpy()[()]
+
+
+# -- calls ---------------------------------------------------------------------------------------
+
+
+def array_of(machine: Machine, tensor: TensorValue) -> ArrayValue:
+    """`tensor.numpy()`: breaks where eager raises."""
+    if tensor.meta.requires_grad or device_of(tensor.node).type != "cpu":
+        tensor.refuse(machine, "numpy() of a tensor that requires grad or is on a device")
+    if type(tensor.meta) is not torch.Tensor or tensor.meta.dtype not in _dtypes():
+        tensor.refuse(machine, "numpy()")
+    return ArrayValue(tensor, np.ndarray)
+
+
+def emulate(
+    machine: Machine,
+    name: str,
+    real: Callable[..., Any],
+    args: Args,
+    kwargs: Mapping[str, Value] | None = None,
+    *,
+    emulated: Callable[..., Any] | None = None,
+    pointwise: bool = False,
+    label: object = None,
+) -> Value:
+    """Call a function of numpy (or what computes with arrays of either library alike)."""
+    _check_state(machine, name)
+    arrays = _Arguments(machine, name)
+    positional = tuple(arrays.tree(arg) for arg in args)
+    named = {keyword: arrays.tree(value) for keyword, value in (kwargs or {}).items()}
+    slots = _placed(arrays.found, [array_spec(machine, array) for array in arrays.found])
+    call = Call(real, emulated or real, positional, named, slots, pointwise, label)
+    sized = SizedCall(call)
+    verdict = judge(sized.now())
+    if verdict.refusal:
+        raise _refused(name, verdict.refusal)
+    if verdict.writes:
+        _check_write(machine, name)
+    recorder, made = _record(machine, name, call, arrays.found, sized)
+    return _wrapped(machine, recorder, arrays.found, sized, sized.results(verdict.result), made)
+
+
+def _record(
+    machine: Machine, name: str, call: Call, arrays: Sequence[Value], sized: SizedCall
+) -> tuple[Recorder, Any]:
+    recorder = Recorder(machine)
+    stand_ins = [
+        recorder.stand_in(array)
+        if isinstance(array, TensorValue)
+        else emulation().ndarray(recorder.stand_in(_tensor(array)))
+        for array in arrays
+    ]
+    args = filled(call.args, stand_ins, recorded_constant)
+    kwargs = {
+        name: filled(value, stand_ins, recorded_constant) for name, value in call.kwargs.items()
+    }
+    try:
+        with recorder:
+            return recorder, call.emulated(*args, **kwargs)
+    except (TypeError, ValueError, RuntimeError, NotImplementedError, AttributeError) as error:
+        why = f"torch's equal needs its data ({type(error).__name__}: {error})"
+        sized.check(False, why)
+        raise _refused(name, why) from None
+    except GraphBreak as broken:
+        sized.check(False, broken.reason.message)
+        raise
+
+
+def _wrapped(
+    machine: Machine,
+    recorder: Recorder,
+    arrays: Sequence[Value],
+    sized: SizedCall,
+    results: Sequence[Any],
+    emulated: Any,
+) -> Value:
+    """The values of what comes back, which is as the probe saw it, at each vector of sizes."""
+    result = results[0]
+    sized.check(len({type(one) for one in results}) == 1, "what comes back is of several kinds")
+    if isinstance(result, tuple | list):
+        sized.check(len({len(one) for one in results}) == 1, "how many come back")
+        columns = zip(zip(*results, strict=True), emulated, strict=True)
+        items = [_wrapped(machine, recorder, arrays, sized, *column) for column in columns]
+        return ListValue(items) if isinstance(result, list) else TupleValue(items)
+    if isinstance(result, Fact):
+        return _fact(machine, sized, [one.value for one in results], emulated)
+    assert isinstance(result, Result)
+    kinds = {(one.same, one.spec.kind, one.spec.dtype) for one in results}
+    sized.check(len(kinds) == 1, "what comes back")
+    if result.same is not None:
+        return arrays[result.same]
+    tensor = recorder.value_of(getattr(emulated, "tensor", emulated))
+    spec = array_spec(machine, tensor)
+    shapes = [at_sizes(spec, known).shape for known in sized.vectors]
+    if spec.dtype != result.spec.dtype or shapes != [one.spec.shape for one in results]:
+        sized.check(False, "the shape of what comes back")
+        raise _refused("numpy", "its result is not what was to be expected")
+    return tensor if result.spec.kind is torch.Tensor else ArrayValue(tensor, result.spec.kind)
+
+
+def _fact(machine: Machine, sized: SizedCall, values: Sequence[Any], emulated: Any) -> Value:
+    """A constant that comes back, or a size."""
+    size = as_dimension(emulated)
+    if isinstance(size, Size):
+        told = [value_of(size, dict(known)) for known in sized.vectors]
+        sized.check(told == list(values), "the size that comes back")
+        return dimension_value(machine, size)
+    sized.check(all(value == values[0] for value in values), "the number that comes back")
+    is_dtype = isinstance(values[0], np.dtype)
+    return DtypeValue(values[0]) if is_dtype else machine.constant(values[0])
+
+
+def _sizes(machine: Machine, sizes: Iterable[Any]) -> Value:
+    return TupleValue([dimension_value(machine, size) for size in sizes])
+
+
+class _Arguments:
+    """The arguments of a call as data: each array once, as a Slot."""
+
+    def __init__(self, machine: Machine, name: str) -> None:
+        self.machine, self.name = machine, name
+        self.found: list[Value] = []
+
+    def tree(self, value: Value) -> Any:
+        machine, value = self.machine, value.realize(self.machine)
+        if isinstance(value, ArrayValue | TensorValue):
+            if value not in self.found:
+                self.found.append(value)
+            return Slot(self.found.index(value))
+        if isinstance(value, SliceValue):
+            return slice(*(self.tree(part) for part in value.items))
+        if isinstance(value, SequenceValue) and value.python_type(machine) in _SEQUENCES:
+            if (array := _of_floats(machine, value)) is not None:
+                return self.tree(array)
+            items = [self.tree(item) for item in value.items]
+            return items if isinstance(value, ListValue) else tuple(items)
+        if isinstance(value, DtypeValue):
+            return value.obj
+        if isinstance(value, DimensionValue):
+            return value.size
+        if isinstance(value, ClassValue) and issubclass(value.live, (*_CONSTANTS, np.generic)):
+            return value.live
+        if value.is_constant(machine):
+            constant = value.as_constant(machine)
+            if type(constant) in (*_CONSTANTS, *ARRAY_SCALARS):
+                return constant
+        raise _refused(self.name, f"an argument of type {value.describe()}")
+
+
+_SEQUENCES = (tuple, list, torch.Size)
+
+
+def _of_floats(machine: Machine, value: SequenceValue) -> Value | None:
+    """Floats of which some vary, as the array that numpy's functions make of them; None: others."""
+    items = [item.realize(machine) for item in value.items]
+    numbers = [scalar_of(machine, item) for item in items]
+    if not any(isinstance(item, ScalarValue) for item in items):
+        return None
+    nodes: list[Value] = []
+    for number in numbers:
+        if number is None or number.kind is not float:
+            return None
+        nodes.append(TensorValue(number.argument(machine, full=True)))
+    made = record(machine, torch.stack, [ListValue(nodes)])
+    assert isinstance(made, TensorValue)
+    return ArrayValue(made, np.ndarray)
+
+
+def array_spec(machine: Machine, value: Value) -> ArraySpec:
+    """What the probe has to know of an array."""
+    graph = machine.graph
+    tensor = _tensor(value)
+    if tensor.meta.dim() and tensor.node in graph.unknown_strides:
+        raise GraphBreak(UncertainStrides.of(what="an array"))
+    if device_of(tensor.node).type != "cpu" or tensor.meta.requires_grad:
+        tensor.refuse(machine, "use as an array")
+    meta = tensor.meta
+    kind = torch.Tensor if value is tensor else value.python_type(machine)
+    return ArraySpec(as_dimensions(meta.shape), as_dimensions(meta.stride()), meta.dtype, kind)
+
+
+def _placed(arrays: Sequence[Value], specs: Sequence[ArraySpec]) -> tuple[ArraySpec, ...]:
+    """The specs, with what lies in one memory marked as such."""
+    storages = [storage_under(_tensor(storage).meta) for storage in arrays]
+    groups = list(dict.fromkeys(storages))
+    return tuple(
+        replace(
+            spec,
+            storage=groups.index(storage),
+            offset=as_dimension(_tensor(array).meta.storage_offset()),
+        )
+        if storages.count(storage) > 1
+        else spec
+        for array, spec, storage in zip(arrays, specs, storages, strict=True)
+    )
+
+
+def _tensor(value: Value) -> TensorValue:
+    tensor = value.tensor if isinstance(value, ArrayValue) else value
+    assert isinstance(tensor, TensorValue)
+    return tensor
+
+
+def _check_state(machine: Machine, name: str) -> None:
+    if machine.graph.autocast != OFF:
+        raise _refused(name, "autocast is on")
+    handling = _error_handling()
+    machine.guard(StateRead(_error_handling, handling))
+    if not set(handling) <= {"warn", "ignore"}:
+        raise _refused(name, "np.errstate asks for more than a warning")
+
+
+def _error_handling() -> tuple[str, ...]:
+    """What numpy does at a division by zero, an overflow, ..."""
+    return tuple(np.geterr().values())
+
+
+def _check_write(machine: Machine, name: str) -> None:
+    """A write that numpy makes is not seen by autograd."""
+    if machine.graph.differentiates:
+        raise _refused(name, "it writes past autograd, which records here")
+
+
+def _refused(name: str, why: str) -> GraphBreak:
+    return GraphBreak(NumpyCall.of(name=name, why=why))
+
+
+def _dtypes() -> frozenset[torch.dtype]:
+    return frozenset(
+        (
+            torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+            torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128,
+        )
+    )  # fmt: skip

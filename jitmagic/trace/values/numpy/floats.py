@@ -1,0 +1,147 @@
+"""Floats of numpy that differ from call to call: a learning rate out of `np.linspace`.
+
+Comes in: a scalar of numpy at a source that varies. Goes out: an array without dimensions, which
+the residual makes of it before the graph runs. To torch it is a Python float without a hint, to
+numpy it is what it is. Whoever wants to know more of it (a branch, text, a key) has it be a
+constant again: `Specialize`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+
+from ....guards.guard import TypeIs
+from ....guards.source import ArrayMemory, Source, describe
+from ....spec import TensorSpec
+from ....symbols.context import Specialize
+from ....symbols.interval import ANY_FLOAT
+from ....symbols.scalar import Symbol
+from ...wrap import intercepts
+from ..base import Args, Kwargs, Machine, Value
+from ..contexts.random_streams import drawn_tensor
+from ..numbers.scalars import ScalarValue
+from ..objects.constants import ConstantValue
+from ..tensors.tensor import TensorValue, record
+from .arrays import ArrayValue
+from .emulation import ARRAY_SCALARS, np, torch_dtype
+
+__all__ = ["NumpyFloat"]
+
+_CPU = torch.device("cpu")
+_FLOATS = tuple(kind for kind in ARRAY_SCALARS if issubclass(kind, np.floating))
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """The origin of what a node computes of the number at a source."""
+
+    source: Source
+    node: str
+
+
+class NumpyFloat(ArrayValue):
+    """`origin`: whose number it is. What is computed of it and of constants is another one, what is
+    computed of anything else an array as any other.
+    """
+
+    __slots__ = ("origin",)
+    varies = True
+
+    def __init__(
+        self, tensor: TensorValue, kind: type, origin: Source | Computed, source: Source | None
+    ) -> None:
+        super().__init__(tensor, kind, source)
+        self.origin = origin
+
+    def is_constant(self, machine: Machine) -> bool:
+        """At a price."""
+        return True
+
+    def as_constant(self, machine: Machine) -> NoReturn:
+        self._specialize("its value")
+
+    def hash_key(self, machine: Machine) -> object:
+        self._specialize("hash()")
+
+    def truth(self, machine: Machine) -> bool:
+        self._specialize("bool()")
+
+    def operand(self, machine: Machine) -> Value:
+        """What torch takes it for: a number without a hint, which can be a constant."""
+        if self._number is None:
+            symbol = self._symbol()
+            machine.symbols.add(symbol, None)
+            node = record(machine, "to", [self.tensor, machine.constant(torch.float64)])
+            assert isinstance(node, TensorValue)
+            node.node.meta["python"] = True
+            self._number = ScalarValue(float, symbol, node.node)
+        return self._number
+
+    def call_method(self, machine: Machine, name: str, args: Args, kwargs: Kwargs) -> Value:
+        is_read = name in ("item", "__float__") and not args and not kwargs
+        return (
+            self.operand(machine) if is_read else super().call_method(machine, name, args, kwargs)
+        )
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        made = super().binary(machine, op, other, reflected=reflected)
+        return self._computed(made) if isinstance(other, _OPERANDS) else made
+
+    def unary(self, machine: Machine, op: str) -> Value:
+        made = self._computed(super().unary(machine, op))
+        assert made is not None
+        return made
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if not isinstance(other, TensorValue | ArrayValue):
+            self._specialize(f"comparison {op}")
+        return super().compare(machine, op, other, reflected=reflected)
+
+    def _computed(self, made: Value | None) -> Value | None:
+        if not isinstance(made, ArrayValue) or made.kind not in _FLOATS:
+            return made
+        source = self.origin.source if isinstance(self.origin, Computed) else self.origin
+        origin = Computed(source, made.tensor.node.name)
+        return NumpyFloat(made.tensor, made.kind, origin, None)
+
+    def _symbol(self) -> Symbol:
+        source = self.origin.source if isinstance(self.origin, Computed) else self.origin
+        return Symbol(describe(source), float, ANY_FLOAT, self.origin)
+
+    def _specialize(self, what: str) -> NoReturn:
+        raise Specialize((self._symbol(),), f"{what} of {self.describe()}")
+
+    def describe(self) -> str:
+        return f"a numpy.{self.kind.__name__} that varies"
+
+
+_OPERANDS = ConstantValue | NumpyFloat
+
+
+@intercepts(*_FLOATS)
+def _wrap_varying(machine: Machine, obj: Any, source: Source) -> Value | None:
+    symbols, kind = machine.symbols, type(obj)
+    if source not in (symbols.varying or ()) or _is_constant(machine, source):
+        return None
+    if (known := symbols.values.get(source)) is not None:
+        return known  # type: ignore[no-any-return]
+    machine.guard(TypeIs(source, kind))
+    drawn = machine.effects.draw(ConstantValue(obj, source), np.asarray, describe(source))
+    spec = TensorSpec((), (), torch_dtype(obj.dtype), _CPU)
+    tensor = drawn_tensor(machine, drawn.name, ArrayMemory(drawn), spec)
+    made = symbols.values[source] = NumpyFloat(tensor, kind, source, source)
+    return made
+
+
+def _is_constant(machine: Machine, source: Source) -> bool:
+    """Whether somebody wanted to know it, or what is computed of it."""
+    known = machine.symbols.constants
+    computed = (origin.source for origin in known if isinstance(origin, Computed))
+    return source in known or source in computed

@@ -1,0 +1,142 @@
+"""Integers of numpy that differ from call to call: a length out of an array, of `np.random`.
+
+Comes in: an integer of numpy at a source that varies. Goes out: a number that is a symbol, as an
+int's is (`IntOf`): torch takes the one for the other, as a size, an index and in arithmetic. With
+ints it makes numbers of numpy; what wraps around where it is no int64, and what gives a float, has
+it be a constant again: `Specialize`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from ....guards.guard import TypeIs
+from ....guards.source import IntOf, Source
+from ...result import Recipe
+from ...wrap import intercepts
+from ..base import Args, Builder, Kwargs, Machine, Value
+from ..numbers.scalars import SymbolicNumber, varying_number
+from ..objects.constants import ConstantValue
+from ..objects.operators import binary, compare
+from ..tensors.tensor import TensorValue
+from .emulation import ARRAY_SCALARS, np
+
+__all__ = ["NumpyInt"]
+
+_INTEGERS = tuple(kind for kind in ARRAY_SCALARS if issubclass(kind, np.integer))
+_EXACT = ("+", "-", "*", "//", "%")  # int64 wraps around as numbers of a graph do
+_READ = ("item", "__int__", "__index__", "__trunc__")
+_METHODS = (*_READ, "__float__", "__abs__")
+
+
+class NumpyInt(SymbolicNumber):
+    """`number`: the int that it is."""
+
+    __slots__ = ("kind", "number")
+
+    def __init__(self, kind: type, number: Value, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.kind, self.number = kind, number
+
+    def python_type(self, machine: Machine) -> type:
+        return self.kind
+
+    def operand(self, machine: Machine) -> Value:
+        return self.number
+
+    def as_index(self, machine: Machine) -> Value:
+        return self.number
+
+    def written_as(self, machine: Machine) -> Value:
+        return self.number
+
+    def truth(self, machine: Machine) -> bool:
+        return self.number.truth(machine)
+
+    def call_method(self, machine: Machine, name: str, args: Args, kwargs: Kwargs) -> Value:
+        is_exact = name != "__abs__" or self.kind is np.int64
+        if args or kwargs or name not in _METHODS or not is_exact:
+            self.refuse(machine, f".{name}()")
+        if name in _READ:
+            return self.number
+        made = self.number.call_method(machine, name, [], {})
+        return NumpyInt(self.kind, made) if name == "__abs__" else made
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name not in _METHODS:
+            self.refuse(machine, f"attribute {name!r}")
+        return _Method(self, name)
+
+    def as_size(self, machine: Machine) -> Any:
+        return self.number.as_size(machine) if isinstance(self.number, SymbolicNumber) else None
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if isinstance(other, TensorValue):
+            return other.binary(machine, op, self.number, reflected=not reflected)
+        number = self._int(machine, other)
+        if number is None or op not in _EXACT or self.kind is not np.int64:
+            self.refuse(machine, f"{op} with {other.describe()}")
+        left, right = (number, self.number) if reflected else (self.number, number)
+        if op in ("//", "%") and not (isinstance(right, ConstantValue) and right.truth(machine)):
+            self.refuse(machine, f"{op} by what may be 0")  # numpy warns, and goes on
+        return NumpyInt(self.kind, binary(machine, op, left, right))
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        number = self._int(machine, other)
+        answer = None if number is None else compare(machine, op, self.number, number)
+        if not isinstance(answer, ConstantValue):
+            self.refuse(machine, f"{op} with {other.describe()}")
+        return machine.constant(np.bool_(answer.as_constant(machine)))
+
+    def unary(self, machine: Machine, op: str) -> Value:
+        if op == "~" or self.kind is not np.int64:
+            self.refuse(machine, f"unary {op}")
+        return NumpyInt(self.kind, self.number.unary(machine, op))
+
+    def _int(self, machine: Machine, other: Value) -> Value | None:
+        """The int that the other is, where numpy computes in int64 with it."""
+        if isinstance(other, NumpyInt) and other.kind is self.kind:
+            return other.number
+        kind = other.python_type(machine)
+        if isinstance(other, ConstantValue) and kind is self.kind:
+            return machine.constant(other.as_constant(machine).item())
+        return other if kind is int else None
+
+    def refuse(self, machine: Machine, what: str) -> NoReturn:
+        self.number.refuse(machine, what)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(self.kind, (builder(self.number),))
+
+    def describe(self) -> str:
+        return f"a numpy.{self.kind.__name__} that varies"
+
+
+class _Method(Value):
+    """`n.item`, bound."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: NumpyInt, name: str) -> None:
+        super().__init__()
+        self.owner, self.name = owner, name
+
+    def python_type(self, machine: Machine) -> type:
+        return type(getattr(self.owner.kind(0), self.name))
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        return self.owner.call_method(machine, self.name, args, kwargs)
+
+
+@intercepts(*_INTEGERS)
+def _wrap_varying(machine: Machine, obj: object, source: Source) -> Value | None:
+    symbols, number = machine.symbols, IntOf(source)
+    if not {source, number} & (symbols.varying or frozenset()) or number in symbols.constants:
+        return None
+    machine.guard(TypeIs(source, type(obj)))
+    made = varying_number(machine, obj.item(), number)  # type: ignore[attr-defined]
+    return None if made is None else NumpyInt(type(obj), made, source)

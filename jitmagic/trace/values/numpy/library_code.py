@@ -1,0 +1,117 @@
+"""Python code of a library that computes with tensors, run as it is while its calls are recorded.
+
+Comes in: the tensors of the trace that the code is to work on. Goes out: stand-ins for them, which
+are their meta tensors; each call of torch on one is followed as if the program had made it. For
+code whose own steps no user can see (the emulation of numpy, composites of C++) this is inlining
+without interpreting bytecode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.overrides import TorchFunctionMode
+
+from ....graph.symbolic.sym_node import as_dimension, as_torch
+from ...breaks import GraphBreak, RefusedTorchCall
+from ..base import Machine, ObservedError, Value
+from ..containers.sequences import ListValue, SequenceValue, SliceValue, TupleValue
+from ..numbers.dimensions import DimensionValue, dimension_value
+from ..objects.operators import binary, compare
+from ..objects.special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS
+from ..tensors.tensor import TensorMethodValue, TensorValue, record
+from ..tensors.torch_function import torch_function
+
+__all__ = ["Recorder"]
+
+_BINARY = {f"__{name}__": op for op, name in BINARY_METHODS.items()}
+_REFLECTED = {f"__r{name}__": op for op, name in BINARY_METHODS.items()}
+_COMPARE = {f"__{name}__": op for op, name in COMPARE_METHODS.items()}
+_UNARY = {f"__{name}__": op for op, name in UNARY_METHODS.items()}
+
+
+class Recorder(TorchFunctionMode):
+    """While it is active, torch's functions and methods become nodes of the graph."""
+
+    def __init__(self, machine: Machine, name: str = "numpy") -> None:
+        super().__init__()
+        self._machine, self._name = machine, name
+        self._values: dict[int, tuple[torch.Tensor, TensorValue]] = {}
+
+    def stand_in(self, value: TensorValue) -> torch.Tensor:
+        """What the library's code gets in place of a tensor of the trace."""
+        meta = value.meta
+        self._values[id(meta)] = meta, value
+        return meta
+
+    def value_of(self, tensor: torch.Tensor) -> TensorValue:
+        """The tensor of the trace that a stand-in is for."""
+        if id(tensor) not in self._values:
+            self._refuse("a tensor that it did not make of its arguments")
+        return self._values[id(tensor)][1]
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [self._value(arg) for arg in args]
+        named = {name: self._value(arg) for name, arg in (kwargs or {}).items()}
+        try:
+            return self._object(self._call(func, given, named).realize(self._machine))
+        except ObservedError as observed:
+            self._refuse(f"an error, {observed.error.python_type(self._machine).__name__}")
+
+    def _call(self, func: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        machine, name = self._machine, func.__name__
+        if name == "__get__":
+            return args[0].get_attr(machine, func.__self__.__name__)
+        if isinstance(func, OpOverload | OpOverloadPacket):
+            return record(machine, func, args, kwargs)
+        if getattr(torch.Tensor, name, None) is not func:
+            function = torch_function(func)
+            return self._refuse(name) if function is None else function.call(machine, args, kwargs)
+        if name == "__len__":
+            return machine.constant(args[0].length(machine))
+        if name == "__bool__":
+            return machine.constant(args[0].truth(machine))
+        if name in _UNARY:
+            return args[0].unary(machine, _UNARY[name])
+        if name in _COMPARE:
+            return compare(machine, _COMPARE[name], *args)
+        if name in _BINARY:
+            return binary(machine, _BINARY[name], *args)
+        if name in _REFLECTED:
+            return binary(machine, _REFLECTED[name], args[1], args[0])
+        owner = args[0]
+        assert isinstance(owner, TensorValue)
+        return TensorMethodValue(owner, name).call(machine, args[1:], kwargs)
+
+    def _value(self, obj: Any) -> Value:
+        if isinstance(obj, torch.Tensor):
+            return self.value_of(obj)
+        if type(obj) is slice:
+            return SliceValue([self._value(one) for one in (obj.start, obj.stop, obj.step)])
+        if type(obj) in (tuple, list):
+            items = [self._value(one) for one in obj]
+            return ListValue(items) if type(obj) is list else TupleValue(items)
+        if isinstance(obj, torch.SymInt):
+            return dimension_value(self._machine, as_dimension(obj))
+        return self._machine.constant(obj)
+
+    def _object(self, value: Value) -> Any:
+        value = value.realize(self._machine)
+        if isinstance(value, TensorValue):
+            return self.stand_in(value)
+        if isinstance(value, SequenceValue):
+            items = [self._object(item) for item in value.items]
+            kind: Callable[[Any], Any] = value.python_type(self._machine)
+            return kind(items)
+        if isinstance(value, DimensionValue):
+            return as_torch(value.size)
+        if not value.is_constant(self._machine):
+            self._refuse(value.describe())
+        return value.as_constant(self._machine)
+
+    def _refuse(self, what: str) -> Any:
+        why = f"the library's own code meets {what}"
+        raise GraphBreak(RefusedTorchCall.of(name=self._name, why=why))

@@ -1,0 +1,442 @@
+"""Whether a call gives with the emulation's functions what it gives with numpy's: tried, not known.
+
+Comes in: a Call: a function of numpy, its counterpart on tensors, and what it is called with,
+arrays as Slots whose ArraySpecs have shape, strides and dtype. Goes out: a Verdict: what kind of
+objects come back and whether an argument is written to, or why the call is not followed. Both
+functions run on arrays with the values at which libraries differ (signed zeros, infinities, nan,
+the largest integers, halves, negative numbers); results have to agree in class, dtype, shape,
+strides, memory shared with the arguments, and in values to rounding. Nothing of the program is
+looked at or changed.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .emulation import emulated_dtype, emulation, np, torch_dtype
+
+__all__ = [
+    "ArraySpec",
+    "Call",
+    "Fact",
+    "Result",
+    "Slot",
+    "Verdict",
+    "emulated_constant",
+    "filled",
+    "judge",
+]
+
+_LARGEST = 1 << 22  # elements of an argument or a result: a probe costs about a call of numpy
+_ROUNDS = 4
+_SPECIAL = (
+    0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.7, -3.7, 1e-3, 7.0, -8.0, 100.3,
+    float("inf"), float("-inf"), float("nan"),
+)  # fmt: skip
+_WHOLE = (0, 1, -1, 2, -2, 3, -3, 7, -7, 8, 13, 100, -100)
+_RTOL = {torch.float16: 2e-3, torch.float32: 1e-5, torch.complex64: 1e-5}
+_INTS = (torch.int16, torch.int32, torch.int64)
+_MOST = 512  # verdicts kept
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Stands for the index-th array among the arguments."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """`kind`: np.ndarray, a scalar class of numpy, or torch.Tensor. Arrays of one `storage` share
+    memory, in which each begins at its `offset`; None: nothing else lies in its memory."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]  # in elements
+    dtype: torch.dtype
+    kind: type
+    storage: int | None = None
+    offset: int = 0  # in elements
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`pointwise`: no element of a result depends on more than one element of each argument.
+    `name` tells functions apart that are made for one call."""
+
+    real: Callable[..., Any]
+    emulated: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    slots: tuple[ArraySpec, ...]
+    pointwise: bool
+    name: object = None
+
+    @property
+    def key(self) -> object:
+        state = torch.get_default_dtype(), torch.is_autocast_enabled("cpu")
+        function = self.name or id(self.real)
+        slots = [Slot(index) for index in range(len(self.slots))]
+        arguments = [
+            filled(argument, slots, _told) for argument in (self.args, *self.kwargs.values())
+        ]
+        return function, repr((arguments, [*self.kwargs])), self.slots, state
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An array that comes back; `same`: it is this argument itself."""
+
+    spec: ArraySpec
+    same: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A Python constant that comes back."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`result`: a Result, a Fact, or a tuple or list of them; `refusal`: why not, else empty."""
+
+    refusal: str = ""
+    result: Any = None
+    writes: bool = False
+
+
+class _Differs(Exception):
+    """The two functions do not agree; says how."""
+
+
+_known: dict[object, tuple[Any, Verdict]] = {}  # the function stays alive, as its id is in the key
+
+
+def judge(call: Call) -> Verdict:
+    """Try a call; the verdict on one like it is remembered."""
+    key = call.key
+    if key not in _known:
+        if len(_known) >= _MOST:
+            _known.clear()
+        _known[key] = call.real, _tried(call)
+    return _known[key][1]
+
+
+def _tried(call: Call) -> Verdict:
+    if any(spec.size > _LARGEST for spec in call.slots):
+        return Verdict("an array too large to try the call on")
+    try:
+        outcomes = [_round(call, number) for number in range(_ROUNDS)]
+        if any(outcome != outcomes[0] for outcome in outcomes):
+            raise _Differs("what comes back depends on the data")
+        if call.pointwise and call.slots:
+            _all_pairs(call)
+    except _Differs as differs:
+        return Verdict(str(differs))
+    result, writes = outcomes[0]
+    return Verdict(result=result, writes=writes)
+
+
+# -- the two sides ---------------------------------------------------------------------------------
+
+
+@dataclass
+class _Side:
+    """One of the two libraries: the arrays it was given, their memory, and what came of it."""
+
+    arrays: list[Any]
+    memory: list[torch.Tensor]
+    result: Any = None
+    error: Exception | None = None
+
+    def address(self, tensor: torch.Tensor) -> tuple[int, int] | None:
+        """In which argument's memory a result lies, and where there; None: in its own."""
+        for index, memory in enumerate(self.memory):
+            start = memory.untyped_storage().data_ptr()
+            if start <= tensor.data_ptr() < start + memory.untyped_storage().nbytes():
+                return index, tensor.data_ptr() - start
+        return None
+
+
+def _round(call: Call, number: int) -> tuple[Any, bool]:
+    data = [_data(spec, index, number) for index, spec in enumerate(call.slots)]
+    for index in _indexes(call):
+        most = min(call.slots[0].shape)
+        data[index] = data[index].remainder(2 * most).sub(most)
+    return _compared(call, call.slots, data)
+
+
+def _indexes(call: Call) -> list[int]:
+    """Which of its arrays index the first one, by ints. What misses it raises IndexError in the
+    graph as it does in numpy, and eager takes the call.
+    """
+    if call.real not in (operator.getitem, operator.setitem) or not all(call.slots[0].shape):
+        return []
+    keys = call.args[1] if isinstance(call.args[1], tuple) else (call.args[1],)
+    slots = [key.index for key in keys if isinstance(key, Slot)]
+    return [n for n in slots if call.slots[n].dtype in _INTS]
+
+
+def _compared(call: Call, slots: Sequence[ArraySpec], data: list[torch.Tensor]) -> tuple[Any, bool]:
+    """Both sides on the same data: what comes back, and whether an argument was written to."""
+    real = _run(call, call.real, slots, data, _numpys, lambda expected: expected)
+    emulated = _run(call, call.emulated, slots, data, _emulations, emulated_constant)
+    if real.error is not None:
+        raise _Differs(f"numpy raises {type(real.error).__name__} for some values")
+    if emulated.error is not None:
+        raise _Differs(
+            f"torch has no equal of it ({type(emulated.error).__name__}: {emulated.error})"
+        )
+    result = _alike(call, real, emulated, real.result, emulated.result)
+    for expected, actual in zip(real.memory, emulated.memory, strict=True):
+        _same_values(call, expected, actual)
+    writes = any(
+        not torch.equal(_without_nan(memory), _without_nan(before))
+        for memory, before in zip(real.memory, _laid_out(slots, data), strict=True)
+    )
+    return result, writes
+
+
+def _run(
+    call: Call,
+    function: Callable[..., Any],
+    slots: Sequence[ArraySpec],
+    data: list[torch.Tensor],
+    wrap: Callable[[ArraySpec, torch.Tensor], Any],
+    constant: Callable[[Any], Any],
+) -> _Side:
+    memory = _laid_out(slots, data)
+    arrays = [wrap(spec, tensor) for spec, tensor in zip(slots, memory, strict=True)]
+    side = _Side(arrays, memory)
+    args = filled(call.args, arrays, constant)
+    kwargs = {name: filled(value, arrays, constant) for name, value in call.kwargs.items()}
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("error")
+        try:
+            side.result = function(*args, **kwargs)
+        except Exception as error:  # whatever a library raises for these values
+            side.error = error
+    return side
+
+
+def filled(tree: Any, arrays: Sequence[Any], constant: Callable[[Any], Any]) -> Any:
+    """Arguments with the arrays in place of the Slots."""
+    if isinstance(tree, Slot):
+        return arrays[tree.index]
+    if type(tree) in (tuple, list):
+        return type(tree)(filled(part, arrays, constant) for part in tree)
+    if isinstance(tree, slice):
+        return slice(
+            *(filled(part, arrays, constant) for part in (tree.start, tree.stop, tree.step))
+        )
+    return constant(tree)
+
+
+def emulated_constant(value: Any) -> Any:
+    """A constant argument as the emulation takes it."""
+    is_dtype = isinstance(value, np.dtype) or (
+        isinstance(value, type) and issubclass(value, np.generic)
+    )
+    if is_dtype:
+        return emulated_dtype(value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _told(value: Any) -> Any:
+    """A constant argument in a key: numpy 1 writes its scalars as Python does its numbers."""
+    return (type(value), value) if isinstance(value, np.generic) else value
+
+
+def _numpys(spec: ArraySpec, memory: torch.Tensor) -> Any:
+    if spec.kind is torch.Tensor:
+        return memory
+    return memory.numpy() if spec.kind is np.ndarray else memory.numpy()[()]
+
+
+def _emulations(spec: ArraySpec, memory: torch.Tensor) -> Any:
+    return memory if spec.kind is torch.Tensor else emulation().ndarray(memory)
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+def _laid_out(slots: Sequence[ArraySpec], data: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The arguments' memory, shared where theirs is."""
+    ends: dict[object, int] = {}
+    for index, spec in enumerate(slots):
+        group = index if spec.storage is None else ("shared", spec.storage)
+        reach = sum((n - 1) * step for n, step in zip(spec.shape, spec.stride, strict=True))
+        end = spec.offset + reach + 1 if spec.size else 0
+        ends[group] = max(end, ends.get(group, 0))
+    storages: dict[object, torch.Tensor] = {}
+    memory = []
+    for index, (spec, values) in enumerate(zip(slots, data, strict=True)):
+        group = index if spec.storage is None else ("shared", spec.storage)
+        if group not in storages:
+            storages[group] = torch.zeros(ends[group], dtype=spec.dtype)
+        if storages[group].dtype is not spec.dtype:
+            raise _Differs("its arguments share memory and have different dtypes")
+        part = storages[group].as_strided(spec.shape, spec.stride, spec.offset)
+        memory.append(part.copy_(values.reshape(spec.shape)))
+    return memory
+
+
+def _data(spec: ArraySpec, index: int, number: int) -> torch.Tensor:
+    """Values of one argument: different ones, some alike, one nan, both infinities."""
+    values = np.random.RandomState(31 * index + number).randn(spec.size) * 3
+    if number == 1:
+        values = np.round(np.abs(values) * 300)  # squares overflow in float16
+    elif number == 2 and spec.size:
+        values[spec.size // 2] = np.nan
+    elif number == 3:
+        values[: spec.size // 3] = np.inf
+        values[: spec.size // 5] = -np.inf
+    if not (spec.dtype.is_floating_point or spec.dtype.is_complex):
+        values = np.nan_to_num(values, posinf=5, neginf=-5)
+        return torch.from_numpy(values).to(torch.int64).to(spec.dtype)
+    return torch.from_numpy(values).to(spec.dtype)
+
+
+def _pool(dtype: torch.dtype) -> torch.Tensor:
+    """The values at which libraries differ."""
+    if dtype is torch.bool:
+        return torch.tensor([False, True])
+    if dtype.is_floating_point:
+        return torch.tensor([*_SPECIAL, torch.finfo(dtype).max, torch.finfo(dtype).tiny]).to(dtype)
+    if dtype.is_complex:
+        parts = torch.tensor(_SPECIAL, dtype=torch.float64)
+        return torch.complex(parts, parts.flip(0)).to(dtype)
+    limits = torch.iinfo(dtype)
+    inside = [number for number in _WHOLE if limits.min <= number <= limits.max]
+    return torch.tensor([*inside, limits.min, limits.max], dtype=dtype)
+
+
+def _all_pairs(call: Call) -> None:
+    """Each such value of one argument with each of the others, whatever the call's own sizes are.
+
+    Two arguments at a time; the others go along with the first.
+    """
+    pools = [_pool(spec.dtype) for spec in call.slots]
+    count = max(map(len, pools))
+    for other in range(max(1, len(pools) - 1)):
+        data = [
+            pool[torch.arange(count * count) % len(pool)].clone()
+            if place != other + 1
+            else pool[(torch.arange(count * count) // count) % len(pool)].clone()
+            for place, pool in enumerate(pools)
+        ]
+        slots = [
+            ArraySpec((count * count,), (1,), spec.dtype, _array_kind(spec)) for spec in call.slots
+        ]
+        _compared(call, slots, data)
+
+
+def _array_kind(spec: ArraySpec) -> type:
+    kind: type = torch.Tensor if spec.kind is torch.Tensor else np.ndarray
+    return kind
+
+
+# -- comparing -------------------------------------------------------------------------------------
+
+
+def _alike(call: Call, real: _Side, emulated: _Side, expected: Any, actual: Any) -> Any:
+    """What comes back, where both sides agree on it."""
+    if isinstance(expected, tuple | list):
+        kinds = {type(expected), type(actual)}
+        alike = len(kinds) == 1 or kinds == {list, tuple}  # np.meshgrid's kind hangs on the release
+        if not alike or len(expected) != len(actual):
+            raise _Differs("it gives another kind of tuple than torch's equal")
+        parts = [_alike(call, real, emulated, *pair) for pair in zip(expected, actual, strict=True)]
+        return parts if isinstance(expected, list) else tuple(parts)
+    if isinstance(expected, np.dtype):
+        if getattr(actual, "torch_dtype", None) is not torch_dtype(expected):
+            raise _Differs("it gives another dtype than torch's equal")
+        return Fact(expected)
+    if isinstance(expected, np.ndarray | np.generic | torch.Tensor):
+        return _alike_arrays(call, real, emulated, expected, actual)
+    if type(expected) in (float, complex) and type(actual) is type(expected) and expected != 0:
+        raise _Differs("it turns data into a Python number")
+    if type(expected) is not type(actual) or not (expected == actual or expected is actual):
+        raise _Differs(
+            f"it gives a {type(expected).__name__}, torch's equal a {type(actual).__name__}"
+        )
+    return Fact(expected)
+
+
+def _alike_arrays(call: Call, real: _Side, emulated: _Side, expected: Any, actual: Any) -> Result:
+    index = next((at for at, array in enumerate(real.arrays) if array is expected), None)
+    if (index is None) != all(array is not actual for array in emulated.arrays):
+        raise _Differs("one of numpy and torch hands an argument back, the other a copy")
+    actual = getattr(actual, "tensor", actual)
+    if not isinstance(actual, torch.Tensor):
+        raise _Differs(f"torch's equal gives a {type(actual).__name__}")
+    tensor = _as_tensor(expected)
+    if tensor.numel() > _LARGEST:
+        raise _Differs("its result is too large to try the call")
+    if (tensor.dtype, tensor.shape) != (actual.dtype, actual.shape):
+        wanted, got = (f"{expected.dtype} {tuple(expected.shape)}" for expected in (tensor, actual))
+        raise _Differs(f"numpy gives {wanted}, torch's equal {got}")
+    is_array = not isinstance(expected, np.generic)
+    if is_array and real.address(tensor) != emulated.address(actual):
+        raise _Differs("numpy and torch differ in what shares memory")
+    if is_array and list(_steps(tensor)) != list(_steps(actual)):
+        raise _Differs("numpy and torch differ in the order of its elements in memory")
+    _same_values(call, tensor, actual)
+    kind = torch.Tensor if isinstance(expected, torch.Tensor) else type(expected)
+    spec = ArraySpec(tuple(tensor.shape), tuple(actual.stride()), tensor.dtype, kind)
+    return Result(spec, index)
+
+
+def _as_tensor(array: Any) -> torch.Tensor:
+    if isinstance(array, torch.Tensor):
+        return array
+    if isinstance(array, np.ndarray) and (
+        type(array) is not np.ndarray or not array.flags.writeable
+    ):
+        raise _Differs("it gives an array of a class of its own, or one that is only to be read")
+    try:
+        return torch.from_numpy(np.asarray(array) if isinstance(array, np.generic) else array)
+    except (TypeError, ValueError) as error:
+        raise _Differs(f"it gives what no tensor can hold ({error})") from None
+
+
+def _steps(tensor: torch.Tensor) -> Iterator[int]:
+    """The strides that matter."""
+    if tensor.numel():
+        yield from (
+            step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1
+        )
+
+
+def _without_nan(tensor: torch.Tensor) -> torch.Tensor:
+    inexact = tensor.is_floating_point() or tensor.is_complex()
+    return torch.where(tensor.isnan(), 0, tensor) if inexact else tensor
+
+
+def _same_values(call: Call, expected: torch.Tensor, actual: torch.Tensor) -> None:
+    """To rounding; where each element stands alone, signs of zeros as well."""
+    if not (expected.is_floating_point() or expected.is_complex()):
+        same = torch.equal(expected, actual)
+    else:
+        rtol = _RTOL.get(expected.dtype, 1e-12)
+        finite = expected.abs().nan_to_num(0, 0, 0)
+        largest = finite.max().item() if expected.numel() and not call.pointwise else 0.0
+        atol = 0.0 if call.pointwise else rtol * max(1.0, largest)
+        same = torch.allclose(expected, actual, rtol, atol, equal_nan=True)
+        if same and call.pointwise and expected.is_floating_point():
+            zeros = expected == 0
+            same = torch.equal(expected.signbit() & zeros, actual.signbit() & zeros)
+    if not same:
+        raise _Differs("numpy and torch differ in its values")

@@ -1,0 +1,118 @@
+"""A call of numpy on arrays whose sizes vary: what the probe says of it at several sizes.
+
+Comes in: a Call in which sizes of arrays, and ints that are sizes themselves, are Sizes. Goes out:
+that call at vectors of sizes that the guards let in, those of this call first, and the probe's
+verdicts on them. What is not the same at all of them but for sizes makes these constants: the
+trace starts over. So does an int beside a narrow dtype: numpy raises where one does not fit in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ....graph.operators.shape_sampling import Known, other_vectors
+from ....graph.symbolic.sym_node import as_torch
+from ....symbols.context import Context, Specialize
+from ....symbols.scalar import symbols_of
+from ....symbols.size import Size, value_of
+from .probe import ArraySpec, Call, Result, emulated_constant, judge
+
+__all__ = ["SizedCall", "at_sizes", "recorded_constant"]
+
+_WIDE = frozenset(
+    (
+        torch.bool, torch.int64, torch.float32, torch.float64, torch.complex64, torch.complex128,
+    )
+)  # fmt: skip
+
+
+class SizedCall:
+    """`vectors`: what the sizes are in this call, then others; one without any if none varies."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._numbers = [n for n in _leaves((call.args, *call.kwargs.values())) if _varies(n)]
+        of_arrays = (n for spec in call.slots for n in _numbers_of(spec) if _varies(n))
+        sizes = list(dict.fromkeys((*self._numbers, *of_arrays)))
+        self._symbols = list(dict.fromkeys(one for n in sizes for one in symbols_of(n.expr)))
+        self._context: Context | None = sizes[0].context if sizes else None
+        self.vectors: list[Known] = [{}]
+        if self._context is not None:
+            if not self._context.has_hints(self._symbols):
+                self.check(False, "they are known only when the kernels have run")
+            self.vectors = [{one: self._context.hint_of(one) for one in self._symbols}]
+
+    def now(self) -> Call:
+        """As it is in this call."""
+        return self._at(self.vectors[0])
+
+    def check(self, holds: bool, why: str) -> None:
+        """Have its sizes be constants, if there are any, unless something holds."""
+        if not holds and self._symbols:
+            raise Specialize(self._symbols, f"sizes of a call of numpy ({why})")
+
+    def results(self, first: Any) -> list[Any]:
+        """What comes back at each vector, after that of this call. To be asked once the call is
+        recorded: its guards say which sizes there may be."""
+        if self._context is None:
+            return [first]
+        self.vectors += other_vectors(self._context, self._symbols)
+        verdicts = [judge(self._at(known)) for known in self.vectors[1:]]
+        for verdict in verdicts:
+            self.check(not verdict.refusal, verdict.refusal)
+        results = [first, *(verdict.result for verdict in verdicts)]
+        made = [one.spec for one in _leaves(first) if isinstance(one, Result)]
+        dtypes = {spec.dtype for spec in (*self._call.slots, *made)}
+        self.check(not self._numbers or dtypes <= _WIDE, "an int and a dtype that it may not fit")
+        self.check(torch.float16 not in dtypes, "roundings of float16 grow with them")
+        return results
+
+    def _at(self, known: Known) -> Call:
+        arguments = self._call.args, list(self._call.kwargs.values())
+        args, named = (_valued(part, known) for part in arguments)
+        kwargs = dict(zip(self._call.kwargs, named, strict=True))
+        specs = tuple(at_sizes(spec, known) for spec in self._call.slots)
+        return replace(self._call, args=args, kwargs=kwargs, slots=specs)
+
+
+def at_sizes(spec: ArraySpec, known: Known) -> ArraySpec:
+    """An array where the symbols of its sizes have these values."""
+    shape, stride = (
+        tuple(value_of(n, dict(known)) for n in part) for part in (spec.shape, spec.stride)
+    )
+    return replace(spec, shape=shape, stride=stride, offset=value_of(spec.offset, dict(known)))
+
+
+def recorded_constant(value: Any) -> Any:
+    """A constant argument as the emulation takes it while it is recorded."""
+    return as_torch(value) if _varies(value) else emulated_constant(value)
+
+
+def _varies(value: Any) -> bool:
+    return isinstance(value, Size)
+
+
+def _numbers_of(spec: ArraySpec) -> tuple[Any, ...]:
+    return (*spec.shape, *spec.stride, spec.offset)
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, slice):
+        yield from (tree.start, tree.stop, tree.step)
+    elif type(tree) in (tuple, list):
+        for part in tree:
+            yield from _leaves(part)
+    else:
+        yield tree
+
+
+def _valued(tree: Any, known: Known) -> Any:
+    if isinstance(tree, slice):
+        return slice(*(value_of(n, dict(known)) for n in (tree.start, tree.stop, tree.step)))
+    if type(tree) in (tuple, list):
+        return type(tree)(_valued(part, known) for part in tree)
+    return value_of(tree, dict(known))

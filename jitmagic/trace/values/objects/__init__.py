@@ -1,0 +1,1 @@
+"""Python objects: constants, functions, classes, instances, namespaces."""

@@ -1,0 +1,305 @@
+"""Constants: immutable atoms, guarded by value only once the value is used.
+
+Comes in: an atom of the program (int, str, None, dtype, range, a number of numpy), with a source or
+made by the trace. Goes out: folded results. A constant with a source that is only passed through
+has no value guard; its value is read by `as_constant` alone, which installs it.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ....guards.guard import TypeIs, ValueEquals
+from ....guards.source import Source
+from ...breaks import GraphBreak, NumpyCall, UnsupportedArguments
+from ...result import Recipe
+from ...wrap import wraps
+from ..base import Args, Builder, Kwargs, Machine, Value
+from ..containers.iterators import IteratorValue, RangeIterator, StepIterator
+from ..numpy.emulation import ARRAY_SCALARS, np
+
+__all__ = [
+    "ATOMS",
+    "BINARY",
+    "BLOCKS",
+    "COMPARE",
+    "UNARY",
+    "ConstantMethodValue",
+    "ConstantValue",
+    "fold",
+    "folds_late",
+]
+
+ATOMS: tuple[type, ...] = (
+    int, float, complex, str, bytes, bool, type(None), type(Ellipsis), type(NotImplemented),
+    range, types.CodeType, torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+    "//": operator.floordiv, "%": operator.mod, "**": operator.pow, "@": operator.matmul,
+    "&": operator.and_, "|": operator.or_, "^": operator.xor,
+    "<<": operator.lshift, ">>": operator.rshift,
+}  # fmt: skip
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt,
+    "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+UNARY: dict[str, Callable[[Any], Any]] = {
+    "-": operator.neg, "+": operator.pos, "~": operator.invert,
+}  # fmt: skip
+
+BLOCKS: dict[type, Callable[[Machine, Any], Value]] = {}
+"""By type of constants that are context managers: what enters one gives its `__exit__`."""
+
+_SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
+_SINGLE_TYPES = (torch.dtype, torch.layout, torch.memory_format)  # one object per value
+_LARGEST_POWER = 4096  # bits an integer power may have; larger ones are left to Python
+_LARGEST_TEXT = 1 << 20
+
+
+class ConstantValue(Value):
+    """An atom. `value` is what it is in this call; use `as_constant` to rely on it."""
+
+    __slots__ = ("_value_guarded", "value")
+
+    def __init__(self, value: object, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.value = value
+        self._value_guarded = source is None
+
+    @property
+    def is_value_guarded(self) -> bool:
+        if self.source is not None and self.value != self.value:
+            return False  # a nan: containers find it by its identity
+        return self._value_guarded
+
+    def python_type(self, machine: Machine) -> type:
+        return type(self.value)
+
+    def is_constant(self, machine: Machine) -> bool:
+        return True
+
+    def as_constant(self, machine: Machine) -> Any:
+        if not self._value_guarded:
+            assert self.source is not None
+            machine.guard(ValueEquals(self.source, self.value))
+            self._value_guarded = True
+        return self.value
+
+    def enter(self, machine: Machine) -> tuple[Value, Value]:
+        if (begin := BLOCKS.get(type(self.value))) is None:
+            self.refuse(machine, "with")
+        return begin(machine, self.as_constant(machine)), self
+
+    def identity(self) -> object:
+        single = isinstance(self.value, _SINGLE_TYPES) or any(self.value is s for s in _SINGLETONS)
+        return self.value if single else self
+
+    def hash_key(self, machine: Machine) -> object:
+        value = self.as_constant(machine)
+        if isinstance(value, float) and math.isnan(value):
+            self.refuse(machine, "nan as a key")
+        return value
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        value = self.as_constant(machine)
+        try:
+            found = getattr(value, name)
+        except AttributeError as error:
+            raise machine.error(AttributeError, *error.args, exact=True) from None
+        if isinstance(found, types.BuiltinMethodType | types.MethodWrapperType):
+            return ConstantMethodValue(self, name)
+        return machine.constant(found)
+
+    def get_item(self, machine: Machine, key: Value) -> Value:
+        if not key.is_constant(machine):
+            self.refuse(machine, "indexing")
+        return fold(machine, operator.getitem, self, key)
+
+    def contains(self, machine: Machine, item: Value) -> Value:
+        if not item.is_constant(machine):
+            self.refuse(machine, "`in`")
+        return fold(machine, operator.contains, self, item)
+
+    def iterate(self, machine: Machine) -> Value:
+        value = self.as_constant(machine)
+        if isinstance(value, range):
+            return RangeIterator(value)
+        if not isinstance(value, str | bytes):
+            message = f"'{type(value).__name__}' object is not iterable"
+            raise machine.error(TypeError, message)
+        return StepIterator(machine, type(iter(value)), (machine.constant(one) for one in value))
+
+    def length(self, machine: Machine) -> int:
+        return int(fold(machine, len, self).as_constant(machine))
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        formats = op == "%" and isinstance(self.value, str | bytes) and not reflected
+        if not (isinstance(other, ConstantValue) or (formats and other.is_constant(machine))):
+            if formats:
+                self.refuse(machine, "% formatting")
+            return None
+        left, right = (other, self) if reflected else (self, other)
+        if not _varies(right):
+            _check_size(op, left.as_constant(machine), right.as_constant(machine))
+        return fold(machine, BINARY[op], left, right)
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if not isinstance(other, ConstantValue):
+            return None
+        return fold(machine, COMPARE[op], self, other)
+
+    def unary(self, machine: Machine, op: str) -> Value:
+        return fold(machine, UNARY[op], self)
+
+    def truth(self, machine: Machine) -> bool:
+        return bool(self.as_constant(machine))
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        raise machine.error(TypeError, f"'{type(self.value).__name__}' object is not callable")
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.constant(self.value)
+
+    def describe(self) -> str:
+        return type(self.value).__name__
+
+
+class ConstantMethodValue(Value):
+    """A bound method of an atom or an enum member: pure, so calls with constants are folded."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: Value, name: str) -> None:
+        super().__init__()
+        self.owner = owner  # a constant
+        self.name = name
+
+    def python_type(self, machine: Machine) -> type:
+        return types.BuiltinMethodType
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if self.name == "join" and len(args) == 1 and not kwargs:
+            items = _items_of(machine, args[0].realize(machine))
+            if items is not None:
+                return fold(machine, _joined, self.owner, *items)
+        values = [arg.realize(machine) for arg in args]
+        keywords = {name: arg.realize(machine) for name, arg in kwargs.items()}
+        if not all(value.is_constant(machine) for value in (*values, *keywords.values())):
+            what = "arguments that are no constants"
+            name = f"{self.owner.describe()}.{self.name}"
+            raise GraphBreak(UnsupportedArguments.of(name=name, what=what))
+        names, count = tuple(keywords), len(values)
+
+        def method(owner: Any, *given: Any) -> Any:
+            named = dict(zip(names, given[count:], strict=True))
+            return getattr(owner, self.name)(*given[:count], **named)
+
+        return fold(machine, method, self.owner, *values, *keywords.values())
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        self.refuse(machine, f"comparison {op}")  # bound anew each time, yet equal
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
+
+
+def _items_of(machine: Machine, value: Value) -> list[Value] | None:
+    """What `"".join(value)` joins, if it is an iterator or has an item that varies."""
+    if isinstance(value, IteratorValue):
+        items = []
+        while (item := value.next(machine)) is not None:
+            items.append(item.realize(machine))
+        return items
+    is_plain = value.python_type(machine) in (list, tuple)
+    return (
+        [item.realize(machine) for item in value.parts()] if is_plain and _varies(value) else None
+    )
+
+
+def _joined(separator: Any, *items: Any) -> Any:
+    return separator.join(items)
+
+
+def fold(machine: Machine, function: Callable[..., Any], *values: Value) -> Value:
+    """`function` of constants, computed now; what it raises, the traced program raises. Of numbers
+    that vary it is computed later, where that is possible (deferred.py).
+    """
+    if any(_varies(value) for value in values):
+        for fold_late in _LATE:
+            if (later := fold_late(machine, function, values)) is not None:
+                return later
+    constants = [value.as_constant(machine) for value in values]
+    if any(type(one) in ARRAY_SCALARS for one in constants):
+        function = _without_warnings(function)
+    try:
+        result = function(*constants)
+    except GraphBreak:
+        raise
+    except Exception as error:  # whatever a pure function of constants raises is the program's own
+        raise machine.error(type(error), *error.args, exact=True) from None
+    return machine.constant(result)
+
+
+FoldLate = Callable[[Machine, Callable[..., Any], Sequence[Value]], Value | None]
+_LATE: list[FoldLate] = []
+
+
+def folds_late(function: FoldLate) -> FoldLate:
+    """Register what is asked for `function(*values)` where some of them vary."""
+    _LATE.append(function)
+    return function
+
+
+def _varies(value: Value) -> bool:
+    return value.varies or (not value.source and any(map(_varies, value.parts())))
+
+
+def _without_warnings(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Numpy warns of an overflow at each call; it is the program that has to."""
+
+    def run(*constants: Any) -> Any:
+        try:
+            with np.errstate(all="raise"):
+                return function(*constants)
+        except FloatingPointError as error:
+            raise GraphBreak(NumpyCall.of(name="a number of numpy", why=str(error))) from None
+
+    return run
+
+
+def _check_size(op: str, left: object, right: object) -> None:
+    """Leave results that would fill the memory to the program itself."""
+    bits = 0.0
+    if op == "**" and isinstance(left, int) and isinstance(right, int) and right > 0:
+        bits = math.log2(abs(left) + 1) * right
+    elif op == "<<" and isinstance(right, int):
+        bits = right
+    elif op == "*":
+        for text, count in ((left, right), (right, left)):
+            if isinstance(text, str | bytes) and isinstance(count, int):
+                bits = len(text) * count * _LARGEST_POWER / _LARGEST_TEXT
+    if bits > _LARGEST_POWER:
+        raise GraphBreak(UnsupportedArguments.of(name=op, what="a very large result"))
+
+
+@wraps(*ATOMS, *ARRAY_SCALARS)
+def _wrap_atom(machine: Machine, obj: object, source: Source) -> Value:
+    machine.guard(TypeIs(source, type(obj)))
+    return ConstantValue(obj, source)

@@ -1,0 +1,380 @@
+"""Enum members and enum classes.
+
+Comes in: a member, known by identity, or an enum class. Goes out: members, folded operations on
+them, and calls of what the user's class defines, which are inlined. A member is a constant only
+where none of its special methods is the user's: folding would run that code while tracing. Its name
+and value are attributes like others: what reads them relies on them.
+"""
+
+from __future__ import annotations
+
+import enum
+import operator
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from ....guards.guard import IdentityIs, KeyAbsent, NameFact, NamespaceFacts, ValueEquals
+from ....guards.source import InstanceDict, Item, Source, TypeAttr, TypeOf
+from ...aliased_dicts import Access
+from ...result import Constant, Recipe
+from ...wrap import wraps
+from ..base import Args, Builder, Kwargs, Machine, Value
+from ..containers.iterators import StepIterator
+from ..containers.keys import followed_key, is_users
+from ..containers.read_only import ReadOnlyTable
+from .class_facts import NOTHING, attribute_of_class, guarded_attribute
+from .classes import HEAP_TYPE, ClassValue, bind, models_classes_of
+from .constants import ATOMS, BINARY, COMPARE, UNARY, ConstantMethodValue, ConstantValue, fold
+from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, by_special, implemented
+
+__all__ = ["EnumClassValue", "EnumValue", "without_enum"]
+
+_MAKING = frozenset(("__new__", "__init__", "__init_subclass__", "__set_name__", "__call__"))
+_C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType)
+
+
+_FOLDED = (
+    *(f"__{side}{name}__" for name in BINARY_METHODS.values() for side in ("", "r")),
+    *(f"__{name}__" for name in (*COMPARE_METHODS.values(), *UNARY_METHODS.values())),
+    *("__hash__", "__bool__", "__len__", "__str__", "__repr__", "__format__", "__index__"),
+    *("__int__", "__float__", "__iter__", "__contains__", "__getitem__"),
+)
+
+
+def _folds(machine: Machine, kind: type) -> bool:
+    """Whether no special method of a member is written by the user; relied on if so."""
+    if _has_own_methods(kind):
+        return False
+    for name in _FOLDED:
+        guarded_attribute(machine, kind, name)
+    return True
+
+
+def _has_own_methods(kind: type) -> bool:
+    own = [base for base in kind.__mro__ if base.__flags__ & HEAP_TYPE]
+    parts = [(name, part) for base in own for name, part in vars(base).items()]
+    return any(
+        name[:2] == name[-2:] == "__" and name not in _MAKING and is_users(part)
+        for name, part in parts
+    )
+
+
+def _is_plain(machine: Machine, operand: Value) -> bool:
+    """Whether a method of a built-in class computes with it and runs no code of the user's."""
+    is_atom = isinstance(operand, EnumValue) and isinstance(operand.value, (int, float, str, bytes))
+    return is_atom or operand.is_constant(machine)
+
+
+def _looks_up_plainly(kind: type) -> bool:
+    """Whether `kind(value)` runs no code of the user's."""
+    return not is_users(attribute_of_class(kind, "_missing_"))
+
+
+class EnumValue(Value):
+    """A member of an enum. `origin` leads to it where it has no source of its own."""
+
+    __slots__ = ("_folds", "origin", "value")
+    by_identity = True
+
+    def __init__(
+        self, value: enum.Enum, source: Source | None = None, origin: Source | None = None
+    ) -> None:
+        super().__init__(source)
+        self.value = value
+        self.origin = source or origin
+        self._folds: bool | None = None  # not asked yet
+
+    def python_type(self, machine: Machine) -> type:
+        return type(self.value)
+
+    def is_constant(self, machine: Machine) -> bool:
+        if self._folds is None:
+            self._folds = _folds(machine, type(self.value))
+        return self._folds
+
+    def as_constant(self, machine: Machine) -> Any:
+        self._rely_on(machine, "_name_")
+        self._rely_on(machine, "_value_")
+        return self.value
+
+    def _rely_on(self, machine: Machine, name: str) -> None:
+        """Rely on what the member's own dictionary has under a name."""
+        table = vars(self.value)
+        if self.origin is None:
+            machine.guard(NamespaceFacts(table, (NameFact(name, table[name]),)))
+            return
+        path = Item(InstanceDict(self.origin), name)
+        exact = type(table[name]) in ATOMS
+        machine.guard((ValueEquals if exact else IdentityIs)(path, table[name]))
+
+    def identity(self) -> object:
+        return self.value
+
+    def hash_key(self, machine: Machine) -> object:
+        methods = [
+            guarded_attribute(machine, type(self.value), name) for name in ("__hash__", "__eq__")
+        ]
+        return followed_key(machine, self, self) if any(map(is_users, methods)) else self.value
+
+    # -- attributes ------------------------------------------------------------------------------
+
+    def cls(self, machine: Machine) -> ClassValue:
+        value = machine.class_of(
+            type(self.value), None if self.origin is None else TypeOf(self.origin)
+        )
+        assert isinstance(value, ClassValue)
+        return value
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if is_users(guarded_attribute(machine, type(self.value), "__getattribute__")):
+            self.refuse(machine, f"attribute {name!r}")
+        raw = guarded_attribute(machine, type(self.value), name)
+        if name in ("name", "value") and raw is vars(enum.Enum)[name]:
+            name = f"_{name}_"
+            raw = guarded_attribute(machine, type(self.value), name)
+        if name in vars(self.value) and not isinstance(raw, property):
+            return self._part(machine, name)
+        if raw is NOTHING:
+            return self._missing(machine, name)
+        if isinstance(raw, types.MethodDescriptorType) and not name.startswith("__"):
+            return ConstantMethodValue(self, name)  # of the str or int that it is as well
+        if isinstance(raw, _C_METHODS) or getattr(raw, "__module__", None) == "enum":
+            if not self.is_constant(machine) or not callable(raw):
+                self.refuse(machine, f"attribute {name!r}")
+            return ConstantMethodValue(self, name)
+        attribute, value = self.cls(machine).find(machine, name)
+        return bind(machine, attribute, value, self, self.cls(machine), name)
+
+    def _part(self, machine: Machine, name: str) -> Value:
+        """From the member's own dictionary: atoms are what they are, others may be changed."""
+        content = vars(self.value)[name]
+        machine.aliased_dicts.use(id(vars(self.value)), Access.NAMESPACE)
+        if type(content) in ATOMS or isinstance(content, enum.Enum):
+            self._rely_on(machine, name)
+            return machine.constant(content)
+        if self.origin is None:
+            self.refuse(machine, f"attribute {name!r}")
+        return machine.lazy(content, Item(InstanceDict(self.origin), name), certain=False)
+
+    def _missing(self, machine: Machine, name: str) -> Value:
+        if guarded_attribute(machine, type(self.value), "__getattr__") is not NOTHING:
+            self.refuse(machine, f"attribute {name!r}")
+        message = f"'{type(self.value).__name__}' object has no attribute '{name}'"
+        raise machine.error(AttributeError, message)
+
+    # -- special methods -------------------------------------------------------------------------
+
+    def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
+        """`type(self).__name__(self, *args)` if the user defines it, or a built-in type does and
+        the arguments are constants; None if only `object` does."""
+        raw = guarded_attribute(machine, type(self.value), name)
+        if raw is NOTHING or raw is attribute_of_class(object, name):
+            return None
+        if isinstance(raw, _C_METHODS) and all(_is_plain(machine, arg) for arg in args):
+            return fold(machine, raw, self, *args)
+        if not is_users(raw):
+            self.refuse(machine, name)
+        cls = self.cls(machine)
+        found, value = cls.find(machine, name)
+        method = bind(machine, found, value, self, cls, name).realize(machine)
+        return method.call(machine, list(args), {}).realize(machine)
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if not self.is_constant(machine):
+            name = f"__{'r' if reflected else ''}{BINARY_METHODS[op]}__"
+            return implemented(self.special(machine, name, other))
+        if not other.is_constant(machine):
+            return None
+        if not _looks_up_plainly(type(self.value)):
+            self.refuse(machine, f"operator {op}")
+        left, right = (other, self) if reflected else (self, other)
+        return fold(machine, BINARY[op], left, right)
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if not self.is_constant(machine):
+            return by_special(machine, self, op, other)
+        if type(self.value).__eq__ is not object.__eq__ or op not in ("==", "!="):
+            return fold(machine, COMPARE[op], self, other) if other.is_constant(machine) else None
+        same = isinstance(other, EnumValue) and other.value is self.value
+        return (
+            None
+            if not same and not other.is_constant(machine)
+            else machine.constant(same == (op == "=="))
+        )
+
+    def unary(self, machine: Machine, op: str) -> Value:
+        if self.is_constant(machine) and _looks_up_plainly(type(self.value)):
+            return fold(machine, UNARY[op], self)
+        result = self.special(machine, f"__{UNARY_METHODS[op]}__")
+        if result is None:
+            raise machine.error(TypeError, f"bad operand type for unary {op}")
+        return result
+
+    def truth(self, machine: Machine) -> bool:
+        if self.is_constant(machine):
+            return bool(self.as_constant(machine))  # an IntEnum or Flag is as true as its value
+        for name in ("__bool__", "__len__"):
+            result = self.special(machine, name)
+            if result is not None:
+                return result.truth(machine)
+        return True
+
+    def contains(self, machine: Machine, item: Value) -> Value:
+        if self._is_folded_with(machine, item):
+            return fold(machine, operator.contains, self, item)
+        result = self.special(machine, "__contains__", item)
+        if result is None:
+            self.refuse(machine, "`in`")
+        return machine.constant(result.truth(machine))
+
+    def get_item(self, machine: Machine, key: Value) -> Value:
+        if self._is_folded_with(machine, key):
+            return fold(machine, operator.getitem, self, key)
+        result = self.special(machine, "__getitem__", key)
+        if result is None:
+            self.refuse(machine, "indexing")
+        return result
+
+    def _is_folded_with(self, machine: Machine, other: Value) -> bool:
+        return self.is_constant(machine) and other.is_constant(machine)
+
+    def length(self, machine: Machine) -> int:
+        if not self.is_constant(machine):
+            self.refuse(machine, "len()")
+        return int(fold(machine, len, self).as_constant(machine))
+
+    def iterate(self, machine: Machine) -> Value:
+        """Letters of a StrEnum, members of a Flag."""
+        value: Any = self.as_constant(machine)
+        if not self.is_constant(machine) or not isinstance(value, str | enum.Flag):
+            self.refuse(machine, "iteration")
+        return StepIterator(machine, type(iter(value)), (machine.constant(item) for item in value))
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        cls = self.cls(machine)
+        found, value = cls.find(machine, "__call__")
+        if not is_users(found):
+            self.refuse(machine, "a call")
+        method = bind(machine, found, value, self, cls, "__call__").realize(machine)
+        return method.call(machine, args, kwargs)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return Constant(self.value)
+
+    def describe(self) -> str:
+        return f"a member of {type(self.value).__name__}"
+
+
+def without_enum(constant: Any) -> Any:
+    """The number or text that a member is as well: torch takes it for that."""
+    base = next((kind for kind in (int, float, str) if isinstance(constant, kind)), None)
+    return base(constant._value_) if base and isinstance(constant, enum.Enum) else constant
+
+
+@models_classes_of(enum.EnumMeta)
+class EnumClassValue(ClassValue):
+    """An enum class. Its list of members is taken as it is."""
+
+    __slots__ = ()
+    live: Any
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name == "__members__" and _MEMBERS is guarded_attribute(machine, type(self.live), name):
+            return MembersValue(machine, self)
+        return super().get_attr(machine, name)
+
+    def _from_metaclass(self, machine: Machine, name: str) -> Value:
+        """Until CPython 3.11 the metaclass looks for members, and for nothing under such names."""
+        looks_up = self.of_metaclass(machine, "__getattr__") is _LOOKUP
+        is_special = name[:2] == name[-2:] == "__"
+        if looks_up and is_special and self.of_metaclass(machine, name) is NOTHING:
+            raise machine.error(AttributeError, name)
+        return super()._from_metaclass(machine, name)
+
+    def member(self, member: enum.Enum) -> EnumValue:
+        """A member, found again among the members of the class."""
+        if self.source is None or self.live._member_map_.get(member._name_) is not member:
+            return EnumValue(member)
+        table = TypeAttr(self.source, "_member_map_")
+        return EnumValue(member, origin=Item(table, member._name_))
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        """The lookup of a member by its value."""
+        plain = len(args) == 1 and not kwargs and self.live._member_names_
+        member = args[0].realize(machine) if plain else None
+        if isinstance(member, EnumValue) and type(member.value) is self.live:
+            return member  # Enum.__new__ looks at nothing but the class
+        if member is None or not member.is_constant(machine):
+            self.refuse(machine, "such a call")
+        given = args[0].realize(machine).as_constant(machine)
+        known = ATOMS.count(type(given)) and given in self.live._value2member_map_
+        if not known and not _looks_up_plainly(self.live):
+            self.refuse(machine, "a lookup that _missing_ answers")
+        self._rely_on(machine, "_value2member_map_", given)
+        return self._member_of(machine, fold(machine, self.live, args[0].realize(machine)))
+
+    def get_item(self, machine: Machine, key: Value) -> Value:
+        if not isinstance(key, ConstantValue):
+            self.refuse(machine, "subscription")
+        self._rely_on(machine, "_member_map_", key.value)
+        return self._member_of(machine, fold(machine, lambda name: self.live[name], key))
+
+    def _rely_on(self, machine: Machine, table: str, key: Any) -> None:
+        """Rely on the member that one of the class's tables has under a key, or on its absence."""
+        if self.source is None or type(key) not in ATOMS:
+            return
+        path, members = TypeAttr(self.source, table), getattr(self.live, table)
+        if key in members:
+            machine.guard(IdentityIs(Item(path, key), members[key]))
+        else:
+            machine.guard(KeyAbsent(path, key))
+
+    def _member_of(self, machine: Machine, found: Value) -> Value:
+        return self.member(found.value) if isinstance(found, EnumValue) else found
+
+    def iterate(self, machine: Machine) -> Value:
+        def steps() -> Iterator[Value]:
+            for member in self.live:
+                yield self.member(member)
+
+        return StepIterator(machine, types.GeneratorType, steps())
+
+    def length(self, machine: Machine) -> int:
+        return len(self.live)
+
+    def contains(self, machine: Machine, item: Value) -> Value:
+        if not isinstance(item, EnumValue):  # what is no member is refused before CPython 3.12
+            self.refuse(machine, "`in`")
+        return machine.constant(item.value in self.live)
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+
+_MEMBERS = vars(enum.EnumMeta)["__members__"]
+_LOOKUP = vars(enum.EnumMeta).get("__getattr__")
+
+
+class MembersValue(ReadOnlyTable):
+    """`cls.__members__`: members and other names for them."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, machine: Machine, owner: EnumClassValue) -> None:
+        found = owner.live.__members__.items()
+        super().__init__(machine, ((machine.constant(n), owner.member(one)) for n, one in found))
+        self.owner = owner
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(getattr, (builder(self.owner), builder.constant("__members__")))
+
+
+@wraps(enum.Enum, subclasses=True)
+def _wrap_enum(machine: Machine, obj: enum.Enum, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    return EnumValue(obj, source)

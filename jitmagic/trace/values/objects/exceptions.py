@@ -1,0 +1,175 @@
+"""Exceptions as values of the traced program.
+
+Comes in: a call of an exception class, or an error the machine finds the program would raise.
+Goes out: something to raise, match and look at. One that was raised carries a traceback that no
+exit can rebuild, so an exit that would need it breaks before it was raised.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable
+
+from ...breaks import GraphBreak, UnknownObject
+from ...result import Effect, Recipe
+from ..base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from ..containers.sequences import TupleValue
+from .class_facts import NOTHING, attribute_of_class, guard_attribute, guard_bases, is_standard
+from .classes import HEAP_TYPE, ClassValue, bind, constructs
+
+__all__ = ["ExceptionValue", "TracebackValue"]
+
+_COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+_HIDDEN = ("__traceback__", "__context__", "with_traceback", "add_note", "__notes__")
+
+
+class ExceptionValue(Value):
+    """An exception object made by the traced program."""
+
+    __slots__ = ("args", "attrs", "born", "cls", "exact", "raised")
+
+    def __init__(self, machine: Machine, cls: ClassValue, args: Args) -> None:
+        super().__init__()
+        self.cls = cls
+        self.args = tuple(args)
+        self.attrs: dict[str, Value] = {}
+        self.born = machine.step
+        self.raised = False
+        self.exact = True  # False: the machine made up the text of a built-in error
+
+    def python_type(self, machine: Machine) -> type:
+        return self.cls.live
+
+    def matches(self, machine: Machine, *kinds: type) -> bool:
+        """Whether `except kinds` catches it; Python looks at the bases alone."""
+        guard_bases(machine, self.cls.live)
+        return any(kind in self.cls.live.__mro__ for kind in kinds)
+
+    def hash_key(self, machine: Machine) -> object:
+        for name in ("__hash__", "__eq__"):
+            self._leave(machine, name, "hash()")
+        return self
+
+    def truth(self, machine: Machine) -> bool:
+        for name in ("__bool__", "__len__"):
+            self._leave(machine, name, "bool()")
+        return True
+
+    def _leave(self, machine: Machine, name: str, what: str) -> None:
+        """Break where the class has its own way."""
+        if not is_standard(machine, self.cls.live, name):
+            self.refuse(machine, what)
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        for special in ("__getattribute__", "__getattr__"):
+            self._leave(machine, special, f"attribute {name!r}")
+        if name in self.attrs:
+            return self.attrs[name]
+        if not self.exact:
+            self.refuse(machine, f"attribute {name!r}")
+        if name == "args" and is_standard(machine, self.cls.live, name):
+            return TupleValue(self.args)
+        if name == "value" and self.cls.live is StopIteration:
+            return self.args[0] if self.args else machine.constant(None)
+        raw, value = self.cls.find(machine, name)
+        if raw is NOTHING:
+            message = f"'{self.cls.live.__name__}' object has no attribute '{name}'"
+            raise machine.error(AttributeError, message)
+        if name in _HIDDEN or isinstance(
+            raw, types.GetSetDescriptorType | types.MemberDescriptorType
+        ):
+            self.refuse(machine, f"attribute {name!r}")
+        return bind(machine, raw, value, self, self.cls, name)
+
+    def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        if attribute_of_class(self.cls.live, name) is not NOTHING:
+            self.refuse(machine, f"setting attribute {name!r}")
+        guard_attribute(machine, self.cls.live, name, NOTHING)
+        self._leave(machine, "__setattr__", f"setting attribute {name!r}")
+        self.attrs[name] = value
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        for name in _COMPARISONS:
+            self._leave(machine, name, f"comparison {op}")
+        return None
+
+    def text(self, machine: Machine) -> str:
+        """`str(exception)`, which a built-in class makes of its arguments alone."""
+        self._leave(machine, "__str__", "str()")
+        kind = self.cls.live
+        plain = attribute_of_class(kind, "__str__") is BaseException.__str__
+        if not self.exact or (not plain and kind.__flags__ & HEAP_TYPE):
+            self.refuse(machine, "str()")
+        parts = [arg.realize(machine).as_constant(machine) for arg in self.args]
+        try:
+            return str((BaseException if plain else kind)(*parts))
+        except TypeError:  # not the arguments that the class wants: making it raises as well
+            self.refuse(machine, "str()")
+
+    def recipe(self, builder: Builder) -> Recipe:
+        if self.raised:
+            raise Unrestorable("an exception that was raised", self.born)
+        args = tuple(builder(arg) for arg in self.args)
+        if not isinstance(attribute_of_class(self.cls.live, "__init__"), types.FunctionType):
+            return builder.call(builder(self.cls), *args)
+        if _has_c_state(self.cls.live):
+            raise Unrestorable(f"a {self.describe()}", self.born)
+        return builder.invoke(BaseException.__new__, (builder(self.cls), *args))
+
+    def fill(self, builder: Builder) -> Iterable[Effect]:
+        for name, value in self.attrs.items():
+            yield builder.set_attr(self, name, value)
+
+    def parts(self) -> Iterable[Value]:
+        return (*self.args, *self.attrs.values())
+
+    def describe(self) -> str:
+        return self.cls.live.__name__
+
+
+def _has_c_state(kind: type) -> bool:
+    """Whether the built-in class below keeps more than its arguments (StopIteration, OSError,
+    ...)."""
+    built_in = next(base for base in kind.__mro__ if not base.__flags__ & HEAP_TYPE)
+    return built_in.__basicsize__ > BaseException.__basicsize__
+
+
+class TracebackValue(Value):
+    """The traceback of an exception that was raised: it exists, and that is all one may ask."""
+
+    __slots__ = ("born",)
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        self.born = machine.step
+
+    def python_type(self, machine: Machine) -> type:
+        return types.TracebackType
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def recipe(self, builder: Builder) -> Recipe:
+        raise Unrestorable("a traceback", self.born)
+
+
+def _is_exception(kind: type) -> bool:
+    return issubclass(kind, BaseException)
+
+
+@constructs(_is_exception)
+def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    """Exception classes keep their arguments; an `__init__` written in Python is inlined."""
+    special = cls.of_metaclass(machine, "__call__") is not type.__call__
+    if special or not is_standard(machine, cls.live, "__new__"):
+        raise GraphBreak(UnknownObject.of(what="construction", type=cls.live.__name__))
+    made = ExceptionValue(machine, cls, args)
+    raw, value = cls.find(machine, "__init__")
+    if isinstance(raw, types.FunctionType):
+        method = bind(machine, raw, value, made, cls, "__init__").realize(machine)
+        method.call(machine, args, kwargs)
+    elif kwargs:
+        raise GraphBreak(UnknownObject.of(what="keyword arguments", type=cls.live.__name__))
+    return made

@@ -1,0 +1,72 @@
+"""Values of Python objects the trace itself made: results of folding, constants of the code.
+
+Comes in: a constant-like object.  Goes out: a Value without a source, containers taken apart so
+that the machine can change its own copy.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ....graph.symbolic.sym_node import as_dimension
+from ...breaks import GraphBreak, UnknownObject
+from ..base import Machine, Value
+from ..containers.mappings import DictValue
+from ..containers.sequences import ListValue, SizeValue, SliceValue, TupleValue
+from ..containers.set_store import SetStore
+from ..containers.sets import SetValue
+from ..numbers.dimensions import dimension_value
+from ..numpy.emulation import ARRAY_SCALARS
+from .callables import BuiltinValue
+from .constants import ATOMS, ConstantValue
+from .enums import EnumValue
+from .type_forms import TYPE_FORMS, TypeFormValue
+
+__all__ = ["fresh_value"]
+
+
+def _dict(machine: Machine, obj: dict[object, object]) -> Value:
+    pairs = ((machine.constant(key), machine.constant(value)) for key, value in obj.items())
+    return DictValue.of(machine, pairs)
+
+
+def _items(machine: Machine, obj: Any) -> list[Value]:
+    return [machine.constant(item) for item in obj]
+
+
+_MAKERS: dict[type, Callable[[Machine, Any], Value]] = {
+    tuple: lambda machine, obj: TupleValue(_items(machine, obj)),
+    list: lambda machine, obj: ListValue(_items(machine, obj)),
+    torch.SymInt: lambda machine, obj: dimension_value(machine, as_dimension(obj)),
+    torch.SymBool: lambda machine, obj: ConstantValue(bool(obj)),
+    torch.Size: lambda machine, obj: SizeValue(_items(machine, obj)),
+    set: lambda machine, obj: SetValue(SetStore.of_constant(machine, obj)),
+    frozenset: lambda machine, obj: SetValue(SetStore.of_constant(machine, obj)),
+    dict: _dict,
+    slice: lambda machine, obj: SliceValue(_items(machine, (obj.start, obj.stop, obj.step))),
+}
+
+
+def fresh_value(machine: Machine, obj: object) -> Value:
+    """The Value of `obj`; breaks for objects that are no constants."""
+    kind = type(obj)
+    if kind in ATOMS or kind in ARRAY_SCALARS:
+        return ConstantValue(obj)
+    if (maker := _MAKERS.get(kind)) is not None:
+        return maker(machine, obj)
+    if isinstance(obj, type):
+        made = machine.class_of(obj, None)
+        assert isinstance(made, Value)
+        return made
+    if isinstance(obj, enum.Enum):
+        return EnumValue(obj)
+    if isinstance(obj, types.BuiltinFunctionType | types.FunctionType):
+        return BuiltinValue(obj)
+    if isinstance(obj, TYPE_FORMS):
+        return TypeFormValue(obj)
+    raise GraphBreak(UnknownObject.of(what="a result", type=kind.__name__))

@@ -1,0 +1,468 @@
+"""Python functions, cells, bound methods and partial objects.
+
+Comes in: live functions (guarded by their code, so that %autoreload is noticed) or functions made
+by the traced code.  Goes out: calls, inlined through the same machine.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ....guards.guard import CellEmpty, IdentityIs, TypeIs
+from ....guards.source import CellContents, FunctionPart, InstanceDict, Item, SlotAttr, Source
+from ...builtins.registry import handler_of
+from ...result import BuildCell, BuildFunction, Effect, Recipe, SetCell
+from ...wrap import wraps
+from ..base import Args, Builder, Kwargs, Machine, Value
+from ..containers.keys import identity_key
+from ..containers.mappings import DictValue, entries_of_live
+from ..containers.sequences import TupleValue
+from .callables import BuiltinValue
+from .class_facts import NOTHING, attribute_of_class, is_data_descriptor, is_library_module
+from .constants import ConstantValue
+from .monkey_patches import beneath
+from .namespaces import GlobalsValue
+from .operators import is_none
+from .tagged import tagged_value
+
+__all__ = ["BoundMethodValue", "CellValue", "FunctionValue", "PartialValue"]
+
+# What a function says of its parameters; the second since Python 3.12.
+_NAMES = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
+_DECLARED = {"__annotations__", "__type_params__"} & set(dir(types.FunctionType))
+
+
+class CellValue(Value):
+    """A closure cell: the one variable that several functions share."""
+
+    __slots__ = ("_live", "_read", "contents")
+
+    def __init__(self, contents: Value | None = None, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.contents = contents
+        self._live: types.CellType | None = None
+        self._read = True
+
+    @classmethod
+    def at(cls, live: types.CellType, source: Source) -> CellValue:
+        """A cell that existed before; its contents are read when first asked for."""
+        cell = cls(None, source)
+        cell._live, cell._read = live, False
+        return cell
+
+    def python_type(self, machine: Machine) -> type:
+        return types.CellType
+
+    def load(self, machine: Machine) -> Value | None:
+        """The contents; None: the cell is empty."""
+        if not self._read:
+            self._read = True
+            assert self._live is not None
+            assert self.source is not None
+            try:
+                contents = self._live.cell_contents
+            except ValueError:
+                machine.guard(CellEmpty(self.source))
+                return None
+            self.contents = machine.lazy(contents, CellContents(self.source), certain=False)
+        return self.contents
+
+    def store(self, machine: Machine, contents: Value | None) -> None:
+        self._read = True
+        self.contents = contents
+        machine.effects.contents(self)
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name != "cell_contents":
+            self.refuse(machine, f"attribute {name!r}")
+        contents = self.load(machine)
+        if contents is None:
+            raise machine.error(ValueError, "Cell is empty")
+        return contents
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return BuildCell(
+            None
+        )  # filled by the effect that `fill` adds: a closure may hold its own cell
+
+    def fill(self, builder: Builder) -> Iterable[Effect]:
+        """What a rebuilt cell needs after it was made."""
+        if self.contents is not None:
+            yield SetCell(builder(self), builder(self.contents))
+
+    def replace(self, builder: Builder) -> Effect:
+        """The effect that brings the live cell to these contents."""
+        return SetCell(builder(self), None if self.contents is None else builder(self.contents))
+
+    def parts(self) -> Iterable[Value]:
+        return () if self.contents is None else (self.contents,)
+
+
+class FunctionValue(Value):
+    """A Python function. `live` is the object if it existed before the call."""
+
+    __slots__ = (
+        "annotations", "attributes", "closure", "code", "defaults", "globals", "kwdefaults", "live",
+        "name", "qualname",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        code: types.CodeType,
+        globals_: GlobalsValue,
+        *,
+        live: types.FunctionType | None = None,
+        source: Source | None = None,
+    ) -> None:
+        super().__init__(source)
+        self.code = code
+        self.globals = globals_
+        self.live = live
+        self.name = live.__name__ if live else code.co_name
+        self.qualname = live.__qualname__ if live else code.co_qualname
+        self.defaults: Value = ConstantValue(None)
+        self.kwdefaults: Value = ConstantValue(None)
+        self.annotations: Value | None = None
+        self.closure: tuple[Value, ...] = ()
+        self.attributes: dict[str, Value] = {}
+
+    def python_type(self, machine: Machine) -> type:
+        return types.FunctionType
+
+    def identity(self) -> object:
+        return self if self.live is None else self.live
+
+    def hash_key(self, machine: Machine) -> object:
+        self.guard_identity(machine)
+        return self.identity()
+
+    def guard_identity(self, machine: Machine) -> None:
+        """Calls guard the code alone, which a closure made anew at each call shares."""
+        if self.live is not None and self.source is not None:
+            machine.guard(IdentityIs(self.source, self.live))
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if (handler := handler_of(self.code)) is not None:  # of whatever closure has this code
+            return handler(machine, [self, *args], kwargs)
+        return machine.inline(self, args, kwargs)
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name == "__code__":
+            return machine.constant(self.code)
+        if name in ("__defaults__", "__kwdefaults__"):
+            return self.defaults if name == "__defaults__" else self.kwdefaults
+        if name in _NAMES and name not in self.attributes:
+            return self._told_of(machine, name)
+        if name in self.attributes:
+            return self.attributes[name]
+        if name in _DECLARED:
+            return self._declared(machine, name)
+        if name == "__get__":
+            return BinderValue(self)
+        if name == "__dict__" and self.live is not None and self.source is not None:
+            table = self.table(machine)
+            table.observe(machine)
+            return table
+        if self.live is None and not hasattr(types.FunctionType, name):
+            message = f"'function' object has no attribute '{name}'"
+            raise machine.error(AttributeError, message)
+        return self._live_attribute(machine, name)
+
+    def _told_of(self, machine: Machine, name: str) -> Value:
+        """Its names and `__doc__`: of a function made here, what its code and globals say."""
+        if self.live is None and name in ("__name__", "__qualname__"):
+            return machine.constant(self.name if name == "__name__" else self.qualname)
+        if self.live is None:
+            cells = tuple(types.CellType() for _ in self.code.co_freevars)
+            told = types.FunctionType(self.code, self.globals.live, closure=cells).__doc__
+            return machine.constant(told) if name == "__doc__" else self._own_module(machine)
+        if self.source is not None:
+            return machine.lazy(
+                getattr(self.live, name), SlotAttr(self.source, name), certain=False
+            )
+        if not is_library_module(self.live.__globals__.get("__name__")):
+            self.refuse(machine, f"attribute {name!r}")
+        return machine.constant(getattr(self.live, name))
+
+    def _declared(self, machine: Machine, name: str) -> Value:
+        """The types of its parameters, and what they are in terms of."""
+        if self.live is not None and self.source is not None:
+            return machine.lazy(getattr(self.live, name), SlotAttr(self.source, name))
+        if self.live is not None:
+            self.refuse(machine, f"attribute {name!r}")
+        if name == "__type_params__":  # a function with some is made by an opcode that breaks
+            return machine.constant(())
+        if self.annotations is None:
+            self.annotations = DictValue.of(machine, ())
+        return self.annotations
+
+    def _own_module(self, machine: Machine) -> Value:
+        return self.globals.find(machine, "__name__") or machine.constant(None)
+
+    def _live_attribute(self, machine: Machine, name: str) -> Value:
+        if self.live is None or self.source is None or hasattr(types.FunctionType, name):
+            self.refuse(machine, f"attribute {name!r}")
+        if (found := self.table(machine).store.get(name)) is not None:
+            return found
+        message = f"'function' object has no attribute '{name}'"
+        raise machine.error(AttributeError, message)
+
+    def table(self, machine: Machine) -> DictValue:
+        """The model of its `__dict__`, of a function that existed before."""
+        assert self.live is not None
+        assert self.source is not None
+        return entries_of_live(machine, self.live.__dict__, InstanceDict(self.source), self)
+
+    def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        lost = self.live is not None and self.source is None
+        if lost or hasattr(types.FunctionType, name):
+            self.refuse(machine, f"setting attribute {name!r}")
+        if self.live is None:
+            self.attributes[name] = value
+        else:
+            self.table(machine).set_item(machine, machine.constant(name), value)
+
+    def stores(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
+        plain = value is not None and not hasattr(types.FunctionType, name)
+        return builder.set_attr(self, name, value) if plain and value is not None else None
+
+    def recipe(self, builder: Builder) -> Recipe:
+        def optional(value: Value | None) -> Recipe | None:
+            empty = value is None or (isinstance(value, ConstantValue) and value.value is None)
+            return None if empty or value is None else builder(value)
+
+        return BuildFunction(
+            code=self.code,
+            globals=builder(self.globals),
+            name=self.name,
+            qualname=self.qualname,
+            defaults=optional(self.defaults),
+            kwdefaults=optional(self.kwdefaults),
+            closure=tuple(builder(cell) for cell in self.closure),
+            annotations=optional(self.annotations),
+        )
+
+    def fill(self, builder: Builder) -> Iterable[Effect]:
+        """Attributes set on a function made by the trace."""
+        for name, value in self.attributes.items():
+            yield builder.set_attr(self, name, value)
+
+    def parts(self) -> Iterable[Value]:
+        return (self.defaults, self.kwdefaults, *self.closure, *self.attributes.values())
+
+    def describe(self) -> str:
+        return f"function {self.qualname}"
+
+
+@dataclass(frozen=True, slots=True)
+class _MethodKey:
+    """Bound methods are equal that bind the same function to the very same object."""
+
+    function: object
+    owner: object
+
+
+class BinderValue(Value):
+    """`function.__get__`, which binds it to an object as an attribute of its class does."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: FunctionValue) -> None:
+        super().__init__()
+        self.function = function
+
+    def python_type(self, machine: Machine) -> type:
+        return types.MethodWrapperType
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        is_bound = len(args) in (1, 2) and not kwargs
+        owner = args[0].realize(machine) if is_bound else None
+        if owner is None or is_none(owner):
+            self.refuse(machine, "a call with these arguments")
+        return BoundMethodValue(self.function, owner)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(getattr, (builder(self.function), builder.constant("__get__")))
+
+    def parts(self) -> Iterable[Value]:
+        return (self.function,)
+
+    def describe(self) -> str:
+        return f"{self.function.describe()}.__get__"
+
+
+class BoundMethodValue(Value):
+    """A Python function (or other callable) bound to its first argument."""
+
+    __slots__ = ("function", "owner")
+
+    def __init__(self, function: Value, owner: Value, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.function = function
+        self.owner = owner
+
+    def python_type(self, machine: Machine) -> type:
+        return types.MethodType
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        return self.function.realize(machine).call(machine, [self.owner, *args], kwargs)
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name in ("__self__", "__func__"):
+            return self.owner if name == "__self__" else self.function
+        return self.function.realize(machine).get_attr(machine, name)
+
+    def hash_key(self, machine: Machine) -> object:
+        owner = self.owner.realize(machine)
+        if isinstance(owner, ConstantValue):
+            self.refuse(machine, "hash()")
+        owner.guard_identity(machine)
+        machine.keep_apart(owner)
+        return _MethodKey(self.function.realize(machine).hash_key(machine), owner.identity())
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if not isinstance(other, BoundMethodValue) or op not in ("==", "!="):
+            return None
+        pairs = ((self.function, other.function), (self.owner, other.owner))
+        same = all(a.realize(machine) is b.realize(machine) for a, b in pairs)
+        return machine.constant(same == (op == "=="))
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(types.MethodType, (builder(self.function), builder(self.owner)))
+
+    def parts(self) -> Iterable[Value]:
+        return self.function, self.owner
+
+
+class PartialValue(Value):
+    """functools.partial."""
+
+    __slots__ = ("args", "function", "kwargs", "live")
+
+    def __init__(
+        self,
+        function: Value,
+        args: Args,
+        kwargs: Mapping[str, Value],
+        *,
+        live: functools.partial[Any] | None = None,
+        source: Source | None = None,
+    ) -> None:
+        super().__init__(source)
+        self.function = function
+        self.args = tuple(args)
+        self.kwargs = dict(kwargs)
+        self.live = live
+
+    def python_type(self, machine: Machine) -> type:
+        return functools.partial
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        function = self.function.realize(machine)
+        return function.call(machine, [*self.args, *args], {**self.kwargs, **kwargs})
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name == "func":
+            return self.function
+        if name == "args":
+            return TupleValue(self.args)
+        raw = attribute_of_class(functools.partial, name)
+        own = None if is_data_descriptor(raw) else self._own_attribute(machine, name)
+        if own is not None:
+            return own
+        if raw is not NOTHING:
+            self.refuse(machine, f"attribute {name!r}")
+        message = f"'functools.partial' object has no attribute '{name}'"
+        raise machine.error(AttributeError, message)
+
+    def _own_attribute(self, machine: Machine, name: str) -> Value | None:
+        """What somebody put on it, as functools.update_wrapper() does."""
+        if self.source is None:
+            return None
+        assert self.live is not None
+        table = entries_of_live(machine, self.live.__dict__, InstanceDict(self.source))
+        return table.store.get(name)
+
+    def hash_key(self, machine: Machine) -> object:
+        return identity_key(machine, self) or self.refuse(machine, "hash()")
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def recipe(self, builder: Builder) -> Recipe:
+        positional = tuple(builder(part) for part in (self.function, *self.args))
+        keywords = {name: builder(value) for name, value in self.kwargs.items()}
+        return builder.invoke(functools.partial, positional, **keywords)
+
+    def parts(self) -> Iterable[Value]:
+        return (self.function, *self.args, *self.kwargs.values())
+
+
+@wraps(types.FunctionType)
+def _wrap_function(machine: Machine, obj: types.FunctionType, source: Source) -> Value:
+    if (inner := beneath(obj)) is not obj:
+        machine.guard(TypeIs(source, types.FunctionType))
+        machine.guard(IdentityIs(FunctionPart(source, "__code__"), obj.__code__))
+        index = [cell.cell_contents for cell in obj.__closure__ or ()].index(inner)
+        return machine.wrap(inner, CellContents(Item(FunctionPart(source, "__closure__"), index)))
+    if (tagged := tagged_value(machine, obj, source)) is not None:
+        return tagged
+    if handler_of(obj) is not None:  # a Python function that is known as C ones are
+        machine.guard(IdentityIs(source, obj))
+        return BuiltinValue(obj, source)
+    return _plain_function(machine, obj, source)
+
+
+def _plain_function(machine: Machine, obj: types.FunctionType, source: Source) -> Value:
+    """Guarded by its code: a lambda made anew by every call is the same program."""
+    machine.guard(TypeIs(source, types.FunctionType))
+    machine.guard(IdentityIs(FunctionPart(source, "__code__"), obj.__code__))
+    table = FunctionPart(source, "__globals__")
+    names = machine.globals_of(obj.__globals__, lambda: GlobalsValue.at(obj.__globals__, table))
+    function = FunctionValue(obj.__code__, names, live=obj, source=source)
+    function.defaults = machine.lazy(obj.__defaults__, FunctionPart(source, "__defaults__"))
+    function.kwdefaults = machine.lazy(obj.__kwdefaults__, FunctionPart(source, "__kwdefaults__"))
+    cells = FunctionPart(source, "__closure__")
+    function.closure = tuple(
+        machine.lazy(cell, Item(cells, index)) for index, cell in enumerate(obj.__closure__ or ())
+    )
+    return function
+
+
+@wraps(types.MethodType)
+def _wrap_method(machine: Machine, obj: types.MethodType, source: Source) -> Value:
+    machine.guard(TypeIs(source, types.MethodType))
+    function = machine.lazy(obj.__func__, FunctionPart(source, "__func__"))
+    return BoundMethodValue(
+        function, machine.lazy(obj.__self__, FunctionPart(source, "__self__")), source
+    )
+
+
+@wraps(types.CellType)
+def _wrap_cell(machine: Machine, obj: types.CellType, source: Source) -> Value:
+    machine.guard(TypeIs(source, types.CellType))
+    return CellValue.at(obj, source)
+
+
+@wraps(functools.partial)
+def _wrap_partial(machine: Machine, obj: functools.partial[Any], source: Source) -> Value:
+    machine.guard(TypeIs(source, functools.partial))
+    function = machine.lazy(obj.func, SlotAttr(source, "func"))
+    args = machine.wrap(obj.args, SlotAttr(source, "args"))
+    keywords = machine.wrap(obj.keywords, SlotAttr(source, "keywords"))
+    assert isinstance(args, TupleValue)
+    assert isinstance(keywords, DictValue)
+    names = keywords.as_names(machine)
+    return PartialValue(function, args.items, names, live=obj, source=source)

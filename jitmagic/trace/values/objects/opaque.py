@@ -1,0 +1,46 @@
+"""Objects that are only passed on."""
+
+from __future__ import annotations
+
+from ....guards.source import Source
+from ..base import Machine, Value
+from ..containers.keys import identity_key, pure_key
+
+__all__ = ["OpaqueValue", "WithoutOperators"]
+
+
+class WithoutOperators(Value):
+    """A value none of whose operators and comparisons is followed."""
+
+    __slots__ = ()
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        self.refuse(machine, f"operator {op}")
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        self.refuse(machine, f"comparison {op}")
+
+
+class OpaqueValue(WithoutOperators):
+    """An object of a type without a model: it can be passed on and compared by identity."""
+
+    __slots__ = ("kind", "live")
+    opaque = True
+
+    def __init__(self, kind: type, source: Source | None, live: object) -> None:
+        super().__init__(source)
+        self.kind = kind
+        self.live = live
+
+    def hash_key(self, machine: Machine) -> object:
+        return identity_key(machine, self) or pure_key(machine, self, self.live)
+
+    def python_type(self, machine: Machine) -> type:
+        return self.kind
+
+    def describe(self) -> str:
+        return f"{self.kind.__module__}.{self.kind.__qualname__} object"

@@ -1,0 +1,47 @@
+"""Functions that torch.jit.script or torch.jit.trace made of Python ones.
+
+Comes in: a live ScriptFunction, known by identity, with the function beneath, which torch keeps for
+compilers. Goes out: calls of that function, followed; without one, the call is a graph break.
+"""
+
+from __future__ import annotations
+
+import types
+
+import torch
+
+from ....guards.guard import IdentityIs
+from ....guards.source import InstanceDict, Item, Source
+from ...breaks import GraphBreak, RefusedTorchCall
+from ...builtins.pytorch.torch_rules import REFUSED_MODULES
+from ...wrap import wraps
+from ..base import Args, Kwargs, Machine, Value
+from .identity import IdentityValue
+
+__all__: list[str] = []
+
+_BENEATH = "_torchdynamo_inline"
+
+
+class ScriptedValue(IdentityValue):
+    """A torch.jit.ScriptFunction."""
+
+    __slots__ = ()
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        beneath = vars(self.live).get(_BENEATH)
+        if not isinstance(beneath, types.FunctionType):
+            why = REFUSED_MODULES["torch.jit"]
+            raise GraphBreak(RefusedTorchCall.of(name=self.describe(), why=why))
+        assert self.source is not None
+        function = machine.wrap(beneath, Item(InstanceDict(self.source), _BENEATH))
+        return function.call(machine, args, kwargs)
+
+    def describe(self) -> str:
+        return f"the scripted {self.live.name}()"
+
+
+@wraps(torch.jit.ScriptFunction)
+def _wrap_scripted(machine: Machine, obj: object, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    return ScriptedValue(obj, source)

@@ -1,0 +1,37 @@
+"""The names of the special methods behind operators."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..base import Machine, Value
+from .constants import ConstantValue
+
+__all__ = ["BINARY_METHODS", "COMPARE_METHODS", "UNARY_METHODS", "by_special", "implemented"]
+
+BINARY_METHODS = {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow",
+    "@": "matmul", "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
+}  # fmt: skip
+COMPARE_METHODS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
+UNARY_METHODS = {"-": "neg", "+": "pos", "~": "invert"}
+
+
+class _WithMethods(Protocol):
+    def special(self, machine: Machine, name: str, *args: Value) -> Value | None: ...
+
+
+def by_special(machine: Machine, left: _WithMethods, op: str, right: Value) -> Value | None:
+    """A comparison by the methods of the left operand's class."""
+    result = implemented(left.special(machine, f"__{COMPARE_METHODS[op]}__", right))
+    if result is None and op == "!=":  # object.__ne__ inverts __eq__
+        same = implemented(left.special(machine, "__eq__", right))
+        return None if same is None else machine.constant(not same.truth(machine))
+    return result
+
+
+def implemented(result: Value | None) -> Value | None:
+    """What a special method gave; None where that is NotImplemented."""
+    if isinstance(result, ConstantValue) and result.value is NotImplemented:
+        return None
+    return result

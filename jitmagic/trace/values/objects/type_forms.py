@@ -1,0 +1,83 @@
+"""What annotations are made of: `list[int]`, `int | None`, `typing.List`, `Optional[Tensor]`.
+
+Comes in: a live form, guarded by identity, or one that the traced code makes by a subscript. Goes
+out: a constant. Forms are never changed, and subscripts of them are pure.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+import typing
+
+from ....guards.guard import IdentityIs
+from ....guards.source import Source
+from ...wrap import wraps
+from ..base import Machine, Value
+from .callables import BuiltinValue
+from .constants import fold
+
+__all__ = ["TYPE_FORMS", "TypeFormValue"]
+
+# The classes of typing are its own business; Literal's, say, is one that no other form has.
+TYPE_FORMS: tuple[type, ...] = (
+    types.GenericAlias,
+    types.UnionType,
+    typing._SpecialForm,
+    typing._BaseGenericAlias,  # type: ignore[attr-defined]
+    # `*args: P.args` of a function that is defined in the traced code is evaluated there.
+    typing.TypeVar,
+    typing.ParamSpec,
+    typing.ParamSpecArgs,
+    typing.ParamSpecKwargs,
+)
+_ALIASES = (type(typing.List), type(typing.Callable))  # noqa: UP006  (without parts)
+_PARTS = ("__args__", "__metadata__", "__origin__", "__parameters__", "args", "kwargs")
+
+
+class TypeFormValue(BuiltinValue):
+    """Equal to others of the same parts."""
+
+    __slots__ = ()
+
+    def is_constant(self, machine: Machine) -> bool:
+        return True
+
+    def as_constant(self, machine: Machine) -> object:
+        return self.obj
+
+    @property
+    def classes(self) -> list[type] | None:
+        """What isinstance() takes it for; None: eager knows."""
+        form: typing.Any = self.obj
+        if isinstance(form, types.UnionType):
+            return list(form.__args__)
+        return [form.__origin__] if type(form) in _ALIASES else None
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name not in _PARTS:
+            return super().get_attr(machine, name)
+        if not hasattr(self.obj, name):
+            message = f"'{type(self.obj).__name__}' object has no attribute '{name}'"
+            raise machine.error(AttributeError, message, exact=True)
+        return machine.constant(getattr(self.obj, name))
+
+    def get_item(self, machine: Machine, key: Value) -> Value:
+        if key.is_constant(machine):
+            return fold(machine, operator.getitem, self, key)
+        self.refuse(machine, "subscription")
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if not isinstance(other, TypeFormValue):
+            return None
+        if op not in ("==", "!="):
+            self.refuse(machine, f"comparison {op}")
+        return machine.constant((self.obj == other.obj) is (op == "=="))
+
+
+@wraps(*TYPE_FORMS, subclasses=True)
+def _wrap_type_form(machine: Machine, obj: object, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    return TypeFormValue(obj, source)

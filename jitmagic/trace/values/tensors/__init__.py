@@ -1,0 +1,1 @@
+"""Tensors, and the functions of torch that become nodes of the graph."""

@@ -1,0 +1,87 @@
+"""`tensor.data = other`: the same tensor object, over the memory of another tensor.
+
+Comes in: the tensor's value, and the one whose memory it takes. Goes out: the node that the tensor
+has from there on, a leaf where it requires grad; an effect at the exit binds the live tensor. Its
+views keep the old memory. Break where a later backward would have to lead to such a leaf
+(leaves.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd.graph import increment_version
+from torch.fx import Node
+
+from ....graph.builder import GraphBuilder
+from ....graph.memory import storage_of
+from ....graph.node_meta import device_of
+from ...breaks import GraphBreak, KeptCast
+from ...result import Perform
+from ..base import Builder, Machine
+from .leaves import Switch, Switched
+
+__all__ = ["bind_data"]
+
+
+def bind_data(machine: Machine, owner: Any, value: Any) -> None:
+    """`owner.data = value`: the memory of `value` from here on; views of the old one keep that."""
+    graph = machine.graph
+    source: Any = getattr(value, "node", None)
+    if source is not None and _is_same_memory(graph, owner.node, source):
+        return  # what `p.data += x` stores, and module.to(dtype) that converts nothing
+    if source is None or graph.root is not graph or not _can_bind(graph, owner, source):
+        owner.refuse(machine, "setting attribute 'data'")
+    if graph.kept_casts.has(owner.meta):
+        raise GraphBreak(KeptCast.of(name="set_data", what="one of an old value"))
+    lines = machine.lines()
+    wants_grad = owner.meta.requires_grad
+    bound = value.get_attr(machine, "data")
+    # A node of its own: it has the history of `owner`, which `value` must not get.
+    made: Node = graph.call(getattr, (bound.node, "data"), {}, lines)
+    if owner.live is not None:
+        machine.effects.set_attr(owner, "data", bound)
+        machine.at_exit(lambda builder: _count_writes(owner, made.meta["val"], builder))
+    if wants_grad:
+        machine.notes.of(Switched).append(Switch(owner, machine.step, is_early=False))
+        made = graph.require_grad(made, lines)
+    machine.notes.owners[made] = owner
+    owner.node = made
+
+
+def _count_writes(owner: Any, meta: torch.Tensor, builder: Builder) -> None:
+    """The tensor keeps its version counter, whatever memory it has: autograd asks it."""
+    counted = builder.constant(increment_version)
+    for _ in range(meta._version):
+        builder.effect(Perform(counted, (builder(owner),)))
+
+
+def _can_bind(graph: GraphBuilder, owner: Any, source: Node) -> bool:
+    """Autograd knows the tensor by no view and no history, and its gradient still fits."""
+    if graph.modes_vary or graph.inference.used:
+        return False
+    if not owner.meta.is_leaf or owner.meta._is_view():
+        return False
+    if owner.live is not None and (
+        owner.source is None or owner.live.is_inference() or owner.live._is_view()
+    ):
+        return False
+    mine, other = owner.meta, source.meta["val"]
+    same = (mine.shape, mine.dtype) == (other.shape, other.dtype)
+    return same and device_of(owner.node) == device_of(source)
+
+
+def _is_same_memory(graph: GraphBuilder, one: Node, other: Node) -> bool:
+    """Whether two tensors are the same numbers in the same memory."""
+    if one is other:
+        return True
+    memory = storage_of(one)
+    known = memory is not None and not {one, other} & graph.unknown_strides
+    return known and memory == storage_of(other) and _placement(one) == _placement(other)
+
+
+def _placement(node: Node) -> tuple[Any, ...]:
+    meta: torch.Tensor = node.meta["val"]
+    flags = meta.is_conj(), meta.is_neg()
+    return meta.dtype, meta.shape, meta.stride(), meta.storage_offset(), *flags

@@ -1,0 +1,137 @@
+"""Names that torch's Python functions look up, for those that are a single graph node: guarded.
+
+Comes in: such a function (`F.normalize`, `Tensor.norm`). Goes out: guards on the names that its
+code and the torch functions it calls look up in torch's namespaces and in torch.Tensor, or a graph
+break where the program has replaced one of them: a graph must not call that, nor do without it.
+Names are taken from the code, not from a run: those that a call does not reach are guarded too,
+which costs nothing, as a namespace's guard compares the version of its dictionary.
+"""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from ....guards.guard import NameFact, NamespaceFacts
+from ...breaks import GraphBreak, RefusedTorchCall
+from ..base import Machine
+from ..objects.class_facts import NOTHING, attribute_of_class, guard_attribute
+from ..objects.monkey_patches import TENSOR, is_library_made
+
+__all__ = ["rely_on_names"]
+
+_FOLLOWED = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor", "torch"})
+_OPERATORS = {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow",
+    "@": "matmul", "<<": "lshift", ">>": "rshift", "&": "and", "|": "or", "^": "xor", "<": "lt",
+    "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne",
+}  # fmt: skip
+_OTHER_OPERATORS = {
+    "UNARY_NEGATIVE": "__neg__", "UNARY_INVERT": "__invert__", "BINARY_SUBSCR": "__getitem__",
+    "STORE_SUBSCR": "__setitem__",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Names:
+    """`found`: by the id of a namespace, the namespace and what it has under each name."""
+
+    found: dict[int, tuple[dict[str, object], dict[str, object]]] = field(default_factory=dict)
+    methods: set[str] = field(default_factory=set)  # of torch.Tensor
+    codes: set[types.CodeType] = field(default_factory=set)
+    functions: set[types.FunctionType] = field(default_factory=set)  # wrappers reach themselves
+
+
+_originals: dict[types.FunctionType, _Names] = {}  # functions of torch live as long as the process
+
+
+def rely_on_names(machine: Machine, function: object) -> None:
+    """Guard what a Python function of torch finds by name; C functions look nothing up."""
+    if not isinstance(function, types.FunctionType):
+        return
+    names = _originals.get(function)
+    if names is None:
+        names = _Names()
+        _collect(function, names)
+    if (name := _replaced(names)) is not None:
+        why = f"{name}, which it uses, has been replaced"
+        raise GraphBreak(RefusedTorchCall.of(name=f"torch's {function.__name__}", why=why))
+    _originals[function] = names
+    for table, held in names.found.values():
+        facts = tuple(NameFact(name, value) for name, value in held.items())
+        machine.guard(NamespaceFacts(table, facts))
+    for name in names.methods:
+        guard_attribute(machine, torch.Tensor, name, TENSOR[name])
+
+
+def _replaced(names: _Names) -> str | None:
+    """A name that does not mean what torch made it mean."""
+    for table, held in names.found.values():
+        for name, value in held.items():
+            if table.get(name, NOTHING) is not value or not is_library_made(value):
+                return name
+    methods = (m for m in names.methods if attribute_of_class(torch.Tensor, m) is not TENSOR[m])
+    return next(methods, None)
+
+
+def _collect(function: types.FunctionType, names: _Names) -> None:
+    """The names of a function, and of the functions of torch that it reaches."""
+    if function in names.functions:
+        return
+    names.functions.add(function)
+    for code in _codes(function.__code__):
+        if code in names.codes:
+            continue
+        names.codes.add(code)
+        names.methods |= {name for name in _attributes(code) if name in TENSOR}
+        for value in _looked_up(function.__globals__, code, names):
+            _follow(value, names)
+    for cell in function.__closure__ or ():
+        _follow(cell.cell_contents, names)
+
+
+def _follow(value: object, names: _Names) -> None:
+    if isinstance(value, types.FunctionType) and value.__globals__.get("__name__") in _FOLLOWED:
+        _collect(value, names)
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _looked_up(
+    namespace: dict[str, object], code: types.CodeType, names: _Names
+) -> Iterator[object]:
+    """What the code's names may mean: in the globals, and in the modules found there."""
+    tables = [namespace]
+    for table in tables:
+        for name in code.co_names:
+            if name not in table:
+                continue
+            value = table[name]
+            if isinstance(value, types.ModuleType):
+                if value.__name__.startswith("torch") and vars(value) not in tables:
+                    tables.append(vars(value))
+            elif callable(value):
+                names.found.setdefault(id(table), (table, {}))[1][name] = value
+                yield value
+
+
+def _attributes(code: types.CodeType) -> Iterator[str]:
+    """Names and operators that may be asked of a tensor."""
+    yield from code.co_names
+    for instruction in dis.get_instructions(code):
+        operator = _OPERATORS.get(instruction.argrepr.removesuffix("="), "")
+        if instruction.opname in ("BINARY_OP", "COMPARE_OP") and operator:
+            yield from (f"__{operator}__", f"__r{operator}__")
+            if instruction.argrepr.endswith("=") and instruction.opname == "BINARY_OP":
+                yield f"__i{operator}__"
+        elif instruction.opname in _OTHER_OPERATORS:
+            yield _OTHER_OPERATORS[instruction.opname]

@@ -1,0 +1,120 @@
+"""Live tensors become graph inputs: parameters, buffers, globals, closures and attributes alike.
+
+Comes in: a tensor object and where it was found.  Goes out: a placeholder of the graph and a
+TensorMatch guard; never its data. What a graph input cannot be (subclasses, sparse, quantized,
+functorch-wrapped, dual, conjugate views, named, meta) breaks with the reason. The operation runs as
+eager; so does the rest of the frame where it was called with no other tensors.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ....guards.guard import TensorKind, TensorMatch, TypeIs
+from ....guards.kinds.tensors import has_forward_gradient
+from ....guards.source import Argument, Source, describe
+from ....spec import spec_of
+from ...breaks import GraphBreak, OnlyUnsupportedTensors, TransformedTensor, UnsupportedTensor
+from ...input_memory import check_written_inputs
+from ...result import BreakReason
+from ...varying.symbolic_sizes import symbolic_shape
+from ...wrap import wraps
+from ..base import Machine, Value
+from .tensor import TensorValue
+
+__all__ = ["input_value", "why_not_an_input"]
+
+_CLASSES = (torch.Tensor, torch.nn.Parameter)
+
+
+def why_not_an_input(tensor: torch.Tensor) -> str | None:
+    """The reason why a tensor cannot be a graph input; None if it can."""
+    if type(tensor) not in _CLASSES:
+        return f"it is of the subclass {type(tensor).__name__}"
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return "it is wrapped by a function transform"
+    if has_forward_gradient(tensor):
+        return "it carries a gradient of forward-mode differentiation"
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return f"its layout is {'nested' if tensor.is_nested else tensor.layout}"
+    if tensor.is_quantized:
+        return "it is quantized"
+    if tensor.device.type not in ("cpu", "cuda"):
+        return f"it is on device {tensor.device}"
+    if _is_lazy(tensor):
+        return "it is a conjugate or negative view, or known to be zero and without memory"
+    if any(name is not None for name in getattr(tensor, "names", ())):  # gone since torch 2.13
+        return "it has named dimensions"
+    return None
+
+
+def _is_lazy(tensor: torch.Tensor) -> bool:
+    return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
+
+
+def _guard_kind(machine: Machine, obj: torch.Tensor, source: Source) -> None:
+    """The next call may bring a tensor that can be an input."""
+    if type(obj) not in _CLASSES:
+        machine.guard(TypeIs(source, type(obj)))
+        return
+    keys = torch._C._dispatch_keys(obj).raw_repr()
+    machine.guard(TensorKind(source, type(obj), keys, has_forward_gradient(obj)))
+
+
+def _refusal(machine: Machine, obj: torch.Tensor, what: str) -> BreakReason:
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(obj)
+    if type(obj) in _CLASSES and (wrapped or has_forward_gradient(obj)):
+        return TransformedTensor.of(what=what)
+    if _are_all_refused(machine):
+        return OnlyUnsupportedTensors.of(what=what)
+    return UnsupportedTensor.of(what=what)
+
+
+def _are_all_refused(machine: Machine) -> bool:
+    """Whether no tensor argument of the frame can be an input, which is then guarded. Lazy views
+    do not count: any operation makes a plain tensor of one.
+    """
+    code, args = machine.snapshot.code, machine.snapshot.args
+    tensors = [
+        (Argument(index, name), arg)
+        for index, (name, arg) in enumerate(zip(code.co_varnames, args, strict=False))
+        if isinstance(arg, torch.Tensor)
+    ]
+    if not tensors or any(why_not_an_input(tensor) is None for _, tensor in tensors):
+        return False
+    if any(type(t) in _CLASSES and _is_lazy(t) for _, t in tensors):
+        return False
+    for source, tensor in tensors:
+        _guard_kind(machine, tensor, source)
+    return True
+
+
+@wraps(torch.Tensor, subclasses=True)
+def _wrap_tensor(machine: Machine, obj: torch.Tensor, source: Source) -> Value:
+    refused = why_not_an_input(obj)
+    if refused is not None:
+        _guard_kind(machine, obj, source)
+        raise GraphBreak(_refusal(machine, obj, refused))
+    return input_value(machine, obj, source, type(obj))
+
+
+def input_value(machine: Machine, obj: torch.Tensor, source: Source, kind: type) -> TensorValue:
+    """A placeholder for memory of the caller's, guarded; `kind`: of the object in the program."""
+    spec = spec_of(obj)
+    keys = torch._C._dispatch_keys(obj).raw_repr()
+    if varying := machine.symbols.varying_dims(source, obj):
+        shape = symbolic_shape(machine.symbols, source, spec, varying)
+        machine.guard(TensorMatch(source, spec, keys, shape.free_sizes, shape.free_strides))
+        machine.guard(*shape.guards)
+        spec = shape.spec
+    else:
+        machine.guard(TensorMatch(source, spec, keys))
+    notes = machine.notes.root
+    node = notes.add_input(describe(source), source, spec)
+    made = notes.owners[node] = TensorValue(node, kind, obj, source)
+    for symbol, (at, dim) in notes.graph.sizes.inputs.items() if varying else ():
+        if at is node:
+            machine.symbols.owners[symbol] = made, dim
+    if notes.graph.mutated_inputs:
+        check_written_inputs(machine, notes)
+    return made

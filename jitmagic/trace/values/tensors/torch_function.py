@@ -1,0 +1,286 @@
+"""Torch functions: one graph node each, or a break with the reason why not.
+
+Comes in: live torch functions (C functions, the public functions written in Python, methods of
+torch.Tensor taken from the class, torch.ops operators).  Goes out: a node through `record`, a
+constant where the result holds no tensor, or the break that trace/builtins/pytorch/torch_rules.py
+asks for. Python code of torch that is meant to be inlined (torch.nn.modules) is left to the core.
+
+A function found inside torch carries no guard of its own: its namespace has one (trusted.py).
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._library.custom_ops import CustomOpDef
+from torch._ops import OpOverload, OpOverloadPacket, _OpNamespace, _Ops
+
+from ....graph.operators.foreign import is_foreign, packet_of, registrations, why_refused
+from ....guards.guard import IdentityIs, StateRead
+from ....guards.source import Source
+from ...breaks import (
+    GraphBreak,
+    RefusedTorchCall,
+    TensorItem,
+    TorchCallFailed,
+    UnsupportedArguments,
+)
+from ...builtins.pytorch.torch_rules import is_inlined, refusal_of
+from ...builtins.registry import handler_of
+from ...result import Constant, Recipe
+from ...wrap import intercepts, wraps
+from ..base import Args, Builder, Kwargs, Machine, Value
+from ..contexts.default_device import on_default_device
+from ..numbers.scalar_calls import takes_number
+from ..numbers.scalars import ScalarValue
+from ..objects.callables import BuiltinValue, makes_builtins, name_of
+from ..objects.class_facts import attribute_of_class, guard_attribute
+from ..objects.monkey_patches import TENSOR, is_library_made
+from .tensor import TensorMethodValue, TensorValue, record
+
+_TENSOR_BASE = torch.Tensor.__mro__[1]
+
+__all__ = [
+    "TensorTypeMethod",
+    "TorchFunctionValue",
+    "inlines_leaves",
+    "operators_of",
+    "torch_function",
+]
+
+
+class TorchFunctionValue(BuiltinValue):
+    """A torch function, known by identity. `refusal` says why a call cannot be in a graph."""
+
+    __slots__ = ("refusal",)
+    obj: Any
+
+    def __init__(self, obj: Any, refusal: str | None = None, source: Source | None = None) -> None:
+        super().__init__(obj, source)
+        self.refusal = refusal
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        kwargs = on_default_device(machine, self.obj, kwargs)
+        handler = handler_of(self.obj)
+        if handler is not None:
+            return handler(machine, args, kwargs)
+        if self.refusal is not None:
+            raise GraphBreak(RefusedTorchCall.of(name=torch_name(self.obj), why=self.refusal))
+        if isinstance(self.obj, types.FunctionType):
+            return _record_or_inline(machine, self.obj, args, kwargs)
+        return record(machine, self.obj, args, kwargs)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return Constant(self.obj)
+
+    def describe(self) -> str:
+        return f"torch function {self.obj.__name__}"
+
+
+Inliner = Callable[[Machine, types.FunctionType, Args, Kwargs], Value]
+_INLINERS: list[Inliner] = []
+
+
+def inlines_leaves(inliner: Inliner) -> Inliner:
+    """Register how a Python function that is one node where it can be is followed otherwise."""
+    _INLINERS.append(inliner)
+    return inliner
+
+
+def _record_or_inline(
+    machine: Machine, function: types.FunctionType, args: Args, kwargs: Kwargs
+) -> Value:
+    """One node; inlined where an argument is no node's (a callable, an object), where its code
+    looks at data, which may be for a check alone, where the node would raise, and where a number
+    varies for which a node has no form: the operations beneath may have (a temperature).
+    """
+    given = [arg.realize(machine) for arg in (*args, *kwargs.values())]
+    if any(isinstance(one, ScalarValue) and not takes_number(function, one) for one in given):
+        return _INLINERS[0](machine, function, args, kwargs)
+    metas = [value.meta for value in given if isinstance(value, TensorValue)]
+    versions = [meta._version for meta in metas]
+    try:
+        return record(machine, function, args, kwargs)
+    except GraphBreak as broken:
+        if not isinstance(broken.reason, TensorItem | UnsupportedArguments | TorchCallFailed):
+            raise
+        if versions != [meta._version for meta in metas]:
+            raise
+    return _INLINERS[0](machine, function, args, kwargs)
+
+
+_PUBLIC = {
+    "torch.functional": "torch",
+    "torch._C._nn": "torch.nn.functional",
+    "torch._C._linalg": "torch.linalg",
+    "torch._C._fft": "torch.fft",
+    "torch._C._special": "torch.special",
+    "torch._C": "torch",
+    "torch.random": "torch",
+    "torch.serialization": "torch",
+}
+
+
+def torch_name(obj: Any) -> str:
+    """The name users know a torch function by."""
+    module = obj.__module__
+    bare = str(obj.__name__).removeprefix("linalg_").removeprefix("fft_").removeprefix("special_")
+    return f"{_PUBLIC.get(module, module)}.{bare}"
+
+
+class TensorTypeMethod(BuiltinValue):
+    """`torch.Tensor.add`: a method taken from the class."""
+
+    __slots__ = ()
+    obj: Any
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        owner = args[0].realize(machine) if args else None
+        if not isinstance(owner, TensorValue):
+            why = "it is called without a tensor"
+            raise GraphBreak(RefusedTorchCall.of(name=name_of(self.obj), why=why))
+        name = self.obj.__name__
+        if attribute_of_class(torch.Tensor, name) is not self.obj:
+            return record(machine, _function_for(self.obj), args, kwargs)
+        guard_attribute(machine, torch.Tensor, name, self.obj)
+        return TensorMethodValue(owner, name).call(machine, args[1:], kwargs)
+
+
+def _function_for(method: Any) -> Any:
+    """The function torch.<name> of a method that the program has put another in the place of: by
+    its name the graph would call that one."""
+    function = getattr(torch, method.__name__.strip("_"), None)
+    if TENSOR.get(method.__name__) is not method or not isinstance(
+        function, types.BuiltinFunctionType
+    ):
+        why = "another method stands in its place"
+        raise GraphBreak(RefusedTorchCall.of(name=name_of(method), why=why))
+    return function
+
+
+def torch_function(obj: Any, source: Source | None = None) -> Value | None:
+    """The value of a torch function; None: no function of torch, or one to be inlined."""
+    module = getattr(obj, "__module__", None) or ""
+    if not (module == "torch" or module.startswith("torch.")):
+        return None
+    if isinstance(obj, types.FunctionType) and not is_library_made(obj):
+        return None  # functools.wraps made it look like torch's
+    if isinstance(obj, types.FunctionType | types.BuiltinFunctionType):
+        if handler_of(obj) is not None:
+            return TorchFunctionValue(obj, None, source)
+        if isinstance(obj, types.FunctionType) and is_inlined(obj):
+            return None
+        if module == "torch._tensor":
+            return TensorTypeMethod(obj, source)
+        return TorchFunctionValue(obj, refusal_of(obj), source)
+    return None
+
+
+@intercepts(types.FunctionType, types.BuiltinFunctionType)
+def _intercept_function(machine: Machine, obj: Any, source: Source) -> Value | None:
+    found = torch_function(obj, source)
+    if found is not None:
+        machine.guard(IdentityIs(source, obj))
+    return found
+
+
+@makes_builtins
+def _tensor_method(obj: Any) -> TensorTypeMethod | None:
+    """Methods of torch.Tensor and of the C class below."""
+    in_python = isinstance(obj, types.FunctionType) and TENSOR.get(obj.__name__) is obj
+    of_base = getattr(obj, "__objclass__", None) is _TENSOR_BASE
+    return TensorTypeMethod(obj) if in_python or of_base else None
+
+
+@intercepts(types.MethodDescriptorType, types.WrapperDescriptorType)
+def _intercept_method(machine: Machine, obj: Any, source: Source) -> Value | None:
+    if obj.__objclass__ is not _TENSOR_BASE:
+        return None
+    machine.guard(IdentityIs(source, obj))
+    return TensorTypeMethod(obj, source)
+
+
+class OperatorSpace(BuiltinValue):
+    """torch.ops, torch.ops.aten, torch.ops.aten.add: what is below torch's own never changes."""
+
+    __slots__ = ()
+    obj: Any
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        try:
+            found = getattr(self.obj, name)
+        except AttributeError as error:
+            if not self._is_complete():
+                why = f"it has no {name!r} yet"
+                raise GraphBreak(RefusedTorchCall.of(name=str(self.obj), why=why)) from None
+            raise machine.error(AttributeError, *error.args) from None
+        if isinstance(found, OpOverload):
+            return OperatorValue(found)
+        return operators_of(found) or super().get_attr(machine, name)
+
+    def _is_complete(self) -> bool:
+        """Whether nobody but torch registers operators here."""
+        if isinstance(self.obj, OpOverloadPacket):
+            return not is_foreign(self.obj)
+        return isinstance(self.obj, _OpNamespace) and self.obj.name == "aten"
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if not isinstance(self.obj, OpOverloadPacket):
+            self.refuse(machine, "a call")
+        return OperatorValue(self.obj).call(machine, args, kwargs)
+
+
+class OperatorValue(TorchFunctionValue):
+    """An operator, or all overloads of one: a node, whoever has registered it."""
+
+    __slots__ = ()
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name == "overloadpacket" and isinstance(self.obj, OpOverload):
+            return OperatorSpace(self.obj.overloadpacket)
+        return super().get_attr(machine, name)
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if is_foreign(self.obj):
+            read = registrations(packet_of(self.obj))
+            machine.guard(StateRead(read, read()))
+            if (why := why_refused(self.obj)) is not None:
+                raise GraphBreak(RefusedTorchCall.of(name=read.__name__, why=why))
+        return super().call(machine, args, kwargs)
+
+
+def operators_of(obj: object) -> Value | None:
+    """The value of torch.ops or a part of it; None for anything else."""
+    return OperatorSpace(obj) if isinstance(obj, _Ops | _OpNamespace | OpOverloadPacket) else None
+
+
+@wraps(_Ops, _OpNamespace, OpOverloadPacket)
+def _wrap_space(machine: Machine, obj: Any, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    return OperatorSpace(obj, source)
+
+
+@wraps(OpOverload)
+def _wrap_operator(machine: Machine, obj: Any, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    return OperatorValue(obj, None, source)
+
+
+@wraps(CustomOpDef)
+def _wrap_definition(machine: Machine, obj: Any, source: Source) -> Value:
+    """What torch.library.custom_op gives: called, it calls its operator."""
+    machine.guard(IdentityIs(source, obj))
+    return DefinedOperator(obj, source)
+
+
+class DefinedOperator(BuiltinValue):
+    """An object made by torch.library.custom_op."""
+
+    __slots__ = ()
+    obj: Any
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        return OperatorValue(self.obj._opoverload).call(machine, args, kwargs)

@@ -1,0 +1,296 @@
+"""Torch's own modules and functions: what their namespaces hold, in one guard each.
+
+Comes in: an object found in a namespace or class of torch itself. Goes out: its value, without a
+source: that the namespace has this very object is a fact of its one guard (guards.NamespaceFacts),
+and an exit names it as the constant of the process it is. What somebody put in the place of
+something of torch's is reached by a path instead, and followed like the user's own code. Mutable
+state that torch keeps in such namespaces is not handed out: it breaks.
+"""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import sys
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ....guards.guard import IdentityIs, NameFact, NamespaceFacts
+from ....guards.source import ImportedModule, ModuleAttr, Source
+from ...breaks import GraphBreak, StateSet, UnknownObject
+from ...builtins.pytorch.process_state import read_state
+from ...builtins.registry import handler_of, load_named
+from ...result import Constant, Effect, Recipe
+from ...wrap import intercepts
+from ..base import Args, Builder, Kwargs, Machine, Value
+from ..containers.mappings import DictValue
+from ..contexts.contexts import GradContext, context_class
+from ..objects.callables import BuiltinValue
+from ..objects.class_facts import (
+    NOTHING,
+    attribute_of_class,
+    belongs_to_torch,
+    guarded_attribute,
+    is_data_descriptor,
+)
+from ..objects.constants import ATOMS
+from ..objects.functions import BoundMethodValue, CellValue, FunctionValue
+from ..objects.monkey_patches import beneath, is_library_made
+from ..objects.namespaces import GlobalsValue, ModuleValue
+from .torch_function import inlines_leaves, operators_of, torch_function
+
+__all__ = ["TorchPythonFunction", "trusted", "trusted_function"]
+
+_STATE = {("torch.nn.utils.parametrize", "_cache_enabled")}  # names that are set anew
+_INLINED_CLASSES = ("torch.distributions.", "torch.optim.")
+_CUBLAS = type(torch.backends.cuda.matmul)
+_MODELLED = (
+    types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type,
+    enum.Enum, _CUBLAS,
+)  # fmt: skip
+_AUTOCAST = ModuleAttr(ImportedModule("torch.amp.autocast_mode"), "autocast")
+
+
+class TorchNamespace(GlobalsValue):
+    """The names of a torch module."""
+
+    __slots__ = ()
+
+    def find(self, machine: Machine, name: str) -> Value | None:
+        if name in self.written:
+            return self.written[name]
+        if name not in self.live:
+            machine.guard(NamespaceFacts(self.live, (NameFact(name, absent=True),)))
+            return None
+        if name not in self._known:
+            self._known[name] = _named(machine, self.live, name)
+        return self._known[name]
+
+    def builtin(self, machine: Machine, name: str) -> Value | None:
+        return _named(machine, vars(builtins), name) if name in vars(builtins) else None
+
+
+def _named(machine: Machine, table: dict[str, object], name: str) -> Value:
+    """What a namespace of torch has under a name."""
+    value, module = table[name], str(table["__name__"])
+    if (module, name) in _STATE or not _is_known(value):
+        if getattr(sys.modules.get(module), "__dict__", None) is not table:
+            raise GraphBreak(UnknownObject.of(what="use", type=type(value).__name__))
+        return machine.lazy(value, ModuleAttr(ImportedModule(module), name))
+    machine.guard(NamespaceFacts(table, (NameFact(name, value),)))
+    return trusted(machine, value)
+
+
+def _is_known(value: object) -> bool:
+    """Whether the object is a constant, or of a kind modelled here and as a library made it."""
+    if type(value) in ATOMS or type(value) is tuple:
+        return True
+    modelled = isinstance(value, _MODELLED) or handler_of(value) is not None
+    return modelled and is_library_made(value)
+
+
+class TorchModule(ModuleValue):
+    """A Python module of torch; `torch.nn.functional` needs no guard where `torch` has one."""
+
+    __slots__ = ()
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name not in vars(self.module):  # torch's `__getattr__` imports some submodules
+            load_named(f"{self.module.__name__}.{name}")
+        if type(self.module) is types.ModuleType or name in vars(self.module):
+            return super().get_attr(machine, name)
+        raw = guarded_attribute(machine, type(self.module), name)
+        if isinstance(raw, torch.backends.ContextProp):
+            return _tell(machine, raw.getter)
+        if isinstance(raw, property):
+            return trusted(machine, raw.fget).call(machine, [self], {})
+        own = self.names.find(machine, name)  # an assignment hides all that follows
+        if own is not None:
+            return own
+        if isinstance(raw, types.FunctionType):
+            return BoundMethodValue(trusted(machine, raw), self)
+        if type(raw) in ATOMS:
+            return machine.constant(raw)
+        if raw is not attribute_of_class(types.ModuleType, name):
+            raise GraphBreak(UnknownObject.of(what=f"property {name!r}", type="torch module"))
+        behind = vars(self.module).get("m")  # where torch.backends keeps the module itself
+        if isinstance(behind, types.ModuleType) and name in vars(behind):
+            return _named(machine, vars(behind), name)
+        try:
+            value = getattr(self.module, name)  # torch._VF looks its functions up elsewhere
+        except AttributeError as error:
+            raise machine.error(AttributeError, *error.args) from None
+        return trusted(machine, value)
+
+    def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        if is_data_descriptor(attribute_of_class(type(self.module), name)):
+            raise GraphBreak(StateSet.of(name=f"{self.module.__name__}.{name}"))
+        super().set_attr(machine, name, value)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return Constant(self.module)
+
+
+def _tell(machine: Machine, getter: Any) -> Value:
+    """A switch of torch.backends; most are told by a C function."""
+    if isinstance(getter, types.BuiltinFunctionType):
+        return read_state(machine, getter)
+    return trusted(machine, getter).call(machine, [], {})
+
+
+class Switches(Value):
+    """`torch.backends.cuda.matmul`: an object without attributes, whose class asks for what they
+    are, in Python that is inlined.
+    """
+
+    __slots__ = ("live",)
+
+    def __init__(self, live: object) -> None:
+        super().__init__()
+        self.live = live
+
+    def python_type(self, machine: Machine) -> type:
+        return type(self.live)
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if attribute_of_class(type(self.live), name) is not NOTHING:
+            self.refuse(machine, f"attribute {name!r}")
+        ask = guarded_attribute(machine, type(self.live), "__getattr__")
+        guarded_attribute(machine, type(self.live), name)
+        return trusted(machine, ask).call(machine, [self, machine.constant(name)], {})
+
+    def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        raise GraphBreak(StateSet.of(name=f"torch.backends.cuda.matmul.{name}"))
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return Constant(self.live)
+
+
+class _TorchCell(CellValue):
+    """A closure cell of such a function; what nobody reads may be anything."""
+
+    __slots__ = ("cell",)
+
+    def __init__(self, cell: types.CellType) -> None:
+        super().__init__()
+        self.cell, self._read = cell, False
+
+    def load(self, machine: Machine) -> Value | None:
+        if not self._read:
+            self._read = True
+            self.contents = trusted(machine, self.cell.cell_contents)
+        return self.contents
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return Constant(self.cell)
+
+    def fill(self, builder: Builder) -> Iterable[Effect]:
+        return ()
+
+
+class TorchPythonFunction(FunctionValue):
+    """A Python function of torch that is inlined."""
+
+    __slots__ = ()
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return Constant(self.live)
+
+
+def trusted(machine: Machine, obj: Any) -> Value:
+    """The value of an object of torch."""
+    if type(obj) in ATOMS or isinstance(obj, enum.Enum):
+        return machine.constant(obj)
+    if isinstance(obj, types.ModuleType):
+        return operators_of(obj) or _module(machine, obj, None)
+    if isinstance(obj, types.FunctionType):
+        obj = beneath(obj)
+        if (function := torch_function(obj)) is not None:
+            return function
+        is_known = handler_of(obj) is not None  # of another library: functools.update_wrapper
+        return BuiltinValue(obj) if is_known else trusted_function(machine, obj)
+    if isinstance(obj, types.BuiltinFunctionType):
+        return torch_function(obj) or BuiltinValue(obj)
+    if isinstance(obj, type):
+        return _class(machine, obj)
+    if isinstance(obj, types.MethodType) and type(obj.__self__) is torch.no_grad:
+        return GradContext(torch.no_grad, False).get_attr(machine, obj.__name__)  # a decorator's
+    if type(obj) in (tuple, list, dict, set, frozenset):
+        return _container(machine, obj)
+    if type(obj) is _CUBLAS:
+        return Switches(obj)
+    if handler_of(obj) is not None:  # a cached function, say
+        return BuiltinValue(obj)
+    raise GraphBreak(UnknownObject.of(what="use", type=type(obj).__name__))
+
+
+def _class(machine: Machine, obj: type) -> Value:
+    """A class of torch; of one whose Python code is inlined the parts are read, hence guarded."""
+    if obj is torch.autocast:
+        autocast: Value = machine.class_of(obj, _AUTOCAST)
+        return autocast
+    module = sys.modules.get(obj.__module__)
+    if obj.__module__.startswith(_INLINED_CLASSES) and vars(module).get(obj.__name__) is obj:
+        path = ModuleAttr(ImportedModule(obj.__module__), obj.__name__)
+        inlined: Value = machine.class_of(obj, path)
+        return inlined
+    return context_class(obj) or machine.constant(obj)
+
+
+def _container(machine: Machine, obj: Any) -> Value:
+    """Constant tables of torch; an empty or unusual one may be state that changes."""
+    if type(obj) is tuple:
+        return machine.constant(obj)
+    raise GraphBreak(UnknownObject.of(what="a table of torch", type=type(obj).__name__))
+
+
+def trusted_function(
+    machine: Machine, obj: types.FunctionType, source: Source | None = None
+) -> FunctionValue:
+    """A Python function of torch, to be inlined."""
+    names = machine.globals_of(obj.__globals__, lambda: _names(obj.__globals__))
+    value = TorchPythonFunction(obj.__code__, names, live=obj, source=source)
+    if obj.__defaults__ is not None:
+        value.defaults = machine.constant(obj.__defaults__)
+    value.closure = tuple(_TorchCell(cell) for cell in obj.__closure__ or ())
+    if obj.__kwdefaults__ is not None:
+        pairs = [(machine.constant(k), machine.constant(v)) for k, v in obj.__kwdefaults__.items()]
+        value.kwdefaults = DictValue.of(machine, pairs)
+    return value
+
+
+@inlines_leaves
+def _inline(machine: Machine, function: types.FunctionType, args: Args, kwargs: Kwargs) -> Value:
+    return trusted_function(machine, function).call(machine, args, kwargs)
+
+
+def _names(namespace: dict[str, object]) -> TorchNamespace:
+    def no_source(name: str) -> Any:
+        raise GraphBreak(UnknownObject.of(what=f"the name {name!r}", type="torch module"))
+
+    return TorchNamespace(namespace, no_source, no_source)
+
+
+def _module(machine: Machine, obj: Any, source: Source | None) -> ModuleValue:
+    names = machine.globals_of(vars(obj), lambda: _names(vars(obj)))
+    return TorchModule(obj, names, source)  # type: ignore[arg-type]
+
+
+@intercepts(types.ModuleType, type(torch._VF))
+def _intercept_module(machine: Machine, obj: Any, source: Source) -> Value | None:
+    if not belongs_to_torch(obj.__name__):
+        return None
+    machine.guard(IdentityIs(source, obj))
+    return operators_of(obj) or _module(machine, obj, source)
+
+
+@intercepts(types.FunctionType)
+def _intercept_inlined(machine: Machine, obj: Any, source: Source) -> Value | None:
+    plain = not obj.__closure__ and belongs_to_torch(obj.__module__)
+    if not plain or not belongs_to_torch(obj.__globals__.get("__name__")):
+        return None
+    machine.guard(IdentityIs(source, obj))
+    return trusted_function(machine, obj, source)

@@ -1,0 +1,1 @@
+"""Decides which sizes and numbers of a frame are symbols."""

@@ -1,0 +1,132 @@
+"""A trace of symbolic sizes for one vector of them.
+
+Comes in: a Trace some of whose inputs have Sizes, and a value for each symbol. Goes out: the Trace
+of the same frame with ints in their place, and which of the inputs its graph still takes.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import replace
+
+from torch.fx import GraphModule
+
+from ...graph.node_meta import symbols_in
+from ...graph.symbolic.concrete import Filled, Values, concrete_graph, sized_graph, spec_at
+from ...graph.symbolic.size_nodes import size_in
+from ...guards.guard import GlobalState
+from ...symbols.expr import Expr
+from ...symbols.interval import Interval
+from ...symbols.scalar import Symbol, symbols_of
+from ...symbols.size import DataSize, Size, hint_of, stride_place
+from ..result import NOWHERE, GraphInput, InputKind, Trace
+
+__all__ = [
+    "at_sizes",
+    "data_symbols",
+    "expected_of",
+    "hints_of",
+    "of_sizes",
+    "places_of",
+    "ranges_of",
+    "with_hints",
+]
+
+
+def places_of(traced: Trace) -> dict[Symbol, tuple[int, int]]:
+    """The symbols among the sizes and strides of its inputs: (input, place) where each is read. An
+    input that is an int and a size of the graph is read itself: its place is -1.
+    """
+    return {size.expr: place for place, size in _symbols(traced)}  # type: ignore[misc]
+
+
+def hints_of(traced: Trace) -> tuple[int, ...]:
+    """The values of these symbols in the call that was traced."""
+    return tuple({size.expr: hint_of(size) for _, size in _symbols(traced)}.values())
+
+
+def with_hints(traced: Trace) -> Trace:
+    """The trace with inputs of the sizes that they had in that call; its graph takes any."""
+    known: dict[Expr, int] = dict(zip(places_of(traced), hints_of(traced), strict=True))
+    inputs = tuple(replace(entry, spec=spec_at(entry.spec, known)) for entry in traced.inputs)
+    return replace(traced, inputs=inputs)
+
+
+def ranges_of(traced: Trace) -> dict[Symbol, Interval]:
+    """Where the guards leave the values of these symbols."""
+    ranges = {size.expr: size.context.range_of(size.expr) for _, size in _symbols(traced)}
+    return {symbol: symbol.range if found is None else found for symbol, found in ranges.items()}  # type: ignore[attr-defined, misc]
+
+
+def data_symbols(traced: Trace) -> list[Symbol]:
+    """The sizes of its graph that data decide."""
+    nodes = traced.graph.graph.nodes
+    found = dict.fromkeys(symbol for node in nodes for symbol in symbols_in(node))
+    return [symbol for symbol in found if isinstance(symbol.origin, DataSize)]
+
+
+def expected_of(traced: Trace) -> tuple[tuple[str, Expr, Expr], ...]:
+    """Relations of sizes that data decide, of which eager raises unless they hold."""
+    contexts = {id(size.context): size.context for _, size in _symbols(traced)}
+    known = places_of(traced).keys()
+    return tuple(
+        (op, left, right)
+        for context in contexts.values()
+        for op, left, right in context.expected
+        if known >= {*symbols_of(left), *symbols_of(right)}
+    )
+
+
+def _symbols(traced: Trace) -> Iterator[tuple[tuple[int, int], Size]]:
+    """Each once: with the first place where it is read."""
+    graph = traced.graph.graph
+    nodes = list(graph.find_nodes(op="placeholder"))
+    specs = [(n, entry.spec) for n, entry in enumerate(traced.inputs)]
+    found = [((n, dim), size) for n, spec in specs for dim, size in enumerate(spec.shape)]
+    for n, spec in specs:
+        found += [((n, stride_place(dim)), step) for dim, step in enumerate(spec.stride)]
+    for target in (operator.index, size_in):
+        for node in graph.find_nodes(op="call_function", target=target):
+            if node.args[0] in nodes:
+                found.append(((nodes.index(node.args[0]), -1), node.meta["val"]))
+    seen: set[Symbol] = set()
+    for place, size in found:
+        if isinstance(size, Size) and isinstance(size.expr, Symbol) and size.expr not in seen:
+            seen.add(size.expr)
+            yield place, size
+
+
+def at_sizes(
+    traced: Trace, values: tuple[int, ...], warns: bool = False
+) -> tuple[Trace, tuple[int | Filled, ...]]:
+    """The trace with these values of `places_of(traced)`, and the inputs of its graph; `warns`:
+    what torch warns of is shown. Raises CompileFailed where the graph is not the one that would
+    have been traced.
+    """
+    known: dict[Expr, int] = dict(zip(places_of(traced), values, strict=True))
+    state = next(guard.facts for guard in traced.guards if isinstance(guard, GlobalState))
+    graph, kept = concrete_graph(traced.graph, known, state.grad_enabled, traced.name, warns)
+    return _with_graph(traced, graph, kept, known), kept
+
+
+def of_sizes(traced: Trace, known: Values) -> tuple[Trace, tuple[int | Filled, ...]]:
+    """The trace with other Sizes for its symbols, which nothing but arguments and specs of its
+    graph have. Raises CompileFailed where that cannot be.
+    """
+    graph, kept = sized_graph(traced.graph, known)
+    return _with_graph(traced, graph, kept, known), kept
+
+
+def _with_graph(
+    traced: Trace, graph: GraphModule, kept: tuple[int | Filled, ...], known: Values
+) -> Trace:
+    inputs = tuple(_input(traced, place, known) for place in kept)
+    mutated = tuple(n for n, place in enumerate(kept) if place in traced.mutated)
+    return replace(traced, graph=graph, inputs=inputs, mutated=mutated)
+
+
+def _input(traced: Trace, place: int | Filled, known: Values) -> GraphInput:
+    if isinstance(place, Filled):  # computed of what the first inputs tell
+        return GraphInput("size", NOWHERE, place.spec, InputKind.SCALAR)
+    return replace(traced.inputs[place], spec=spec_at(traced.inputs[place].spec, known))

@@ -1,0 +1,149 @@
+"""Sizes that a frame itself makes vary: of tensors in whose place it leaves others.
+
+Comes in: a Trace. Goes out: the dimensions of its inputs that are of another size in the next call
+for certain, as a cache that has got one more token. To see it no second call is needed. A size of
+one, which that cache has had first, is an unbacked one: were it a constant, the next call would
+need a variant of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ...guards.source import DictEntry, Global, InstanceDict, Item, SlotAttr, Source
+from ...spec import TensorSpec
+from ...symbols.interval import INT64, Growing, Interval
+from ..result import (
+    Constant,
+    Effect,
+    FromGraph,
+    FromSource,
+    Invoke,
+    Perform,
+    Recipe,
+    ReplaceDict,
+    ReplaceList,
+    SetAttr,
+    SetGlobal,
+    SetItem,
+    Trace,
+)
+
+__all__ = ["Resized", "numbers_written", "resized"]
+
+Place = tuple[Source, Any]  # of what, and its attribute or key
+_FROM_ONE = Growing(1, INT64.high)
+
+
+class Resized:
+    """`dims` of inputs that the next call has in another size, and the sizes they had and got but
+    for one, which says nothing.
+    """
+
+    __slots__ = ("_dims", "_sizes")
+
+    def __init__(self, dims: Mapping[Source, Collection[int]], sizes: frozenset[int]) -> None:
+        self._dims, self._sizes = dims, sizes
+
+    def __bool__(self) -> bool:
+        return bool(self._dims)
+
+    def ranges(
+        self, source: Source, tensor: torch.Tensor, is_argument: bool, ones: bool
+    ) -> dict[int, Interval]:
+        """Those of an input that vary. What an argument has as long as one of these was, or is from
+        now on, goes with it: a mask, positions. `ones`: also those of size one.
+        """
+        found = set(self._dims.get(source, ()))
+        if is_argument:
+            found |= {dim for dim, size in enumerate(tensor.shape) if size in self._sizes}
+        sizes = {dim: tensor.shape[dim] for dim in found}
+        return {d: INT64 if n > 1 else _FROM_ONE for d, n in sizes.items() if ones or n > 1}
+
+
+def resized(traced: Trace, constants: Callable[[Source], Collection[int]]) -> Resized:
+    """What the frame's effects tell; nothing where it leaves all sizes as they were. `constants`:
+    dimensions of an input that are to be none.
+    """
+    outputs: Any = next(iter(reversed(traced.graph.graph.nodes))).args[0]
+    before = {
+        place: (entry.source, entry.spec)
+        for entry in traced.inputs
+        if entry.is_memory and (place := _place_of(entry.source)) is not None
+    }
+    dims: dict[Source, set[int]] = {}
+    sizes: set[int] = set()
+    for place, value in (pair for effect in traced.effects for pair in _written(effect)):
+        if place not in before or not isinstance(value, FromGraph):
+            continue
+        source, old = before[place]
+        new: TensorSpec = outputs[value.index].meta["spec"]
+        if len(new.shape) != len(old.shape):
+            continue
+        pairs = enumerate(zip(old.shape, new.shape, strict=True))
+        kept = constants(source)
+        changed = {d: (a, b) for d, (a, b) in pairs if _are_others(a, b) and d not in kept}
+        if changed:
+            dims.setdefault(source, set()).update(changed)
+            sizes.update(size for pair in changed.values() for size in pair)
+    return Resized(dims, frozenset(sizes - {1}))
+
+
+def numbers_written(traced: Trace) -> Iterator[tuple[tuple[Source, ...], int | float | None]]:
+    """Yield each number that the frame leaves, with the paths by which it may be read; None: data
+    decide it.
+    """
+    for effect in traced.effects:
+        written: list[tuple[tuple[Source, ...], Recipe]]
+        if isinstance(effect, SetGlobal):
+            written = [((Global(effect.name),), effect.value)]
+        else:
+            written = [(_paths(*place), value) for place, value in _written(effect)]
+        for paths, value in written:
+            match value:
+                case Constant(number) if type(number) in (int, float):
+                    yield paths, number  # type: ignore[misc]
+                case Invoke(Constant(torch.Tensor.item)):
+                    yield paths, None
+
+
+def _paths(base: Source, key: Any) -> tuple[Source, ...]:
+    """An attribute's, or an item's."""
+    own = InstanceDict(base)
+    return Item(own, key), DictEntry(own, key), Item(base, key), DictEntry(base, key)
+
+
+def _are_others(old: object, new: object) -> bool:
+    """Two sizes of which the first is one that may be a symbol."""
+    return type(old) is int and type(new) is int and old > 0 and old != new
+
+
+def _place_of(source: Source) -> Place | None:
+    match source:
+        case Item(InstanceDict(base), key) | DictEntry(InstanceDict(base), key):
+            return base, key
+        case SlotAttr(base, key):
+            return base, key
+        case Item(base, key) | DictEntry(base, key):
+            return base, key
+    return None
+
+
+def _written(effect: Effect) -> Iterator[tuple[Place, Recipe]]:
+    """Places of the call's objects, and what they hold from now on."""
+    match effect:
+        case SetAttr(FromSource(source), name, value):
+            yield (source, name), value
+        case SetItem(FromSource(source), Constant(key), value):
+            yield (source, key), value
+        case Perform(Constant(list.__setitem__), (FromSource(source), Constant(key), value)):
+            yield (source, key), value
+        case ReplaceList(FromSource(source), items):
+            yield from (((source, n), item) for n, item in enumerate(items))
+        case ReplaceDict(FromSource(source), keys, values):
+            for key, value in zip(keys, values, strict=True):
+                if isinstance(key, Constant):
+                    yield (source, key.value), value

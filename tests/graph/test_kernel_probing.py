@@ -1,0 +1,82 @@
+"""Kernels that tell their results' shapes run on stand-ins: none may send a kernel astray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import jitmagic
+from jitmagic.graph.operators.kernel_probing import told_by_kernel
+
+aten = torch.ops.aten
+SQUARE = torch.eye(4, device="meta")
+INTEGERS = (torch.int32, torch.int64)
+PIVOTS = torch.ones(4, dtype=torch.int32, device="meta")
+
+# LAPACK follows its pivots without a look: at 0 it writes before its memory.
+TAKE_PIVOTS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "ldl_solve": (aten.linalg_ldl_solve.default, (SQUARE, PIVOTS, SQUARE)),
+    "lu_solve": (aten.linalg_lu_solve.default, (SQUARE, PIVOTS, SQUARE)),
+    "lu_unpack": (aten.lu_unpack.default, (SQUARE, PIVOTS)),
+}
+
+
+class Integers(TorchDispatchMode):
+    """The integers that kernels of the CPU are given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        for arg in args if "fill" not in func.__name__ else ():
+            if isinstance(arg, Tensor) and arg.dtype in INTEGERS and arg.device.type == "cpu":
+                self.seen += arg.tolist()
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels of the CPU are not asked then")
+@pytest.mark.parametrize("name", TAKE_PIVOTS)
+def test_pivots_are_ones_that_lapack_can_follow(name: str) -> None:
+    op, args = TAKE_PIVOTS[name]
+    with Integers() as integers:
+        told = told_by_kernel(op, args, {})
+    assert told is None or integers.seen
+    assert all(1 <= pivot <= 4 for pivot in integers.seen)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels of the CPU are not asked then")
+def test_an_index_that_only_0_meets() -> None:
+    one = torch.ones(1, 3, device="meta")
+    at = torch.zeros(2, dtype=torch.int64, device="meta")
+    told = told_by_kernel(aten.index_select.default, (one, 0, at), {})
+    assert told is None or told.shape == (2, 3)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_gradients_of_rows_that_are_not_there(rows: int, mode: str) -> None:
+    """The kernel of the gradient writes wherever it is told, and is told only where row 0 is."""
+
+    def program(index: Tensor, table: Tensor) -> Tensor:
+        return torch.nn.functional.embedding_bag(index, table, index[:1] * 0, mode=mode)
+
+    table = torch.ones(rows, 4, dtype=torch.float64, requires_grad=True)
+    compiled = jitmagic.jit(program, backend="aot_eager")
+    for run in (program, compiled, compiled):
+        with pytest.raises(RuntimeError, match="embedding"):
+            run(torch.tensor([rows, 0]), table)
+    bag = aten._embedding_bag_dense_backward.default
+    integers = torch.ones(1, dtype=torch.int64, device="meta")
+    given = (torch.ones(1, 4, device="meta"), *(integers,) * 4)
+    with Integers() as watching:
+        told_by_kernel(bag, (*given, max(rows, 1), False, 1, None), {})
+        assert told_by_kernel(bag, (*given, 0, False, 1, None), {}) is None
+    assert set(watching.seen) <= {0}
