@@ -19,7 +19,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -29,6 +29,7 @@ from typing import Any
 
 import torch
 
+from ..budget import check
 from ..codegen.plan import KernelSource
 from ..errors import ToolchainError
 from ..target import Target
@@ -164,11 +165,18 @@ def _compile_all(requests: Sequence[_Request], store: Store) -> dict[str, Cubin]
     if len(requests) == 1:
         return {requests[0].symbol: _compile(requests[0], store)}
     with ThreadPoolExecutor(min(len(requests), _THREADS)) as pool:
-        cubins = list(pool.map(lambda request: _compile_beside(request, store), requests))
+        made = pool.map(lambda request: _compile_beside(request, store), requests)
+        with closing(made):  # type: ignore[type-var]  # a generator, which cancels what has not begun
+            cubins = [_counted(cubin) for cubin in made]
     return {
         request.symbol: cubin or _compile(request, store)
         for request, cubin in zip(requests, cubins, strict=True)
     }
+
+
+def _counted(cubin: Cubin | None) -> Cubin | None:
+    check()  # between kernels: ptxas cannot be stopped within one
+    return cubin
 
 
 def _compile_beside(request: _Request, store: Store) -> Cubin | None:
