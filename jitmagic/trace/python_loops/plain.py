@@ -231,7 +231,8 @@ def _are_many(machine: Any, run: LoopRun, done: int, left: int | None) -> bool:
         return False
     # A `while` goes on for twice as many rounds; one that was left to Python before, for long.
     more = (3.0 if run.step else 100.0) if left is None else 1 + left / run.rounds
-    return trips * more > _MANY_ROUNDS and cost * more > 1.5 * machine.options.unroll_limit
+    most: float = 1.5 * machine.options.unroll_limit
+    return bool(trips * more > _MANY_ROUNDS and cost * more > most)
 
 
 def _rounds_left(frame: Frame) -> int | None:
