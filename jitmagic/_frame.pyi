@@ -1,8 +1,8 @@
-"""jitmagic._frame (extensions/frame): guard programs, dispatchers and the frame hook, natively.
+"""jitmagic._frame (extensions/frame): guard programs, dispatchers and the frame hook, in C and C++.
 
-torch is known in guards_tensor.cpp only, which tests on Pythons without torch leave out.
-The garbage collector does not see through code objects: what hangs on `co_consts` or `co_extra`
-(stubs, dispatchers, decisions about callees) is let go when the root handle dies.
+Only the files *_tensor.cpp depend on torch; tests on Pythons without torch leave them out. The
+garbage collector does not see through code objects, so objects stored in `co_consts` or `co_extra`
+(stubs, dispatchers, decisions about callees) are freed explicitly when the root handle dies.
 """
 
 import weakref
@@ -13,10 +13,10 @@ from typing import Any
 TORCH_VERSION: str
 
 class GuardProgram:
-    """A register machine over borrowed objects; its steps are made by frame/native.py.
+    """A register machine over borrowed objects; frame/native.py makes its steps.
 
-    alive: False once it can never pass again: an object held weakly has died
-    first_failure: index of the first step that fails, -1 when all pass
+    alive: False once it can never pass again, because a weakly referenced object has died
+    first_failure: index of the first step that fails, -1 if all pass
     """
 
     alive: bool
@@ -28,15 +28,15 @@ class GuardProgram:
 class Entry:
     """One compiled variant of a frame, in one of two forms.
 
-    inputs None: `run` is a residual, called with all stub arguments; its result is the frame's.
-    inputs a tuple: registers of the graph's inputs; run(*tensors) gives a tuple, `template` shapes
-    the frame's result out of it: ("out", i) | ("const", object) | ("reg", r) | ("tuple", t...)
+    inputs None: `run` is a residual, called with all stub arguments; it returns the frame's result.
+    inputs a tuple: registers of the graph's inputs; run(*tensors) returns a tuple, and `template`
+    builds the frame's result from it: ("out", i) | ("const", object) | ("reg", r) | ("tuple", t...)
     | ("list", t...) | ("dict", (key, t)...).
+
     hook: the frame hook is active for the dynamic extent of `run`
-    mutates: a graph that failed half way may have written to its inputs
-    comparison: has begin(), which says what a call runs: an Entry, and the time of that call is
-    told to end(result, nanoseconds), or to drop() that it gave no result; or a Streak; None: this
-    entry, untimed
+    mutates: a graph that failed halfway may have written to its inputs
+    comparison: None, a CallBatch, or an object whose begin() returns the Entry that a call runs;
+    then end(result, nanoseconds) gets the time, or drop() is called if the call raises
     """
 
     program: GuardProgram
@@ -58,24 +58,25 @@ class Entry:
     ) -> None: ...
     def check(self, args: tuple[Any, ...], /) -> bool: ...
 
-class Streak:
-    """What `Entry.comparison` is while so many calls in a row run `entry`, timed natively; the last
-    of them calls done([nanoseconds, ...]). One that raises is not counted.
+class CallBatch:
+    """The value of `Entry.comparison` while the next `calls` calls run `entry`, timed natively.
+
+    The last of them calls done([nanoseconds, ...]). A call that raises is not counted.
     """
 
     def __init__(self, entry: Entry, calls: int, done: Callable[[list[int]], None]) -> None: ...
 
 class Dispatcher:
-    """What a stub calls: tries entries most recently used first.
+    """The callee of a stub: tries entries most recently used first.
 
-    miss(args): no entry matched; its result is the call's
-    error(entry, args, exception): a graph entry raised; finds out what eager raises
-    give_up(function, count, calls=-1): so many calls without an entry (< 0: all) go to
-    function(*first count arguments), natively, those after them to miss; (None, 0) takes it back
-    title: what profilers call it
-    owner: the Handle       family: whose options callees are compiled with
+    miss(args): called if no entry matched; its result is the call's
+    error(entry, args, exception): called if a graph entry raised; finds out what eager raises
+    give_up(function, count, calls=-1): the next `calls` calls that no entry fits (< 0: all)
+    natively run function(*first count arguments), those after them `miss`; (None, 0) undoes it
+    title: its name in profiles
+    owner: the Handle       family: the family whose options apply to callees
     stub: weak reference to the function whose code calls this. Deep in a recursion that function
-    gets owner.code_set_aside() for as long as owner.run_original(args) runs.
+    gets owner.code_for_deep_recursion() for as long as owner.run_original(args) runs.
     """
 
     name: str
@@ -102,21 +103,23 @@ class Dispatcher:
     ) -> None: ...
 
 class Continue:
-    """As a residual's result: the dispatcher goes on with the one named, in a loop."""
+    """A residual's result with which the dispatcher continues in the named one, in a loop."""
 
 class Spread:
-    """Runs code on the values of a dispatcher: parameters in slot order, then the cells. What plain
-    Python is where those are not the arguments one to one; no Python of ours runs.
+    """Runs code on the values of a dispatcher: parameters in slot order, then the cells.
+
+    Used for plain Python if the values are not the arguments one to one; no Python of jitmagic
+    runs.
     """
 
     def __init__(self, code: CodeType, globals: dict[str, Any]) -> None: ...
     def __call__(self, *values: Any) -> Any: ...
 
 class ModuleCall:
-    """What a tagged nn.Module instance keeps in its `_compiled_call_impl`; holds it weakly.
+    """The `_compiled_call_impl` of a tagged nn.Module instance, which it references weakly.
 
-    otherwise: what is called with the module in front (there are hooks; the class's forward is not
-    `forward` any more, or its code; the recursion is deep)
+    otherwise: three callables that get the module as first argument: if there are hooks; if the
+    class's forward is not `forward` any more or has other code; if the recursion is deep
     """
 
     stub: FunctionType
@@ -136,8 +139,8 @@ class ModuleCall:
     ) -> None: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
-def let_go() -> None:
-    """What a resume function begins with: the dispatcher holds the values it was handed no more."""
+def release_arguments() -> None:
+    """Make the frame of a resume function the only owner of its arguments (its first call)."""
 
 def continue_with(dispatcher: Dispatcher, /, *values: Any) -> Continue: ...
 def call_plainly(
@@ -147,66 +150,75 @@ def call_plainly(
     family: object | None,
     /,
 ) -> Any:
-    """The function as plain Python; its callees are hooked when there is a family."""
+    """Run the function as plain Python; its callees are hooked if there is a family."""
 
 def set_callback(
     callback: Callable[[CodeType, dict[str, Any]], CodeType | bool | None] | None, /
 ) -> None:
-    """callback(code, globals) gives a call stub, False: this family is not to ask again, None:
-    nobody is, or True: nobody is, and what it calls is not looked at either."""
+    """Set the callback(code, globals), which returns a call stub or says how far not to hook the
+    code.
+
+    False: not for this family; None: for no family; True: for no family, and its callees are not
+    hooked either.
+    """
 
 def install(callback: Callable[[CodeType, dict[str, Any]], CodeType | None], /) -> None:
-    """set_callback, and begin an extent by hand; residuals and call_plainly make their own."""
+    """Call set_callback and begin an extent manually; residuals and call_plainly make their own."""
 
 def uninstall() -> None:
     """End the extent that install() began."""
 
 def active() -> int:
-    """> 0 while the hook acts on this thread."""
+    """Return a number > 0 while the hook acts on this thread."""
 
 def watch_functions(callback: Callable[[FunctionType, str, Any], None], /) -> None:
-    """callback(function, attribute, value): `__code__`, `__defaults__` or `__kwdefaults__` of a
-    function that is referred to weakly is assigned to; 3.12 and newer tell just before it is.
+    """Call callback(function, attribute, value) when a function's code or defaults are assigned.
+
+    attribute: `__code__`, `__defaults__` or `__kwdefaults__`. Only functions with weak references
+    are watched. Since 3.12 the callback runs just before the assignment.
     """
 
 def traced() -> bool:
-    """Return whether a debugger or another function of sys.settrace follows this thread."""
+    """Return whether a debugger or another sys.settrace function traces this thread."""
 
 def observed() -> bool:
-    """Whether a tracer, a mode or a transform of torch's is shown the operations of this thread."""
+    """Return whether a tracer, mode or transform of torch observes operations of this thread."""
 
 def packs() -> bool:
-    """Return whether hooks of saved tensors may change what is saved in this thread."""
+    """Return whether hooks of saved tensors may change the values saved in this thread."""
 
 def set_other_evaluator(other: Callable[[Any], Any] | None, /) -> None:
-    """other(callback | None) gives the callback until now: whoever else evaluates frames of this
-    thread (torch.compile); dispatchers switch it off for as long as they run.
+    """Set the function that dispatchers call to disable another frame evaluator while they run.
+
+    other(callback | None) sets that evaluator's callback (torch.compile's) and returns the old one.
     """
 
-def uncorrected(numbers: list[float] | tuple[float, ...], /) -> float:
-    """Of guards/contents.py, in C."""
+def rounded_sum(numbers: list[float] | tuple[float, ...], /) -> float:
+    """The C version of guards/contents.py's function."""
 
-def correction_of(numbers: list[float] | tuple[float, ...], /) -> float:
-    """Of guards/contents.py, in C."""
+def sum_compensation(numbers: list[float] | tuple[float, ...], /) -> float:
+    """The C version of guards/contents.py's function."""
 
 def suspend() -> None:
-    """Hook and dispatchers let everything run plainly; nests. disable() uses it."""
+    """Disable hook and dispatchers on this thread; nests. jitmagic.disable() uses it."""
 
 def resume_hook() -> None:
     """Undo one suspend()."""
 
 def suspended() -> bool:
-    """Whether suspend() is in force on this thread."""
+    """Return whether suspend() is in effect on this thread."""
 
 def current_family() -> Any:
-    """Whose extent the thread is in, or None."""
+    """Return the family of the thread's current extent, or None."""
 
 def forget(code: CodeType, family: object | None = None, /) -> None:
-    """Drop what was decided about a code object."""
+    """Drop the decisions about a code object."""
 
 def show_as(frame: FrameType, code: CodeType, /) -> bool:
-    """A frame that has ended is shown with other code of the same instructions and slots; False:
-    it still runs."""
+    """Give a finished frame other code with the same instructions and slots.
+
+    Returns False if the frame still runs.
+    """
 
 def skip(code: CodeType, family: object, /) -> None:
-    """The family's frames of this code run as they are."""
+    """Never hook the family's frames of this code."""

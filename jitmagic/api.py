@@ -21,13 +21,14 @@ from typing import Any, ParamSpec, TypeVar, overload
 import torch
 
 from .bytecode import FrameSnapshot, shown_as
-from .errors import OptionError, TaggingError
+from .errors import OptionError, TaggingError, warn
 from .frame.dynamic import mark_dynamic, mark_static, mark_unbacked
 from .frame.family import Compiler
 from .frame.forwarder import needs_forwarder
 from .frame.handle import Handle, all_handles
 from .frame.hook import Suspended, call_with_hooked_callees
 from .frame.native import Entry
+from .frame.patched_builtins import replaced_builtin
 from .frame.tag import (
     handle_of,
     original_of,
@@ -180,6 +181,9 @@ def jit(
 
 def _tag(fn: T, options: Options) -> T:
     if disabled_by_environment():
+        return fn
+    if (name := replaced_builtin()) is not None:  # a stub would be written with it
+        warn(f"{fn!r} stays plain Python: it was tagged while builtins.{name} was replaced")
         return fn
     if isinstance(options.dynamic, tuple) and not isinstance(fn, type):
         _check_names(fn, [name for name, _ in options.dynamic])

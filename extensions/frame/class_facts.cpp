@@ -1,4 +1,5 @@
-// ClassFacts: looked up when the class has changed, a comparison of two numbers at every other call.
+// ClassFacts: a lookup after the class has changed, a comparison of two integers at every other
+// call.
 
 #include "class_facts.h"
 
@@ -12,22 +13,22 @@ PyObject* referent(PyObject* weak) {
   return object && object != Py_None && Py_REFCNT(object) > 0 ? object : nullptr;
 }
 
-Held::Held(PyObject* object) : kept_(nullptr), weak_(false) {
+ObjectRef::ObjectRef(PyObject* object) : stored_(nullptr), weak_(false) {
   if (!object) return;
-  kept_ = PyWeakref_NewRef(object, nullptr);
-  weak_ = kept_ != nullptr;
+  stored_ = PyWeakref_NewRef(object, nullptr);
+  weak_ = stored_ != nullptr;
   if (weak_) return;
   PyErr_Clear();
-  kept_ = Py_NewRef(object);
+  stored_ = Py_NewRef(object);
 }
 
-PyObject* Held::get() const { return weak_ ? referent(kept_) : kept_; }
+PyObject* ObjectRef::get() const { return weak_ ? referent(stored_) : stored_; }
 
 namespace {
 
-// `name` in the classes from position `start` of the MRO on, without __get__ and metaclasses.
+// Looks up `name` from position `start` of the MRO, without __get__ and metaclasses.
 PyObject* look_up(PyTypeObject* type, PyObject* name, Py_ssize_t start) {
-  // Also where only a part is asked for: a look-up is what gives a class its version.
+  // Also for start > 0: _PyType_Lookup is what assigns a version tag to the class.
   PyObject* found = _PyType_Lookup(type, name);
   if (start == 0 || !found) return found;
   for (Py_ssize_t i = start; i < PyTuple_GET_SIZE(type->tp_mro); i++) {
@@ -37,8 +38,8 @@ PyObject* look_up(PyTypeObject* type, PyObject* name, Py_ssize_t start) {
   return nullptr;
 }
 
-// Whether an instance's own attribute goes before it, now and for ever: a class of the user's may
-// get a __set__ later.
+// Whether an instance attribute always overrides it. A mutable descriptor class may get a __set__
+// later.
 bool yields(PyObject* found) {
   PyTypeObject* type = Py_TYPE(found);
   return PyType_HasFeature(type, Py_TPFLAGS_IMMUTABLETYPE) && !type->tp_descr_set;
@@ -49,7 +50,7 @@ bool is_slot(PyObject* found, PyObject* name) {
 }
 
 bool refuse(PyObject* fact) {
-  if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "%R is no fact about a class", fact);
+  if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "%R is not a fact about a class", fact);
   return false;
 }
 
@@ -90,7 +91,7 @@ bool ClassFacts::add(PyObject* fact) {
   }
   PyObject* name = Py_NewRef(PyTuple_GET_ITEM(fact, 1));
   PyUnicode_InternInPlace(&name);
-  facts_.push_back({form->kind, Held(name), start, Held(length == 4 ? PyTuple_GET_ITEM(fact, 3) : nullptr)});
+  facts_.push_back({form->kind, ObjectRef(name), start, ObjectRef(length == 4 ? PyTuple_GET_ITEM(fact, 3) : nullptr)});
   Py_DECREF(name);
   return true;
 }
@@ -136,11 +137,11 @@ bool ClassFacts::alive() const {
 }
 
 int ClassFacts::visit_refs(visitproc visit, void* arg) const {
-  Py_VISIT(type_.kept());
-  for (const Held& base : mro_) Py_VISIT(base.kept());
+  Py_VISIT(type_.stored());
+  for (const ObjectRef& base : mro_) Py_VISIT(base.stored());
   for (const Fact& fact : facts_) {
-    Py_VISIT(fact.name.kept());
-    Py_VISIT(fact.object.kept());
+    Py_VISIT(fact.name.stored());
+    Py_VISIT(fact.object.stored());
   }
   return 0;
 }

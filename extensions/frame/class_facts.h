@@ -1,9 +1,9 @@
-// What is relied on of one class: its bases, and attributes it has, lacks, or keeps free for its
-// instances.
+// The facts that a trace relies on about one class: its bases, and attributes that it has, lacks,
+// or lets instances override.
 //
-// A class has a number for the state that it and its bases are in (jm_type_version). While that is
-// what it was at the last look, the facts hold still and nothing is looked up; a class that changed in
-// other ways is looked through once. Nothing here runs user code.
+// A class has a version tag for the state of itself and its bases (jm_type_version). While the tag
+// equals that of the last successful check, the facts still hold and nothing is looked up; after
+// any change they are checked once. Nothing here runs user code.
 #pragma once
 
 #include "frame.h"
@@ -14,31 +14,31 @@
 
 namespace jitmagic {
 
-// An object held weakly where it allows that.
-class Held {
+// A reference to an object, weak if its type supports that.
+class ObjectRef {
  public:
-  explicit Held(PyObject* object);
-  Held(Held&& other) noexcept : kept_(std::exchange(other.kept_, nullptr)), weak_(other.weak_) {}
-  Held(const Held&) = delete;
-  ~Held() { Py_XDECREF(kept_); }
+  explicit ObjectRef(PyObject* object);
+  ObjectRef(ObjectRef&& other) noexcept : stored_(std::exchange(other.stored_, nullptr)), weak_(other.weak_) {}
+  ObjectRef(const ObjectRef&) = delete;
+  ~ObjectRef() { Py_XDECREF(stored_); }
   PyObject* get() const;  // borrowed; nullptr: it died
-  PyObject* kept() const { return kept_; }
+  PyObject* stored() const { return stored_; }
 
  private:
-  PyObject* kept_;
+  PyObject* stored_;
   bool weak_;
 };
 
-// What a weak reference leads to: borrowed, or nullptr.
+// The referent of a weak reference: borrowed, or nullptr.
 PyObject* referent(PyObject* weak);
 
 class ClassFacts {
  public:
   // The class, its MRO as a tuple, and the facts as tuples (frame/native.py):
-  //   ("IS", name, start, object)  what is found from position `start` of the MRO on is that object
-  //   ("ABSENT", name, start)      nothing is found there
-  //   ("YIELDS", name)             what is found, if anything, gives way to an instance's own
-  //   ("SLOT", name)               what is found is a slot of that name
+  //   ("IS", name, start, object)  the lookup from position `start` of the MRO gives that object
+  //   ("ABSENT", name, start)      the lookup finds nothing
+  //   ("YIELDS", name)             it finds nothing, or an attribute that instances always override
+  //   ("SLOT", name)               it finds a slot of that name
   static std::unique_ptr<ClassFacts> make(PyObject* type, PyObject* mro, PyObject* facts);  // raises: nullptr
   bool hold();
   bool alive() const;
@@ -48,9 +48,9 @@ class ClassFacts {
   enum class Kind { Is, Absent, Yields, Slot };
   struct Fact {
     Kind kind;
-    Held name;
+    ObjectRef name;
     Py_ssize_t start;
-    Held object;  // of Is
+    ObjectRef object;  // of Is
   };
 
   explicit ClassFacts(PyObject* type) : type_(type) {}
@@ -58,8 +58,8 @@ class ClassFacts {
   bool same_bases(PyTypeObject* type) const;
   static bool holds(PyTypeObject* type, const Fact& fact);
 
-  Held type_;
-  std::vector<Held> mro_;
+  ObjectRef type_;
+  std::vector<ObjectRef> mro_;
   std::vector<Fact> facts_;
   unsigned version_ = 0;
 };

@@ -1,5 +1,5 @@
-// Asking and telling a comparison, which is Python of ours: not hooked, with room of its own to recurse.
-// Between the two readings of the clock is the call, and for compiled code its guards, which eager has not.
+// Calls the Python comparison object, unhooked and with its own recursion allowance. The timed
+// interval covers the call and, for compiled code, its guards, which eager does not have.
 
 #include "compared.h"
 
@@ -59,7 +59,7 @@ void ComparedCall::start() {
   if (!running_) return;
   jm_this_thread()->timed++;
   if (chosen_ == entry_) return;
-  entry_->hits++;  // a turn of eager is a call of this variant too
+  entry_->hits++;  // an eager turn counts as a call of this variant too
   since_ = std::chrono::steady_clock::now();
 }
 
@@ -78,15 +78,15 @@ PyObject* ComparedCall::stop(PyObject* result) {
 
 namespace {
 
-PyObject* streak_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+PyObject* batch_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"entry", "calls", "done", nullptr};
   PyObject *entry, *done;
   Py_ssize_t calls;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!nO:Streak", const_cast<char**>(names), &EntryType, &entry,
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!nO:CallBatch", const_cast<char**>(names), &EntryType, &entry,
                                    &calls, &done)) {
     return nullptr;
   }
-  auto* self = reinterpret_cast<Streak*>(type->tp_alloc(type, 0));
+  auto* self = reinterpret_cast<CallBatch*>(type->tp_alloc(type, 0));
   if (!self) return nullptr;
   self->chosen = reinterpret_cast<Entry*>(Py_NewRef(entry));
   self->done = Py_NewRef(done);
@@ -95,24 +95,24 @@ PyObject* streak_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   return reinterpret_cast<PyObject*>(self);
 }
 
-int streak_traverse(PyObject* object, visitproc visit, void* arg) {
-  auto* self = reinterpret_cast<Streak*>(object);
+int batch_traverse(PyObject* object, visitproc visit, void* arg) {
+  auto* self = reinterpret_cast<CallBatch*>(object);
   Py_VISIT(self->chosen);
   Py_VISIT(self->done);
   return 0;
 }
 
-int streak_clear(PyObject* object) {
-  auto* self = reinterpret_cast<Streak*>(object);
+int batch_clear(PyObject* object) {
+  auto* self = reinterpret_cast<CallBatch*>(object);
   Py_CLEAR(self->chosen);
   Py_CLEAR(self->done);
   return 0;
 }
 
-void streak_dealloc(PyObject* object) {
+void batch_dealloc(PyObject* object) {
   PyObject_GC_UnTrack(object);
-  streak_clear(object);
-  delete reinterpret_cast<Streak*>(object)->taken;
+  batch_clear(object);
+  delete reinterpret_cast<CallBatch*>(object)->taken;
   Py_TYPE(object)->tp_free(object);
 }
 
@@ -126,11 +126,11 @@ PyObject* list_of(const std::vector<long long>& values) {
   return list;
 }
 
-// Whether `done` returned: an exception of its is set otherwise.
-bool end_streak(Streak* streak) {
-  PyObject* taken = list_of(*streak->taken);
+// Whether `done` returned; if not, its exception is set.
+bool end_batch(CallBatch* batch) {
+  PyObject* taken = list_of(*batch->taken);
   if (!taken) return false;
-  PyObject* answer = not_hooked([&] { return PyObject_CallOneArg(streak->done, taken); });
+  PyObject* answer = not_hooked([&] { return PyObject_CallOneArg(batch->done, taken); });
   Py_DECREF(taken);
   Py_XDECREF(answer);
   return answer;
@@ -138,35 +138,35 @@ bool end_streak(Streak* streak) {
 
 }  // namespace
 
-PyTypeObject StreakType = {
-    .ob_base = PyVarObject_HEAD_INIT(nullptr, 0).tp_name = "jitmagic._frame.Streak",
-    .tp_basicsize = sizeof(Streak),
-    .tp_dealloc = streak_dealloc,
+PyTypeObject CallBatchType = {
+    .ob_base = PyVarObject_HEAD_INIT(nullptr, 0).tp_name = "jitmagic._frame.CallBatch",
+    .tp_basicsize = sizeof(CallBatch),
+    .tp_dealloc = batch_dealloc,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "Calls in a row that run the same entry, each timed.",
-    .tp_traverse = streak_traverse,
-    .tp_clear = streak_clear,
-    .tp_new = streak_new,
+    .tp_doc = "A batch of consecutive calls of one entry, each timed.",
+    .tp_traverse = batch_traverse,
+    .tp_clear = batch_clear,
+    .tp_new = batch_new,
 };
 
-CallOfStreak::CallOfStreak(Entry* entry)
-    : streak_(reinterpret_cast<Streak*>(Py_NewRef(entry->comparison))) {
-  if (streak_->chosen != entry) entry->hits++;  // a turn of eager is a call of this variant too
+BatchedCall::BatchedCall(Entry* entry)
+    : batch_(reinterpret_cast<CallBatch*>(Py_NewRef(entry->comparison))) {
+  if (batch_->chosen != entry) entry->hits++;  // an eager turn counts as a call of this variant too
   jm_this_thread()->timed++;
   since_ = std::chrono::steady_clock::now();
 }
 
-CallOfStreak::~CallOfStreak() { Py_DECREF(streak_); }
+BatchedCall::~BatchedCall() { Py_DECREF(batch_); }
 
-PyObject* CallOfStreak::stop(PyObject* result) {
+PyObject* BatchedCall::stop(PyObject* result) {
   const auto taken = std::chrono::steady_clock::now() - since_;
   jm_this_thread()->timed--;
-  if (!result || streak_->left <= 0) return result;
-  streak_->taken->push_back(std::chrono::duration_cast<std::chrono::nanoseconds>(taken).count());
-  if (--streak_->left == 0 && !end_streak(streak_)) Py_CLEAR(result);
+  if (!result || batch_->left <= 0) return result;
+  batch_->taken->push_back(std::chrono::duration_cast<std::chrono::nanoseconds>(taken).count());
+  if (--batch_->left == 0 && !end_batch(batch_)) Py_CLEAR(result);
   return result;
 }
 
-bool register_compared(PyObject* module) { return PyModule_AddType(module, &StreakType) == 0; }
+bool register_compared(PyObject* module) { return PyModule_AddType(module, &CallBatchType) == 0; }
 
 }  // namespace jitmagic

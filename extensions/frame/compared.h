@@ -10,16 +10,17 @@ namespace jitmagic {
 
 class ComparedCall {
  public:
-  // Asks comparison.begin(): the entry to run and time, or None, the entry itself untimed.
+  // Calls comparison.begin(), which returns the entry to run and time, or None to run `entry`
+  // untimed.
   explicit ComparedCall(Entry* entry);
-  // comparison.drop(), where a call was to be timed and gave no result.
+  // Calls comparison.drop() if a timed call has not returned a result.
   ~ComparedCall();
   ComparedCall(const ComparedCall&) = delete;
   ComparedCall& operator=(const ComparedCall&) = delete;
 
   Entry* chosen() const { return chosen_; }  // NULL: an exception is set
-  void start();  // once the guards have passed again
-  // comparison.end(result, nanoseconds); the result, or NULL with an exception set.
+  void start();  // after the guards have passed again
+  // Calls comparison.end(result, nanoseconds); returns the result, or NULL with an exception set.
   PyObject* stop(PyObject* result);
 
  private:
@@ -30,10 +31,11 @@ class ComparedCall {
   std::chrono::steady_clock::time_point since_;
 };
 
-// The `comparison` of an entry while calls in a row run the same entry: each is timed with no Python of ours
-// between them, which would leave the caches to the call as no loop of the user's does. The last of them calls
-// done([nanoseconds, ...]); one that raised is not counted.
-struct Streak {
+// The `comparison` of an entry while a batch of consecutive calls runs the same entry. They are
+// timed with no jitmagic Python between them: it would evict caches that stay warm in a user's
+// loop. The last call of the batch calls done([nanoseconds, ...]); a call that raises is not
+// counted.
+struct CallBatch {
   PyObject_HEAD
   Entry* chosen;
   PyObject* done;
@@ -41,20 +43,20 @@ struct Streak {
   std::vector<long long>* taken;
 };
 
-extern PyTypeObject StreakType;
+extern PyTypeObject CallBatchType;
 
-class CallOfStreak {
+class BatchedCall {
  public:
-  explicit CallOfStreak(Entry* entry);
-  ~CallOfStreak();
-  CallOfStreak(const CallOfStreak&) = delete;
-  CallOfStreak& operator=(const CallOfStreak&) = delete;
+  explicit BatchedCall(Entry* entry);
+  ~BatchedCall();
+  BatchedCall(const BatchedCall&) = delete;
+  BatchedCall& operator=(const BatchedCall&) = delete;
 
-  Entry* chosen() const { return streak_->chosen; }
+  Entry* chosen() const { return batch_->chosen; }
   PyObject* stop(PyObject* result);  // the result, or NULL with an exception set
 
  private:
-  Streak* streak_;
+  CallBatch* batch_;
   std::chrono::steady_clock::time_point since_;
 };
 

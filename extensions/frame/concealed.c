@@ -1,9 +1,10 @@
-// Frames that eager has not: the call stub's, and those of our Python between it and the user's code.
+// Hides frames that eager would not have: the call stub's, and those of jitmagic's Python between
+// it and the user's code.
 //
-// While the user's code runs below them they count as frames that have not begun, which the interpreter
-// itself passes over wherever a stack is walked: `sys._getframe`, `f_back`, `inspect.stack`, the
-// `stacklevel` of warnings. A graph without Python conceals nothing and pays nothing: what its
-// operations warn of has the stub's place, the tagged function's own file.
+// While the user's code runs below them they are marked as incomplete frames, which the interpreter
+// skips wherever a stack is walked: `sys._getframe`, `f_back`, `inspect.stack`, the `stacklevel` of
+// warnings. A graph without Python conceals nothing and costs nothing: a warning of its operations
+// shows the stub's location, which is the tagged function's file.
 
 #include "cpython/layout.h"
 
@@ -18,14 +19,14 @@ bool jm_register_concealed(PyTypeObject* type) {
   return package != NULL;
 }
 
-// As bytecode/stub.py makes it: (docstring, dispatcher, what shows errors). Code put aside names its
-// dispatcher last.
+// bytecode/stub.py makes the constants (docstring, dispatcher, on_error). The stub's code for a
+// deep recursion has the dispatcher as its last constant.
 static bool is_stub(PyCodeObject* code) {
   PyObject* constants = code->co_consts;
   return PyTuple_GET_SIZE(constants) > 2 && Py_IS_TYPE(PyTuple_GET_ITEM(constants, 1), dispatcher_type);
 }
 
-static bool is_ours(_PyInterpreterFrame* frame) {
+static bool is_jitmagic_frame(_PyInterpreterFrame* frame) {
   PyObject* name = PyDict_GetItemString(frame->f_globals, "__name__");
   if (!name || !PyUnicode_CheckExact(name)) return false;
   return PyUnicode_Tailmatch(name, package, 0, PY_SSIZE_T_MAX, -1) == 1;
@@ -36,13 +37,13 @@ static void conceal(jm_concealed* frames, _PyInterpreterFrame* frame) {
   frames->position[frames->count++] = jm_frame_conceal(frame);
 }
 
-void jm_conceal_ours(jm_concealed* frames) {
+void jm_conceal_jitmagic(jm_concealed* frames) {
   frames->count = 0;
   _PyInterpreterFrame* frame = jm_current_frame(PyThreadState_Get());
   for (; frame && frames->count < JM_CONCEALED; frame = frame->previous) {
-    if (!jm_frame_is_python(frame)) continue;  // where C entered the interpreter
+    if (!jm_frame_is_python(frame)) continue;  // an entry from C into the interpreter
     const bool stub = is_stub(jm_frame_code(frame));
-    if (!stub && !is_ours(frame)) return;
+    if (!stub && !is_jitmagic_frame(frame)) return;
     conceal(frames, frame);
     if (stub) return;
   }

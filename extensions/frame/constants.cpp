@@ -1,13 +1,13 @@
 // Equality and dictionary lookup that run no user code.
 //
-// Exact built-in types only: a subclass may define __eq__, so it is compared by identity, or, for
-// tuples of one type (named tuples, torch.Size), by the items the tuple really holds.
+// Only exact built-in types are compared by value: a subclass may define __eq__, so it is compared
+// by identity, or, for tuples of one type (named tuples, torch.Size), by the stored items.
 
 #include "guards.h"
 
 #include <cstring>
 
-#if PY_VERSION_HEX >= 0x030D0000  // exported still, declared in an internal header only
+#if PY_VERSION_HEX >= 0x030D0000  // still exported, but declared in an internal header only
 extern "C" int _PySet_NextEntry(PyObject* set, Py_ssize_t* position, PyObject** key, Py_hash_t* hash);
 #endif
 
@@ -65,12 +65,14 @@ bool same_frozenset(PyObject* left, PyObject* right) {
   return true;
 }
 
-// torch.device compares in C and holds no objects; known by name, so that torch is not needed here.
+// torch.device compares in C and holds no objects. Recognised by name, so that this file does not
+// need torch.
 bool is_device(PyTypeObject* type) {
   return !(type->tp_flags & Py_TPFLAGS_HEAPTYPE) && std::strcmp(type->tp_name, "torch.device") == 0;
 }
 
-// numpy's numbers are immutable (its arrays and records are not); known by name, as torch.device is.
+// numpy's numbers are immutable (its arrays and records are not). Recognised by name, like
+// torch.device.
 bool is_array_scalar(PyTypeObject* type) {
   for (; type; type = type->tp_base) {
     if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) return false;
@@ -114,7 +116,7 @@ static bool is_number(PyTypeObject* type) {
   return type == &PyLong_Type || type == &PyBool_Type || type == &PyFloat_Type;
 }
 
-// A dictionary finds 1 under True and 1.0: the same key, though not the same constant.
+// In a dictionary 1, True and 1.0 are the same key, though not the same constant.
 static bool same_key(PyObject* left, PyObject* right) {
   if (same_constant(left, right)) return true;
   return is_number(Py_TYPE(left)) && is_number(Py_TYPE(right)) && equal_natively(left, right);
@@ -129,7 +131,8 @@ PyObject* jm_dict_get(PyObject* dict, PyObject* key) {
     if (!found) PyErr_Clear();
     return found;
   }
-  // A lookup might compare with keys of user types: walk instead. Such dictionaries are small.
+  // A hash lookup might compare with keys of user types, so scan instead; such dictionaries are
+  // small.
   PyObject *candidate, *value;
   Py_ssize_t position = 0;
   while (PyDict_Next(dict, &position, &candidate, &value)) {

@@ -1,10 +1,11 @@
-// Dispatcher: what a call stub calls. Entries (guards and what was compiled behind them) are tried most recently
-// used first; the first whose guards pass runs. No entry: `miss` (Python) compiles or runs the original.
+// Dispatcher: the callee of a call stub. Entries (guards and compiled code) are tried most recently
+// used first, and the first whose guards pass runs. If none does, `miss` (Python) compiles or runs
+// the original.
 //
-// A residual may hand over to a resume function by returning continue_with(dispatcher, *values); the
-// dispatcher then goes on with that one in a loop, so a loop in the user's code does not grow the
-// stack. Guards run no user code, so the list of entries stands still while it is searched; whatever
-// runs afterwards may change it, and the entry that runs is held meanwhile.
+// A residual continues in a resume function by returning continue_with(dispatcher, *values). The
+// dispatcher then calls that one in a loop, so that a loop in the user's code does not grow the
+// stack. Guards run no user code, so the list of entries does not change while it is searched. The
+// entry's own code may change it, so the running entry is kept alive.
 
 #include "compared.h"
 #include "dispatch.h"
@@ -24,19 +25,19 @@ struct Dispatcher {
   PyObject_HEAD
   vectorcallfunc vectorcall;
   PyObject* name;
-  PyObject* title;         // what profilers call it: str, or NULL
+  PyObject* title;         // its name in profiles: str, or NULL
   PyObject* miss;
   PyObject* error;
   PyObject* owner;
-  PyObject* family;        // whose options callees are compiled with
-  PyObject* plain;         // function that runs when no entry does (the handle gave up), or NULL
-  Py_ssize_t plain_count;  // leading arguments it takes
-  Py_ssize_t plain_left;   // such calls until `miss` is asked again; < 0: for ever
+  PyObject* family;        // the family whose options apply to callees
+  PyObject* plain;         // function to run if no entry fits (the handle gave up), or NULL
+  Py_ssize_t plain_count;  // number of leading arguments it takes
+  Py_ssize_t plain_left;   // such calls until `miss` is called again; < 0: forever
   Py_ssize_t arity;
   long long calls;
   PyObject* stub;          // weak reference to the function whose code calls this, or NULL
-  PyObject* stub_code;     // its code, while it runs as plain Python
-  int asides;              // calls that run so
+  PyObject* stub_code;     // the stub's code while the function runs as plain Python
+  int runs_without_stub;              // number of calls that do
   std::vector<Entry*>* entries;  // strong
   PyObject* weakrefs;
 };
@@ -51,7 +52,7 @@ extern PyTypeObject DispatcherType, ContinueType;
 
 PyObject* run_hooked(PyObject* callee, PyObject* family, PyObject* const* args, Py_ssize_t count) {
   PyObject* code = Py_XNewRef(code_of(callee));
-  Py_XINCREF(family);  // the thread's state borrows both, and what runs may let go of them
+  Py_XINCREF(family);  // the thread's state borrows both, and the callee may drop them
   jm_thread saved = jm_enter(family, code);
   PyObject* result = jm_call_concealed(callee, args, count);
   jm_leave(saved);
@@ -61,7 +62,7 @@ PyObject* run_hooked(PyObject* callee, PyObject* family, PyObject* const* args, 
 }
 
 PyObject* missed_here(Dispatcher* self, PyObject* const* args) {
-  if (self->plain && self->plain_left && !jm_this_thread()->disabled) {  // given up: without Python of ours
+  if (self->plain && self->plain_left && !jm_this_thread()->disabled) {  // given up: no jitmagic Python runs
     self->plain_left -= self->plain_left > 0;
     PyObject* plain = Py_NewRef(self->plain);
     const jm_nest saved = jm_begin_nest(false);
@@ -77,7 +78,7 @@ PyObject* missed_here(Dispatcher* self, PyObject* const* args) {
   PyObject* tuple = pack_for_miss(args, self->arity);
   if (!tuple) return nullptr;
   PyObject* miss = Py_NewRef(self->miss);
-  jm_this_thread()->paused++;  // our own Python is not to be hooked; running the original is again
+  jm_this_thread()->paused++;  // jitmagic's Python is not hooked; the original is hooked again
   const jm_nest saved = jm_begin_nest(true);
   PyObject* result = PyObject_CallOneArg(miss, tuple);
   jm_end_nest(saved);
@@ -87,7 +88,7 @@ PyObject* missed_here(Dispatcher* self, PyObject* const* args) {
   return result;
 }
 
-// The stub's function while it is alive: a new reference, or NULL.
+// The stub's function if it is alive: a new reference, or NULL.
 PyObject* stub_of(const Dispatcher* self) {
   PyObject* stub = self->stub ? reinterpret_cast<PyWeakReference*>(self->stub)->wr_object : nullptr;
   return stub && PyFunction_Check(stub) ? Py_NewRef(stub) : nullptr;
@@ -97,11 +98,11 @@ bool is_deep(const Dispatcher* self) {
   return jm_this_thread()->nested >= JM_DEEPEST && self->stub && self->owner;
 }
 
-// The stub gets the original's code: calls of it from below are ordinary ones. The code names this
-// dispatcher in a constant, so that who looks finds the stub tagged still.
-bool put_aside(Dispatcher* self, PyObject* stub) {
-  if (self->asides > 0) return true;
-  PyObject* code = PyObject_CallMethod(self->owner, "code_set_aside", nullptr);
+// Gives the stub the original's code for ordinary recursive calls. This dispatcher is a constant of
+// that code, so that the function is still recognised as tagged.
+bool install_original_code(Dispatcher* self, PyObject* stub) {
+  if (self->runs_without_stub > 0) return true;
+  PyObject* code = PyObject_CallMethod(self->owner, "code_for_deep_recursion", nullptr);
   if (!code) return false;
   PyObject* own = Py_NewRef(PyFunction_GET_CODE(stub));
   if (PyObject_SetAttrString(stub, "__code__", code) < 0) {
@@ -114,29 +115,29 @@ bool put_aside(Dispatcher* self, PyObject* stub) {
   return own != nullptr;
 }
 
-// Not where the stub was given other code meanwhile: that code names another dispatcher.
-void put_back(Dispatcher* self, PyObject* stub) {
+// Restores the stub's code, unless it was replaced meanwhile by code with another dispatcher.
+void restore_stub_code(Dispatcher* self, PyObject* stub) {
   PyObject* own = self->stub_code;
   self->stub_code = nullptr;
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   PyObject* constants = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(stub))->co_consts;
-  const int ours = PySequence_Contains(constants, reinterpret_cast<PyObject*>(self));
-  if (ours == 1 && PyObject_SetAttrString(stub, "__code__", own) < 0) PyErr_WriteUnraisable(stub);
+  const int is_own = PySequence_Contains(constants, reinterpret_cast<PyObject*>(self));
+  if (is_own == 1 && PyObject_SetAttrString(stub, "__code__", own) < 0) PyErr_WriteUnraisable(stub);
   Py_DECREF(own);
   PyErr_Restore(type, value, traceback);
 }
 
-PyObject* run_aside(Dispatcher* self, PyObject* stub, PyObject* const* args) {
+PyObject* run_without_stub(Dispatcher* self, PyObject* stub, PyObject* const* args) {
   PyObject* tuple = pack_for_miss(args, self->arity);
-  if (!tuple || !put_aside(self, stub)) return Py_XDECREF(tuple), nullptr;
-  self->asides++;
-  jm_begin_aside();
+  if (!tuple || !install_original_code(self, stub)) return Py_XDECREF(tuple), nullptr;
+  self->runs_without_stub++;
+  jm_begin_uninstalled();
   const jm_nest saved = jm_begin_nest(true);
   PyObject* result = PyObject_CallMethod(self->owner, "run_original", "(O)", tuple);
   jm_end_nest(saved);
-  jm_end_aside();
-  if (--self->asides == 0) put_back(self, stub);
+  jm_end_uninstalled();
+  if (--self->runs_without_stub == 0) restore_stub_code(self, stub);
   Py_DECREF(tuple);
   return result;
 }
@@ -144,12 +145,12 @@ PyObject* run_aside(Dispatcher* self, PyObject* stub, PyObject* const* args) {
 PyObject* missed(Dispatcher* self, PyObject* const* args) {
   PyObject* stub = is_deep(self) ? stub_of(self) : nullptr;
   if (!stub) return missed_here(self, args);
-  PyObject* result = run_aside(self, stub, args);
+  PyObject* result = run_without_stub(self, stub, args);
   Py_DECREF(stub);
   return result;
 }
 
-// A graph raised: Python finds out what eager would have raised. Ctrl-C and the like pass.
+// A graph raised: the handler finds out what eager would raise. Ctrl-C and the like propagate.
 PyObject* failed(Dispatcher* self, Entry* entry, PyObject* const* args) {
   if (!self->error || !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
   PyObject *type, *value, *traceback;
@@ -183,11 +184,11 @@ PyObject* run_unhooked(Dispatcher* self, Entry* entry, PyObject* const* args, Re
 
 PyObject* run_entry(Dispatcher* self, Entry* entry, PyObject* const* args, Registers& registers) {
   PyObject* result;
-  Py_INCREF(entry);  // what it runs may take it out of the dispatcher
+  Py_INCREF(entry);  // its code may remove it from the dispatcher
   entry->hits++;
-  if (jm_installs == 0 || entry->hook) {  // the hook is out of place, or meant for what this entry runs
+  if (jm_installs == 0 || entry->hook) {  // the hook is not installed, or is meant for this entry's callees
     result = run_unhooked(self, entry, args, registers);
-  } else {  // somebody's extent, maybe this thread's: it ends at a graph
+  } else {  // an extent of some thread, maybe this one: it ends at a graph
     jm_thread* here = jm_this_thread();
     here->paused++;
     result = run_unhooked(self, entry, args, registers);
@@ -201,16 +202,16 @@ PyObject* run_entry(Dispatcher* self, Entry* entry, PyObject* const* args, Regis
 PyObject* follow(PyObject* result);
 PyObject* dispatch_once(Dispatcher* self, PyObject* const* args);
 
-// The whole of the frame is timed, its resume functions too.
+// Times the whole frame including its resume functions.
 PyObject* run_compared(Dispatcher* self, Entry* entry, PyObject* const* args, Registers& registers) {
-  if (Py_IS_TYPE(entry->comparison, &StreakType)) {
-    CallOfStreak call(entry);  // the guards have just passed: they are run again for their time alone
+  if (Py_IS_TYPE(entry->comparison, &CallBatchType)) {
+    BatchedCall call(entry);  // the guards have just passed and run again only to be timed
     if (call.chosen() == entry) first_failure(entry->program, args, self->arity, registers);
     return call.stop(follow(run_entry(self, call.chosen(), args, registers)));
   }
   ComparedCall call(entry);
   if (!call.chosen()) return nullptr;
-  // Python has run since the guards passed, and another thread may have.
+  // Python code, maybe of another thread, has run since the guards passed.
   if (first_failure(entry->program, args, self->arity, registers) >= 0) return dispatch_once(self, args);
   call.start();
   return call.stop(follow(run_entry(self, call.chosen(), args, registers)));
@@ -218,16 +219,16 @@ PyObject* run_compared(Dispatcher* self, Entry* entry, PyObject* const* args, Re
 
 PyObject* dispatch_once(Dispatcher* self, PyObject* const* args) {
   self->calls++;
-  if (jm_any_disabled && jm_this_thread()->disabled) return missed(self, args);  // a global before a thread-local
-  if (torch_is_observed()) return missed(self, args);  // a mode or a tracer is to see every operation
-  if (PyThreadState_Get()->c_tracefunc) return missed(self, args);  // a debugger is to see every line
+  if (jm_any_disabled && jm_this_thread()->disabled) return missed(self, args);  // the global is cheaper to read than the thread-local
+  if (torch_is_observed()) return missed(self, args);  // a mode or a tracer must see every operation
+  if (PyThreadState_Get()->c_tracefunc) return missed(self, args);  // a debugger must see every line
   std::vector<Entry*>& entries = *self->entries;
   for (size_t i = 0; i < entries.size(); i++) {
     Entry* entry = entries[i];
-    Registers registers(entry->program);  // what guards read, for the graph's inputs: nothing is read twice
+    Registers registers(entry->program);  // guards load values here that the graph's inputs reuse
     if (first_failure(entry->program, args, self->arity, registers) >= 0) continue;
-    if (entry->residual && is_deep(self)) return missed(self, args);  // one more would grow the C stack
-    if (i > 0) std::rotate(entries.begin(), entries.begin() + i, entries.begin() + i + 1);  // first next time
+    if (entry->residual && is_deep(self)) return missed(self, args);  // another residual would grow the C stack
+    if (i > 0) std::rotate(entries.begin(), entries.begin() + i, entries.begin() + i + 1);  // move to front
     const bool compared = entry->comparison && !jm_this_thread()->timed && !is_deep(self);
     return (compared ? run_compared : run_entry)(self, entry, args, registers);
   }
@@ -238,7 +239,7 @@ PyObject* follow(PyObject* result) {
   while (result && Py_IS_TYPE(result, &ContinueType)) {
     auto* next = reinterpret_cast<Continue*>(result);
     {
-      Handed handed(next->args);
+      ResumeArguments resume_arguments(next->args);
       result = dispatch_once(next->dispatcher, &PyTuple_GET_ITEM(next->args, 0));
     }
     Py_DECREF(next);
@@ -255,13 +256,13 @@ PyObject* dispatch(PyObject* object, PyObject* const* args, size_t flags, PyObje
     return nullptr;
   }
   PyObject* title = self->title ? self->title : self->name;
-  // Asked for 0.7 ns; the block itself is made only where somebody profiles.
+  // The flag takes 0.7 ns to read; the block is only created under a profiler.
   const std::unique_ptr<ProfiledCall> profiled(profiler_is_on() ? new ProfiledCall(title) : nullptr);
-  if (!jm_is_looked_at()) return follow(dispatch_once(self, args));  // torch.compile's evaluator is not there
-  PyObject* hidden = jm_hide();
-  if (!hidden) return nullptr;
+  if (!jm_has_other_evaluator()) return follow(dispatch_once(self, args));  // torch.compile's evaluator is not installed
+  PyObject* callback = jm_disable_other_evaluator();
+  if (!callback) return nullptr;
   PyObject* result = follow(dispatch_once(self, args));
-  jm_show(hidden);
+  jm_restore_other_evaluator(callback);
   return result;
 }
 
@@ -301,7 +302,7 @@ int dispatcher_traverse(PyObject* object, visitproc visit, void* arg) {
 
 void drop_entries(Dispatcher* self) {
   std::vector<Entry*> dropped;
-  std::swap(dropped, *self->entries);  // first: what dies with an entry may call this dispatcher
+  std::swap(dropped, *self->entries);  // first, since destructors may call this dispatcher
   for (Entry* entry : dropped) Py_DECREF(entry);
 }
 
@@ -360,8 +361,8 @@ PyObject* dispatcher_drop_all(PyObject* object, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// give_up(function, count, calls=-1): calls without an entry go to function(*first count arguments), all
-// or that many; (None, 0) takes it back.
+// give_up(function, count, calls=-1): the next `calls` calls that no entry fits (< 0: all) run
+// function(*first count arguments); (None, 0) undoes it.
 PyObject* dispatcher_give_up(PyObject* object, PyObject* args) {
   auto* self = reinterpret_cast<Dispatcher*>(object);
   PyObject* function;
@@ -389,20 +390,20 @@ PyObject* dispatcher_repr(PyObject* object) {
 }
 
 PyMethodDef dispatcher_methods[] = {
-    {"add", dispatcher_add, METH_O, "Put an entry first."},
-    {"remove", dispatcher_remove, METH_O, "Take an entry out; it may be running."},
-    {"clear", dispatcher_drop_all, METH_NOARGS, "Take all entries out."},
-    {"give_up", dispatcher_give_up, METH_VARARGS, "Function to call natively when no entry fits."},
+    {"add", dispatcher_add, METH_O, "Add an entry at the front."},
+    {"remove", dispatcher_remove, METH_O, "Remove an entry, which may be running."},
+    {"clear", dispatcher_drop_all, METH_NOARGS, "Remove all entries."},
+    {"give_up", dispatcher_give_up, METH_VARARGS, "Set the function to call natively if no entry fits."},
     {nullptr, nullptr, 0, nullptr},
 };
 
 PyMemberDef dispatcher_members[] = {
     {"name", T_OBJECT, offsetof(Dispatcher, name), READONLY, nullptr},
-    {"title", T_OBJECT, offsetof(Dispatcher, title), 0, "what profilers call it"},
+    {"title", T_OBJECT, offsetof(Dispatcher, title), 0, "its name in profiles"},
     {"arity", T_PYSSIZET, offsetof(Dispatcher, arity), READONLY, nullptr},
     {"calls", T_LONGLONG, offsetof(Dispatcher, calls), READONLY, "calls so far"},
     {"owner", T_OBJECT, offsetof(Dispatcher, owner), 0, "the Python Handle"},
-    {"family", T_OBJECT, offsetof(Dispatcher, family), 0, "what hooked callees are compiled for"},
+    {"family", T_OBJECT, offsetof(Dispatcher, family), 0, "the family that hooked callees belong to"},
     {"stub", T_OBJECT, offsetof(Dispatcher, stub), 0, "weak reference to the function it serves"},
     {nullptr, 0, 0, 0, nullptr},
 };
@@ -459,7 +460,7 @@ PyTypeObject ContinueType = {
     .tp_basicsize = sizeof(Continue),
     .tp_dealloc = continue_dealloc,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "What continue_with() makes: the call a residual hands over with.",
+    .tp_doc = "Result of continue_with(): the call with which a residual continues.",
     .tp_traverse = continue_traverse,
     .tp_clear = continue_clear,
 };
@@ -485,7 +486,7 @@ PyObject* continue_with(PyObject*, PyObject* const* args, Py_ssize_t count) {
 
 PyMethodDef functions[] = {
     {"continue_with", (PyCFunction)(void (*)(void))continue_with, METH_FASTCALL,
-     "continue_with(dispatcher, *values): as a residual's result, goes on with that dispatcher."},
+     "continue_with(dispatcher, *values): as a residual's result, continues in that dispatcher."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -1,4 +1,5 @@
-// Dispatcher, the value a residual hands over to its resume function with, and ModuleCall.
+// Dispatcher, Continue (the value with which a residual continues in its resume function), and
+// ModuleCall.
 #pragma once
 
 #include "frame.h"

@@ -1,8 +1,8 @@
-// The Entry type, and running the graph of one.
+// The Entry type, and how its graph is run.
 //
 //   Entry(program, run, inputs=None, template=None, hook=False)
-//     inputs None:  run is a residual: called with all stub arguments; its result is the frame's
-//     inputs tuple: registers of the graph's inputs; run(*tensors) -> tuple, which `template` shapes
+//     inputs None:  run is a residual, called with all stub arguments; returns the frame's result
+//     inputs tuple: registers of the graph's inputs; `template` builds the result from run(*tensors)
 //     hook:         the frame hook is active for the dynamic extent of `run`
 
 #include "entry.h"
@@ -112,25 +112,25 @@ PyMethodDef entry_methods[] = {
 };
 
 PyMemberDef entry_members[] = {
-    {"hits", T_LONGLONG, offsetof(Entry, hits), READONLY, "calls of this variant, turns of eager included"},
+    {"hits", T_LONGLONG, offsetof(Entry, hits), READONLY, "calls of this variant, eager turns included"},
     {"program", T_OBJECT, offsetof(Entry, program), READONLY, "its GuardProgram"},
     {"run", T_OBJECT, offsetof(Entry, run), READONLY, "what it runs"},
     {"hook", T_BOOL, offsetof(Entry, hook), READONLY, "the frame hook acts while it runs"},
     {"residual", T_BOOL, offsetof(Entry, residual), READONLY, "it runs as Python, not as a graph"},
     {"mutates", T_BOOL, offsetof(Entry, mutates), 0, "a failed run may have changed its inputs"},
-    {"notes", T_OBJECT, offsetof(Entry, notes), 0, "anything Python wants to remember"},
+    {"notes", T_OBJECT, offsetof(Entry, notes), 0, "data that Python attaches to the entry"},
     {nullptr, 0, 0, 0, nullptr},
 };
 
 PyGetSetDef entry_getset[] = {
-    {"alive", entry_alive, nullptr, "False once an object held weakly has died.", nullptr},
+    {"alive", entry_alive, nullptr, "False once a weakly referenced object has died.", nullptr},
     {"comparison", entry_comparison, entry_set_comparison,
-     "What is asked which entry each call runs, and told how long it took; None: nothing is.", nullptr},
+     "Chooses the entry of each call and gets its time; None: no timing.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
-// Arguments of one call, and what else must live until it ends; on the C stack unless there are very
-// many.
+// The arguments of one call and other objects that must live until it ends; on the C stack if they
+// fit.
 class Arguments {
  public:
   Arguments(size_t count, size_t kept) : count_(count) {
@@ -175,7 +175,8 @@ PyTypeObject EntryType = {
 };
 
 PyObject* run_graph(Entry* entry, Registers& registers) {
-  // Inputs were read borrowed out of the user's objects; another thread may drop them meanwhile.
+  // The registers are borrowed from the user's objects, and another thread may drop those during
+  // the call.
   Arguments arguments(entry->inputs->size(), entry->kept->size());
   for (int slot : *entry->inputs) arguments.push(registers[slot]);
   for (int slot : *entry->kept) arguments.push(registers[slot]);
@@ -185,7 +186,7 @@ PyObject* run_graph(Entry* entry, Registers& registers) {
   if (PyTuple_Check(outputs)) {
     result = build_result(*entry->result, outputs, registers);
   } else {
-    PyErr_Format(PyExc_TypeError, "a graph gives a tuple, not %s", Py_TYPE(outputs)->tp_name);
+    PyErr_Format(PyExc_TypeError, "a graph returns a tuple, not %s", Py_TYPE(outputs)->tp_name);
   }
   Py_DECREF(outputs);
   return result;

@@ -1,4 +1,5 @@
-// Entry: one compiled variant of a frame: guards, what runs when they pass, how its result is shaped.
+// Entry: one compiled variant of a frame: its guards, the callable that runs when they pass, and
+// its result template.
 #pragma once
 
 #include "template.h"
@@ -9,13 +10,13 @@ struct Entry {
   PyObject_HEAD
   Program* program;
   PyObject* run;
-  PyObject* notes;  // what Python wants to remember about the entry
-  PyObject* comparison;  // asked what each call runs while the entry is compared with eager; or NULL
-  bool residual;    // `run` takes all arguments and gives the frame's result
+  PyObject* notes;  // data that Python attaches to the entry
+  PyObject* comparison;  // chooses what each call runs while the entry is timed against eager; or NULL
+  bool residual;    // `run` takes all arguments and returns the frame's result
   bool hook;
-  bool mutates;     // a graph that failed half way may have changed its inputs
+  bool mutates;     // a graph that failed halfway may have changed its inputs
   std::vector<int>* inputs;
-  std::vector<int>* kept;  // registers the template reads when the graph has run
+  std::vector<int>* kept;  // registers that the template reads after the graph
   Template* result;
   long long hits;
   PyObject* weakrefs;
@@ -23,7 +24,8 @@ struct Entry {
 
 extern PyTypeObject EntryType;
 
-// Runs a graph entry whose guards have just filled `registers`: the frame's result, or NULL.
+// Runs a graph entry whose guards have just filled `registers`; returns the frame's result, or
+// NULL.
 PyObject* run_graph(Entry* entry, Registers& registers);
 
 bool register_entry(PyObject* module);

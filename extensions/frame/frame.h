@@ -1,21 +1,22 @@
-// What the files of jitmagic._frame share. Plain C, so that hook.c and layout.c can include it.
+// Declarations shared by the files of jitmagic._frame. Plain C, so that hook.c and layout.c can
+// include it.
 //
 //   layout.c           the interpreter's own data layouts (dictionaries, instances), per version
 //   hook.c             the PEP 523 hook and the state of the thread it acts on
-//   concealed.c        frames that eager has not are passed over where stacks are walked
+//   concealed.c        hides frames that eager would not have from stack walks
 //   function_cache.c   entries of functools.lru_cache
-//   function_watch.c   functions whose code or defaults are exchanged in place
+//   function_watch.c   notices functions whose code or defaults are replaced in place
 //   constants.cpp      equality that runs no user code
-//   memo.cpp           lookups remembered while a dictionary does not change
-//   class_facts.cpp    what is relied on of a class, remembered while it does not change
-//   namespace_facts.cpp  the same of the dictionary of a module
-//   guards.cpp         running guard programs      guard_program.cpp  making them
-//   guards_tensor.cpp  tensors and torch's state; with the next two all that knows torch
-//   observers_tensor.cpp  who watches the thread's operations
-//   profiled_tensor.cpp  calls that a profiler is told of
+//   memo.cpp           lookups cached while a dictionary does not change
+//   class_facts.cpp    facts about a class, cached while it does not change
+//   namespace_facts.cpp  facts about the dictionary of a module, cached likewise
+//   guards.cpp         runs guard programs         guard_program.cpp  builds them
+//   guards_tensor.cpp  tensors and torch's state; only *_tensor.cpp files depend on torch
+//   observers_tensor.cpp  detects modes and tracers that watch the thread's operations
+//   profiled_tensor.cpp  records calls for torch's profilers
 //   template.cpp       result templates            entry.cpp          guards, run and template
-//   compared.cpp       calls that are timed, compiled code beside eager
-//   spread.cpp         plain Python, called with a dispatcher's values
+//   compared.cpp       times calls, compiled code against eager
+//   spread.cpp         calls plain Python with a dispatcher's values
 //   dispatch.cpp       dispatchers                 module_call.cpp    tagged nn.Module instances
 #pragma once
 
@@ -29,30 +30,30 @@ extern "C" {
 
 // ---------------------------------------------------------------------------------------- layout.c
 
-// Value of `name` (exact str) in the instance's dictionary without making one: borrowed, or NULL
-// (absent, or no dictionary at all). Never raises and runs no user code.
+// Value of `name` (exact str) in the instance's dictionary without materialising that: borrowed, or
+// NULL (absent, or no dictionary). Never raises and runs no user code.
 PyObject* jm_instance_get(PyObject* object, PyObject* name);
 
-// The instance's dictionary where it has one already: borrowed, or NULL.
+// The instance's dictionary if it is already materialised: borrowed, or NULL.
 PyObject* jm_instance_dict(PyObject* object);
 
-// What changes with every change of a dictionary and is the same for no two of them (PEP 509); 0: this
-// Python does not say.
+// Version of a dictionary: changes with every change, unique over all dictionaries (PEP 509); 0 if
+// this Python has none (3.13).
 uint64_t jm_dict_version(PyObject* dict);
 
-// Where the dictionary keeps that, for as long as it lives; NULL: nowhere.
-const uint64_t* jm_dict_clock(PyObject* dict);
+// Address of that version, valid while the dictionary lives; NULL if there is none.
+const uint64_t* jm_dict_version_address(PyObject* dict);
 
-// What changes with every change of a class or of a class below it (attributes, `__bases__`) and is
-// the same for no two classes; 0: it has none now. _PyType_Lookup gives it one, where it may have
-// one: from 3.13 on a class that has changed a thousand times gets no more.
+// Version of a class: changes with every change of the class or one of its bases (attributes,
+// `__bases__`), unique over all classes; 0 if it has none now. _PyType_Lookup assigns one, except
+// that since 3.13 a class that has changed a thousand times gets no more.
 unsigned jm_type_version(PyTypeObject* type);
 
 // The dictionary of a class itself: borrowed.
 PyObject* jm_type_dict(PyTypeObject* type);
 
-// Whether every key of the dictionary is an exact str, from the kind of its key table: then a lookup
-// compares strings only. May say false although it is so.
+// Whether every key of the dictionary is an exact str, by the kind of its key table, so that a
+// lookup only compares strings. May return false although all are.
 bool jm_dict_has_only_strings(PyObject* dict);
 
 // ----------------------------------------------------------------------------------- constants.cpp
@@ -62,22 +63,22 @@ PyObject* jm_dict_get(PyObject* dict, PyObject* key);
 
 // ------------------------------------------------------------------------------------------ hook.c
 
-// What one thread knows. `acting` is what decides: frames are looked at only while it is nonzero.
+// The state of one thread. Frames are considered only while `extents` is nonzero.
 typedef struct {
-  int extents;      // hooked calls this thread is inside of
-  int paused;       // > 0: the hook lets every frame pass
+  int extents;      // number of hooked calls around the current frame
+  int paused;       // > 0: the hook ignores every frame
   int disabled;     // > 0: dispatchers run the original as well
   int depth;        // hooked frames on this thread's C stack
-  PyObject* exempt; // code whose next frame runs as it is (borrowed; the caller keeps it alive)
-  PyObject* family; // whose callees are hooked (borrowed likewise)
-  int timed;        // > 0: inside a call that is timed; those within are a part of it
+  PyObject* exempt; // code whose next frame runs unchanged (borrowed; the caller keeps it alive)
+  PyObject* family; // the family for which callees are hooked (borrowed likewise)
+  int timed;        // > 0: inside a timed call, so nested calls are not timed
   int nested;       // dispatchers on this thread's C stack that run Python
-  int room;         // frames that may follow a miss before Python's recursion limit; 0: not in a miss
-  PyObject* handed; // the values that a resume function was handed, until that owns them (borrowed); or NULL
+  int allowance;         // frames that may follow a miss before Python's recursion limit; 0: not in a miss
+  PyObject* resume_arguments; // arguments of the current resume function (borrowed), until it owns them; or NULL
 } jm_thread;
 
-// From so many dispatchers on one C stack on, recursion goes on as plain Python, without C frames in
-// between: Python's own limit and the C stack then allow what they allow eager.
+// Beyond this many nested dispatchers, recursion continues as plain Python without C frames in
+// between, so that Python's recursion limit and the C stack allow the same depth as in eager.
 enum { JM_DEEPEST = 64 };
 
 jm_thread* jm_this_thread(void);
@@ -85,36 +86,38 @@ jm_thread* jm_this_thread(void);
 extern int jm_installs;       // extents of all threads: the hook is in place while > 0
 extern int jm_any_disabled;   // threads with disabled > 0, so that the hot path reads one global
 
-// An extent: the hook acts on this thread between enter and leave. `exempt` is the code of the first
-// frame, which runs as it is (the residual, or the original run plainly).
+// Between enter and leave (an extent) the hook acts on this thread. `exempt` is the code of the
+// first frame, which runs unchanged (the residual, or the original as plain Python).
 jm_thread jm_enter(PyObject* family, PyObject* exempt);
 void jm_leave(jm_thread saved);
 
-// A dispatcher runs Python between begin and end. `misses`: it is our own Python first, which has room
-// of its own to recurse; what that runs plainly has the room that the dispatcher's caller had. Otherwise
-// the stub's frame, which eager has not, is not counted.
+// A dispatcher runs Python between begin and end. With `misses` that is jitmagic's own Python,
+// which gets an extra recursion allowance; the original that it runs gets the allowance that the
+// dispatcher's caller had. Otherwise the allowance grows by one for the stub's frame, which eager
+// does not have.
 typedef struct {
-  int room, lent;
+  int allowance, added;
 } jm_nest;
 jm_nest jm_begin_nest(bool misses);
 void jm_end_nest(jm_nest saved);
 
-// The hook is out of place for everybody between begin and end: calls cost no C stack.
-void jm_begin_aside(void);
-void jm_end_aside(void);
+// Between begin and end the hook is uninstalled for all threads, so that Python calls use no C
+// stack.
+void jm_begin_uninstalled(void);
+void jm_end_uninstalled(void);
 
-// Whether somebody else's evaluator (torch.compile's) looks at frames. hide() keeps it from looking at
-// this thread's: a new reference to what show() wants back, or NULL with an exception set.
-bool jm_is_looked_at(void);
-PyObject* jm_hide(void);
-void jm_show(PyObject* hidden);
+// Whether another frame evaluator (torch.compile's) is installed. hide() disables it for this
+// thread and returns a new reference to the callback for show(), or NULL with an exception set.
+bool jm_has_other_evaluator(void);
+PyObject* jm_disable_other_evaluator(void);
+void jm_restore_other_evaluator(PyObject* callback);
 
 bool jm_register_hook(PyObject* module);
 
 // --------------------------------------------------------------------------------- concealed.c
 
-// What stands between the user's caller and the user's code is passed over where stacks are walked,
-// between conceal and reveal, which hold the same frames: nothing of them may end meanwhile.
+// Between conceal and reveal, stack walks skip the frames between the user's caller and the user's
+// code. None of these frames may end in between.
 enum { JM_CONCEALED = 12 };
 typedef struct {
   int count;
@@ -122,23 +125,24 @@ typedef struct {
   void* position[JM_CONCEALED];
 } jm_concealed;
 
-// The frames of our Python that run now, down to the call stub.
-void jm_conceal_ours(jm_concealed* frames);
+// Conceals the running frames of jitmagic's Python down to the call stub.
+void jm_conceal_jitmagic(jm_concealed* frames);
 void jm_reveal(const jm_concealed* frames);
 
-// Whether a frame that begins is handed the frame that calls it: what Python calls by itself between
-// two instructions, a signal's handler, or code that looks at the stack. No part of what is tagged.
+// Whether a new frame has its caller's frame as an argument: a signal handler, which Python calls
+// between two instructions, or code that inspects the stack. Such code is not part of the tagged
+// program.
 bool jm_is_handed_its_caller(PyThreadState* tstate, struct _PyInterpreterFrame* frame);
 
-// callee(*args); the call stub is concealed, if that is the frame that runs.
+// Calls callee(*args); conceals the call stub if its frame is running.
 PyObject* jm_call_concealed(PyObject* callee, PyObject* const* args, Py_ssize_t count);
 
-// `type`: of what call stubs call.
+// `type` is the type of dispatchers.
 bool jm_register_concealed(PyTypeObject* type);
 
 // -------------------------------------------------------------------------------- function_cache.c
 
-// The result that a functools.lru_cache wrapper holds for a key: borrowed, or NULL.
+// The cached result of a functools.lru_cache wrapper for a key: borrowed, or NULL.
 PyObject* jm_cached_result(PyObject* wrapper, PyObject* key);
 
 // -------------------------------------------------------------------------------- function_watch.c

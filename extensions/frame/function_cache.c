@@ -1,8 +1,9 @@
-// The entry of a functools.lru_cache for a key, read without counting as a call.
+// Reads the entry of a functools.lru_cache for a key without counting as a call.
 //
-// Neither Python nor C has a public way: cache_info() has numbers only, and a call of the wrapper counts
-// a hit and moves the entry to the front. The layouts of Modules/_functoolsmodule.c are the same from
-// 3.11 to 3.13; tests/guards/test_check.py compares the native read with the wrapper's own answers.
+// There is no public way, neither in Python nor in C: cache_info() has numbers only, and a call of
+// the wrapper counts a hit and moves the entry to the front. The layouts in
+// Modules/_functoolsmodule.c are the same from 3.11 to 3.13; tests/guards/test_check.py compares
+// this with calls of the wrapper.
 
 #include "frame.h"
 
@@ -31,7 +32,7 @@ PyObject* jm_cached_result(PyObject* wrapper, PyObject* key) {
   if (!Py_IS_TYPE(wrapper, type)) return NULL;
   PyObject* cache = ((jm_cache*)wrapper)->cache;
   if (!cache || !PyDict_CheckExact(cache)) return NULL;
-  // Hashed as the wrapper itself does it: its keys are equal where `2 == 2.0`.
+  // An ordinary lookup, as in the wrapper: 2 and 2.0 are the same key.
   PyObject* found = PyDict_GetItemWithError(cache, key);
   if (!found) return PyErr_Clear(), NULL;
   const bool is_link = strcmp(Py_TYPE(found)->tp_name, "functools._lru_list_elem") == 0;

@@ -1,6 +1,6 @@
-// The torch-function modes of this thread. torch.set_default_device and `with torch.device(...)` keep
-// a mode at the bottom of the stack, which only gives factories a device: that is state to guard on.
-// Any other mode watches, or changes, what the thread computes.
+// The torch-function modes of this thread. torch.set_default_device and `with torch.device(...)`
+// put a mode at the bottom of the stack that only gives factory functions a device, which can be
+// guarded on. Any other mode may observe or change the thread's operations.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,7 +11,7 @@
 namespace jitmagic {
 
 struct FunctionModes {
-  int64_t watching = 0;               // the modes besides
+  int64_t watching = 0;               // number of other modes
   std::optional<c10::Device> device;  // the default device
 };
 

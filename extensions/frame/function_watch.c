@@ -1,15 +1,15 @@
-// Functions whose code or defaults are exchanged in place: %autoreload does it, and debuggers.
+// Notices functions whose code or defaults are replaced in place, as %autoreload and debuggers do.
 //
-// A call binds its arguments by the code and the defaults a stub has, before any dispatcher is asked:
-// a stub must follow its function at the very assignment. CPython 3.12 and newer tell watchers; on
-// 3.11 the setters of three attributes of functions are wrapped, once a first function was tagged.
-// Python is asked about functions that something refers to weakly: all others cannot be followed.
+// A call binds its arguments with the stub's code and defaults before any dispatcher runs, so a
+// stub must be updated at the assignment itself. CPython 3.12 and newer have function watchers; on
+// 3.11 the setters of three function attributes are wrapped when the first function is tagged. The
+// callback runs only for functions with weak references, since followed functions have one.
 
 #include "frame.h"
 
 static PyObject* callback = NULL;  // called as callback(function, attribute, value | None)
 
-static void tell(PyObject* function, const char* attribute, PyObject* value) {
+static void notify(PyObject* function, const char* attribute, PyObject* value) {
   if (!callback || !((PyFunctionObject*)function)->func_weakreflist) return;
   PyObject *type, *error, *traceback;
   PyErr_Fetch(&type, &error, &traceback);
@@ -25,9 +25,9 @@ static void tell(PyObject* function, const char* attribute, PyObject* value) {
 #if PY_VERSION_HEX >= 0x030C0000
 
 static int on_event(PyFunction_WatchEvent event, PyFunctionObject* function, PyObject* value) {
-  if (event == PyFunction_EVENT_MODIFY_CODE) tell((PyObject*)function, "__code__", value);
-  if (event == PyFunction_EVENT_MODIFY_DEFAULTS) tell((PyObject*)function, "__defaults__", value);
-  if (event == PyFunction_EVENT_MODIFY_KWDEFAULTS) tell((PyObject*)function, "__kwdefaults__", value);
+  if (event == PyFunction_EVENT_MODIFY_CODE) notify((PyObject*)function, "__code__", value);
+  if (event == PyFunction_EVENT_MODIFY_DEFAULTS) notify((PyObject*)function, "__defaults__", value);
+  if (event == PyFunction_EVENT_MODIFY_KWDEFAULTS) notify((PyObject*)function, "__kwdefaults__", value);
   return 0;
 }
 
@@ -39,26 +39,26 @@ enum { SETTERS = 3 };
 static const char* const attributes[SETTERS] = {"__code__", "__defaults__", "__kwdefaults__"};
 static setter wrapped[SETTERS];
 
-static int set_and_tell(int which, PyObject* function, PyObject* value, void* closure) {
+static int set_and_notify(int which, PyObject* function, PyObject* value, void* closure) {
   const int failed = wrapped[which](function, value, closure);
-  if (!failed) tell(function, attributes[which], value);
+  if (!failed) notify(function, attributes[which], value);
   return failed;
 }
 
 static int set_code(PyObject* function, PyObject* value, void* closure) {
-  return set_and_tell(0, function, value, closure);
+  return set_and_notify(0, function, value, closure);
 }
 
 static int set_defaults(PyObject* function, PyObject* value, void* closure) {
-  return set_and_tell(1, function, value, closure);
+  return set_and_notify(1, function, value, closure);
 }
 
 static int set_kwdefaults(PyObject* function, PyObject* value, void* closure) {
-  return set_and_tell(2, function, value, closure);
+  return set_and_notify(2, function, value, closure);
 }
 
 static bool begin_watching(void) {
-  static const setter ours[SETTERS] = {set_code, set_defaults, set_kwdefaults};
+  static const setter wrappers[SETTERS] = {set_code, set_defaults, set_kwdefaults};
   for (int i = 0; i < SETTERS; i++) {
     PyObject* descriptor = PyDict_GetItemString(PyFunction_Type.tp_dict, attributes[i]);
     if (!descriptor || !Py_IS_TYPE(descriptor, &PyGetSetDescr_Type)) {
@@ -67,7 +67,7 @@ static bool begin_watching(void) {
     }
     PyGetSetDef* definition = ((PyGetSetDescrObject*)descriptor)->d_getset;
     wrapped[i] = definition->set;
-    definition->set = ours[i];
+    definition->set = wrappers[i];
   }
   return true;
 }

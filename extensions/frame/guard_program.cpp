@@ -1,4 +1,4 @@
-// GuardProgram: steps arrive as tuples (frame/native.py makes them) and are validated once, here.
+// GuardProgram: validates the steps, tuples made by frame/native.py, once and stores them.
 //
 //   GuardProgram(steps: tuple[tuple, ...])
 //     .check(args: tuple) -> bool      .first_failure(args: tuple) -> int (-1: passes)      .alive
@@ -59,17 +59,17 @@ constexpr OpName kOps[] = {
     {"IS_WEAK", Op::IsWeak, 3},                 // source, object
     {"EQUALS", Op::Equals, 3},                  // source, constant
     {"LENGTH", Op::Length, 3},                  // source, length
-    {"DICT_KEYS", Op::DictKeys, 4},             // source, keys, what stands for any key
-    {"SET_HAS", Op::SetHas, 4},                 // source, item, whether it is there
+    {"DICT_KEYS", Op::DictKeys, 4},             // source, keys, marker for any key
+    {"SET_HAS", Op::SetHas, 4},                 // source, item, whether it is present
     {"KEY_ABSENT", Op::KeyAbsent, 3},           // source, key
     {"ENTRIES_EMPTY", Op::EntriesEmpty, 4},     // source, keys, absent
     {"INSTANCE_ABSENT", Op::InstanceAbsent, 3}, // source, name
     {"NAMESPACE_ABSENT", Op::NamespaceAbsent, 3},  // dict, name
     {"CLASS", Op::Class, 4},                    // class, MRO, facts (class_facts.h)
     {"NAMESPACE", Op::Namespace, 3},            // dict, facts (namespace_facts.h)
-    {"STATE_READ", Op::StateRead, 4},           // function, what it gave, whether that never comes back
+    {"STATE_READ", Op::StateRead, 4},           // function, its result, whether a change is final
     {"CELL_EMPTY", Op::CellEmpty, 2},           // source
-    {"CACHE_LACKS", Op::CacheLacks, 4},         // source, key, results that may be there all the same
+    {"CACHE_LACKS", Op::CacheLacks, 4},         // source, key, results that are allowed
     {"TENSOR", Op::Tensor, 10},                 // source, class, dtype, device, sizes, strides, ...
     {"TENSOR_KIND", Op::Tensor, 5},             // source, class, keys, whether it is dual
     {"UNHOOKED", Op::Unhooked, 2},              // source
@@ -81,7 +81,7 @@ constexpr OpName kOps[] = {
     {"SIZES", Op::Sizes, 3},                    // sources, programs
     {"NUMBERS", Op::Numbers, 3},                // sources, program
     {"STATE", Op::State, 10},                   // the fields of StateFacts
-    {"AUTOCAST", Op::Autocast, 5},              // the fields of AutocastRest
+    {"AUTOCAST", Op::Autocast, 5},              // the fields of AutocastDetails
 };
 
 bool is_load(Op op) { return op <= Op::CacheEntry; }
@@ -186,7 +186,7 @@ class StepReader {
     keep(at(index), step.object);
     if (!PyLong_CheckExact(step.object)) return true;
     step.number = PyLong_AsSsize_t(step.object);
-    if (step.number == -1 && PyErr_Occurred()) {  // then only a dict can hold it
+    if (step.number == -1 && PyErr_Occurred()) {  // only a dict can have such a key
       PyErr_Clear();
       step.number = PY_SSIZE_T_MAX;
     }
@@ -299,7 +299,7 @@ class StepReader {
 };
 
 bool add_step(Program* program, PyObject* tuple, std::vector<bool>& written) {
-  // Into the program first: whatever it took hold of is then released with it.
+  // The step is added before it is read, so that its references are released with the program.
   Step& step = program->steps->emplace_back();
   if (!StepReader(tuple, written).read(step)) {
     if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "guard step %R is malformed", tuple);
@@ -372,7 +372,7 @@ void program_dealloc(PyObject* self) {
 int run_on_tuple(PyObject* self, PyObject* args) {
   auto* program = reinterpret_cast<Program*>(self);
   if (!PyTuple_Check(args)) {
-    PyErr_SetString(PyExc_TypeError, "the arguments come as a tuple");
+    PyErr_SetString(PyExc_TypeError, "the arguments must be a tuple");
     return -2;
   }
   Registers registers(program);
@@ -406,22 +406,22 @@ PyMethodDef program_methods[] = {
 };
 
 PyGetSetDef program_getset[] = {
-    {"alive", program_alive, nullptr, "False once an object held weakly has died.", nullptr},
+    {"alive", program_alive, nullptr, "False once a weakly referenced object has died.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
 PySequenceMethods program_sequence = {.sq_length = program_length};
 
-// What sum() of floats is before CPython 3.12 and later correct it, and what they add to that.
-struct Sum {
+// The plain sum of floats, and the compensation that sum() adds to it on CPython 3.12 and later.
+struct FloatSum {
   double rounded = 0, lost = 0;
 };
 
-bool add_up(PyObject* numbers, Sum& sum) {
+bool add_up(PyObject* numbers, FloatSum& sum) {
   const bool listed = PyList_CheckExact(numbers) || PyTuple_CheckExact(numbers);
   for (Py_ssize_t i = 0; listed && i < Py_SIZE(numbers); i++) {
     PyObject* item = PySequence_Fast_GET_ITEM(numbers, i);
-    if (!PyFloat_CheckExact(item)) return PyErr_SetString(PyExc_TypeError, "not floats alone"), false;
+    if (!PyFloat_CheckExact(item)) return PyErr_SetString(PyExc_TypeError, "contains something other than floats"), false;
     const double x = PyFloat_AS_DOUBLE(item), made = sum.rounded + x;
     sum.lost += std::fabs(sum.rounded) >= std::fabs(x) ? (sum.rounded - made) + x
                                                        : (x - made) + sum.rounded;
@@ -430,20 +430,20 @@ bool add_up(PyObject* numbers, Sum& sum) {
   return listed || (PyErr_SetString(PyExc_TypeError, "neither a list nor a tuple"), false);
 }
 
-PyObject* uncorrected(PyObject*, PyObject* numbers) {
-  Sum sum;
+PyObject* rounded_sum(PyObject*, PyObject* numbers) {
+  FloatSum sum;
   return add_up(numbers, sum) ? PyFloat_FromDouble(sum.rounded) : nullptr;
 }
 
-PyObject* correction_of(PyObject*, PyObject* numbers) {
-  Sum sum;
+PyObject* sum_compensation(PyObject*, PyObject* numbers) {
+  FloatSum sum;
   if (!add_up(numbers, sum)) return nullptr;
   return PyFloat_FromDouble(std::isfinite(sum.lost) ? sum.lost : 0.0);
 }
 
 PyMethodDef sum_functions[] = {
-    {"uncorrected", uncorrected, METH_O, "The sum of floats, rounded at each addition."},
-    {"correction_of", correction_of, METH_O, "What these additions lost; 0 if that is not finite."},
+    {"rounded_sum", rounded_sum, METH_O, "The sum of floats, rounded after each addition."},
+    {"sum_compensation", sum_compensation, METH_O, "The accumulated rounding error of these additions; 0 if it is not finite."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -1,7 +1,7 @@
-// Running guard programs: a register machine over borrowed objects.
+// Runs guard programs: a register machine over borrowed objects.
 //
-// Every load checks what it reads, so any order of the steps is safe; what is absent or of another
-// type fails the step. Nothing here runs user code, so borrowed references stay good.
+// Every load checks what it reads, so any order of the steps is safe; an absent object or one of
+// another type fails the step. Nothing here runs user code, so borrowed references stay valid.
 
 #include "guards.h"
 
@@ -19,14 +19,14 @@ PyObject* sequence_item(PyObject* base, Py_ssize_t index) {
   return tuple ? PyTuple_GET_ITEM(base, index) : PyList_GET_ITEM(base, index);
 }
 
-// base[key] of a list, tuple or dict, as stored. `number` is the key where it is an integer.
+// base[key] of a list, tuple or dict, as stored. Step::number is the key if it is an integer.
 PyObject* item(PyObject* base, const Step& step) {
   if (PyDict_Check(base)) return step.lookup.in(base, step.object);
   return PyLong_CheckExact(step.object) ? sequence_item(base, step.number) : nullptr;
 }
 
-// Calls `visit` with each key in the dictionary's own order; an OrderedDict keeps that apart from
-// its storage. Stops when `visit` says so; false when the keys cannot be walked.
+// Calls `visit` with each key in the dictionary's order, which an OrderedDict stores separately.
+// Stops when `visit` returns false; returns false if the keys cannot be iterated.
 template <class Visit>
 bool walk_keys(PyObject* dict, Visit visit) {
   if (!PyODict_Check(dict)) {
@@ -59,7 +59,7 @@ PyObject* key_at(PyObject* dict, Py_ssize_t index) {
   return walked && index < 0 ? found : nullptr;
 }
 
-// The value beside that key, found by the key's identity: its own hash may be the user's code.
+// The value under that key, found by the key's identity, because its hash may run user code.
 PyObject* value_at(PyObject* dict, Py_ssize_t index) {
   PyObject* wanted = key_at(dict, index);
   PyObject *key, *value;
@@ -70,7 +70,7 @@ PyObject* value_at(PyObject* dict, Py_ssize_t index) {
   return nullptr;
 }
 
-// `any` among the keys stands for whatever key is there: what is relied on of it has guards.
+// `any` in `keys` matches every key; facts about that key have guards of their own.
 bool same_keys(PyObject* dict, PyObject* keys, PyObject* any) {
   const Py_ssize_t count = PyTuple_GET_SIZE(keys);
   if (!PyDict_Check(dict) || PyDict_GET_SIZE(dict) != count) return false;
@@ -89,7 +89,7 @@ PyObject* type_attribute(PyObject* type, PyObject* name) {
   return PyType_Check(type) ? _PyType_Lookup(reinterpret_cast<PyTypeObject*>(type), name) : nullptr;
 }
 
-// A member or getset of a C type; what it gives is made anew and kept until the check ends.
+// Reads a member or getset of a C type; the registers own the new value until the check ends.
 PyObject* slot(PyObject* object, PyObject* name, Registers& registers) {
   PyObject* descriptor = _PyType_Lookup(Py_TYPE(object), name);
   if (!descriptor) return nullptr;
@@ -102,7 +102,7 @@ PyObject* slot(PyObject* object, PyObject* name, Registers& registers) {
   return registers.keep(value);
 }
 
-// .grad through its own descriptor: only for tensor classes that torch handles in C alone.
+// Reads .grad through its descriptor, only for tensor classes that torch handles in C alone.
 PyObject* gradient(PyObject* tensor, const Step& step, Registers& registers) {
   bool known = false;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(step.space); i++) {
@@ -124,7 +124,7 @@ bool is_writeable(PyObject* array) {
   return yes;
 }
 
-// A tensor of an array's memory. Of an array that is only to be read torch would warn.
+// A tensor that shares an array's memory. Read-only arrays fail, because torch would warn.
 PyObject* array_memory(PyObject* array, const Step& step, Registers& registers) {
   if ((PyObject*)Py_TYPE(array) != step.space) return nullptr;
   PyObject* value = is_writeable(array) ? PyObject_CallOneArg(step.object, array) : nullptr;
@@ -138,14 +138,15 @@ int note_dictionary(PyObject* object, void* found) {
   return 1;
 }
 
-// The dictionary that a mappingproxy shows, found as the garbage collector finds it.
+// The dictionary behind a mappingproxy, found through tp_traverse.
 PyObject* shown_dictionary(PyObject* proxy) {
   PyObject* found = nullptr;
   PyDictProxy_Type.tp_traverse(proxy, note_dictionary, &found);
   return found;
 }
 
-// What a weakref.ref leads to, None once that has died: calling one runs no code of the user's.
+// The referent of a weakref.ref, None once it has died. Calling an exact weakref.ref runs no user
+// code.
 PyObject* referent_of(PyObject* reference, Registers& registers) {
   if (Py_IS_TYPE(reference, &PyDictProxy_Type)) return shown_dictionary(reference);
   if (!Py_IS_TYPE(reference, &_PyWeakref_RefType)) return nullptr;
@@ -175,7 +176,7 @@ PyObject* function_part(PyObject* object, Py_ssize_t part) {
   return found ? found : Py_None;
 }
 
-// The dictionary itself was asked for, so it is made where there is none yet.
+// The program reads the dictionary itself, so materialising it is allowed.
 PyObject* instance_dict(PyObject* object) {
   PyObject** place = _PyObject_GetDictPtr(object);
   if (!place || *place) return place ? *place : nullptr;
@@ -196,7 +197,7 @@ bool is_deque(PyObject* object) {
   return (PyObject*)Py_TYPE(object) == type;
 }
 
-// What a set or deque holds, in its order, as a tuple kept until the check ends: nothing is hashed.
+// The items of a set or deque in order, as a tuple owned by the registers; nothing is hashed.
 PyObject* contents(PyObject* object, Registers& registers) {
   if (!PyAnySet_CheckExact(object) && !is_deque(object)) return nullptr;
   PyObject* made = PySequence_Tuple(object);
@@ -204,7 +205,7 @@ PyObject* contents(PyObject* object, Registers& registers) {
   return registers.keep(made);
 }
 
-// -1 for what has no length of a container.
+// The length of a built-in container, or -1 for other objects.
 Py_ssize_t length_of(PyObject* object) {
   if (PyTuple_Check(object) || PyList_Check(object)) return Py_SIZE(object);
   if (PyDict_Check(object)) return PyDict_GET_SIZE(object);
@@ -218,7 +219,7 @@ PyObject* length_as_int(PyObject* object, Registers& registers) {
   return made ? registers.keep(made) : nullptr;
 }
 
-// The int that a number of these classes of numpy is; those of the user's may have an __index__ of their own.
+// The value of a numpy integer of these exact classes; a user's subclass may define __index__.
 PyObject* int_of(PyObject* number, PyObject* classes, Registers& registers) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(classes); i++) {
     if ((PyObject*)Py_TYPE(number) != PyTuple_GET_ITEM(classes, i)) continue;
@@ -232,8 +233,7 @@ bool is_plain_sequence(PyObject* object) {
   return PyList_CheckExact(object) || PyTuple_CheckExact(object);
 }
 
-// sequence[index], as Python has it: a negative index counts from the end. Of a dict, the value under
-// a str.
+// sequence[index] with Python's negative indices, or the value under a str key of a dict.
 PyObject* item_at(PyObject* sequence, PyObject* index) {
   if (PyDict_CheckExact(sequence) && PyUnicode_CheckExact(index)) {
     PyObject* found = PyDict_GetItemWithError(sequence, index);
@@ -281,7 +281,7 @@ PyObject* part(PyObject* sequence, PyObject* slice, Registers& registers) {
   return registers.keep(made);
 }
 
-// function(numbers), where floats and ints are all there is: no code of the user's runs.
+// function(numbers) if all items are floats and ints, so that no user code runs.
 PyObject* reduced(PyObject* numbers, PyObject* function, Registers& registers) {
   if (!is_plain_sequence(numbers)) return nullptr;
   PyObject** items = PySequence_Fast_ITEMS(numbers);
@@ -337,7 +337,7 @@ PyObject* load(const Step& step, PyObject* base, PyObject* const* args, Register
   }
 }
 
-// Whether a functools.lru_cache has no result for a key, or one of the constants that are allowed.
+// Whether a functools.lru_cache has no result for a key, or an allowed constant.
 bool cache_lacks(PyObject* wrapper, const Step& step) {
   PyObject* found = jm_cached_result(wrapper, step.object);
   if (!found) return true;
@@ -347,8 +347,8 @@ bool cache_lacks(PyObject* wrapper, const Step& step) {
   return false;
 }
 
-// The first `number` objects are each different from all the rest. A model has some hundreds of
-// modules: sorted beyond a few.
+// Whether each of the first `number` objects differs from all others. A model has some hundreds of
+// modules, so more than a few objects are sorted.
 bool all_different(const Step& step, Registers& registers) {
   constexpr size_t kFew = 16;
   const size_t first = static_cast<size_t>(step.number), count = step.registers->size();
@@ -382,7 +382,7 @@ bool no_overlap(const Step& step, Registers& registers) {
   return !tensors_overlap(objects, count);
 }
 
-// A function without arguments gives what it gave.
+// Whether a function without arguments returns the recorded value.
 bool reads_the_same(const Step& step) {
   PyObject* now = PyObject_CallNoArgs(step.space);
   if (!now) return PyErr_Clear(), false;
@@ -391,7 +391,7 @@ bool reads_the_same(const Step& step) {
   return same;
 }
 
-// False for ever once an object held weakly has died, or state changed that never comes back.
+// False permanently once a weakly referenced object has died or final state has changed.
 bool may_pass(const Step& step) {
   switch (step.op) {
     case Op::IsWeak: case Op::TypeIs: return referent(step.object);

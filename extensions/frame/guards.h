@@ -1,4 +1,4 @@
-// Guard programs: a register machine over borrowed objects that checks what a trace relied on.
+// Guard programs: a register machine over borrowed objects that checks the facts a trace relied on.
 #pragma once
 
 #include "class_facts.h"
@@ -15,7 +15,7 @@ namespace jitmagic {
 // Containers of constants are compared item by item; anything else by identity.
 bool same_constant(PyObject* left, PyObject* right);
 
-// A tensor's facts, or the thread's torch state, kept as plain C++ values (guards_tensor.cpp).
+// A tensor's facts or the thread's torch state as plain C++ values (guards_tensor.cpp).
 struct TorchCheck {
   virtual ~TorchCheck() = default;
   virtual bool passes(PyObject* tensor) const = 0;                // one tensor, or nullptr for state
@@ -25,16 +25,16 @@ std::unique_ptr<TorchCheck> make_tensor_check(PyObject* step);  // raises: nullp
 std::unique_ptr<TorchCheck> make_state_check(PyObject* step);
 std::unique_ptr<TorchCheck> make_autocast_check(PyObject* step);
 std::unique_ptr<TorchCheck> make_range_check(PyObject* step);
-// Whether two of them have memory in common; true as well when it cannot be known.
+// Whether two of them share memory; also true if that is unknown.
 bool tensors_overlap(PyObject* const* objects, size_t count);
-// Comparisons of sizes and strides of several tensors, or of numbers: programs for a stack.
+// Comparisons of sizes and strides of several tensors, or of numbers: programs for a stack machine.
 struct SizesCheck {
   virtual ~SizesCheck() = default;
   virtual bool passes(PyObject* const* tensors, size_t count) const = 0;
 };
 std::unique_ptr<SizesCheck> make_sizes_check(PyObject* codes, const std::vector<int>& registers);  // raises: nullptr
 std::unique_ptr<SizesCheck> make_numbers_check(PyObject* code, size_t count);  // of floats and ints
-// Whether it is a tensor for which nothing but autograd runs when its gradient is accumulated.
+// Whether it is a tensor whose gradient is accumulated without running hooks.
 bool is_unhooked(PyObject* object);
 bool register_tensor_guards(PyObject* module);
 
@@ -49,7 +49,7 @@ enum class Op : unsigned char {
   CellEmpty, CacheLacks, Tensor, Unhooked, InRange, Same, HasKeyAt, Different, NoOverlap, Sizes, Numbers, State, Autocast,
 };
 
-// What Op::FunctionPart reads, in Step::number.
+// The attribute that Op::FunctionPart reads, stored in Step::number.
 enum Part : Py_ssize_t { kCode, kClosure, kDefaults, kKwDefaults, kGlobals, kSelf, kFunc, kParts };
 
 struct Step {
@@ -57,10 +57,10 @@ struct Step {
   int target = -1;             // register written
   int source = -1;             // register read
   int other = -1;              // second register read
-  Py_ssize_t number = 0;       // index, length, or how many of `registers` must be unlike all others
+  Py_ssize_t number = 0;       // index, length, or number of `registers` that must differ from all others
   PyObject* object = nullptr;  // strong: constant, name, weak reference, ...
   PyObject* space = nullptr;   // strong: namespace dictionary, or a second constant
-  mutable Lookup lookup;       // what `object` was when it was last looked up in a dictionary
+  mutable Lookup lookup;       // cached lookup of `object` in a dictionary
   std::unique_ptr<TorchCheck> torch;
   std::unique_ptr<EmptyTables> tables;          // EntriesEmpty
   std::unique_ptr<ClassFacts> facts;            // Class
@@ -72,13 +72,13 @@ struct Step {
 struct Program {
   PyObject_HEAD
   std::vector<Step>* steps;
-  int arguments;  // arguments the steps read: at least so many must be given
+  int arguments;  // minimum number of arguments
   int registers;
 };
 
 extern PyTypeObject ProgramType;
 
-// The registers of one check. Objects that a step had to make are owned until the end.
+// The registers of one check. They own objects that a step had to create.
 class Registers {
  public:
   explicit Registers(const Program* program);
@@ -86,7 +86,7 @@ class Registers {
   Registers(const Registers&) = delete;
   Registers& operator=(const Registers&) = delete;
   PyObject*& operator[](int index) { return values_[index]; }
-  PyObject* keep(PyObject* made);  // takes a new reference; the same, borrowed
+  PyObject* keep(PyObject* made);  // takes a new reference and returns it borrowed
 
  private:
   static constexpr int kInline = 48;
@@ -95,19 +95,19 @@ class Registers {
   std::vector<PyObject*> made_;
 };
 
-// What a built-in iterator still has, unchanged; a new tuple, or nullptr without an error where it
-// cannot be told (iterator_parts.cpp; jitmagic/guards/iterator_parts.py is the reference).
+// The state of a built-in iterator, which is not advanced: a new tuple, or nullptr without an error
+// if it is unknown (iterator_parts.cpp; the reference is jitmagic/guards/iterator_parts.py).
 PyObject* iterator_parts(PyObject* iterator);
 
 // Index of the first step that fails, or -1.
 int first_failure(const Program* program, PyObject* const* args, Py_ssize_t count, Registers& registers);
 
-// False once the program can never pass again: an object held weakly has died.
+// False once the program can never pass again, because a weakly referenced object has died.
 bool is_alive(const Program* program);
 
 bool register_guards(PyObject* module);
 
-// observers_tensor.cpp: whether a tracer or a mode is shown every operation of this thread.
+// observers_tensor.cpp: whether a tracer or a mode observes every operation of this thread.
 bool torch_is_observed();
 bool register_observers(PyObject* module);
 

@@ -1,8 +1,8 @@
-// Tensor guards and the thread's torch state.
+// Checks tensors and the thread's torch state.
 //
-// The layout of torch.Tensor's Python object is one pointer, whose place is found by looking at a real
-// tensor when the module is imported. What autograd knows of a tensor is read where it lies: asked
-// through torch's functions it is most of the price of a guard.
+// The Python object of a torch.Tensor contains one pointer, whose offset is found on a real tensor
+// at import. Autograd's metadata is read directly: torch's functions for it would be most of a
+// guard's cost.
 
 #include "function_modes.h"
 #include "tensors.h"
@@ -58,11 +58,11 @@ struct TensorCheck final : TorchCheck {
 
   ~TensorCheck() override { Py_XDECREF(cls); }
 
-  // A loop: for the few numbers of a shape a call of memcmp costs more.
+  // A loop, because a call of memcmp costs more for the few numbers of a shape.
   static bool same(at::IntArrayRef found, const c10::SmallVector<int64_t, 4>& wanted) {
     if (found.size() != wanted.size()) return false;
     for (size_t i = 0; i < wanted.size(); i++) {
-      if (found[i] != wanted[i] && wanted[i] != -1) return false;  // -1: of any size
+      if (found[i] != wanted[i] && wanted[i] != -1) return false;  // -1: any size
     }
     return true;
   }
@@ -84,7 +84,7 @@ struct TensorCheck final : TorchCheck {
     const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
     const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(impl->autograd_meta());
     if (!meta) return !requires_grad;
-    if (!meta->is_view_ && !meta->fw_grad_) {  // no other tensor has a say in it
+    if (!meta->is_view_ && !meta->fw_grad_) {  // independent of other tensors
       const bool made = static_cast<bool>(meta->grad_fn_);
       return (meta->requires_grad_ || made) == requires_grad && (!requires_grad || !made == is_leaf);
     }
@@ -114,7 +114,7 @@ bool fill(TensorCheck& check, PyObject* step) {
   check.is_leaf = PyObject_IsTrue(PyTuple_GET_ITEM(step, 8)) == 1;
   check.keys = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(step, 9));
   if (PyErr_Occurred()) return false;
-  // Such tensors answer for their sizes in Python.
+  // Sizes of such tensors are computed in Python.
   if (c10::DispatchKeySet(c10::DispatchKeySet::RAW, check.keys).has(c10::DispatchKey::Python)) {
     return refuse("guard step: a tensor with __torch_dispatch__ cannot be guarded");
   }
@@ -122,8 +122,9 @@ bool fill(TensorCheck& check, PyObject* step) {
   return check.cls != nullptr;
 }
 
-// ("TENSOR_KIND", source, class, keys, dual): what keeps a tensor out of graphs. Its sizes are not asked for: some
-// answer in Python. Whether it carries a tangent matters only where that alone is why.
+// ("TENSOR_KIND", source, class, keys, dual): the property that keeps a tensor out of graphs. Sizes
+// are not read, since some are computed in Python. `dual` is only set if a tangent is the sole
+// reason.
 struct KindCheck final : TorchCheck {
   PyObject* cls = nullptr;  // weak reference
   uint64_t keys = 0;
@@ -162,8 +163,8 @@ struct StateCheck final : TorchCheck {
   std::optional<c10::Device> default_device;
   const at::Context* context = &at::globalContext();
 
-  // Autocast is on where its dispatch key is not excluded, and a dispatch mode has its key included:
-  // one read of the thread's key sets answers the usual case.
+  // Autocast is on if its dispatch key is not excluded, and a dispatch mode includes the Python
+  // key: one read of the thread's key sets decides the usual case.
   static bool casts(bool enabled, at::DeviceType device, std::optional<at::ScalarType> wanted) {
     if (enabled != wanted.has_value()) return false;
     return !enabled || at::autocast::get_autocast_dtype(device) == *wanted;
@@ -238,8 +239,9 @@ bool fill(AutocastCheck& check, PyObject* step) {
   return !PyErr_Occurred();
 }
 
-// ("IN_RANGE", source, low, high, whole): a Python float or int, or the value of a CPU tensor with one element. An int
-// of more than 64 bits is in no range; smaller ones that are no double are rounded, beyond any range's ends.
+// ("IN_RANGE", source, low, high, whole): a Python float or int, or the value of a CPU tensor with
+// one element. An int of more than 64 bits is in no range. Smaller ones that no double represents
+// are rounded; they are beyond the ends of every range.
 struct RangeCheck final : TorchCheck {
   double low = 0, high = 0;
   bool whole = false;  // the value has no fraction
@@ -297,7 +299,7 @@ struct Range {
   uintptr_t begin, end;
 };
 
-// Memory a tensor's elements lie in, from the first to the last.
+// The address range of a tensor's elements.
 std::optional<Range> range_of(const c10::TensorImpl* impl) {
   if (!impl->has_storage() || impl->layout() != at::kStrided) return std::nullopt;
   if (impl->numel() == 0) return Range{0, 0};
@@ -310,10 +312,11 @@ std::optional<Range> range_of(const c10::TensorImpl* impl) {
   return Range{begin, begin + (last + 1) * itemsize};
 }
 
-// Where a torch.Tensor keeps its at::Tensor: 2.11 and 2.12 have a flag before it, 2.13 has not.
-bool find_tensor_place() {
+// Finds the offset of the at::Tensor in a torch.Tensor: torch 2.11 and 2.12 have a flag before it,
+// 2.13 does not.
+bool find_tensor_offset() {
   PyObject* torch = PyImport_ImportModule("torch");
-  if (!tensor_class && torch) {  // held for good
+  if (!tensor_class && torch) {  // never released
     tensor_class = reinterpret_cast<PyTypeObject*>(PyObject_GetAttrString(torch, "Tensor"));
   }
   PyObject* tensor = torch ? PyObject_CallMethod(torch, "empty", "i", 0) : nullptr;
@@ -323,7 +326,7 @@ bool find_tensor_place() {
     for (std::ptrdiff_t place : {sizeof(PyObject), sizeof(PyObject) + sizeof(void*)}) {
       const char* at = reinterpret_cast<char*>(tensor) + place;
       if (*reinterpret_cast<const void* const*>(at) == wanted) {
-        tensor_place = place;
+        tensor_offset = place;
         break;
       }
     }
@@ -331,15 +334,15 @@ bool find_tensor_place() {
   Py_XDECREF(address);
   Py_XDECREF(tensor);
   Py_XDECREF(torch);
-  if (!tensor_place && !PyErr_Occurred()) {
-    PyErr_SetString(PyExc_ImportError, "the layout of torch.Tensor is not one this was built for");
+  if (!tensor_offset && !PyErr_Occurred()) {
+    PyErr_SetString(PyExc_ImportError, "the layout of torch.Tensor is unknown to this build");
   }
-  return tensor_place != 0;
+  return tensor_offset != 0;
 }
 
 }  // namespace
 
-std::ptrdiff_t tensor_place = 0;
+std::ptrdiff_t tensor_offset = 0;
 PyTypeObject* tensor_class = nullptr;
 
 std::unique_ptr<TorchCheck> make_tensor_check(PyObject* step) {
@@ -377,7 +380,7 @@ bool is_unhooked(PyObject* object) {
 }
 
 bool register_tensor_guards(PyObject* module) {
-  return find_tensor_place() &&
+  return find_tensor_offset() &&
          PyModule_AddStringConstant(module, "TORCH_VERSION", JITMAGIC_TORCH_VERSION) == 0;
 }
 

@@ -1,4 +1,4 @@
-// The values that a residual hands a resume function: who holds them.
+// Ownership of the values that a residual passes to a resume function.
 #pragma once
 
 #include "frame.h"
@@ -11,25 +11,28 @@ inline PyObject* pack(PyObject* const* args, Py_ssize_t count) {
   return tuple;
 }
 
-// What a miss is given: the very tuple that a resume function was handed, so that let_go() empties that.
+// The arguments of a miss: the tuple of the resume function itself if there is one, so that
+// release_arguments() empties it.
 inline PyObject* pack_for_miss(PyObject* const* args, Py_ssize_t count) {
-  PyObject* handed = jm_this_thread()->handed;
-  return handed && args == &PyTuple_GET_ITEM(handed, 0) ? Py_NewRef(handed) : pack(args, count);
+  PyObject* tuple = jm_this_thread()->resume_arguments;
+  return tuple && args == &PyTuple_GET_ITEM(tuple, 0) ? Py_NewRef(tuple) : pack(args, count);
 }
 
-// A resume function's values while it runs, until its frame alone holds them.
-class Handed {
+// Registers a resume function's arguments while it runs, until its frame owns them alone.
+class ResumeArguments {
  public:
-  explicit Handed(PyObject* values) : here(jm_this_thread()), before(here->handed) { here->handed = values; }
-  ~Handed() { here->handed = before; }
-  Handed(const Handed&) = delete;
-  Handed& operator=(const Handed&) = delete;
+  explicit ResumeArguments(PyObject* values) : here(jm_this_thread()), before(here->resume_arguments) {
+    here->resume_arguments = values;
+  }
+  ~ResumeArguments() { here->resume_arguments = before; }
+  ResumeArguments(const ResumeArguments&) = delete;
+  ResumeArguments& operator=(const ResumeArguments&) = delete;
 
  private:
   jm_thread* here;
   PyObject* before;
 };
 
-bool register_handed(PyObject* module);
+bool register_resume_arguments(PyObject* module);
 
 }  // namespace jitmagic

@@ -1,14 +1,13 @@
-// The PEP 523 hook: callees reached from tagged code get a call stub in place of their own code.
+// The PEP 523 hook: replaces the code of callees reached from tagged code by a call stub.
 //
 // The evaluator function is replaced only while some thread is inside an extent (a residual with
-// Python callees, or an original that runs plainly), and looks at frames of that thread only. For
-// the first fresh frame of a code object it asks the Python callback, which answers with a stub of
-// the same parameters (bytecode/stub.py), False (not for this family) or None (for nobody); the answer
-// is kept in the code's co_extra, a stub for the family it was asked by (each tagged function compiles its callees with its own options).
-// Acting means: exchange the frame's code, reset its position, give it room, run the default
-// evaluator.
-// Everything is then cleared by whoever clears frames on this version. When anything is unusual
-// (tracing, generators, other globals, no room, deep recursion) the frame runs untouched.
+// Python callees, or an original that runs as plain Python), and considers frames of that thread
+// only. For the first fresh frame of a code object it calls the Python callback, which returns a
+// stub with the same parameters (bytecode/stub.py), False (not for this family) or None (for no
+// family). The answer is stored in the code's co_extra, stubs per family, because each tagged
+// function compiles its callees with its own options. The hook then replaces the frame's code,
+// resets its position, extends its stack space, and runs the default evaluator. In unusual cases
+// (tracing, generators, other globals, no stack space, deep recursion) the frame runs unchanged.
 
 #include "cpython/layout.h"
 
@@ -24,17 +23,17 @@ int jm_installs = 0;
 int jm_any_disabled = 0;
 
 static PyObject* callback = NULL;
-static _PyFrameEvalFunction previous = NULL;  // what was in place before us
-static bool in_place = false;
-static int aside = 0;  // > 0: taken out for a deep recursion, see below
+static _PyFrameEvalFunction previous = NULL;  // the evaluator before the hook was installed
+static bool installed = false;
+static int uninstalled = 0;  // > 0: uninstalled for a deep recursion, see below
 static Py_ssize_t extra_index = -1;
 
-// Beyond this many hooked frames on one C stack the hook takes itself out, so that the rest of the
-// recursion costs no C stack (3.12 allows ~750 such frames, where plain Python allows 1000).
+// Beyond this many hooked frames on one C stack the hook uninstalls itself, so that the rest of the
+// recursion uses no C stack (3.12 allows ~750 such frames, plain Python 1000).
 enum { DEEPEST = 150 };
 
-// A call stub for a code object, made for one family and one namespace. Both are borrowed: compared,
-// never followed; the stub keeps them alive.
+// A call stub for a code object, for one family and one namespace. Both are borrowed and only
+// compared; the stub keeps them alive.
 typedef struct Stub {
   struct Stub* next;
   PyObject* family;
@@ -42,10 +41,10 @@ typedef struct Stub {
   PyObject* code;  // NULL: not for this family
 } Stub;
 
-// What co_extra holds once a code object was asked about.
+// The content of co_extra after the callback has decided about a code object.
 typedef struct {
-  bool never;  // whoever asks
-  bool ours;   // the package's own: nothing that it calls is looked at either
+  bool never;        // for any family
+  bool is_jitmagic;  // code of this package: its callees are not hooked either
   Stub* stubs;
 } Decision;
 
@@ -55,21 +54,22 @@ jm_thread* jm_this_thread(void) { return &here; }
 
 static PyObject* evaluate(PyThreadState* tstate, struct _PyInterpreterFrame* frame, int throwing);
 
-// Somebody who went away from on top of us may have taken us out: what is there now decides.
-static void settle(void) {
+// Installs or uninstalls the evaluator according to the one that is current now, since another
+// evaluator installed after this one may have removed both when it left.
+static void update_evaluator(void) {
   PyInterpreterState* interp = PyInterpreterState_Get();
   _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interp);
-  bool wanted = jm_installs > 0 && aside == 0;
-  if (current == _PyEval_EvalFrameDefault) in_place = false;
-  if (wanted && !in_place && current != evaluate) {
+  bool wanted = jm_installs > 0 && uninstalled == 0;
+  if (current == _PyEval_EvalFrameDefault) installed = false;
+  if (wanted && !installed && current != evaluate) {
     previous = current;
     _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
   } else if (!wanted && current == evaluate) {
     _PyInterpreterState_SetEvalFrameFunc(interp, previous);
   } else {
-    return;  // as it should be, or somebody sits on top of us and calls us: stay, let frames pass
+    return;  // nothing to do, or another evaluator wraps the hook: stay installed and pass frames on
   }
-  in_place = wanted;
+  installed = wanted;
 }
 
 jm_thread jm_enter(PyObject* family, PyObject* exempt) {
@@ -81,12 +81,11 @@ jm_thread jm_enter(PyObject* family, PyObject* exempt) {
   here.family = family;
   if (saved.disabled) jm_any_disabled--;
   jm_installs++;
-  settle();
+  update_evaluator();
   return saved;
 }
 
-// What suspend() and resume_hook() left unbalanced inside stays in force (a `with` that a graph break
-// cut in two).
+// Unbalanced suspend() and resume_hook() calls stay in effect (a `with` split by a graph break).
 void jm_leave(jm_thread saved) {
   if (saved.disabled && !here.disabled) jm_any_disabled++;
   here.extents--;
@@ -95,73 +94,73 @@ void jm_leave(jm_thread saved) {
   here.exempt = saved.exempt;
   here.family = saved.family;
   jm_installs--;
-  settle();
+  update_evaluator();
 }
 
-void jm_begin_aside(void) {
-  aside++;
-  settle();
+void jm_begin_uninstalled(void) {
+  uninstalled++;
+  update_evaluator();
 }
 
-void jm_end_aside(void) {
-  aside--;
-  settle();
+void jm_end_uninstalled(void) {
+  uninstalled--;
+  update_evaluator();
 }
 
-// --------------------------------------------------------------------------------- room to recurse
+// ----------------------------------------------------------------------------- recursion allowance
 
-// Frames that a compile may take, however deep in a recursion the call that needs it is made. Many
-// dispatchers within one another lend no more: they would never come to Python's limit.
-enum { OURS = 1000 };
+// Recursion allowance of a compile, however deep the call that needs it. Deeply nested dispatchers
+// add no more, or a recursion would never reach Python's limit.
+enum { COMPILE_FRAMES = 1000 };
 
 jm_nest jm_begin_nest(bool misses) {
   int* left = jm_recursion_left(PyThreadState_Get());
-  int lent = !misses ? 1 : *left < OURS ? OURS - *left : 0;
-  jm_nest saved = {here.room, here.nested < JM_DEEPEST ? lent : 0};
+  int added = !misses ? 1 : *left < COMPILE_FRAMES ? COMPILE_FRAMES - *left : 0;
+  jm_nest saved = {here.allowance, here.nested < JM_DEEPEST ? added : 0};
   here.nested++;
-  here.room = misses ? *left + 1 : 0;
-  *left += saved.lent;
+  here.allowance = misses ? *left + 1 : 0;
+  *left += saved.added;
   return saved;
 }
 
 void jm_end_nest(jm_nest saved) {
-  *jm_recursion_left(PyThreadState_Get()) -= saved.lent;
-  here.room = saved.room;
+  *jm_recursion_left(PyThreadState_Get()) -= saved.added;
+  here.allowance = saved.allowance;
   here.nested--;
 }
 
-// The original has the room that the dispatcher's caller had: not what our Python had, or took.
+// The original gets the allowance of the dispatcher's caller, without jitmagic's Python in between.
 static jm_nest begin_original(void) {
   int* left = jm_recursion_left(PyThreadState_Get());
-  jm_nest saved = {here.room, here.room ? here.room - *left : 0};
-  here.room = 0;
-  *left += saved.lent;
+  jm_nest saved = {here.allowance, here.allowance ? here.allowance - *left : 0};
+  here.allowance = 0;
+  *left += saved.added;
   return saved;
 }
 
 static void end_original(jm_nest saved) {
-  *jm_recursion_left(PyThreadState_Get()) -= saved.lent;
-  here.room = saved.room;
+  *jm_recursion_left(PyThreadState_Get()) -= saved.added;
+  here.allowance = saved.allowance;
 }
 
 // ------------------------------------------------------------------------------- other evaluators
 
-static PyObject* other_evaluator = NULL;  // other_evaluator(callback | None) -> callback until now
+static PyObject* other_evaluator = NULL;  // other_evaluator(callback | None) -> previous callback
 
-bool jm_is_looked_at(void) {
+bool jm_has_other_evaluator(void) {
   _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get());
   return current != _PyEval_EvalFrameDefault && current != evaluate && other_evaluator;
 }
 
-PyObject* jm_hide(void) { return PyObject_CallOneArg(other_evaluator, Py_None); }
+PyObject* jm_disable_other_evaluator(void) { return PyObject_CallOneArg(other_evaluator, Py_None); }
 
-void jm_show(PyObject* hidden) {
+void jm_restore_other_evaluator(PyObject* callback_before) {
   PyObject *type, *error, *traceback;
   PyErr_Fetch(&type, &error, &traceback);
-  PyObject* replaced = PyObject_CallOneArg(other_evaluator, hidden);
+  PyObject* replaced = PyObject_CallOneArg(other_evaluator, callback_before);
   if (!replaced) PyErr_WriteUnraisable(other_evaluator);
   Py_XDECREF(replaced);
-  Py_DECREF(hidden);
+  Py_DECREF(callback_before);
   PyErr_Restore(type, error, traceback);
 }
 
@@ -175,7 +174,7 @@ static PyObject* set_other_evaluator(PyObject* module, PyObject* given) {
 
 // ------------------------------------------------------------------------------------- decisions
 
-// Releasing a stub may run anything: the list is unlinked first.
+// Releasing a stub may run arbitrary code, so each element is unlinked first.
 static void release_stubs(Stub* stub) {
   while (stub) {
     Stub* next = stub->next;
@@ -216,7 +215,7 @@ static Stub* stub_for(Decision* decision, PyObject* family) {
   return stub;
 }
 
-// Same parameters in the same slots: what was bound for `code` is what `stub` expects.
+// Same parameters in the same slots, so that arguments bound for `code` fit `stub`.
 static bool fits(PyCodeObject* code, PyObject* stub) {
   if (!PyCode_Check(stub)) return false;
   PyCodeObject* other = (PyCodeObject*)stub;
@@ -238,7 +237,8 @@ static bool remember(Decision* decision, PyObject* family, PyObject* globals, Py
   return true;
 }
 
-// Asks Python. The code counts as "never" meanwhile: the callback may itself reach it.
+// Calls the Python callback. The code counts as "never" meanwhile, because the callback may call
+// it.
 static Stub* decide(PyCodeObject* code, Decision* decision, PyObject* globals) {
   PyObject* family = here.family;
   decision->never = true;
@@ -246,7 +246,7 @@ static Stub* decide(PyCodeObject* code, Decision* decision, PyObject* globals) {
   PyObject* answer = PyObject_CallFunctionObjArgs(callback, (PyObject*)code, globals, NULL);
   here.paused--;
   if (!answer) return PyErr_WriteUnraisable(callback), NULL;
-  decision->ours = answer == Py_True;
+  decision->is_jitmagic = answer == Py_True;
   if (answer == Py_False && remember(decision, family, globals, NULL)) {
     decision->never = false;
     Py_DECREF(answer);
@@ -262,7 +262,7 @@ static Stub* decide(PyCodeObject* code, Decision* decision, PyObject* globals) {
 
 // -------------------------------------------------------------------------------------- acting
 
-static bool make_room(PyThreadState* tstate, _PyInterpreterFrame* frame, PyCodeObject* stub) {
+static bool extend_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, PyCodeObject* stub) {
   int has = jm_frame_size(jm_frame_code(frame));
   int needs = jm_frame_size(stub);
   if (needs <= has) return true;
@@ -279,42 +279,42 @@ static bool is_candidate(PyThreadState* tstate, _PyInterpreterFrame* frame, int 
   return (jm_frame_code(frame)->co_flags & (wanted | refused)) == wanted;
 }
 
-static void exchange(PyThreadState* tstate, _PyInterpreterFrame* frame, Stub* stub) {
+static void replace_code(PyThreadState* tstate, _PyInterpreterFrame* frame, Stub* stub) {
   if (!stub || !stub->code || stub->globals != frame->f_globals) return;
   PyCodeObject* other = (PyCodeObject*)stub->code;
-  if (!make_room(tstate, frame, other)) return;
+  if (!extend_frame(tstate, frame, other)) return;
   Py_INCREF(other);
-  Py_DECREF(jm_frame_set_code(frame, other));  // the function still holds its own code
+  Py_DECREF(jm_frame_set_code(frame, other));  // the function still owns its code
 }
 
-// Whether the frame is the package's own; others run their stub, if they have one.
-static bool is_ours_or_exchanged(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwing) {
+// Returns whether the frame is jitmagic's own; replaces the code of others if they have a stub.
+static bool replace_code_or_is_jitmagic(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwing) {
   PyCodeObject* code = jm_frame_code(frame);
   PyObject* exempt = here.exempt;
-  here.exempt = NULL;  // it is for the first frame of an extent only
+  here.exempt = NULL;  // only for the first frame of an extent
   if (exempt == (PyObject*)code || !is_candidate(tstate, frame, throwing)) return false;
   Decision* decision = decision_of((PyObject*)code);
-  if (!decision || decision->never) return decision && decision->ours;
+  if (!decision || decision->never) return decision && decision->is_jitmagic;
   Stub* stub = stub_for(decision, here.family);
-  exchange(tstate, frame, stub ? stub : decide(code, decision, frame->f_globals));
-  return decision->ours;
+  replace_code(tstate, frame, stub ? stub : decide(code, decision, frame->f_globals));
+  return decision->is_jitmagic;
 }
 
-// Out of place for the dynamic extent of one frame: everything below runs at full speed.
-static PyObject* evaluate_aside(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwing) {
+// Uninstalls the hook while one frame runs, so that everything below runs at full speed.
+static PyObject* evaluate_uninstalled(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwing) {
   _PyFrameEvalFunction run = previous;
-  jm_begin_aside();
+  jm_begin_uninstalled();
   PyObject* result = run(tstate, frame, throwing);
-  jm_end_aside();
+  jm_end_uninstalled();
   return result;
 }
 
 static PyObject* evaluate(PyThreadState* tstate, struct _PyInterpreterFrame* frame, int throwing) {
   if (!here.extents || here.paused) return previous(tstate, frame, throwing);
-  if (here.depth >= DEEPEST) return evaluate_aside(tstate, frame, throwing);
+  if (here.depth >= DEEPEST) return evaluate_uninstalled(tstate, frame, throwing);
   const bool plainly = (!throwing && jm_is_handed_its_caller(tstate, frame)) ||
-                       is_ours_or_exchanged(tstate, frame, throwing);
-  here.paused += plainly;  // and all it calls
+                       replace_code_or_is_jitmagic(tstate, frame, throwing);
+  here.paused += plainly;  // and all its callees
   here.depth++;
   PyObject* result = previous(tstate, frame, throwing);
   here.depth--;
@@ -336,7 +336,7 @@ static PyObject* install(PyObject* module, PyObject* given) {
   Py_XDECREF(set_callback(module, given));
   here.extents++;
   jm_installs++;
-  settle();
+  update_evaluator();
   Py_RETURN_NONE;
 }
 
@@ -348,7 +348,7 @@ static PyObject* uninstall(PyObject* module, PyObject* unused) {
   }
   here.extents--;
   jm_installs--;
-  settle();
+  update_evaluator();
   Py_RETURN_NONE;
 }
 
@@ -385,7 +385,7 @@ static PyObject* current_family(PyObject* module, PyObject* unused) {
   return Py_NewRef(here.family ? here.family : Py_None);
 }
 
-// forget(code, family=None): the family's stub, or all that was decided.
+// forget(code, family=None): drops the family's stub, or all decisions.
 static PyObject* forget(PyObject* module, PyObject* args) {
   (void)module;
   PyObject *code, *family = Py_None;
@@ -407,7 +407,7 @@ static PyObject* forget(PyObject* module, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-// skip(code, family): the family's frames of this code run as they are.
+// skip(code, family): the family's frames of this code run unchanged.
 static PyObject* skip(PyObject* module, PyObject* args) {
   (void)module;
   PyObject *code, *family;
@@ -425,15 +425,15 @@ static PyObject* run_function(PyObject* function, PyObject* args, PyObject* kwar
   if (kwargs == Py_None) kwargs = NULL;
   jm_nest saved = begin_original();
   jm_concealed frames;
-  jm_conceal_ours(&frames);
+  jm_conceal_jitmagic(&frames);
   PyObject* result = PyObject_Call(function, args, kwargs);
   jm_reveal(&frames);
   end_original(saved);
   return result;
 }
 
-// call_plainly(function, args, kwargs | None, family | None): the function itself, with the hook on
-// for its callees when a family is given.
+// call_plainly(function, args, kwargs | None, family | None): runs the function as plain Python,
+// with its callees hooked if a family is given.
 static PyObject* call_plainly(PyObject* module, PyObject* const* given, Py_ssize_t count) {
   (void)module;
   if (count != 4 || !PyFunction_Check(given[0]) || !PyTuple_Check(given[1])) {
@@ -454,7 +454,7 @@ static PyObject* call_plainly(PyObject* module, PyObject* const* given, Py_ssize
   return result;
 }
 
-// Looked at by debuggers and by what prints tracebacks. A frame that still runs is left as it is.
+// For debuggers and printed tracebacks. A frame that still runs is not changed.
 static PyObject* show_as(PyObject* Py_UNUSED(module), PyObject* args) {
   PyFrameObject* shown;
   PyCodeObject* code;
@@ -475,15 +475,15 @@ static PyMethodDef functions[] = {
     {"install", install, METH_O, "Set the callback and begin an extent on this thread."},
     {"uninstall", uninstall, METH_NOARGS, "End the extent begun last on this thread."},
     {"active", active, METH_NOARGS, "> 0 while the hook acts on this thread."},
-    {"suspend", suspend, METH_NOARGS, "Hook and dispatchers let everything run plainly; nests."},
+    {"suspend", suspend, METH_NOARGS, "Disable the hook and dispatchers on this thread; nests."},
     {"resume_hook", resume_hook, METH_NOARGS, "Undo one suspend()."},
-    {"suspended", suspended, METH_NOARGS, "Whether suspend() is in force on this thread."},
+    {"suspended", suspended, METH_NOARGS, "Whether suspend() is in effect on this thread."},
     {"current_family", current_family, METH_NOARGS, "Family whose extent the thread is in, or None."},
     {"set_other_evaluator", set_other_evaluator, METH_O,
-     "other(callback | None) -> callback until now: who else evaluates frames of this thread."},
-    {"forget", forget, METH_VARARGS, "Drop what was decided about a code object (for a family)."},
-    {"skip", skip, METH_VARARGS, "Run a family's frames of this code as they are."},
-    {"show_as", show_as, METH_VARARGS, "Give a frame that has ended other code for the same slots."},
+     "other(callback | None) -> previous callback: sets another frame evaluator's callback."},
+    {"forget", forget, METH_VARARGS, "Drop the decisions about a code object (for a family)."},
+    {"skip", skip, METH_VARARGS, "Never hook a family's frames of this code."},
+    {"show_as", show_as, METH_VARARGS, "Give a finished frame other code with the same slots."},
     {"call_plainly", (PyCFunction)(void (*)(void))call_plainly, METH_FASTCALL,
      "Run a function as plain Python; its callees are hooked when a family is given."},
     {NULL, NULL, 0, NULL},

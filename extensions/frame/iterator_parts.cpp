@@ -1,6 +1,6 @@
-// What a built-in iterator still has, read without advancing it: its own __reduce__, which is C code
-// and runs no user code. An iterator over a dictionary or set tells what it has left but not its owner:
-// that is found as the garbage collector finds it.
+// Reads the state of a built-in iterator without advancing it, through its __reduce__, which is C
+// code and runs no user code. For an iterator over a dictionary or set that gives the remaining
+// items but not the container, which is found through tp_traverse.
 
 #include "guards.h"
 
@@ -70,7 +70,7 @@ PyObject* sequence_left(PyObject* arguments, PyObject* state) {
   return PyTuple_Pack(2, container, state);
 }
 
-// `reduced` is what __reduce__ gave: (callable, arguments[, state]).
+// `reduced` is the result of __reduce__: (callable, arguments[, state]).
 PyObject* parts_of(PyObject* iterator, PyObject* reduced) {
   static const Kinds kinds;
   PyTypeObject* type = Py_TYPE(iterator);

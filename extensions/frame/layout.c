@@ -1,7 +1,7 @@
-// Reading dictionaries and instances without side effects.
+// Reads dictionaries and instances without side effects.
 //
-// The public calls would make a dictionary for an instance that has none yet (which slows its
-// attribute access for good) or compare keys through user code. These look, and change nothing.
+// The public API would materialise the dictionary of an instance (which slows its attribute access
+// permanently) or compare keys through user code.
 
 #include "cpython/layout.h"
 
@@ -26,14 +26,15 @@ static Py_ssize_t shared_key_index(PyDictKeysObject* keys, PyObject* name) {
 
 uint64_t jm_dict_version(PyObject* dict) { return jm_version_tag((PyDictObject*)dict); }
 
-const uint64_t* jm_dict_clock(PyObject* dict) { return jm_version_place((PyDictObject*)dict); }
+const uint64_t* jm_dict_version_address(PyObject* dict) { return jm_version_address((PyDictObject*)dict); }
 
-// Set to 0 when the class changes, in all versions known; the flag beside it says nothing more.
+// All supported versions reset it to 0 when the class changes; Py_TPFLAGS_VALID_VERSION_TAG adds
+// nothing.
 unsigned jm_type_version(PyTypeObject* type) { return type->tp_version_tag; }
 
 PyObject* jm_type_dict(PyTypeObject* type) { return jm_dict_of_type(type); }
 
-// For instances without managed dictionaries the pointer is computed, nothing is made.
+// Without a managed dictionary the pointer is only computed and nothing is created.
 static PyObject* plain_dict_of(PyObject* object) {
   PyObject** place = _PyObject_GetDictPtr(object);
   return place ? *place : NULL;

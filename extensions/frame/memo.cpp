@@ -1,4 +1,5 @@
-// EmptyTables: the keys are looked up when the dictionary has changed, the tables' sizes at every call.
+// EmptyTables: looks the keys up after the dictionary has changed, and the tables' sizes at every
+// call.
 
 #include "memo.h"
 

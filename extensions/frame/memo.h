@@ -1,7 +1,8 @@
-// Lookups in dictionaries that hardly ever change: the tables of modules, the globals of functions.
+// Cached lookups in dictionaries that rarely change: the tables of modules, the globals of
+// functions.
 //
-// While a dictionary has the version it had at the last look, what was found then is there still (a
-// borrowed reference: the dictionary holds it). Where Python keeps no versions every look is made.
+// While a dictionary has the version of the last lookup, the result is unchanged (a borrowed
+// reference, owned by the dictionary). Without dictionary versions (3.13) nothing is cached.
 #pragma once
 
 #include "frame.h"
@@ -10,7 +11,7 @@
 
 namespace jitmagic {
 
-// dict[key], or nullptr. One key for the life of the object.
+// Caches dict[key], or nullptr, for one fixed key.
 class Lookup {
  public:
   PyObject* in(PyObject* dict, PyObject* key) {
@@ -22,7 +23,7 @@ class Lookup {
     return found_;
   }
 
-  // The same in an instance's dictionary; nothing is made.
+  // The same for an instance's dictionary, which is not materialised.
   PyObject* in_instance(PyObject* object, PyObject* key) {
     PyObject* dict = jm_instance_dict(object);
     return dict ? in(dict, key) : jm_instance_get(object, key);
@@ -33,8 +34,8 @@ class Lookup {
   PyObject* found_ = nullptr;
 };
 
-// Hooks of a module: what is under some keys of a dictionary are empty dictionaries, and other keys
-// are not there.
+// Checks that a dictionary has empty dictionaries under some keys (a module's hooks) and lacks
+// other keys.
 class EmptyTables {
  public:
   // `required`: every key must be there.

@@ -20,7 +20,7 @@ PyMODINIT_FUNC PyInit__frame() {
   if (!module) return nullptr;
   const bool ready = jitmagic::register_guards(module) && jitmagic::register_entry(module) &&
                      jitmagic::register_compared(module) && jitmagic::register_spread(module) &&
-                     jitmagic::register_dispatch(module) && jitmagic::register_handed(module) &&
+                     jitmagic::register_dispatch(module) && jitmagic::register_resume_arguments(module) &&
                      jitmagic::register_module_call(module) && jm_register_hook(module) &&
                      jm_register_watch(module) &&
                      jitmagic::register_tensor_guards(module) &&

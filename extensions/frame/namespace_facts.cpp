@@ -1,4 +1,5 @@
-// NamespaceFacts: looked up when the dictionary has changed, a comparison of two numbers otherwise.
+// NamespaceFacts: a lookup after the dictionary has changed, a comparison of two integers
+// otherwise.
 
 #include "namespace_facts.h"
 
@@ -12,23 +13,23 @@ namespace {
 
 #if PY_VERSION_HEX >= 0x030D0000
 
-// One clock per watched dictionary. They are few (modules of torch) and are kept: a dictionary made later
-// at the same address may go on with the clock, as time never runs back.
-std::unordered_map<PyObject*, std::unique_ptr<uint64_t>>& clocks() {
+// One version counter per watched dictionary. There are few (torch modules), so they are never
+// freed. A later dictionary at the same address may reuse the counter, because it only grows.
+std::unordered_map<PyObject*, std::unique_ptr<uint64_t>>& counters() {
   static auto* all = new std::unordered_map<PyObject*, std::unique_ptr<uint64_t>>();
   return *all;
 }
 
-int tick(PyDict_WatchEvent, PyObject* dict, PyObject*, PyObject*) {
-  auto found = clocks().find(dict);
-  if (found != clocks().end()) ++*found->second;
+int count_change(PyDict_WatchEvent, PyObject* dict, PyObject*, PyObject*) {
+  auto found = counters().find(dict);
+  if (found != counters().end()) ++*found->second;
   return 0;
 }
 
 #endif
 
 bool refuse_read(PyObject* fact) {
-  if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "%R is no fact about a namespace", fact);
+  if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "%R is not a fact about a namespace", fact);
   return false;
 }
 
@@ -40,23 +41,23 @@ bool is_named(PyObject* text, const char* name) {
 
 #if PY_VERSION_HEX >= 0x030D0000
 
-const uint64_t* clock_of(PyObject* dict) {
-  // The dictionary of an instance that shares its inline values: stores to the instance pass it by.
+const uint64_t* version_counter(PyObject* dict) {
+  // A dictionary that shares an instance's inline values: attribute stores bypass its watcher.
   if (reinterpret_cast<PyDictObject*>(dict)->ma_values) return nullptr;
-  static const int watcher = PyDict_AddWatcher(tick);
+  static const int watcher = PyDict_AddWatcher(count_change);
   if (watcher < 0 || PyDict_Watch(watcher, dict) < 0) return PyErr_Clear(), nullptr;
-  std::unique_ptr<uint64_t>& clock = clocks()[dict];
-  if (!clock) clock = std::make_unique<uint64_t>(1);
-  return clock.get();
+  std::unique_ptr<uint64_t>& counter = counters()[dict];
+  if (!counter) counter = std::make_unique<uint64_t>(1);
+  return counter.get();
 }
 
 #else
 
-const uint64_t* clock_of(PyObject* dict) { return jm_dict_clock(dict); }
+const uint64_t* version_counter(PyObject* dict) { return jm_dict_version_address(dict); }
 
 #endif
 
-// Or the empty tuple, under which functools keeps what a call without arguments gave.
+// A name, or the empty tuple: the key of a call without arguments in a functools cache.
 bool is_name(PyObject* object) {
   return PyUnicode_CheckExact(object) || (PyTuple_CheckExact(object) && !PyTuple_GET_SIZE(object));
 }
@@ -78,7 +79,7 @@ bool NamespaceFacts::add(PyObject* fact) {
   const bool is = length == 3 && is_named(PyTuple_GET_ITEM(fact, 0), "IS");
   const bool absent = length == 2 && is_named(PyTuple_GET_ITEM(fact, 0), "ABSENT");
   if ((!is && !absent) || !is_name(PyTuple_GET_ITEM(fact, 1))) return refuse_read(fact);
-  facts_.push_back({Held(PyTuple_GET_ITEM(fact, 1)), Held(is ? PyTuple_GET_ITEM(fact, 2) : nullptr), absent});
+  facts_.push_back({ObjectRef(PyTuple_GET_ITEM(fact, 1)), ObjectRef(is ? PyTuple_GET_ITEM(fact, 2) : nullptr), absent});
   return true;
 }
 
@@ -90,13 +91,13 @@ bool NamespaceFacts::holds(const Fact& fact) const {
 }
 
 bool NamespaceFacts::hold() {
-  if (clock_ && *clock_ == time_) return true;
-  const uint64_t now = clock_ ? *clock_ : 0;
+  if (counter_ && *counter_ == checked_) return true;
+  const uint64_t now = counter_ ? *counter_ : 0;
   if (!std::all_of(facts_.begin(), facts_.end(), [this](const Fact& fact) { return holds(fact); })) {
-    time_ = 0;
+    checked_ = 0;
     return false;
   }
-  time_ = now;
+  checked_ = now;
   return true;
 }
 
@@ -109,8 +110,8 @@ bool NamespaceFacts::alive() const {
 int NamespaceFacts::visit_refs(visitproc visit, void* arg) const {
   Py_VISIT(dict_);
   for (const Fact& fact : facts_) {
-    Py_VISIT(fact.name.kept());
-    Py_VISIT(fact.object.kept());
+    Py_VISIT(fact.name.stored());
+    Py_VISIT(fact.object.stored());
   }
   return 0;
 }

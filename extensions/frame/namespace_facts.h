@@ -1,8 +1,9 @@
-// What is relied on of one namespace that lives as long as the process: the dictionary of a module of
-// torch, of builtins, of an enum member. Names that are bound to certain objects, and names it lacks.
+// The facts that a trace relies on about a namespace that lives as long as the process (the
+// dictionary of a torch module, of builtins, of an enum member): names bound to given objects, and
+// names it lacks.
 //
-// A dictionary has a clock that moves whenever it is changed. While the clock stands where it stood at
-// the last look, the facts hold and nothing is looked up. Nothing here runs user code.
+// A dictionary has a version counter. While it equals that of the last successful check, the facts
+// hold and nothing is looked up. Nothing here runs user code.
 #pragma once
 
 #include "class_facts.h"
@@ -13,16 +14,16 @@
 
 namespace jitmagic {
 
-// Moves with every change of the dictionary, which must outlive the pointer's use; nullptr: this dictionary
-// has none. CPython 3.11 and 3.12 keep one in the dictionary (PEP 509), from 3.13 on a dictionary watcher
-// moves ours, before the change.
-const uint64_t* clock_of(PyObject* dict);
+// Returns the version counter of a dictionary, which must outlive the pointer's use; nullptr if it
+// has none. CPython 3.11 and 3.12 store one in the dictionary (PEP 509); since 3.13 a dictionary
+// watcher increments jitmagic's counter before each change.
+const uint64_t* version_counter(PyObject* dict);
 
 class NamespaceFacts {
  public:
   // The dictionary, and the facts as tuples (frame/native.py):
-  //   ("IS", name, object)      it has that object under the name, or an equal constant
-  //   ("ABSENT", name)          it has no such name
+  //   ("IS", name, object)      the name is bound to that object or an equal constant
+  //   ("ABSENT", name)          there is no such name
   static std::unique_ptr<NamespaceFacts> make(PyObject* dict, PyObject* facts);  // raises: nullptr
   ~NamespaceFacts() { Py_DECREF(dict_); }
   bool hold();
@@ -31,18 +32,18 @@ class NamespaceFacts {
 
  private:
   struct Fact {
-    Held name;
-    Held object;  // empty: absent
+    ObjectRef name;
+    ObjectRef object;  // empty: absent
     bool absent;
   };
 
-  explicit NamespaceFacts(PyObject* dict) : dict_(Py_NewRef(dict)), clock_(clock_of(dict)) {}
+  explicit NamespaceFacts(PyObject* dict) : dict_(Py_NewRef(dict)), counter_(version_counter(dict)) {}
   bool add(PyObject* fact);
   bool holds(const Fact& fact) const;
 
   PyObject* dict_;
-  const uint64_t* clock_;
-  uint64_t time_ = 0;  // of the last look that found all facts true
+  const uint64_t* counter_;
+  uint64_t checked_ = 0;  // version at the last successful check
   std::vector<Fact> facts_;
 };
 

@@ -1,5 +1,6 @@
-// A comparison of floats and ints that were read for it: a program for a stack of doubles, which computes what
-// Python computes (jitmagic/symbols/floats.py). It fails where Python would raise.
+// ("NUMBERS", sources, program): a comparison of floats and ints as a program for a stack of
+// doubles, which computes the same as Python (jitmagic/symbols/floats.py). It fails where Python
+// would raise.
 
 #include "guards.h"
 
@@ -54,7 +55,7 @@ struct NumbersRelation final : SizesCheck {
     }
   }
 
-  // The remainder of two whole numbers has the sign of the divisor.
+  // As in Python, the remainder has the sign of the divisor.
   static bool divide(Kind kind, double& a, double b) {
     if (b == 0) return false;
     double rest = std::fmod(a, b);
@@ -115,7 +116,7 @@ bool fill(NumbersRelation& relation, PyObject* code, size_t count) {
     const bool is_leaf = kind <= NumbersRelation::kInt;
     const size_t taken = is_leaf ? 0 : kind <= NumbersRelation::kRound ? 1 : 2;
     if (is_leaf && kind != NumbersRelation::kConstant && !(number >= 0 && number < static_cast<double>(count))) {
-      return refuse("guard step: a number of no object");
+      return refuse("guard step: a number of an unknown register");
     }
     if (height < taken) return refuse("guard step: an operation without operands");
     height += 1 - taken;

@@ -1,13 +1,13 @@
-// Who watches the operations of this thread: torch.jit.trace, modes (fake tensors, make_fx and
-// torch.export are such), torch.fx.symbolic_trace, a function transform of torch.func. The original
-// also runs under torch.compiler.set_stance("force_eager").
+// Detects observers of this thread's operations: torch.jit.trace, modes (including fake tensors,
+// make_fx and torch.export), torch.fx.symbolic_trace, and function transforms of torch.func. The
+// original also runs under torch.compiler.set_stance("force_eager").
 //
-// A tracer records the operations it is shown; a graph of ours shows it none, and its results would
-// be constants of what is recorded. While anybody watches, the original runs. So it does where
-// torch's own code has switched __torch_function__ off: such code is in the middle of one operation.
-// A transform watches although no operand may be wrapped by it: vmap decides what is drawn, and grad
-// refuses a write to a tensor from outside. Hooks of saved tensors watch too, unless they are known to
-// give back what they were given: a graph of ours saves other tensors than eager does.
+// A tracer records the operations that it sees. A compiled graph shows it none, so its results
+// would be recorded as constants. Therefore the original runs while an observer is active. It also
+// runs where torch's own code has disabled __torch_function__, because that code is in the middle
+// of one operation. A transform counts even if it wraps no operand: vmap affects random draws, and
+// grad refuses a write to a tensor from outside. Hooks of saved tensors count too, unless they are
+// known to return what they were given, because a compiled graph saves other tensors than eager.
 
 #include "function_modes.h"
 #include "guards.h"
@@ -23,19 +23,19 @@ namespace {
 
 constexpr c10::DispatchKeySet kWatching({c10::DispatchKey::Tracer, c10::DispatchKey::Python, c10::DispatchKey::PreDispatch,
                                          c10::DispatchKey::FuncTorchDynamicLayerFrontMode});
-PyObject* fx_globals = nullptr;  // of torch.fx._symbolic_trace
-PyObject* fx_flag = nullptr;     // the name of what it sets while it traces
+PyObject* fx_globals = nullptr;  // globals of torch.fx._symbolic_trace
+PyObject* fx_flag = nullptr;     // name of its global that is True during a trace
 Lookup fx_lookup;
 
 bool fx_traces() { return fx_lookup.in(fx_globals, fx_flag) == Py_True; }
 
 PyObject* modules = nullptr;      // sys.modules
-PyObject* stance_module = nullptr;  // the name of the module that keeps the stance, if it is loaded
+PyObject* stance_module = nullptr;  // name of the module with the stance
 PyObject* stance_name = nullptr;
 Lookup module_lookup, stance_lookup;
 
-// torch keeps the stance in a variable of a Python module, as an object that is replaced when the
-// stance is set: it is read again only then. Compared by address, as the reference is kept.
+// torch stores the stance in a global of a Python module, as an object that set_stance replaces. It
+// is read again only if the object's address has changed; the reference kept here makes that safe.
 bool forces_eager() {
   static PyObject* known = nullptr;
   static bool forced = false;
@@ -54,7 +54,7 @@ bool forces_eager() {
 
 using Functions = at::impl::PythonTorchFunctionTLS;
 
-// torch.utils._device.DeviceContext, or nullptr while nobody has imported it.
+// torch.utils._device.DeviceContext, or nullptr while that module is not imported.
 PyObject* device_context() {
   static PyObject* found = nullptr;
   if (found) return found;
@@ -81,8 +81,8 @@ bool is_text(PyObject* text, const char* wanted) {
   return text && PyUnicode_Check(text) && PyUnicode_CompareWithASCIIString(text, wanted) == 0;
 }
 
-// Those of torch.utils.checkpoint, which computes the same again, and of save_on_cpu. The former are wrapped by a
-// function that has their module's name.
+// Recognises the hooks of torch.utils.checkpoint, which recomputes the same values, and of
+// save_on_cpu. The former are wrapped in a function of that module.
 bool is_lossless(PyObject* pack) {
   if (!PyFunction_Check(pack)) return false;
   const auto* function = reinterpret_cast<PyFunctionObject*>(pack);
@@ -104,9 +104,9 @@ PyObject* observed(PyObject*, PyObject*) { return PyBool_FromLong(torch_is_obser
 PyObject* traced(PyObject*, PyObject*) { return PyBool_FromLong(PyThreadState_Get()->c_tracefunc != nullptr); }
 
 PyMethodDef functions[] = {
-    {"observed", observed, METH_NOARGS, "Whether a tracer, a mode or a function transform of torch's watches this thread."},
-    {"traced", traced, METH_NOARGS, "Whether a debugger or another function of sys.settrace follows this thread."},
-    {"packs", packs, METH_NOARGS, "Whether hooks of saved tensors may change what is saved in this thread."},
+    {"observed", observed, METH_NOARGS, "Whether a tracer, mode or function transform of torch observes this thread."},
+    {"traced", traced, METH_NOARGS, "Whether a debugger or another sys.settrace function traces this thread."},
+    {"packs", packs, METH_NOARGS, "Whether hooks of saved tensors may change the values saved in this thread."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -1,4 +1,4 @@
-// Calls of tagged functions as torch's profilers see them: torch.profiler, emit_nvtx, emit_itt.
+// Shows calls of tagged functions to torch's profilers: torch.profiler, emit_nvtx, emit_itt.
 #pragma once
 
 #include "frame.h"
@@ -11,10 +11,11 @@ struct RecordFunction;
 
 namespace jitmagic {
 
-// Whether anybody profiles: the one flag that a call reads where nobody does.
+// Whether a profiler is on. This flag is the only cost of a call without a profiler.
 bool profiler_is_on();
 
-// A block of that title (a str) in the profile of this thread, if there is one, while the object lives.
+// A block with a title (str) in the profile of this thread, if there is one, for the object's
+// lifetime.
 class ProfiledCall {
  public:
   explicit ProfiledCall(PyObject* title);
@@ -23,7 +24,7 @@ class ProfiledCall {
   ProfiledCall& operator=(const ProfiledCall&) = delete;
 
  private:
-  PyObject* title_ = nullptr;  // what `record_` refers to
+  PyObject* title_ = nullptr;  // `record_` refers to its text
   std::unique_ptr<at::RecordFunction> record_;
 };
 

@@ -1,9 +1,11 @@
-// ("SIZES", sources, (relation, ...)): comparisons of sizes, strides and offsets of tensors, and of ints. A relation is
-// a program for a stack of 64-bit ints, ((operation, operand, operand), ...), in which a source is the register it is
-// in. Python's // and %; what leaves 64 bits fails.
+// ("SIZES", sources, (relation, ...)): comparisons of sizes, strides and offsets of tensors, and of
+// ints. A relation is a program for a stack of 64-bit ints, ((operation, operand, operand), ...),
+// which refers to a source by its register. // and % are Python's; an overflow of 64 bits fails the
+// check.
 //
-// Each source is looked at once, and each number of it read once: a dimension that varies has up to four relations, in
-// each call. Most compare two numbers, or one with a constant, and need no stack (80 ns of a call of two matrices with one).
+// Each number of a source is read once per call, although a dynamic dimension has up to four
+// relations. Most compare two numbers, or one with a constant, and avoid the stack, which took 80
+// ns of a call with two matrices.
 
 #include "tensors.h"
 
@@ -25,23 +27,23 @@ enum Kind {
 constexpr std::string_view kNames[] = {"constant", "size", "stride", "offset", "number", "+",
                                        "*", "//", "%", "min", "max", "==", "!=", "<", "<=",
                                        ">", ">="};
-constexpr size_t kDeepest = 64, kFew = 32;  // of a stack; of numbers that need no memory
+constexpr size_t kDeepest = 64, kFew = 32;  // stack height; numbers stored without an allocation
 
 struct Operation {
   Kind kind;
-  int64_t a, b;  // a constant; or of what else stands for a number, the place among those that were read
+  int64_t a, b;  // a constant, or the index among the numbers that were read
 };
 using Code = std::vector<Operation>;
 
-// A number of a source: a tensor's at a dimension, its offset, or an int.
+// One number of a source: a size, stride or offset of a tensor, or an int.
 struct Reading {
   Kind kind;
   int64_t dim;
   bool operator==(const Reading&) const = default;
 };
 
-// Two numbers that were read; where `right` is -1, one and a constant. `accepts`: bit 0 where the first may be less, bit 1
-// equal, bit 2 greater.
+// Compares two numbers that were read, or if `right` is -1, one with a constant. `accepts`: bit 0
+// if the first may be less, bit 1 equal, bit 2 greater.
 struct Comparison {
   unsigned accepts;
   int left, right;
@@ -104,6 +106,8 @@ bool combine(Kind kind, int64_t a, int64_t b, int64_t& made) {
   }
 }
 
+// Branch-free: with this and numbers on the C stack, relu(x*y+2) of 8x64 costs 92 ns more per call
+// with dynamic sizes than with static ones, instead of 202 ns.
 bool holds(const Comparison& one, const int64_t* numbers) {
   const int64_t a = numbers[one.left], b = one.right < 0 ? one.constant : numbers[one.right];
   return one.accepts >> (1 + (a > b) - (a < b)) & 1;
@@ -127,7 +131,7 @@ struct Relations final : SizesCheck {
   std::vector<std::vector<Reading>> sources;  // what is read of each
   std::vector<Comparison> comparisons;
   std::vector<Code> codes;  // relations that are more than that
-  size_t count = 0;         // of all readings
+  size_t count = 0;         // number of all readings
 
   bool passes(PyObject* const* objects, size_t given) const override {
     int64_t few[kFew];
@@ -147,10 +151,10 @@ struct Relations final : SizesCheck {
   }
 };
 
-// A leaf of a program, whose `a` becomes the source among those of the step.
+// Parses a leaf of a program; `a` becomes the index of the source within the step.
 bool read_leaf(Relations& made, Operation& op, const std::vector<int>& registers) {
   const auto known = std::ranges::find(registers, op.a);
-  if (known == registers.end() || op.b < 0) return refuse("guard step: a size of no object");
+  if (known == registers.end() || op.b < 0) return refuse("guard step: a size of an unknown register");
   std::vector<Reading>& readings = made.sources[size_t(op.a = known - registers.begin())];
   const Reading reading{op.kind, op.kind >= kOffset ? 0 : op.b};
   if (!readings.empty() && (readings[0].kind == kNumber) != (op.kind == kNumber)) {
@@ -162,7 +166,8 @@ bool read_leaf(Relations& made, Operation& op, const std::vector<int>& registers
   return true;
 }
 
-// All sources are known: the place of each number among all that are read.
+// Once all sources are known, replaces each leaf by the index of its number among all that are
+// read.
 void number_leaves(Relations& made) {
   std::vector<int64_t> before{0};
   for (const auto& readings : made.sources) before.push_back(before.back() + std::ssize(readings));

@@ -1,8 +1,10 @@
-// Spread(code, globals): called with a dispatcher's values, it runs the code on the arguments that they were.
+// Spread(code, globals): called with a dispatcher's values, runs the code with the original
+// arguments.
 //
-// Values are the parameters in the order of their slots, a star's as one tuple or dictionary, then the cells.
-// It is plain Python in place of compiled code, so what eager has not is nanoseconds: keyword-only parameters
-// lie as a vectorcall wants them, cells cost a function object.
+// The values are the parameters in slot order (*args as one tuple, **kwargs as one dictionary),
+// then the cells. The overhead over eager is a few nanoseconds (in Python it was 3 us per call):
+// keyword-only parameters are already in vectorcall order, and only cells need a new function
+// object.
 
 #include "spread.h"
 
@@ -39,7 +41,7 @@ PyObject* with_cells(const Spread* self, PyObject* const* cells) {
   return function;
 }
 
-// The contents of *args and **kwargs in their places. They are borrowed: the values hold them.
+// Expands *args and **kwargs in place; the items are borrowed from `values`.
 PyObject* call_with_stars(const Spread* self, PyObject* function, PyObject* const* values) {
   const PyCodeObject* code = self->code;
   const Py_ssize_t named = code->co_argcount + code->co_kwonlyargcount;

@@ -1,11 +1,11 @@
-// Spread: plain Python called with a dispatcher's values.
+// Spread: calls plain Python code with a dispatcher's values.
 #pragma once
 
 #include <Python.h>
 
 namespace jitmagic {
 
-// The code that a call of it runs, borrowed: of a function or a Spread, else NULL.
+// The code that a call of `callee` (a function or a Spread) runs: borrowed, or NULL.
 PyObject* code_of(PyObject* callee);
 
 bool register_spread(PyObject* module);

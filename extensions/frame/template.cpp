@@ -1,4 +1,4 @@
-// Result templates: reading them out of tuples, and building a frame's result by them.
+// Result templates: parsed from tuples, and used to build a frame's result.
 
 #include "template.h"
 
@@ -86,7 +86,7 @@ PyObject* build_result(const Template& shape, PyObject* outputs, Registers& regi
       if (shape.number < PyTuple_GET_SIZE(outputs)) {
         return Py_NewRef(PyTuple_GET_ITEM(outputs, shape.number));
       }
-      PyErr_SetString(PyExc_SystemError, "the graph gave fewer results than its template names");
+      PyErr_SetString(PyExc_SystemError, "the graph returned fewer results than its template uses");
       return nullptr;
     case Template::Const: return Py_NewRef(shape.object);
     case Template::Register: return Py_NewRef(registers[static_cast<int>(shape.number)]);

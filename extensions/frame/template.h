@@ -1,4 +1,4 @@
-// The result template of a graph entry: how the frame's result is told by the graph's outputs.
+// The result template of a graph entry: builds the frame's result from the graph's outputs.
 #pragma once
 
 #include "guards.h"
@@ -7,7 +7,7 @@
 
 namespace jitmagic {
 
-// Read once, when the entry is made, out of nested tuples:
+// Parsed once, when the entry is created, from nested tuples:
 //   ("out", i) | ("const", object) | ("reg", r) | ("tuple", t...) | ("list", t...) | ("dict", (key, t)...)
 struct Template {
   enum Kind { Out, Const, Register, Tuple, List, Dict } kind = Const;
@@ -17,13 +17,13 @@ struct Template {
   std::vector<PyObject*> keys;  // strong
 };
 
-// False with a Python error set: malformed, or a register the program does not have.
+// Returns false with a Python error set if it is malformed or uses an unknown register.
 bool read_template(PyObject* given, int registers, Template& shape);
 
 // The frame's result, a new reference, or NULL with a Python error.
 PyObject* build_result(const Template& shape, PyObject* outputs, Registers& registers);
 
-// Registers that must outlive the graph's run, since the template reads them.
+// Collects the registers that the template reads after the graph has run.
 void collect_registers(const Template& shape, std::vector<int>& found);
 
 int visit_template(const Template& shape, visitproc visit, void* arg);

@@ -1,4 +1,5 @@
-// Objects of torch.Tensor as guards read them: no call of torch's, which would be most of a guard's price.
+// Access to the at::Tensor inside a torch.Tensor without calling torch, which would be most of a
+// guard's cost.
 #pragma once
 
 #include "guards.h"
@@ -9,9 +10,9 @@
 
 namespace jitmagic {
 
-// guards_tensor.cpp, set when the module is imported: bytes from the start of such an object to its at::Tensor (whose
-// only member is a pointer), and its class.
-extern std::ptrdiff_t tensor_place;
+// Set by guards_tensor.cpp at import: the offset in bytes of the at::Tensor (whose only member is a
+// pointer) within a torch.Tensor object, and that class.
+extern std::ptrdiff_t tensor_offset;
 extern PyTypeObject* tensor_class;
 
 inline bool is_tensor(PyObject* object) {
@@ -19,7 +20,7 @@ inline bool is_tensor(PyObject* object) {
 }
 
 inline const at::TensorBase& tensor_of(PyObject* object) {
-  return *reinterpret_cast<const at::TensorBase*>(reinterpret_cast<char*>(object) + tensor_place);
+  return *reinterpret_cast<const at::TensorBase*>(reinterpret_cast<char*>(object) + tensor_offset);
 }
 
 }  // namespace jitmagic

@@ -203,7 +203,7 @@ void run_steps(const Program& program, Frame& frame) {
       case Kind::Alloc:
         frame.slots[step.slot].hold(make_tensor(step.layout));
         break;
-      case Kind::Over:
+      case Kind::Reuse:
         run_over(step, frame);
         break;
       case Kind::Pool:

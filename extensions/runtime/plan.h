@@ -14,7 +14,7 @@ namespace jitmagic {
 
 using Kernel = int (*)(void* const*);
 
-enum class Kind : uint8_t { Alloc, Over, Pool, Launch, LaunchCuda, Call, View, Address, Free };
+enum class Kind : uint8_t { Alloc, Reuse, Pool, Launch, LaunchCuda, Call, View, Address, Free };
 
 // One argument of an ATen call: a constant, a slot, the number in a slot, or a list whose entries are slots or
 // None.

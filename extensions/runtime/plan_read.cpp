@@ -152,7 +152,7 @@ Step read_step(PyObject* tuple, int limit, const Place& place) {
     step.slot = slot_number(item(tuple, 1), limit);
     step.layout = read_layout(item(tuple, 2), place);
   } else if (tag == "over") {
-    step.kind = Kind::Over;
+    step.kind = Kind::Reuse;
     step.slot = slot_number(item(tuple, 1), limit);
     step.base = slot_number(item(tuple, 2), limit);
     step.layout = read_layout(item(tuple, 3), place);

@@ -405,9 +405,9 @@ def _copy(graph: Graph, node: Node, env: dict[Node, Node]) -> Node:
 
 def _forward_graph(parts: _Parts, between: list[Node]) -> Graph:
     graph, env = Graph(), dict[Node, Node]()
-    wanted = parts.forward | ancestors(between)
+    wanted = parts.forward | ancestors(between) | set(parts.inputs)
     for node in parts.nodes:
-        if node in wanted or node in parts.inputs:
+        if node in wanted:
             _copy(graph, node, env)
     graph.output(tuple(env[node] for node in (*parts.results, *between)))
     return graph

@@ -157,7 +157,7 @@ class Once:
         return cls(lambda missing: factory(backward_without(partition, missing)))
 
     @property
-    def is_made(self) -> bool:
+    def is_compiled(self) -> bool:
         """Whether the factory has been called."""
         return bool(self._made)
 

@@ -2,9 +2,9 @@
 
     code --decode--> Body(instructions, regions) --flow, edits, build--> Body --assemble--> code
 
-`instruction` has the model, `versions` all that differs between Pythons, `build` emits for the
-running one, `flow` and `loops` answer questions, `snapshot` and `stub` are what the frame hook
-begins and ends with. Pure Python; knows nothing of torch.
+`instruction` defines the model, `versions` holds all differences between Pythons, `build` emits
+instructions for the running one, `flow` and `loops` are the analyses, and `snapshot` and `stub` are
+the frame hook's input and output. Pure Python, independent of torch.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""assemble: a Body becomes a code object.
+"""Assembles a Body into a code object.
 
-Comes in: a Body, decoded, edited or made by hand.  Goes out: a `types.CodeType` for the running
-interpreter: co_consts, co_names and localsplus laid out, jumps directed and sized to a fixpoint,
-caches and superinstructions put in, stack size, line and exception tables computed.
-Invariant: the body is not changed, and a body that cannot be encoded raises `BytecodeError`.
+Input: a Body, decoded, edited or built from scratch. Output: a `types.CodeType` for the running
+interpreter: co_consts, co_names and localsplus laid out, jumps resolved and sized to a fixpoint,
+caches and superinstructions inserted, stack size, line and exception tables computed. Invariant:
+the body is not changed, and a body that cannot be encoded raises `BytecodeError`.
 
-Variables. A name means its slot in varnames, then cellvars, then freevars, for every opcode that
-takes a variable: at run time LOAD_DEREF, STORE_DEREF, MAKE_CELL and LOAD_CLOSURE only index
-localsplus, so they may name a plain local (a parameter that holds a cell).
-Portable names are accepted: JUMP, POP_JUMP_IF_*, LOAD_CLOSURE; jumps may point either way.
+Variables. A name stands for its slot in varnames, then cellvars, then freevars, for every opcode
+that takes a variable. At run time LOAD_DEREF, STORE_DEREF, MAKE_CELL and LOAD_CLOSURE only index
+localsplus, so they may name a plain local (a parameter that holds a cell). Portable names are
+accepted: JUMP, POP_JUMP_IF_*, LOAD_CLOSURE; jumps may point either way.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["assemble"]
 
 @dataclass(eq=False, slots=True)
 class _Item:
-    """A real instruction in the making; `at` and `size` are code units, prefixes included."""
+    """A real instruction under construction; offsets and sizes are in code units."""
 
     op: str
     source: Instruction
@@ -38,14 +38,11 @@ class _Item:
     target: _Item | None = None
     at: int = 0
     prefixes: int = 0
+    end: int = 0
 
     @property
     def caches(self) -> int:
         return RUNNING.caches.get(self.op, 0)
-
-    @property
-    def end(self) -> int:
-        return self.at + self.prefixes + 1 + self.caches
 
 
 def assemble(body: Body) -> types.CodeType:
@@ -74,7 +71,7 @@ def assemble(body: Body) -> types.CodeType:
         body.name,
         body.qualname,
         body.firstlineno,
-        encode_line_table(_stretches(items), body.firstlineno),
+        encode_line_table(_positions(items), body.firstlineno),
         encode_exception_table(_table_entries(items, firsts, regions)),
         tuple(body.freevars),
         _plain(body.cellvars),
@@ -82,18 +79,18 @@ def assemble(body: Body) -> types.CodeType:
 
 
 def _plain(names: list[str]) -> tuple[str, ...]:
-    """Names without the ending that told two slots of one name apart."""
+    """Return the names without the suffix that distinguishes two slots of one name."""
     return tuple(name.removesuffix(LOCAL_TWIN) for name in names)
 
 
 def _check(body: Body) -> None:
-    """What would crash the interpreter rather than raise."""
+    """Reject bodies that would crash the interpreter instead of raising."""
     slots = body.slots()
     if len(set(slots)) != len(slots):
         raise BytecodeError(f"{body.qualname}: a name stands for two variables: {slots}")
     if len(body.varnames) < body.parameter_count:
         raise BytecodeError(f"{body.qualname}: {body.parameter_count} parameters, {body.varnames}")
-    following = _landings(body.instructions)
+    following = _skipped_opcodes(body.instructions)
     for instruction in body.instructions:
         if instruction.op == "COPY_FREE_VARS" and instruction.arg != len(body.freevars):
             raise BytecodeError(
@@ -106,8 +103,8 @@ def _check(body: Body) -> None:
             raise BytecodeError(f"{body.qualname}: FOR_ITER has to jump to {RUNNING.loop_landing}")
 
 
-def _landings(instructions: list[Instruction]) -> dict[Instruction | None, tuple[str, ...]]:
-    """The opcodes from each FOR_ITER target on, as many as the interpreter will skip."""
+def _skipped_opcodes(instructions: list[Instruction]) -> dict[Instruction | None, tuple[str, ...]]:
+    """Map each FOR_ITER target to the opcodes that the interpreter will skip there."""
     length = len(RUNNING.loop_landing)
     targets = {i.target for i in instructions if i.op == "FOR_ITER"}
     return {
@@ -118,7 +115,7 @@ def _landings(instructions: list[Instruction]) -> dict[Instruction | None, tuple
 
 
 def _select(body: Body) -> tuple[dict[Instruction, _Item], list[_Item]]:
-    """Real opcodes for this version and for the direction of each jump."""
+    """Choose the opcodes of this version for the direction of each jump."""
     index = {instruction: i for i, instruction in enumerate(body.instructions)}
     firsts: dict[Instruction, _Item] = {}
     items: list[_Item] = []
@@ -131,7 +128,7 @@ def _select(body: Body) -> tuple[dict[Instruction, _Item], list[_Item]]:
         backward = target is not None and index[target] <= i
         op = RUNNING.real_op(instruction.op, backward=backward)
         if op is None and backward and instruction.op in RUNNING.inversions:
-            # Conditional jumps only go forward: jump over a plain jump back.
+            # Conditional jumps only go forward since 3.12: skip a plain backward jump.
             skip = _Item(RUNNING.inversions[instruction.op], instruction)
             items.append(skip)
             detours.append((skip, len(items) + 1))
@@ -156,7 +153,7 @@ def _select(body: Body) -> tuple[dict[Instruction, _Item], list[_Item]]:
 
 
 class _Pools:
-    """co_consts, co_names and localsplus, growing as arguments are asked for."""
+    """co_consts, co_names and localsplus, extended as arguments are encoded."""
 
     def __init__(self, body: Body) -> None:
         self.consts, self.names = list(body.consts), list(body.names)
@@ -165,7 +162,7 @@ class _Pools:
         self._slots = {name: i for i, name in enumerate(body.slots())}
 
     def argument(self, item: _Item) -> int:
-        """The number that goes into the code for an instruction that does not jump."""
+        """Return the encoded argument of an instruction that does not jump."""
         instruction, kind = item.source, RUNNING.kind(item.op)
         arg = instruction.arg
         if kind is Kind.CONST:
@@ -210,7 +207,7 @@ class _Pools:
 
 
 def _fuse(items: list[_Item], regions: dict[Instruction, ExceptionRegion]) -> list[_Item]:
-    """Join neighbours of one position into this version's superinstructions."""
+    """Merge adjacent instructions of one source position into this version's superinstructions."""
     pairs = {parts: op for op, parts in RUNNING.superinstructions.items()}
     if not pairs:
         return items
@@ -238,27 +235,28 @@ def _fuse(items: list[_Item], regions: dict[Instruction, ExceptionRegion]) -> li
 
 
 def _lay_out(items: list[_Item]) -> None:
-    """Place the items; jumps grow prefixes until nothing moves. They only grow, so it ends."""
+    """Assign offsets to the items; terminates because jumps only ever gain prefixes."""
     for item in items:
         item.prefixes = _prefixes(item.argument)
+    sizes = [1 + item.caches for item in items]
+    jumps = [(item, item.target) for item in items if item.target is not None]
     moved = True
     while moved:
         moved = False
         at = 0
-        for item in items:
+        for item, size in zip(items, sizes, strict=True):
             item.at = at
-            at = item.end
-        for item in items:
-            if item.target is not None:
-                distance = item.target.at - item.end
-                item.argument = -distance if "BACKWARD" in item.op else distance
-                needed = _prefixes(item.argument)
-                if needed > item.prefixes:
-                    item.prefixes, moved = needed, True
+            item.end = at = at + size + item.prefixes
+        for item, target in jumps:
+            distance = target.at - item.end
+            item.argument = -distance if "BACKWARD" in item.op else distance
+            needed = _prefixes(item.argument)
+            if needed > item.prefixes:
+                item.prefixes, moved = needed, True
 
 
 def _prefixes(argument: int) -> int:
-    """How many EXTENDED_ARG an argument needs."""
+    """Return the number of EXTENDED_ARG prefixes an argument needs."""
     return max(0, (argument.bit_length() + 7) // 8 - 1)
 
 
@@ -273,7 +271,7 @@ def _code_bytes(items: list[_Item]) -> bytes:
     return bytes(out)
 
 
-def _stretches(items: list[_Item]) -> Iterable[tuple]:
+def _positions(items: list[_Item]) -> Iterable[tuple]:
     return ((item.source.position, item.end - item.at) for item in items)
 
 
@@ -282,7 +280,7 @@ def _table_entries(
     firsts: dict[Instruction, _Item],
     regions: dict[Instruction, ExceptionRegion],
 ) -> list[TableEntry]:
-    """Nested regions flattened: one entry for each run of items under the same innermost region."""
+    """Flatten nested regions: one entry per run of items with the same innermost region."""
     entries: list[TableEntry] = []
     start = 0
     ends = [

@@ -1,13 +1,13 @@
-"""build: emission helpers whose result is right for the running interpreter.
+"""Emission helpers whose output is right for the running interpreter.
 
-Comes in: names, values, counts, jump targets.  Goes out: a fresh `list[Instruction]` to splice into
-a Body; positions are left empty (`placed` fills them).
-Invariant: the stack protocol in each docstring (before -> after, top on the right) is the same on
-every version; where NULL goes, PRECALL, KW_NAMES / CALL_KW and TO_BOOL are nobody else's business.
+Input: names, values, counts, jump targets. Output: a fresh `list[Instruction]` to splice into a
+Body; positions are left empty (`placed` fills them). Invariant: each docstring states the stack
+effect (before -> after, top on the right), which is the same on every version. Callers need not
+know about NULL placement, PRECALL, KW_NAMES / CALL_KW and TO_BOOL.
 
-Calls.  `push_callable_then(callable, *arguments)` is a whole call. In pieces:
-`push_callable(code)`, then push the arguments, then `call_function(n)`. With the arguments on the
-stack already: `call_stacked(callable, n)`.
+Calls. `push_callable_then(callable, *arguments)` is a whole call. In pieces: `push_callable(code)`,
+then push the arguments, then `call_function(n)`. With the arguments on the stack already:
+`call_stacked(callable, n)`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _CLOSURE = 8  # MAKE_FUNCTION / SET_FUNCTION_ATTRIBUTE: a tuple of cells
 
 
 def placed(code: Iterable[Instruction], position: Position | None) -> Code:
-    """The same instructions, those without a position put at `position`."""
+    """Return the same instructions; those without a position get `position`."""
     result = list(code)
     for instruction in result:
         if instruction.position is None:
@@ -101,15 +101,18 @@ def placed(code: Iterable[Instruction], position: Position | None) -> Code:
 
 
 def load_const(value: object) -> Code:
-    """-> value. Any object will do: what cannot be hashed, or only by the user's own code, travels
-    in a box, because debuggers, profilers and IPython's tracebacks hash code objects."""
+    """Push a constant: -> value.
+
+    Any object is allowed. One that is not hashable, or whose hash runs user code, is wrapped in a
+    box, because debuggers, profilers and IPython's tracebacks hash code objects.
+    """
     if _hashes_plainly(value):
         return [Instruction("LOAD_CONST", value)]
     return [Instruction("LOAD_CONST", _Box(value)), *load_attr("value")]
 
 
 class _Box:
-    """Hashes and compares by identity, whatever it holds."""
+    """Hashes and compares by identity, independent of its content."""
 
     __slots__ = ("value",)
 
@@ -132,64 +135,66 @@ _HASHED_BY_VALUE = frozenset(
 
 
 def load_fast(name: str, *, bound: bool = False) -> Code:
-    """-> value. UnboundLocalError where there is none, unless the caller vouches with `bound`."""
+    """Push a local: -> value. It raises UnboundLocalError if unbound, unless the caller asserts
+    `bound`.
+    """
     return [
         Instruction("LOAD_FAST" if bound or not RUNNING.checked_loads else "LOAD_FAST_CHECK", name)
     ]
 
 
 def store_fast(name: str) -> Code:
-    """value ->"""
+    """Store a local: value ->"""
     return [Instruction("STORE_FAST", name)]
 
 
 def delete_fast(name: str) -> Code:
-    """->. UnboundLocalError where there is no value."""
+    """Unbind a local: ->. It raises UnboundLocalError if there is no value."""
     return [Instruction("DELETE_FAST", name)]
 
 
 def load_global(name: str, *, push_null: bool = False) -> Code:
-    """-> value, or with `push_null` the callable of a call (see `push_callable`)."""
+    """Push a global: -> value, or with `push_null` the callable of a call (see `push_callable`)."""
     return [Instruction("LOAD_GLOBAL", name, flag=push_null)]
 
 
 def store_global(name: str) -> Code:
-    """value ->"""
+    """Store a global: value ->"""
     return [Instruction("STORE_GLOBAL", name)]
 
 
 def delete_global(name: str) -> Code:
-    """->"""
+    """Delete a global: ->"""
     return [Instruction("DELETE_GLOBAL", name)]
 
 
 def load_deref(name: str) -> Code:
-    """-> contents of the cell; NameError where it is empty."""
+    """Push the contents of a cell: -> value. It raises NameError if the cell is empty."""
     return [Instruction("LOAD_DEREF", name)]
 
 
 def store_deref(name: str) -> Code:
-    """value ->"""
+    """Set the contents of a cell: value ->"""
     return [Instruction("STORE_DEREF", name)]
 
 
 def delete_deref(name: str) -> Code:
-    """->"""
+    """Empty a cell: ->"""
     return [Instruction("DELETE_DEREF", name)]
 
 
 def load_closure(name: str) -> Code:
-    """-> the cell itself."""
+    """Push the cell itself: -> cell"""
     return [Instruction("LOAD_CLOSURE", name)]
 
 
 def make_cell(name: str) -> Code:
-    """->. The slot's value, if any, moves into a new cell in that slot."""
+    """Move the slot's value, if any, into a new cell in that slot: ->"""
     return [Instruction("MAKE_CELL", name)]
 
 
 def prologue(freevars: Sequence[str] = (), cellvars: Sequence[str] = ()) -> Code:
-    """What every body begins with."""
+    """Return the first instructions of every body."""
     code = [Instruction("COPY_FREE_VARS", len(freevars))] if freevars else []
     code += [Instruction("MAKE_CELL", name) for name in cellvars]
     return [*code, Instruction("RESUME", 0)]
@@ -199,13 +204,13 @@ def prologue(freevars: Sequence[str] = (), cellvars: Sequence[str] = ()) -> Code
 
 
 def push_callable(code: Code) -> Code:
-    """-> callable slot of a call; `code` pushes one value, the callable."""
+    """Push the callable of a call: -> callable slot. `code` pushes one value, the callable."""
     null = Instruction("PUSH_NULL")
     return [null, *code] if RUNNING.null_first else [*code, null]
 
 
 def call_function(count: int, kw_names: tuple[str, ...] = ()) -> Code:
-    """callable slot, `count` arguments (the last ones named by `kw_names`) -> result."""
+    """Call: callable slot, `count` arguments (the last ones named by `kw_names`) -> result"""
     if kw_names and RUNNING.call_kw:
         return [*load_const(kw_names), Instruction("CALL_KW", count)]
     names = [Instruction("KW_NAMES", kw_names)] if kw_names else []
@@ -214,28 +219,28 @@ def call_function(count: int, kw_names: tuple[str, ...] = ()) -> Code:
 
 
 def call_kw(count: int, names: tuple[str, ...]) -> Code:
-    """`call_function` for keyword arguments; `count` is all arguments, positional and named."""
+    """Call with keyword arguments; `count` is all arguments, positional and named."""
     return call_function(count, names)
 
 
 def push_callable_then(callable_: Code, *arguments: Code, kw_names: tuple[str, ...] = ()) -> Code:
-    """-> result of calling it: a whole call."""
+    """Push the callable and the arguments, and call: -> result"""
     pushed = [instruction for argument in arguments for instruction in argument]
     return [*push_callable(callable_), *pushed, *call_function(len(arguments), kw_names)]
 
 
 def call_stacked(callable_: Code, count: int) -> Code:
-    """`count` positional arguments -> result; the callable is pushed only now."""
+    """Call with arguments from the stack; the callable is pushed after them: arguments -> result"""
     return [*build_tuple(count), *push_callable(callable_), *rotate_up(3), *call_ex()]
 
 
 def call_ex(*, kwargs: bool = False) -> Code:
-    """callable slot, tuple[, dict if `kwargs`] -> result of callable(*tuple, **dict)."""
+    """Call callable(*tuple, **dict): callable slot, tuple[, dict if `kwargs`] -> result"""
     return [Instruction("CALL_FUNCTION_EX", int(kwargs))]
 
 
 def load_method(name: str) -> Code:
-    """object -> callable slot with the object bound, for `call_method`."""
+    """Look up a method: object -> callable slot with the object bound, for `call_method`"""
     return [
         Instruction("LOAD_METHOD", name)
         if RUNNING.precall
@@ -244,12 +249,12 @@ def load_method(name: str) -> Code:
 
 
 def call_method(count: int, kw_names: tuple[str, ...] = ()) -> Code:
-    """callable slot of `load_method`, `count` arguments -> result."""
+    """Call a method: callable slot of `load_method`, `count` arguments -> result"""
     return call_function(count, kw_names)
 
 
 def make_function(code: types.CodeType, closure: Sequence[str] = ()) -> Code:
-    """-> a function of `code` over this frame's globals and the cells in the named slots."""
+    """Make a function of `code`, this frame's globals and the named cells: -> function"""
     cells = [i for name in closure for i in load_closure(name)]
     tuple_ = [*cells, *build_tuple(len(closure))] if closure else []
     if not RUNNING.function_attributes:
@@ -266,12 +271,12 @@ def make_function(code: types.CodeType, closure: Sequence[str] = ()) -> Code:
 
 
 def pop_top() -> Code:
-    """value ->"""
+    """Drop the top: value ->"""
     return [Instruction("POP_TOP")]
 
 
 def copy(depth: int = 1) -> Code:
-    """... -> ..., the value `depth` from the top (1: the top itself) once more."""
+    """Push the value at `depth` from the top again (1: the top itself)."""
     return [Instruction("COPY", depth)]
 
 
@@ -281,12 +286,12 @@ def swap(depth: int = 2) -> Code:
 
 
 def rotate_up(count: int) -> Code:
-    """a, b, ..., z -> b, ..., z, a: the lowest of `count` values comes to the top."""
+    """Move the lowest of `count` values to the top: a, b, ..., z -> b, ..., z, a"""
     return [Instruction("SWAP", depth) for depth in range(2, count + 1)]
 
 
 def rotate_down(count: int) -> Code:
-    """a, ..., y, z -> z, a, ..., y: the top goes below the other `count` - 1 values."""
+    """Move the top below the other `count` - 1 values: a, ..., y, z -> z, a, ..., y"""
     return [Instruction("SWAP", depth) for depth in range(count, 1, -1)]
 
 
@@ -294,58 +299,58 @@ def rotate_down(count: int) -> Code:
 
 
 def build_tuple(count: int) -> Code:
-    """`count` values -> tuple"""
+    """Build a tuple: `count` values -> tuple"""
     return [Instruction("BUILD_TUPLE", count)]
 
 
 def build_list(count: int) -> Code:
-    """`count` values -> list"""
+    """Build a list: `count` values -> list"""
     return [Instruction("BUILD_LIST", count)]
 
 
 def build_set(count: int) -> Code:
-    """`count` values -> set"""
+    """Build a set: `count` values -> set"""
     return [Instruction("BUILD_SET", count)]
 
 
 def build_map(count: int) -> Code:
-    """key, value, key, value, ... (`count` pairs) -> dict"""
+    """Build a dict: key, value, key, value, ... (`count` pairs) -> dict"""
     return [Instruction("BUILD_MAP", count)]
 
 
 def build_string(count: int) -> Code:
-    """`count` strings -> str"""
+    """Concatenate: `count` strings -> str"""
     return [Instruction("BUILD_STRING", count)]
 
 
 def build_slice(count: int = 2) -> Code:
-    """start, stop[, step if `count` is 3] -> slice"""
+    """Build a slice: start, stop[, step if `count` is 3] -> slice"""
     return [Instruction("BUILD_SLICE", count)]
 
 
 def format_simple() -> Code:
-    """value -> format(value, "")"""
+    """Format without a specification: value -> format(value, "")"""
     simple = "FORMAT_SIMPLE" in RUNNING.opcodes
     return [Instruction("FORMAT_SIMPLE") if simple else Instruction("FORMAT_VALUE", 0)]
 
 
 def list_extend() -> Code:
-    """list, iterable -> list"""
+    """Extend a list: list, iterable -> list"""
     return [Instruction("LIST_EXTEND", 1)]
 
 
 def dict_update() -> Code:
-    """dict, mapping -> dict"""
+    """Update a dict: dict, mapping -> dict"""
     return [Instruction("DICT_UPDATE", 1)]
 
 
 def unpack_sequence(count: int) -> Code:
-    """iterable -> its `count` values, the first on top"""
+    """Unpack: iterable -> its `count` values, the first on top"""
     return [Instruction("UNPACK_SEQUENCE", count)]
 
 
 def unpack_ex(before: int, after: int) -> Code:
-    """iterable -> `before` values, a list of the middle, `after` values; the first on top"""
+    """Unpack: iterable -> `before` values, a list of the middle, `after` values; first on top"""
     return [Instruction("UNPACK_EX", before | after << 8)]
 
 
@@ -353,67 +358,67 @@ def unpack_ex(before: int, after: int) -> Code:
 
 
 def load_attr(name: str) -> Code:
-    """object -> value"""
+    """Read an attribute: object -> value"""
     return [Instruction("LOAD_ATTR", name)]
 
 
 def store_attr(name: str) -> Code:
-    """value, object ->"""
+    """Set an attribute: value, object ->"""
     return [Instruction("STORE_ATTR", name)]
 
 
 def delete_attr(name: str) -> Code:
-    """object ->"""
+    """Delete an attribute: object ->"""
     return [Instruction("DELETE_ATTR", name)]
 
 
 def binary_subscr() -> Code:
-    """container, key -> value"""
+    """Read an item: container, key -> value"""
     return [Instruction("BINARY_SUBSCR")]
 
 
 def store_subscr() -> Code:
-    """value, container, key ->"""
+    """Set an item: value, container, key ->"""
     return [Instruction("STORE_SUBSCR")]
 
 
 def delete_subscr() -> Code:
-    """container, key ->"""
+    """Delete an item: container, key ->"""
     return [Instruction("DELETE_SUBSCR")]
 
 
 def binary_op(operator: str) -> Code:
-    """left, right -> value; "+=" and its like are the in-place forms"""
+    """Apply an operator: left, right -> value; "+=" and its like are the in-place forms"""
     return [Instruction("BINARY_OP", operator)]
 
 
 def compare_op(operator: str) -> Code:
-    """left, right -> what the rich comparison returns"""
+    """Compare: left, right -> result of the rich comparison"""
     return [Instruction("COMPARE_OP", operator)]
 
 
 def is_op(*, invert: bool = False) -> Code:
-    """left, right -> bool"""
+    """Compare identities: left, right -> bool"""
     return [Instruction("IS_OP", int(invert))]
 
 
 def contains_op(*, invert: bool = False) -> Code:
-    """item, container -> bool"""
+    """Test membership: item, container -> bool"""
     return [Instruction("CONTAINS_OP", int(invert))]
 
 
 def unary_not() -> Code:
-    """value -> bool"""
+    """Negate the truth value: value -> bool"""
     return [*_to_bool(), Instruction("UNARY_NOT")]
 
 
 def unary_negative() -> Code:
-    """value -> -value"""
+    """Negate: value -> -value"""
     return [Instruction("UNARY_NEGATIVE")]
 
 
 def unary_invert() -> Code:
-    """value -> ~value"""
+    """Invert: value -> ~value"""
     return [Instruction("UNARY_INVERT")]
 
 
@@ -425,52 +430,52 @@ def _to_bool() -> Code:
 
 
 def nop() -> Code:
-    """Nothing; a landing place for jumps."""
+    """Do nothing; a jump target."""
     return [Instruction("NOP")]
 
 
 def jump(target: Instruction) -> Code:
-    """Forward or backward, as the assembler finds."""
+    """Jump forward or backward; the assembler chooses the opcode."""
     return [Instruction("JUMP", target=target)]
 
 
 def pop_jump_if_true(target: Instruction) -> Code:
-    """value ->, jumping if it is true"""
+    """Jump if the value is true: value ->"""
     return [*_to_bool(), Instruction("POP_JUMP_IF_TRUE", target=target)]
 
 
 def pop_jump_if_false(target: Instruction) -> Code:
-    """value ->, jumping if it is false"""
+    """Jump if the value is false: value ->"""
     return [*_to_bool(), Instruction("POP_JUMP_IF_FALSE", target=target)]
 
 
 def pop_jump_if_none(target: Instruction) -> Code:
-    """value ->, jumping if it is None"""
+    """Jump if the value is None: value ->"""
     return [Instruction("POP_JUMP_IF_NONE", target=target)]
 
 
 def pop_jump_if_not_none(target: Instruction) -> Code:
-    """value ->, jumping unless it is None"""
+    """Jump unless the value is None: value ->"""
     return [Instruction("POP_JUMP_IF_NOT_NONE", target=target)]
 
 
 def get_iter() -> Code:
-    """iterable -> iterator"""
+    """Call iter(): iterable -> iterator"""
     return [Instruction("GET_ITER")]
 
 
 def for_loop(body: Code) -> Code:
-    """iterator ->, running `body` (item ->) for each item."""
+    """Run `body` (item ->) for each item: iterator ->"""
     landing = [Instruction(op) for op in RUNNING.loop_landing] or nop()
     head = Instruction("FOR_ITER", target=landing[0])
     return [head, *body, *jump(head), *landing]
 
 
 def raise_varargs(count: int) -> Code:
-    """[exception[, cause]] -> never"""
+    """Raise: [exception[, cause]] -> never"""
     return [Instruction("RAISE_VARARGS", count)]
 
 
 def return_value() -> Code:
-    """value -> the caller"""
+    """Return: value -> the caller"""
     return [Instruction("RETURN_VALUE")]

@@ -1,10 +1,9 @@
-"""decode: a code object becomes a Body.
+"""Decodes a code object into a Body.
 
-Comes in: any `types.CodeType` of the running interpreter.  Goes out: a fresh `Body` with symbolic
-arguments, jumps and exception regions; caches, prefixes, superinstructions and specialised forms
-gone.
-Invariant: `assemble(decode(code))` behaves as `code`, with the same positions. What cannot be
-represented faithfully raises `BytecodeError`.
+Input: any `types.CodeType` of the running interpreter. Output: a fresh `Body` with symbolic
+arguments, jumps and exception regions, without caches, prefixes, superinstructions and specialised
+opcodes. Invariant: `assemble(decode(code))` behaves like `code`, with the same positions. Code that
+cannot be represented faithfully raises `BytecodeError`.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from .instruction import LOCAL_TWIN, Body, ExceptionRegion, Instruction, Positio
 from .line_table import parse_line_table
 from .versions import BINARY_OPERATORS, RUNNING, Kind
 
-__all__ = ["decode"]
+__all__ = ["decode", "instruction_count"]
 
 
 class _Raw(NamedTuple):
-    """One stored instruction, in code units: its first prefix, its opcode, the one after."""
+    """One encoded instruction in code units: its first prefix, its opcode, and its end."""
 
     start: int
     at: int
@@ -34,7 +33,7 @@ class _Raw(NamedTuple):
 
 
 def decode(code: types.CodeType) -> Body:
-    """Read a code object. The result shares no mutable state with it and may be edited."""
+    """Decode a code object; the result shares no mutable state with it and may be edited."""
     body = Body(
         name=code.co_name,
         qualname=code.co_qualname,
@@ -44,8 +43,8 @@ def decode(code: types.CodeType) -> Body:
         posonlyargcount=code.co_posonlyargcount,
         kwonlyargcount=code.co_kwonlyargcount,
         flags=code.co_flags,
-        varnames=_told_apart(code.co_varnames, code),
-        cellvars=_told_apart(code.co_cellvars, code),
+        varnames=_with_suffixes(code.co_varnames, code),
+        cellvars=_with_suffixes(code.co_cellvars, code),
         freevars=list(code.co_freevars),
         consts=code.co_consts,
         names=code.co_names,
@@ -68,14 +67,20 @@ def decode(code: types.CodeType) -> Body:
     return body
 
 
-def _told_apart(names: tuple[str, ...], code: types.CodeType) -> list[str]:
-    """Local names; those that are also a separate free variable get the LOCAL_TWIN ending."""
+def instruction_count(code: types.CodeType) -> int:
+    """Return how many instructions `decode` gives."""
+    several = RUNNING.superinstructions
+    return sum(len(several.get(raw.op, ("",))) for raw in _raw_instructions(code.co_code))
+
+
+def _with_suffixes(names: tuple[str, ...], code: types.CodeType) -> list[str]:
+    """Return local names; a local that shares its name with a free variable gets LOCAL_TWIN."""
     free = set(code.co_freevars)
     return [name + LOCAL_TWIN if name in free else name for name in names]
 
 
 def _raw_instructions(code: bytes) -> Iterator[_Raw]:
-    """Fold prefixes and skip caches."""
+    """Yield instructions with prefixes folded in and caches skipped."""
     start = unit = argument = 0
     units = len(code) // 2
     while unit < units:
@@ -90,12 +95,12 @@ def _raw_instructions(code: bytes) -> Iterator[_Raw]:
 
 
 def _jump_target(raw: _Raw) -> int:
-    """Jumps count code units from the end of the instruction, its caches included."""
+    """Return a jump's target; jumps count code units from their end, caches included."""
     return raw.end - raw.argument if "BACKWARD" in raw.op else raw.end + raw.argument
 
 
 class _Decoder:
-    """Turns raw instructions of one code object into symbolic ones."""
+    """Converts raw instructions of one code object into symbolic ones."""
 
     def __init__(
         self, code: types.CodeType, slots: list[str], positions: list[Position | None]
@@ -103,7 +108,7 @@ class _Decoder:
         self.code, self.slots, self.positions = code, slots, positions
 
     def instructions(self, raw: _Raw) -> list[Instruction]:
-        """One instruction, or two for a superinstruction."""
+        """Return one instruction, or two for a superinstruction."""
         parts = RUNNING.superinstructions.get(raw.op)
         if parts is None:
             return [self._instruction(raw)]
@@ -136,7 +141,7 @@ class _Decoder:
         return instruction
 
     def _slot(self, op: str, index: int) -> tuple[str, str]:
-        """Opcode and name; LOAD_CLOSURE is told apart again where it was compiled to a load."""
+        """Return opcode and name; restores LOAD_CLOSURE if it was compiled to LOAD_FAST (3.13)."""
         if op == RUNNING.aliases.get("LOAD_CLOSURE") and index >= self.code.co_nlocals:
             op = "LOAD_CLOSURE"
         return op, self.slots[index]

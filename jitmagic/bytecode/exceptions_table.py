@@ -1,9 +1,9 @@
-"""co_exceptiontable: read and written.
+"""Parses and encodes co_exceptiontable.
 
-Comes in: the bytes, or entries in code units.  Goes out: the other of the two.
-Each entry is four big-endian base-64 numbers (start, length, target, depth << 1 | lasti); bit 7
-marks the first byte of an entry, bit 6 says that the number goes on. Entries are sorted and do not
-overlap, because the interpreter bisects. Format: CPython Objects/exception_handling_notes.txt.
+Input: the bytes, or entries in code units. Output: the other form. Each entry is four big-endian
+base-64 numbers (start, length, target, depth << 1 | lasti). Bit 7 marks the first byte of an entry,
+bit 6 says that the number continues. Entries are sorted and do not overlap, because the interpreter
+bisects. Format: CPython Objects/exception_handling_notes.txt.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TableEntry(NamedTuple):
 
 
 def parse_exception_table(table: bytes) -> list[TableEntry]:
-    """The entries in table order."""
+    """Return the entries in table order."""
     data = iter(table)
     entries = []
     for first in data:
@@ -44,7 +44,7 @@ def _read_varint(data: Iterator[int], byte: int) -> int:
 
 
 def encode_exception_table(entries: Iterable[TableEntry]) -> bytes:
-    """The bytes for sorted entries that do not overlap."""
+    """Encode sorted entries that do not overlap."""
     out = bytearray()
     for entry in entries:
         head = len(out)

@@ -1,16 +1,15 @@
-"""Control flow over a Body: successors, stack depths, liveness, definite assignment, dead code.
+"""Control flow of a Body: successors, stack depths, liveness, definite assignment, dead code.
 
-Comes in: a Body.  Goes out: facts keyed by Instruction (identity).  No analysis changes the body;
-`drop_unreachable` and `secure_loads` are the two edits, and say so.
-Invariant: every answer is conservative. An instruction inside an exception region may raise before
-it has done anything; a call that can look at the frame's variables (locals, eval, ...) reads them
-all.
+Input: a Body. Output: facts keyed by Instruction (identity). The analyses do not change the body;
+only `drop_unreachable` and `secure_loads` edit it. Invariant: every answer is conservative. An
+instruction in an exception region may raise before it has any effect, and a call that can inspect
+the frame's variables (locals, eval, ...) reads all of them.
 """
 
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -24,8 +23,10 @@ __all__ = [
     "drop_unreachable",
     "live_locals",
     "liveness",
+    "loop_landings",
     "maximum_depth",
     "reachable",
+    "reached_from",
     "regions_by_instruction",
     "secure_loads",
     "stack_depths",
@@ -33,20 +34,22 @@ __all__ = [
     "successors",
 ]
 
-# Builtins that look at the variables of the frame that calls them.
+# Builtins that read the variables of the calling frame.
 _FRAME_READERS = frozenset({"locals", "vars", "dir", "eval", "exec"})
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Instructions that run one after the other; `regions` hold for every one of them."""
+    """Instructions that run one after the other, all in the same `region`."""
 
     instructions: tuple[Instruction, ...]
     region: ExceptionRegion | None
 
 
 def regions_by_instruction(body: Body) -> dict[Instruction, ExceptionRegion]:
-    """The innermost region around each instruction that has one."""
+    """Return the innermost region of each instruction that is in one."""
+    if not body.regions:
+        return {}
     index = {instruction: i for i, instruction in enumerate(body.instructions)}
     spans = []
     for region in body.regions:
@@ -63,7 +66,7 @@ def regions_by_instruction(body: Body) -> dict[Instruction, ExceptionRegion]:
 
 
 def successors(body: Body) -> dict[Instruction, list[Instruction]]:
-    """Where control can go after each instruction: fall through, jump, exception handler."""
+    """Return the possible next instructions of each: fall-through, jump target, handler."""
     regions = regions_by_instruction(body)
     following = [*body.instructions[1:], None]
     result: dict[Instruction, list[Instruction]] = {}
@@ -84,10 +87,16 @@ def successors(body: Body) -> dict[Instruction, list[Instruction]]:
 
 
 def reachable(body: Body) -> set[Instruction]:
-    """Instructions that control can reach from the start."""
-    ways = successors(body)
+    """Return the instructions that control can reach from the start."""
+    return reached_from(successors(body), body.instructions[:1])
+
+
+def reached_from(
+    ways: Mapping[Instruction, Sequence[Instruction]], starts: Iterable[Instruction]
+) -> set[Instruction]:
+    """Return the instructions that control can reach from these; `ways`: `successors`."""
     seen: set[Instruction] = set()
-    work = body.instructions[:1]
+    work = list(starts)
     while work:
         instruction = work.pop()
         if instruction not in seen:
@@ -97,26 +106,22 @@ def reachable(body: Body) -> set[Instruction]:
 
 
 def drop_unreachable(body: Body) -> None:
-    """Edit: remove what control cannot reach, shrinking the regions around it."""
+    """Remove unreachable instructions and shrink the regions around them."""
     keep = reachable(body)
-    keep |= _loop_landings(body, keep)
+    keep |= loop_landings(body, keep)
     if len(keep) == len(body.instructions):
         return
-    index = {instruction: i for i, instruction in enumerate(body.instructions)}
-    regions = []
-    for region in body.regions:
-        inside = body.instructions[index[region.start] : index[region.end_inclusive] + 1]
-        kept = [instruction for instruction in inside if instruction in keep]
-        if kept and region.target in keep:
-            region.start, region.end_inclusive = kept[0], kept[-1]
-            regions.append(region)
-    body.regions = regions
+    body.regions = body.regions_within(keep)
     body.instructions = [instruction for instruction in body.instructions if instruction in keep]
 
 
-def _loop_landings(body: Body, kept: set[Instruction]) -> set[Instruction]:
-    """What has to follow the target of each kept FOR_ITER for the interpreter to skip, reached or
-    not."""
+def loop_landings(body: Body, kept: set[Instruction]) -> set[Instruction]:
+    """Return the instructions at each kept FOR_ITER's target that the interpreter skips.
+
+    They must stay even if control does not reach them.
+    """
+    if not RUNNING.loop_landing:
+        return set()
     index = {instruction: i for i, instruction in enumerate(body.instructions)}
     length = len(RUNNING.loop_landing)
     landings: set[Instruction] = set()
@@ -128,7 +133,7 @@ def _loop_landings(body: Body, kept: set[Instruction]) -> set[Instruction]:
 
 
 def basic_blocks(body: Body) -> list[Block]:
-    """Split at jump targets, handlers, region edges and behind jumps and returns."""
+    """Split at jump targets, handlers and region edges, and after jumps and returns."""
     regions = regions_by_instruction(body)
     heads = {i.target for i in body.instructions if i.target} | {r.target for r in body.regions}
     blocks: list[Block] = []
@@ -151,25 +156,23 @@ def basic_blocks(body: Body) -> list[Block]:
 
 
 def stack_effect(instruction: Instruction, *, jump: bool) -> int:
-    """How much an instruction changes the stack depth when it jumps, or does not."""
-    op = instruction.op
+    """Return the change of the stack depth with or without a jump."""
+    argument = int(instruction.flag)
+    if RUNNING.kind(instruction.op) is Kind.INT and instruction.op not in RUNNING.effects:
+        argument = _int_argument(instruction)
+    return _effect(instruction.op, argument, jump)
+
+
+@lru_cache(maxsize=4096)
+def _effect(op: str, argument: int, jump: bool) -> int:
     if op in RUNNING.effects:
         return RUNNING.effects[op]
     real = RUNNING.real_op(op) or RUNNING.real_op(op, backward=True)
     if real is None:
         raise BytecodeError(f"{op} does not exist on Python {'.'.join(map(str, RUNNING.version))}")
-    kind = RUNNING.kind(op)
-    argument = int(instruction.flag)
-    if kind is Kind.INT:
-        argument = _int_argument(instruction)
-    elif kind is not Kind.NAME:
+    if RUNNING.kind(op) not in (Kind.INT, Kind.NAME):
         argument = 0
-    return _effect(real, argument, jump)
-
-
-@lru_cache(maxsize=4096)
-def _effect(op: str, argument: int, jump: bool) -> int:
-    number = RUNNING.opcodes[op]
+    number = RUNNING.opcodes[real]
     return dis.stack_effect(number, argument if number >= dis.HAVE_ARGUMENT else None, jump=jump)
 
 
@@ -180,7 +183,7 @@ def _int_argument(instruction: Instruction) -> int:
 
 
 def stack_depths(body: Body) -> dict[Instruction, int]:
-    """Stack depth before each reachable instruction; the depth must not depend on the way there."""
+    """Return the stack depth before each reachable instruction; raises if paths disagree."""
     regions = regions_by_instruction(body)
     following = dict(zip(body.instructions, body.instructions[1:], strict=False))
     depths: dict[Instruction, int] = {}
@@ -218,13 +221,13 @@ def _after(body: Body, instruction: Instruction, depth: int, *, jump: bool) -> i
 
 
 def maximum_depth(body: Body) -> int:
-    """The stack size a code object of this body needs."""
+    """Return the stack size that this body needs."""
     deepest = 1
     for instruction, depth in stack_depths(body).items():
-        effects = [stack_effect(instruction, jump=False)]
+        effect = stack_effect(instruction, jump=False)
         if instruction.target is not None:
-            effects.append(stack_effect(instruction, jump=True))
-        deepest = max(deepest, depth, *(depth + effect for effect in effects))
+            effect = max(effect, stack_effect(instruction, jump=True))
+        deepest = max(deepest, depth + effect)
     return deepest
 
 
@@ -232,17 +235,16 @@ def maximum_depth(body: Body) -> int:
 
 
 def live_locals(body: Body, instruction: Instruction) -> frozenset[str]:
-    """Variables whose value may still be read from before `instruction` on.
+    """Return the variables whose value may still be read from `instruction` on.
 
-    Includes cells and free variables (a name in `body.freevars` is always there through the
-    closure), and what an exception handler would read. To ask about many instructions, use
-    `liveness`.
+    Includes cells and free variables (names in `body.freevars` are always bound through the
+    closure) and reads in exception handlers. Use `liveness` for many instructions.
     """
     return liveness(body)[instruction]
 
 
-def liveness(body: Body) -> dict[Instruction, frozenset[str]]:
-    """`live_locals` for every instruction, in one backward fixpoint."""
+def liveness(body: Body) -> Mapping[Instruction, frozenset[str]]:
+    """Return `live_locals` of every instruction, computed in one backward fixpoint."""
     names = body.slots()
     bit = {name: 1 << i for i, name in enumerate(names)}
     effects = {i: _reads_and_writes(body, i, bit) for i in body.instructions}
@@ -255,16 +257,35 @@ def liveness(body: Body) -> dict[Instruction, frozenset[str]]:
         after = 0
         for way in ways[instruction]:
             after |= live[way]
-        # It may raise before it writes, so its handler sees the value from before.
+        # It may raise before it writes, so its handler sees the old value.
         unwound = live[handlers[instruction]] if instruction in handlers else 0
         return reads | after & ~writes | unwound
 
     _until_stable(reversed(body.instructions), live, before)
-    sets: dict[int, frozenset[str]] = {}
-    for mask in live.values():
-        if mask not in sets:
-            sets[mask] = frozenset(name for name in names if mask & bit[name])
-    return {instruction: sets[mask] for instruction, mask in live.items()}
+    return _Live(names, live)
+
+
+class _Live(Mapping[Instruction, frozenset[str]]):
+    """Live variables by instruction, from masks. A set is made when it is asked for: of a body with
+    n variables there are n different ones of up to n names, and few are used.
+    """
+
+    def __init__(self, names: Sequence[str], masks: Mapping[Instruction, int]) -> None:
+        self._names, self._masks = names, masks
+        self._sets: dict[int, frozenset[str]] = {}
+
+    def __getitem__(self, instruction: Instruction) -> frozenset[str]:
+        mask = self._masks[instruction]
+        if mask not in self._sets:
+            live = (name for i, name in enumerate(self._names) if mask >> i & 1)
+            self._sets[mask] = frozenset(live)
+        return self._sets[mask]
+
+    def __iter__(self) -> Iterator[Instruction]:
+        return iter(self._masks)
+
+    def __len__(self) -> int:
+        return len(self._masks)
 
 
 def _until_stable(
@@ -283,13 +304,13 @@ def _until_stable(
 
 
 def _reads_and_writes(body: Body, instruction: Instruction, bit: dict[str, int]) -> tuple[int, int]:
-    """Masks of the variables an instruction reads, and of those whose old value it ends."""
+    """Return masks of the variables an instruction reads and of those it overwrites."""
     op, kind = instruction.op, RUNNING.kind(instruction.op)
     if kind is Kind.LOCAL:
         mask = bit[str(instruction.arg)]
         return (0 if op == "STORE_FAST" else mask), (0 if op.startswith("LOAD") else mask)
     if kind is Kind.CELL:
-        # The cell itself is read, whatever is done to its contents.
+        # Every access to the contents reads the cell itself.
         return bit[str(instruction.arg)], 0
     if op in ("LOAD_GLOBAL", "LOAD_NAME"):
         return _frame_reads(body, str(instruction.arg), bit), 0
@@ -297,7 +318,7 @@ def _reads_and_writes(body: Body, instruction: Instruction, bit: dict[str, int])
 
 
 def _frame_reads(body: Body, name: str, bit: dict[str, int]) -> int:
-    """What a builtin of that name would read from this frame."""
+    """Return a mask of the variables that a builtin of that name reads from this frame."""
     if name in _FRAME_READERS:
         return sum(bit.values())
     if name == "super":
@@ -307,10 +328,10 @@ def _frame_reads(body: Body, name: str, bit: dict[str, int]) -> int:
 
 
 def secure_loads(body: Body) -> None:
-    """Edit: LOAD_FAST of a variable that may be unbound there becomes LOAD_FAST_CHECK.
+    """Replace LOAD_FAST of a possibly unbound variable by LOAD_FAST_CHECK.
 
-    Since 3.12 LOAD_FAST trusts the compiler and would push NULL. Code that was cut, joined or
-    entered in the middle has to be secured again. Nothing happens where LOAD_FAST checks by itself.
+    Since 3.12 LOAD_FAST trusts the compiler and would push NULL, so code that was cut, joined or
+    entered in the middle needs this pass. It does nothing on 3.11, where LOAD_FAST checks.
     """
     if not RUNNING.checked_loads:
         return
@@ -322,10 +343,10 @@ def secure_loads(body: Body) -> None:
 
 
 def _definitely_bound(body: Body) -> dict[Instruction, int]:
-    """Masks of variables that hold a value before each instruction on every way there."""
+    """Return masks of the variables bound before each instruction on every path."""
     bit = {name: 1 << i for i, name in enumerate(body.slots())}
     everything = (1 << len(bit)) - 1
-    # What LOAD_FAST_AND_CLEAR put aside may have been unbound, and a later STORE_FAST restores it.
+    # LOAD_FAST_AND_CLEAR may save an unbound slot, which a later STORE_FAST restores.
     cleared = {i.arg for i in body.instructions if i.op == "LOAD_FAST_AND_CLEAR"}
     sources: dict[Instruction, list[tuple[Instruction, bool]]] = {i: [] for i in body.instructions}
     handlers = {i: r.target for i, r in regions_by_instruction(body).items()}

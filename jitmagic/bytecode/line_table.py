@@ -1,8 +1,8 @@
-"""co_linetable: the location table of PEP 626 / 657, read and written.
+"""Parses and encodes co_linetable, the location table of PEP 626 / 657.
 
-Comes in: the bytes, or one position per stretch of code units.  Goes out: the other of the two.
-Each entry covers 1-8 code units: a head byte 1 kkkk lll (kind, length - 1), then kind-dependent
-data; lines are differences to the entry before, starting from co_firstlineno. Format: CPython
+Input: the bytes, or one position per run of code units. Output: the other form. Each entry covers
+1-8 code units: a head byte 1 kkkk lll (kind, length - 1), then data that depends on the kind. Lines
+are differences to the entry before, starting from co_firstlineno. Format: CPython
 Objects/locations.md.
 """
 
@@ -18,7 +18,7 @@ _ONE_LINE, _NO_COLUMNS, _LONG, _NONE = 10, 13, 14, 15
 
 
 def parse_line_table(table: bytes, firstlineno: int) -> list[Position | None]:
-    """The position of every code unit (caches and prefixes included)."""
+    """Return the position of every code unit (caches and prefixes included)."""
     positions: list[Position | None] = []
     data = iter(table)
     line = firstlineno
@@ -65,11 +65,11 @@ def _read_varint(data: Iterator[int]) -> int:
     return value
 
 
-def encode_line_table(stretches: Iterable[tuple[Position | None, int]], firstlineno: int) -> bytes:
-    """The table for consecutive (position, code units) stretches."""
+def encode_line_table(runs: Iterable[tuple[Position | None, int]], firstlineno: int) -> bytes:
+    """Encode consecutive (position, number of code units) pairs."""
     out = bytearray()
     line = firstlineno
-    for position, units in _merged(stretches):
+    for position, units in _merged(runs):
         for done in range(0, units, 8):
             out += _entry(position, min(units - done, 8), line)
             line = position.lineno if position else line
@@ -77,11 +77,11 @@ def encode_line_table(stretches: Iterable[tuple[Position | None, int]], firstlin
 
 
 def _merged(
-    stretches: Iterable[tuple[Position | None, int]],
+    runs: Iterable[tuple[Position | None, int]],
 ) -> Iterator[tuple[Position | None, int]]:
     current: Position | None = None
     total = 0
-    for position, units in stretches:
+    for position, units in runs:
         if position != current:
             if total:
                 yield current, total

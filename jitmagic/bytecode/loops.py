@@ -1,9 +1,9 @@
-"""Natural loops of a Body: what runs between a loop's head and the jumps back to it.
+"""Finds the natural loops of a Body.
 
-Comes in: a Body. Goes out: by its head, the instructions of each loop, the handlers of exceptions
-raised in it included where they go on with it.
-Invariant: every way into a loop is by way of its head. A backward jump alone does not make a loop:
-from 3.12 on the handlers of exceptions are at the end of the code, and jump back to what follows.
+Input: a Body. Output: for each loop head, the instructions of its loop, including exception
+handlers that continue the loop. Invariant: a loop is only entered through its head. A backward jump
+alone is not a loop: since 3.12 exception handlers are at the end of the code and jump back to the
+code after the `try`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Ways = Mapping[Instruction, Iterable[Instruction]]
 
 
 def loops_in(body: Body) -> dict[Instruction, frozenset[Instruction]]:
-    """The loops, inner and outer ones, by their heads in the order of the code."""
+    """Return inner and outer loops by head, in the order of the code."""
     index = {instruction: number for number, instruction in enumerate(body.instructions)}
     jumps: dict[Instruction, list[Instruction]] = {}
     for number, instruction in enumerate(body.instructions):

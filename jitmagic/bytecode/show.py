@@ -1,9 +1,9 @@
-"""show: a Body as a listing for people.
+"""Renders a Body as a readable listing.
 
-Comes in: a Body (or a code object).  Goes out: text with source lines in the margin, labels for
-everything that is jumped to or unwound to, symbolic arguments, and the exception regions by label.
-Invariant: it says all that the assembler would encode except columns; equal bodies give equal
-text, and no addresses appear in it.
+Input: a Body (or a code object). Output: text with source lines in the margin, labels for all
+targets of jumps and handlers, symbolic arguments, and the exception regions by label. Invariant: it
+shows everything the assembler encodes except columns; equal bodies give equal text, without
+addresses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FLAG_WORDS = {
 
 
 def show(body: Body | types.CodeType) -> str:
-    """The listing, ending in a newline."""
+    """Return the listing, ending in a newline."""
     if isinstance(body, types.CodeType):
         body = decode(body)
     labels = _labels(body)
@@ -62,7 +62,7 @@ def _headline(body: Body) -> str:
 
 
 def _labels(body: Body) -> dict[Instruction, str]:
-    """L1, L2, ... in the order of the listing."""
+    """Name the marked instructions L1, L2, ... in the order of the listing."""
     marked = {i.target for i in body.instructions if i.target is not None}
     for region in body.regions:
         marked |= {region.start, region.end_inclusive, region.target}
@@ -87,11 +87,11 @@ def _text(instruction: Instruction, labels: dict[Instruction, str]) -> str:
 
 
 def _constant(value: object) -> str:
-    """Values as written in source; objects by type and name, since their repr may be an address."""
+    """Show values as in source; objects by type and name, since their repr may be an address."""
     if isinstance(value, types.CodeType):
         return f"<code {value.co_qualname}>"
     if isinstance(value, (tuple, frozenset)):
-        # A frozenset's own order changes from process to process.
+        # The iteration order of a frozenset of str changes with PYTHONHASHSEED.
         parts = [_constant(part) for part in value]
         if isinstance(value, frozenset):
             return f"frozenset({{{', '.join(sorted(parts))}}})"

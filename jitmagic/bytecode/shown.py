@@ -1,10 +1,10 @@
-"""shown: what a frame of ours is called where people look at it.
+"""Gives finished frames of generated code the signature of the user's function.
 
-The code that runs in place of a user's function takes what the dispatcher hands over: cells and
-stack values beside the user's own arguments, each a plain parameter. A debugger or IPython's
-traceback would list them all. Comes in: such code and the function it stands for. Goes out: the
-same code with the function's own parameters only, same instructions, same slots, for frames that
-have ended. Invariant: the user's parameters come first, in the user's order.
+The code that runs in place of a user's function takes all the dispatcher's values as plain
+parameters: cells and stack values as well as the user's arguments. A debugger or IPython's
+traceback would list them all. Input: such code and the function it stands for. Output: the same
+code (instructions and slots) with the function's own parameters only, for frames that have ended.
+Invariant: the user's parameters come first, in the user's order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STARS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 @dataclass(frozen=True, slots=True)
 class _Signature:
-    """Kept as the last constant of the code."""
+    """Parameter counts, stored as the last constant of the code."""
 
     argcount: int
     kwonlyargcount: int
@@ -31,13 +31,13 @@ class _Signature:
 
 
 def in_users_order(names: Iterable[str], body: Body) -> tuple[str, ...]:
-    """The function's parameters as it has them, then the others by name."""
+    """Sort names: the function's parameters in their order, then the others by name."""
     order = {name: index for index, name in enumerate(body.parameters)}
     return tuple(sorted(names, key=lambda name: (order.get(name, len(order)), name)))
 
 
 def with_signature(code: CodeType, parameters: tuple[str, ...], body: Body) -> CodeType:
-    """`code`, whose `parameters` are partly those of `body`, with a note of which."""
+    """Append to `code` a note of which of its `parameters` are those of `body`."""
     own = body.parameters
     plain, named = own[: body.argcount], own[body.argcount :][: body.kwonlyargcount]
     starred = own[body.argcount + body.kwonlyargcount :]
@@ -51,7 +51,7 @@ def with_signature(code: CodeType, parameters: tuple[str, ...], body: Body) -> C
 
 
 def shown_as(code: CodeType) -> CodeType | None:
-    """What to show for `code`; None: it is a function's own."""
+    """Return the code to show for `code`, or None if it is the function's own."""
     signature = code.co_consts[-1] if code.co_consts else None
     if not isinstance(signature, _Signature):
         return None

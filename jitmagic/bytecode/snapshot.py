@@ -1,10 +1,9 @@
 """FrameSnapshot: a call at the moment it begins, before its first instruction.
 
-Comes in: a function with its arguments (`of_call`), or what the frame hook found in a fresh frame.
-Goes out: all that the tracer may start from.
-Invariant: `args` has one value for each of the code's parameter slots, in localsplus order
-(positional, keyword-only, *args as a tuple, **kwargs as a dict); `cells` follows co_freevars. The
-values are the live objects, not copies.
+Input: a function with its arguments (`of_call`), or a fresh frame found by the frame hook. Output:
+everything the tracer may start from. Invariant: `args` has one value for each of the code's
+parameter slots, in localsplus order (positional, keyword-only, *args as a tuple, **kwargs as a
+dict); `cells` follows co_freevars. The values are the live objects, not copies.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class FrameSnapshot:
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] = _NO_KEYWORDS,
     ) -> FrameSnapshot:
-        """The snapshot of `function(*args, **kwargs)`; raises TypeError where that call would."""
+        """Return the snapshot of `function(*args, **kwargs)`; raises TypeError like that call."""
         code = function.__code__
         stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(
             code.co_flags & inspect.CO_VARKEYWORDS
@@ -60,7 +59,7 @@ class FrameSnapshot:
 
 
 def _bare(function: types.FunctionType) -> types.FunctionType:
-    """The function without __wrapped__ and __signature__, which change how it seems to bind."""
+    """Return the function without __wrapped__ and __signature__, which inspect follows."""
     bare = types.FunctionType(
         function.__code__,
         function.__globals__,
@@ -73,6 +72,6 @@ def _bare(function: types.FunctionType) -> types.FunctionType:
 
 
 def _builtins_of(namespace: dict[str, Any]) -> dict[str, Any]:
-    """What the interpreter takes for builtins of code with these globals."""
+    """Return the builtins that the interpreter uses for code with these globals."""
     found = namespace.get("__builtins__", builtins)
     return found.__dict__ if isinstance(found, types.ModuleType) else found

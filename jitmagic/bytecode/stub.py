@@ -1,15 +1,14 @@
-"""call_stub: a code object that looks like another one and hands its arguments on.
+"""Makes call stubs: code with another code's signature that forwards its arguments.
 
-Comes in: the code of the user's function and a callee.  Goes out: code with the same names, place,
+Input: the code of the user's function and a callee. Output: code with the same names, position,
 signature and free variables whose whole body is
 
     return callee(parameter, ..., args, kwargs, cell, ...)
 
 with *args as a tuple, **kwargs as a dict, and the closure's cells themselves. The callee is a
-constant of the stub: it travels with `__code__`, needs no name in any namespace, and dies with it.
-An exception on its way out is shown to `on_error`, which may take the stub's line out of the
-traceback. Invariant: no other locals and no cells of its own, so every parameter is a plain bound
-slot.
+constant of the stub: it follows `__code__`, needs no name in any namespace, and dies with it.
+`on_error` gets each exception that leaves the stub and may remove the stub from the traceback.
+Invariant: no other locals and no cells of its own, so every parameter is a plain bound slot.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from .instruction import Body, ExceptionRegion, Instruction, Position
 
 __all__ = ["call_stub"]
 
-# What callers and inspect see of a function; the last one (3.13) says that co_consts[0] is its
-# docstring.
+# Flags visible to callers and inspect; _HAS_DOCSTRING (3.13) says that co_consts[0] is one.
 _HAS_DOCSTRING = 0x4000000
 _KEPT_FLAGS = (
     inspect.CO_OPTIMIZED
@@ -43,7 +41,7 @@ def call_stub(
     callee: Callable[..., Any],
     on_error: Callable[[BaseException], None] | None = None,
 ) -> types.CodeType:
-    """Code with `code`'s signature and closure that returns `callee(*parameters, *cells)`."""
+    """Return code like `code` whose body returns `callee(*parameters, *cells)`."""
     body = Body(
         name=code.co_name,
         qualname=code.co_qualname,
@@ -82,6 +80,6 @@ def _show_error(on_error: Callable[[BaseException], None]) -> list[Instruction]:
 
 
 def _docstring(code: types.CodeType) -> tuple[object, ...]:
-    """The constant that a function made of `code` takes its docstring from."""
+    """Return the constants that give a function made of the stub the docstring of `code`."""
     first = code.co_consts[:1]
     return first if first and isinstance(first[0], str) else (None,)

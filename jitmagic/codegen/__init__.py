@@ -1,8 +1,8 @@
-"""From a Schedule to a Plan and the text of its kernels.
+"""Turns a Schedule into a Plan and the source text of its kernels.
 
 In: the schedule, the target, for some kernels a Config. Out: (Plan, KernelSource or None). A
 renderer is a class with `language` and `render(nests, buffers, target, configs) -> KernelSource`;
-the table below says which one serves which tier. `choices` gives the texts a kernel may have.
+RENDERERS maps each tier to its renderer. `choices` lists the variants of each kernel for tuning.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class Renderer(Protocol):
         target: Target,
         configs: Configs = ...,
     ) -> KernelSource:
-        """One symbol per nest, named after it; arguments in the order of `nest_arguments`. A nest
-        whose name is not in `configs` is written as the heuristics say.
+        """Write one function per nest, named after it, with arguments in the order of
+        `nest_arguments`. A nest that is not in `configs` is written by the heuristics.
         """
         ...
 
     def candidates(
         self, nest: Nest, buffers: Mapping[str, Buffer], target: Target
     ) -> tuple[Config, ...]:
-        """Configs worth measuring for one nest, the default not among them."""
+        """Return the configs worth measuring for one nest, without the default."""
         ...
 
 
@@ -60,8 +60,8 @@ RENDERERS: Mapping[str, type[Renderer]] = {
     "triton": TritonRenderer,
 }
 
-# How the kernels of a tier take their sizes: in one array, or each by itself.
-SIZED: Mapping[str, Callable[[tuple[Symbol, ...]], tuple[SizeVector, ...]]] = {
+# The size arguments of a tier's kernels: one int64 array, or one argument per symbol.
+SIZE_ARGUMENTS: Mapping[str, Callable[[tuple[Symbol, ...]], tuple[SizeVector, ...]]] = {
     **dict.fromkeys(("cpp", "numba"), lambda symbols: (SizeVector(symbols),)),
     "triton": lambda symbols: tuple(SizeVector((symbol,)) for symbol in symbols),
 }
@@ -70,7 +70,7 @@ SIZED: Mapping[str, Callable[[tuple[Symbol, ...]], tuple[SizeVector, ...]]] = {
 def render(
     schedule: Schedule, target: Target, configs: Configs = MappingProxyType({})
 ) -> tuple[Plan, KernelSource | None]:
-    """The plan of one call, and the source of its kernels (None when it launches none)."""
+    """Return the plan of one call, and the source of its kernels (None when it launches none)."""
     program = schedule.program
     nests = [step for step in program.steps if isinstance(step, Nest)]
     distinct = distinct_kernels(nests, program.buffers)
@@ -86,14 +86,14 @@ def render(
 def render_template(
     schedule: Schedule, target: Target, symbols: tuple[Symbol, ...]
 ) -> tuple[PlanTemplate, KernelSource | None]:
-    """`render` for all sizes: of one call are the plan and the values that its kernels take."""
+    """Render for all sizes: the plan and the size arguments are filled in at each call."""
     program = schedule.program
     nests = [step for step in program.steps if isinstance(step, Nest)]
     distinct = distinct_kernels(nests, program.buffers)
     taken = {nest.name: nest_symbols(nest, program.buffers) for nest in nests}
-    if target.tier not in SIZED and nests:
+    if target.tier not in SIZE_ARGUMENTS and nests:
         raise CompileFailed(f"kernels of tier {target.tier} are made for one size")
-    sizes = {name: SIZED[target.tier](found) for name, found in taken.items() if found}
+    sizes = {name: SIZE_ARGUMENTS[target.tier](found) for name, found in taken.items() if found}
     template = PlanTemplate(build_plan(schedule, distinct, sizes), symbols)
     if not nests:
         return template, None
@@ -101,7 +101,7 @@ def render_template(
 
 
 def choices(schedule: Schedule, target: Target) -> tuple[KernelChoice, ...]:
-    """For every kernel that `render` writes, the texts it may have; equal texts only once."""
+    """Return the distinct source texts that each kernel may have, for autotuning."""
     program, renderer = schedule.program, RENDERERS[target.tier]()
     nests = [step for step in program.steps if isinstance(step, Nest)]
     made = []
@@ -109,6 +109,7 @@ def choices(schedule: Schedule, target: Target) -> tuple[KernelChoice, ...]:
         texts: dict[object, tuple[Config, KernelSource]] = {}
         for config in (Config(), *renderer.candidates(nest, program.buffers, target)):
             source = renderer.render([nest], program.buffers, target, {nest.name: config})
+            # Several configs may give the same text, which is measured once.
             texts.setdefault((source.text, source.grids.get(nest.name)), (config, source))
         configs, sources = zip(*texts.values(), strict=True)
         written = len(structure(nest, program.buffers).written)

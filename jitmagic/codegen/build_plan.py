@@ -1,8 +1,8 @@
-"""The Plan of a schedule: slots for buffers, memory, launches, ATen calls, frees.
+"""Builds the Plan of a schedule: slots for buffers, memory, launches, ATen calls, frees.
 
-In: a Schedule. Out: a Plan. Buffers get slots when they come into being; a slot is freed after its
-last use. Outputs are allocated by themselves, temporaries sit in the pool where the schedule
-placed them.
+In: a Schedule. Out: a Plan. A buffer gets a slot when it is first defined, and the slot is freed
+after its last use. Outputs are allocated separately; temporaries are in the pool at the offsets
+that the schedule chose.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from .plan import (
     Launch,
     Layout,
     NumberSlot,
-    Over,
     Plan,
     PlanStep,
     Pool,
+    Reuse,
     SizeVector,
     Slot,
     View,
@@ -46,34 +46,35 @@ class _Builder:
     steps: list[PlanStep] = field(default_factory=list)
     count: int = 0
     read_by_address: frozenset[str] = frozenset()  # buffers that kernels and views read
-    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # nest -> slots of them
+    # nest -> slots of its SizeVectors
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.read_by_address = _read_by_address(self.schedule.program.steps)
 
     def slot(self, name: str) -> int:
-        """The slot of a buffer, a new one when it has none."""
+        """Return the slot of a buffer, a new one when it has none."""
         if name not in self.slots:
             self.slots[name] = self.count
             self.count += 1
         return self.slots[name]
 
     def ensure_memory(self, name: str) -> None:
-        """Give a buffer that a kernel is about to write its memory."""
+        """Allocate the memory of a buffer that a kernel is about to write."""
         if name in self.slots:
             return
         buffer, slot = self.schedule.program.buffers[name], self.slot(name)
         facts = (buffer.shape, buffer.stride, buffer.dtype, buffer.device)
-        offset, taken_over = self.schedule.pool.get(name), self.schedule.over.get(name)
-        if taken_over is not None:
-            self.steps.append(Over(slot, self.slots[taken_over], *facts))
+        offset, reused = self.schedule.pool.get(name), self.schedule.reused.get(name)
+        if reused is not None:
+            self.steps.append(Reuse(slot, self.slots[reused], *facts))
             return
         self.steps.append(Alloc(slot, *facts) if offset is None else Pool(slot, offset, *facts))
 
     def arguments(self, part: Any) -> Any:
-        """Extern arguments with slots in place of buffers."""
+        """Return an extern call's arguments with slots in place of buffers."""
         if isinstance(part, BufferRef):
-            self.ensure_memory(part.name)  # tensors without elements are read unwritten
+            self.ensure_memory(part.name)  # no step writes a tensor without elements
             kind = NumberSlot if isinstance(part, NumberRef) else Slot
             return kind(self.slots[part.name])
         if isinstance(part, (tuple, list)):
@@ -98,8 +99,11 @@ class _Builder:
                 self.steps.append(View(slot, self.slots[base], *memory))
 
     def launch(self, nest: str, names: tuple[str, ...]) -> None:
-        """Its kernel, with an address of its own for each buffer that it begins further on in."""
+        """Launch the nest's kernel; a shared kernel gets the address of the nest's first
+        element.
+        """
         slots = [self.slots[name] for name in names]
+        # A View of shape () is an address for the kernel; the executor creates no tensor for it.
         moved = []
         for place, start in enumerate(self.distinct.starts.get(nest, ())):
             if start:
@@ -112,7 +116,7 @@ class _Builder:
         self.steps += [Launch(self.distinct.kernels[nest], taken), *moved]
 
     def call(self, step: Extern) -> None:
-        """With `out=` where the result's memory is ours to choose, else as ATen likes."""
+        """Add an ATen call, with `out=` where the plan may choose the result's memory."""
         args, kwargs = self.arguments(step.args), self.arguments(step.kwargs)
         overload = out_overload(step, self.schedule.program.buffers)
         if overload is not None:
@@ -127,7 +131,7 @@ class _Builder:
         self.steps.append(Call(step.op, args, kwargs, results, layouts=layouts, foreign=foreign))
 
     def layout(self, name: str) -> Layout:
-        """What the program takes a result of an ATen call to be."""
+        """Return the layout that later steps expect of an ATen result."""
         buffer = self.schedule.program.buffers[name]
         required = name in self.read_by_address
         return Layout(buffer.shape, buffer.stride, buffer.dtype, buffer.device, required)
@@ -154,8 +158,8 @@ def build_plan(
     distinct: Distinct,
     sizes: Mapping[str, tuple[SizeVector, ...]] = MappingProxyType({}),
 ) -> Plan:
-    """Walk the steps in order; `distinct` names the kernel of every nest, `sizes` what it takes of
-    them: constants of the plan.
+    """Walk the steps in order. `distinct` names the kernel of every nest; `sizes` are the size
+    arguments of each nest's kernel, which become constants of the plan.
     """
     program = schedule.program
     builder = _Builder(schedule, distinct)
@@ -165,17 +169,18 @@ def build_plan(
     places = {vector: builder.count + n for n, vector in enumerate(vectors)}
     builder.count += len(vectors)
     builder.sizes = {nest: tuple(places[v] for v in taken) for nest, taken in sizes.items()}
-    kept = {*program.inputs, *program.constants}
+    # The caller owns inputs, the executable constants: neither is freed.
+    permanent = {*program.inputs, *program.constants}
     dying: dict[int, list[str]] = {}
     for name, number in schedule.last_use.items():
-        if name not in kept:
+        if name not in permanent:
             dying.setdefault(number, []).append(name)
     for number, step in enumerate(program.steps):
         builder.add(step)
         builder.free(dying.get(number, []))
     for output in program.outputs:
         if output is not None:
-            builder.ensure_memory(output)  # no step makes a tensor without elements
+            builder.ensure_memory(output)  # no step writes a tensor without elements
     outputs = tuple(None if name is None else builder.slots[name] for name in program.outputs)
     constants = (*program.constants.values(), *vectors)
     return Plan(

@@ -1,8 +1,8 @@
-"""How a kernel may be written otherwise than the heuristics write it: plain data for the renderers.
+"""Defines config records, which override the heuristics of a renderer, as plain data.
 
-A renderer takes one Config per kernel; one at its defaults leaves every choice to the heuristics
-and gives the text that they give. `candidates` of a renderer lists the few that are worth measuring
-for one nest, the default first; runtime/tune.py measures them and never learns what they mean.
+A renderer takes one Config per kernel; a Config at its defaults leaves every choice to the
+heuristics. `candidates` of a renderer lists the few that are worth measuring for one nest;
+runtime/tune.py measures them without interpreting them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ __all__ = ["CppConfig", "TritonConfig"]
 
 @dataclass(frozen=True, slots=True)
 class CppConfig(Config):
-    """`threads`: "one", "all", or as the work says; `registers`: vectors that one step of a lane
-    loop works on (independent accumulators of a reduction), 0: as the body says.
+    """Overrides the heuristics for a C++ kernel. `threads`: "one", "all", or "auto" (by the amount
+    of work); `registers`: vectors per step of a lane loop (independent accumulators of a
+    reduction), 0: by the loop body.
     """
 
     threads: str = "auto"
@@ -26,10 +27,10 @@ class CppConfig(Config):
 
 @dataclass(frozen=True, slots=True)
 class TritonConfig(Config):
-    """Zeros leave it to the heuristics. `points`: elements of one program of a pointwise nest;
-    `side`: of a transposing tile; `rows`: of one program of a reduction; `step`: elements of one
-    step of a looped reduction, where a longer extent is never held whole; `stages`: loads in flight
-    in such a loop.
+    """Overrides the heuristics for a Triton kernel; 0 leaves the choice to them. `points`: elements
+    per program of a pointwise nest; `side`: of a transposing tile; `rows`: rows per program of a
+    reduction; `step`: elements per step of a looped reduction, which then never holds a longer
+    extent whole; `stages`: loads in flight in such a loop.
     """
 
     warps: int = 0

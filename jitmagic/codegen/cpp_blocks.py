@@ -1,9 +1,9 @@
-"""Where the loops of a long sum are cut into blocks, each added up by itself.
+"""Chooses the blocks of long sums, and the trip counts that short dynamic rows specialise on.
 
 In: the loops of a pass, outermost first. Out: the level at which a block begins. A plain sum of n
-values loses about n / 2 roundings to one accumulator; blocks of at most BLOCK additions lose those
-of BLOCK, and jm::Total, which takes in the blocks, loses nothing. Invariant: between two entries
-into a Total lie at most BLOCK additions per lane (fewer than 2 * BLOCK never are worth two blocks).
+values in one accumulator loses about n / 2 roundings; blocks of at most BLOCK additions lose those
+of BLOCK, and jm::Total, which adds the blocks with compensation, loses nothing. Invariant: at most
+BLOCK additions per lane happen before a value enters a Total (fewer than 2 * BLOCK are not split).
 """
 
 from __future__ import annotations
@@ -11,33 +11,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from ..loops.expr import Axis
+from ..loops.ir import Constant, walk
+from ..schedule.score import op_cost
 from ..symbols.size import Dimension, Size, hint_of, supposed
+from .cpp_reduce import POSITIONAL
 from .cpp_text import count_text
+from .lanes import Lanes
+from .structure import Structure, inside
 
 __all__ = [
-    "BLOCK", "MOST_TEXT", "MOST_TWICE", "BlockLevel", "Span", "Told",
-    "block_level", "is_one_at_times", "spans_of", "steps_to_tell", "whole_span",
+    "BLOCK", "BlockLevel", "Span", "TripCountTest",
+    "block_level", "has_run_time_blocks", "is_long_step", "spans_of", "step_cost",
+    "steps_to_test", "whole_span",
 ]  # fmt: skip
 
-# Eager's CPU sums cascade in steps of 16 to 32 additions. At 32 the rms error is theirs, and the
-# entry into the Total (6 operations) adds a fifth to the arithmetic of a sum that lies in L1.
+# Eager's CPU sums cascade in steps of 16 to 32 additions. At 32 the rms error equals eager's, and
+# entering a Total (6 operations) adds a fifth to the arithmetic of a sum whose data are in L1.
 BLOCK = 32
-WIDE_BLOCK = (
-    8  # where blocks are added in float64: 100,000 floats take 4.5 us, not 4.1 (with 4: 4.7)
-)
-FEW = 4  # steps of a row that are written one by one
-MOST_TEXT = 14  # what is written in all of them, of those of a sum 4
-# Values of a step with room for all of a row that is written for a full one, too, without masks.
-# Those are the same for all rows: rows of 16 of an LSTM's cell take 1.03 of the time, and g++ takes
-# 0.14 s for four cells, not 0.23.
+# Where blocks are added in float64: 100,000 floats take 4.5 us, not 4.1 (with blocks of 4: 4.7).
+# Of 200 sizes of whole sums 18 err by more than twice eager's error, with float32 blocks 36.
+WIDE_BLOCK = 8
+FEW = 4  # steps of a row that are unrolled
+MOST_TEXT = 14  # cost limit of all unrolled steps; a step of a plain sum costs 4
+# Limit in values for a step that is also written without masks, for rows that fill it. The test is
+# the same for all rows: rows of 16 of an LSTM cell take 1.03 of the static kernel's time, and g++
+# takes 0.14 s for four cells, not 0.23.
 MOST_TWICE = 12
-SHORT = 512  # elements of a row that is one block at any width: one limit, so one kernel more
+POSITION_TEXT = 6  # cost of a step of an argmax, in values
+# Elements of a row that is one block at any width. A single limit gives one kernel variant more.
+SHORT = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A variable of the kernel whose type says how many steps an axis is: 1, or `most` or any."""
+class TripCountTest:
+    """Names a kernel variable whose type gives an axis's trip count: 1, or `most`, or unknown."""
 
     name: str
     most: int
@@ -45,8 +55,8 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One loop from `start` to `stop`, at most `extent` points, `width` of them a step. `told`: of
-    the whole axis, how many steps it is and how many lanes of the last one count.
+    """Describes one loop from `start` to `stop`, with at most `extent` points, `width` of them per
+    step. `trip_test`: the trip-count test of the whole axis, if there is one.
     """
 
     axis: Axis
@@ -54,22 +64,22 @@ class Span:
     stop: str
     extent: Dimension
     width: int = 1
-    told: Told | None = None
+    trip_test: TripCountTest | None = None
 
     @property
     def steps(self) -> Dimension:
-        return 1 if self.is_one else -(-self.extent // self.width)
+        return 1 if self.is_one_step else -(-self.extent // self.width)
 
     @property
-    def is_one(self) -> bool:
-        """Whether one step has room for all of the axis."""
-        return self.told is not None and self.told.most == 1
+    def is_one_step(self) -> bool:
+        """Return whether one step covers the whole axis."""
+        return self.trip_test is not None and self.trip_test.most == 1
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLevel:
-    """Blocks of `size` points of the span at `depth` (0: one step of the span before is a block; a
-    text: the call tells); `even`: the blocks cover the span exactly.
+    """Cuts a sum into blocks of `size` points of the span at `depth` (0: one step of the enclosing
+    span is a block; text: computed at run time). `even`: the blocks cover the span exactly.
     """
 
     depth: int
@@ -78,34 +88,35 @@ class BlockLevel:
 
 
 def whole_span(axis: Axis, width: int = 1) -> Span:
-    """All of the axis."""
+    """Return the span of the whole axis."""
     return Span(axis, "0", count_text(axis.extent), axis.extent, width)
 
 
 def spans_of(
-    axes: Sequence[Axis], lane: Axis | None, width: int, told: Told | None = None
+    axes: Sequence[Axis], lane: Axis | None, width: int, trip_test: TripCountTest | None = None
 ) -> tuple[Span, ...]:
-    """The loops over all of the axes, the lanes innermost."""
+    """Return the loops over all axes, the lanes innermost."""
     plain = tuple(whole_span(axis) for axis in axes if axis != lane)
-    return plain if lane is None else (*plain, replace(whole_span(lane, width), told=told))
+    return (
+        plain if lane is None else (*plain, replace(whole_span(lane, width), trip_test=trip_test))
+    )
 
 
 def _fits_a_step(axis: Axis, width: int) -> bool:
-    """A row that varies and fits into one step is supposed to go on fitting: a loop over its blocks
-    takes a fifth of the time of a layer norm of 8 columns.
-    """
+    """Assume that a dynamic row which fits into one step continues to fit."""
+    # A loop over its blocks would be a fifth of the time of a layer norm of 8 columns.
     return isinstance(axis.extent, Size) and supposed("<=", axis.extent, width)
 
 
-def steps_to_tell(axis: Axis, width: int, cost: int) -> int:
-    """As how many steps of lanes an axis that varies is written beside the loop for any length: as
-    many as in this call, 1 for 0 to `width` elements; 0: it is not. `cost`: of the text of a step.
-
-    Rows of few steps are told from others once, around all of them, and what a pass loads stays in
-    registers for the next one: maxima of 512 by 64 take 1.07 of the static kernel's time, not 1.22,
-    argmax of 1000 by 30 1.01, not 1.47. It is compiled beside the loop, 0.03 s: where there is more
-    in a step (a softmax) that is more than a half of the static kernel's compile.
+def steps_to_test(axis: Axis, width: int, cost: int) -> int:
+    """Return the number of lane steps to specialise a dynamic axis for, next to the general loop:
+    its current trip count, where 1 covers 0 to `width` elements. 0: no specialisation. `cost`: of
+    one step's text.
     """
+    # The trip count is tested once, around all rows, and values loaded by one pass stay in
+    # registers for the next: maxima of 512 by 64 take 1.07 of the static kernel's time, not 1.22,
+    # argmax of 1000 by 30 1.01, not 1.47. Compiling the second loop takes 0.03 s; for longer steps
+    # (a softmax) that is over half of the static kernel's compile time.
     if not isinstance(axis.extent, Size):
         return 0
     if _fits_a_step(axis, width):
@@ -114,9 +125,34 @@ def steps_to_tell(axis: Axis, width: int, cost: int) -> int:
     return steps if 1 < steps <= FEW and steps * cost <= MOST_TEXT else 0
 
 
+def step_cost(kernel: Structure) -> int:
+    """Estimate the text of one step of all passes; values computed once per row are free."""
+    # Without a reduction it is MOST_TEXT, so no short rows are unrolled: there only a single step
+    # gains.
+    if not any(pass_.reductions for pass_ in kernel.passes):
+        return MOST_TEXT
+    nodes = [node for pass_ in kernel.passes for node in inside(pass_, kernel.free)]
+    reduced = [node for pass_ in kernel.passes for node in pass_.reductions]
+    # a double vector takes two registers
+    doubles = sum(node.dtype is torch.float64 for node in nodes)
+    costs = sum(max(op_cost(node), 1) for node in nodes)
+    return costs + doubles + POSITION_TEXT * sum(node.op in POSITIONAL for node in reduced)
+
+
+def is_long_step(kernel: Structure, lanes: Lanes) -> bool:
+    """Return whether a step is too long to be written a second time without masks."""
+    # With reductions it is, unless all lanes are valid in this call: masks take time there (column
+    # sums of 1000 by 32: 1.11).
+    if any(pass_.reductions for pass_ in kernel.passes):
+        return lanes.outer is not None and hint_of(lanes.outer.extent) < lanes.width
+    nodes = [node for pass_ in kernel.passes for node in walk(pass_.roots)]
+    return sum(not isinstance(node, Constant) for node in nodes) > MOST_TWICE
+
+
 def block_level(spans: Sequence[Span], of_rows: bool, wide: bool) -> BlockLevel | None:
-    """The innermost level at which at most BLOCK steps are a block; None for sums that short.
-    `of_rows`: it is one of many sums. `wide`: blocks are added in float64, and are WIDE_BLOCK.
+    """Return the innermost level at which at most BLOCK steps are a block; None for short sums.
+    `of_rows`: the sum is one of many. `wide`: blocks are added in float64, and have WIDE_BLOCK
+    steps.
     """
     longest = WIDE_BLOCK if wide else BLOCK
     inner, row = 1, None
@@ -126,8 +162,9 @@ def block_level(spans: Sequence[Span], of_rows: bool, wide: bool) -> BlockLevel 
             return BlockLevel(depth, _rows_of_a_block(row, longest), False)
         if isinstance(span.steps, Size):
             most = max(longest // inner, 1)
-            # Short rows are supposed to stay so: a third of a row of 64 is the loop over its blocks
-            # (1.41 of the static kernel's time, 1.10 without). Columns often grow: batches.
+            # Short rows are assumed to stay short: the loop over its blocks is a third of a row of
+            # 64 (1.41 of the static kernel's time, 1.10 without). Columns are batches, which often
+            # grow.
             if (
                 of_rows
                 and span.width > 1
@@ -135,8 +172,8 @@ def block_level(spans: Sequence[Span], of_rows: bool, wide: bool) -> BlockLevel 
             ):
                 row = span
                 continue
-            return BlockLevel(depth, most * span.width, False)  # blocks as long as they may be
-        if span.is_one:
+            return BlockLevel(depth, most * span.width, False)  # the longest block allowed
+        if span.is_one_step:
             continue
         assert isinstance(span.extent, int)
         if inner * span.steps <= longest:
@@ -153,13 +190,12 @@ def block_level(spans: Sequence[Span], of_rows: bool, wide: bool) -> BlockLevel 
 
 
 def _rows_of_a_block(row: Span, longest: int) -> str:
-    """How many short rows are one block, of a length that the call tells. (Each its own: sums of
-    64 over 4 by 64 took 2.5 of the static kernel's time.)
-    """
+    """Return the number of short rows per block, computed at run time."""
+    # One block per row made sums of 64 over 4 by 64 take 2.5 of the static kernel's time.
     return f"jm::rows_of_block(int64_t({longest}), int64_t({count_text(row.steps)}))"
 
 
-def is_one_at_times(level: BlockLevel, spans: Sequence[Span]) -> bool:
-    """Return whether it depends on the call how many blocks the outermost span is."""
+def has_run_time_blocks(level: BlockLevel, spans: Sequence[Span]) -> bool:
+    """Return whether the number of blocks of the outermost span is known only at run time."""
     span = spans[0]
     return not level.depth and span.start == "0" and isinstance(span.extent, Size)

@@ -1,4 +1,4 @@
-"""One kernel: the function around its passes, and the loops over the outer axes.
+"""Writes one C++ kernel: the function around its passes, and the loops over the outer axes.
 
 In: a Structure, its lanes, the target. Out: the lines of one C++ function. Shapes of the outer
 loop:
@@ -25,26 +25,26 @@ from ..schedule.score import PARALLEL_WORK, body_cost, extent_product, points
 from ..symbols.size import Dimension, Size, hint_of, is_same
 from ..target import Target
 from .cpp_blocks import spans_of
-from .cpp_passes import PARTIAL_SUMS, PassWriter, told_text
+from .cpp_passes import PARTIAL_SUMS, PassWriter, tested_blocks_text
 from .cpp_product import write_products
 from .cpp_text import CTYPES, blocks_text, closed, comment_line, count_text, name_sizes, step_text
-from .cpp_values import Body
+from .cpp_values import CppBody
 from .lanes import Lanes, lane_step, likely_extent
 from .structure import Structure
 
 __all__ = ["KernelWriter"]
 
-GRAIN = 30_000  # work of one piece handed to a thread
-# Tiles read one after the other along contiguous memory: the lines of a row follow each other, so
-# that prefetching works and a page is entered once for four. More rows written at a time would
-# need more pages than the first-level TLB holds (64 or 72).
+GRAIN = 30_000  # least work of one task of a thread
+# Number of tiles read one after the other along contiguous memory: the cache lines of a row follow
+# each other, so that prefetching works and a page is entered once for four tiles. Writing more rows
+# at a time would need more pages than the first-level TLB holds (64 or 72).
 STRIP = 4
 
 
 @dataclass(slots=True)
 class KernelWriter:
-    """Writes one function; `body` holds the scopes. `everywhere`: all threads, however little work
-    there is.
+    """Writes one function; `body` holds the scopes. `all_threads`: use all threads, however little
+    work there is.
     """
 
     kernel: Structure
@@ -53,12 +53,12 @@ class KernelWriter:
     target: Target
     buffers: Mapping[str, Buffer]
     names: Mapping[str, str]
-    body: Body
+    body: CppBody
     passes: PassWriter
-    everywhere: bool = False
+    all_threads: bool = False
 
     def function(self) -> list[str]:
-        """The whole function."""
+        """Return the lines of the whole function."""
         body = self.body
         body.open(f'extern "C" int {self.kernel.name}(void* const* args) {{')
         for number, buffer in enumerate(self.kernel.arguments):
@@ -74,8 +74,8 @@ class KernelWriter:
         lines, before = body.scopes[-1].lines, len(body.scopes[-1].lines)
         self._loops()
         if self.kernel.symbols:
-            told = {symbol.name for symbol in self.kernel.symbols}
-            lines[before:] = name_sizes(lines[before:], told, lambda: body.name("n"))
+            symbols = {symbol.name for symbol in self.kernel.symbols}
+            lines[before:] = name_sizes(lines[before:], symbols, lambda: body.name("n"))
         body.line("return bad;" if checks else "return 0;")
         body.close()
         return [*comment_line(self.kernel.origins), *body.scopes[0].lines]
@@ -85,7 +85,7 @@ class KernelWriter:
         stores = (store for p in self.kernel.passes for store in p.stores)
         numbers = (node.expr for node in self.kernel.free if isinstance(node, IndexValue))
         offsets = [node.index[0] for node in loads] + [store.index[0] for store in stores]
-        offsets += numbers  # an index compared with where it would land: scatter as a `where`
+        offsets += numbers  # scatter as a `where` compares an index with its target
         return any(run_time_values(offset) for offset in offsets)
 
     # -- the outer loops
@@ -110,12 +110,12 @@ class KernelWriter:
         self.passes.close(opened)
 
     def _splittable(self) -> bool:
-        """Every big pass runs along lanes, and nothing is added to shared memory."""
+        """Return whether every big pass runs along lanes, and no store adds to shared memory."""
         adds = any(store.mode == "add" for p in self.kernel.passes for store in p.stores)
         return not adds and any(axis is not None for axis, _ in self.lanes.passes)
 
     def _work(self) -> int:
-        """Cost of one outer point."""
+        """Return the cost of one outer point."""
         total = 0
         for pass_ in self.kernel.passes:
             nodes = [node for node in walk(pass_.roots) if not isinstance(node, Reduction)]
@@ -125,15 +125,16 @@ class KernelWriter:
     def _parallel(self, points: int) -> bool:
         adds = any(store.mode == "add" for p in self.kernel.passes for store in p.stores)
         work = points * self._work()
+        # Threads would add to the same element without synchronisation.
         if adds or self.target.threads == 1:
             return False
         if self.kernel.symbols:
-            return True  # `_pieces` decides for each call
-        return self.everywhere or work // self._speed() > PARALLEL_WORK // 4
+            return True  # `_pieces` decides at run time
+        return self.all_threads or work // self._speed() > PARALLEL_WORK // 4
 
     def _pieces(self, units: Dimension, work: Dimension, grain: int) -> str:
-        """The first arguments of parallel_for: units of so much work each, and how many a thread is
-        handed at least, `grain` where that is known.
+        """Return the first arguments of parallel_for: the number of units, of `work` each, and the
+        least number per task, which is `grain` for static sizes.
         """
         if not isinstance(units, Size) and not isinstance(work, Size):
             return f"{units}, {grain}"
@@ -142,7 +143,7 @@ class KernelWriter:
         return f"{count}, jm::grain({count}, {each}, {limits}, {self.target.threads})"
 
     def _exact_work(self) -> Dimension:
-        """`_work`, for any sizes."""
+        """Return `_work` for dynamic sizes."""
         total: Dimension = 0
         for pass_ in self.kernel.passes:
             nodes = [node for node in walk(pass_.roots) if not isinstance(node, Reduction)]
@@ -150,34 +151,39 @@ class KernelWriter:
         return total
 
     def _grain(self, work: int, units: int) -> int:
-        """How many of the units, of so much work each, a thread is handed at least."""
+        """Return the least number of units, of cost `work` each, for one task."""
         each = -(-units // self.target.threads)
-        return max(1, each if self.everywhere else min(GRAIN // max(work, 1), each))
+        return max(1, each if self.all_threads else min(GRAIN // max(work, 1), each))
 
     def _speed(self) -> int:
-        """How many units of work one step of a vector loop does."""
+        """Return the units of work that one step of a vector loop does."""
         widths = [width for _, width in self.lanes.passes]
         return min(max([self.lanes.width, *widths]), self.target.lanes or 1) or 1
 
     def _open_range(self, pieces: str) -> None:
-        """What a thread does with its part. Where it depends on the call whether there are threads,
-        g++ would write it into each of three calls (row sums: 166 ms instead of 107). Apart, it
-        would read each size anew behind any masked load or store, which g++ takes to write to all
-        memory: it has copies (512 by 64 plus a column: 0.97 of the static kernel's time, not 1.34).
-        """
+        """Open the parallel loop's body."""
+        # Where the thread count is decided at run time, g++ would inline the body into each of
+        # three calls (row sums: 166 ms instead of 107): it is marked noinline. There, g++ would
+        # reload each size after any masked load or store, which it assumes to write to all memory:
+        # sizes are captured by copy (512 by 64 plus a column: 0.97 of the static kernel's time, not
+        # 1.34).
         if not self.kernel.symbols:
             header = f"jm::parallel_for({pieces}, [&](int64_t begin, int64_t end) {{"
             self.body.open(header, footer="});")
             return
+        # The outer lambda copies too: captured by reference, each value was stored and read through
+        # a pointer, 2 to 3 ns of a call and 7% of a kernel's code.
         copies = "[=, &bad]" if self._checks_indexes() else "[=]"
         header = f"jm::parallel_for({pieces}, {copies}(int64_t begin, int64_t end) JM_APART {{"
         self.body.open(f"{header} {copies}() JM_BODY {{", footer="}(); });")
 
     def _rows(self, axes: tuple[Axis, ...]) -> int:
-        """Open a loop over all points of `axes`, in parallel when that pays; how many scopes."""
+        """Open a loop over all points of `axes`, in parallel when that pays; return the scopes
+        opened.
+        """
         rows = extent_product(axes)
         if not axes or not self._parallel(rows):
-            opened = self.passes.open_told(self.lanes.passes) if axes else 0
+            opened = self.passes.open_trip_test(self.lanes.passes) if axes else 0
             self.passes.serial(axes)
             return opened + len(axes)
         grain = self._grain(self._work() // self._speed(), rows)
@@ -185,9 +191,9 @@ class KernelWriter:
         return self._flat_rows(axes, pieces, self.lanes.passes)
 
     def _counted_rows(self, axes: tuple[Axis, ...]) -> None:
-        """A loop over the flat positions from `begin` to `end`, which knows the axes. Divisors that
-        are told take thirty cycles each: from row to row the coordinates are counted on.
-        """
+        """Open a loop over flat positions from `begin` to `end` that also maintains the axes."""
+        # A division by a run-time size takes thirty cycles, so the coordinates are incremented from
+        # row to row (transpose(0, 1): 1.03 of the static kernel's time, 1.61 with divisions).
         body, rows = self.body, "int64_t row = begin; row < end; ++row"
         if not any(isinstance(points(axes[n:]), Size) for n in range(1, len(axes))):
             body.open(f"for ({rows}) {{", axes)
@@ -231,51 +237,57 @@ class KernelWriter:
 
     def _rows_of_any_length(self, others: tuple[Axis, ...], lane: Axis, width: int) -> None:
         is_pointwise = not any(p.axes for p in self.kernel.passes)
-        tells = is_pointwise or self.lanes.is_one
-        opened = self._rows_of_blocks(others, lane, [(lane, width)] if tells else ())
+        is_tested = is_pointwise or self.lanes.is_one_step
+        opened = self._rows_of_blocks(others, lane, [(lane, width)] if is_tested else ())
         self._block(self._steps_of(lane, width), lane, width)
         self.passes.close(opened)
 
     def _steps_of(self, lane: Axis, width: int) -> str:
-        """The beginning of a loop over all blocks of lanes."""
-        (span,) = spans_of((), lane, width, self.passes.told.get((lane, width)))
-        return blocks_text(width, lane.extent) if span.told is None else told_text(span)
+        """Return the beginning of a loop over all blocks of lanes."""
+        (span,) = spans_of((), lane, width, self.passes.trip_tests.get((lane, width)))
+        return (
+            blocks_text(width, lane.extent) if span.trip_test is None else tested_blocks_text(span)
+        )
 
     def _is_tall(self, others: Sequence[Axis], lane: Axis) -> bool:
-        """One pass of sums over many rows of few columns, then pointwise statements only."""
+        """Return whether the nest is one pass of sums over many rows of few columns, then
+        pointwise.
+        """
         first, *rest = self.kernel.passes
         columns = min(16 * max(self.target.lanes, 4) * self.target.threads, PARTIAL_SUMS // 64)
         sums = bool(first.reductions) and all(
             r.op in ("sum", "prod", "max", "min") and r.dtype != torch.bool
             for r in first.reductions
         )
-        simple = not first.stores and not first.keep and not any(p.axes for p in rest)
+        simple = not first.stores and not first.saved and not any(p.axes for p in rest)
         tall = bool(first.axes) and first.axes[0].extent >= 2048
         few = not others and lane.extent < columns
         return few and sums and simple and tall and self._parallel(lane.extent)
 
     def _rows_of_blocks(
-        self, others: tuple[Axis, ...], lane: Axis, told: Sequence[tuple[Axis | None, int]] = ()
+        self, others: tuple[Axis, ...], lane: Axis, tested: Sequence[tuple[Axis | None, int]] = ()
     ) -> int:
-        """Rows of whole lanes: the work of a row counts the lane axis too. `told`: lanes that tell
-        how many steps they are.
+        """Open a loop over rows of whole lanes; a row's work includes the lane axis. `tested`:
+        lanes whose trip count is tested around the rows.
         """
         length = hint_of(lane.extent)
         rows, work = extent_product(others), self._work() * length // self._speed()
         if not self._parallel(rows * length):
-            opened = self.passes.open_told(told)
+            opened = self.passes.open_trip_test(tested)
             self.passes.serial(others)
             return opened + len(others)
         work_of_row = self._exact_work() * lane.extent
         pieces = self._pieces(points(others), work_of_row, self._grain(work, rows))
-        return self._flat_rows(others, pieces, told)
+        return self._flat_rows(others, pieces, tested)
 
     def _flat_rows(
-        self, axes: tuple[Axis, ...], pieces: str, told: Sequence[tuple[Axis | None, int]] = ()
+        self, axes: tuple[Axis, ...], pieces: str, tested: Sequence[tuple[Axis | None, int]] = ()
     ) -> int:
-        """Open a loop over rows, in parallel; how many scopes."""
+        """Open a loop over rows, in parallel; return the number of scopes opened."""
         self._open_range(pieces)
-        opened = 2 + self.passes.open_told(told)
+        # The test is inside a thread's range: around the parallel loop, its code would be there
+        # twice.
+        opened = 2 + self.passes.open_trip_test(tested)
         if len(axes) == 1:
             name = axes[0].name
             self.body.open(f"for (int64_t {name} = begin; {name} < end; ++{name}) {{", axes)
@@ -284,7 +296,7 @@ class KernelWriter:
         return opened
 
     def _block(self, call: str, lane: Axis, width: int) -> None:
-        """A loop over blocks of lanes with all passes inside."""
+        """Write a loop over blocks of lanes with all passes inside."""
         body = self.body
         body.set_lanes(lane, width)
         header = f"{call}[&](int64_t {lane.name}, auto n) JM_BODY {{"
@@ -294,8 +306,8 @@ class KernelWriter:
         body.set_lanes(None, 1)
 
     def _blocks_in_parallel(self, lane: Axis, width: int) -> None:
-        if self.lanes.is_one:  # there is nothing to share out
-            opened = self.passes.open_told([(lane, width)])
+        if self.lanes.is_one_step:  # one step: nothing to parallelise
+            opened = self.passes.open_trip_test([(lane, width)])
             self._block(self._steps_of(lane, width), lane, width)
             self.passes.close(opened)
             return
@@ -314,7 +326,7 @@ class KernelWriter:
         self.body.close()
 
     def _columns(self, others: tuple[Axis, ...], lane: Axis, width: int) -> None:
-        """Few rows: blocks of lanes are handed out beside the rows."""
+        """Parallelise over blocks of lanes as well as rows, where the rows are too few."""
         blocks = -(-lane.extent // width)
         per_thread = -(-blocks * extent_product(others) // (4 * self.target.threads))
         step = width * max(1, min(per_thread, blocks))
@@ -326,7 +338,7 @@ class KernelWriter:
         self.passes.close(opened)
 
     def _tiled_axis(self, others: Sequence[Axis], lane: Axis) -> Axis | None:
-        """The axis along which loads are contiguous that are far apart along the lanes."""
+        """Return the axis along which loads are contiguous that are strided along the lanes."""
         if any(p.axes for p in self.kernel.passes):
             return None
         wide = (
@@ -335,7 +347,7 @@ class KernelWriter:
         return next(wide, None)
 
     def _turned_loads(self, tiled: Axis, lane: Axis) -> list[tuple[Load, int | Expr]]:
-        """Loads that run along `tiled`, with the distance between their lanes."""
+        """Return the loads that are contiguous along `tiled`, with their stride between lanes."""
         loads = []
         for node in self.kernel.free:
             if not isinstance(node, Load) or node.mask or run_time_values(node.index[0]):
@@ -350,9 +362,10 @@ class KernelWriter:
         return loads
 
     def _tiles(self, others: tuple[Axis, ...], tiled: Axis, lane: Axis, width: int) -> None:
-        """Square tiles, as many rows as lanes: what runs along the rows is loaded so and turned.
-        A block of lanes takes up to STRIP tiles, which are neighbours in memory.
+        """Write square tiles of as many rows as lanes: loads along the rows are transposed in
+        registers.
         """
+        # A block of lanes takes up to STRIP tiles, which are neighbours in memory.
         tile = Axis(f"{tiled.name}_tile", -(-tiled.extent // width))
         tiles = extent_product(tile if axis == tiled else axis for axis in others)
         some = max(1, min(STRIP, tiles // (4 * max(self.target.threads, 1))))
@@ -379,14 +392,15 @@ class KernelWriter:
         stop = f"jm::least_of({count_text(tile.extent)}, {start} + {some})"
         loop = f"int64_t {tile.name} = {start}, {end} = {stop}; {tile.name} < {end}; ++{tile.name}"
         body.open(f"for ({loop}) {{", (tile,))
-        # Else g++ keeps a pointer for each row of a tile, in memory, and moves them all along.
+        # Otherwise g++ keeps a pointer for each row of a tile in memory and increments them all
+        # (transpose of 64 by 64: 1.70 of the static kernel's time, now 1.03).
         position = f"jm::opaque({tile.name} * {width})" if varying else f"{tile.name} * {width}"
         body.line(f"const int64_t first = {position};")
         left = f"{count_text(tiled.extent)} - first"
         body.line(f"const int64_t rows = jm::least_of({left}, {width});")
         start_of = mul(AxisVar(tile), width)
         turned = self._load_tiles(tiled, start_of, lane, width, "some" if varying else "n")
-        if varying:  # else the compiler knows which tiles are whole
+        if varying:  # for static extents the compiler knows which tiles are whole
             lanes = f"{CTYPES[next(iter(turned)).dtype]}, {width}"
             body.open(f"jm::tile_of<{lanes}>(some, [&](auto n) JM_BODY {{", footer="});")
             rows_loop = f"jm::tile_rows<{width}>(first, rows, [&](int64_t {name}) JM_BODY {{"
@@ -403,7 +417,9 @@ class KernelWriter:
     def _load_tiles(
         self, tiled: Axis, start: Expr, lane: Axis, width: int, lanes: str
     ) -> dict[Load, str]:
-        """One turned tile per load that runs along the rows; `lanes`: how many of them count."""
+        """Load one transposed tile per load along the rows; `lanes`: text of the valid lane
+        count.
+        """
         body, names = self.body, {}
         for node, step in self._turned_loads(tiled, lane):
             names[node] = body.name("tile")
@@ -416,7 +432,7 @@ class KernelWriter:
 
 
 def _digits(axes: Sequence[Axis], flat: str) -> list[str]:
-    """Coordinates of a flat position, as definitions."""
+    """Return definitions of the coordinates of a flat position."""
     found = []
     for number, axis in enumerate(axes):
         below = points(axes[number + 1 :])

@@ -1,13 +1,12 @@
-"""The passes of a C++ kernel: loops along their own axes, accumulators, scratch rows, the
-statements of a point.
+"""Writes the passes of a C++ kernel: their loops, accumulators, scratch rows and statements.
 
-In: Passes of a Structure (the maximum of a softmax's row is one, the sum the next) and a Body whose
+In: Passes of a Structure (a softmax has one for the maximum, one for the sum) and a CppBody whose
 open scopes bind the outer axes. Out: lines in that body. A pass runs
   - along lanes, or as plain loops inside lanes that are already open (column sums);
   - in parts of fixed size, in parallel, where there are too few rows for the threads: the parts are
     combined in order, so that the result does not depend on the number of threads.
 Sums of floats longer than BLOCK steps are made of blocks (cpp_blocks.py), so that their error stays
-that of a short sum, whatever the loops around them are and whatever shares the pass.
+that of a short sum, whatever loops enclose them and whatever else is in the pass.
 """
 
 from __future__ import annotations
@@ -18,36 +17,35 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ..loops.expr import Axis, AxisVar, Expr, Integer, add, mul, times
-from ..loops.ir import Constant, Reduction, Value, walk
-from ..schedule.score import extent_product, op_cost, points
-from ..symbols.size import Size, hint_of
+from ..loops.ir import Reduction, Value
+from ..schedule.score import extent_product, points
+from ..symbols.size import Size
 from .cpp_blocks import (
-    MOST_TEXT,
-    MOST_TWICE,
     BlockLevel,
     Span,
-    Told,
+    TripCountTest,
     block_level,
-    is_one_at_times,
+    has_run_time_blocks,
+    is_long_step,
     spans_of,
-    steps_to_tell,
+    step_cost,
+    steps_to_test,
     whole_span,
 )
-from .cpp_reduce import POSITIONAL, Accumulator
+from .cpp_reduce import Accumulator
 from .cpp_text import CTYPES, blocks_text, count_text
-from .cpp_values import Body
+from .cpp_values import CppBody
 from .lanes import Lanes
-from .structure import Pass, Structure, inside, passes_in
+from .structure import Pass, Structure, passes_in
 
-__all__ = ["PARTIAL_SUMS", "PassWriter", "told_text"]
+__all__ = ["PARTIAL_SUMS", "PassWriter", "tested_blocks_text"]
 
 ROW_BYTES = 128 << 10  # scratch rows live on the stack of the thread
-# Parts do not depend on the number of threads, and so neither does how a sum is rounded.
+# The size of a part is independent of the thread count, so the rounding of a sum is too.
 PART = 1 << 14  # elements of one part of a split pass
 MOST_PARTS = 1024
-PARTIAL_SUMS = 1 << 18  # kept by a thread for the parts of tall columns
-POSITION_TEXT = 6  # values that a step of an argmax is
-TALL_PART = 512  # rows of one part of tall columns, at least
+PARTIAL_SUMS = 1 << 18  # per thread, for the parts of tall columns
+TALL_PART = 512  # least rows of one part of tall columns
 
 Rows = Mapping[Value, tuple[str, tuple[Axis, ...]]]
 
@@ -58,58 +56,58 @@ class PassWriter:
 
     kernel: Structure
     lanes: Lanes
-    body: Body
-    told: dict[tuple[Axis, int], Told] = field(default_factory=dict)  # of how many steps rows are
+    body: CppBody
+    # trip-count tests around the rows
+    trip_tests: dict[tuple[Axis, int], TripCountTest] = field(default_factory=dict)
 
     def write(self, passes: Sequence[Pass], split: bool = False) -> None:
-        """All passes, in order."""
+        """Write all passes, in order."""
         rows = self._scratch_rows(passes)
         for number, pass_ in enumerate(passes):
             if not pass_.axes:
                 self._point(pass_, {})
                 continue
-            # Within lanes of an outer axis a pass is a plain loop over vectors.
+            # Inside lanes of an outer axis a pass is a plain loop over vectors.
             axis, width = self.lanes.passes[number] if self.body.lane is None else (None, 1)
             if split and axis is not None and extent_product(pass_.axes) > 2 * PART:
                 self._split_pass(pass_, axis, width, rows)
             else:
                 self._pass(pass_, axis, width, rows)
 
-    def open_told(self, lanes: Sequence[tuple[Axis | None, int]]) -> int:
-        """Open, around rows of a length that varies and is few steps of lanes, what tells whether
-        they are so many, so that no row has to; how many scopes. Of one length: each has the rows
-        once more.
+    def open_trip_test(self, lanes: Sequence[tuple[Axis | None, int]]) -> int:
+        """Open a trip-count test around rows of a short dynamic length; return the scopes
+        opened.
         """
-        cost = _text_of(self.kernel)
+        # Testing once around all rows saves the test in every row. With a single possible trip
+        # count each row contains both loops instead, unless the text is long.
+        cost = step_cost(self.kernel)
         for lane, width in lanes:
-            if lane is not None and (steps := steps_to_tell(lane, width, cost)):
-                told = self.told[lane, width] = Told(self.body.name("n"), steps)
-                if steps == 1 and _is_long(self.kernel, self.lanes):
-                    self.body.line(f"const int64_t {told.name} = {count_text(lane.extent)};")
+            if lane is not None and (steps := steps_to_test(lane, width, cost)):
+                test = self.trip_tests[lane, width] = TripCountTest(self.body.name("n"), steps)
+                if steps == 1 and is_long_step(self.kernel, self.lanes):
+                    self.body.line(f"const int64_t {test.name} = {count_text(lane.extent)};")
                     return 0
                 kind = f"one_step<{width}>" if steps == 1 else f"few_steps<{width}, {steps}>"
-                header = f"jm::{kind}({count_text(lane.extent)}, [&](auto {told.name}) JM_BODY {{"
+                header = f"jm::{kind}({count_text(lane.extent)}, [&](auto {test.name}) JM_BODY {{"
                 self.body.open(header, footer="});")
                 return 1
         return 0
 
     def _scratch_rows(self, passes: Sequence[Pass]) -> dict[Value, tuple[str, tuple[Axis, ...]]]:
-        """Memory for values that later passes use again, with the axes in the order it is laid out:
-        lanes are neighbours there. Passes with lanes along different axes compute values again.
-        """
+        """Declare memory for values that later passes use again; return its name and axis order."""
+        # Lanes are contiguous there. Passes with lanes along different axes recompute values: no
+        # order is contiguous along both.
         rows: dict[Value, tuple[str, tuple[Axis, ...]]] = {}
         for pass_ in passes:
             along = self._lane_axes(pass_, passes)
-            if len(along) > 1:  # one order cannot have neighbours along both: computed again
+            if len(along) > 1:  # no order is contiguous along both: recomputed
                 continue
             order = (*(axis for axis in pass_.axes if axis not in along), *along)
-            for value in pass_.keep:
+            for value in pass_.saved:
                 lanes = self.body.width if self.body.is_vector(value) else 1
                 size = points(pass_.axes) * lanes
                 if size * value.dtype.itemsize <= ROW_BYTES:
-                    if isinstance(
-                        size, Size
-                    ):  # C++ arrays have constant sizes: the most there may be
+                    if isinstance(size, Size):  # C++ arrays have constant sizes: take the maximum
                         size = ROW_BYTES // value.dtype.itemsize
                     name = self.body.name("row")
                     self.body.line(f"alignas(64) {CTYPES[value.dtype]} {name}[{size}];")
@@ -117,7 +115,7 @@ class PassWriter:
         return rows
 
     def _lane_axes(self, pass_: Pass, passes: Sequence[Pass]) -> set[Axis]:
-        """The pass's own axes along which the lanes of it and of its like run."""
+        """Return the axes along which the lanes of this pass and passes over equal axes run."""
         if self.body.lane is not None:
             return set()
         chosen = zip(passes, self.lanes.passes, strict=False)
@@ -128,9 +126,9 @@ class PassWriter:
         }
 
     def _pass(self, pass_: Pass, lane: Axis | None, width: int, rows: Rows) -> None:
-        """One loop nest over the pass's axes, the lane axis innermost."""
-        told = None if lane is None else self.told.get((lane, width))
-        spans = spans_of(pass_.axes, lane, width, told)
+        """Write one loop nest over the pass's axes, the lane axis innermost."""
+        test = None if lane is None else self.trip_tests.get((lane, width))
+        spans = spans_of(pass_.axes, lane, width, test)
         totals = [self._accumulator(node, lane, width, spans, pass_) for node in pass_.reductions]
         for total in totals:
             self.body.line(total.declare())
@@ -140,15 +138,15 @@ class PassWriter:
     def _accumulate(
         self, pass_: Pass, spans: Sequence[Span], rows: Rows, totals: Sequence[Accumulator]
     ) -> None:
-        """Loops over the spans; a Total takes in one block of them after the other."""
+        """Write loops over the spans; a Total adds them block by block."""
         body, level = self.body, self._level(spans, pass_)
-        # Blocks are summed apart and then added, as eager sums in cascade: the error of one long
-        # sum grows with its length (2.2e-6 where blocks gave 1.5e-7).
+        # Blocks are summed separately and then added, as eager sums in cascade: the error of one
+        # long sum grows with its length (2.2e-6 where blocks gave 1.5e-7).
         if level is None or not any(a.total for a in totals):
             self._loops(pass_, spans, rows, totals)
             return
         outside, inside = spans[: level.depth], spans[level.depth :]
-        if is_one_at_times(level, spans):
+        if has_run_time_blocks(level, spans):
             self._varying_blocks(pass_, level, spans, rows, totals)
             return
         self.serial([span.axis for span in outside])
@@ -164,7 +162,7 @@ class PassWriter:
         self.close(len(outside) + bool(level.size))
 
     def _blocks(self, level: BlockLevel, span: Span) -> Span:
-        """Open a loop over the blocks of the span; the span of one of them."""
+        """Open a loop over the blocks of the span; return the span of one block."""
         start, size = self.body.name("block"), level.size
         declared, stop = _until(start, span)
         self.body.open(f"for (int64_t {declared}; {start} < {stop}; {start} += {size}) {{")
@@ -179,9 +177,9 @@ class PassWriter:
         rows: Rows,
         totals: Sequence[Accumulator],
     ) -> None:
-        """The blocks of a length that varies, which is most often one: its sum is the result, as a
-        short sum's is (row sums of 64 columns took twice as long through the compensated total).
-        """
+        """Write the blocks of a dynamic length."""
+        # There is most often one block, and its sum is then the result, as a short sum's is: row
+        # sums of 64 columns took twice as long through the compensated total.
         body, span = self.body, spans[0]
         start, sums = body.name("block"), [a.name for a in totals if a.total]
         header = f"jm::in_parts({level.size}, {span.stop}, "
@@ -198,7 +196,7 @@ class PassWriter:
     def _loops(
         self, pass_: Pass, spans: Sequence[Span], rows: Rows, accumulators: Sequence[Accumulator]
     ) -> None:
-        """Plain loops, around lanes where the innermost span has them."""
+        """Write plain loops, around lanes if the innermost span has them."""
         plain = [span for span in spans if span.width == 1]
         for span in plain:
             self._from_to(span)
@@ -227,8 +225,8 @@ class PassWriter:
             self.body.close()
 
     def tall(self, passes: Sequence[Pass], lane: Axis, width: int) -> None:
-        """Column sums over many rows and few columns: parts of the rows run in parallel. Lanes are
-        columns, so each part keeps a row of partial sums; they are added in the order of the parts.
+        """Sum columns over many rows and few columns, with parts of the rows in parallel. Lanes are
+        columns, so each part has a row of partial sums; they are added in the order of the parts.
         """
         body, pass_ = self.body, passes[0]
         rows = pass_.axes[0]
@@ -241,8 +239,9 @@ class PassWriter:
         memory = {a.name: body.name("part") for a in totals}
         for a in totals:
             count = parts * lane.extent
-            # Not on the stack, where PARTIAL_SUMS of them need not fit. The lambda captures the
-            # pointer: a thread_local named in it would be that of the thread that runs the part.
+            # Static memory, because PARTIAL_SUMS of them need not fit on the stack. The lambda
+            # captures the pointer: a thread_local named in it would be that of the thread that runs
+            # the part.
             body.line(f"static thread_local {a.scalar_type} {memory[a.name]}_memory[{count}];")
             body.line(f"auto* const {memory[a.name]} = {memory[a.name]}_memory;")
         header = f"jm::parallel_for({parts}, 1, [&](int64_t begin, int64_t end) {{"
@@ -250,6 +249,8 @@ class PassWriter:
         body.open("for (int64_t part = begin; part < end; ++part) {")
         self._open_lanes(lane, width, blocks_text(width, lane.extent))
         for a in totals:
+            # A fresh accumulator per part: its sum does not depend on the parts that its thread ran
+            # before.
             body.line(a.declare())
         self._accumulate(pass_, spans, {}, totals)
         offset = f"part * {lane.extent} + {lane.name}"
@@ -272,11 +273,11 @@ class PassWriter:
     def _named(
         self, node: Reduction, width: int, spans: Sequence[Span], pass_: Pass
     ) -> Accumulator:
-        """An accumulator for all points of the spans."""
+        """Return an accumulator for all points of the spans."""
         total, level = self._total(node, width), self._level(spans, pass_)
         if level is None or not total.total:
             return replace(total, total=False)
-        if not is_one_at_times(level, spans):
+        if not has_run_time_blocks(level, spans):
             return total
         return replace(total, single=f"{spans[0].stop} <= {level.size}")
 
@@ -285,7 +286,8 @@ class PassWriter:
         return replace(total, total=total.adds_floats, wide=self._is_wide(node))
 
     def _is_wide(self, node: Reduction) -> bool:
-        """Return whether it sums a whole float32 tensor: nothing else waits for its vectors."""
+        """Return whether it sums a whole float32 tensor."""
+        # No other pass then reads the same vectors, so float64 blocks cost little.
         return node.op == "sum" and node.dtype == torch.float32 and not self.kernel.outer
 
     def _level(self, spans: Sequence[Span], pass_: Pass) -> BlockLevel | None:
@@ -309,7 +311,7 @@ class PassWriter:
         return self._named(node, width, spans, pass_)
 
     def _results(self, accumulators: Sequence[Accumulator], across: bool) -> None:
-        """Make the reductions known in the current scope."""
+        """Define the results of the reductions in the current scope."""
         body = self.body
         for accumulator in accumulators:
             if across:
@@ -328,7 +330,7 @@ class PassWriter:
         width: int,
         rows: Rows,
     ) -> None:
-        """The pass in parts of fixed size, in parallel; their results are combined in order."""
+        """Run the pass in parts of fixed size, in parallel, and combine their results in order."""
         body = self.body
         loops = tuple(axis for axis in pass_.axes if axis != lane)
         size = max(PART, -(-lane.extent // MOST_PARTS // width) * width) if not loops else 0
@@ -374,15 +376,15 @@ class PassWriter:
         rows: Rows,
         accumulators: Sequence[Accumulator] = (),
     ) -> None:
-        """The statements of one point: nested reductions, accumulations, then all stores."""
+        """Write the statements of one point: nested reductions, accumulations, then all stores."""
         body = self.body
-        self._recall(pass_, rows)
+        self._reload(pass_, rows)
         scope = body.scopes[-1].bound
         for nested in passes_in(scope, (), pass_.roots, self.kernel.free, ready=body.ready()):
             self._nested(nested)
-        for value in pass_.keep:
+        for value in pass_.saved:
             if value in rows:
-                self._keep(value, *rows[value])
+                self._save(value, *rows[value])
         for accumulator in accumulators:
             vector = accumulator.width > 1
             text = body.use(accumulator.node.value, as_vector=vector)
@@ -390,11 +392,12 @@ class PassWriter:
                 text = f"jm::convert<{CTYPES[accumulator.dtype]}>({text})"
             across = body.lane in accumulator.node.axes
             body.line(accumulator.update(text, self._position(accumulator), across))
-        for text in body.stores(pass_.stores):  # last: a store may go over what the point has read
+        # last: a store may overwrite an element that the point has read
+        for text in body.stores(pass_.stores):
             body.line(text)
 
     def _nested(self, pass_: Pass) -> None:
-        """A reduction inside the point: plain loops, vectors stay vectors."""
+        """Write a reduction inside the point with plain loops; vectors stay vectors."""
         spans = spans_of(pass_.axes, None, 1)
         accumulators = [self._accumulator(node, None, 1, spans, pass_) for node in pass_.reductions]
         for accumulator in accumulators:
@@ -403,7 +406,7 @@ class PassWriter:
         self._results(accumulators, across=False)
 
     def _position(self, accumulator: Accumulator) -> str:
-        """Row-major position of the point among the reduction's axes."""
+        """Return the row-major position of the point among the reduction's axes."""
         if not accumulator.positional:
             return ""
         position: Expr = Integer(0)
@@ -416,7 +419,7 @@ class PassWriter:
         return f"V{body.count}<int64_t>({text})" if accumulator.width > 1 else text
 
     def _row_address(self, name: str, axes: tuple[Axis, ...], vector: bool) -> str:
-        """Where the current point (or block) of a scratch row is."""
+        """Return the address of the current point (or block) in a scratch row."""
         offset: Expr = Integer(0)
         for axis in axes:
             offset = add(times(offset, axis.extent), AxisVar(axis))
@@ -424,9 +427,10 @@ class PassWriter:
             offset = mul(offset, self.body.width)
         return f"{name} + {self.body.scalar_position(offset)}"
 
-    def _keep(self, value: Value, name: str, axes: tuple[Axis, ...]) -> None:
+    def _save(self, value: Value, name: str, axes: tuple[Axis, ...]) -> None:
         body = self.body
-        # A scalar along the lanes is stored as a vector too: other passes read it block by block.
+        # A value that is uniform over the lanes is stored as a vector: other passes read it in
+        # blocks.
         vector = body.is_vector(value) or body.lane in axes
         address = self._row_address(name, axes, vector)
         text = body.use(value, as_vector=vector)
@@ -436,11 +440,11 @@ class PassWriter:
             count = "n" if body.lane in axes else "jm::Full{}"
             body.line(f"jm::store({address}, {text}, {count});")
 
-    def _recall(self, pass_: Pass, rows: Rows) -> None:
-        """Kept values of earlier passes are loaded, not computed again."""
+    def _reload(self, pass_: Pass, rows: Rows) -> None:
+        """Load values that earlier passes saved instead of recomputing them."""
         body = self.body
         for value, (name, axes) in rows.items():
-            if {*axes} != {*pass_.axes} or value in pass_.keep:
+            if {*axes} != {*pass_.axes} or value in pass_.saved:
                 continue
             vector = body.is_vector(value)
             address = self._row_address(name, axes, vector)
@@ -452,49 +456,28 @@ class PassWriter:
 
 
 def _blocks_of(span: Span) -> str:
-    """The beginning of a loop over the span in blocks of lanes. It may be a part of its axis, which
-    begins at such a block and is as long as parts are, or ends where the axis does.
-    """
+    """Return the beginning of a loop over the span in blocks of lanes."""
+    # The span may be a part of its axis: it then begins at a block, and has the part's length or
+    # ends with the axis.
     extent = span.axis.extent
+    # Only a loop over the whole axis may use the trip-count test, which knows the axis alone.
     if span.start == "0" and span.stop == count_text(extent):
-        return blocks_text(span.width, extent) if span.told is None else told_text(span)
+        return (
+            blocks_text(span.width, extent) if span.trip_test is None else tested_blocks_text(span)
+        )
     whole = isinstance(extent, int) and extent % span.width == 0
     loop = "whole_blocks" if whole else "blocks"
     return f"jm::{loop}<{span.width}>({span.start}, {span.stop}, "
 
 
-def told_text(span: Span) -> str:
-    """The same, of steps that were told before."""
-    assert span.told is not None
-    return f"jm::told_steps<{span.width}>({span.told.name}, "
-
-
-def _text_of(kernel: Structure) -> int:
-    """How much is written for one step of all passes; more than rows of few steps may be, where
-    none is reduced: those gain by one step alone. What is there once a row counts for nothing.
-    """
-    if not any(pass_.reductions for pass_ in kernel.passes):
-        return MOST_TEXT
-    nodes = [node for pass_ in kernel.passes for node in inside(pass_, kernel.free)]
-    reduced = [node for pass_ in kernel.passes for node in pass_.reductions]
-    doubles = sum(node.dtype is torch.float64 for node in nodes)  # of two registers each
-    costs = sum(max(op_cost(node), 1) for node in nodes)
-    return costs + doubles + POSITION_TEXT * sum(node.op in POSITIONAL for node in reduced)
-
-
-def _is_long(kernel: Structure, lanes: Lanes) -> bool:
-    """Whether a step is too long to be written twice, where no lane has to be left out of a sum.
-    With loops inside it is; but masks take time where all lanes count (column sums of 1000 by 32:
-    1.11), and so a step that is full in this call has none.
-    """
-    if any(pass_.reductions for pass_ in kernel.passes):
-        return lanes.outer is not None and hint_of(lanes.outer.extent) < lanes.width
-    nodes = [node for pass_ in kernel.passes for node in walk(pass_.roots)]
-    return sum(not isinstance(node, Constant) for node in nodes) > MOST_TWICE
+def tested_blocks_text(span: Span) -> str:
+    """Return the beginning of a loop whose trip count a TripCountTest knows."""
+    assert span.trip_test is not None
+    return f"jm::told_steps<{span.width}>({span.trip_test.name}, "
 
 
 def _until(name: str, span: Span) -> tuple[str, str]:
-    """Declarations of a loop's variable and, unless a constant says it, of its end; the end."""
+    """Return declarations of a loop's variable and, unless constant, of its end; and the end."""
     if span.stop.isdigit():
         return f"{name} = {span.start}", span.stop
     return f"{name} = {span.start}, {name}_end = {span.stop}", f"{name}_end"

@@ -1,10 +1,7 @@
-"""Reductions as C++ text: accumulators, how a value joins them, how lanes and parts are combined.
+"""Writes reductions as C++ text: accumulators, their updates, the combination of lanes and parts.
 
 In: a Reduction and whether it runs over lanes. Out: the declaration, the update statement, the
 final expression. Sums of halves are made in the dtype the Reduction names; max and min keep NaN.
-A `total` is the jm::Total that a long sum of floats puts its blocks into; `single` is text for
-whether there is but one, where that is known at run time: then it is a jm::Blocks. The sum of a
-whole float32 tensor is `wide`: its short blocks are added in float64, and so are its lanes.
 """
 
 from __future__ import annotations
@@ -25,7 +22,11 @@ POSITIONAL = ("argmax", "argmin")
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """Text for one reduction; `width` 1 is a scalar accumulator."""
+    """Writes the text of one reduction; `width` 1 is a scalar accumulator. `total`: a jm::Total
+    adds the blocks of a long float sum. `single`: a run-time test for a sum of one block, which
+    makes it a jm::Blocks. `wide`: the sum of a whole float32 tensor, whose blocks and lanes are
+    added in float64.
+    """
 
     node: Reduction
     name: str
@@ -36,22 +37,22 @@ class Accumulator:
 
     @property
     def adds_floats(self) -> bool:
-        """Whether the order and number of additions decide how much is rounded away."""
+        """Return whether the order and number of additions affect the rounding."""
         return self.node.op == "sum" and self.dtype in (torch.float32, torch.float64)
 
     @property
     def positional(self) -> bool:
-        """argmax and argmin carry a position beside the value."""
+        """Return whether it is an argmax or argmin, which carry a position next to the value."""
         return self.node.op in POSITIONAL
 
     @property
     def dtype(self) -> torch.dtype:
-        """What is accumulated in."""
+        """Return the dtype of the accumulator."""
         return self.node.value.dtype if self.positional else self.node.dtype
 
     @property
     def scalar_type(self) -> str:
-        """Type of one combined result."""
+        """Return the C++ type of one combined result."""
         if self.positional:
             return f"jm::Best<{CTYPES[self.dtype]}, {self._greatest}>"
         return CTYPES[self.dtype]
@@ -62,7 +63,7 @@ class Accumulator:
 
     @property
     def neutral(self) -> str:
-        """The value that changes nothing."""
+        """Return the identity of the operation."""
         match self.node.op:
             case "sum" | "any":
                 return literal(0, self.dtype)
@@ -73,7 +74,7 @@ class Accumulator:
         return f"jm::Limits<{CTYPES[self.dtype]}>::most"
 
     def declare(self) -> str:
-        """The accumulator, empty."""
+        """Return the declaration of the empty accumulator."""
         if self.positional and self.width > 1:
             return (
                 f"jm::BestLanes<{CTYPES[self.dtype]}, {self.width}, {self._greatest}> {self.name};"
@@ -90,7 +91,7 @@ class Accumulator:
         return f"{self.scalar_type} {self.name} = {self.neutral};"
 
     def update(self, value: str, position: str, across: bool) -> str:
-        """Take in one value (a block of them); `across`: lanes past the end must not count."""
+        """Accumulate one value (a block of them); `across`: mask out the lanes past the end."""
         if self.positional:
             count = ", n" if self.width > 1 else ""
             return f"{self.name}.take({value}, {position}{count});"
@@ -108,7 +109,7 @@ class Accumulator:
 
     @property
     def combined(self) -> str:
-        """What was taken in, lane by lane."""
+        """Return the accumulated values, lane by lane."""
         if self.total and self.wide and self.width > 1:
             return f"jm::convert<float>({self._sum})"
         return self._sum
@@ -118,7 +119,7 @@ class Accumulator:
         return f"{self.name}.result({self.single})" if self.total else self.name
 
     def across_lanes(self) -> str:
-        """All lanes combined into one."""
+        """Return all lanes combined into one value."""
         if self.positional:
             return f"{self.name}.best()"
         if self.dtype == torch.bool:
@@ -137,5 +138,5 @@ class Accumulator:
         return f"{self.name} = {self._joined(self.name, part)};"
 
     def result(self, combined: str) -> str:
-        """The reduction's value from what was combined."""
+        """Return the reduction's value from the combined accumulator."""
         return f"{combined}.at" if self.positional else combined

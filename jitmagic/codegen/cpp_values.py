@@ -1,10 +1,10 @@
-"""Values as C++ expressions: scalars and jm::Vec, named where they are shared, hoisted where they
-do not vary.
+"""Writes values as C++ expressions: scalars and jm::Vec, named if they are shared, hoisted out of
+loops that they do not depend on.
 
-In: nodes of a Structure and the stack of open scopes. Out: text. A Scope is one block of the
-kernel being written; it binds axes. A value goes into the outermost scope that binds all of its
-axes, so that what does not depend on the inner loop is computed before it. Used once and short, a
-value has no name of its own.
+In: nodes of a Structure and the stack of open scopes. Out: text. A CppScope is one block of the
+kernel; it binds axes. A value goes into the outermost scope that binds all of its axes, so that
+loop-invariant values are computed before the inner loop. A short value with a single use is written
+in place.
 """
 
 from __future__ import annotations
@@ -55,17 +55,19 @@ from .cpp_text import (
 from .lanes import lane_step
 from .structure import Structure
 
-__all__ = ["Body", "Scope", "Text"]
+__all__ = ["CppBody", "CppScope", "CppText"]
 
-# How many positions above the bound a comparison still takes, and whether it takes all others.
+# Comparison -> (positions above the bound for which it still holds, whether it is negated).
 _BELOW = {"lt": (0, False), "ge": (0, True), "le": (1, False), "gt": (1, True)}
 _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
-LONGEST = 90  # characters of an expression that may stay without a name
+LONGEST = 90  # characters of an expression that needs no name
 
 
 @dataclass(slots=True)
-class Text:
-    """An expression, the depth of the scope in which it is valid, and whether it is a vector."""
+class CppText:
+    """Holds an expression, the depth of the scope in which it is valid, and whether it is a
+    vector.
+    """
 
     code: str
     depth: int
@@ -74,28 +76,28 @@ class Text:
 
 
 @dataclass(slots=True)
-class Scope:
-    """One open block: the axes known inside it, its lines, its values."""
+class CppScope:
+    """Represents one open block: the axes known inside it, its lines, its values."""
 
     bound: frozenset[Axis]
     header: str = ""
     footer: str = ""
     lines: list[str] = field(default_factory=list)
-    env: dict[Value, Text] = field(default_factory=dict)
+    env: dict[Value, CppText] = field(default_factory=dict)
     divisors: dict[Value, str] = field(default_factory=dict)
 
 
-class Body:
-    """The statements of one kernel; cpp_kernel.py opens the loops, this writes what is inside."""
+class CppBody:
+    """Writes the statements of one kernel, in the loops that cpp_kernel.py opens."""
 
     def __init__(
         self, one: Structure, names: Mapping[str, str], buffers: Mapping[str, Buffer]
     ) -> None:
         self.kernel, self.names, self.buffers = one, names, buffers
-        self.scopes = [Scope(frozenset())]
+        self.scopes = [CppScope(frozenset())]
         self.lane: Axis | None = None
         self.width = 1
-        self.count = "1"  # the width as text: L where the header chooses it
+        self.count = "1"  # the width as text: L if the header chooses it
         self._count = 0
         self._uses = _count_uses(one)
 
@@ -110,7 +112,7 @@ class Body:
         self.scopes[-1].lines.append(text)
 
     def open(self, header: str, axes: tuple[Axis, ...] = (), footer: str = "}") -> None:
-        self.scopes.append(Scope(self.scopes[-1].bound | frozenset(axes), header, footer))
+        self.scopes.append(CppScope(self.scopes[-1].bound | frozenset(axes), header, footer))
 
     def close(self) -> None:
         scope = self.scopes.pop()
@@ -119,9 +121,7 @@ class Body:
         self.scopes[-1].lines.append(scope.footer)
 
     def set_lanes(self, lane: Axis | None, width: int | None) -> None:
-        """From here on values that vary along `lane` are vectors; width None: as many as gemm
-        has.
-        """
+        """Make values that vary along `lane` vectors from here on; width None: gemm's own width."""
         self.lane = lane
         self.width, self.count = (1, "L") if width is None else (width, str(width))
 
@@ -130,17 +130,17 @@ class Body:
         return f"{prefix}{self._count - 1}"
 
     def define(self, value: Value, code: str, vector: bool) -> None:
-        """Make `value` known in the current scope under the text `code`."""
-        self.scopes[-1].env[value] = Text(code, self.depth, vector, named=True)
+        """Bind `value` to the text `code` in the current scope."""
+        self.scopes[-1].env[value] = CppText(code, self.depth, vector, named=True)
 
-    def known(self, value: Value) -> Text | None:
+    def known(self, value: Value) -> CppText | None:
         for scope in reversed(self.scopes):
             if value in scope.env:
                 return scope.env[value]
         return None
 
     def ready(self) -> frozenset[Value]:
-        """The reductions whose results are known here."""
+        """Return the reductions whose results are known here."""
         return frozenset(v for s in self.scopes for v in s.env if isinstance(v, Reduction))
 
     # -- values
@@ -150,7 +150,7 @@ class Body:
         return f"V{self.count}<{CTYPES[dtype]}>"
 
     def use(self, value: Value, as_vector: bool = False) -> str:
-        """Text of the value for use in the innermost scope."""
+        """Return text of the value for use in the innermost scope."""
         text = self._reach(value, self.depth)
         if as_vector and not text.vector:
             return f"{self.vector_type(value.dtype)}({text.code})"
@@ -159,7 +159,7 @@ class Body:
     def is_vector(self, value: Value) -> bool:
         return self.lane is not None and self.lane in self.kernel.free[value]
 
-    def _reach(self, value: Value, depth: int) -> Text:
+    def _reach(self, value: Value, depth: int) -> CppText:
         self._write(value)
         text = self.known(value)
         assert text is not None
@@ -167,10 +167,10 @@ class Body:
             self._give_name(text)
         return text
 
-    def _shared(self, value: Value, text: Text) -> bool:
+    def _shared(self, value: Value, text: CppText) -> bool:
         return self._uses.get(value, 0) > 1 or len(text.code) > LONGEST
 
-    def _give_name(self, text: Text) -> None:
+    def _give_name(self, text: CppText) -> None:
         name = self.name()
         self.scopes[text.depth].lines.append(f"const auto {name} = {text.code};")
         text.code, text.named = name, True
@@ -190,13 +190,13 @@ class Body:
             self._enter(node)
 
     def _enter(self, node: Value) -> None:
-        """Put the node's text into the scope where it belongs."""
+        """Add the node's text to the scope in which it is computed."""
         if isinstance(node, Constant):
-            self.scopes[0].env[node] = Text(literal(node.value, node.dtype), 0, named=True)
+            self.scopes[0].env[node] = CppText(literal(node.value, node.dtype), 0, named=True)
             return
         depth = self._home(node)
         code = self._code(node, depth)
-        self.scopes[depth].env[node] = Text(code, depth, self.is_vector(node))
+        self.scopes[depth].env[node] = CppText(code, depth, self.is_vector(node))
 
     def _home(self, node: Value) -> int:
         free = self.kernel.free[node]
@@ -211,7 +211,7 @@ class Body:
                 return self._load(node, depth, vector)
             case Cast(value=value, dtype=dtype):
                 return f"jm::convert<{CTYPES[dtype]}>({self._reach(value, depth).code})"
-            case Compute(op="truediv", args=(value, count)) if _is_count(count):
+            case Compute(op="truediv", args=(value, count)) if _is_run_time_count(count):
                 return f"{closed(self._reach(value, depth).code)} / {self._divisor(count, depth)}"
             case Compute(op=op, args=args):
                 if (lanes := self._lanes_below(node, depth)) is not None:
@@ -226,7 +226,9 @@ class Body:
         raise TypeError(f"no C++ for {type(node).__name__} here")
 
     def _divisor(self, count: Value, depth: int) -> str:
-        """The name of a number of elements to divide by, which the kernel is told."""
+        """Return the name of a jm::Divisor for a run-time number of elements."""
+        # jm::Divisor multiplies by the reciprocal where that is exact, for powers of two: layer
+        # norm of rows of 64 takes 1.06 of the static kernel's time, 1.16 with divisions.
         number = self._reach(count, depth)
         scope = self.scopes[number.depth]
         if count not in scope.divisors:
@@ -236,11 +238,11 @@ class Body:
         return scope.divisors[count]
 
     def _lanes_below(self, node: Compute, depth: int) -> str | None:
-        """Positions along the lanes compared with a number that is one for all of them: it tells
-        how many lanes are below it. None: it is another comparison, or one of constants, which the
-        compiler makes a constant of. (Of two registers of int64 a side, padding 512 by 64 took 1.6
-        of the static kernel's time, now 0.96.)
+        """Write a comparison of lane positions with a uniform bound as a count of lanes; None for
+        other comparisons, and for static sizes, which the compiler folds.
         """
+        # As two registers of int64 per side, padding 512 by 64 took 1.6 of the static kernel's
+        # time, now 0.96.
         if not (self.kernel.symbols and node.op in _BELOW and self.is_vector(node)):
             return None
         position, bound, op = *node.args, node.op
@@ -255,7 +257,7 @@ class Body:
         return f"jm::bitwise_not({lanes})" if others else lanes
 
     def _counts_lanes(self, value: Value) -> bool:
-        """Whether it is a position that grows by one from lane to lane."""
+        """Return whether the value is a position that grows by one from lane to lane."""
         if not isinstance(value, IndexValue) or value.dtype != torch.int64 or self.lane is None:
             return False
         return lane_step(value.expr, self.lane, self.kernel) == 1
@@ -288,6 +290,7 @@ class Body:
             return self._load_lanes(pointer, offset, step, depth)
         all_lanes = mask.code if mask.vector else f"{self.vector_type(torch.bool)}({mask.code})"
         if step == 1:
+            # The scalar index of a masked vector load is checked if any lane is on.
             used = (
                 f"jm::any({all_lanes} & jm::valid<{self.count}>(n))" if mask.vector else mask.code
             )
@@ -309,14 +312,14 @@ class Body:
         return pointer if text == "0" else f"{pointer} + {text}"
 
     def stores(self, stores: Sequence[Store]) -> list[str]:
-        """The statements that write one point of all of them, once `settle` has been called."""
+        """Return the statements that write one point of all stores."""
         self.settle(stores)
         return [self.store(store) for store in stores]
 
     def settle(self, stores: Sequence[Store]) -> None:
-        """Load what the later stores need before the first one writes: it may write over that, be
-        it a mutated input or an operand that dies here and whose memory is used again (memory.py).
-        """
+        """Load the operands of later stores before the first one writes."""
+        # The first store may overwrite them: a mutated input, or a dying operand whose memory is
+        # reused (memory.py).
         for store in stores[1:]:
             for value in (store.value, *IndexValue(store.index[0]).operands):
                 text = self._reach(value, self.depth)
@@ -328,7 +331,7 @@ class Body:
         return any(n in self.kernel.written or self.buffers[n].role == "temp" for n in loads)
 
     def store(self, store: Store) -> str:
-        """The statement that writes one point (or block) of a store whose value is known."""
+        """Return the statement that writes one point (or block) of a store whose value is known."""
         pointer, offset = self.names[store.buffer], store.index[0]
         step = 0 if self.lane is None else lane_step(offset, self.lane, self.kernel)
         if step == 0:
@@ -360,7 +363,7 @@ class Body:
     # -------------------------------------------------------------------------------------
 
     def _index(self, expr: Expr, depth: int, used: str = "") -> str:
-        """A scalar offset; `used` is `, condition` where out-of-range indexes only count under
+        """Return a scalar offset; `used` is `, condition` for indexes that are checked only under
         it.
         """
 
@@ -373,15 +376,15 @@ class Body:
         return index_text(expr, run_time)
 
     def scalar_position(self, expr: Expr) -> str:
-        """An expression over the axes that are variables here."""
+        """Return an index expression over the axes that are variables here."""
         return self._index(expr, self.depth)
 
     def lane_position(self, expr: Expr) -> str:
-        """The same for every lane."""
+        """Return an index expression as a vector over the lanes."""
         return self._lane_index(expr, self.depth, None)
 
     def _lane_index(self, expr: Expr, depth: int, mask: str | None) -> str:
-        """An offset that differs from lane to lane, as Vec<int64_t>."""
+        """Return an offset that differs from lane to lane, as Vec<int64_t>."""
         _, terms = linear(expr)
         assert self.lane is not None
         varying = {a: f for a, f in terms.items() if self._varies(a)}
@@ -431,8 +434,8 @@ def _without(expr: Expr, atoms: Mapping[Expr, int]) -> Expr:
     return expr
 
 
-def _is_count(value: Value) -> bool:
-    """A number of elements, as a float, that the kernel is told."""
+def _is_run_time_count(value: Value) -> bool:
+    """Return whether the value is a run-time number of elements, as a float."""
     return (
         isinstance(value, Cast)
         and value.dtype in (torch.float32, torch.float64)
@@ -443,7 +446,7 @@ def _is_count(value: Value) -> bool:
 
 
 def _count_uses(one: Structure) -> dict[Value, int]:
-    """How often each value is an operand of another or of a store."""
+    """Count how often each value is an operand of another or of a store."""
     uses: dict[Value, int] = {}
     for node in one.free:
         for part in node.operands:

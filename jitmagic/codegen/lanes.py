@@ -1,4 +1,4 @@
-"""Which axis the vector lanes of a CPU kernel run along, and how many lanes.
+"""Chooses the axis that the vector lanes of a CPU kernel run along, and the number of lanes.
 
 In: a Structure. Out: Lanes: either one outer axis for the whole nest (pointwise nests, column
 reductions) or one axis per pass (row reductions), or none (scalar loops). The best axis is the one
@@ -25,33 +25,33 @@ from .structure import Pass, Structure, coefficient
 __all__ = ["Lanes", "choose_lanes", "lane_step", "likely_extent"]
 
 SHORT = 8  # an axis below this extent does not fill a register
-FEWEST = 4  # and below this one has no lanes at all
-FEW = 1 << 15  # points that one thread is quick enough for
-LIGHT = 12  # cost of a body that leaves room for more registers per step
+FEWEST = 4  # an axis below this extent is not vectorised at all
+FEW = 1 << 15  # points below which one thread is fast enough
+LIGHT = 12  # cost of a body that has registers to spare for a wider step
 
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """`outer` set: all passes run inside its lanes. Otherwise passes[k] is the k-th pass's
-    (axis, lanes). `is_one`: the outer axis varies, and one step has room for all of it.
+    """Holds the chosen lanes. `outer` set: all passes run inside its lanes. Otherwise passes[k] is
+    the (axis, lanes) of the k-th pass. `is_one_step`: one step covers a dynamic outer axis.
     """
 
     outer: Axis | None
     width: int
     passes: tuple[tuple[Axis | None, int], ...]
-    is_one: bool = False
+    is_one_step: bool = False
 
 
 def lane_step(offset: Expr, lane: Axis, kernel: Structure) -> int | Expr | None:
-    """Elements between neighbouring lanes; None when that is not a constant."""
+    """Return the elements between neighbouring lanes; None when that is not a constant."""
     if any(lane in kernel.free[value] for value in run_time_values(offset)):
         return None
     return coefficient(offset, lane)
 
 
 def choose_lanes(kernel: Structure, target: Target, registers: int = 0) -> Lanes:
-    """Compare the best outer axis with the best axis of every pass; `registers` overrules how many
-    of them a step takes.
+    """Compare the best outer axis with the best axis of every pass; `registers` overrides the
+    number of registers per step.
     """
     base = _native_lanes(kernel, target)
     chosen = _by_accesses(kernel, target, base)
@@ -59,7 +59,7 @@ def choose_lanes(kernel: Structure, target: Target, registers: int = 0) -> Lanes
 
 
 def _with_width(lanes: Lanes, wanted: int) -> Lanes:
-    """The same axes, with the wanted number of lanes as far as their extents go."""
+    """Return the same axes with the wanted number of lanes, less for short extents."""
 
     def width(axis: Axis) -> int:
         fits = wanted
@@ -75,7 +75,7 @@ def _with_width(lanes: Lanes, wanted: int) -> Lanes:
 
 def _by_accesses(kernel: Structure, target: Target, base: int) -> Lanes:
     scalar = tuple((None, 1) for _ in kernel.passes)
-    # Where passes are long, what is stored once per outer point costs next to nothing.
+    # In long passes the stores of an outer point cost next to nothing.
     long = [p for p in kernel.passes if prod(likely_extent(axis) for axis in p.axes) >= SHORT]
     outer, outer_score = _best(kernel.outer, kernel, long or kernel.passes)
     inner = [_best(p.axes, kernel, (p,)) if p.axes else (None, 0) for p in kernel.passes]
@@ -102,33 +102,33 @@ def _by_accesses(kernel: Structure, target: Target, base: int) -> Lanes:
         )
         return Lanes(None, 1, passes)
     heavy = sum(op_cost(node) for node in kernel.free) >= 2 * EXPENSIVE
-    # g++ finds lanes across short rows itself, where it knows how long they are.
+    # g++ vectorises across short rows of static length by itself.
     if outer is None or (outer_score <= 0 and not heavy and not short):
         return Lanes(None, 1, scalar)
     if few := _few_columns(kernel, outer, base):
-        return Lanes(outer, few, scalar, is_one=True)
+        return Lanes(outer, few, scalar, is_one_step=True)
     return Lanes(outer, _outer_width(kernel, outer, base, target), scalar)
 
 
 def _stay_short(rows: set[Axis], limit: int) -> bool:
-    """Whether rows vary, are below that limit, and are supposed to stay there: lanes of which most
-    are empty, and what is added up across them, took 2 to 4 times as long as a loop over a row.
-    """
+    """Return whether all rows are dynamic, below the limit, and assumed (guarded) to stay there."""
+    # Mostly empty lanes, summed across, took 2 to 4 times as long as a loop over a row.
     extents: list[Dimension] = [axis.extent for axis in rows]
     short = (isinstance(n, Size) and supposed("<", n, limit) for n in extents)
     return bool(rows) and all(short)
 
 
 def likely_extent(axis: Axis) -> int:
-    """The extent; one that varies is not taken to be short because it is in this call: lanes along
-    the wrong axis cost most where it is long (softmax of rows of 1,000, made at 3: 2.4 times).
-    """
+    """Return the extent, at least SHORT for a dynamic one."""
+    # Being short in this call says little: lanes along the wrong axis cost most where it is long
+    # (softmax of rows of 1,000, compiled at 3: 2.4 times).
     extent: Dimension = axis.extent
     return max(hint_of(extent), SHORT) if isinstance(extent, Size) else extent
 
 
 def _native_lanes(kernel: Structure, target: Target) -> int:
-    """One number of lanes for all dtypes: a register of the widest type that is computed in."""
+    """Return one number of lanes for all dtypes: a register of the widest computed type."""
+    # Mixed dtypes share one number of lanes; a vector wider than a register is a pair of halves.
     lanes = max(target.lanes, 4)
     small = any(node.dtype.itemsize < 8 for node in kernel.free if not isinstance(node, IndexValue))
     return lanes if small else max(lanes // 2, 2)
@@ -137,11 +137,13 @@ def _native_lanes(kernel: Structure, target: Target) -> int:
 def _best(
     axes: Sequence[Axis], kernel: Structure, passes: Iterable[Pass]
 ) -> tuple[Axis | None, int]:
-    """The axis with the most neighbouring accesses (a later one wins a tie), and its score."""
+    """Return the axis with the most neighbouring accesses (a later one wins a tie) and its
+    score.
+    """
     accesses = _accesses(passes)
     best: tuple[Axis | None, int] = (None, -(10**6))
     for axis in axes:
-        if likely_extent(axis) < FEWEST or not _adds_stay_apart(accesses, axis, kernel):
+        if likely_extent(axis) < FEWEST or not _adds_are_disjoint(accesses, axis, kernel):
             continue
         score = sum(_points(access, axis, kernel) for access in accesses)
         if score >= best[1]:
@@ -165,8 +167,8 @@ def _points(access: Load | Store, axis: Axis, kernel: Structure) -> int:
     return 2 * weight if step == 1 else -weight
 
 
-def _adds_stay_apart(accesses: Iterable[Load | Store], axis: Axis, kernel: Structure) -> bool:
-    """Lanes must not add into one element at once."""
+def _adds_are_disjoint(accesses: Iterable[Load | Store], axis: Axis, kernel: Structure) -> bool:
+    """Return whether no two lanes add into the same element."""
     adds = (a for a in accesses if isinstance(a, Store) and a.mode == "add")
     return all(lane_step(store.index[0], axis, kernel) == 1 for store in adds)
 
@@ -181,9 +183,9 @@ def _width(pass_: Pass, kernel: Structure, axis: Axis, base: int) -> int:
         node for node in pass_.roots if kernel.free[node] & frozenset(pass_.axes)
     )
     width = base if worst >= EXPENSIVE else 4 * base if total <= LIGHT else 2 * base
-    # A row of few blocks is unrolled, and stays in registers, only where its extent is known: else
-    # more registers a step save little and cost a longer rest (layer norm of rows of 64: 1.16 of
-    # the static kernel's time in two steps, 1.11 in four).
+    # A row of few blocks is unrolled, and stays in registers, only if its extent is static.
+    # Otherwise more registers per step save little and cost a longer remainder (layer norm of rows
+    # of 64: 1.16 of the static kernel's time in two steps, 1.11 in four).
     steps = 4 if isinstance(axis.extent, Size) else 2
     while width > base and hint_of(axis.extent) < steps * width:
         width //= 2
@@ -196,27 +198,30 @@ def _points_at_hints(kernel: Structure) -> int:
 
 
 def _few_columns(kernel: Structure, lane: Axis, base: int) -> int:
-    """The lanes that have room for all columns of a sum, if their number varies and is small; else
-    0. Wide blocks cost most where they are few (1000 by 8: 2.5 times), and to compile: that they
-    stay few is supposed.
+    """Return the lanes that cover all columns of a sum, if their number is dynamic and small; else
+    0.
     """
+    # Wide blocks cost most, also to compile, where columns are few (1000 by 8: 2.5 times). The
+    # kernel assumes (guarded) that they stay few.
     if not isinstance(lane.extent, Size) or not any(p.reductions for p in kernel.passes):
         return 0
+    # g++ takes 59 ms instead of 180 for embedding(i, w).sum(1).
     widths = (base, 2 * base) if _most_columns(kernel, base) > base else (base,)
     return next((few for few in widths if supposed("<=", lane.extent, few)), 0)
 
 
 def _most_columns(kernel: Structure, base: int) -> int:
-    """How many columns a sum takes at once where there are enough of them."""
+    """Return the number of columns that a sum takes at once if there are enough of them."""
     roots = [root for p in kernel.passes for root in p.roots]
     return 4 * base if _body_cost(roots)[1] < EXPENSIVE else base
 
 
 def _outer_width(kernel: Structure, lane: Axis, base: int, target: Target) -> int:
-    """Column sums read several registers of a row at once, if that leaves work for all threads. Of
-    columns whose number varies the blocks are wide unless threads are needed in this call: where
-    there are many, narrow ones cost most (sums of 512 by 512, made at 11 by 19: 4.7 times).
+    """Return the lanes along an outer axis. Column sums read several registers of a row at once if
+    enough work is left for all threads.
     """
+    # Dynamic columns get wide blocks unless this call needs the threads: narrow ones cost most for
+    # many columns (sums of 512 by 512, compiled at 11 by 19: 4.7 times).
     if not any(p.reductions for p in kernel.passes):
         return base
     width = _most_columns(kernel, base)

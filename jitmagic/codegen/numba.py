@@ -1,11 +1,10 @@
-"""The numba renderer: fused nests in, one Python module of scalar loops out.
+"""Renders numba: fused nests in, one Python module of scalar loops out.
 
 In: the nests of a schedule, the buffers. Out: KernelSource of language "numba"; every kernel has
 the ABI of the C++ tier, `int (void* const* args)`, and returns 1 when a run-time index was out of
-range. The text runs among the names that runtime/numba_kernels.py gives. Vectorising is left to
-LLVM; sums and products of float32 are made in float64, and sums of float64 keep what each addition
-rounds away (TwoSum), so that their error stays that of a short sum. Sizes that differ from call to
-call are one more argument, an array of them.
+range. runtime/numba_kernels.py supplies the globals of the text. Vectorising is left to LLVM; sums
+and products of float32 are made in float64, and sums of float64 are compensated (TwoSum), so that
+their error stays that of a short sum. Dynamic sizes are one more argument, an array.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from ..symbols.polynomial import product
 from ..symbols.size import expr_of
 from ..target import Target
 from .numba_ops import HALVES, HELPERS, TYPES, compute_text, helpers_of, literal
-from .numba_values import Body
+from .numba_values import NumbaBody
 from .plan import Config, KernelSource
 from .structure import Pass, Structure, passes_in, structure
 
@@ -36,7 +35,7 @@ import math
 import numpy as np
 from numba import {types}
 """
-_LOCAL = re.compile(  # what kernels call their variables, and the names around them
+_LOCAL = re.compile(  # variables of the kernels, and the module's globals
     r"[vaijrxyz]\d.*|acc.*|at\d+|args|bad|math|np|kernel|inline|pointer|bits|real|fma|False|True|None"
     r"|abs|range|int|and|or|not|if|else|for|in|is|def|return|lambda|while|del|pass|from|import|as"
     r"|with|try|class|global|assert|break|continue|elif|except|finally|raise|yield|async|await|max"
@@ -44,14 +43,14 @@ _LOCAL = re.compile(  # what kernels call their variables, and the names around 
 
 
 class NumbaRenderer:
-    """Stateless."""
+    """Renders nests for a CPU without a C++ compiler; stateless."""
 
     language = "numba"
 
     def candidates(
         self, nest: Nest, buffers: Mapping[str, Buffer], target: Target
     ) -> tuple[Config, ...]:
-        """None: a scalar loop on one thread leaves nothing to choose."""
+        """Return no candidates: a scalar loop on one thread has no variants."""
         return ()
 
     def render(
@@ -61,12 +60,13 @@ class NumbaRenderer:
         target: Target,
         configs: Mapping[str, Config] = MappingProxyType({}),
     ) -> KernelSource:
-        """Text of all kernels, and the argument dtypes of each."""
+        """Return the text of all kernels, and the argument dtypes of each."""
         symbols, functions = {}, []
         for nest in nests:
             kernel = structure(nest, buffers)
             functions.append("\n".join(_Kernel(kernel, buffers).function()))
             dtypes = tuple(buffers[name].dtype for name in kernel.arguments)
+            # Dynamic sizes are one more argument: compiling for each size took 0.25 to 1.7 s.
             symbols[kernel.name] = (*dtypes, torch.int64) if kernel.symbols else dtypes
         kernels = "\n\n\n".join(functions)
         body = "\n\n\n".join([*helpers_of(kernels), kernels])
@@ -81,10 +81,10 @@ class _Kernel:
     def __init__(self, kernel: Structure, buffers: Mapping[str, Buffer]) -> None:
         self.kernel, self.buffers = kernel, buffers
         self.names = _argument_names(kernel.arguments, {s.name for s in kernel.symbols})
-        self.body = Body(kernel, self.names, buffers)
+        self.body = NumbaBody(kernel, self.names, buffers)
 
     def function(self) -> list[str]:
-        """The whole function, below a comment that says what it computes."""
+        """Return the whole function, below a comment with the operators it computes."""
         body = self.body
         body.open(f"def {self.kernel.name}(args):")
         for number, name in enumerate(self.kernel.arguments):
@@ -121,7 +121,7 @@ class _Kernel:
             self.body.define(total.node, total.result())
 
     def _position(self, total: _Accumulator) -> str:
-        """Row-major position of the point among the reduction's axes."""
+        """Return the row-major position of the point among the reduction's axes."""
         if not total.positional:
             return ""
         position: Expr = Integer(0)
@@ -131,27 +131,31 @@ class _Kernel:
 
 
 class _Accumulator:
-    """A reduction while it runs."""
+    """Writes one reduction's accumulator."""
 
     def __init__(self, node: Reduction, name: str) -> None:
         self.node, self.name = node, name
         self.dtype = node.value.dtype
         self.positional = node.op in ("argmax", "argmin")
+        # Eager sums floats in cascade; a single float32 accumulator would err by the length of the
+        # sum.
         wide = node.op in ("sum", "prod") and self.dtype.is_floating_point
-        self.held = torch.float64 if wide else self.dtype
-        self.kept = node.op == "sum" and self.dtype == torch.float64
+        self.accumulated_as = torch.float64 if wide else self.dtype
+        self.compensated = node.op == "sum" and self.dtype == torch.float64
         self.boolean = self.dtype == torch.bool or node.op in ("any", "all")
 
     def declare(self) -> list[str]:
-        """The accumulator, empty."""
-        start = literal(identity(self.node.op, self.dtype), self.held)
+        """Return the initialisation of the accumulator."""
+        start = literal(identity(self.node.op, self.dtype), self.accumulated_as)
         lines = [f"{self.name} = {start}"]
-        if self.kept:
+        if self.compensated:
             return [*lines, f"{self.name}_lost = {start}"]
         return [*lines, f"{self.name}_at = int64(-1)"] if self.positional else lines
 
     def update(self, value: str, position: str) -> list[str]:
-        """Take in one value; NaN wins in max and min, the first of equals in argmax and argmin."""
+        """Accumulate one value; NaN wins in max and min, the first of equals in argmax and
+        argmin.
+        """
         acc, op = self.name, self.node.op
         if self.positional:
             sign = ">" if op == "argmax" else "<"
@@ -165,7 +169,7 @@ class _Accumulator:
         if self.boolean:
             both = op in ("all", "min", "prod")
             return [f"{acc} = {acc} {'and' if both else 'or'} {value}"]
-        if self.kept:
+        if self.compensated:
             return [
                 f"{acc}_new = {acc} + {value}",
                 f"{acc}_taken = {acc}_new - {acc}",
@@ -174,24 +178,26 @@ class _Accumulator:
             ]
         if op in ("sum", "prod"):
             sign = "+" if op == "sum" else "*"
-            return [f"{acc} = {TYPES[self.held]}({acc} {sign} {value})"]
+            return [f"{acc} = {TYPES[self.accumulated_as]}({acc} {sign} {value})"]
         join = {"max": "maximum", "min": "minimum"}[op]
         return [f"{acc} = {compute_text(join, [value, acc], torch.bool, self.dtype)}"]
 
     def result(self) -> str:
-        """The reduction's value."""
+        """Return the reduction's value."""
         if self.positional:
             return f"{self.name}_at"
-        if self.kept:  # lost is NaN where the sum is infinite
+        if self.compensated:  # lost is NaN if the sum is infinite
             whole = f"({self.name} + {self.name}_lost)"
             return f"({whole} if math.isfinite({self.name}) else {self.name})"
         if self.dtype in HALVES:
             return f"round_{HALVES[self.dtype]}(float32({self.name}))"
-        return self.name if self.held == self.dtype else f"{TYPES[self.dtype]}({self.name})"
+        return (
+            self.name if self.accumulated_as == self.dtype else f"{TYPES[self.dtype]}({self.name})"
+        )
 
 
 def _memory_type(dtype: torch.dtype, kernel: str) -> str:
-    """What an element is in memory."""
+    """Return the type of an element in memory."""
     if dtype not in TYPES:
         raise ToolchainError("numba", kernel, f"no numba for {dtype} tensors")
     if dtype in HALVES:
@@ -200,7 +206,7 @@ def _memory_type(dtype: torch.dtype, kernel: str) -> str:
 
 
 def _argument_names(buffers: Sequence[str], others: Set[str]) -> dict[str, str]:
-    """A variable for every buffer: its own name where no other variable has it."""
+    """Return a variable for every buffer: its own name unless it is reserved or taken."""
     names: dict[str, str] = {}
     for buffer in buffers:
         name = re.sub(r"\W", "_", buffer)

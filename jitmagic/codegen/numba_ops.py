@@ -1,4 +1,4 @@
-"""The numba table: how every op, constant and conversion of the loop IR is written.
+"""Tabulates how numba writes every op, constant and conversion of the loop IR.
 
 In: op names, dtypes, operand texts (names or literals, so that repeating one is free). Out:
 expressions. Rules that hold throughout:
@@ -223,12 +223,12 @@ def store_f16(x):
 
 
 def helpers_of(text: str) -> list[str]:
-    """The functions that the text calls."""
+    """Return the helper functions that the text calls."""
     return [body for name, body in HELPERS.items() if re.search(rf"\b{name}\(", text)]
 
 
 def literal(value: bool | int | float, dtype: torch.dtype) -> str:
-    """A constant of exactly that dtype."""
+    """Return a constant of exactly that dtype."""
     if dtype == torch.bool:
         return "True" if value else "False"
     if not dtype.is_floating_point:
@@ -242,7 +242,7 @@ def literal(value: bool | int | float, dtype: torch.dtype) -> str:
 
 
 def compute_text(op: str, args: list[str], dtype: torch.dtype, operand: torch.dtype) -> str:
-    """`op` on operands of dtype `operand`; a result of `dtype`."""
+    """Return `op` on operands of dtype `operand`, with a result of `dtype`."""
     kind = TYPES[operand]
     template = _template(op, operand)
     text = template.format(*args, t=kind, w=operand.itemsize * 8)
@@ -268,7 +268,7 @@ def _template(op: str, operand: torch.dtype) -> str:
 
 
 def cast_text(text: str, source: torch.dtype, target: torch.dtype) -> str:
-    """`text` converted as Tensor.to converts it."""
+    """Return `text` converted as Tensor.to converts it."""
     if target == torch.bool:
         return f"{text} != 0"
     if target in HALVES:

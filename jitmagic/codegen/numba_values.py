@@ -1,8 +1,8 @@
-"""Values as Python statements for numba: every value is a variable, set where its axes are bound.
+"""Writes values as Python statements for numba; every value is a variable.
 
 In: nodes of a Structure and the stack of open loops. Out: lines. A value is set in the outermost
-loop that binds all of its axes, so that what does not depend on the inner loop is computed before
-it. Only constants stay in place. Offsets in elements, int64.
+loop that binds all of its axes, so that loop-invariant values are computed before the inner loop.
+Only constants are written in place. Offsets are in elements, int64.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ from ..symbols.size import Size, expr_of
 from .numba_ops import HALVES, cast_text, compute_text, literal
 from .structure import Structure
 
-__all__ = ["Body"]
+__all__ = ["NumbaBody"]
 
 
 @dataclass(slots=True)
 class _Scope:
-    """One open block: the axes known inside it, its lines, its values and checked indexes."""
+    """Represents one open block: the axes known inside it, its lines, its values and checked
+    indexes.
+    """
 
     bound: frozenset[Axis]
     header: str = ""
@@ -55,8 +57,8 @@ class _Scope:
     checked: dict[tuple[ValueIndex, str], str] = field(default_factory=dict)
 
 
-class Body:
-    """The statements of one kernel."""
+class NumbaBody:
+    """Writes the statements of one kernel."""
 
     def __init__(
         self, kernel: Structure, names: Mapping[str, str], buffers: Mapping[str, Buffer]
@@ -96,20 +98,20 @@ class Body:
         return f"{prefix}{self._count - 1}"
 
     def define(self, value: Value, code: str) -> None:
-        """Make `value` known in the current block."""
+        """Bind `value` to a new variable in the current block."""
         name = self.name()
         self.line(f"{name} = {code}")
         self.scopes[-1].values[value] = name
 
     def ready(self) -> frozenset[Value]:
-        """The reductions whose results are known here."""
+        """Return the reductions whose results are known here."""
         return frozenset(v for s in self.scopes for v in s.values if isinstance(v, Reduction))
 
     # -- values
     # --------------------------------------------------------------------------------------
 
     def name_of(self, root: Value) -> str:
-        """The variable of the value, set before; the innermost block may use it."""
+        """Return the variable of the value; its statements are added where they are missing."""
         stack = [root]
         while stack:
             node = stack[-1]
@@ -144,7 +146,7 @@ class Body:
         self.scopes[depth].values[node] = name
 
     def _home(self, node: Value) -> int:
-        """The outermost block in which everything that the node is made of is known."""
+        """Return the outermost block in which all operands and axes of the node are known."""
         free = self.kernel.free[node]
         depth = next(d for d, s in enumerate(self.scopes) if d and free <= s.bound)
         known = (self._known(part) for part in node.operands)
@@ -178,7 +180,7 @@ class Body:
         return f"({code}) if {mask} else {fill}" if mask else code
 
     def store(self, store: Store) -> str:
-        """The statement that writes one point of a store; its value is set before."""
+        """Return the statement that writes one point of a store."""
         value = self.name_of(store.value)
         for part in IndexValue(store.index[0]).operands:
             self.name_of(part)
@@ -200,7 +202,7 @@ class Body:
     # -------------------------------------------------------------------------------------
 
     def index(self, expr: Expr) -> str:
-        """An offset for use in the innermost block."""
+        """Return an offset for use in the innermost block."""
         return self._index(expr, len(self.scopes) - 1)
 
     def _index(self, expr: Expr, depth: int, mask: str = "") -> str:
@@ -235,7 +237,9 @@ class Body:
         raise TypeError(f"not an index expression: {expr!r}")
 
     def _checked(self, index: ValueIndex, depth: int, mask: str) -> str:
-        """A run-time index: negative ones count from the end, one out of range sets `bad`."""
+        """Check a run-time index: a negative one counts from the end, one out of range sets
+        `bad`.
+        """
         for scope in self.scopes[: depth + 1]:
             if (index, mask) in scope.checked:
                 return scope.checked[index, mask]

@@ -1,22 +1,22 @@
-"""The plan: what one call of a compiled graph does, as data.
+"""Defines the plan: the steps of one call of a compiled graph, as data.
 
-Goes to the native executor (extensions/runtime/plan.cpp) and to its reference implementation
-(runtime/execute.py), which must agree. Slots are numbered tensors: the graph inputs first (0 ..
-inputs-1), then constants, then whatever the steps define. Strides and offsets in elements, pool
-offsets in bytes. The plan of a template (plan_template.py) has Sizes, filled in for each vector.
+The native executor (extensions/runtime/plan.cpp) and its reference implementation
+(runtime/execute.py) run it, and must agree. Slots are numbered tensors: the graph inputs first (0
+.. inputs-1), then constants, then the results of steps. Strides and offsets are in elements, pool
+offsets in bytes. The plan of a template (plan_template.py) has Sizes, filled in for each call.
 
     Plan  = name, inputs, constants, steps, outputs, pool_bytes
-    Step  = Alloc(slot, shape, stride, dtype, device)     a fresh tensor that may leave the call
-          | Over(slot, base, shape, stride, dtype, device)  base's memory, which nothing reads any
-                                                          more; a fresh tensor where others hold it
-          | Pool(slot, offset, shape, stride, dtype, device)  a temporary in this call's workspace
-          | Launch(kernel, args)                          a generated kernel on the slots' pointers
+    Step  = Alloc(slot, shape, stride, dtype, device)     a fresh tensor that may leave the call;
+          | Reuse(slot, base, shape, stride, dtype, device)  the memory of the dead slot base; a
+                                                          fresh tensor if it is still referenced;
+          | Pool(slot, offset, shape, stride, dtype, device)  a temporary in this call's workspace;
+          | Launch(kernel, args)                          a generated kernel on the slots' pointers;
           | Call(op, args, kwargs, results, out, layouts) one ATen call on Slot refs, NumberSlot
                                                           refs and constants;
-                                                          a result laid out otherwise is copied
+                                                          a result of another layout is copied;
           | View(slot, base, shape, stride, offset, dtype)    as_strided over base's memory; the
-                                                          offset counts from base's first element
-          | Free(slot)                                    drop the reference
+                                                          offset counts from base's first element;
+          | Free(slot)                                    drop the reference.
 A kernel that can meet a bad run-time index returns non-zero; the executor raises IndexError and the
 frame falls back to eager, which raises the user's own exception.
 """
@@ -44,10 +44,10 @@ __all__ = [
     "LaunchGrid",
     "Layout",
     "NumberSlot",
-    "Over",
     "Plan",
     "PlanStep",
     "Pool",
+    "Reuse",
     "SizeVector",
     "Slot",
     "Unit",
@@ -57,27 +57,27 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SizeVector:
-    """A constant where sizes are symbols: an int64 tensor with their values, for a kernel."""
+    """Stands for the int64 tensor with the symbols' values that a kernel takes."""
 
     symbols: tuple[Symbol, ...]
 
 
 class PlanStep:
-    """Base of the steps."""
+    """Is the base of the steps."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A reference to a slot inside Call arguments."""
+    """Refers to a slot inside Call arguments."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class NumberSlot(Slot):
-    """The number in a slot's 0-dim float64 tensor of the CPU, read when the Call runs."""
+    """Refers to the number in a 0-dim float64 CPU tensor, read when the Call runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Alloc(PlanStep):
 
 
 @dataclass(frozen=True, slots=True)
-class Over(PlanStep):
+class Reuse(PlanStep):
     slot: int
     base: int
     shape: tuple[int, ...]
@@ -117,7 +117,8 @@ class Launch(PlanStep):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What later steps take the result of an ATen call to be. Meta kernels can be wrong about it.
+    """Gives the layout that later steps expect of an ATen result; meta kernels can be wrong about
+    it.
 
     `required`: a kernel or a view reads it, so another shape or dtype is an error.
     """
@@ -136,8 +137,8 @@ class Call(PlanStep):
     kwargs: Mapping[str, Any]
     results: tuple[int | None, ...]  # slots that take the returned tensors, in order
     out: bool = False  # results are already allocated and passed through the op's out= arguments
-    layouts: tuple[Layout | None, ...] = ()  # of the results; (): whatever comes is right
-    foreign: bool = False  # an operator from outside of torch
+    layouts: tuple[Layout | None, ...] = ()  # of the results; (): not checked
+    foreign: bool = False  # an operator registered outside of torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class View(PlanStep):
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
-    dtype: torch.dtype  # base's own
+    dtype: torch.dtype  # the base's dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,27 +160,27 @@ class Free(PlanStep):
 class Plan:
     name: str
     inputs: int
-    constants: tuple[Any, ...]  # tensors; SizeVectors where sizes are symbols
+    constants: tuple[Any, ...]  # tensors; SizeVectors for dynamic sizes
     steps: tuple[PlanStep, ...]
     outputs: tuple[int | None, ...]
     pool_bytes: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     mutated: tuple[int, ...] = ()  # inputs whose memory the plan writes to
-    titles: tuple[str, ...] = ()  # what profilers call the graph, then its launches in order
-    # (file, line) of its calls in order, which their warnings name; (): where the caller stands
-    places: tuple[tuple[str, int], ...] = ()
+    titles: tuple[str, ...] = ()  # profiler names of the graph, then of its launches in order
+    # (file, line) of each ATen call, for its warnings; (): the caller's line. The frame around a
+    # native graph is at its function's first line, which C++ warnings would name otherwise.
+    call_lines: tuple[tuple[str, int], ...] = ()
 
     @property
     def allocated_bytes(self) -> int:
-        """Of the fresh tensors that may leave the call."""
+        """Return the bytes of the fresh tensors that may leave the call."""
         made = [step for step in self.steps if isinstance(step, Alloc)]
         return sum(math.prod(step.shape) * step.dtype.itemsize for step in made)
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchGrid:
-    """How a GPU kernel is launched: blocks (x, y, z), warps per block; constants baked into the
-    text."""
+    """Describes the launch of a GPU kernel: blocks (x, y, z) and warps per block."""
 
     grid: tuple[Dimension, int, int]
     num_warps: int = 4
@@ -188,7 +189,7 @@ class LaunchGrid:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One translation unit, and the kernels that it defines."""
+    """Holds one translation unit and names the kernels that it defines."""
 
     text: str
     symbols: tuple[str, ...]
@@ -196,16 +197,16 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
-    """Generated text and what it defines.
+    """Holds generated source text and describes its kernels.
 
-    language "cpp":    one translation unit; each symbol is `extern "C" int NAME(void* const* args)`
-    language "numba":  a Python module text; each symbol is a callback of that same C signature, see
-                       codegen/numba.py
-    language "triton": a Python module text; each symbol is an @triton.jit function taking pointers
-    `symbols` maps a kernel's name to its argument buffers' dtypes in order; `grids` is for triton,
-    and so are `by_value`: positions of arguments that are CPU scalars or sizes, not pointers, and
-    `multiples`: positions of those of 16, which Triton is told. `units` is for cpp: the same
-    kernels as translation units that compilers can take side by side.
+      language "cpp":    one translation unit; a symbol is `extern "C" int NAME(void* const* args)`
+      language "numba":  a Python module; a symbol is a callback of that same C signature
+      language "triton": a Python module; a symbol is an @triton.jit function taking pointers
+
+    `symbols` maps a kernel's name to its argument buffers' dtypes in order. For triton: `grids`;
+    `by_value`: positions of arguments that are CPU scalars or sizes, not pointers; `multiples`:
+    positions of sizes that are specialised as multiples of 16. For cpp: `units`, the same kernels
+    as translation units that compile in parallel.
     """
 
     language: str
@@ -219,13 +220,13 @@ class KernelSource:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """How one kernel should be written otherwise than the heuristics say: no overrides here, the
-    renderers' are in config.py. `label` tells two configs of one class apart.
+    """Overrides a renderer's heuristics for one kernel; config.py has the subclasses. `label`
+    identifies a config within its class.
     """
 
     @property
     def label(self) -> str:
-        """What differs from the heuristics, in words."""
+        """Return the overridden fields as text."""
         overrides = [
             f"{field.name}={getattr(self, field.name)}"
             for field in fields(self)
@@ -236,7 +237,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """The texts one kernel may have: `sources[n]` holds it alone, written as `configs[n]` says; the
+    """Holds the variants of one kernel: `sources[n]` holds it alone, written by `configs[n]`; the
     first is the default. Its last `written` arguments are written, the others only read.
     """
 

@@ -1,14 +1,13 @@
-"""The loop structure of a fused nest: what every renderer needs to know before it writes text.
+"""Derives the loop structure of a fused nest that every renderer starts from.
 
 In: a Nest of the schedule and the buffers. Out: a Structure, the same computation with
   - memory offsets: every Load and Store has ONE index expression, the flat element offset into its
     buffer;
   - fewer axes: axes of extent 1 are gone, neighbours that are contiguous everywhere are collapsed;
   - passes: for every point of `outer` the passes run one after the other. A pass loops over its
-    axes,
-    accumulates its reductions and performs its stores; a reduction is used only by later passes,
-    and its result depends on outer axes alone. Stores without inner axes form the last pass, whose
-    axes are ().
+    axes, accumulates its reductions and performs its stores; a reduction is used only by later
+    passes, and its result depends on outer axes alone. Stores without inner axes form the last
+    pass, whose axes are ().
 
 Invariant: running the passes in order computes what the interpreter computes for the nest. A store
 into a buffer that the nest also reads runs in the last pass, so that loads see the contents before
@@ -73,25 +72,25 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One loop over `axes`; `keep` are values worth storing in a scratch row for the passes
-    after it.
+    """Describes one loop over `axes`; `saved` are the values to save in scratch rows for later
+    passes.
     """
 
     axes: tuple[Axis, ...]
     reductions: tuple[Reduction, ...] = ()
     stores: tuple[Store, ...] = ()
-    keep: tuple[Value, ...] = ()
+    saved: tuple[Value, ...] = ()
 
     @property
     def roots(self) -> tuple[Value, ...]:
-        """Everything evaluated at each of its points."""
+        """Return all values that are evaluated at each point."""
         return (*(r.value for r in self.reductions), *store_values(self.stores))
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """`arguments` are the nest's buffers, written ones last; `free` maps every value to its
-    axes.
+    """Describes the loops of one kernel. `arguments`: the nest's buffers, written ones last;
+    `free`: every value's axes.
     """
 
     name: str
@@ -101,8 +100,8 @@ class Structure:
     arguments: tuple[str, ...]
     written: frozenset[str]
     free: Mapping[Value, frozenset[Axis]]
-    symbols: tuple[Symbol, ...] = ()  # of the sizes that differ from call to call
-    context: Context | None = None  # which answers for them
+    symbols: tuple[Symbol, ...] = ()  # of the dynamic sizes
+    context: Context | None = None  # of the symbols' facts and guards
 
 
 def structure(nest: Nest, buffers: Mapping[str, Buffer]) -> Structure:
@@ -113,7 +112,7 @@ def structure(nest: Nest, buffers: Mapping[str, Buffer]) -> Structure:
     read = {node.buffer for node in nodes if isinstance(node, Load)}
     written = frozenset(store.buffer for store in flat.stores)
     mutated = written & read
-    passes = _with_keeps(passes_in(frozenset(flat.outer), flat.stores, (), free, mutated), free)
+    passes = _with_saved(passes_in(frozenset(flat.outer), flat.stores, (), free, mutated), free)
     symbols = nest_symbols(nest, buffers)
     return Structure(
         flat.name,
@@ -129,9 +128,7 @@ def structure(nest: Nest, buffers: Mapping[str, Buffer]) -> Structure:
 
 
 def nest_arguments(nest: Nest) -> tuple[str, ...]:
-    """The buffers a kernel takes, in the order of its arguments: those only read, then those
-    written.
-    """
+    """Return the buffers a kernel takes, in argument order: those only read, then those written."""
     nodes = walk(store_values(nest.stores))
     read = dict.fromkeys(node.buffer for node in nodes if isinstance(node, Load))
     written = dict.fromkeys(store.buffer for store in nest.stores)
@@ -139,14 +136,15 @@ def nest_arguments(nest: Nest) -> tuple[str, ...]:
 
 
 def by_value(kernel: Structure, buffers: Mapping[str, Buffer]) -> tuple[int, ...]:
-    """Positions of the arguments that are CPU scalars: a nest stores on a GPU only."""
+    """Return the positions of the arguments that are CPU scalars."""
+    # A nest stores on a GPU only.
     device = buffers[kernel.arguments[-1]].device
     return tuple(n for n, name in enumerate(kernel.arguments) if buffers[name].device != device)
 
 
 def coefficient(offset: Expr, axis: Axis) -> int | Expr | None:
-    """How far `offset` moves when `axis` moves by one: a number, or an expression of sizes; None
-    when it is neither.
+    """Return the change of `offset` when `axis` moves by one: a number, or an expression of sizes;
+    None when it is neither.
     """
     total, sized = 0, Integer(0)  # type: int, Expr
     for atom, factor in linear(offset)[1].items():
@@ -165,14 +163,14 @@ def _as_expr(step: int | Expr) -> Expr:
 
 
 def offsets_in(kernel: Structure) -> list[Expr]:
-    """Where its loads and stores are in memory, in elements."""
+    """Return the memory offsets of all loads and stores, in elements."""
     loads = [part for node in kernel.free if isinstance(node, Load) for part in node.index]
     stores = [store for each in kernel.passes for store in each.stores]
     return loads + [part for store in stores for part in store.index]
 
 
 def nest_symbols(nest: Nest, buffers: Mapping[str, Buffer]) -> tuple[Symbol, ...]:
-    """The symbols of the sizes that a kernel takes, in the order in which it takes them."""
+    """Return the size symbols that a kernel takes, in the order of its arguments."""
     nodes = walk(store_values(nest.stores))
     sizes = _sizes(nest, buffers)
     exprs = [part for store in nest.stores for part in store.index]
@@ -186,13 +184,13 @@ def nest_symbols(nest: Nest, buffers: Mapping[str, Buffer]) -> tuple[Symbol, ...
 
 
 def _context_of(nest: Nest, buffers: Mapping[str, Buffer]) -> Context | None:
-    """None: its symbols are in indexes alone."""
+    """Return the sizes' context; None if the symbols are in indexes alone."""
     sizes = (size for size in _sizes(nest, buffers) if isinstance(size, Size))
     return next((size.context for size in sizes), None)
 
 
 def _sizes(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Dimension]:
-    """Those of its buffers and of its loops."""
+    """Return the sizes of a nest's buffers and loops."""
     named = [buffers[name] for name in nest_arguments(nest)]
     binders = [nest.outer, *(store.inner for store in nest.stores)]
     for node in walk(store_values(nest.stores)):
@@ -203,7 +201,7 @@ def _sizes(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Dimension]:
 
 
 def _flatten(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
-    """One element offset per access."""
+    """Replace multi-dimensional indexes by one element offset per access."""
 
     def offset(name: str, index: Sequence[Expr]) -> tuple[Expr, ...]:
         return (position(index, buffers[name].stride),)
@@ -217,7 +215,7 @@ def _flatten(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
 
 
 def _binders(nest: Nest) -> set[tuple[Axis, ...]]:
-    """Every tuple of axes that is looped over together."""
+    """Return every tuple of axes that is looped over together."""
     found = {nest.outer, *(store.inner for store in nest.stores)}
     found.update(
         node.axes for node in walk(store_values(nest.stores)) if isinstance(node, Reduction)
@@ -272,13 +270,13 @@ def _merge_axes(nest: Nest, a: Axis, b: Axis) -> Nest:
 
     def offset(expr: Expr) -> Expr:
         constant, terms = linear(expr)
-        kept: Expr = Integer(constant)
+        merged: Expr = Integer(constant)
         for atom, factor in terms.items():
             if isinstance(atom, Apply):
-                kept = add(kept, mul(substitute(atom, joined), factor))
+                merged = add(merged, mul(substitute(atom, joined), factor))
             elif atom != AxisVar(a):
-                kept = add(kept, mul(AxisVar(both) if atom == AxisVar(b) else atom, factor))
-        return kept
+                merged = add(merged, mul(AxisVar(both) if atom == AxisVar(b) else atom, factor))
+        return merged
 
     rebuild = Rebuilder(on_expr=offset, on_axes=bind)
     stores = tuple(
@@ -301,8 +299,8 @@ def passes_in(
     mutated: frozenset[str] = frozenset(),
     ready: frozenset[Value] = frozenset(),
 ) -> tuple[Pass, ...]:
-    """Order the reductions below stores and roots whose free axes are all `bound` (and not
-    `ready`).
+    """Order the reductions below stores and roots whose free axes are all `bound`, except
+    `ready`.
     """
     levels = _levels(bound, (*store_values(stores), *roots), free, ready)
     plan: dict[tuple[int, tuple[Axis, ...]], tuple[list[Reduction], list[Store]]] = {}
@@ -312,6 +310,7 @@ def passes_in(
     deepest = max((level for level, _ in plan), default=0)
     for store in stores:
         level = 1 + max((levels.get(v, 0) for v in store_values((store,))), default=0)
+        # A load sees the memory before the nest, so what overwrites it comes after all reductions.
         if store.buffer in mutated or not store.inner:
             level = deepest + 1
         shared = [at for at, axes in plan if at >= level and axes == store.inner]
@@ -326,9 +325,7 @@ def _levels(
     free: Mapping[Value, frozenset[Axis]],
     ready: frozenset[Value],
 ) -> dict[Value, int]:
-    """For every node, how many reductions of this scope have to be finished one after the other
-    first.
-    """
+    """Return for every node the number of dependent reductions of this scope that precede it."""
     levels: dict[Value, int] = {}
     for node in walk(tuple(roots)):
         if node in ready:
@@ -340,35 +337,33 @@ def _levels(
     return levels
 
 
-def _with_keeps(
+def _with_saved(
     passes: tuple[Pass, ...], free: Mapping[Value, frozenset[Axis]]
 ) -> tuple[Pass, ...]:
-    """Mark values that a later pass over the same axes needs again and that are costly to
-    recompute.
-    """
-    kept: dict[tuple[Axis, ...], dict[Value, int]] = {}
+    """Mark expensive values that a later pass over the same axes uses again."""
+    computed: dict[tuple[Axis, ...], dict[Value, int]] = {}
     result = list(passes)
     for number, pass_ in enumerate(passes):
         if not pass_.axes:
             continue
-        known = kept.setdefault(pass_.axes, {})
+        known = computed.setdefault(pass_.axes, {})
         for value in _costly_again(pass_, known, free):
             first = known[value]
-            if value not in result[first].keep:
-                result[first] = replace(result[first], keep=(*result[first].keep, value))
+            if value not in result[first].saved:
+                result[first] = replace(result[first], saved=(*result[first].saved, value))
         for node in inside(pass_, free):
             known.setdefault(node, number)
     return tuple(result)
 
 
 def inside(pass_: Pass, free: Mapping[Value, frozenset[Axis]]) -> list[Value]:
-    """The nodes evaluated at every point of the pass."""
+    """Return the nodes evaluated at every point of the pass."""
     axes = frozenset(pass_.axes)
     return [node for node in _walk_point(pass_.roots) if free[node] & axes]
 
 
 def _walk_point(roots: Iterable[Value]) -> list[Value]:
-    """Nodes below the roots without entering reductions: those are loops of their own."""
+    """Return nodes below the roots without entering reductions, which are loops of their own."""
     seen: dict[Value, None] = {}
     stack = list(roots)
     while stack:
@@ -384,9 +379,7 @@ def _walk_point(roots: Iterable[Value]) -> list[Value]:
 def _costly_again(
     pass_: Pass, known: Mapping[Value, int], free: Mapping[Value, frozenset[Axis]]
 ) -> list[Value]:
-    """The topmost nodes of this pass that an earlier pass computed and that cost more than a
-    load.
-    """
+    """Return the topmost nodes that an earlier pass computed and that cost more than a load."""
     axes = frozenset(pass_.axes)
     costly: dict[Value, None] = {}
     seen: set[Value] = set()
@@ -404,7 +397,8 @@ def _costly_again(
 
 
 def _point_cost(value: Value, axes: frozenset[Axis], free: Mapping[Value, frozenset[Axis]]) -> int:
-    """Cost of the nodes below `value` that vary along `axes`; a nested loop is always costly."""
+    """Return the cost of the nodes below `value` that vary along `axes`."""
+    # A nested loop always counts as expensive.
     nodes = [node for node in _walk_point((value,)) if free[node] & axes]
     if any(isinstance(node, Reduction) for node in nodes):
         return EXPENSIVE

@@ -1,9 +1,8 @@
-"""The Triton renderer: fused nests in, one Python module of @triton.jit functions out.
+"""Renders Triton: fused nests in, one Python module of @triton.jit functions out.
 
-In: the nests of a schedule, its buffers, the target. Out: a KernelSource whose text runs with
-nothing but triton imported. A kernel takes the pointers of its buffers, in the order of
-`structure.Structure.arguments`, then the sizes that differ from call to call; all others are
-constants in the text. It is launched on a grid of one dimension.
+In: the nests of a schedule, its buffers, the target. Out: a KernelSource whose text imports only
+triton. A kernel takes the pointers of its buffers, in the order of `Structure.arguments`, then the
+dynamic sizes; all other sizes are constants in the text. It is launched on a one-dimensional grid.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 """
-_LOCAL = re.compile(  # what kernel_lines calls its variables
+_LOCAL = re.compile(  # variables of kernel_lines
     r"(([ij]\d+_?)+|[xyz]|r\d*)(_in|_at)?|(v|acc|at|lost)\d+|k\d+(_at)?|pid|tl|triton|libdevice|float|range|_.*"
     r"|(sum|prod|max|min|argmax|argmin|any|all)\d+"
 )
 _WIDTH = 100
-_LOADED = 16  # what Triton is told that a number is a multiple of
+_MULTIPLE = 16  # Triton specialises on integer arguments that are multiples of it
 
 
 class TritonRenderer:
@@ -52,7 +51,7 @@ class TritonRenderer:
     def candidates(
         self, nest: Nest, buffers: Mapping[str, Buffer], target: Target
     ) -> tuple[Config, ...]:
-        """Neighbours of the tile that the heuristics choose."""
+        """Return neighbours of the tile that the heuristics choose."""
         return tile_candidates(structure(nest, buffers), target)
 
     def render(
@@ -62,7 +61,7 @@ class TritonRenderer:
         target: Target,
         configs: Mapping[str, Config] = MappingProxyType({}),
     ) -> KernelSource:
-        """One function per nest."""
+        """Write one function per nest."""
         symbols, grids, numbers, multiples, functions = {}, {}, {}, {}, []
         for nest in nests:
             check()
@@ -84,7 +83,7 @@ class TritonRenderer:
 
 
 def _helpers(body: str) -> list[str]:
-    """The device functions that the kernels call."""
+    """Return the device functions that the kernels call."""
     return [f"{text}\n" for name, text in HELPERS.items() if re.search(rf"\b{name}\b", body)]
 
 
@@ -107,9 +106,8 @@ def _function(
 
 
 def _multiples(kernel: Structure) -> list[Symbol]:
-    """The sizes that are multiples of 16 where it tells Triton how much it may load at once: where
-    a row begins, or a mask ends. Decided, for sizes that are it in this call.
-    """
+    """Return the sizes that Triton may assume to be multiples of 16 (guarded)."""
+    # Row starts and mask ends that are such multiples let Triton vectorise loads.
     if kernel.context is None:
         return []
     axes = {*kernel.outer, *(axis for part in kernel.passes for axis in part.axes)}
@@ -120,19 +118,17 @@ def _multiples(kernel: Structure) -> list[Symbol]:
     asked: dict[Symbol, None] = {}
     for expr in (*ends, *(step for step in steps if isinstance(step, Expr))):
         for atom, n in linear(expr)[1].items():
-            asked.update(dict.fromkeys(symbols_of(atom) if n % _LOADED else ()))
+            asked.update(dict.fromkeys(symbols_of(atom) if n % _MULTIPLE else ()))
     sizes = {symbol: Size(symbol, kernel.context) for symbol in asked}
     return [
         symbol
         for symbol, size in sizes.items()
-        if hint_of(size) % _LOADED == 0 and supposed("==", size % _LOADED, 0)
+        if hint_of(size) % _MULTIPLE == 0 and supposed("==", size % _MULTIPLE, 0)
     ]
 
 
 def _parameters(buffers: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
-    """A parameter for every buffer: its own name where neither a variable of the kernel nor another
-    parameter has it.
-    """
+    """Return a parameter name for every buffer: its own name unless it is reserved or taken."""
     names: dict[str, str] = {}
     for buffer in buffers:
         name = re.sub(r"\W", "_", buffer)
@@ -145,7 +141,7 @@ def _parameters(buffers: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
 
 
 def _comment(origins: Sequence[str]) -> list[str]:
-    """What the kernel computes, in the user's op names."""
+    """Return a comment with the user's op names."""
     lines, line = [], "#"
     for number, origin in enumerate(origins):
         piece = f" {origin}" + ("," if number + 1 < len(origins) else "")

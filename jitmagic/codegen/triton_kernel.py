@@ -1,11 +1,10 @@
-"""One Triton kernel: the passes of a nest over its tile.
+"""Writes one Triton kernel: the passes of a nest over its tile.
 
 In: a Structure, its Tile, names for the buffers. Out: the lines of a function body. Every index
-vector is made with the full rank of the tile (size 1 where it does not vary), so values broadcast
-by themselves; a block of size 1 is a scalar. A whole inner extent is opened once and all passes
-share what was computed from it; an extent that is taken in steps is a loop per pass, and values are
-computed again in each. Invariant: what lies outside an extent is never read, never stored, and
-never enters a reduction.
+vector has the full rank of the tile (size 1 in dimensions that it does not depend on), so that
+values broadcast; a block of size 1 is a scalar. A whole inner extent is opened once and all passes
+share the values computed from it; an extent taken in steps is a loop per pass, and values are
+recomputed in each. Invariant: elements outside an extent are never read, stored or reduced.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from ..symbols.size import Dimension, at_most, is_same
 from .structure import Pass, Structure
 from .triton_ops import WIDE, cast_text, closed, spread, typed
 from .triton_tile import Block, Tile
-from .triton_values import Scope, Text, Values
+from .triton_values import TritonScope, TritonText, TritonValues
 
 __all__ = ["kernel_lines"]
 
-# Additions of one lane, from which on a sum of floats keeps what they round away (TwoSum): six
-# operations for one, of a loop that waits for memory. Eager's threads add some ten times each.
+# Additions per lane above which a float sum is compensated (TwoSum): six operations instead of one,
+# in a loop that is limited by memory. Eager's threads add about ten values each.
 LONG = 32
 
 _JOIN: Mapping[str, str] = {"sum": "{0} + {1}", "prod": "{0} * {1}", "any": "{0} | {1}"} | {
@@ -50,11 +49,11 @@ _FOLD: Mapping[str, str] = {
 def kernel_lines(
     kernel: Structure, tile: Tile, names: Mapping[str, str], buffers: Mapping[str, Buffer]
 ) -> list[str]:
-    """The body of the kernel, not indented."""
+    """Return the body of the kernel, not indented."""
     return _Kernel(kernel, tile, names, buffers).lines()
 
 
-class _Kernel(Values):
+class _Kernel(TritonValues):
     """Opens blocks and loops, accumulates reductions, performs stores."""
 
     def __init__(
@@ -67,6 +66,8 @@ class _Kernel(Values):
     def lines(self) -> list[str]:
         if not self.tile.wide:
             for symbol in self.kernel.symbols:
+                # Sizes are passed as int64, but 32-bit index arithmetic is faster where offsets
+                # fit.
                 self.line(f"{symbol.name} = {symbol.name}.to(tl.int32)")
         self._open_outer()
         for part in self.kernel.passes:
@@ -76,7 +77,7 @@ class _Kernel(Values):
     # -- blocks ----------------------------------------------------------------------------------
 
     def _open_outer(self) -> None:
-        before = Counts()
+        before = ProgramCounts()
         blocks = self.tile.outer
         pid = "tl.program_id(0)" + (".to(tl.int64)" if self.tile.wide else "")
         if len(blocks) > 1:
@@ -86,7 +87,7 @@ class _Kernel(Values):
             start = pid if before.is_one else f"{pid} // {before}"
             before.take(block, self.size_text(block.extent))
             if not all(other.single for other in blocks[:number]):
-                start += f" % {Counts.of(block, self.size_text(block.extent))}"
+                start += f" % {ProgramCounts.of(block, self.size_text(block.extent))}"
             if block.size > 1 and not block.single:
                 self.open_block(block, start if start == pid else f"({start})", block.size)
             else:
@@ -107,7 +108,7 @@ class _Kernel(Values):
         self.bind(block.axes)
 
     def _split(self, axes: tuple[Axis, ...], flat: str) -> None:
-        """The axes of a row-major position."""
+        """Define the axes of a row-major position."""
         below: Dimension = 1
         for number, axis in reversed(list(enumerate(axes))):
             text = flat if is_same(below, 1) else f"{flat} // {self.size_text(below)}"
@@ -141,7 +142,9 @@ class _Kernel(Values):
         self._fold(node, block, self.name_of(value), self.scopes[-1].flat[block])
 
     def _entering(self, node: Reduction, block: Block | None) -> str:
-        """The value to reduce, in the dtype it is held in; the identity outside the extent."""
+        """Return the value to reduce, in the accumulator's dtype; the identity outside the
+        extent.
+        """
         source = node.value.dtype
         held = WIDE.get(source, source)
         text = self.use(node.value)
@@ -153,7 +156,7 @@ class _Kernel(Values):
         return text
 
     def _fold(self, node: Reduction, block: Block, held: str, positions: str) -> None:
-        """Combine the lanes along the block and make the result known."""
+        """Combine the lanes along the block and define the result."""
         axis = self.dimension(block)
         keep = ", keep_dims=True" if self.tile.rank > 1 else ""
         name = self._name(node.op)
@@ -166,111 +169,116 @@ class _Kernel(Values):
             self.define(node, f"{name}.to(tl.int64)")
             return
         fold = _FOLD[node.op]
-        if not held_dtype(node).is_floating_point and node.op in ("max", "min"):
+        # tl.max and tl.min ignore NaN: only integers may use them.
+        if not accumulator_dtype(node).is_floating_point and node.op in ("max", "min"):
             fold = f"tl.{node.op}({{0}}, {{axis}}{{keep}})"
         text = fold.format(held, axis=axis, keep=keep)
-        if (wide := held_dtype(node)) != node.dtype:
+        if (wide := accumulator_dtype(node)) != node.dtype:
             text = cast_text(text, wide, node.dtype)
         self.line(f"{name} = {text}")
         self.define(node, name)
 
     def _looped(self, part: Pass, block: Block) -> None:
-        """In steps: lanes accumulate by themselves and are combined after the loop."""
+        """Reduce in steps: each lane accumulates, and the lanes are combined after the loop."""
         started = [self._start(node, block, block.count) for node in part.reductions]
         at = f"{block.name}_at"
         steps = f"range(0, {self.size_text(block.extent)}, {block.size})"
         if self.tile.stages:
             steps = f"tl.{steps[:-1]}, num_stages={self.tile.stages})"
-        self.scopes.append(Scope(f"for {at} in {steps}:"))
+        self.scopes.append(TritonScope(f"for {at} in {steps}:"))
         self.open_block(block, at, 1)
         flat = self.scopes[-1].flat[block]
-        for node, (held, beside) in zip(part.reductions, started, strict=True):
-            self._join(node, held, beside, self._entering(node, block), flat)
+        for node, (held, extra) in zip(part.reductions, started, strict=True):
+            self._join(node, held, extra, self._entering(node, block), flat)
         self._stores(part.stores)
         self.close()
-        for node, (held, beside) in zip(part.reductions, started, strict=True):
-            self._fold(node, block, self._whole_sum(node, held, beside), beside)
+        for node, (held, extra) in zip(part.reductions, started, strict=True):
+            self._fold(node, block, self._compensated(node, held, extra), extra)
 
     def _start(self, node: Reduction, block: Block | None, steps: Dimension) -> tuple[str, str]:
-        """Accumulators: (values, beside them positions, what was rounded away, or nothing)."""
+        """Define the accumulators; return the values and their positions or rounding errors,
+        or "".
+        """
         blocks = set(self.blocks_of(node.value)) if block is not None else set()
         shape = self.shape(blocks | {block} if block is not None else self.blocks_of(node))
-        dtype = held_dtype(node)
-        held, beside = self._name("acc"), ""
+        dtype = accumulator_dtype(node)
+        held, extra = self._name("acc"), ""
         start = typed(identity(node.op, dtype), dtype).replace("[]", shape, 1)
         self.line(f"{held} = {start}")
         if node.op in ("argmax", "argmin"):
-            beside = self._name("at")
-            self.line(f"{beside} = tl.full({shape}, {2**31 - 1}, {self.position_dtype})")
+            extra = self._name("at")
+            self.line(f"{extra} = tl.full({shape}, {2**31 - 1}, {self.position_dtype})")
         elif node.op == "sum" and dtype.is_floating_point and at_most(steps) > LONG:
-            beside = self._name("lost")
-            self.line(f"{beside} = {start}")
-        return held, beside
+            extra = self._name("lost")
+            self.line(f"{extra} = {start}")
+        return held, extra
 
     @property
     def position_dtype(self) -> str:
         return "tl.int64" if self.tile.wide else "tl.int32"
 
-    def _join(self, node: Reduction, held: str, beside: str, value: str, flat: str) -> None:
-        """Let each lane take in its next value."""
-        if beside and node.op == "sum":
-            self.line(f"{held}, {beside} = add_kept({held}, {beside}, {value})")
-        elif beside:
-            self.line(f"{held}, {beside} = first_{node.op}({held}, {beside}, {value}, {flat})")
+    def _join(self, node: Reduction, held: str, extra: str, value: str, flat: str) -> None:
+        """Accumulate the next value of each lane."""
+        if extra and node.op == "sum":
+            self.line(f"{held}, {extra} = add_kept({held}, {extra}, {value})")
+        elif extra:
+            self.line(f"{held}, {extra} = first_{node.op}({held}, {extra}, {value}, {flat})")
         else:
             self.line(f"{held} = {_JOIN[node.op].format(held, closed(value))}")
 
-    def _whole_sum(self, node: Reduction, held: str, beside: str) -> str:
-        """With what was rounded away, which is NaN where the sum is infinite."""
-        if not beside or node.op != "sum":
+    def _compensated(self, node: Reduction, held: str, extra: str) -> str:
+        """Add the rounding error, which is NaN if the sum is infinite."""
+        if not extra or node.op != "sum":
             return held
         total = self._name("acc")
-        self.line(f"{total} = {held} + {beside}")
+        self.line(f"{total} = {held} + {extra}")
         self.line(f"{total} = tl.where({total} == {total}, {total}, {held})")
         return total
 
     # -- reductions inside a pass ----------------------------------------------------------------
 
     def nested(self, node: Reduction, depth: int) -> None:
-        """A reduction that varies inside a pass: one point of its axes after the other.
-
-        Its axes get names of their own: elsewhere they may be blocks of the tile.
-        """
+        """Compute a reduction that varies inside a pass, one point of its axes after the other."""
+        # Its axes get new names: elsewhere they may be blocks of the tile.
         inside = self.scopes[depth + 1 :]
         del self.scopes[depth + 1 :]
         extent = extent_of(node.axes)
-        held, beside = self._start(node, None, extent)
+        held, extra = self._start(node, None, extent)
         axes = tuple(Axis(self._name("k"), axis.extent) for axis in node.axes)
         bind = {old: AxisVar(new) for old, new in zip(node.axes, axes, strict=True)}
         point = Reduction(node.op, axes, Rebuilder(bind).value(node.value), node.dtype)
         self.learn(point)
         flat = axes[0].name if len(axes) == 1 else self._name("k")
-        self.scopes.append(Scope(f"for {flat}_at in range(0, {self.size_text(extent)}):"))
+        self.scopes.append(TritonScope(f"for {flat}_at in range(0, {self.size_text(extent)}):"))
+        # A loop variable is an int32, and positions may need 64 bits.
         self.line(f"{flat} = {flat}_at + tl.full([], 0, {self.position_dtype})")
         self._split(axes, flat)
         self.bind(axes)
-        self._join(point, held, beside, self._entering(point, None), flat)
+        self._join(point, held, extra, self._entering(point, None), flat)
         self.close()
-        self.define(node, self._result(node, self._whole_sum(node, held, beside), beside))
+        self.define(node, self._result(node, self._compensated(node, held, extra), extra))
         self.scopes.extend(inside)
 
-    def _result(self, node: Reduction, held: str, beside: str) -> str:
+    def _result(self, node: Reduction, held: str, extra: str) -> str:
         if node.op in ("argmax", "argmin"):
-            return f"{beside}.to(tl.int64)"
-        if held_dtype(node) == node.dtype:
+            return f"{extra}.to(tl.int64)"
+        if accumulator_dtype(node) == node.dtype:
             return held
         name = self._name(node.op)
-        self.line(f"{name} = {cast_text(held, held_dtype(node), node.dtype)}")
+        self.line(f"{name} = {cast_text(held, accumulator_dtype(node), node.dtype)}")
         return name
 
     # -- stores ----------------------------------------------------------------------------------
 
     def _stores(self, stores: tuple[Store, ...]) -> None:
-        """All values first: what a store overwrites may be read by the values of the others."""
+        """Perform stores after all values are computed: a store may overwrite operands of the
+        others.
+        """
         ready = [(store, self.use(store.value), self.index(store.index[0])) for store in stores]
         if self._fence or len(stores) > 1:
             ready = [(store, self.name_of(value), offset) for store, value, offset in ready]
         if self._fence and stores:
+            # The only explicit barrier between the threads of a program that Triton's language has.
             self.line("tl.debug_barrier()")
         for store, value, offset in ready:
             self._store(store, value, offset)
@@ -283,6 +291,7 @@ class _Kernel(Values):
         mask = f", mask={' & '.join(masks)}" if masks else ""
         if store.mode == "add":
             where = self._broadcast(offset, blocks) if self.shape(blocks) != "[]" else offset
+            # The default, acq_rel, would add fences, which sums in no particular order do not need.
             self.line(f'tl.atomic_add({name} + {where}, {value}{mask}, sem="relaxed")')
             return
         pointer = name if offset == "0" else f"{name} + {offset}"
@@ -295,14 +304,12 @@ class _Kernel(Values):
         return f"{prefix}{next(self._numbers)}"
 
     def define(self, value: Value, code: str) -> None:
-        """Make a value known in the innermost scope."""
-        self.scopes[-1].env[value] = Text(code, len(self.scopes) - 1, named=True)
+        """Bind a value in the innermost scope."""
+        self.scopes[-1].env[value] = TritonText(code, len(self.scopes) - 1, named=True)
 
 
-class Counts:
-    """How many programs there are for each point of some blocks, as text: their numbers of blocks
-    multiplied.
-    """
+class ProgramCounts:
+    """Counts the programs per point of some blocks, as text: a product of block counts."""
 
     def __init__(self) -> None:
         self._known = 1
@@ -313,14 +320,14 @@ class Counts:
         return self._known == 1 and not self._texts
 
     def take(self, block: Block, extent: str) -> None:
-        """Count another block, whose extent has this text."""
+        """Multiply by another block's count; `extent` is the text of its extent."""
         if isinstance(block.count, int):
             self._known *= block.count
         elif not block.single:
             self._texts.append(extent if block.size == 1 else f"tl.cdiv({extent}, {block.size})")
 
     @classmethod
-    def of(cls, block: Block, extent: str) -> Counts:
+    def of(cls, block: Block, extent: str) -> ProgramCounts:
         one = cls()
         one.take(block, extent)
         return one
@@ -331,15 +338,15 @@ class Counts:
         return f"({text})" if len(self._texts) + len(known) > 1 else text
 
 
-def held_dtype(node: Reduction) -> torch.dtype:
-    """What the values of a reduction are accumulated in."""
+def accumulator_dtype(node: Reduction) -> torch.dtype:
+    """Return the dtype in which a reduction accumulates."""
     return WIDE.get(node.value.dtype, node.value.dtype)
 
 
 def _needs_fence(kernel: Structure, buffers: Mapping[str, Buffer]) -> bool:
-    """Whether a thread could overwrite what another thread of the program has yet to read.
+    """Return whether a thread could overwrite an element before another thread has read it.
 
-    It can where the nest reads what it writes, or where a pointwise result takes the place of an
+    It can if the nest reads its own outputs, or if a pointwise result reuses the memory of an
     operand of the same layout (schedule/memory.py), unless all accesses have one width and so one
     thread layout.
     """

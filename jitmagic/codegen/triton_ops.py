@@ -1,13 +1,13 @@
-"""The Triton table: how every op, constant and conversion of the loop IR is written.
+"""Tabulates how Triton writes every op, constant and conversion of the loop IR.
 
 In: op names, dtypes, operand texts (typed Triton values). Out: expressions. Rules that hold
 throughout:
   - a value of the IR is a Triton tensor of exactly its dtype (bool is int1);
   - 16-bit floats are computed in float32 and rounded back, as torch's opmath does;
   - division and square root are the correctly rounded ones and transcendental functions are
-      libdevice's,
-    which is what eager's CUDA kernels call; tl.exp and its kin are approximations and are not used;
-  - integer division and remainder round down, maximum and minimum propagate NaN, as torch has them.
+    libdevice's, which eager's CUDA kernels call; tl.exp and the like are approximations and are not
+    used;
+  - integer division and remainder round down, maximum and minimum propagate NaN, as in torch.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _LIBDEVICE = frozenset(
 _NAN = "propagate_nan=tl.PropagateNan.ALL"
 _ONE = "tl.full([], 1.0, {t})"
 _FLOAT: Mapping[str, str] = {
-    "neg": "{0} * -1.0",  # minus is 0 - x in older Tritons, which loses the sign of -0.0
+    "neg": "{0} * -1.0",  # older Tritons write minus as 0 - x, which loses the sign of -0.0
     "abs": "tl.abs({0})",
     "floor": "tl.floor({0})",
     "ceil": "tl.ceil({0})",
@@ -114,7 +114,7 @@ _INTEGER: Mapping[str, str] = {
     "fma": "{0} * {1} + {2}",
 }
 # ptxas before CUDA 13 takes the least int16, negated, for 32768 where it is compared or converted;
-# in floats nobody narrows the sum to 16 bits again.
+# floats keep it from narrowing the sum to 16 bits again.
 _NARROW = "({0}).to(tl.int32).to(tl.int16)"
 _SHORT: Mapping[str, str] = {
     "neg": _NARROW.format("{0}.to(tl.float32) * -1.0"),
@@ -196,9 +196,8 @@ def combine_prod(a, b):
 
 
 def typed(value: bool | int | float, dtype: torch.dtype) -> str:
-    """A constant of exactly that dtype, by its bits where Triton's own constant would be another:
-    it has no -0.0, and a bfloat16 goes through six decimals (1e-08 becomes 0).
-    """
+    """Return a constant of exactly that dtype, by its bits where Triton would change it."""
+    # Triton has no -0.0 literal, and prints a bfloat16 with six decimals (1e-08 becomes 0).
     if dtype.is_floating_point and not _survives(float(value), dtype):
         width = torch.finfo(dtype).bits
         bits = torch.tensor(value, dtype=dtype).view(_INTEGERS[width]).item()
@@ -216,8 +215,8 @@ def _survives(value: float, dtype: torch.dtype) -> bool:
 
 
 def literal(value: bool | int | float, dtype: torch.dtype) -> str:
-    """A constant as an operand beside a tensor of its dtype: a plain number where Triton keeps the
-    dtype.
+    """Return a constant as an operand of a tensor of its dtype: a plain number where Triton keeps
+    the dtype.
     """
     negative_zero = value == 0 and math.copysign(1.0, value) < 0
     if dtype == torch.float32 and _plain_single(float(value)) and not negative_zero:
@@ -233,7 +232,7 @@ def _plain_single(value: float) -> bool:
 
 
 def plain_number(value: bool | int | float, dtype: torch.dtype) -> str:
-    """A plain number of that dtype, as Triton reads it."""
+    """Return a plain number of that dtype, as Triton reads it."""
     if dtype == torch.bool:
         return "1" if value else "0"
     if not dtype.is_floating_point:
@@ -244,7 +243,7 @@ def plain_number(value: bool | int | float, dtype: torch.dtype) -> str:
 
 
 def _shortest(value: float) -> str:
-    """The fewest digits that still round to the same float32."""
+    """Return the fewest digits that still round to the same float32."""
     for digits in range(6, 9):
         text = repr(float(f"{value:.{digits}g}"))
         if abs(value) < 2.0**127 and struct.pack("f", float(text)) == struct.pack("f", value):
@@ -253,7 +252,7 @@ def _shortest(value: float) -> str:
 
 
 def compute_text(op: str, args: list[str], dtype: torch.dtype, operand: torch.dtype) -> str:
-    """`op` on typed operand texts of dtype `operand`; a result of `dtype`."""
+    """Return `op` on typed operands of dtype `operand`, with a result of `dtype`."""
     if op == "where":
         return f"tl.where({', '.join(args)})"
     if operand in HALVES:
@@ -284,7 +283,7 @@ def _bits(dtype: torch.dtype) -> str:
 
 
 def cast_text(text: str, source: torch.dtype, target: torch.dtype) -> str:
-    """`text` converted as Tensor.to converts it on the same device."""
+    """Return `text` converted as Tensor.to converts it on the same device."""
     text = closed(text)
     if target == torch.bool:
         return f"{text}.to(tl.float32) != 0" if source in HALVES else f"{text} != 0"
@@ -301,20 +300,21 @@ def cast_text(text: str, source: torch.dtype, target: torch.dtype) -> str:
 
 
 def _through(target: torch.dtype) -> list[torch.dtype]:
-    """Floats become narrow integers by way of a wide one: wrapped around, not clamped."""
+    """Return the intermediate dtypes of a cast."""
+    # Floats become narrow integers by way of a wide one: wrapped around, not clamped.
     wide = {torch.uint8: torch.int64, torch.int8: torch.int32, torch.int16: torch.int32}
     return [wide[target], target] if target in wide else [target]
 
 
 def spread(code: str, shape: str, dtype: str = "tl.int32") -> str:
-    """An index in that shape: Triton broadcasts tensors, and a plain integer is none."""
+    """Broadcast an index to that shape; Triton broadcasts only tensors, not plain integers."""
     if code.removeprefix("-").isdigit():
         return f"tl.full({shape}, {code}, {dtype})"
     return f"tl.broadcast_to({code}, {shape})"
 
 
 def closed(code: str) -> str:
-    """The text in brackets where an operator or a method beside it would tear it apart."""
+    """Return the text, in brackets if an adjacent operator or method could bind to a part of it."""
     depth = 0
     for sign in code:
         depth += (sign in "([") - (sign in ")]")

@@ -1,10 +1,10 @@
-"""Values as Triton expressions: named where they are shared, hoisted out of loops they do not vary
-in.
+"""Writes values as Triton expressions: named if they are shared, hoisted out of loops that they do
+not depend on.
 
 In: nodes of a Structure and the stack of open scopes. Out: text. A value goes into the outermost
-scope that binds all of its axes. Used once and short, it has no name of its own. A run-time index
-that is out of range fails a device assertion, as eager's CUDA kernels do: the error surfaces at the
-next synchronisation. Lanes outside the extents are exempt.
+scope that binds all of its axes. A short value with a single use is written in place. A run-time
+index that is out of range fails a device assertion, as eager's CUDA kernels do: the error surfaces
+at the next synchronisation. Lanes outside the extents are exempt.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ from .structure import Structure, by_value
 from .triton_ops import cast_text, closed, compute_text, literal, plain_number, spread, typed
 from .triton_tile import Block, Tile
 
-__all__ = ["Scope", "Text", "Values"]
+__all__ = ["TritonScope", "TritonText", "TritonValues"]
 
-LONGEST = 80  # characters of an expression that may stay without a name
-_OF_SIZES = {"min": "tl.minimum", "max": "tl.maximum"}
-_BESIDE = frozenset(  # ops whose plain-number operand takes the dtype of the tensor beside it
+LONGEST = 80  # characters of an expression that needs no name
+_SIZE_OPS = {"min": "tl.minimum", "max": "tl.maximum"}
+_TAKES_TENSOR_DTYPE = frozenset(  # ops in which a plain number takes the tensor's dtype
     "add sub mul eq ne lt le gt ge bitwise_and bitwise_or bitwise_xor where lshift rshift".split()
 )
 
 
 @dataclass(slots=True)
-class Text:
-    """An expression and the depth of the scope in which it is valid."""
+class TritonText:
+    """Holds an expression and the depth of the scope in which it is valid."""
 
     code: str
     depth: int
@@ -68,25 +68,25 @@ class Text:
 
 
 @dataclass(slots=True)
-class Scope:
-    """One open block of lines: what it binds and knows."""
+class TritonScope:
+    """Represents one open block of lines, with the axes, values and masks defined in it."""
 
     header: str = ""
     lines: list[str] = field(default_factory=list)
     bound: set[Axis] = field(default_factory=set)
-    env: dict[object, Text] = field(default_factory=dict)
+    env: dict[object, TritonText] = field(default_factory=dict)
     masks: dict[Block, str] = field(default_factory=dict)
     flat: dict[Block, str] = field(default_factory=dict)
 
 
-class Values(ABC):
-    """Writes values into the scopes; the kernel decides which scopes there are."""
+class TritonValues(ABC):
+    """Writes values into scopes; the subclass decides which scopes there are."""
 
     def __init__(
         self, kernel: Structure, tile: Tile, names: Mapping[str, str], buffers: Mapping[str, Buffer]
     ) -> None:
         self.kernel, self.tile, self.names, self.buffers = kernel, tile, names, buffers
-        self.scopes = [Scope()]
+        self.scopes = [TritonScope()]
         self.all_blocks = (*tile.outer, *tile.inner.values())
         self.free = dict(kernel.free)
         self._by_value = {kernel.arguments[index] for index in by_value(kernel, buffers)}
@@ -97,14 +97,14 @@ class Values(ABC):
         self._temporaries = 0
 
     def learn(self, value: Value) -> None:
-        """Take in values that the structure does not have."""
+        """Add values that are not in the structure."""
         nodes = walk((value,))
         self.free |= value_axes(nodes)
         self._uses.update(part for node in nodes for part in node.operands)
 
     @abstractmethod
     def nested(self, node: Reduction, depth: int) -> None:
-        """Compute a reduction that is met inside a pass, in the scope at `depth`."""
+        """Compute a reduction that is inside a pass, in the scope at `depth`."""
 
     # -- scopes ----------------------------------------------------------------------------------
 
@@ -119,25 +119,25 @@ class Values(ABC):
         self.line(scope.header)
         self.scopes[-1].lines.extend(f"    {line}" for line in scope.lines)
 
-    def known(self, key: object) -> Text | None:
+    def known(self, key: object) -> TritonText | None:
         for scope in reversed(self.scopes):
             if key in scope.env:
                 return scope.env[key]
         return None
 
     def mask_of(self, block: Block) -> str:
-        """The name of the block's mask, or nothing when all of it is inside the extent."""
+        """Return the name of the block's mask, or "" when all of it is inside the extent."""
         return next((scope.masks[block] for scope in self.scopes if block in scope.masks), "")
 
     # -- shapes ----------------------------------------------------------------------------------
 
     def dimension(self, block: Block) -> int:
-        """Which dimension of the tile the block is."""
+        """Return the block's dimension in the tile."""
         spread = self.tile.spread
         return spread.index(block) if block in spread else len(spread)
 
     def positions(self, block: Block) -> str:
-        """0 .. size-1 along the block's dimension; nothing for a scalar."""
+        """Return 0 .. size-1 along the block's dimension; "" for a scalar."""
         if block.size == 1:
             return ""
         wide = ".to(tl.int64)" if self.tile.wide and block not in self.tile.outer else ""
@@ -149,7 +149,7 @@ class Values(ABC):
         return text + wide
 
     def blocks_of(self, value: Value) -> set[Block]:
-        """The blocks along which a value varies."""
+        """Return the blocks along which a value varies."""
         return self.blocks_over(self.free[value])
 
     def blocks_over(self, axes: Iterable[Axis]) -> set[Block]:
@@ -159,7 +159,7 @@ class Values(ABC):
         return [block for block in self.all_blocks if block in blocks]
 
     def shape(self, blocks: Iterable[Block]) -> str:
-        """The shape of what varies along these blocks; [] for a scalar."""
+        """Return the shape of a value that varies along these blocks; [] for a scalar."""
         sizes = {self.dimension(block): block.size for block in blocks if block.size > 1}
         if not sizes:
             return "[]"
@@ -168,11 +168,11 @@ class Values(ABC):
     # -- values ----------------------------------------------------------------------------------
 
     def use(self, value: Value) -> str:
-        """Text of the value for the innermost scope."""
+        """Return text of the value for the innermost scope."""
         return self._reach(value, len(self.scopes) - 1)
 
     def name_of(self, code: str) -> str:
-        """A variable that holds the expression, computed here."""
+        """Return a variable that holds the expression, computed here."""
         if code.isidentifier() or code.startswith("tl.full([]"):
             return code
         name = self._temporary()
@@ -195,7 +195,8 @@ class Values(ABC):
         return f"v{self._temporaries - 1}"
 
     def _write(self, root: Value) -> None:
-        """Make everything below `root` known, operands first, without Python recursion."""
+        """Write everything below `root`, operands first."""
+        # An explicit stack, because deep graphs would exceed Python's recursion limit.
         stack = [root]
         while stack:
             node = stack[-1]
@@ -212,16 +213,16 @@ class Values(ABC):
 
     def _enter(self, node: Value) -> None:
         if isinstance(node, Constant):
-            self.scopes[0].env[node] = Text(typed(node.value, node.dtype), 0, named=True)
+            self.scopes[0].env[node] = TritonText(typed(node.value, node.dtype), 0, named=True)
             return
         depth = self._depth(self.free[node], node.operands)
         if isinstance(node, Reduction):
             self.nested(node, depth)
             return
-        self.scopes[depth].env[node] = Text(self._code(node, depth), depth)
+        self.scopes[depth].env[node] = TritonText(self._code(node, depth), depth)
 
     def _depth(self, axes: frozenset[Axis], parts: Iterable[Value]) -> int:
-        """The outermost scope that knows all axes and all parts."""
+        """Return the outermost scope that knows all axes and all parts."""
         bound: set[Axis] = set()
         depth = 0
         for number, scope in enumerate(self.scopes):
@@ -249,7 +250,9 @@ class Values(ABC):
     def _operands(self, node: Compute, depth: int) -> list[str]:
         numbers = [isinstance(arg, Constant) for arg in node.args]
         tensor = any(not n for n in numbers[1 if node.op == "where" else 0 :])
-        plain = node.op in _BESIDE and tensor
+        # Triton gives a plain number the dtype of a tensor operand; without one it would be an
+        # int32 or a float32.
+        plain = node.op in _TAKES_TENSOR_DTYPE and tensor
         texts = []
         for arg in node.args:
             if isinstance(arg, Constant):
@@ -281,14 +284,14 @@ class Values(ABC):
         return f"tl.load({pointer}, mask={' & '.join(masks)}, other={_fill(node)})"
 
     def _cpu_scalar(self, node: Load, depth: int) -> str:
-        """A CPU scalar is passed by value: a parameter that is no pointer."""
+        """Return a CPU scalar, which is a parameter passed by value."""
         name = self.names[node.buffer]
         if node.mask is None:
             return name
         return f"tl.where({self._reach(node.mask, depth)}, {name}, {_fill(node)})"
 
     def _as_wide_as(self, offset: str, blocks: set[Block], needed: set[Block]) -> str:
-        """Pointers must have at least the shape of their mask."""
+        """Broadcast pointers to at least the shape of their mask, which tl.load requires."""
         shape = self.shape(blocks | needed)
         if shape == self.shape(blocks):
             return offset
@@ -297,11 +300,11 @@ class Values(ABC):
     # -- indexes ---------------------------------------------------------------------------------
 
     def size_text(self, size: Dimension) -> str:
-        """An extent or a stride, which binds as a name does."""
+        """Return an extent or a stride, in parentheses if it is an expression."""
         return closed(self.index(size.expr)) if isinstance(size, Size) else str(size)
 
     def index(self, expr: Expr, depth: int | None = None) -> str:
-        """The expression in integer arithmetic; axes are variables of their own name."""
+        """Return the expression in integer arithmetic; axes are variables of their own name."""
         depth = len(self.scopes) - 1 if depth is None else depth
         constant, terms = linear(expr)
         parts = []
@@ -339,23 +342,25 @@ class Values(ABC):
         raise TypeError(f"not an index expression: {expr!r}")
 
     def _divided(self, sign: str, a: Expr, divisor: str, depth: int) -> str:
-        """Rounded down, which Triton's operators do for what is not negative."""
+        """Return a division that rounds down, which Triton's operators do only for non-negative
+        operands.
+        """
         if is_never_negative(a):
             return f"({closed(self.index(a, depth))} {sign} {divisor})"
         name = {"//": "floor_divide_integer", "%": "remainder_integer"}[sign]
         return f"{name}({self.index(a, depth)}, {divisor})"
 
     def _sized(self, op: str, args: Sequence[Expr], depth: int) -> str:
-        """Arithmetic with sizes."""
+        """Return arithmetic over dynamic sizes."""
         if op in ("//", "%"):
             return self._divided(op, args[0], closed(self.index(args[1], depth)), depth)
         texts = [closed(self.index(part, depth)) for part in args]
         if op == "*":
             return " * ".join(texts)
-        return f"{_OF_SIZES[op]}({', '.join(texts)})"
+        return f"{_SIZE_OPS[op]}({', '.join(texts)})"
 
     def _run_time(self, expr: ValueIndex, depth: int) -> str:
-        """A checked index, counted from the end where it is negative."""
+        """Check a run-time index, counted from the end if it is negative."""
         self._write(expr.value)
         if (known := self.known(expr)) is not None:
             return known.code
@@ -373,12 +378,12 @@ class Values(ABC):
         self.scopes[scope_at].lines.append(
             f"{index} = tl.where({name} < 0, {name} + {size}, {name})"
         )
-        self.scopes[scope_at].env[expr] = Text(index, scope_at, named=True)
+        self.scopes[scope_at].env[expr] = TritonText(index, scope_at, named=True)
         return index
 
 
 def _position_of(block: Block) -> Mapping[Expr, int]:
-    """The terms of a point's row-major position."""
+    """Return the terms of a point's row-major position."""
     position, below = Integer(0), Integer(1)  # type: Expr, Expr
     for axis in reversed(block.axes):
         position = add(position, product(AxisVar(axis), below))
@@ -387,7 +392,8 @@ def _position_of(block: Block) -> Mapping[Expr, int]:
 
 
 def _fill(node: Load) -> str:
-    """What a load gives where its mask is off. Triton takes a plain number for a float32."""
+    """Return the value of a masked-off load."""
+    # Triton reads a plain number as a float32.
     if isinstance(node.fill, int):
         return repr(node.fill)
     if node.dtype == torch.float64 and node.fill:

@@ -30,7 +30,7 @@ def comparable(handle: Handle, traced: Trace) -> Comparable | None:
     """
     options = handle.options
     wanted = options.keep == "faster" and options.backend == "native" and not options.fullgraph
-    if not wanted or handle.goes_on is not None or torch.are_deterministic_algorithms_enabled():
+    if not wanted or handle.resume_line is not None or torch.are_deterministic_algorithms_enabled():
         return None
     accelerators = {device for device in devices_in(traced.graph) if device.type != "cpu"}
     if not accelerators:

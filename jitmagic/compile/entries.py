@@ -15,8 +15,8 @@ from ..errors import Unsupported
 from ..frame.eager import eager_entry
 from ..frame.handle import Handle
 from ..frame.ledger import Variant
-from ..frame.locked import Again, while_held
-from ..frame.native import Entry, GuardProgram, continue_with, let_go, lower_guards
+from ..frame.locked import RetryEager, while_held
+from ..frame.native import Entry, GuardProgram, continue_with, lower_guards, release_arguments
 from ..graph import regions
 from ..graph.recomputed import regions_of
 from ..graph.regions import calls_in
@@ -36,7 +36,7 @@ from .compared import comparable
 __all__ = ["check_backwards", "computes", "left_to_eager", "make_entry", "variant_of", "wrapped"]
 
 
-handles(let_go)(finalizers.begins)
+handles(release_arguments)(finalizers.begins)
 
 
 def computes(traced: Trace) -> bool:
@@ -55,7 +55,7 @@ def left_to_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Ent
     if handle.library is None and handle.options.fullgraph:
         raise Unsupported(reason.message, reason.hint, where)
     state = tuple(guard for guard in traced.guards if isinstance(guard, GlobalState))
-    if reason.whole_frame and (handle.goes_on is None or reason.plain_rest):
+    if reason.whole_frame and (handle.resume_line is None or reason.plain_rest):
         guards = (*state, *traced.because)
         return eager_entry(handle.run_plainly, snapshot, guards, Eager(reason.message, where))
     body = handle.flat.root.body
@@ -150,7 +150,7 @@ def make_entry(
     handle: Handle, snapshot: FrameSnapshot, traced: Trace, run: Executable | None
 ) -> Entry | Eager:
     """`run`: the executable, or None. Eager, where what the frame does cannot be written down."""
-    alone = handle.goes_on is not None and handle.flat.let_go is not None
+    alone = handle.resume_line is not None and handle.flat.let_go is not None
     template = template_of(traced) if traced.lock is None and not alone else None
     sources = (*(entry.source for entry in traced.inputs), *traced.held)
     if template is not None:
@@ -169,8 +169,8 @@ def make_entry(
         snapshot.builtins,
         handle.resume_dispatcher,
         continue_with,
-        let_go,
-        again := Again(handle, is_locked=traced.lock is not None),
+        release_arguments,
+        retry := RetryEager(handle, is_locked=traced.lock is not None),
     )
     try:
         residual: Callable[..., Any] = emit(traced, handle.flat, run, scope)
@@ -182,7 +182,7 @@ def make_entry(
     end = traced.exit
     hooked = isinstance(end, Break) and end.reason.hooks_callees and not end.callee_holds
     entry = Entry(program, residual, None, None, hooked)
-    again.belongs_to(entry)
+    retry.set_entry(entry)
     return entry
 
 
@@ -197,4 +197,4 @@ def variant_of(handle: Handle, traced: Trace, record: Recording) -> Variant:
     constants = {symbol.origin: symbol.where for symbol in traced.specialized}
     compared, later = comparable(handle, traced), tuple(record.later)
     known = traced.guards, COMPILED, later, ends, compared, traced.varying, constants
-    return Variant(*known, foresees=traced.foresees, loops=traced.idle_loops)
+    return Variant(*known, speculates=traced.foresees, loops=traced.idle_loops)

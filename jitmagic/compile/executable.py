@@ -94,7 +94,7 @@ def build_native(
         plan, source = render(scheduled, target, configs)
         titles = titles_of(scheduled.program, gm, record.title)
         places = call_places(scheduled.program, gm)
-        rendered = stage.keep((replace(plan, titles=titles, places=places), source))
+        rendered = stage.keep((replace(plan, titles=titles, call_lines=places), source))
     if left_to_background(source, target, options, record):
         return _not_loaded
     with record.stage(f"{name}: load") as stage:

@@ -32,7 +32,7 @@ from ..budget import OutOfTime, within
 from ..bytecode import FrameSnapshot
 from ..errors import OperationFailed, Unsupported
 from ..frame.beside import hide
-from ..frame.eager import before_trace, eager_entry
+from ..frame.eager import eager_entry, reason_not_to_trace
 from ..frame.handle import Handle
 from ..frame.native import Entry
 from ..frame.sandbox import sandbox
@@ -82,7 +82,7 @@ def compile_frame(
     except OutOfTime as over:
         failed = TookTooLong.after(options.budget, record.stages[earlier:])
         if options.fullgraph or options.on_error == "raise":
-            raise Unsupported(failed.why, failed.hint, handle.goes_on) from None
+            raise Unsupported(failed.why, failed.hint, handle.resume_line) from None
         return eager_entry(handle.run_hooked, snapshot, over.guards, failed)
 
 
@@ -90,7 +90,7 @@ def _compile_frame(
     handle: Handle, snapshot: FrameSnapshot, record: Recording
 ) -> Entry | Eager | PendingBuild:
     """Where a stage refuses an operation the graph ends before it, like at any other break."""
-    if (refused := before_trace(snapshot)) is not None:
+    if (refused := reason_not_to_trace(snapshot)) is not None:
         if handle.options.fullgraph:
             raise Unsupported(refused.why, "call it otherwise, or without fullgraph=True", None)
         return refused

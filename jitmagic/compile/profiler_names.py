@@ -36,7 +36,7 @@ def titles_of(program: LoopProgram, gm: GraphModule, owner: str) -> tuple[str, .
 
 
 def call_places(program: LoopProgram, gm: GraphModule) -> tuple[tuple[str, int], ...]:
-    """`Plan.places`: eager's warnings name the line that calls the operation; in a backward, that
+    """Return `Plan.call_lines`, the lines that warnings of ATen calls name; in a backward, that
     of backward(), where the caller stands.
     """
     if program.name == "backward":

@@ -153,7 +153,7 @@ def _template(
         plans, source = render_template(fused, target, predicates.symbols)
         stage.keep(LazyPayload(partial(_shown, plans, tuple(hints.values()), source)))
     titles = titles_of(fused.program, gm, record.title)
-    plan = replace(plans.sized, titles=titles, places=call_places(fused.program, gm))
+    plan = replace(plans.sized, titles=titles, call_lines=call_places(fused.program, gm))
     with record.stage(f"{name}: load") as stage:
         loaded = load_template(plan, source, predicates.symbols, target, options, stage.say)
         if source is not None:

@@ -83,7 +83,7 @@ def _trace_sizes(
     options, differing = handle.options, partial(handle.ledger.differing_sizes, snapshot)
     dynamic = dynamic_dims(options, differing)
     earlier = Earlier(handle.ledger.earlier_sizes(snapshot))
-    if handle.goes_on is not None:
+    if handle.resume_line is not None:
         handed_on, args = handle.flat.root.handed_on, (*snapshot.args, *snapshot.cells)
         dynamic = dynamic_dims(options, differing, handed_on.is_constant)
         dynamic = dynamic and partial(_also, dynamic, handed_on.ranges)
@@ -156,7 +156,7 @@ def _trace_loops(
     known = partial(_known, handle)
     traced = trace(snapshot, options, stop, numbers, dynamic, *known())
     note_plain(flat, traced.plain_loops)
-    handle.family.leave_alone(traced.plain_callees)
+    handle.family.never_hook(traced.plain_callees)
     if any(constant.origin in items for constant in traced.specialized):
         unroll(flat)
         traced = trace(snapshot, options, stop, varying, dynamic, *known())
@@ -187,7 +187,7 @@ def _known(
     """Return what is assumed of loops, and of the files whose branches on data go as in this call.
     `calling`: loops that are Python's where these facts hold.
     """
-    foresees = is_library_file if handle.ledger.foresees else None
+    foresees = is_library_file if handle.ledger.speculates else None
     may_leave = not handle.options.fullgraph
     return loops_of(handle.flat, may_roll, peels, may_leave, calling), foresees
 

@@ -204,7 +204,9 @@ def _state(handle: Handle) -> str:
         return "plain Python, while its kernels are being built"
     if not handle.dispatcher.entries:
         # Compiled code that calls it has it inlined: such calls are the caller's.
-        whole = ", ".join("a cell" if name == RUN_NAME else name for name in handle.ledger.part_of)
+        whole = ", ".join(
+            "a cell" if name == RUN_NAME else name for name in handle.ledger.inlined_in
+        )
         return f"compiled as part of {whole}" if whole else "not called yet"
     if not handle.ledger.is_compiled:
         outcome = handle.dispatcher.entries[0].notes.outcome

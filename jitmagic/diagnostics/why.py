@@ -88,7 +88,7 @@ def _rest(handle: Handle) -> tuple[str, ...]:
     """The resume functions, in the order of their lines: which of a part's variants fits is known
     only when the values that its guards are about have been computed.
     """
-    parts = [(part, where) for part in handle.family.members if (where := part.goes_on)]
+    parts = [(part, where) for part in handle.family.members if (where := part.resume_line)]
     ordered = sorted(parts, key=lambda pair: pair[1].lineno)
     return tuple(f"then from {here(where)}: {_variants(part)}" for part, where in ordered)
 

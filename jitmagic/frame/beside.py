@@ -1,10 +1,10 @@
-"""beside: how tagged code and torch.compile leave each other alone.
+"""Keeps tagged code and torch.compile out of each other's way.
 
-Comes in: the code of our stubs and of our own Python that others' frames call. Goes out: marks on
-it, by which torch.compile's evaluator lets those frames and all below them run as they are; the
-native dispatchers switch that evaluator off on their thread. What it compiled itself is known by
-the module its wrappers come from (library.py) and runs with all it calls as plain Python. Only
-torch._C is used, which every torch process has loaded.
+Input: the code of call stubs and of jitmagic's own Python functions that user frames call. Output:
+marks on that code which make torch.compile's frame evaluator skip those frames and everything below
+them. The native dispatchers disable that evaluator on their thread. Code that torch.compile has
+produced is recognised by the module of its wrappers (library.py) and runs as plain Python, callees
+included. Only torch._C is used, which every torch process has loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 from .. import _frame
 
-__all__ = ["hide", "hide_stub", "torch_compile_set_aside", "twin_of"]
+__all__ = ["export_twin", "hide", "hide_stub", "torch_compile_disabled"]
 
 _evaluator: Any = torch._C._dynamo.eval_frame
 _skip: Any = _evaluator._FrameAction.SKIP
@@ -28,13 +28,13 @@ _frame.set_other_evaluator(_evaluator.set_eval_frame)
 
 
 def hide(code: CodeType) -> CodeType:
-    """The same code; torch.compile passes over its frames and what they call."""
+    """Make torch.compile skip the frames of `code` and everything they call; return `code`."""
     _evaluator.set_code_exec_strategy(code, _ALL_BELOW)
     return code
 
 
 class _UnlessExporting:
-    """True, but while torch.export traces."""
+    """True except while torch.export traces."""
 
     def __bool__(self) -> bool:
         return not torch.compiler.is_exporting()
@@ -46,9 +46,11 @@ _UNLESS_EXPORTING = _UnlessExporting()
 _MARKS = ("_torchdynamo_disable", "_torchdynamo_inline")
 
 
-class _Unshared(dict[str, Any]):
-    """The `__dict__` of a stub. functools.wraps copies what it iterates over to the wrapper, which
-    must not get the marks: torch would trace the original in its place.
+class _DictWithoutMarks(dict[str, Any]):
+    """The `__dict__` of a stub, which hides its marks from iteration.
+
+    functools.wraps copies what it iterates over to the wrapper. With the marks on the wrapper,
+    torch would trace the original in place of the wrapper.
     """
 
     def __iter__(self) -> Iterator[str]:
@@ -58,18 +60,19 @@ class _Unshared(dict[str, Any]):
         return list(self)
 
 
-def twin_of(stub: FunctionType) -> FunctionType:
-    """The function that torch.export inlines in place of a stub."""
+def export_twin(stub: FunctionType) -> FunctionType:
+    """Return the function that torch.export inlines in place of a stub."""
     twin: FunctionType = stub._torchdynamo_inline  # type: ignore[attr-defined]
     return twin
 
 
 def hide_stub(stub: FunctionType, original: FunctionType) -> None:
-    """Return what torch.compile traces ends before a call of the stub, which is then made as it
-    stands. torch.export's strict mode, which traces by the same means and may not break, inlines
-    the original: a twin of it carries the mark, as the user's own function stays unmarked.
+    """Make torch.compile end its graph before a call of the stub and run the stub unchanged.
+
+    torch.export's strict mode traces by the same means and may not break, so it inlines the
+    original: a twin of it carries the mark, because the user's own function stays unmarked.
     """
-    stub.__dict__ = _Unshared(stub.__dict__)
+    stub.__dict__ = _DictWithoutMarks(stub.__dict__)
     twin = FunctionType(
         original.__code__,
         original.__globals__,
@@ -84,8 +87,8 @@ def hide_stub(stub: FunctionType, original: FunctionType) -> None:
 
 
 @contextmanager
-def torch_compile_set_aside() -> Iterator[None]:
-    """torch.compile's evaluator lets every frame of this thread pass inside."""
+def torch_compile_disabled() -> Iterator[None]:
+    """Disable torch.compile's frame evaluator on this thread inside the block."""
     callback = _evaluator.set_eval_frame(None)
     try:
         yield

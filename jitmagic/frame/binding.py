@@ -1,9 +1,9 @@
-"""binding: the values that a call of something tagged hands to its dispatcher.
+"""Binds the arguments of a call to the values that the stub would pass to its dispatcher.
 
-Comes in: a tagged function, method, partial or module, and arguments. Goes out: its handle and the
+Input: a tagged function, method, partial or module, and arguments. Output: its handle and the
 values, without calling anything: parameters in slot order, then closure cells, as the stub of
-bytecode/stub.py would load them. Arguments that the signature refuses raise the TypeError that the
-call would raise.
+bytecode/stub.py loads them. Arguments that do not fit the signature raise the TypeError of the
+call.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ __all__ = ["bind", "values_of"]
 def bind(
     target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Handle, tuple[Any, ...]]:
-    """The handle behind a tagged target and the values of `target(*args, **kwargs)`.
+    """Return the handle of a tagged target and the dispatcher's values for `target(*args,
+    **kwargs)`.
 
-    Raises TypeError for what is not tagged, and where the arguments do not fit the signature.
+    Raises TypeError if `target` is not tagged or the arguments do not fit its signature.
     """
     handle = tagged_handle(target)
     match target:
@@ -45,7 +46,7 @@ def bind(
 
 
 def values_of(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a dispatcher is given of a call of a Python function: arguments, then cells."""
+    """Return the values that a call passes to its dispatcher: arguments, then closure cells."""
     signature = inspect.signature(function, follow_wrapped=False)
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()

@@ -1,11 +1,11 @@
-"""blame: tracebacks that show the user's frames once each, and nothing of ours.
+"""Edits tracebacks so that they show each user frame once and no frame of jitmagic.
 
-Comes in: an exception on its way out of a call stub, its traceback beginning with the stub's own
-entry, or out of a dispatcher that a module calls without one. Goes out: the same exception, its
-traceback as eager's would be: without the stub, without what stands between the stub and the frame
-that runs as plain Python, each frame with the user's parameters only, and, when a compile raised it
-on purpose or was interrupted (fullgraph=True, Ctrl-C), without all that goes on in there. What
-nobody meant to raise keeps its inner frames: it is a mistake of jitmagic's.
+Input: an exception that leaves a call stub (its traceback begins with the stub's own entry), or
+that leaves a dispatcher which a module calls without a stub. Output: the same exception with the
+traceback that eager would give. Removed are the stub and the frames between it and the frame that
+runs as plain Python; each frame shows the user's parameters only. An error that a compile raises on
+purpose (fullgraph=True), or an interrupt (Ctrl-C), also loses the frames of the compiler. An
+unexpected error keeps them, because it is a bug in jitmagic.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from ..bytecode import shown_as
 from ..errors import JitmagicError, JitmagicWarning
 from .original import Original
 
-__all__ = ["forget_ours", "forget_stub"]
+__all__ = ["strip_dispatcher_frames", "strip_stub_frames"]
 
 _PACKAGE = str(Path(__file__).parents[1])
 _PLAIN = Original.run.__code__
 
 
-def forget_stub(error: BaseException) -> None:
-    """Edit: the traceback of an exception that a call stub passes on."""
+def strip_stub_frames(error: BaseException) -> None:
+    """Edit the traceback of an exception that leaves a call stub."""
     if error.__traceback__ is not None:
-        error.__traceback__ = _shown(error, error.__traceback__.tb_next)
+        error.__traceback__ = _visible_part(error, error.__traceback__.tb_next)
 
 
-def forget_ours(error: BaseException) -> None:
-    """Edit: the traceback of an exception that comes out of a dispatcher, without a stub."""
-    error.__traceback__ = _shown(error, error.__traceback__)
+def strip_dispatcher_frames(error: BaseException) -> None:
+    """Edit the traceback of an exception that leaves a dispatcher called without a stub."""
+    error.__traceback__ = _visible_part(error, error.__traceback__)
 
 
-def _shown(error: BaseException, inner: TracebackType | None) -> TracebackType | None:
-    """What the user has to see of the entries that a dispatcher left."""
+def _visible_part(error: BaseException, inner: TracebackType | None) -> TracebackType | None:
+    """Return the part of a dispatcher's traceback that the user should see."""
     first = inner
-    for entry in _entries(inner):  # stubs further in have shown theirs already: the rest is ours
+    for entry in _entries(inner):  # inner stubs have edited their own part already
         if entry.tb_frame.f_code is _PLAIN:
             first = entry.tb_next
         _show_users_parameters(entry)
@@ -47,7 +47,7 @@ def _shown(error: BaseException, inner: TracebackType | None) -> TracebackType |
         for entry in _entries(cause.__traceback__):
             _show_users_parameters(entry)
     meant = isinstance(error, JitmagicError | JitmagicWarning) or not isinstance(error, Exception)
-    return None if meant and first is not None and _is_ours(first) else first
+    return None if meant and first is not None and _is_of_jitmagic(first) else first
 
 
 def _entries(first: TracebackType | None) -> Iterator[TracebackType]:
@@ -57,7 +57,7 @@ def _entries(first: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """What was being handled when it was raised, which is shown with it."""
+    """Return the chained exceptions (`__cause__`, `__context__`), which are printed too."""
     found: list[BaseException] = [error]
     for each in found:
         found += [e for e in (each.__cause__, each.__context__) if e is not None and e not in found]
@@ -70,5 +70,5 @@ def _show_users_parameters(entry: TracebackType) -> None:
         _frame.show_as(entry.tb_frame, code)
 
 
-def _is_ours(entry: TracebackType) -> bool:
+def _is_of_jitmagic(entry: TracebackType) -> bool:
     return entry.tb_frame.f_code.co_filename.startswith(_PACKAGE)

@@ -1,22 +1,22 @@
-"""Which dimensions of a tensor become symbols.
+"""Chooses which dimensions of a tensor become symbols.
 
-Comes in: the option `dynamic`, marks on the tensor (ours, and torch._dynamo's, attributes
-of fixed names), what differed from the variants there are. Goes out: dimensions with the range that
-they are compiled for.
+Input: the option `dynamic`, marks on the tensor (jitmagic's, and torch._dynamo's attributes of
+fixed names), and the differences from earlier variants. Output: dimensions with the range that they
+are compiled for.
 
     dynamic=False   none
     dynamic=None    marked ones; those that differ from an earlier variant
-    dynamic=True    all of tensors among the arguments that are no parameters; behind a graph break,
-                    but for what is a constant at the break (trace/residual/resume_facts.py)
+    dynamic=True    all of argument tensors that are not parameters; after a graph break, except
+                    what is a constant at the break (trace/residual/resume_facts.py)
     dynamic={...}   these: {"x": {0: (1, 4096), 1: None}}, by the argument's name; and as None.
                     {"x": ...}: all of a tensor; of an int or a float itself
 
-A mark of mark_unbacked goes before all of that, one of mark_static behind that of mark_dynamic.
-A size outside the range that is asked for is one that nobody spoke of: those are one variant more.
+A mark of mark_unbacked takes precedence over all of these; mark_static is weaker than mark_dynamic.
+A size outside the requested range gets a variant of its own.
 
-A dimension differs from a variant that fits the call in all but sizes and numbers: what also has
-another dtype or another mode is another use of the function, and says nothing about its sizes.
-Strides differ likewise, and go with the sizes, each at its place (symbols/size.py).
+A dimension counts as differing only from a variant that fits the call except for sizes and numbers.
+A variant for another dtype or mode is another use of the function and gives no evidence about
+sizes. Strides are treated like sizes, each under its own index (symbols/size.py).
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ __all__ = [
     "mark_unbacked", "marked_static",
 ]  # fmt: skip
 
-# dim -> (smallest, largest, whether it is unbacked), or None: not a symbol. Plain, to be pickled.
-_OURS = "_jitmagic_sizes"
+# dim -> (smallest, largest, whether it is unbacked), or None: static. Builtin types, so that it
+# pickles.
+_MARKS = "_jitmagic_sizes"
 
 Dims = dict[int, Interval]
 
@@ -48,8 +49,9 @@ Dims = dict[int, Interval]
 def mark_dynamic(
     tensor: torch.Tensor, dim: int, *, min: int | None = None, max: int | None = None
 ) -> None:
-    """Have what is compiled for this tensor serve every size of a dimension (of that range) from
-    the first call on. Raises IndexError where there is no such dimension.
+    """Compile code for this tensor that serves every size of dimension `dim` in [min, max].
+
+    `min` defaults to 2. Raises IndexError if there is no such dimension.
     """
     _mark(tensor, dim, 2 if min is None else min, max, unbacked=False)
 
@@ -57,8 +59,9 @@ def mark_dynamic(
 def mark_unbacked(
     tensor: torch.Tensor, dim: int, *, min: int | None = None, max: int | None = None
 ) -> None:
-    """As mark_dynamic, for every size from 0 on: nothing is decided by it, 0 and 1 are sizes as any
-    other. Where the program branches on it there is a graph break (an error if fullgraph=True).
+    """Like mark_dynamic, for every size from 0 on: nothing is specialised on it, not even 0 and 1.
+
+    A branch on it in the program is a graph break (an error if fullgraph=True).
     """
     _mark(tensor, dim, 0 if min is None else min, max, unbacked=True)
 
@@ -66,24 +69,24 @@ def mark_unbacked(
 def _mark(tensor: torch.Tensor, dim: int, low: int, high: int | None, *, unbacked: bool) -> None:
     low, high = _int("min=", low), int(INT64.high) if high is None else _int("max=", high)
     if low < 0:
-        raise UsageError(f"min={low} is no size")
+        raise UsageError(f"min={low} is not a size")
     if low > high:
         raise UsageError(f"min={low} is greater than max={high}")
-    _marks(tensor)[_wrapped(tensor, dim)] = low, high, unbacked
+    _marks_of(tensor)[_wrapped(tensor, dim)] = low, high, unbacked
 
 
 def mark_static(tensor: torch.Tensor, dim: int | None = None) -> None:
-    """Have a dimension (None: each) be a constant of what is compiled, though it varies."""
-    marks = _marks(tensor)
+    """Compile a dimension (None: every one) as a constant even if it varies."""
+    marks = _marks_of(tensor)
     dims = range(tensor.dim()) if dim is None else (_wrapped(tensor, dim),)
     marks.update(dict.fromkeys(dims))
 
 
 def marked_static(tensor: torch.Tensor) -> set[int]:
-    """The dimensions that somebody wants to be constants."""
-    ours = tensor.__dict__.get(_OURS, {})
-    theirs = tensor.__dict__.get("_dynamo_static_indices", ())
-    return {*(dim for dim, limits in ours.items() if limits is None), *theirs}
+    """Return the dimensions marked static, by jitmagic's marks or torch._dynamo's."""
+    marks = tensor.__dict__.get(_MARKS, {})
+    of_dynamo = tensor.__dict__.get("_dynamo_static_indices", ())
+    return {*(dim for dim, limits in marks.items() if limits is None), *of_dynamo}
 
 
 def _wrapped(tensor: torch.Tensor, dim: int) -> int:
@@ -95,14 +98,16 @@ def _wrapped(tensor: torch.Tensor, dim: int) -> int:
 
 def _int(name: str, value: object) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise UsageError(f"{name}{value!r} is no int")
+        raise UsageError(f"{name}{value!r} is not an int")
     return operator.index(value)
 
 
-def _marks(tensor: torch.Tensor) -> dict[int, tuple[int, int, bool] | None]:
+def _marks_of(tensor: torch.Tensor) -> dict[int, tuple[int, int, bool] | None]:
     if not isinstance(tensor, torch.Tensor):
-        raise UsageError(f"a dimension of a tensor is marked, not one of {type(tensor).__name__}")
-    marks: dict[int, tuple[int, int, bool] | None] = tensor.__dict__.setdefault(_OURS, {})
+        raise UsageError(
+            f"only dimensions of tensors can be marked, not of {type(tensor).__name__}"
+        )
+    marks: dict[int, tuple[int, int, bool] | None] = tensor.__dict__.setdefault(_MARKS, {})
     return marks
 
 
@@ -111,21 +116,23 @@ def dynamic_dims(
     find_differing: Callable[[], Mapping[Source, Collection[int]]],
     is_constant: Callable[[Source, int], bool] | None = None,
 ) -> Callable[[Source, torch.Tensor], Mapping[int, Interval]] | None:
-    """What the tracer asks of each tensor input; None: nothing is symbolic. `is_constant` tells the
-    places that dynamic=True is not about.
+    """Return a function that gives the symbolic dimensions of a tensor input, or None if there are
+    none.
+
+    `is_constant(source, index)` excludes dimensions from dynamic=True.
     """
     if options.dynamic is False:
         return None
     differing = find_differing()
-    asked = dict(options.dynamic) if isinstance(options.dynamic, tuple) else {}
+    requested = dict(options.dynamic) if isinstance(options.dynamic, tuple) else {}
 
     def dims(source: Source, tensor: torch.Tensor) -> Mapping[int, Interval]:
         found: Dims = dict.fromkeys(differing.get(source, ()), INT64)
-        named = asked.get(source.name, ()) if isinstance(source, Argument) else ()
+        named = requested.get(source.name, ()) if isinstance(source, Argument) else ()
         if (options.dynamic is True and is_argument(source, tensor)) or named is ...:
             rank = tensor.dim()
-            places = (*range(rank), *map(stride_place, range(rank)))
-            found |= {p: INT64 for p in places if not (is_constant and is_constant(source, p))}
+            indices = (*range(rank), *map(stride_place, range(rank)))
+            found |= {p: INT64 for p in indices if not (is_constant and is_constant(source, p))}
         else:
             _update(found, tensor, {d: Interval(*limits) for d, limits in named})
         if tensor.__dict__:
@@ -138,25 +145,25 @@ def dynamic_dims(
 def declared_numbers(
     options: Options, names: Sequence[str], args: Sequence[object]
 ) -> frozenset[Source]:
-    """The arguments that are numbers of which the options say that they vary: under dynamic=True
-    all ints.
-    """
+    """Return the number arguments declared to vary by the options: under dynamic=True all ints."""
     if options.dynamic is True:
         given = enumerate(zip(names, args, strict=False))
         return frozenset(Argument(i, name) for i, (name, value) in given if type(value) is int)
     if not isinstance(options.dynamic, tuple):
         return frozenset()
-    asked = {name for name, dims in options.dynamic if dims is ...}
+    requested = {name for name, dims in options.dynamic if dims is ...}
     given = enumerate(zip(names, args, strict=False))
     return frozenset(
         Argument(index, name)
         for index, (name, value) in given
-        if name in asked and is_number(value)
+        if name in requested and is_number(value)
     )
 
 
 def is_argument(source: Source, tensor: torch.Tensor) -> bool:
-    """Among the arguments themselves: what modules and other objects hold seldom varies."""
+    """Return whether a tensor is (inside) an argument; what modules and other objects hold rarely
+    varies.
+    """
     at: Any = source
     while isinstance(at, Item | ItemAt | DictEntry | ArrayMemory):
         at = at.base
@@ -164,32 +171,32 @@ def is_argument(source: Source, tensor: torch.Tensor) -> bool:
 
 
 def _add_marks(tensor: torch.Tensor, found: Dims) -> None:
-    theirs = tensor.__dict__
-    for dim in theirs.get("_dynamo_static_indices", ()):
+    attributes = tensor.__dict__
+    for dim in attributes.get("_dynamo_static_indices", ()):
         found.pop(dim, None)
     for name in ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices"):
-        for dim in theirs.get(name, ()):
+        for dim in attributes.get(name, ()):
             found.setdefault(dim, INT64)
-    ranges = theirs.get("_dynamo_dynamic_range", ())
-    asked: Dims = {one.dim: Interval(*_limits(one.min, one.max)) for one in ranges}
-    bounds = theirs.get("_dynamo_unbacked_bounds", {})
+    ranges = attributes.get("_dynamo_dynamic_range", ())
+    requested: Dims = {one.dim: Interval(*_limits(one.min, one.max)) for one in ranges}
+    bounds = attributes.get("_dynamo_unbacked_bounds", {})
     for name in ("_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices"):
-        for dim in theirs.get(name, ()):
-            asked[dim] = Unbacked(*_limits(*bounds.get(dim, (None, None))))
-    for dim, mark in theirs.get(_OURS, {}).items():
-        asked.pop(dim, None)
+        for dim in attributes.get(name, ()):
+            requested[dim] = Unbacked(*_limits(*bounds.get(dim, (None, None))))
+    for dim, mark in attributes.get(_MARKS, {}).items():
+        requested.pop(dim, None)
         if mark is None:
             found.pop(dim, None)
         else:
             low, high, unbacked = mark
-            asked[dim] = Unbacked(low, high) if unbacked else Interval(low, high)
-    _update(found, tensor, asked)
+            requested[dim] = Unbacked(low, high) if unbacked else Interval(low, high)
+    _update(found, tensor, requested)
 
 
-def _update(found: Dims, tensor: torch.Tensor, asked: Dims) -> None:
-    """With what is asked for, where the tensor has such a dimension of such a size."""
+def _update(found: Dims, tensor: torch.Tensor, requested: Dims) -> None:
+    """Add the requested dimensions that the tensor has with a size in their range."""
     sizes = dict(enumerate(tensor.shape))
-    found.update({dim: range for dim, range in asked.items() if range.has(sizes.get(dim, -1))})
+    found.update({dim: range for dim, range in requested.items() if range.has(sizes.get(dim, -1))})
 
 
 def _limits(low: int | None, high: int | None) -> tuple[float, float]:

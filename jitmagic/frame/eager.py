@@ -1,7 +1,7 @@
-"""Entries that run as plain Python: for the calls that their guards fit, and for no others.
+"""Makes entries that run as plain Python, only for calls that their guards fit.
 
-Comes in: why calls of a kind are not compiled, and the guards that say of what kind they are. Goes
-out: an Entry, so that one odd first call does not leave a function eager for ever.
+Input: the reason why calls of a kind are not compiled, and the guards that define that kind.
+Output: an Entry, so that one unusual first call does not leave a function eager forever.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .native import Entry, GuardProgram, lower_guards
 from .patched_builtins import replaced_builtin
 from .skip import frame_reader, users_line
 
-__all__ = ["before_trace", "eager_entry", "entry_like", "is_watched", "under_mode"]
+__all__ = ["eager_entry", "entry_like", "is_observed", "reason_for_eager", "reason_not_to_trace"]
 
 
 def eager_entry(
@@ -31,7 +31,7 @@ def eager_entry(
     guards: tuple[Guard, ...],
     outcome: Outcome,
 ) -> Entry:
-    """An entry for calls that run as plain Python; those that its guards refuse are compiled."""
+    """Return an entry that runs matching calls as plain Python; others can still be compiled."""
     steps, _ = lower_guards(guards, (), snapshot.globals, snapshot.builtins)
     made = Entry(GuardProgram(steps), run)
     made.notes = Variant(guards, outcome)
@@ -39,33 +39,35 @@ def eager_entry(
 
 
 def entry_like(entry: Entry, run: Callable[..., Any], outcome: Outcome) -> Entry:
-    """An entry for the same calls that runs something else."""
+    """Return an entry with the same guards that runs something else."""
     made = Entry(entry.program, run)
     made.notes = Variant(entry.notes.guards, outcome, constants=entry.notes.constants)
     return made
 
 
-def before_trace(snapshot: FrameSnapshot) -> Eager | None:
-    """Why a frame need not be traced: it looks at itself, on the line that is returned too."""
+def reason_not_to_trace(snapshot: FrameSnapshot) -> Eager | None:
+    """Return why a frame need not be traced (it inspects its own frame, and where), or None."""
     reader = frame_reader(snapshot.code, snapshot.globals)
     if reader is None:
         return None
     line = reader.lineno or snapshot.code.co_firstlineno
     where = UserLine(snapshot.code.co_filename, line, snapshot.name)
-    return Eager(f"it looks at its own frame or namespace ({reader.arg})", where)
+    return Eager(f"it inspects its own frame or namespace ({reader.arg})", where)
 
 
-def is_watched() -> bool:
-    """Return whether calls run the original now, whatever they are."""
+def is_observed() -> bool:
+    """Return whether an observer makes every call run the original now."""
     return _frame.traced() or _frame.observed() or replaced_builtin() is not None
 
 
-def under_mode() -> Eager | None:
-    """Why calls are not compiled now: a tracer has to see every line, a transform or a mode every
-    operation, and nothing of jitmagic's; or builtins are not Python's.
+def reason_for_eager() -> Eager | None:
+    """Return why no call is compiled now, or None.
+
+    A tracer must see every line, a transform or mode must see every operation and none of
+    jitmagic's; replaced builtins would also run inside the compiler.
     """
     if _frame.traced():
-        return Eager("a debugger or another tracer (sys.settrace) follows its lines")
+        return Eager("a debugger or another tracer (sys.settrace) traces its lines")
     if (name := replaced_builtin()) is not None:
         return Eager(f"builtins.{name} is replaced")
     state = read_state()
@@ -73,7 +75,9 @@ def under_mode() -> Eager | None:
         why = "it is called under a function transform or forward-mode differentiation"
         return Eager(why, users_line())
     if _frame.packs():
-        return Eager("hooks of saved tensors are active, which see and may change what eager saves")
+        return Eager(
+            "hooks of saved tensors are active and may change the tensors that eager saves"
+        )
     if not (state.function_modes or state.dispatch_modes):
         return None
     return Eager("a torch function mode or dispatch mode is active")

@@ -1,8 +1,8 @@
-"""Family: what belongs to one tagged function, and Compiler: what it is compiled with.
+"""Family: the state shared by one tagged function and everything compiled because of it.
 
-Comes in: the root handle, then its resume functions and the callees that the hook found. Goes out:
-what they share: options, compiler, journal, and which messages were shown. Invariant: when the root
-goes, everything compiled because of it goes too.
+Input: the root handle, then its resume functions and the callees that the hook found. Output: their
+shared options, compiler, journal and already reported warnings. Invariant: when the root dies,
+everything compiled because of it is freed.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ __all__ = ["Compiler", "Family"]
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """The functions by which this package compiles; it knows nothing else of the stages. `compile`
-    takes the handle and returns an Entry with a Variant in its notes; Eager or Failed: no such call
-    is compiled; PendingBuild: a later one may be.
+    """The compile function and related callables that are injected into this package.
+
+    `compile` gets the handle. It returns an Entry with a Variant in its notes; Eager or Failed: no
+    call is compiled; PendingBuild: a later call may be.
     """
 
     compile: Callable[[Any, FrameSnapshot, Recording], Entry | Eager | Failed | PendingBuild]
     flatten: Callable[[CodeType], Any] = lambda code: code  # the tracer's view: `handle.flat`
-    # What tagged functions can be asked: `f.why(*args)` is `questions["why"](f)(*args)`.
-    questions: Mapping[str, Callable[[Any], Callable[..., Any]]] = field(default_factory=dict)
-    is_listed: bool = True  # False: copies to be looked at (explain, test), a cell's top level
+    # Queries on tagged functions: `f.why(*args)` is `queries["why"](f)(*args)`.
+    queries: Mapping[str, Callable[[Any], Callable[..., Any]]] = field(default_factory=dict)
+    is_listed: bool = True  # False: copies for inspection (explain, test), a cell's top level
 
 
 @dataclass(eq=False)
 class Family:
-    """A tagged function and all that is compiled because of it."""
+    """A tagged function and everything that is compiled because of it."""
 
     options: Options
     compiler: Compiler
@@ -45,20 +46,20 @@ class Family:
     tagged: CodeType | None = None  # the root's own code
     members: list[Any] = field(default_factory=list)  # handles: all but the root's
     limit_reached: bool = False  # by the root or one of its resume functions
-    sizes_grow: bool = False  # noticed in one of its functions
-    reported: set[str] = field(default_factory=set)  # messages shown once
+    sizes_grow: bool = False  # seen in one of its functions
+    reported: set[str] = field(default_factory=set)  # messages that are shown only once
 
     def drop_dead(self) -> None:
-        """Let go of callees whose code is gone: helpers that were defined anew."""
+        """Drop callees whose code is gone, such as redefined helpers."""
         self.members = [member for member in self.members if member.original.is_alive]
 
-    def leave_alone(self, callees: Iterable[CodeType]) -> None:
-        """Run functions as they are where frames of the family call them."""
+    def never_hook(self, callees: Iterable[CodeType]) -> None:
+        """Run these functions as plain Python when frames of the family call them."""
         for code in callees:
             _frame.skip(code, self)
 
     def close(self) -> None:
-        """Drop every entry and stub: what they refer to is hidden from the garbage collector."""
+        """Drop every entry and stub: the garbage collector cannot see what they refer to."""
         for member in self.members:
             member.drop()
         self.members.clear()

@@ -1,10 +1,11 @@
-"""follow: stubs whose function is given other code or defaults in place.
+"""Keeps a stub up to date when its function gets other code or defaults in place.
 
-Comes in: a tagged function and its stub; later, from the native watch, each assignment to the
-function's `__code__`, `__defaults__` or `__kwdefaults__` (%autoreload assigns all three). Goes out:
-the stub, given the same: a new handle for new code, so that nothing compiled from the old code is
-reached again. It happens at the assignment, not at the next call: a call binds its arguments
-before any dispatcher sees it. Invariant: neither functions nor stubs are kept alive.
+Input: a tagged function and its stub; later, from the native watcher, each assignment to the
+function's `__code__`, `__defaults__` or `__kwdefaults__` (%autoreload assigns all three). Output:
+the same assignment to the stub, with a new handle for new code, so that nothing compiled from the
+old code is reached again. This happens at the assignment, not at the next call, because a call
+binds its arguments before any dispatcher sees it. Invariant: neither functions nor stubs are kept
+alive.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any
 from .. import _frame
 from ..bytecode import call_stub
 from ..errors import warn
-from .beside import hide, twin_of
-from .blame import forget_stub
+from .beside import export_twin, hide
+from .blame import strip_stub_frames
 from .handle import Handle
 from .native import Dispatcher
 from .skip import unsuitable
@@ -29,12 +30,12 @@ _stubs = weakref.WeakKeyDictionary()
 
 
 def stub_code(handle: Handle) -> CodeType:
-    """Code with the original's signature that calls the handle's dispatcher."""
-    return hide(call_stub(handle.original.code, handle.dispatcher, forget_stub))
+    """Return code with the original's signature that calls the handle's dispatcher."""
+    return hide(call_stub(handle.original.code, handle.dispatcher, strip_stub_frames))
 
 
 def handle_in(code: CodeType) -> Handle | None:
-    """The handle whose dispatcher a code object calls, or None."""
+    """Return the handle whose dispatcher a code object calls, or None."""
     for constant in code.co_consts:
         if type(constant) is Dispatcher:
             return constant.owner  # type: ignore[no-any-return]
@@ -42,7 +43,7 @@ def handle_in(code: CodeType) -> Handle | None:
 
 
 def follow(function: FunctionType, stub: FunctionType) -> None:
-    """From now on what is assigned to the function is assigned to its stub."""
+    """Repeat every later assignment to the function's code or defaults on its stub."""
     _frame.watch_functions(_changed)
     _stubs.setdefault(function, weakref.WeakSet()).add(stub)
 
@@ -51,8 +52,8 @@ def _changed(function: FunctionType, attribute: str, value: Any) -> None:
     for stub in list(_stubs.get(function, ())):
         handle = handle_in(stub.__code__)
         if handle is None:
-            continue  # the stub itself was given other code: it is no stub any more
-        setattr(twin_of(stub), attribute, value)
+            continue  # the stub's own code was replaced: it is not a stub any more
+        setattr(export_twin(stub), attribute, value)
         if attribute == "__code__":
             _give_code(stub, function, value, handle)
         else:
@@ -60,12 +61,12 @@ def _changed(function: FunctionType, attribute: str, value: Any) -> None:
 
 
 def _give_code(stub: FunctionType, function: FunctionType, code: CodeType, old: Handle) -> None:
-    """The old handle ends with the last call that is under way in it."""
+    """Give the stub a handle for new code; the old handle ends with its last running call."""
     handle = Handle.of_function(function, old.options, old.family.compiler, code)
     handle.dispatcher.stub = weakref.ref(stub)
     reason = unsuitable(code)
     if reason is None:
         stub.__code__ = stub_code(handle)
-    else:  # the dispatcher among its constants says that the function is tagged still
-        stub.__code__ = handle.code_set_aside()
-        warn(f"{handle.label} was given other code and runs as eager: {reason}")
+    else:  # the dispatcher among its constants still marks it as tagged
+        stub.__code__ = handle.code_for_deep_recursion()
+        warn(f"{handle.label} has new code and runs as eager: {reason}")

@@ -1,9 +1,9 @@
-"""growth: whether what a frame's variants differ in grows by one with every call.
+"""Detects that consecutive variants of a frame differ by one in a size or an int.
 
-Comes in: the newest variants of a frame, none of which was of use a second time, and a call that
-fits none of them. Goes out: the guard that shows it, of a size (a cache, a list) or of an int that
-is a constant of the trace. Such variants serve one call each: a size that has grown does not shrink
-again, while an int may be the index of a loop and come again in the next round.
+Input: the newest variants of a frame, each of which served only one call, and a call that fits none
+of them. Output: the guard that shows the growth, on a size (a cache, a list) or on an int that is a
+constant of the trace. A size that grows does not shrink again, so such a variant serves one call;
+an int may be a loop index, which comes back in the next loop.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from ..guards.guard import Guard, InRange, LengthIs, TensorMatch, ValueEquals
 from ..guards.read import UNREADABLE, read_source
 from ..guards.source import Argument, Source
 
-__all__ = ["Guards", "counted", "differing_loops", "grown_int", "grown_size"]
+__all__ = ["Guards", "differing_loops", "grown_int", "grown_size", "int_step"]
 
 Guards = tuple[Guard, ...]
 
 
 def grown_size(variants: Sequence[Guards], snapshot: FrameSnapshot) -> Guard | None:
-    """The first guard of the newest variant (variants[0]) on a size that has grown by one from each
-    variant to the next, and to this call.
-    """
+    """Return the newest variant's first guard on a size that grew by one per variant and now."""
     for guard in variants[0]:
         if isinstance(guard, TensorMatch | LengthIs) and not holds(guard, snapshot):
             sizes = [_sizes(_like(guard, guards)) for guards in reversed(variants)]
@@ -38,11 +36,12 @@ def grown_size(variants: Sequence[Guards], snapshot: FrameSnapshot) -> Guard | N
 
 
 def grown_int(variants: Sequence[Guards], snapshot: FrameSnapshot) -> ValueEquals | None:
-    """The same of an int that is a constant, from each of `variants` to the next; the frame has any
-    other int. None where more than ints differ.
+    """Return the guard on a constant int that grew by one per variant, or None.
+
+    None also if anything besides ints keeps the newest variant (variants[0]) from fitting.
     """
     failing = [guard for guard in variants[0] if not holds(guard, snapshot)]
-    ints = [g for g in failing if isinstance(g, ValueEquals) and counted(g, snapshot) is not None]
+    ints = [g for g in failing if isinstance(g, ValueEquals) and int_step(g, snapshot) is not None]
     if len(ints) < len(failing):
         return None
     for guard in ints:
@@ -51,8 +50,8 @@ def grown_int(variants: Sequence[Guards], snapshot: FrameSnapshot) -> ValueEqual
     return None
 
 
-def counted(guard: ValueEquals, snapshot: FrameSnapshot) -> int | None:
-    """How much greater the frame's int is than the guard's; None: it is no int."""
+def int_step(guard: ValueEquals, snapshot: FrameSnapshot) -> int | None:
+    """Return the frame's int minus the guard's, or None if one of them is not an int."""
     value, wanted = _read(guard.source, snapshot), guard.value
     return value - wanted if type(value) is int and type(wanted) is int else None
 
@@ -60,8 +59,10 @@ def counted(guard: ValueEquals, snapshot: FrameSnapshot) -> int | None:
 def differing_loops(
     variants: Iterable[Mapping[int, Guards]], snapshot: FrameSnapshot
 ) -> frozenset[int]:
-    """The loops that rely on other values in two variants at least than in the frame; `variants`:
-    by the heads of loops without tensor work, the facts that their rounds rely on.
+    """Return the heads of loops whose facts differ from the frame in at least two variants.
+
+    Each of `variants` maps the head of a loop without tensor work to the guards its iterations
+    need.
     """
     counts = Counter(
         head for loops in variants for head, guards in loops.items() if _differs(guards, snapshot)
@@ -70,9 +71,7 @@ def differing_loops(
 
 
 def _differs(guards: Guards, snapshot: FrameSnapshot) -> bool:
-    """Return whether something is another, and cannot be a symbol as numbers among the arguments
-    can.
-    """
+    """Return whether a guard fails that is not on a number argument, which could be a symbol."""
     return any(
         not holds(guard, snapshot)
         for guard in guards
@@ -81,7 +80,7 @@ def _differs(guards: Guards, snapshot: FrameSnapshot) -> bool:
 
 
 def _like(guard: Guard, guards: Guards) -> Guard | None:
-    """The guard of another variant on the same fact."""
+    """Return another variant's guard on the same fact."""
     key = (type(guard), guard.source)  # type: ignore[attr-defined]
     return next((g for g in guards if (type(g), getattr(g, "source", None)) == key), None)
 
@@ -112,7 +111,7 @@ def _read(source: Source, snapshot: FrameSnapshot) -> object:
 
 
 def _grow_by_one(sizes: Sequence[tuple[int, ...]]) -> bool:
-    """Whether each is the one before plus one, in the same of its positions (one or more)."""
+    """Return whether each tuple is the one before plus one, always in the same positions."""
     first, *rest = sizes
     if not first or any(len(size) != len(first) for size in rest):
         return False

@@ -1,11 +1,8 @@
-"""Handle and Family: what stands behind a dispatcher, and what belongs to one tagged function.
+"""Handle: compiles the calls of one dispatcher that no entry fits.
 
-Comes in: calls that no entry fits. Goes out: a new entry, or the original run as plain Python,
-with the reason on show in `outcome`. A Family is one tagged function with all that was compiled
-because of it (its resume functions, callees the hook found); they share options, compiler and
-journal. Invariants: one compile at a time per handle; an entry is used only after its guards
-passed for the very call it was made from; when the root handle dies, the family's entries go with
-it.
+Output: a new entry, or a run of the original as plain Python with the reason in `outcome`.
+Invariants: one compile at a time per handle; an entry is used only after its guards passed for the
+call it was compiled for; a family's entries die with its root handle.
 """
 
 from __future__ import annotations
@@ -21,9 +18,9 @@ from ..bytecode import FrameSnapshot
 from ..errors import RecompileWarning, SizesDiffer, Unsupported, UserLine, warn
 from ..options import Options
 from ..records import AT_LIMIT, Eager, Failed, Journal, Missed, Outcome, PendingBuild, Recording
-from .eager import entry_like, is_watched, under_mode
+from .eager import entry_like, is_observed, reason_for_eager
 from .family import Compiler, Family
-from .ledger import Growing, Later, Ledger, why_not
+from .ledger import GrowthQuery, Lazy, Ledger, why_not
 from .library import LibraryFunction, library_function
 from .native import Dispatcher, Entry, continue_with
 from .original import Original
@@ -37,22 +34,22 @@ __all__ = ["Handle", "all_handles"]
 
 Values = tuple[Any, ...]  # of the arguments, in the order of the code's variables
 
-_MOST_FAILURES = 2  # variants whose compile failed, after which no other is tried
-# Marks on an error after which the original does not run in place of the graph.
-_SHOWN_AS_IT_IS = ("__jitmagic_wrote__", "__jitmagic_from_hook__", "__jitmagic_from_backend__")
-_AFTER_LIMIT = 2  # variants of a callee once what calls it has reached its limit
+_MOST_FAILURES = 2  # failed compiles, after which no other is tried
+# Marks on an error that is raised as it is: the original does not run in place of the graph.
+_RAISED_AS_IS = ("__jitmagic_wrote__", "__jitmagic_from_hook__", "__jitmagic_from_backend__")
+_AFTER_LIMIT = 2  # variants of a callee once its caller reached the limit
 
 _serials = itertools.count(1)
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 
 
 def all_handles() -> list[Handle]:
-    """Every handle alive, in no order."""
+    """Return every live handle, in no particular order."""
     return list(_handles)
 
 
 class Handle:
-    """One dispatcher's Python side: compiles on a miss, keeps the ledger, explains its state."""
+    """The Python side of one dispatcher: compiles on a miss and owns the ledger of variants."""
 
     def __init__(
         self,
@@ -65,13 +62,13 @@ class Handle:
     ) -> None:
         self.original, self.family, self.library = original, family, library
         self.name = original.name
-        self._flat, self._root, self._goes_on = flat, root, flat is not None
+        self._flat, self._root, self._is_resume = flat, root, flat is not None
         plain = "" if library is None else library.plain
         self._declared = Eager(plain) if plain else None
-        # why calls without an entry run as eager
+        # why calls that no entry fits run as eager
         self._given_up: Eager | Failed | None = self._declared
-        self._retries: Retries | None = None  # where given up is not for good
-        # for whom its callees are hooked when it runs as eager
+        self._retries: Retries | None = None  # None: given up permanently
+        # the family for which callees are hooked when it runs as eager
         self._hooked = None if plain else family
         self._compiling_thread: int | None = None
         self.building: PendingBuild | None = None  # while kernels are being built in the background
@@ -94,7 +91,7 @@ class Handle:
         compiler: Compiler,
         code: CodeType | None = None,
     ) -> Handle:
-        """The root handle of a tagged function; `code`: what it is about to be given."""
+        """Create the root handle of a tagged function; `code` is code that it is about to get."""
         family = Family(options, compiler, Journal())
         original = Original.of_function(function, code)
         family.tagged = original.code
@@ -110,28 +107,28 @@ class Handle:
         family: Family,
         library: LibraryFunction | None = None,
     ) -> Handle:
-        """The handle of code that the hook found; the code holds the handle, not the other way."""
+        """Create the handle of code that the hook found; the code owns the handle."""
         family.drop_dead()
         return cls(Original(code, namespace, weak=True), family, library=library)
 
     def for_resume(self, flat: Any) -> Handle:
-        """The handle of a resume function of this one; its values are all plain arguments."""
+        """Create the handle of a resume function; all its values are plain arguments."""
         original = Original(flat.code, self.original.namespace, name=self.name)
         return Handle(original, self.family, flat=flat)
 
     def resume_dispatcher(self, flat: Any) -> Dispatcher:
-        """The dispatcher of a new resume function: what residuals continue with."""
+        """Create a resume function's dispatcher, which residuals continue with."""
         return self.for_resume(flat).dispatcher
 
     def __del__(self) -> None:
         if self._root:
             self.family.close()
 
-    # ---------------------------------------------------------------------------------- to be read
+    # ---------------------------------------------------------------------------------- properties
 
     @property
     def is_root(self) -> bool:
-        """Whether this is the tagged function itself, not a resume function or a callee."""
+        """True for the tagged function itself, False for a resume function or a callee."""
         return self._root
 
     @property
@@ -153,44 +150,42 @@ class Handle:
 
     @property
     def run_plainly(self) -> Original:
-        """The original, called with the dispatcher's values."""
+        """The original, to be called with the dispatcher's values."""
         return self.original
 
     def run_hooked(self, *values: Any) -> Any:
-        """The original, with its callees hooked: what an entry runs that is not compiled."""
+        """Run the original with its callees hooked: the body of entries that are not compiled."""
         return self.original.run(values, self._hooked)
 
     def must_raise(self, recording: Recording) -> bool:
-        """Whether the user sees an error of the compile: it is their backend's, or they asked."""
+        """Return whether the user gets a compile error: their backend raised it, or they asked."""
         return recording.backend_raised or self.options.on_error == "raise"
 
     @property
     def label(self) -> str:
-        """What the user calls it: a method with its class, a notebook's cell `<cell>`."""
+        """The user's name for the function: a method with its class, a notebook's cell `<cell>`."""
         return self.original.label
 
     @property
-    def goes_on(self) -> UserLine | None:
-        """Of a resume function: where in the user's function it goes on."""
-        if not self._goes_on:
+    def resume_line(self) -> UserLine | None:
+        """The user's line where a resume function starts; None for other handles."""
+        if not self._is_resume:
             return None
         return UserLine(self.original.code.co_filename, self.original.first_line, self.label)
 
     @property
     def source_lines(self) -> tuple[str, int, tuple[str, ...]]:
-        """File, first line number and lines of the original; none where the source is unknown."""
+        """File, first line number and lines of the original; no lines if the source is unknown."""
         return self.original.source_lines
 
     @property
     def is_compiling(self) -> bool:
-        """Whether a call of it is being compiled right now."""
+        """True while one of its calls is being compiled."""
         return self._compiling_thread is not None
 
     @property
     def outcome(self) -> Outcome | None:
-        """What calls that no entry fits come to, else that of the entry used last; None before the
-        first call.
-        """
+        """The outcome of calls that no entry fits, else of the last used entry, if any."""
         if self._given_up is not None:
             return self._given_up
         entries = self.dispatcher.entries
@@ -199,22 +194,22 @@ class Handle:
 
     @property
     def given_up(self) -> Eager | Failed | None:
-        """What calls come to that no entry fits; None: they are compiled."""
+        """Why calls that no entry fits are not compiled; None: they are compiled."""
         return self._given_up
 
-    def waiting(self) -> list[Later]:
-        """Backwards of its variants that are compiled when they are first used."""
-        return [later for entry in self.dispatcher.entries for later in entry.notes.waiting()]
+    def pending(self) -> list[Lazy]:
+        """Return its variants' backwards that are compiled at first use and are not built yet."""
+        return [later for entry in self.dispatcher.entries for later in entry.notes.pending()]
 
-    # -------------------------------------------------------------- asked by the native dispatcher
+    # ------------------------------------------------------------- called by the native dispatcher
 
-    def code_set_aside(self) -> CodeType:
-        """The code that the stub has deep in a recursion; a constant names the dispatcher."""
+    def code_for_deep_recursion(self) -> CodeType:
+        """Return the original's code with the dispatcher as a constant, for a deep recursion."""
         code = self.original.code
         return code.replace(co_consts=(*code.co_consts, self.dispatcher))
 
     def run_original(self, values: Values) -> Any:
-        """The original with the dispatcher's values; nothing is compiled."""
+        """Run the original with the dispatcher's values; nothing is compiled."""
         return self.original.run(values)
 
     # ------------------------------------------------------------------------------------- the miss
@@ -222,9 +217,9 @@ class Handle:
     def _missed(self, values: Values) -> Any:
         if _frame.suspended() or self._compiling_thread == threading.get_ident():
             return self.original.run(values)
-        if is_watched():
-            if "notice" not in self.family.reported and (watched := under_mode()) is not None:
-                self._tell_of_plain_python(watched, partly=False)
+        if is_observed():
+            if "notice" not in self.family.reported and (watched := reason_for_eager()) is not None:
+                self._report_eager(watched, partly=False)
             return self.original.run(values)
         if (asked := on_miss()) is OnMiss.EAGER_FIRST:
             asked = OnMiss.COMPILE if self._began_as_eager else OnMiss.EAGER
@@ -245,14 +240,14 @@ class Handle:
             f"{self.label} would be compiled for this call, and torch.compiler.set_stance says "
             f"fail_on_recompile: {missed[0][1].what if missed else 'it is the first'}",
             "",
-            self.goes_on,
+            self.resume_line,
         )
 
     def compile_for(self, values: Values) -> bool:
-        """Whether there is an entry for these values now."""
+        """Return whether an entry fits these values now, after compiling one if allowed."""
         with self._lock:
             if any(entry.check(values) for entry in self.dispatcher.entries):
-                return True  # another thread was here first
+                return True  # another thread has compiled it
             retries = self._retries
             if self._given_up is not None and (retries is None or not retries.is_due):
                 return False
@@ -262,7 +257,7 @@ class Handle:
             self.building = None
             self.ledger.sweep()
             if retries is not None:
-                return self._try_again(retries, values, begun)
+                return self._retry(retries, values, begun)
             if self.ledger.is_full(values, self._limit):
                 self._reach_limit(values)
                 return False
@@ -270,8 +265,8 @@ class Handle:
                 return False
             return self._compile(values, begun)
 
-    def _try_again(self, retries: Retries, values: Values, begun: PendingBuild | None) -> bool:
-        """One more variant though they are full, in the place of the one used least."""
+    def _retry(self, retries: Retries, values: Values, begun: PendingBuild | None) -> bool:
+        """Compile one more variant beyond the limit; it replaces the least used one."""
         is_taken = begun is not None or retries.takes(self.why_missed(values))
         is_made = is_taken and self._compile(values, begun)
         if self._retries is retries and self.building is None:  # not given up for good
@@ -281,11 +276,11 @@ class Handle:
         return is_made
 
     def _compile(self, values: Values, begun: PendingBuild | None = None) -> bool:
-        """`begun`: the compile whose kernels are built by now."""
+        """Compile a variant; `begun` is an earlier compile whose kernels are built by now."""
         snapshot = self.original.snapshot(values)
         number, occasion = self.ledger.begin(snapshot)
-        own = (self.name, self.journal, self.serial, number, occasion)
-        recording = Recording(*own, self.family.reported, self.original.title)
+        about = (self.name, self.journal, self.serial, number, occasion)
+        recording = Recording(*about, self.family.reported, self.original.title)
         recording.stages += () if begun is None else begun.building
         result = self._run_compiler(snapshot, recording)
         if isinstance(result, PendingBuild):
@@ -294,11 +289,11 @@ class Handle:
             return self.building is None and self._compile(values, result)
         outcome = result.notes.outcome if isinstance(result, Entry) else result
         if isinstance(outcome, Failed):
-            self._tell_failure(outcome)
+            self._report_failure(outcome)
         if isinstance(result, Entry) and not result.check(values):
             which = why_not(result, snapshot)
             result = Eager(
-                "its guards do not hold for the call they were made from"
+                "its guards do not hold for the call they were made for"
                 + (f": {which}" if which else "")
             )
             warn(f"{self.label} runs as eager: {result.why}")
@@ -307,12 +302,12 @@ class Handle:
         if isinstance(result, Entry):
             self.ledger.add(result, values, snapshot)
             if result.notes.comparable is not None:
-                plain = self.original.plain
-                Comparison(result, plain, self.ledger, self.journal, record, self._lost).start()
+                sides = result, self.original.plain
+                Comparison(*sides, self.ledger, self.journal, record, self._on_slower).start()
         else:
             self._give_up(result)
         ends = result.notes.ends if isinstance(result, Entry) else None
-        self._tell_of_plain_python(ends or outcome, partly=ends is not None)
+        self._report_eager(ends or outcome, partly=ends is not None)
         if self.ledger.failures >= _MOST_FAILURES:
             self._give_up(self.ledger.last_failure)
         return isinstance(result, Entry)
@@ -324,7 +319,7 @@ class Handle:
         _frame.suspend()
         try:
             return self.family.compiler.compile(self, snapshot, recording)
-        except Unsupported as error:  # fullgraph=True: the user asked to be told
+        except Unsupported as error:  # fullgraph=True: the user asked for an error
             recording.end(Failed.of(error))
             raise
         except Exception as error:  # a stage failed: the user's call still has a right answer
@@ -340,65 +335,68 @@ class Handle:
             _frame.resume_hook()
             self._compiling_thread = None
 
-    def _tell_of_plain_python(self, plain: Outcome, *, partly: bool, once: str = "notice") -> None:
-        """Once per tagged function; of a failed compile there is a warning."""
+    def _report_eager(self, plain: Outcome, *, partly: bool, once: str = "notice") -> None:
+        """Report once per tagged function that it runs as plain Python."""
         if isinstance(plain, Eager) and once not in self.family.reported:
             self.family.reported.add(once)
             code = self.original.code
             first_line = UserLine(code.co_filename, code.co_firstlineno, self.label)
             where = plain.where or first_line
-            if is_library_file(where.filename):  # the inside of a library says nothing to its user
+            if is_library_file(where.filename):  # a line inside a library means little to its user
                 where = users_line() or where
-            if not self._leaves_to_callee(where):
+            if not self._callee_reports(where):
                 notice.show(self.label, plain.why, where, partly, self.options.notices)
 
-    def _leaves_to_callee(self, where: UserLine) -> bool:
-        """Whether this is a cell's top level, and the line a tagged function's, which tells too."""
+    def _callee_reports(self, where: UserLine) -> bool:
+        """Return whether this is a cell's top level and a tagged function reports the same line."""
         if self.family.compiler.is_listed:
             return False
         listed = (h for h in all_handles() if h.is_root and h.family.compiler.is_listed)
         return any(handle.original.has_line(where) for handle in listed)
 
-    def _tell_failure(self, failed: Failed) -> None:
+    def _report_failure(self, failed: Failed) -> None:
         if self.name not in self.family.reported:
             self.family.reported.add(self.name)
             warn(failed.report(self.label, "runs as eager"))
 
     def _failed(self, entry: Entry, values: Values, error: Exception) -> Any:
-        """A graph raised. Eager says what the user should see, unless inputs may have changed, or
-        the error is that of the user's backend or of a hook on saved tensors (checkpointing ends a
-        second run so). Of SizesDiffer nothing has run.
+        """Return eager's result after an entry's graph raised, or re-raise its error.
+
+        It is re-raised if inputs may have been written, or if it comes from the user's backend or a
+        hook on saved tensors (checkpointing ends its second run by raising).
         """
         may_have_written = entry.mutates and not isinstance(error, SizesDiffer)
-        if may_have_written or any(hasattr(error, mark) for mark in _SHOWN_AS_IT_IS):
+        if may_have_written or any(hasattr(error, mark) for mark in _RAISED_AS_IS):
             raise error
         result = self.original.run(values)
         if (why := self.ledger.why_given_up(entry, error)) is None:
-            return result  # a branch that is hardly ever taken, and now was
+            return result  # a rarely taken branch, speculated the other way
         outcome = Eager(why)
         self.ledger.replace(entry, entry_like(entry, self.run_hooked, outcome))
         warn(f"{self.label} runs as {outcome}")
         return result
 
-    def _lost(self, outcome: Eager) -> None:
-        """A variant was slower than eager, whose entry has taken its place."""
+    def _on_slower(self, outcome: Eager) -> None:
+        """Report that a variant lost to eager, whose entry has replaced it."""
         if self._root and not self.ledger.is_compiled:
-            self.family.close()  # what only compiled code calls
-        self._tell_of_plain_python(outcome, partly=not self._root, once="slower")
+            self.family.close()  # callees that only compiled code calls
+        self._report_eager(outcome, partly=not self._root, once="slower")
 
     # ------------------------------------------------------------------------------------ the limit
 
     @property
     def _limit(self) -> int:
-        """What varies in every call of a function varies in most of what it calls: the parts that
-        see nothing of it are worth compiling, the others are not worth the whole budget again.
+        """The recompile limit; smaller for callees once the root has reached its own.
+
+        A value that varies per call varies in most callees, which are not worth the full budget
+        again.
         """
         limit = self.options.recompile_limit
         return min(limit, _AFTER_LIMIT) if self._is_below_limit else limit
 
     @property
     def _is_below_limit(self) -> bool:
-        """Whether this is a callee of the user's in a function that has reached its limit."""
+        """True for a user's callee in a function that has reached its limit."""
         return self.family.limit_reached and self.original.is_weak and self.library is None
 
     def _reach_limit(self, values: Values) -> None:
@@ -407,16 +405,16 @@ class Handle:
         if self.options.fullgraph:
             raise Unsupported(
                 f"{self.label} was compiled {self.ledger.count} times, which is its recompile "
-                f"limit, and fullgraph=True leaves no way to run as eager: {difference}",
-                f'options={{"recompile_limit": {2 * self.options.recompile_limit}}}, or make what '
-                "varies an argument that is a tensor",
-                self.goes_on,
+                f"limit, and fullgraph=True forbids running as eager: {difference}",
+                f'options={{"recompile_limit": {2 * self.options.recompile_limit}}}, or pass '
+                "the varying value as a tensor argument",
+                self.resume_line,
             )
         self._give_up(AT_LIMIT, Retries())
         if self._is_below_limit:
-            return  # that calls run as eager has been said
+            return  # already reported for the root
         self.family.limit_reached |= not self.original.is_weak
-        where, limit = self.goes_on, self.options.recompile_limit
+        where, limit = self.resume_line, self.options.recompile_limit
         lineno = None if where is None else where.lineno
         edit = missed[0][1].edit if missed else ""
         part, count = self._named_for_user(), self.ledger.count
@@ -424,19 +422,19 @@ class Handle:
         warn(text, RecompileWarning, where or users_line())
 
     def _grows(self, values: Values) -> bool:
-        """Whether this call is one of a row in which something grows, each a variant of its own."""
+        """Return whether this call belongs to a series in which something grows per call."""
         if self.options.fullgraph:
             return False  # the limit will raise
         snapshot = self.original.snapshot(values)
-        # Each new size is planned: where all are new, symbols that nobody asked for save nothing.
-        asked = Growing(self._root, self.family.sizes_grow, bool(self.options.dynamic))
+        # Each new size is planned anyway, so undeclared symbols save nothing if all sizes are new.
+        asked = GrowthQuery(self._root, self.family.sizes_grow, bool(self.options.dynamic))
         growth = self.ledger.growth(snapshot, values, asked)
         if growth is not None and not growth.may_end:
             self._stop_growing(growth.why)
         return growth is not None
 
     def _stop_growing(self, grows: str) -> None:
-        """A cache, a counter, a list that grows: each variant would be for one call."""
+        """Give up: for a growing cache, counter or list each variant would serve one call."""
         self.family.sizes_grow = True
         self._give_up(Eager(f"sizes grow with every call: {grows}"), Retries(settles=True))
         if not self._is_below_limit:
@@ -445,36 +443,38 @@ class Handle:
             warn(text, RecompileWarning, users_line())
 
     def _named_for_user(self) -> str:
-        """A function of a library together with the user's that calls it."""
+        """Return the label; a library function's names the calling user function too."""
         where = users_line()
         if where is None or not is_of_library(self.original.code):
             return self.label
         return f"{self.label}, called in {where.function} (line {where.lineno}),"
 
     def why_missed(self, values: Values) -> Missed:
-        """For each entry, most recently used first, what keeps it from fitting these values."""
+        """Return for each entry, last used first, why it does not fit these values."""
         return self.ledger.why_missed(self.original.snapshot(values))
 
     def _give_up(self, outcome: Eager | Failed, retries: Retries | None = None) -> None:
-        """Calls without an entry run the original from now on; None: for ever."""
+        """Run the original for calls that no entry fits from now on; without `retries`, forever."""
         self._given_up, self._retries = outcome, retries
         self.ledger.count_uses()
         self._run_plainly()
 
     def _run_plainly(self) -> None:
-        """On the fast path, until the next retry."""
+        """Let the dispatcher call the original natively until the next retry."""
         original = self.original
         if original.is_weak:
             if not self.dispatcher.entries:
                 _frame.skip(original.code, self.family)
         else:
-            left = FOREVER if self._retries is None else self._retries.handed_over()
+            left = FOREVER if self._retries is None else self._retries.take_left()
             self.dispatcher.give_up(original.plain, original.arity, left)
 
     # ---------------------------------------------------------------------------------------- reset
 
     def reset(self, options: Options | None = None) -> None:
-        """As if never called (with new options): root handles take their family along."""
+        """Return to the state before the first call (with new options); a root resets its family
+        too.
+        """
         with self._lock:
             if options is not None:
                 self.family.options = options
@@ -490,7 +490,7 @@ class Handle:
             self._began_as_eager = not self._root
 
     def drop(self) -> None:
-        """Take out all entries, and the stub that the hook may have put on the code."""
+        """Remove all entries, and the stub that the hook may have put on the code."""
         self.dispatcher.clear()
         self.dispatcher.give_up(None, 0)
         if self.original.is_alive:

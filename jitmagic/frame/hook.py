@@ -1,8 +1,8 @@
-"""hook: what the native frame hook asks, and how to switch it off for a while.
+"""The Python side of the native frame hook, and how to suspend it.
 
-Comes in: a code object whose frame is about to begin, called from tagged code. Goes out: a call
-stub with a handle of the family's own, or None. Importing this module tells the native part whom
-to ask; the hook itself is installed only while a tagged call needs it.
+Input: a code object whose frame is about to run, called from tagged code. Output: a call stub with
+a handle of the same family, or None. Importing this module registers the callback; the hook itself
+is installed only while a tagged call needs it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ __all__ = ["Suspended", "call_with_hooked_callees", "stub_for"]
 
 
 def stub_for(code: CodeType, namespace: dict[str, Any]) -> CodeType | bool | None:
-    """The stub to run instead of `code`; False: not for this family; None: never ask again; True:
-    nor about what it calls. Calls have our own Python run too: what they compile late makes modules
-    of torch.fx, around which torch.compile may have put functions of its own.
+    """Return the stub to run instead of `code`, or how far to skip it.
 
-    What is tagged is never skipped, a container of torch's neither: its instance may have a forward
-    of its own that calls the class's.
+    False: not for this family; None: never ask again; True: skip its callees too. True is returned
+    for jitmagic's own Python: it may create torch.fx modules while it compiles late, and
+    torch.compile may have wrapped functions of those.
+
+    Tagged code is never skipped. Neither is a `forward` of torch's containers: an instance may have
+    its own forward that calls the class's.
     """
     family = _frame.current_family()
     if not isinstance(family, Family):
@@ -45,7 +47,7 @@ _frame.set_callback(stub_for)
 
 
 class Suspended:
-    """`with Suspended():` tagged functions and their callees run as plain Python on this thread."""
+    """`with Suspended():` makes tagged functions and callees plain Python on this thread."""
 
     __slots__ = ()
 
@@ -64,9 +66,9 @@ class Suspended:
 def call_with_hooked_callees(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Call `function` as plain Python; the hook acts on what it calls as it does around it.
+    """Call `function` as plain Python; its callees are hooked as those of the current frame.
 
-    A callable without Python code of its own has no frame that the hook could take.
+    A callable without Python code has no frame to hook.
     """
     if not isinstance(function, FunctionType):
         return function(*args, **kwargs)

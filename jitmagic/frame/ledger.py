@@ -1,9 +1,8 @@
-"""Ledger: what is known of the variants of one frame, and when there are enough of them.
+"""Ledger: the variants of one frame, and when no further variant may be compiled.
 
-Comes in: the entries of a dispatcher, each with a Variant in its notes, and the values of a call
-that fits none. Goes out: which numbers vary, what kept each entry from fitting, and whether another
-variant may be compiled. Invariant: everything here is read out of the entries that are in use; the
-journal is not asked.
+Input: the entries of a dispatcher, each with a Variant in its notes, and the values of a call that
+fits none. Output: the numbers that vary, what kept each entry from fitting, and whether another
+variant may be compiled. Invariant: all of it is derived from entries in use, not from the journal.
 """
 
 from __future__ import annotations
@@ -38,47 +37,48 @@ from ..guards.words import one_value
 from ..records import COMPILED, Compiled, Difference, Eager, Failed, Missed, Occasion, Outcome
 from ..spec import TensorSpec
 from ..symbols.size import SizeOf, origin_at, stride_place
-from .growth import Guards, counted, differing_loops, grown_int, grown_size
+from .growth import Guards, differing_loops, grown_int, grown_size, int_step
 from .library import LibraryFunction
 from .native import Dispatcher, Entry, ModuleCall
 from .skip import users_line
 
-__all__ = ["Comparable", "Growing", "Later", "Ledger", "Variant", "why_not"]
+__all__ = ["Comparable", "GrowthQuery", "Lazy", "Ledger", "Variant", "why_not"]
 
-_WASTED_LIMIT = 4  # times recompile_limit: entries that died before they were of use
-_LONGEST_LOOP = 32  # values of an int, one after the other, that may be those of a loop's index
-_MOST_LAYERS = 64  # that share one variant in each call of the model
-_SURPRISES = 4  # that any variant may have; more of them only if they stay a small part
+_WASTED_LIMIT = 4  # times recompile_limit: entries that died before their second call
+_LONGEST_LOOP = 32  # consecutive values of an int that may be a loop's index
+_MOST_LAYERS = 64  # layers that may share one variant within a call of the model
+_TOLERATED = 4  # mispredictions allowed; more only if under 1/4 of the hits
 _TOTAL_LIMIT = 64  # times recompile_limit: entries of one code over all module instances
 
 
-class Later(Protocol):
-    """Something that is compiled when it is first called for."""
+class Lazy(Protocol):
+    """A lazily compiled executable."""
 
     @property
-    def is_made(self) -> bool:
-        """Whether it has been compiled."""
+    def is_compiled(self) -> bool:
+        """True once it has been compiled."""
         ...
 
     def __call__(self) -> object:
-        """Compile it now, unless that has been done."""
+        """Compile it unless that has been done."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Growing:
-    """Of whom growth is asked: the tagged function itself or a part of it (`is_root`), where sizes
-    that grow have been `noticed` before, so that one variant tells.
+class GrowthQuery:
+    """Describes the frame whose growth is checked: the tagged function or a part of it (`is_root`).
+
+    `noticed`: the family has had growing sizes before, so one variant is evidence enough.
     """
 
     is_root: bool
     noticed: bool
-    may_be_symbols: bool = False  # sizes that vary, at the next variant
+    may_be_symbols: bool = False  # the next variant may make the sizes symbols
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """In words what grows with every call; `may_end`: it may be an index that comes again."""
+    """A description of what grows per call; `may_end`: it may be a loop index that restarts."""
 
     why: str
     may_end: bool = False
@@ -86,8 +86,9 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Comparable:
-    """That calls of a variant can be timed beside eager's: those of a GPU on `device` too, where
-    there are `nbytes` free, so that a turn of eager does not end for want of memory.
+    """Calls of a variant can be timed against eager's, on the host and on `device`.
+
+    Eager runs only if `nbytes` are free there, so that it does not run out of memory.
     """
 
     device: torch.device | None = None
@@ -96,35 +97,35 @@ class Comparable:
 
 @dataclass(eq=False, slots=True)
 class Variant:
-    """What an entry remembers: the guards it was compiled for, and whose variant it counts as.
+    """The notes of an entry: the guards it was compiled for, its outcome and its counters.
 
-    `later`: what is compiled when it is first needed (the backward); the entry's graph holds it.
+    `later`: what is compiled at its first use (the backward); the entry's graph owns it.
     """
 
     guards: tuple[Guard, ...] = ()
     outcome: Outcome = COMPILED
-    later: tuple[weakref.ref[Later], ...] = ()
-    ends: Eager | None = None  # at a graph break: why, and on which line of the user's
-    comparable: Comparable | None = None  # with eager, on its first calls
-    symbols: frozenset[Source] = frozenset()  # numbers that are data of its graph
-    # Origins of sizes and numbers that were tried as symbols, and the line that needs a constant.
+    later: tuple[weakref.ref[Lazy], ...] = ()
+    ends: Eager | None = None  # why and on which user line it ends at a graph break
+    comparable: Comparable | None = None  # timed against eager on its first calls
+    symbols: frozenset[Source] = frozenset()  # numbers that are inputs of its graph
+    # Sizes and numbers that could not be symbols, with the line that needs a constant.
     constants: Mapping[Hashable, UserLine | None] = field(default_factory=dict)
-    instance: int | None = None  # id of what has a budget of its own, see Ledger.instance_of
-    number: int = 0  # in the order of compiling, from 1 on
-    used: int = 0  # calls until the frame's limit was reached, or its last retry
-    foresees: bool = False  # whether it has branches that go as they did when it was compiled
-    surprises: int = 0  # calls in which a branch went another way than its graph goes
-    inlined: tuple[str, ...] = ()  # tagged functions and modules that are part of it
+    instance: int | None = None  # id of the object that it counts for, see Ledger.instance_of
+    number: int = 0  # in the order of compiling, from 1
+    used: int = 0  # hits when the limit was reached, or at the last retry
+    speculates: bool = False  # it assumes the directions of data-dependent branches
+    mispredictions: int = 0  # calls in which such a branch went the other way
+    inlined: tuple[str, ...] = ()  # tagged functions and modules inlined in it
     loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)  # Trace.idle_loops
 
-    def waiting(self) -> list[Later]:
-        """What has not been compiled yet and can still be needed."""
+    def pending(self) -> list[Lazy]:
+        """Return what has not been compiled yet and can still be needed."""
         alive = [later for ref in self.later if (later := ref()) is not None]
-        return [later for later in alive if not later.is_made]
+        return [later for later in alive if not later.is_compiled]
 
 
 def _inlined(guards: Guards, snapshot: FrameSnapshot) -> list[Any]:
-    """The handles of tagged functions and modules that are part of what these guards are for."""
+    """Return the handles of tagged functions and modules inlined under these guards."""
     found = []
     for guard in guards:
         if isinstance(guard, IdentityIs) and isinstance(guard.value, FunctionType):
@@ -141,40 +142,40 @@ class Ledger:
     def __init__(self, dispatcher: Dispatcher, library: LibraryFunction | None) -> None:
         self._dispatcher, self._library = dispatcher, library
         self.wasted = 0
-        self.foresees = True  # whether branches on data of further variants are foreseen
+        self.speculates = True  # whether new variants speculate on data-dependent branches
         self.begun = 0  # compiles since the last reset
-        self.added = 0  # entries that they made, since it was tagged
-        self.part_of: dict[str, None] = {}  # functions whose compiled code has it inlined
-        self._counted = 0  # calls in a row that were not compiled, as an int grows
+        self.added = 0  # entries made since it was tagged
+        self.inlined_in: dict[str, None] = {}  # labels of functions that inline it
+        self._counted = 0  # consecutive calls not compiled because an int grows
 
     @property
     def count(self) -> int:
-        """Variants compiled so far that count."""
+        """Number of variants that count towards the limit."""
         return len(self._dispatcher.entries) + self.wasted
 
     @property
     def calls(self) -> int:
-        """Calls since it was tagged; the one that an entry is made for goes around once more."""
+        """Calls since it was tagged; a call that compiled an entry was dispatched twice."""
         return self._dispatcher.calls - self.added
 
     @property
     def is_compiled(self) -> bool:
-        """Whether any variant in use runs compiled code."""
+        """True if any variant in use runs compiled code."""
         return any(isinstance(e.notes.outcome, Compiled) for e in self._dispatcher.entries)
 
     @property
     def failures(self) -> int:
-        """Variants in use whose compile failed."""
+        """Number of variants in use whose compile failed."""
         return sum(isinstance(e.notes.outcome, Failed) for e in self._dispatcher.entries)
 
     @property
     def last_failure(self) -> Failed:
-        """The outcome of the newest of them."""
+        """The outcome of the newest failed variant."""
         outcomes = (entry.notes.outcome for entry in self._dispatcher.entries)
         return next(outcome for outcome in outcomes if isinstance(outcome, Failed))
 
     def add(self, entry: Entry, values: tuple[Any, ...], snapshot: FrameSnapshot) -> None:
-        """Use an entry from now on; it was made for a call with these values."""
+        """Add an entry that was compiled for a call with these values."""
         entry.notes.instance = self.instance_of(values)
         entry.notes.number = self.begun
         self.added += 1
@@ -182,16 +183,16 @@ class Ledger:
         callees = _inlined(entry.notes.guards, snapshot)
         entry.notes.inlined = tuple(dict.fromkeys(callee.label for callee in callees))
         for callee in callees:
-            callee.ledger.part_of[self._dispatcher.owner.label] = None
+            callee.ledger.inlined_in[self._dispatcher.owner.label] = None
 
     def forget(self) -> None:
-        """As if nothing had been compiled; entries are the dispatcher's."""
+        """Reset the counters; the dispatcher owns the entries."""
         self.wasted = self.begun = 0
-        self.foresees = True
-        self.part_of.clear()
+        self.speculates = True
+        self.inlined_in.clear()
 
     def replace(self, entry: Entry, other: Entry) -> bool:
-        """Use `other` for the same calls; False: the entry is not in use any more."""
+        """Use `other` for the same calls; return False if the entry is not in use any more."""
         if entry not in self._dispatcher.entries:
             return False
         other.notes.instance = entry.notes.instance
@@ -201,40 +202,40 @@ class Ledger:
         return True
 
     def why_given_up(self, entry: Entry, error: Exception) -> str | None:
-        """Why no more calls are tried with an entry whose graph raised where eager did not; None:
-        data went the way that it hardly ever goes."""
+        """Return why an entry whose graph raised where eager did not is dropped; None keeps it."""
         if ASSERTION not in str(error):
             return f"its compiled graph raised {type(error).__name__}: {error}"
-        if self.foresees_less(entry):
+        if self.tolerates_misprediction(entry):
             return None
-        return "a branch on data goes the way that was taken to be rare, again and again"
+        return "a data-dependent branch keeps going the way that was assumed to be rare"
 
-    def foresees_less(self, entry: Entry) -> bool:
-        """One more call went another way than a variant's graph: whether that is put up with. A
-        variant whose branches were foreseen too often makes room for one that breaks at them.
+    def tolerates_misprediction(self, entry: Entry) -> bool:
+        """Count a misprediction. After too many, drop the variant so that the next one breaks at
+        its branches, or return False if that is impossible.
         """
         notes: Variant = entry.notes
-        notes.surprises += 1
-        if notes.surprises <= _SURPRISES or _SURPRISES * notes.surprises < entry.hits:
+        notes.mispredictions += 1
+        missed = notes.mispredictions
+        if missed <= _TOLERATED or _TOLERATED * missed < entry.hits:
             return True
-        if not notes.foresees or self._dispatcher.owner.options.fullgraph:
+        if not notes.speculates or self._dispatcher.owner.options.fullgraph:
             return False
-        self.foresees = False
+        self.speculates = False
         if entry in self._dispatcher.entries:
             self._dispatcher.remove(entry)
         return True
 
     def sweep(self) -> None:
-        """Take out entries whose guarded objects died; they do not count as variants."""
+        """Remove entries whose guarded objects died; they do not count as variants."""
         for entry in self._dispatcher.entries:
             if not entry.alive:
                 self.wasted += entry.hits <= 1
                 self._dispatcher.remove(entry)
 
     def is_full(self, values: tuple[Any, ...], limit: int) -> bool:
-        """Whether there are `limit` variants for calls like this one, or absurdly many in all. Not
-        counted are those for helpers that were defined anew: what traced them is in cycles, which
-        keep them until the collector comes.
+        """Return whether calls like this one have `limit` variants, or the code has far too many.
+
+        Variants for redefined helpers do not count; a garbage collection breaks their cycles.
         """
         if not self._seems_full(values, limit):
             return False
@@ -243,20 +244,20 @@ class Ledger:
         return self._seems_full(values, limit)
 
     def _seems_full(self, values: tuple[Any, ...], limit: int) -> bool:
-        entries = self._dispatcher.entries
-        wasted = self.wasted >= _WASTED_LIMIT * limit
-        return len(self._alike(values)) >= limit or wasted or len(entries) >= _TOTAL_LIMIT * limit
+        if len(self._same_instance(values)) >= limit or self.wasted >= _WASTED_LIMIT * limit:
+            return True
+        return len(self._dispatcher.entries) >= _TOTAL_LIMIT * limit
 
     def count_uses(self) -> None:
-        """From now on it is counted anew how much each variant is used."""
+        """Restart the count of each variant's uses."""
         for entry in self._dispatcher.entries:
             entry.notes.used = entry.hits
 
     def make_room(self, values: tuple[Any, ...], limit: int) -> None:
-        """Take out what was used least since the uses were counted, but for the newest, where there
-        are more than `limit` variants for calls like this one. The one used last is the last to go.
+        """Remove the variants beyond `limit` for calls like this one that were used least since
+        count_uses(), except the newest; among equals the one used last stays.
         """
-        alike = self._alike(values)
+        alike = self._same_instance(values)
         for entry in sorted(reversed(alike[1:]), key=lambda e: e.hits - e.notes.used):
             if len(alike) > limit:
                 alike.remove(entry)
@@ -264,8 +265,8 @@ class Ledger:
         self.count_uses()
 
     def instance_of(self, values: tuple[Any, ...]) -> int | None:
-        """Each module instance has its own budget of variants: layers share their class's code.
-        So has each group of parameters of an optimizer, known by its first tensor.
+        """Return the id of the object whose budget of variants a call uses, or None: a module
+        instance, since layers share code, or the first tensor of an optimizer's parameter group.
         """
         first = values[0] if values else None
         if self._library is not None and type(first) is list and first:
@@ -273,13 +274,11 @@ class Ledger:
         return id(first) if isinstance(first, torch.nn.Module) else None
 
     def growth(
-        self, snapshot: FrameSnapshot, values: tuple[Any, ...], family: Growing
+        self, snapshot: FrameSnapshot, values: tuple[Any, ...], family: GrowthQuery
     ) -> Growth | None:
-        """What grows by one from the last variant but one to the last and on to this call, where
-        neither was of use again.
-        """
-        alike = self._alike(values)
-        newest = _brief(alike, family)
+        """Return what grew by one between the last two variants and again to this call, or None."""
+        alike = self._same_instance(values)
+        newest = _served_once(alike, family)
         needed = 1 if family.noticed and not family.may_be_symbols else 2
         variants = [entry.notes.guards for entry in newest[:needed]]
         if len(variants) < needed:
@@ -288,18 +287,19 @@ class Ledger:
         if guard is not None and not (family.may_be_symbols and _may_be_symbol(guard, newest[0])):
             return Growth(why(guard, snapshot))
         used_once = all(entry.hits <= 1 for entry in alike)  # else the index has come again
-        return self._counting(variants, snapshot) if used_once and len(variants) > 1 else None
+        return self._growing_int(variants, snapshot) if used_once and len(variants) > 1 else None
 
-    def _alike(self, values: tuple[Any, ...]) -> list[Entry]:
+    def _same_instance(self, values: tuple[Any, ...]) -> list[Entry]:
         instance = self.instance_of(values)
         return [e for e in self._dispatcher.entries if e.notes.instance == instance]
 
-    def _counting(self, variants: Sequence[Guards], snapshot: FrameSnapshot) -> Growth | None:
-        """An int that goes on from the call before. It is not compiled for, but may be again: an
-        index of a loop is back at its first variant in the next round.
+    def _growing_int(self, variants: Sequence[Guards], snapshot: FrameSnapshot) -> Growth | None:
+        """Return the growth of an int that continues from the call before.
+
+        Later calls may be compiled again: a loop's index starts over in the next loop.
         """
         guard = grown_int(variants, snapshot)
-        steps = None if guard is None else counted(guard, snapshot)
+        steps = None if guard is None else int_step(guard, snapshot)
         before, self._counted = self._counted, 0
         if guard is None or steps is None or steps != before + 1:
             return None
@@ -307,8 +307,8 @@ class Ledger:
         return Growth(why(guard, snapshot), may_end=steps <= _LONGEST_LOOP)
 
     def varying(self, snapshot: FrameSnapshot) -> frozenset[Source] | None:
-        """Floats and ints that are data: those that differ from what an entry was compiled for, and
-        of a library function the arguments that are declared to change. None where there are none.
+        """Return the floats and ints that become graph inputs, or None if there are none: they
+        differ from an entry's or, in a library function, are declared to vary.
         """
         changed = frozenset(
             guard.source
@@ -326,54 +326,57 @@ class Ledger:
         return changed | {source for source in declared if source.name in self._library.varying}
 
     def differing_sizes(self, snapshot: FrameSnapshot) -> dict[Source, set[int]]:
-        """Sizes and strides of tensors, by place, in which the frame differs from an entry that is
-        like it in all but those and numbers, or that were symbols of one. Other instances of a
-        module have tensors of other sizes, which do not vary.
+        """Return the sizes and strides of tensors that vary, by index (symbols/size.py).
+
+        They differ from an entry that fits otherwise, or were symbols of one. Other instances of a
+        module have other sizes, which do not vary.
         """
         found: dict[Source, set[int]] = {}
-        for entry in self._alike((*snapshot.args, *snapshot.cells)):
+        for entry in self._same_instance((*snapshot.args, *snapshot.cells)):
             only_sizes = _differs_in_sizes(entry.notes.guards, snapshot)
             for guard in entry.notes.guards:
                 if isinstance(guard, TensorMatch) and _same_rank(guard, snapshot):
-                    places = _differing(guard, snapshot) if only_sizes else set()
-                    found.setdefault(guard.source, set()).update(places, guard.free_places)
-        return {source: places for source, places in found.items() if places}
+                    indices = _differing(guard, snapshot) if only_sizes else set()
+                    found.setdefault(guard.source, set()).update(indices, guard.free_indices)
+        return {source: indices for source, indices in found.items() if indices}
 
     def differing_loops(self, snapshot: FrameSnapshot) -> frozenset[int]:
-        """The heads of loops without tensor work which rely on what differs from call to call."""
-        alike = self._alike((*snapshot.args, *snapshot.cells))
+        """Return the heads of loops without tensor work that depend on values which differ per
+        call.
+        """
+        alike = self._same_instance((*snapshot.args, *snapshot.cells))
         return differing_loops([entry.notes.loops for entry in alike], snapshot)
 
     def earlier_sizes(
         self, snapshot: FrameSnapshot
     ) -> Callable[[Source, int], tuple[int | None, ...]]:
-        """What tells the size or stride at a place of a tensor in each variant that there is."""
-        entries = self._alike((*snapshot.args, *snapshot.cells))
+        """Return a function giving the size or stride of a tensor at an index in each variant."""
+        entries = self._same_instance((*snapshot.args, *snapshot.cells))
         specs = [
             {guard.source: guard.spec for guard in e.notes.guards if isinstance(guard, TensorMatch)}
             for e in entries
         ]
 
-        def earlier(source: Source, place: int) -> tuple[int | None, ...]:
-            return tuple(_number_at(spec.get(source), place) for spec in specs)
+        def earlier(source: Source, index: int) -> tuple[int | None, ...]:
+            return tuple(_number_at(spec.get(source), index) for spec in specs)
 
         return earlier
 
     def static_shapes(self, snapshot: FrameSnapshot) -> list[dict[Source, tuple[int, ...]]]:
-        """The shapes of compiled entries that differ from the frame in sizes alone, and have no
-        symbols.
+        """Return shapes of compiled entries without symbols that differ from the frame in sizes
+        only.
         """
         found = []
-        for entry in self._alike((*snapshot.args, *snapshot.cells)):
+        for entry in self._same_instance((*snapshot.args, *snapshot.cells)):
             notes = entry.notes
             if isinstance(notes.outcome, Compiled) and _differs_in_sizes(notes.guards, snapshot):
                 matches = [guard for guard in notes.guards if isinstance(guard, TensorMatch)]
-                if not any(guard.free_places for guard in matches):
+                if not any(guard.free_indices for guard in matches):
                     found.append({guard.source: guard.spec.shape for guard in matches})
         return found
 
     def _symbols(self, snapshot: FrameSnapshot) -> frozenset[Source]:
-        """A number that was data of a variant varies, though it may be back where it was."""
+        """Return the numbers that were inputs of a variant's graph: they stay symbols."""
         return frozenset(
             source
             for entry in self._dispatcher.entries
@@ -382,8 +385,9 @@ class Ledger:
         )
 
     def _may_vary(self, source: Source, entry: Entry, snapshot: FrameSnapshot) -> bool:
-        """Of library code only float arguments. What is no argument may be an instance's setting,
-        which differs from that of another instance and never changes.
+        """Return whether a number may become a graph input: in library code, a float argument.
+
+        Other numbers may be an instance's setting, which is constant but differs per instance.
         """
         if self._library is not None:
             return isinstance(source, Argument) and type(read_source(source, snapshot)) is float
@@ -391,27 +395,27 @@ class Ledger:
         return isinstance(source, Argument) or bool(entry.notes.instance == instance)
 
     def begin(self, snapshot: FrameSnapshot) -> tuple[int, Occasion]:
-        """A compile begins: the number of the variant, and the call that it is for."""
+        """Start a compile; return the variant's number and the call that it is for."""
         self.begun += 1
         return self.begun, Occasion(users_line(), self.why_missed(snapshot), time.time())
 
     def why_missed(self, snapshot: FrameSnapshot) -> Missed:
-        """For each entry, most recently used first, its number and what keeps it from fitting."""
+        """Return each entry's number and what keeps it from fitting, most recently used first."""
         entries = self._dispatcher.entries
         constants = {origin for entry in entries for origin in entry.notes.constants}
         found = ((entry.notes.number, why_not(entry, snapshot, constants)) for entry in entries)
         return tuple((number, why) for number, why in found if why is not None)
 
 
-def _number_at(spec: TensorSpec | None, place: int) -> int | None:
+def _number_at(spec: TensorSpec | None, index: int) -> int | None:
     if spec is None:
         return None
-    numbers, dim = (spec.shape, place) if place >= 0 else (spec.stride, stride_place(place))
+    numbers, dim = (spec.shape, index) if index >= 0 else (spec.stride, stride_place(index))
     return numbers[dim] if dim < len(numbers) else None
 
 
 def _may_be_symbol(guard: Guard, newest: Entry) -> bool:
-    """Whether a size that grows is a tensor's, and has not been found to be a constant."""
+    """Return whether a growing size is a tensor's and is not known to need a constant."""
     tried = newest.notes.constants
     return isinstance(guard, TensorMatch) and not any(
         SizeOf(guard.source, dim) in tried for dim in range(len(guard.spec.shape))
@@ -419,7 +423,7 @@ def _may_be_symbol(guard: Guard, newest: Entry) -> bool:
 
 
 def _differs_in_sizes(guards: Guards, snapshot: FrameSnapshot) -> bool:
-    """Whether sizes, and numbers, are all that keeps a variant from fitting the frame."""
+    """Return whether only sizes and numbers keep a variant from fitting the frame."""
     for guard in guards:
         match guard:
             case SizesRelate() | NumbersRelate():
@@ -434,22 +438,20 @@ def _differs_in_sizes(guards: Guards, snapshot: FrameSnapshot) -> bool:
 
 
 def _same_rank(guard: TensorMatch, snapshot: FrameSnapshot) -> bool:
-    """Whether the guard's dimensions are the tensor's, which is of the guard's class."""
+    """Return whether the tensor has the guard's class and number of dimensions."""
     try:
         value: Any = read_source(guard.source, snapshot)
     except UNREADABLE:
         return False
     cls: type = type(value)
-    if cls is not guard.spec.cls:  # a subclass would see what is read of it
+    if cls is not guard.spec.cls:  # reading attributes of a subclass may run its code
         return False
     is_strided = value.layout is torch.strided and not value.is_nested
     return is_strided and value.dim() == len(guard.spec.shape)
 
 
 def _differing(guard: TensorMatch, snapshot: FrameSnapshot) -> set[int]:
-    """The places of other sizes and strides than the guard's, of a tensor that is like it in all
-    else.
-    """
+    """Return the indices of differing sizes and strides if the tensor fits the guard otherwise."""
     spec = guard.spec
     if not _same_rank(guard, snapshot):
         return set()
@@ -460,9 +462,10 @@ def _differing(guard: TensorMatch, snapshot: FrameSnapshot) -> set[int]:
     return found if found and holds(replace(guard, spec=resized), snapshot) else set()
 
 
-def _brief(alike: list[Entry], family: Growing) -> list[Entry]:
-    """The newest variants, down to one that was of use again. The tagged function's serve one call
-    each; code that layers share is called once by each layer, so its variants have equal hits.
+def _served_once(alike: list[Entry], family: GrowthQuery) -> list[Entry]:
+    """Return the newest variants back to the first one that served a second call.
+
+    Code that layers share is called once by each, so there the hits are equal instead.
     """
     often = alike[0].hits if alike else 0
     if family.is_root:
@@ -473,13 +476,11 @@ def _brief(alike: list[Entry], family: Growing) -> list[Entry]:
 def why_not(
     entry: Entry, snapshot: FrameSnapshot, constants: Collection[Hashable] = ()
 ) -> Difference | None:
-    """The first guard of an entry that does not hold for the frame, in words. `constants`: numbers
-    known to be of no use as data.
-    """
+    """Describe an entry's first failing guard; None if all hold. `constants` cannot be symbols."""
     failing = check(entry.notes.guards, snapshot)
     if failing is None:
         return None
-    where = _made_constant(failing, snapshot, entry.notes.constants) or failing.where
+    where = _line_needing_constant(failing, snapshot, entry.notes.constants) or failing.where
     source: Source | None = getattr(failing, "source", None)
     if source is not None and source in constants:
         edit = one_value(describe(source))
@@ -488,12 +489,12 @@ def why_not(
     return Difference(why(failing, snapshot), where, edit, source)
 
 
-def _made_constant(
+def _line_needing_constant(
     guard: Guard, snapshot: FrameSnapshot, constants: Mapping[Hashable, UserLine | None]
 ) -> UserLine | None:
-    """The line for which a size that differs could be no symbol."""
+    """Return the line that prevents a differing size from being a symbol, or None."""
     if not isinstance(guard, TensorMatch) or not constants:
         return None
-    places = sorted(_differing(guard, snapshot), reverse=True)
-    lines = (constants.get(origin_at(guard.source, place)) for place in places)
+    indices = sorted(_differing(guard, snapshot), reverse=True)
+    lines = (constants.get(origin_at(guard.source, index)) for index in indices)
     return next(filter(None, lines), None)

@@ -1,9 +1,8 @@
-"""library: the functions of installed packages that the hook looks at all the same.
+"""library: the functions of installed packages that the hook compiles.
 
-Everything else that is not the user's own runs as it is (skip.py). These are the inner loops of
-optimizers: pure arithmetic on lists of tensors, called with all they need as arguments. A frame of
-theirs is compiled whole or runs as eager; it is never cut in two. Of the others the hook must not
-look at what they call.
+All other code outside the user's runs unchanged (skip.py). These are the inner loops of optimizers:
+pure arithmetic on lists of tensors that gets everything as arguments. Such a frame is compiled
+whole or runs as eager; it is never split. Below a function with `plain` set, nothing is hooked.
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ __all__ = ["LibraryFunction", "is_of_torch_compile", "library_function"]
 
 @dataclass(frozen=True, slots=True)
 class LibraryFunction:
-    """`varying`: float arguments that are data from the start, because schedulers change them.
+    """Declared facts about a library function.
 
-    Other floats become data once they were seen to change. `plain`: why it runs as plain Python
-    with all that it calls; empty: it is compiled.
+    `varying`: float arguments that are inputs of the graph from the start, because schedulers
+    change them; other floats become inputs once they were seen to change. `plain`: the reason to
+    run it and all its callees as plain Python; empty: it is compiled.
     """
 
     varying: frozenset[str] = frozenset()
@@ -39,24 +39,26 @@ _FUNCTIONS: Mapping[tuple[str, str], LibraryFunction] = {
     for kind in ("_single_tensor", "_multi_tensor")
 } | {
     ("torch.utils.checkpoint", "checkpoint"): LibraryFunction(
-        plain="what it calls runs again in backward, as plain Python, and must save the same"
+        plain="a checkpointed function runs again in backward and must save the same tensors"
     )
 }
 
 
-_RIVAL = LibraryFunction(plain="torch.compile compiles what it calls")
+_TORCH_COMPILE = LibraryFunction(plain="torch.compile compiles its callees")
 
 
 def is_of_torch_compile(module: str) -> bool:
-    """Whether wrappers of torch.compile and torch.compiler come from a module of that name. Others
-    of its package put functions around torch's and into weak references, which compile nothing.
+    """Return whether the wrappers of torch.compile and torch.compiler live in this module.
+
+    Other modules of torch._dynamo wrap functions of torch and weak references, which compile
+    nothing.
     """
     package, _, name = module.rpartition(".")
     return package == "torch._dynamo" and name in ("eval_frame", "external_utils")
 
 
 def library_function(code: CodeType, namespace: dict[str, Any]) -> LibraryFunction | None:
-    """What is declared about a function of a library; None: it runs as it is."""
+    """Return what is declared about a library function; None: it runs unchanged."""
     if is_of_torch_compile(str(namespace.get("__name__"))):
-        return _RIVAL
+        return _TORCH_COMPILE
     return _FUNCTIONS.get((str(namespace.get("__name__")), code.co_qualname))

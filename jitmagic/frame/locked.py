@@ -1,9 +1,10 @@
-"""Variants that run while a lock of the program's is held: the frame writes or computes under it.
+"""Runs variants whose frame writes or computes while it holds a lock of the program.
 
-Comes in: the lock, the variant's guards, its residual. Goes out: what a call runs. The guards were
-checked before the lock was acquired, when another thread may have had it; so they are checked again
-once it is held (`if not self.ready: with lock: if not self.ready: ...` asks twice for that reason).
-What they do not fit any more runs as plain Python, without the lock, which it acquires itself.
+Input: the lock, the variant's guards and its residual. Output: the callable that runs a call. The
+guards were checked before the lock was acquired, when another thread may have held it, so they are
+checked again under the lock (double-checked locking: `if not self.ready: with lock: if not
+self.ready: ...`). If they fail then, the call runs as plain Python without the lock, which it
+acquires itself.
 """
 
 from __future__ import annotations
@@ -18,38 +19,39 @@ from .native import Entry, GuardProgram
 if TYPE_CHECKING:
     from .handle import Handle
 
-__all__ = ["Again", "while_held"]
+__all__ = ["RetryEager", "while_held"]
 
 
-class _StartsOver(Exception):
-    """The graph has raised: the frame is plain Python's from its start."""
+class _RestartAsEager(Exception):
+    """The graph raised, and the frame must run as plain Python from its start."""
 
 
-class Again:
-    """What a residual calls when its graph has raised: the frame as plain Python, from its start.
-    Of one that holds a lock it ends the residual first, since the plain frame acquires that itself.
+class RetryEager:
+    """Runs the frame as plain Python from its start after the graph raised.
 
-    A constant of the residual's code, whose constants the garbage collector does not see: what
-    leads back to the residual is held weakly. A call keeps the handle alive while it runs.
+    If the frame holds a lock, this ends the residual first, since the plain frame acquires the lock
+    itself. This object is a constant of the residual's code, which the garbage collector does not
+    traverse, so it refers to the handle and the entry weakly. A running call keeps the handle
+    alive.
     """
 
     def __init__(self, handle: Handle, *, is_locked: bool) -> None:
         self._handle, self._is_locked = ref(handle), is_locked
         self._entry: Callable[[], Entry | None] = lambda: None
 
-    def belongs_to(self, entry: Entry) -> None:
-        """Whose residual it is, where surprises are counted."""
+    def set_entry(self, entry: Entry) -> None:
+        """Set the entry whose mispredictions are counted."""
         self._entry = ref(entry)
 
     def __call__(self, *values: Any) -> Any:
         if self._is_locked:
-            raise _StartsOver
+            raise _RestartAsEager
         handle = self._handle()
         assert handle is not None
         result = handle.run_plainly(*values)
         entry = self._entry()
         if entry is not None:
-            handle.ledger.foresees_less(entry)
+            handle.ledger.tolerates_misprediction(entry)
         return result
 
 
@@ -59,11 +61,14 @@ def while_held(
     residual: Callable[..., Any],
     plain: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """`residual`, called with the lock held. Who waits for it waits until all of the frame's
-    kernels have run: longer than eager would hold it, and never for another lock."""
+    """Return a callable that runs `residual` with the lock held.
+
+    Another thread waits for the lock until all kernels of the frame have run: longer than in eager,
+    but never for a second lock.
+    """
 
     def run(*values: Any) -> Any:
-        with suppress(_StartsOver), lock:
+        with suppress(_RestartAsEager), lock:
             if guards.check(values):
                 return residual(*values)
         return plain(*values)

@@ -1,10 +1,9 @@
-"""Original: the user's code behind a dispatcher, and how to run it plainly.
+"""Original: the user's code of a dispatcher, and how to run it as plain Python.
 
-Comes in: a function, or a code object with its namespace. Goes out: snapshots to trace, and the
-call itself with the values a dispatcher was handed (parameters in slot order, then closure
-cells). Invariant: holds code and globals, never the function: a function that refers to its own
-stub through a closure would otherwise never be freed (code objects are invisible to the garbage
-collector).
+Input: a function, or a code object with its namespace. Output: snapshots to trace, and the call
+itself with the dispatcher's values (parameters in slot order, then closure cells). Invariant: holds
+the code and globals, never the function. A function whose closure refers to its own stub would
+otherwise never be freed, because the garbage collector does not see through code objects.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Original:
     def __init__(
         self, code: CodeType, namespace: dict[str, Any], *, name: str = "", weak: bool = False
     ) -> None:
-        """`weak`: what holds this hangs on the code itself, so the code is not kept alive."""
+        """`weak`: the owner of this object is attached to the code, which is not kept alive."""
         self._code: Callable[[], CodeType | None] = weakref.ref(code) if weak else lambda: code
         self.is_weak, self.namespace = weak, namespace
         self.name, self.qualname = name or code.co_name, code.co_qualname
@@ -43,12 +42,12 @@ class Original:
 
     @classmethod
     def of_function(cls, function: FunctionType, code: CodeType | None = None) -> Original:
-        """The code a function has now, or other code that it is about to get."""
+        """Create it for the code a function has now, or for code that it is about to get."""
         return cls(code or function.__code__, function.__globals__, name=function.__name__)
 
     @property
     def code(self) -> CodeType:
-        """The code; whoever calls it keeps it alive."""
+        """The code object; raises ReferenceError if weakly held code is gone."""
         code = self._code()
         if code is None:
             raise ReferenceError(f"the code of {self.qualname} is gone")
@@ -56,8 +55,8 @@ class Original:
 
     @property
     def label(self) -> str:
-        """What the user calls it: a method with its class, a notebook's cell `<cell>`, a wrapper by
-        the name that it took over (functools.wraps).
+        """The user's name for it: a method with its class, a notebook's cell as `<cell>`, a wrapper
+        under the name that functools.wraps gave it.
         """
         code = self.code
         name = code.co_qualname.rpartition("<locals>.")[2]
@@ -65,20 +64,20 @@ class Original:
 
     @property
     def first_line(self) -> int:
-        """Where it begins; of a resume function: where it goes on."""
+        """The line where it begins or, for a resume function, continues."""
         code = self.code
         lines = (line for _, _, line in code.co_lines() if line is not None)
         return next(lines, code.co_firstlineno)
 
     def has_line(self, where: UserLine) -> bool:
-        """Whether it is a line of this code."""
+        """Return whether `where` is a line of this code."""
         code = self.code
         lines = {line for *_, line in code.co_lines()}
         return where.filename == code.co_filename and where.lineno in lines
 
     @property
     def title(self) -> str:
-        """What profilers call it: `step (model.py:12)`."""
+        """The name shown by profilers: `step (model.py:12)`."""
         where = UserLine(self.code.co_filename, self.first_line)
         return plain_title(f"{self.label} ({where.file}:{where.lineno})")
 
@@ -89,14 +88,14 @@ class Original:
 
     @property
     def takes_positionals_only(self) -> bool:
-        """Whether the dispatcher's arguments are the call's arguments, one to one."""
+        """True if the dispatcher's values are the call's positional arguments, one to one."""
         code = self.code
         stars = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
         return not (code.co_flags & stars or code.co_kwonlyargcount or code.co_freevars)
 
     @property
     def plain(self) -> Callable[..., Any]:
-        """What runs it on the dispatcher's values, with as little around it as there can be."""
+        """The cheapest callable that runs it on the dispatcher's values."""
         if self.is_weak:
             return self
         if self.takes_positionals_only:
@@ -105,23 +104,23 @@ class Original:
 
     @property
     def arity(self) -> int:
-        """How many values a dispatcher is handed: parameters, then closure cells."""
+        """Number of values that the dispatcher passes: parameters, then closure cells."""
         return parameter_count(self.code) + len(self.code.co_freevars)
 
     @property
     def source_lines(self) -> tuple[str, int, tuple[str, ...]]:
-        """File, first line number and lines of the code; none where the source is unknown."""
+        """File, first line number and lines of the code; no lines if the source is unknown."""
         code = self.code
         numbers = [line for *_, line in code.co_lines() if line]
         last = max(numbers, default=code.co_firstlineno)
         first = code.co_firstlineno
-        if code.co_name == "<module>":  # of a cell: from its first statement on
+        if code.co_name == "<module>":  # a cell: start at its first statement
             first = min((line for line in numbers if line > first), default=first)
         lines = linecache.getlines(code.co_filename)[first - 1 : last]
         return code.co_filename, first, tuple(line.rstrip("\n") for line in lines)
 
     def snapshot(self, values: tuple[Any, ...]) -> FrameSnapshot:
-        """The frame as it is about to begin."""
+        """Return the frame as it is about to begin."""
         code, count = self.code, parameter_count(self.code)
         return FrameSnapshot(
             code=code,
@@ -134,7 +133,7 @@ class Original:
         )
 
     def run(self, values: tuple[Any, ...], family: object = None) -> Any:
-        """Run as plain Python; callees are hooked for `family` when there is one."""
+        """Run as plain Python; callees are hooked for `family` unless it is None."""
         args, kwargs, cells = _spread(self.code, values)
         function = self._function
         if function is None:
@@ -142,12 +141,12 @@ class Original:
         return call_plainly(function, args, kwargs, family)
 
     def __call__(self, *values: Any) -> Any:
-        """`run` with the dispatcher's values spread out: what residuals start over with."""
+        """Call `run` with the dispatcher's values as arguments: the entry point for residuals."""
         return self.run(values)
 
 
 def parameter_count(code: CodeType) -> int:
-    """How many values its parameters are: a star is one."""
+    """Return the number of values of the parameters; `*args` is one, and so is `**kwargs`."""
     stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     return code.co_argcount + code.co_kwonlyargcount + stars
 
@@ -155,8 +154,9 @@ def parameter_count(code: CodeType) -> int:
 def _spread(
     code: CodeType, values: tuple[Any, ...]
 ) -> tuple[tuple[Any, ...], dict[str, Any] | None, tuple[Any, ...]]:
-    """Positional arguments, keywords and cells of the call that gave these values. It calls no
-    builtin: the program may have replaced some, and sees each call of those.
+    """Return positional arguments, keywords and cells of the call that has these values.
+
+    It calls no builtin: the program may have replaced some and would see each call of those.
     """
     end = code.co_argcount + code.co_kwonlyargcount
     args, kwargs, at = values[: code.co_argcount], {}, code.co_argcount

@@ -1,9 +1,9 @@
-"""Builtins that the program has replaced, on which jitmagic and torch rely while they compile.
+"""Detects builtins that the program has replaced and that jitmagic or torch use while compiling.
 
-Comes in: nothing. Goes out: the name of a builtin function or class that is another object than
-when jitmagic was imported. `len` that counts its calls would count the compiler's, and one that
-gives other lengths breaks it: frames run as eager as long as it is there. What writes, reads or
-imports is wrapped by many tools (rich, IPython, lazy imports), and no result depends on it.
+Output: the name of a builtin function or class that is not the object it was when jitmagic was
+imported. A replaced `len` that counts its calls would count the compiler's, and one that returns
+other lengths breaks it: frames run as eager until it is restored. Builtins that write, read or
+import are exempt: many tools wrap them (rich, IPython, lazy imports), and no result depends on it.
 
 The check runs at each miss: 150 comparisons, 4 µs. It calls nothing that might be replaced.
 """
@@ -27,7 +27,7 @@ _ORIGINAL = {
 
 
 def replaced_builtin() -> str | None:
-    """The name of one that is replaced; None: all are as they were."""
+    """Return the name of a replaced builtin, or None if none is."""
     for name, original in _ORIGINAL.items():
         if name not in _NOW or _NOW[name] is not original:
             return name

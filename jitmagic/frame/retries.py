@@ -1,8 +1,8 @@
-"""Retries: when a frame whose variants are full is compiled once more.
+"""Retries: decides when a frame at its variant limit is compiled once more.
 
-Comes in: calls that fit no variant, since the limit was reached. Goes out: whether the call now is
-one to compile for. Invariant: n such calls cost log2(n / 8) + 1 compiles at most. A warm-up, or a
-list that has grown to its bound, leaves nothing eager for ever.
+Input: calls that fit no variant since the limit was reached. Output: whether to compile for the
+current call. Invariant: n such calls cost at most log2(n / 8) + 1 compiles. A warm-up phase, or a
+list that has reached its final size, does not leave a function eager forever.
 """
 
 from __future__ import annotations
@@ -13,24 +13,26 @@ from ..records import Missed
 
 __all__ = ["FOREVER", "Retries"]
 
-FOREVER = -1  # calls that a frame runs as eager which is not compiled again
+FOREVER = -1  # calls left before a retry if there is none
 _FIRST = 8  # calls as eager before the first retry
 
 
 @dataclass(eq=False, slots=True)
 class Retries:
-    """Of one frame. `settles`: its variants differ in what grew. For what still grows a compile
-    would serve one call: the call has to differ from them as that of the retry before did.
+    """The retry schedule of one frame.
+
+    `settles`: its variants differ in something that grew. While it grows, a compile would serve one
+    call, so two consecutive retries must miss in the same way.
     """
 
     settles: bool = False
     is_due: bool = False
-    passed: int = _FIRST  # calls as eager when this retry is due
-    left: int = _FIRST  # until then; handed to the dispatcher where that counts them
+    passed: int = _FIRST  # eager calls in all when this retry is due
+    left: int = _FIRST  # eager calls until then, unless the dispatcher counts them
     _missed: Missed | None = None
 
     def count(self) -> bool:
-        """One more call that fits no variant: whether a retry is due."""
+        """Count one more call that fits no variant; return whether a retry is due."""
         if self.left > 0:
             self.left -= 1
         else:
@@ -38,17 +40,17 @@ class Retries:
         return self.is_due
 
     def takes(self, missed: Missed) -> bool:
-        """Whether the call is one to compile for."""
+        """Return whether to compile for the current call."""
         before, self._missed = self._missed, missed
         return not self.settles or before == missed
 
     def end(self) -> None:
-        """One retry is over: the next is due when these calls have doubled."""
+        """Finish a retry; the next is due when the number of eager calls has doubled."""
         self.left = self.passed
         self.passed += self.left
         self.is_due = False
 
-    def handed_over(self) -> int:
-        """The calls that are left, counted by the dispatcher from now on."""
+    def take_left(self) -> int:
+        """Return the calls left, which the dispatcher counts from now on."""
         left, self.left = self.left, 0
         return left

@@ -1,16 +1,16 @@
-"""sandbox: what the user's modes, hooks and observers never see of a compile.
+"""Hides a compile from the user's modes, hooks and observers.
 
-Comes in: nothing; the thread as the user's call or backward left it. Goes out: a context in which
-operations are recorded, shaped and tried out, entered where a compile begins. Set aside are
-default hooks for saved tensors (checkpointing counts what it packs), torch-function and
-torch-dispatch modes (they would log our operations), anomaly mode (it would blame a backward that
-the user never ran), the profiler, torch.compile's evaluator, and the collector, which would run
-finalizers in here. Invariant: afterwards the thread has all it had, in its order, also after an
-exception, wherever Ctrl-C struck.
+Input: the thread as the user's call or backward left it. Output: a context in which operations are
+recorded, shaped and tried out, entered where a compile begins. Disabled inside: default hooks for
+saved tensors (checkpointing counts what it packs); torch-function and torch-dispatch modes (they
+would log jitmagic's operations); anomaly mode (it would blame a backward that the user never ran);
+the profiler; torch.compile's evaluator; the garbage collector, which would run finalizers.
+Invariant: afterwards the thread has all of these in their order, also after an exception and
+wherever Ctrl-C struck.
 
-What a result depends on is not set aside but read and guarded: grad mode, autocast, default dtype,
-deterministic algorithms. Random numbers are not put back: other threads draw from the same
-generator, so a compile draws none.
+State that a result depends on is not disabled but read and guarded: grad mode, autocast, default
+dtype, deterministic algorithms. Random generators are not restored, since other threads draw from
+the same one; a compile draws no random numbers.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..guards.state import FUNCTION_MODES, SET_ASIDE
+from ..guards.state import DISABLED_MODES, FUNCTION_MODES
 from ..late import collector_paused
-from .beside import torch_compile_set_aside
+from .beside import torch_compile_disabled
 
 __all__ = ["sandbox"]
 
@@ -35,23 +35,23 @@ Hooks = tuple[Callable[..., Any], Callable[..., Any]]
 
 @contextmanager
 def sandbox() -> Iterator[None]:
-    """Nothing of the user's observes this thread inside."""
+    """Hide this thread from the user's observers inside the block."""
     dispatch_modes = _disable_current_modes if torch._C._len_torch_dispatch_stack() else nullcontext
     with (
         collector_paused(),
-        _kept(),
-        torch_compile_set_aside(),
-        _function_modes_set_aside(),
+        _restored(),
+        torch_compile_disabled(),
+        _function_modes_disabled(),
         dispatch_modes(),
-        _hooks_set_aside(),
-        _anomaly_mode_set_aside(),
-        _profiler_set_aside(),
+        _hooks_disabled(),
+        _anomaly_mode_disabled(),
+        _profiler_disabled(),
     ):
         yield
 
 
 class _Stack(NamedTuple):
-    """Modes of one kind that are on in this thread."""
+    """The mode stack of one kind in this thread."""
 
     length: Callable[[], int]
     at: Callable[[int], Any]
@@ -102,18 +102,19 @@ _SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
 
 
 @contextmanager
-def _kept() -> Iterator[None]:
-    """What is on is as it was. The modes of torch are Python, and so are ours: where Ctrl-C comes
-    when one is on already but its `with` has not begun, or in the middle of its end, nobody else
-    takes it back.
+def _restored() -> Iterator[None]:
+    """Restore mode stacks and switches at the end of the block.
+
+    Modes of torch and jitmagic are Python code, so Ctrl-C can strike when a mode is on but its
+    `with` has not begun, or in the middle of its exit. Nothing else would restore the state then.
     """
     stacks = [stack.modes() for stack in _STACKS]
     switches = [read() for read, _ in _SWITCHES]
-    set_aside = FUNCTION_MODES.set_aside
+    disabled = FUNCTION_MODES.disabled
     try:
         yield
     finally:
-        FUNCTION_MODES.set_aside = set_aside
+        FUNCTION_MODES.disabled = disabled
         for stack, modes in zip(_STACKS, stacks, strict=True):
             stack.become(modes)
         for (read, write), before in zip(_SWITCHES, switches, strict=True):
@@ -122,11 +123,11 @@ def _kept() -> Iterator[None]:
 
 
 @contextmanager
-def _hooks_set_aside() -> Iterator[None]:
+def _hooks_disabled() -> Iterator[None]:
     taken: list[Hooks] = []
     refused = _autograd._saved_tensors_hooks_get_disabled_error_message()
     try:
-        if refused is not None:  # a compile has hooks of its own
+        if refused is not None:  # the compile itself uses hooks
             _autograd._saved_tensors_hooks_enable()
         while (hooks := _autograd._top_saved_tensors_default_hooks(True)) is not None:
             taken.append(hooks)
@@ -140,37 +141,37 @@ def _hooks_set_aside() -> Iterator[None]:
 
 
 @contextmanager
-def _function_modes_set_aside() -> Iterator[None]:
+def _function_modes_disabled() -> Iterator[None]:
     count = torch._C._len_torch_function_stack()
     modes = [torch._C._pop_torch_function_stack() for _ in range(count)]
-    before = FUNCTION_MODES.set_aside
-    FUNCTION_MODES.set_aside = (*before, *reversed(modes))
+    before = FUNCTION_MODES.disabled
+    FUNCTION_MODES.disabled = (*before, *reversed(modes))
     try:
         yield
     finally:
-        FUNCTION_MODES.set_aside = before
+        FUNCTION_MODES.disabled = before
         for mode in reversed(modes):
             torch._C._push_on_torch_function_stack(mode)
 
 
 @contextmanager
-def _anomaly_mode_set_aside() -> Iterator[None]:
-    """The mode is the process's: a backward that another thread begins meanwhile is not checked."""
+def _anomaly_mode_disabled() -> Iterator[None]:
+    """Switch anomaly mode off; it is global, so backwards of other threads lose it too."""
     if not torch.is_anomaly_enabled():
         yield
         return
     checks_nan = torch.is_anomaly_check_nan_enabled()
     try:
         torch.set_anomaly_enabled(False)
-        SET_ASIDE.add("anomaly")
+        DISABLED_MODES.add("anomaly")
         yield
     finally:
-        SET_ASIDE.discard("anomaly")
+        DISABLED_MODES.discard("anomaly")
         torch.set_anomaly_enabled(True, checks_nan)
 
 
 @contextmanager
-def _profiler_set_aside() -> Iterator[None]:
+def _profiler_disabled() -> Iterator[None]:
     if not _autograd._profiler_enabled():
         yield
         return

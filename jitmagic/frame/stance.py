@@ -1,9 +1,9 @@
-"""Reads what `torch.compiler.set_stance` asks of calls that no variant fits.
+"""Reads the stance of `torch.compiler.set_stance` for calls that no variant fits.
 
-Comes in: the module that torch keeps the stance in, if the program has loaded it: jitmagic does not
-import it. Goes out: whether such a call is compiled, runs as eager or raises. Variants that there
-are go on being used, which is what the stances of recompiles say; under `force_eager` the native
-dispatcher runs the original (extensions/frame/observers_tensor.cpp).
+Input: the module in which torch keeps the stance, if the program has loaded it; jitmagic does not
+import it. Output: whether such a call is compiled, runs as eager or raises. Existing variants stay
+in use, as the stances about recompiles require; under `force_eager` the native dispatcher runs the
+original (extensions/frame/observers_tensor.cpp).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HOLDER = "torch._dynamo.eval_frame"
 
 
 class OnMiss(Enum):
-    """The fate of a call that no variant fits."""
+    """The action for a call that no variant fits."""
 
     COMPILE = "compile"
     EAGER = "eager"
@@ -35,6 +35,6 @@ _READ = {
 
 
 def on_miss() -> OnMiss:
-    """The stance in force; its backend is torch.compile's alone."""
+    """Return the action that the current stance asks for; the stance's backend is ignored."""
     stance = getattr(sys.modules.get(_HOLDER), "_stance", None)
     return _READ.get(str(getattr(stance, "stance", "default")), OnMiss.COMPILE)

@@ -1,11 +1,10 @@
-"""tag: put a call stub in place of what the user tagged, and take it back.
+"""tag: replaces what the user tagged with a call stub, and undoes it.
 
-Comes in: a function, method, lambda, staticmethod, classmethod, partial, nn.Module instance or
-class, or any other callable. Goes out: the same kind of thing. Functions are answered with a new,
-real Python function of the same signature, other callables (builtins, objects with `__call__`) with
-a function that calls them; modules and their classes are changed in place and returned. The
-dispatcher travels in the stub's `co_consts`, so it follows `__code__` wherever tools like
-%autoreload move it.
+Input: a function, method, lambda, staticmethod, classmethod, partial, nn.Module instance or class,
+or any other callable. Output: an object of the same kind. A function gives a new, real Python
+function of the same signature, another callable (a builtin, an object with `__call__`) a function
+that calls it; modules and classes are changed in place and returned. The dispatcher is in the
+stub's `co_consts`, so it follows `__code__` wherever tools like %autoreload move it.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ import torch
 from .. import _frame
 from ..errors import TaggingError, UsageError, warn
 from ..options import Options
-from . import hook  # noqa: F401  # the native hook learns whom to ask
+from . import hook  # noqa: F401  # registers the callback of the native hook
 from .beside import hide, hide_stub
-from .blame import forget_ours, forget_stub
+from .blame import strip_dispatcher_frames, strip_stub_frames
 from .family import Compiler, Family
 from .follow import follow, handle_in, stub_code
 from .forwarder import forwarder, needs_forwarder
@@ -47,10 +46,10 @@ __all__ = [
     "without_tag",
 ]
 
-_SLOT = "_compiled_call_impl"  # nn.Module calls what is there, and drops it when pickled or copied
+_SLOT = "_compiled_call_impl"  # nn.Module calls this attribute and drops it on pickle and copy
 _HOOK_TABLES = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 _shared = torch.nn.modules.module
-if _SLOT not in torch.jit._recursive.ignored_attributes:  # a scripted copy of a module has no slot
+if _SLOT not in torch.jit._recursive.ignored_attributes:  # a scripted copy must not have it
     torch.jit._recursive.ignored_attributes.append(_SLOT)
 _GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (
     _shared._global_backward_pre_hooks,
@@ -61,7 +60,7 @@ _GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (
 
 
 def tag(target: Any, options: Options, compiler: Compiler) -> Any:
-    """The tagged form of `target`; raises TaggingError where there cannot be one."""
+    """Return the tagged form of `target`; raises TaggingError if it cannot be tagged."""
     known = handle_of(target)
     if known is not None:
         if known.options != options:
@@ -78,7 +77,7 @@ def tag(target: Any, options: Options, compiler: Compiler) -> Any:
             function = tag(target.func, options, compiler)
             return functools.partial(function, *target.args, **target.keywords)
         case torch.nn.Module() if is_of_torch_compile(type(target).__module__):
-            warn("what torch.compile made of a module stays as it is: tag the module itself")
+            warn("a module wrapped by torch.compile is not tagged: tag the original module")
             return target
         case torch.nn.Module():
             return _tag_module(target, options, compiler)
@@ -87,12 +86,12 @@ def tag(target: Any, options: Options, compiler: Compiler) -> Any:
     if not needs_forwarder(target):
         raise _refusal(target)
     made = _tag_function(forwarder(target), options, compiler)
-    made.__wrapped__ = target  # type: ignore[attr-defined]  # original_of, and what is pickled
+    made.__wrapped__ = target  # type: ignore[attr-defined]  # read by original_of and pickle
     return made
 
 
 def handle_of(target: Any) -> Handle | None:
-    """The handle behind something tagged, or None."""
+    """Return the handle of a tagged object, or None."""
     match target:
         case ModuleCall():
             return target.owner  # type: ignore[no-any-return]
@@ -111,7 +110,7 @@ def handle_of(target: Any) -> Handle | None:
 
 
 def tagged_handle(target: Any) -> Handle:
-    """The handle of something tagged; raises TypeError for what is not."""
+    """Return the handle of a tagged object; raises TypeError for anything else."""
     handle = handle_of(target)
     if handle is None:
         raise UsageError(f"{target!r} is not compiled by jitmagic: tag it with jitmagic.jit first")
@@ -119,7 +118,7 @@ def tagged_handle(target: Any) -> Handle:
 
 
 def original_of(target: Any) -> Any:
-    """What was tagged: the user's function, or the module or class itself."""
+    """Return the object that was tagged: the user's function, or the module or class itself."""
     match target:
         case types.FunctionType() if handle_of(target) is not None:
             return target.__wrapped__  # type: ignore[attr-defined]
@@ -133,7 +132,7 @@ def original_of(target: Any) -> Any:
 
 
 def untag(target: Any) -> Any:
-    """The untagged form: modules and classes are changed back in place."""
+    """Return the untagged form; modules and classes are changed back in place."""
     if handle_of(target) is None:
         return target
     if isinstance(target, torch.nn.Module):
@@ -145,7 +144,7 @@ def untag(target: Any) -> Any:
 
 @contextmanager
 def without_tag(module: torch.nn.Module) -> Iterator[None]:
-    """The module as it is without its tag; its variants are kept. One that has none is itself."""
+    """Remove a module's tag inside the block and keep its variants; no-op without a tag."""
     call = module.__dict__.pop(_SLOT, None)
     try:
         yield
@@ -166,16 +165,17 @@ def _tag_function(
             f"{function.__qualname__}()", reason, "tag the functions it calls for its tensor work"
         )
     handle = Handle.of_function(function, options, compiler)
-    made = _stand_in(function, handle)
-    for name, question in compiler.questions.items():
-        if name not in vars(made) or type(vars(made)[name]) is Question:  # not one of the user's
-            setattr(made, name, Question(name, made, question))
+    made = _stub_of(function, handle)
+    for name, question in compiler.queries.items():
+        if name not in vars(made) or type(vars(made)[name]) is Query:  # not one of the user's
+            setattr(made, name, Query(name, made, question))
     return made
 
 
-class Question:
-    """`f.why` of a tagged function: called with f's arguments, it answers. f is held weakly, so
-    that f goes when its last user does.
+class Query:
+    """A query attribute of a tagged function f, such as `f.why`: called with f's arguments.
+
+    It refers to f weakly, so that f is freed with its last user.
     """
 
     __slots__ = ("_function", "_label", "_question")
@@ -196,11 +196,11 @@ class Question:
         return f"<{self._label}: call it with the function's arguments>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _revive_question, (self._label.rpartition(".")[2], self._function(), self._question)
+        return _revive_query, (self._label.rpartition(".")[2], self._function(), self._question)
 
 
-# What pickles a notebook's functions by value (joblib, Ray, Dask: cloudpickle) takes a stub apart,
-# down to the dispatcher among its constants. In the other process it is tagged anew.
+# cloudpickle (joblib, Ray, Dask) pickles a notebook's functions by value: it takes a stub apart
+# down to the dispatcher in its constants. The other process tags the function again.
 
 
 def _reduce_dispatcher(dispatcher: Dispatcher) -> tuple[Any, ...]:
@@ -217,18 +217,18 @@ def _revive_dispatcher(target: Any, options: Options, compiler: Compiler) -> Dis
     return Handle.of_function(function, options, compiler).dispatcher
 
 
-def _revive_question(name: str, stub: types.FunctionType, question: Callable[..., Any]) -> Question:
+def _revive_query(name: str, stub: types.FunctionType, question: Callable[..., Any]) -> Query:
     handle = handle_in(stub.__code__)
     if handle is not None and handle.dispatcher.stub is None:
         handle.dispatcher.stub = weakref.ref(stub)
-    return Question(name, stub, question)
+    return Query(name, stub, question)
 
 
 copyreg.pickle(Dispatcher, _reduce_dispatcher)  # type: ignore[arg-type]
 
 
-def _stand_in(function: types.FunctionType, handle: Handle) -> types.FunctionType:
-    """A function like the given one, whose code is the call stub."""
+def _stub_of(function: types.FunctionType, handle: Handle) -> types.FunctionType:
+    """Return a copy of the function whose code is the call stub."""
     made = types.FunctionType(
         stub_code(handle),
         function.__globals__,
@@ -250,7 +250,7 @@ def _refusal(target: Any) -> TaggingError:
     what = getattr(target, "__qualname__", None) or f"an object of type {type(target).__qualname__}"
     if isinstance(target, type):
         return TaggingError(
-            f"class {what}", "it is no nn.Module", "tag the methods that work on tensors"
+            f"class {what}", "it is not an nn.Module", "tag the methods that work on tensors"
         )
     return TaggingError(what, "it is not callable", "jit takes functions and modules")
 
@@ -264,7 +264,7 @@ def _tag_module(module: torch.nn.Module, options: Options, compiler: Compiler) -
 
 
 def tagged_call(module: torch.nn.Module, options: Options, compiler: Compiler) -> ModuleCall:
-    """What a tagged module is called through; the module itself is not changed."""
+    """Return the callable that runs a tagged module; the module itself is not changed."""
     cls = type(module)
     forward = _forward_of(cls)
     if isinstance(module, torch.jit.ScriptModule) or not _calls_slot(cls):
@@ -272,15 +272,15 @@ def tagged_call(module: torch.nn.Module, options: Options, compiler: Compiler) -
             f"a {cls.__qualname__}", "its class has a __call__ of its own", "tag its forward"
         )
     handle = Handle.of_function(forward, options, compiler)
-    stub = _stand_in(forward, handle)
+    stub = _stub_of(forward, handle)
     _frame.forget(forward.__code__, handle.family)  # an earlier family may have had its address
     eager = functools.partial(_call_with_hooks, handle.family)
-    outdated = functools.partial(_call_anew, handle.family)
+    outdated = functools.partial(_retag_and_call, handle.family)
     current = inspect.getattr_static(cls, "forward")
     otherwise = (eager, outdated, _EAGER_CALL)
-    tables = (_HOOK_TABLES, _GLOBAL_HOOKS)
+    on_error, tables = strip_dispatcher_frames, (_HOOK_TABLES, _GLOBAL_HOOKS)
     return ModuleCall(
-        module, stub, handle.dispatcher, forget_ours, current, otherwise, *tables, handle
+        module, stub, handle.dispatcher, on_error, current, otherwise, *tables, handle
     )
 
 
@@ -303,12 +303,12 @@ def _forward_of(cls: type[torch.nn.Module]) -> types.FunctionType:
 
 
 def _call_with_hooks(family: object, module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-    """What nn.Module.__call__ does; its forward is compiled where the frame hook meets it."""
+    """Call the module like nn.Module.__call__; the frame hook compiles its forward."""
     return call_plainly(_EAGER_CALL, (module, *args), kwargs, family)
 
 
-def _call_anew(family: Family, module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-    """The class has another forward than the one the module was tagged with."""
+def _retag_and_call(family: Family, module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    """Tag the module again: its class has another forward than when it was tagged."""
     try:
         call = tagged_call(module, family.options, family.compiler)
     except TaggingError:
@@ -319,7 +319,7 @@ def _call_anew(family: Family, module: torch.nn.Module, /, *args: Any, **kwargs:
     return call(*args, **kwargs)
 
 
-for _called in (forget_ours, forget_stub, _call_with_hooks, _call_anew):
+for _called in (strip_dispatcher_frames, strip_stub_frames, _call_with_hooks, _retag_and_call):
     hide(_called.__code__)
 _EAGER_CALL: Any = torch.nn.Module._call_impl
 

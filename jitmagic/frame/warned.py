@@ -1,7 +1,7 @@
-"""Texts of the warnings about a frame that is not compiled for calls of a new kind any more.
+"""Texts of the warnings that a frame is no longer compiled for new kinds of calls.
 
-Comes in: whose frame it is, what differs from its variants and what stops that. Goes out: what
-happened, what runs as eager from now on, and the hint.
+Input: the frame, and its difference from the variants. Output: a text with what happened, what runs
+as eager from now on, and a hint.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ __all__ = ["growth_warning", "limit_warning"]
 def limit_warning(
     part: str, lineno: int | None, count: int, limit: int, difference: str, edit: str
 ) -> str:
-    """`part` was compiled `count` times; `lineno`: where its resume function goes on, which is
-    called by no user: most often there is a loop with a graph break in it.
+    """Return the warning that `part` was compiled `count` times and has reached its limit.
+
+    `lineno`: where its resume function starts. Users do not call that themselves; most often it
+    comes from a loop with a graph break in it.
     """
     if lineno is None:
-        misses = "the call fits none of the variants; calls like it run"
-        hint = edit or "make what varies an argument that is a tensor"
+        hint = edit or "pass the varying value as a tensor argument"
     else:
         part = f"{part} from line {lineno} on, after a graph break,"
-        misses = "now fits none of the variants; what fits none runs"
         hint = "remove the break (jitmagic.explain shows it), tag what a loop calls, not the loop"
     return (
-        f"{part} was compiled {count} times and {misses} as eager from now on, but for one more "
-        "variant whenever these calls have doubled\n"
+        f"{part} was compiled {count} times and no variant fits this call; such calls run as eager "
+        "from now on, except that one more variant is compiled whenever their number has doubled\n"
         f"  first difference: {difference}\n"
         f'  hint: {hint}, or give jit options={{"recompile_limit": {2 * limit}}}'
     )
 
 
 def growth_warning(part: str, grows: str) -> str:
-    """A size of `part` grows with every call."""
+    """Return the warning that a size of `part` grows with every call."""
     return (
-        f"{part}: {grows} and grows by one with every call, so that no variant serves twice; calls "
-        "of new sizes run as eager from now on, until the size stays as it is\n"
+        f"{part}: {grows} and grows by one with every call, so that each variant serves one "
+        "call; new sizes run as eager from now on, until the size stops growing\n"
         "  hint: allocate the final size once and write into it, or compile the part that does not "
-        "see it"
+        "depend on it"
     )

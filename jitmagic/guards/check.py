@@ -1,10 +1,10 @@
-"""Guards held against a frame: the reference implementation of the native guard program.
+"""Evaluates guards in Python: the reference implementation of the native guard program.
 
-Comes in: guards and a frame's snapshot. Goes out: the first guard that does not hold (`check`),
-what differs, in words (`why`), the condition itself (`show_guard`) and the edit that would stop a
-recompile (`advice`). Invariant: agrees with the native program made by `frame/native.py` for every
-guard and frame (tests/guards holds them against each other); runs no user code. What is done with
-guards of a kind is its row in kinds/.
+Input: guards and a frame's snapshot. Output: the first guard that fails (`check`), the difference
+in words (`why`), the condition itself (`show_guard`) and the edit that would avoid a recompile
+(`advice`). Invariant: agrees with the native program of `frame/native.py` for every guard and frame
+(tests/guards compares them) and runs no user code. The code for each kind of guard is its row in
+kinds/.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ _NUMPY_NUMBERS = ("float32", "float64", "int32", "int64")
 
 
 def check(guards: Iterable[Guard], frame: FrameSnapshot) -> Guard | None:
-    """The first guard that does not hold for the frame, or None."""
+    """Return the first guard that fails for the frame, or None."""
     return next((guard for guard in guards if not holds(guard, frame)), None)
 
 
 def holds(guard: Guard, frame: FrameSnapshot) -> bool:
-    """Whether one guard holds for the frame."""
+    """Return whether one guard holds for the frame."""
     return KINDS[type(guard)].differs(guard, frame) is None
 
 
 def why(guard: Guard, frame: FrameSnapshot) -> str:
-    """What differs, in a sentence: `x.shape is (3, 4), was (2, 4)`."""
+    """Describe the difference in a sentence: `x.shape is (3, 4), was (2, 4)`."""
     return KINDS[type(guard)].differs(guard, frame) or "nothing differs"
 
 
 def show_guard(guard: Guard) -> str:
-    """The condition, as one could read it aloud: `x: float32[8, 64] cpu`."""
+    """Return the condition in one readable line: `x: float32[8, 64] cpu`."""
     return KINDS[type(guard)].show(guard)
 
 
 def advice(guard: Guard, frame: FrameSnapshot) -> str:
-    """What to write so that calls like this one fit the variant; "" where nothing is known."""
+    """Return the edit that makes calls like this one fit the variant; "" if none is known."""
     kind = KINDS[type(guard)]
     if not all(map(has_users_name, kind.sources(guard))):  # of a resume function, after a break
         return ""
@@ -51,7 +51,7 @@ def advice(guard: Guard, frame: FrameSnapshot) -> str:
 
 
 def is_other_number(guard: ValueEquals | InRange, frame: FrameSnapshot) -> bool:
-    """Whether what the guard wants to be a float or an int is another one of its kind."""
+    """Return whether a guard on a float or an int fails only because its value differs."""
     try:
         value = read_source(guard.source, frame)
     except UNREADABLE:
@@ -62,6 +62,6 @@ def is_other_number(guard: ValueEquals | InRange, frame: FrameSnapshot) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """A float or an int, or such a number of numpy, which may be absent."""
+    """Return whether `value` is a float, an int, or such a number of numpy."""
     kind = type(value)
     return kind in (float, int) or (kind.__module__ == "numpy" and kind.__name__ in _NUMPY_NUMBERS)

@@ -1,7 +1,7 @@
-"""Which values guards compare by content, and when two of them are equal.
+"""Defines which values guards compare by content, and their equality.
 
-Comes in: values of the user's. Goes out: answers that agree with the native check
-(extensions/frame/constants.cpp): one exact type, floats by their bits. Runs no code of the user's.
+Input: values of the user. Output: answers that agree with the native check
+(extensions/frame/constants.cpp): same exact type, floats equal bit by bit. Runs no user code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ELEMENTWISE = (str, int, bytes, range, torch.device)
 
 
 def is_constant(value: object) -> bool:
-    """Whether native and Python checks compare the value by content rather than by identity."""
+    """Return whether native and Python checks compare the value by content, not by identity."""
     kind = type(value)
     if kind in _SCALARS or value is NotImplemented or is_array_scalar(kind):
         return True
@@ -33,7 +33,7 @@ def is_constant(value: object) -> bool:
 
 
 def same_constant(left: Any, right: Any) -> bool:
-    """Equality as the native check has it."""
+    """Return whether two values are equal as the native check compares them."""
     if left is right:
         return True
     kind = type(left)
@@ -61,10 +61,10 @@ def same_constant(left: Any, right: Any) -> bool:
 
 
 def _same_items(left: Iterable[Any], right: Iterable[Any]) -> bool:
-    ours, theirs = list(left), list(right)
-    return len(ours) == len(theirs) and all(map(same_constant, ours, theirs))
+    a, b = list(left), list(right)
+    return len(a) == len(b) and all(map(same_constant, a, b))
 
 
 def exact_name(name: str) -> str:
-    """A name as a plain str, which native code compares by its characters."""
+    """Return a name as a plain str, which native code compares character by character."""
     return name if type(name) is str else str.__str__(name)

@@ -1,9 +1,9 @@
-"""Read the entries of a functools.lru_cache without calling it.
+"""Reads the entries of a functools.lru_cache without calling it.
 
-Comes in: a live wrapper and a key, or the arguments of a call. Goes out: the result that the cache
-holds, as the very object; KeyError without one. A call of the wrapper would count a hit, and move
-the entry to the front of a cache with a limit. `extensions/frame/function_cache.c` does the same
-natively from the struct of CPython; this one reads the references that the collector visits.
+Input: a live wrapper and a key, or the arguments of a call. Output: the cached result, the very
+object; raises KeyError without one. A call of the wrapper would count a hit and move the entry to
+the front of a bounded cache. `extensions/frame/function_cache.c` does the same natively from
+CPython's struct; this module uses the references that the garbage collector visits.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ LRU_CACHE: Any = type(functools.lru_cache(lambda: None))
 
 
 def cached_result(wrapper: Any, key: object) -> Any:
-    """The result that the cache holds for a key; KeyError: it holds none."""
+    """Return the cached result for a key; raises KeyError if there is none."""
     held, links = _references(wrapper)
     entry = held[key]
-    if not links:  # without a limit the dictionary has the results themselves
+    if not links:  # an unbounded cache stores results directly
         return entry
     return {k: result for k, result in zip(links[::3], links[1::3], strict=True)}[key]
 
 
 def cache_key(wrapper: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
-    """The key of a call, as another cache of the same kind makes it; TypeError: not hashable.
+    """Return the key of a call, taken from another cache of the same kind.
 
-    CPython's mark before the keyword arguments is no public name.
+    CPython does not export the marker before keyword arguments. Raises TypeError if an argument is
+    not hashable.
     """
     probe = functools.lru_cache(None, wrapper.cache_parameters()["typed"])(_nothing)
     probe(*args, **kwargs)
@@ -41,12 +42,13 @@ def _nothing(*args: object, **kwargs: object) -> None: ...
 
 
 def _references(wrapper: Any) -> tuple[dict[Any, Any], list[Any]]:
-    """The dictionary of a cache, and of one with a limit its links: key, result and class of each.
+    """Return the dictionary of a cache and, if it is bounded, its links: key, result and class of
+    each.
 
     CPython 3.11 to 3.13 visits the class, the links, the dictionary, the function and four more.
     """
     if type(wrapper) is not LRU_CACHE:
-        raise TypeError("no functools.lru_cache")
+        raise TypeError("not a functools.lru_cache")
     _, *links, held, _, _, _, _, _ = gc.get_referents(wrapper)
     if type(held) is not dict:
         raise TypeError("a cache that cannot be read")

@@ -1,9 +1,9 @@
-"""The Guard family: typed records of what a trace relied on.
+"""The Guard family: typed records of the facts that a trace relied on.
 
-Comes in: facts, at the moment the tracer reads them. Goes out: frozen records, checked natively on
-every call (`frame/native.py` lowers them) and by the reference implementation in Python
-(`check.py`) in tests and explanations. A guard knows the user's line that needed it and can say in
-one sentence what it wants.
+Input: facts, at the moment the tracer reads them. Output: frozen records. They are checked natively
+on every call (`frame/native.py` lowers them), and by the Python reference implementation
+(`check.py`) in tests and explanations. A guard knows the user's line that needed it and can state
+its condition in one sentence.
 
     Guard = TensorMatch(source, spec, keys)      same class, dtype, device, sizes, strides, grad and
                                                  dispatch keys
@@ -12,32 +12,36 @@ one sentence what it wants.
           | TypeIs(source, type)                 exact type
           | ValueEquals(source, value)           same exact type, equal constant (nan and -0.0 too)
           | IdentityIs(source, value)            that very object: a function, class, module, ...
-          | InRange(source, low, high)           a float, an int, or the one number in a CPU
+          | InRange(source, low, high)           a float, an int, or the single number in a CPU
                                                  tensor
           | SizesRelate(op, left, right)         sizes and strides that TensorMatch leaves free:
                                                  `x.shape[0] >= 2`, `x.shape[0] == y.shape[1]`
           | NumbersRelate(op, left, right)       floats and ints: `loss < best - 1e-3`
           | LengthIs(source, length)             len() of an exact list, tuple or dict
-          | DictKeysAre(source, keys)            same keys in the same order; ANY_KEY: whichever key
-          | SetHas(source, item, there)          set or frozenset that has the item, or has not
-          | KeyAbsent(source, key)               dict (or instance dict) has no such key
-          | HasKeyAt(source, key, there)         exact dict that has the str at `key`, or has not
-          | ClassFacts(cls, mro, facts)        a class: its bases, and attributes that it has,
-                                                 lacks, or leaves to its instances (no source)
-          | NamespaceFacts(table, facts)       a dictionary that lives as long as the process:
-                                                 names it binds to certain objects, names it lacks
+          | DictKeysAre(source, keys)            same keys in the same order; ANY_KEY: any key
+          | SetHas(source, item, present)        a set or frozenset contains the item, or does not
+          | KeyAbsent(source, key)               a dict (or instance dict) has no such key
+          | HasKeyAt(source, key, there)         an exact dict has the str at `key`, or does not
+          | ClassFacts(cls, mro, facts)          a class: its bases, and attributes that it has,
+                                                 lacks, or lets instances override (no source)
+          | NamespaceFacts(table, facts)         a dictionary that lives as long as the process:
+                                                 names bound to given objects, names absent
                                                  (no source)
-          | StateRead(reader, value, final)    a function without arguments gives what it gave
+          | StateRead(reader, value, final)      a function without arguments returns the same
                                                  (no source)
-          | EntriesEmpty(source, keys, absent)   dict entries that are empty dicts; keys it has not
+
+          | EntriesEmpty(source, keys, absent)   dict entries that are empty dicts; absent keys
           | GlobalMissing(source)                no such name in the globals (builtins are used), or
                                                  in the builtins
+
           | SameObject(source, other)            two paths lead to one object
-          | DifferentObjects(sources, others)    none of `sources` leads to what another path does
+          | DifferentObjects(sources, others)    no object of `sources` is reached by another path
           | NoOverlap(sources)                   these tensors share no memory (one is mutated)
+
           | Unhooked(source)                     a leaf without hooks that run in a backward
           | CellEmpty(source)                    the cell has no contents
-          | CacheLacks(source, key, allowed)     a functools.lru_cache holds no result for the key,
+
+          | CacheLacks(source, key, allowed)     a functools.lru_cache has no result for the key,
                                                  or one of these constants
           | GlobalState(facts)                   grad mode, autocast, default dtype, ... (no source)
 """
@@ -63,7 +67,7 @@ __all__ = [
     "ANY_KEY",
     "GONE",
     "READ_BY_GUARDS",
-    "AutocastRest",
+    "AutocastDetails",
     "CacheLacks",
     "CellEmpty",
     "ClassFact",
@@ -97,14 +101,14 @@ __all__ = [
 ]
 
 
-class _Gone:
-    """What is left of an object that died: no other object is it."""
+class _DeadObject:
+    """Stands for an object that died; identical to no other object."""
 
     def __repr__(self) -> str:
         return "an object that is gone"
 
 
-GONE = _Gone()
+GONE = _DeadObject()
 
 
 class _AnyKey:
@@ -116,7 +120,7 @@ ANY_KEY = _AnyKey()  # in DictKeysAre: a key with guards of its own
 
 
 class _Ref(weakref.ref):  # type: ignore[type-arg]
-    """Ours; a plain weakref.ref may be what the user's variable holds."""
+    """A private subclass: a plain weakref.ref may be the value of a user's variable."""
 
     __slots__ = ()
 
@@ -126,7 +130,10 @@ def can_be_weak(value: object) -> bool:
 
 
 def _weakly(value: object) -> object:
-    """Bound methods die at once when held weakly; they are made anew for every access."""
+    """Return a weak reference to `value` if it allows one and may be held weakly.
+
+    Bound methods are created anew for every access, so a weak reference to one dies at once.
+    """
     if isinstance(value, (_Ref, types.MethodType, types.MethodWrapperType)):
         return value
     try:
@@ -142,8 +149,8 @@ def _referent(held: object) -> object:
     return GONE if value is None else value
 
 
-class _Holds:
-    """Has a field `held`: an object, weakly where it allows that."""
+class _WeakField:
+    """Mixin for a field `held`: an object, referenced weakly if possible."""
 
     __slots__ = ()
     held: object
@@ -159,7 +166,7 @@ class _Holds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """Base of the family: `where` is the user's line that relied on the fact (not compared)."""
+    """Base of the family; `where` is the user's line that relied on the fact (not compared)."""
 
     where: UserLine | None = field(default=None, compare=False)
 
@@ -167,20 +174,20 @@ class Guard:
 @dataclass(frozen=True, slots=True)
 class TensorMatch(Guard):
     source: Source
-    spec: TensorSpec  # of ints: what the tensor was like
+    spec: TensorSpec  # of ints: the tensor as it was traced
     keys: int  # torch._C._dispatch_keys(t).raw_repr(): python, conj, neg, functorch, ... bits
-    free_sizes: tuple[int, ...] = ()  # dimensions of any size, but for what SizesRelate says
+    free_sizes: tuple[int, ...] = ()  # unconstrained except by SizesRelate
     free_strides: tuple[int, ...] = ()
 
     @property
-    def free_places(self) -> tuple[int, ...]:
-        """Both, as places among the tensor's numbers."""
+    def free_indices(self) -> tuple[int, ...]:
+        """The indices of free sizes and strides among the tensor's numbers (symbols/size.py)."""
         return (*self.free_sizes, *map(stride_place, self.free_strides))
 
 
 @dataclass(frozen=True, slots=True)
-class TensorKind(_Holds, Guard):
-    """The class is held weakly, as in TypeIs."""
+class TensorKind(_WeakField, Guard):
+    """The class is referenced weakly, as in TypeIs."""
 
     source: Source
     held: object
@@ -194,8 +201,8 @@ class TensorKind(_Holds, Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class TypeIs(_Holds, Guard):
-    """The class is held weakly: one that was defined anew must not live on in the journal."""
+class TypeIs(_WeakField, Guard):
+    """The class is referenced weakly, so that the journal does not keep a redefined class alive."""
 
     source: Source
     held: object
@@ -213,9 +220,10 @@ class ValueEquals(Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class IdentityIs(_Holds, Guard):
-    """Held weakly where the object allows it, here and by the native check: a function that was
-    defined anew must not live on in the journal. Never compared by value.
+class IdentityIs(_WeakField, Guard):
+    """The object is referenced weakly if possible, here and by the native check.
+
+    The journal must not keep a redefined function alive. Never compared by value.
     """
 
     source: Source
@@ -226,13 +234,15 @@ READ_BY_GUARDS = (
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32,
     torch.float64,
 )  # fmt: skip
-"""Dtypes of tensors whose one number an InRange looks at."""
+"""Dtypes of one-element tensors that InRange reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class InRange(Guard):
-    """low <= value <= high of a Python float or int, or the one number in a CPU tensor; `whole`: it
-    has no fraction."""
+    """low <= value <= high for a Python float or int, or the single number in a CPU tensor.
+
+    `whole`: it has no fraction.
+    """
 
     source: Source
     low: float
@@ -245,7 +255,7 @@ def _symbols_in(left: Expr, right: Expr) -> list[Symbol]:
 
 
 def _sources_of(symbols: Iterable[Symbol]) -> tuple[Source, ...]:
-    """The tensors whose sizes they are, and the numbers."""
+    """Return the number sources, and the tensors whose sizes the other symbols are."""
     origins: list[Any] = [symbol.origin for symbol in symbols]
     found = (one if isinstance(one, Source) else one.source for one in origins)
     return tuple(dict.fromkeys(found))
@@ -253,8 +263,10 @@ def _sources_of(symbols: Iterable[Symbol]) -> tuple[Source, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SizesRelate(Guard):
-    """`left op right` of sizes, strides, storage offsets and ints: integer expressions over symbols
-    whose origins are SizeOf, StrideOf, OffsetOf and the Source of an int.
+    """`left op right` for sizes, strides, storage offsets and ints.
+
+    Both sides are integer expressions over symbols whose origins are SizeOf, StrideOf, OffsetOf, or
+    the Source of an int.
     """
 
     op: str
@@ -272,8 +284,9 @@ class SizesRelate(Guard):
 
 @dataclass(frozen=True, slots=True)
 class NumbersRelate(Guard):
-    """`left op right` of floats and ints, as Python computes them: `symbols.floats` says which
-    expressions; the origins of their symbols are Sources.
+    """`left op right` for floats and ints, evaluated as Python does.
+
+    `symbols.floats` defines the expressions; the origins of their symbols are Sources.
     """
 
     op: str
@@ -303,11 +316,11 @@ class DictKeysAre(Guard):
 
 @dataclass(frozen=True, slots=True)
 class SetHas(Guard):
-    """`item` is a constant or a class: to look it up runs no user code."""
+    """`item` is a constant or a class, so that looking it up runs no user code."""
 
     source: Source
     item: object
-    there: bool
+    present: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +331,7 @@ class KeyAbsent(Guard):
 
 @dataclass(frozen=True, slots=True)
 class HasKeyAt(Guard):
-    """Whether an exact dict has a str among its keys, which is read where `key` leads."""
+    """An exact dict has the str that is read at `key` among its keys, or (`there`) has not."""
 
     source: Source
     key: Source
@@ -326,13 +339,13 @@ class HasKeyAt(Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class ClassFact(_Holds):
-    """What a class has under a name, looked up from position `start` of its MRO on (no __get__, no
-    metaclass).
+class ClassFact(_WeakField):
+    """The attribute of a class under a name, looked up from position `start` of its MRO.
 
-    is: the very object `held`, weakly where it allows that. absent: nothing. yields: nothing, or
-    what gives way to an instance's own attribute and always will: an object of a type that cannot
-    change and is no data descriptor. slot: a slot of that name; the object would hold its class.
+    The lookup uses neither `__get__` nor the metaclass. is: the very object `held`, weakly if
+    possible. absent: no attribute. yields: none, or one that an instance attribute always overrides
+    (its type is immutable and not a data descriptor). slot: a slot of that name, whose descriptor
+    is not held since it would keep its class alive.
     """
 
     kind: Literal["is", "absent", "yields", "slot"]
@@ -343,8 +356,9 @@ class ClassFact(_Holds):
 
 @dataclass(frozen=True, slots=True)
 class ClassFacts(Guard):
-    """What is relied on of one class whose identity is guarded elsewhere: the guard holds it and
-    its bases weakly, as objects, whatever path they were reached by.
+    """The facts about one class whose identity is guarded elsewhere.
+
+    The guard refers to the class and its bases weakly and directly, not through a source.
     """
 
     held: object
@@ -353,7 +367,7 @@ class ClassFacts(Guard):
 
     @classmethod
     def about(cls, kind: type, *facts: ClassFact) -> ClassFacts:
-        """The guard of a class as it is now."""
+        """Make the guard for a class as it is now."""
         return cls(_weakly(kind), tuple(map(_weakly, kind.__mro__)), facts)
 
     @property
@@ -363,15 +377,16 @@ class ClassFacts(Guard):
 
     @property
     def mro(self) -> tuple[object, ...]:
-        """The class and its bases in the order of look-ups; `GONE` for what died."""
+        """The class and its bases in lookup order; `GONE` for those that died."""
         return tuple(map(_referent, self.held_mro))
 
 
 @dataclass(frozen=True, slots=True)
-class NameFact(_Holds):
-    """What a namespace has under a name: the very object `held` or an equal constant, held weakly
-    where it allows that; `absent`: no such name. Of a cache of functools the name is (), under
-    which it keeps what a call without arguments gave.
+class NameFact(_WeakField):
+    """The object under a name in a namespace: the very object `held` or an equal constant.
+
+    `held` is weak if possible; `absent`: no such name. In a functools cache the name is (), the key
+    of a call without arguments.
     """
 
     name: str | tuple[()]
@@ -381,8 +396,9 @@ class NameFact(_Holds):
 
 @dataclass(frozen=True, slots=True)
 class NamespaceFacts(Guard):
-    """What is relied on of one namespace of the process (a module of torch, builtins): its
-    dictionary is held, so no path leads to it, and all its names are one native step.
+    """The facts about one namespace of the process (a torch module, builtins).
+
+    The guard holds the dictionary itself, so it needs no source, and all names are one native step.
     """
 
     table: dict[Any, object] = field(hash=False, compare=False, repr=False)
@@ -391,9 +407,10 @@ class NamespaceFacts(Guard):
 
 @dataclass(frozen=True, slots=True)
 class StateRead(Guard):
-    """State of the process is what it was: `reader` tells it, called without arguments at each
-    check (a function in C, or a quick one that changes nothing). `final`: once it is another it
-    never comes back, so the entry is dead.
+    """State of the process that `reader`, called without arguments at each check, returns.
+
+    The reader is a C function or a fast one without side effects. `final`: once the value has
+    changed it never changes back, so the entry is dead.
     """
 
     reader: Callable[[], object]
@@ -403,11 +420,10 @@ class StateRead(Guard):
 
 @dataclass(frozen=True, slots=True)
 class EntriesEmpty(Guard):
-    """Of a dict: what it has under `keys` are empty dicts (or nothing), and it has none of
-    `absent`. A trace has one for each dict.
+    """Entries of a dict under `keys` are empty dicts or missing, and no key of `absent` exists.
 
-    One step for what every call of an nn.Module relies on: no hooks, no forward of its own, nothing
-    in its `__dict__` that hides a parameter.
+    A trace has one per dict. It is one native step for everything that each call of an nn.Module
+    relies on: no hooks, no forward of its own, nothing in its `__dict__` that hides a parameter.
     """
 
     source: Source
@@ -428,7 +444,11 @@ class SameObject(Guard):
 
 @dataclass(frozen=True, slots=True)
 class DifferentObjects(Guard):
-    """No two of `sources` lead to one object, nor one of them and one of `others`."""
+    """No two of `sources` lead to one object, and none leads to an object of `others`.
+
+    One guard for all, because guards on pairs grow with the square of their number: named_modules()
+    of a diffusers UNet uses more than 64 modules as keys.
+    """
 
     sources: tuple[Source, ...]
     others: tuple[Source, ...] = ()
@@ -451,8 +471,9 @@ class CellEmpty(Guard):
 
 @dataclass(frozen=True, slots=True)
 class CacheLacks(Guard):
-    """A functools.lru_cache holds no result for a key, or an allowed constant: the trace followed
-    the function in its place.
+    """A functools.lru_cache has no result for a key, or an allowed constant.
+
+    The trace inlined the cached function.
     """
 
     source: Source
@@ -460,18 +481,18 @@ class CacheLacks(Guard):
     allowed: tuple[object, ...] = ()
 
 
-class AutocastRest(NamedTuple):
-    """What a thread keeps of autocast besides what is on."""
+class AutocastDetails(NamedTuple):
+    """The autocast state of a thread besides whether autocast is on."""
 
-    cpu: object  # the dtype of the device, also where autocast is off
+    cpu: object  # the dtype of the device, even while autocast is off
     cuda: object
-    cache: bool  # casts of leaves are kept
-    nesting: int  # blocks that are open
+    cache: bool  # casts of leaves are cached
+    nesting: int  # number of open blocks
 
 
 @dataclass(frozen=True, slots=True)
 class StateFacts:
-    """The thread's torch state a trace was made under. All fields are plain values."""
+    """The thread's torch state that a trace was made under; all fields are plain values."""
 
     grad_enabled: bool
     inference_mode: bool
@@ -479,10 +500,10 @@ class StateFacts:
     autocast_cuda: object
     default_dtype: object
     deterministic: bool
-    function_modes: int  # torch-function modes, but for the default device's (0 in ordinary code)
+    function_modes: int  # torch-function modes except the default device's (0 in ordinary code)
     dispatch_modes: int  # torch-dispatch mode stack depth (0 in ordinary code)
-    default_device: object = None  # of factories: torch.set_default_device, `with torch.device()`
-    autocast_rest: AutocastRest | None = None  # where autocast blocks relied on it
+    default_device: object = None  # set by torch.set_default_device or `with torch.device()`
+    autocast_details: AutocastDetails | None = None  # None unless an autocast block relied on it
 
 
 @dataclass(frozen=True, slots=True)

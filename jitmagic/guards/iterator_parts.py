@@ -1,12 +1,11 @@
-"""What a built-in iterator still has, read without advancing it.
+"""Reads the state of a built-in iterator without advancing it.
 
-Comes in: a live iterator. Goes out: what it runs over and how far it is, as a tuple, or None where
-that cannot be told. extensions/frame/iterator_parts.cpp answers the same in guards; no user code
-runs.
+Input: a live iterator. Output: a tuple with what it iterates over and its position, or None if that
+cannot be read. extensions/frame/iterator_parts.cpp does the same in guards; no user code runs.
 
     list, tuple       (container, index of the next item)     reversed: the same, going down
     range             (start, stop, step, steps taken)
-    dict, views, set  (dictionary or set, how many entries are left)
+    dict, views, set  (dictionary or set, number of entries left)
     enumerate         (inner iterator, next number)
     zip               (whether it is strict, *inner iterators)
     map, filter       (function, *inner iterators)
@@ -33,7 +32,7 @@ _WRAPPERS = (enumerate, map, filter)
 
 
 def iterator_parts(iterator: Any) -> tuple[Any, ...] | None:
-    """The parts by type, as above."""
+    """Return the parts listed in the module's docstring, or None."""
     kind = type(iterator)
     if kind in DICT_ITERATORS or kind is SET_ITERATOR:
         return _entries_left(iterator)
@@ -49,16 +48,16 @@ def iterator_parts(iterator: Any) -> tuple[Any, ...] | None:
     if kind is _RANGE:
         return (container.start, container.stop, container.step, state or 0)
     if state is None or type(container) not in (list, tuple):
-        return None  # exhausted, or over something of the user's
+        return None  # exhausted, or over an object of a user's class
     return container, state
 
 
 def _entries_left(iterator: Any) -> tuple[Any, ...] | None:
-    """Python counts down to the end by itself, whatever has come and gone before."""
+    """Return the container and the number of entries left, which CPython counts down to 0."""
     owner = next((one for one in gc.get_referents(iterator) if type(one) in _TABLES), None)
     if owner is None:
         return None
     try:
         return owner, len(iterator.__reduce__()[1][0])
-    except RuntimeError:  # it has changed its size
+    except RuntimeError:  # the container has changed its size
         return None

@@ -1,9 +1,7 @@
-"""read_source: follow a Source in a live frame, in Python.
+"""Follows a Source in a live frame, in Python.
 
-Comes in: a source and the frame's snapshot. Goes out: the object, or KeyError, IndexError,
-AttributeError
-or ValueError where the path no longer leads anywhere. Follows the same rule as the native guard
-program: no user code runs.
+Input: a source and the frame's snapshot. Output: the object; raises one of UNREADABLE if the path
+leads to nothing. Like the native guard program it runs no user code.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ __all__ = [
 ]
 
 UNREADABLE = (KeyError, IndexError, AttributeError, ValueError, TypeError)
-"""What reading a source raises where the frame has nothing there."""
+"""Exceptions raised when a source leads to nothing in the frame."""
 
 _NOTHING = object()
 _SHOWN = (dict, OrderedDict)
@@ -84,7 +82,7 @@ _HAVE_PART: dict[str, Any] = {
 
 
 def read_source(source: Source, frame: FrameSnapshot) -> Any:
-    """The object a source leads to."""
+    """Return the object that a source leads to."""
     match source:
         case Argument(index=index):
             arguments = (*frame.args, *frame.cells)
@@ -123,7 +121,7 @@ def _step(source: Source, base: Any) -> Any:
         case Gradient():
             return _slot_of(_of_kind(torch.Tensor, base), "grad")
         case FunctionPart(part=part):
-            # A bound method passes on what its function has.
+            # A bound method would forward other attributes to its function.
             return getattr(_of_kind(_HAVE_PART.get(part, types.FunctionType), base), part)
         case Contents():
             if type(base) not in (set, frozenset, deque):
@@ -133,7 +131,7 @@ def _step(source: Source, base: Any) -> Any:
             return read_contents(source, base)
         case IteratorParts():
             if (parts := iterator_parts(base)) is None:
-                raise ValueError("an iterator that does not tell what it still has")
+                raise ValueError("an iterator whose state cannot be read")
             return parts
         case Referent():
             return referent_of(base)
@@ -147,14 +145,14 @@ def _step(source: Source, base: Any) -> Any:
 
 
 def _of_kind(kind: Any, base: Any) -> Any:
-    """The object itself; isinstance() would ask an object of the user's for its `__class__`."""
+    """Return `base` if its type is `kind`; isinstance() would read a user-defined `__class__`."""
     if not issubclass(type(base), kind):
-        raise TypeError(f"no {kind}")
+        raise TypeError(f"not a {kind}")
     return base
 
 
 def _in_classes(cls: type, name: str) -> Any:
-    """What a class or its bases have under a name, past anything that a metaclass defines."""
+    """Look a name up in a class and its bases, bypassing the metaclass."""
     for each in _MRO(cls):
         if name in (names := _NAMES(each)):
             return names[name]
@@ -162,7 +160,7 @@ def _in_classes(cls: type, name: str) -> Any:
 
 
 def _slot_of(base: Any, name: str) -> Any:
-    """A member or getset of a C type: what is found there otherwise may be a user's property."""
+    """Read a member or getset of a C type; any other descriptor may be a user's property."""
     descriptor = _in_classes(type(base), name)
     if type(descriptor) not in _SLOTS:
         raise AttributeError(name)
@@ -170,7 +168,7 @@ def _slot_of(base: Any, name: str) -> Any:
 
 
 def instance_dict(base: Any) -> dict[str, Any]:
-    """An object's own attributes; AttributeError where it keeps none."""
+    """Return the `__dict__` of an object; raises AttributeError if it has none."""
     table: dict[str, Any] = _slot_of(base, "__dict__")
     return table
 
@@ -196,17 +194,17 @@ def attribute_at(owner: Any, name: Any, tables: Sequence[str]) -> Any:
 
 
 def _item_of(base: Any, key: Any) -> Any:
-    """base[key] of a dict, list or tuple, as stored."""
+    """Return base[key] of a dict, list or tuple as stored."""
     if issubclass(type(base), dict):
         return entry_of(base, key)
     kind = tuple if issubclass(type(base), tuple) else list
     if type(key) is not int:
-        raise TypeError("no index")
+        raise TypeError("not an index")
     return kind.__getitem__(_of_kind(kind, base), key)
 
 
 def referent_of(reference: Any) -> Any:
-    """What a plain weak reference leads to, or the dictionary that a mappingproxy shows."""
+    """Return the referent of a plain weak reference, or the dictionary behind a mappingproxy."""
     if type(reference) is types.MappingProxyType:
         shown = (one for one in gc.get_referents(reference) if type(one) in _SHOWN)
         if (found := next(shown, None)) is not None:
@@ -217,44 +215,45 @@ def referent_of(reference: Any) -> Any:
 
 
 def is_array_scalar(kind: type) -> bool:
-    """Whether its objects are numbers of numpy, which are told by their bytes."""
+    """Return whether `kind` is a numpy scalar type, whose values are compared by their bytes."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and issubclass(kind, numpy.number | numpy.bool_)
 
 
 def integer_classes() -> tuple[type, ...]:
-    """Of numpy, where it was imported."""
+    """Return numpy's integer classes; empty if numpy was not imported."""
     numpy = sys.modules.get("numpy")
     return () if numpy is None else tuple(numpy.dtype(code).type for code in "bhilBHIL")
 
 
 def int_of(number: Any) -> int:
-    """The int that an integer of numpy is, past any `__index__` of a class of the user's."""
+    """Return the value of a numpy integer, bypassing a user-defined `__index__`."""
     if type(number) not in integer_classes():
-        raise TypeError("no integer of numpy")
+        raise TypeError("not an integer of numpy")
     return operator.index(number)
 
 
 def array_memory(array: Any) -> torch.Tensor:
-    """A tensor of an array's memory: raises where torch has none, and for what is not written to
-    (torch would warn, and let it be written to).
+    """Return a tensor that shares an array's memory; raises if torch cannot make one.
+
+    A read-only array raises too: torch would only warn and allow writes.
     """
     numpy = sys.modules.get("numpy")
     if numpy is None or type(array) is not numpy.ndarray:
-        raise TypeError("no plain array")
+        raise TypeError("not a plain array")
     if not array.flags.writeable:
-        raise ValueError("it is only to be read")
+        raise ValueError("a read-only array")
     return torch.from_numpy(array)
 
 
 def entry_of(table: dict[Any, Any], key: object) -> object:
-    """What is under a key, past any `__getitem__` and `__missing__` of the class."""
+    """Return the value under a key, bypassing `__getitem__` and `__missing__` of the class."""
     if (found := dict.get(table, key, _NOTHING)) is _NOTHING:
         raise KeyError(key)
     return found
 
 
 def entries_of(base: object) -> list[tuple[Any, Any]]:
-    """The items of a dictionary in order, past any methods that its class has."""
+    """Return the items of a dictionary in order, bypassing the methods of its class."""
     kind = OrderedDict if issubclass(type(base), OrderedDict) else dict
     return list(kind.items(_of_kind(kind, base)))

@@ -1,7 +1,7 @@
-"""SizesRelate: the reference implementation of the native check, in words.
+"""Checks SizesRelate guards in Python: the reference implementation of the native check.
 
-Comes in: a guard and a frame's snapshot. Goes out: what differs, in a sentence, or None. Agrees
-with `Relation` of extensions/frame/guards_tensor.cpp.
+Input: a guard and a frame's snapshot. Output: the difference in a sentence, or None. Agrees with
+`Relation` of extensions/frame/guards_tensor.cpp.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ def sizes_differ(guard: SizesRelate, frame: FrameSnapshot) -> str | None:
         try:
             known[symbol] = _value(symbol.origin, frame)
         except UNREADABLE:
-            return f"{size_name(symbol)} is not there any more"
+            return f"{size_name(symbol)} no longer exists"
     if is_true_of(guard.op, guard.left, guard.right, dict(known)):
         return None
     now = ", ".join(f"{size_name(symbol)} is {known[symbol]}" for symbol in guard.symbols)
-    return f"{now}, was such that {relation(guard)}"
+    return f"{now}, must satisfy {relation(guard)}"
 
 
 def _value(origin: Any, frame: FrameSnapshot) -> int:
     if isinstance(origin, Source):
         value = read_source(origin, frame)
         if type(value) is not int or not INT64.has(value):
-            raise TypeError("no int of 64 bits")
+            raise TypeError("not a 64-bit int")
         return value
     tensor = _strided(read_source(origin.source, frame))
     if isinstance(origin, OffsetOf):
@@ -51,22 +51,22 @@ def _value(origin: Any, frame: FrameSnapshot) -> int:
 
 
 def _strided(value: Any) -> torch.Tensor:
-    """The tensor itself, if its sizes are told in C; raises TypeError for anything else."""
+    """Return `value` if it is a strided tensor with sizes known to C++; else raise TypeError."""
     if not issubclass(type(value), torch.Tensor) or value.layout is not torch.strided:
-        raise TypeError("no strided tensor")
+        raise TypeError("not a strided tensor")
     tensor: torch.Tensor = value
     if torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
-        raise TypeError("its sizes are told by Python")
+        raise TypeError("its sizes are computed in Python")
     return tensor
 
 
 def relation(guard: SizesRelate) -> str:
-    """The guard as Python has it: `x.shape[0] >= 2`."""
+    """Return the guard as a Python expression: `x.shape[0] >= 2`."""
     return f"{written(guard.left, size_name)} {guard.op} {written(guard.right, size_name)}"
 
 
 def size_name(symbol: Symbol) -> str:
-    """A size, a stride, an offset or an int as the user has it: `x.shape[0]`."""
+    """Return a size, stride, offset or int as the user writes it: `x.shape[0]`."""
     origin: Any = symbol.origin
     if isinstance(origin, Source):
         return describe(origin)

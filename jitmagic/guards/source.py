@@ -1,45 +1,53 @@
 """The Source family: where a value of the traced frame came from, as data.
 
-A source is a path from one of the frame's roots. It is read by separate functions: `describe`
-(Python text for people), the reference implementation in `check.py`, and `frame/native.py` which
-lowers it to a native guard program. Following a source never runs user code: attributes are read
-out of instance dictionaries and tuples, never through `__getattr__` or properties.
+A source is a path from one of the frame's roots. Separate functions interpret it: `describe`
+renders it as Python text, `check.py` reads it in the reference implementation, and
+`frame/native.py` lowers it to a native guard program. Following a source never runs user code:
+attributes are read from instance dictionaries and tuples, never through `__getattr__` or
+properties.
 
-    Source = Argument(index, name)           i-th value handed to the dispatcher: arguments, then
-                                             cells
-           | Held(index, name)               i-th object that a call holds for its backwards; a
-                                             root of what those rely on (trace/backward_facts.py)
+    Source = Argument(index, name)           index-th value passed to the dispatcher: arguments,
+                                             then cells
+           | SavedRef(index, name)           index-th object that a call saves for its backwards;
+                                             the root of their facts (trace/backward_facts.py)
            | Global(name) | Builtin(name)    the frame's f_globals / f_builtins
            | ImportedModule(name)            sys.modules[name] (import statements inside functions)
-           | CellContents(base)              what a closure cell holds
+
+           | CellContents(base)              the contents of a closure cell
            | InstanceDict(base)              base.__dict__
            | Item(base, key)                 base[key] of an exact list, tuple or dict, key constant
-           | DictEntry(base, key)           the same of an object whose class inherits from dict
-           | DictKeyAt(base, index)          the index-th key of a dict (keys that are no constants)
-           | DictValueAt(base, index)        the value beside that key
+
+           | DictEntry(base, key)            the same for an object whose class inherits from dict
+           | DictKeyAt(base, index)          the index-th key of a dict (for keys not constant)
+           | DictValueAt(base, index)        the value under that key
+
            | TypeOf(base)                    type(base)
            | TypeAttr(base, name)            name found on the MRO of the type `base`, no __get__
            | SlotAttr(base, name)            a C-level member/getset of a known built-in type
+
            | FunctionPart(base, part)        __code__, __closure__, __defaults__, __kwdefaults__ or
                                              __globals__ of a Python function; __self__ or
                                              __func__ of a bound method
            | ModuleAttr(base, name)          base.__dict__[name] of a Python module
-           | Contents(base)                  what a set or deque holds, as a tuple in its order
+
+           | Contents(base)                  the items of a set or deque, as a tuple in their order
            | Length(base)                    len() of a list, tuple, dict, set or deque: an int
-           | IntOf(base)                     the int that an integer of numpy is
-           | ItemAt(base, index)             base[i] of a list or tuple, or of a dict whose keys are
-                                             str: i is where `index` leads
-           | AttributeAt(base, index, tables)  base.name, where the class has no such name: `index`
-                                             leads to it, `tables` are searched after `__dict__`
+           | IntOf(base)                     the value of a numpy integer
+           | ItemAt(base, index)             base[i] of a list or tuple, or of a dict with str keys;
+                                             i is the value of the source `index`
+           | AttributeAt(base, index, tables)  base.name of a name that the class lacks, read at
+                                             `index`; `tables` are searched after `__dict__`
            | Joined(base, before, after)     before + base + after, of a str
-           | Part(base, start, stop)         base[start:stop] of an exact list or tuple, made anew
+           | Part(base, start, stop)         base[start:stop] of an exact list or tuple, a new one
            | Reduced(base, function)         sum, min or max of a list or tuple of floats and ints
+
            | Gradient(base)                  base.grad of a leaf tensor
-           | IteratorParts(base)             what a built-in iterator still has: iterator_parts.py
-           | Referent(base)                  what a weakref.ref or mappingproxy leads to, or None
-           | CacheEntry(base, key)           the result that a functools.lru_cache holds for a key
-           | ArrayMemory(base)               a tensor of the memory of a numpy array
-           | Drawn(index, name)              what a draw before the graph gave (trace/result.py); no
+           | IteratorParts(base)             the state of a built-in iterator: iterator_parts.py
+           | Referent(base)                  the referent of a weakref.ref or mappingproxy, or None
+
+           | CacheEntry(base, key)           the cached result of a functools.lru_cache for a key
+           | ArrayMemory(base)               a tensor that shares the memory of a numpy array
+           | Drawn(index, name)              a random draw before the graph (trace/result.py); no
                                              guard reads it
 """
 
@@ -65,7 +73,6 @@ __all__ = [
     "FunctionPart",
     "Global",
     "Gradient",
-    "Held",
     "ImportedModule",
     "InstanceDict",
     "IntOf",
@@ -78,6 +85,7 @@ __all__ = [
     "Part",
     "Reduced",
     "Referent",
+    "SavedRef",
     "SlotAttr",
     "Source",
     "TypeAttr",
@@ -87,25 +95,25 @@ __all__ = [
 ]
 
 
-_MODULE_TABLES = ("_parameters", "_buffers", "_modules")  # where nn.Module keeps its parts
+_MODULE_TABLES = ("_parameters", "_buffers", "_modules")  # where nn.Module stores its state
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Base of the family; never made itself."""
+    """Abstract base of the family."""
 
 
 @dataclass(frozen=True, slots=True)
 class Argument(Source):
-    """The index-th value the call stub hands to the dispatcher: parameters in order, then cells."""
+    """The index-th value that the stub passes to the dispatcher: parameters, then cells."""
 
     index: int
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Held(Argument):
-    """An object that a call keeps for its backwards: what `ctx` leads to."""
+class SavedRef(Argument):
+    """An object that a call saves for its backwards, such as `ctx`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,11 +274,11 @@ class Drawn(Source):
     name: str
 
 
-UNNAMED = ".stack"  # and a number: a parameter of a resume function that no variable holds
+UNNAMED = ".stack"  # plus a number: a resume function's parameter for a value without a variable
 
 
 def has_users_name(source: Source) -> bool:
-    """Whether the path begins with something that the user's code can be written with."""
+    """Return whether the path starts at a name that the user's code can contain."""
     at: Any = source
     while not isinstance(at, Argument):
         at = getattr(at, "base", None)
@@ -280,7 +288,7 @@ def has_users_name(source: Source) -> bool:
 
 
 def describe(source: Source) -> str:
-    """Python text for the path, as a person would write it: `self.fc1.weight`, `cfg['n']`."""
+    """Return the path as Python text: `self.fc1.weight`, `cfg['n']`."""
     match source:
         case Argument(name=name) if name.startswith(UNNAMED):
             return f"(unnamed value {int(name.removeprefix(UNNAMED)) + 1})"

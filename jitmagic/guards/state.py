@@ -1,7 +1,7 @@
-"""The thread's torch state as facts: what a trace is made under, and what a call finds.
+"""Reads the thread's torch state as facts, when a trace is made and when a call is explained.
 
-Comes in: nothing. Goes out: StateFacts, whose `autocast_rest` is left out (read_autocast_rest), as
-only blocks of autocast rely on it.
+Output: StateFacts. Its `autocast_details` is left out (read_autocast_details) because only autocast
+blocks rely on it.
 """
 
 from __future__ import annotations
@@ -12,30 +12,36 @@ from typing import Any
 
 import torch
 
-from .guard import AutocastRest, StateFacts
+from .guard import AutocastDetails, StateFacts
 
-__all__ = ["FUNCTION_MODES", "SET_ASIDE", "anomaly_mode", "read_autocast_rest", "read_state"]
+__all__ = [
+    "DISABLED_MODES",
+    "FUNCTION_MODES",
+    "anomaly_mode",
+    "read_autocast_details",
+    "read_state",
+]
 
 _DEVICE = "torch.utils._device"  # imported by torch when a default device is first set
-SET_ASIDE: set[str] = set()  # modes of the process that are off while something is compiled
+DISABLED_MODES: set[str] = set()  # process-wide modes disabled during a compile
 
 
 class _FunctionModes(threading.local):
-    """What this thread does without while something is compiled, the innermost mode last."""
+    """Function modes that a compile has disabled on this thread, innermost last."""
 
-    set_aside: tuple[object, ...] = ()
+    disabled: tuple[object, ...] = ()
 
 
 FUNCTION_MODES = _FunctionModes()
 
 
 def anomaly_mode() -> bool:
-    """Whether backwards are checked, or will be when the compile is over."""
-    return torch.is_anomaly_enabled() or "anomaly" in SET_ASIDE
+    """Return whether anomaly mode is on, or will be when the compile is over."""
+    return torch.is_anomaly_enabled() or "anomaly" in DISABLED_MODES
 
 
 def read_state() -> StateFacts:
-    """The state of this thread."""
+    """Return the state of this thread."""
     watching, default_device = _function_modes()
     return StateFacts(
         grad_enabled=torch.is_grad_enabled(),
@@ -51,21 +57,23 @@ def read_state() -> StateFacts:
 
 
 def _function_modes() -> tuple[int, torch.device | None]:
-    """How many torch-function modes watch the user's calls, and the default device: torch keeps it
-    in a mode at the bottom of the stack (extensions/frame/function_modes.h).
+    """Return the number of the user's torch-function modes, and the default device.
+
+    torch keeps the default device in a mode at the bottom of the stack
+    (extensions/frame/function_modes.h).
     """
     count = torch._C._len_torch_function_stack()
-    modes: list[Any] = list(FUNCTION_MODES.set_aside)
+    modes: list[Any] = list(FUNCTION_MODES.disabled)
     modes += map(torch._C._get_function_stack_at, range(count))
     if modes and type(modes[0]) is getattr(sys.modules.get(_DEVICE), "DeviceContext", None):
         return len(modes) - 1, modes[0].device
     return len(modes), None
 
 
-def read_autocast_rest() -> AutocastRest:
-    """What else this thread keeps of autocast."""
+def read_autocast_details() -> AutocastDetails:
+    """Return the rest of this thread's autocast state."""
     torch.autocast_increment_nesting()
-    return AutocastRest(
+    return AutocastDetails(
         torch.get_autocast_dtype("cpu"),
         torch.get_autocast_dtype("cuda"),
         torch.is_autocast_cache_enabled(),

@@ -1,7 +1,7 @@
-"""Values and differences in the words of a sentence; no code of the user's runs.
+"""Describes values and differences in words without running user code.
 
-Comes in: values, classes, names. Goes out: short text without addresses. A type is asked, never
-`isinstance`: that asks the object for its `__class__`.
+Input: values, classes, names. Output: short text without addresses. The code uses type(), never
+`isinstance`, which would read a user-defined `__class__`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import torch
 
 from .guard import ANY_KEY
 
-__all__ = ["class_name", "few", "is_was", "one_value", "range_end", "short"]
+__all__ = ["class_name", "difference", "few", "one_value", "range_end", "short"]
 
 _PLAIN = (str, int, bool, float, complex, bytes, range, slice, type(None), type(...))
 _NAMED = (
     types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.WrapperDescriptorType,
     types.MethodDescriptorType,
 )  # fmt: skip
-_WIDTH = 60  # of a value in a sentence
-_MOST = 6  # names of one kind in a line
+_WIDTH = 60  # characters of a value in a sentence
+_MOST = 6  # names listed before "and N more"
 
 
 def short(value: object) -> str:
-    """A value in a sentence: constants as they are, objects by kind and name."""
+    """Describe a value in a sentence: constants by repr, objects by kind and name."""
     kind = type(value)
     if issubclass(kind, type):
         text = class_name(value)  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ def _is_numpy_number(kind: type) -> bool:
 
 
 def _own_name(value: Any) -> object:
-    """A module's `__getattr__` is not asked for names that it lacks."""
+    """Return the name of an object without calling a module's `__getattr__`."""
     if issubclass(type(value), types.ModuleType):
         return object.__getattribute__(value, "__dict__").get("__name__")
     return value.__qualname__
@@ -67,27 +67,27 @@ def _short_container(value: Any) -> str:
 
 
 def class_name(cls: type) -> str:
-    """A class by its module and name; its metaclass is not asked."""
+    """Return module and name of a class without consulting its metaclass."""
     module, name = (type.__getattribute__(cls, part) for part in ("__module__", "__qualname__"))
     return name if module in ("builtins", "__main__") else f"{module}.{name}"
 
 
-def is_was(what: str, now: object, before: object, same: bool) -> str | None:
-    """None where nothing differs."""
+def difference(what: str, now: object, before: object, same: bool) -> str | None:
+    """Return "`what` is `now`, was `before`", or None if they are the same."""
     return None if same else f"{what} is {now}, was {before}"
 
 
 def range_end(number: float) -> str:
-    """An end of a range: an int as it is."""
+    """Format an end of a range."""
     return str(number) if isinstance(number, int) else f"{number:g}"
 
 
 def one_value(name: str) -> str:
-    """The edit for what has to be a constant of compiled code."""
+    """Return the hint for a number that has to be a constant of compiled code."""
     return f"have one {name} in all calls, or a tagged function for each"
 
 
 def few(names: Sequence[str]) -> str:
-    """The first of them, and how many more there are."""
+    """List the first names and the number of the others."""
     more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
     return f"{', '.join(names[:_MOST])}{more}"

@@ -1,4 +1,4 @@
-"""Free axes: which axes a value depends on once its reductions have bound theirs."""
+"""Computes free axes: the axes that a value depends on and no reduction inside it binds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["free_axes"]
 
 
 def free_axes(nodes: Iterable[Value]) -> dict[Value, frozenset[Axis]]:
-    """The free axes of every node; `nodes` come operands first, as `ir.walk` gives them."""
+    """Return the free axes of every node; `nodes` come operands first, as from `ir.walk`."""
     free: dict[Value, frozenset[Axis]] = {}
     for node in nodes:
         axes: frozenset[Axis] = frozenset().union(*(free[part] for part in node.operands))

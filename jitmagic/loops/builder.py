@@ -1,9 +1,9 @@
-"""Builder: the program under construction, and the few ways in which lowerings add to it.
+"""Builder holds the program under construction; lowerings add to it through its methods.
 
-Comes in: calls from the lowerings (ops/*) while `lower` walks the graph. Goes out: a LoopProgram.
-Invariants: an axis is made once and never reused by another nest; dimensions of size 1 get no axis
-and tensors without elements get no nest; a view costs nothing until `memory` is asked for it; every
-buffer has the strides that eager would give it.
+In: calls from the lowerings (ops/*) while `lower` walks the graph. Out: a LoopProgram. Invariants:
+an axis is made once and never reused by another nest; dimensions of size 1 get no axis and tensors
+without elements get no nest; a view adds no step until `memory` is called for it; every buffer has
+the strides that eager would give it.
 """
 
 from __future__ import annotations
@@ -52,31 +52,33 @@ ValueAt = Callable[[Point], Value]
 
 
 class Decline(Exception):
-    """Raised by a lowering: the node falls back to ATen, for the reason given."""
+    """Signals from a lowering that the node falls back to ATen, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """What a node must define: a name, and the spec of each result (None: nothing reads it)."""
+    """Describes the results that a node must define: a name, and the spec of each result (None:
+    unused).
+    """
 
     name: str
     specs: tuple[TensorSpec | None, ...]
 
     @property
     def spec(self) -> TensorSpec:
-        """The first result's spec, which single-result nodes always have."""
+        """Return the first result's spec, which single-result nodes always have."""
         if not self.specs or self.specs[0] is None:
-            raise Decline("the graph does not say what the result looks like")
+            raise Decline("the result has no spec in the graph")
         return self.specs[0]
 
     def part(self, number: int) -> Out | None:
-        """The number-th result as an Out of its own, or None where nothing reads it."""
+        """Return the number-th result as an Out of its own, or None if it is unused."""
         spec = self.specs[number] if number < len(self.specs) else None
         return None if spec is None else Out(f"{self.name}_{number}", (spec,))
 
 
 def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides, as torch computes them (sizes of 0 count as 1)."""
+    """Return row-major strides, as torch computes them (sizes of 0 count as 1)."""
     return tuple(prod(max(size, 1) for size in shape[d + 1 :]) for d in range(len(shape)))
 
 
@@ -85,7 +87,7 @@ def _run_time_indexes(point: Sequence[Expr]) -> set[Expr]:
 
 
 class Builder:
-    """Mutable only while lowering."""
+    """Constructs a LoopProgram step by step."""
 
     def __init__(
         self,
@@ -93,34 +95,36 @@ class Builder:
         kernel_device: torch.device,
         sizes: Callable[[], Iterable[Dimension]] = tuple,
     ) -> None:
-        """`sizes`: those of the graph, some of which may be symbols."""
+        """Start an empty program. `sizes`: the sizes in the graph, some of which may be
+        symbolic.
+        """
         self.name = name
         self.sizes = sizes
         self.kernel_device = (
-            kernel_device  # where nests run; what is on another device falls back to ATen
+            kernel_device  # nests run here; work on another device falls back to ATen
         )
         self.buffers: dict[str, Buffer] = {}
         self.steps: list[Step] = []
         self.inputs: list[str] = []
         self.outputs: list[str | None] = []
         self.constants: dict[str, torch.Tensor] = {}
-        self.bases: dict[str, str] = {}  # alias buffer -> the buffer whose memory it is
-        self.offsets: dict[str, int] = {}  # where a buffer starts in its storage, if not at 0
+        self.bases: dict[str, str] = {}  # alias buffer -> the buffer whose memory it views
+        self.offsets: dict[str, int] = {}  # start of a buffer in its storage, if not 0
         self._axes = 0
-        self.node = ""  # the graph node being lowered: the origin of the steps it makes
-        self.device: torch.device | None = None  # where that node's results are
+        self.node = ""  # the graph node being lowered: the origin of its steps
+        self.device: torch.device | None = None  # of that node's results
         self._names: set[str] = set()
         self._memory: dict[tuple[TensorView, tuple[int, ...] | None], str] = {}
 
     # -- axes, buffers ---------------------------------------------------------------------------
 
     def axis(self, extent: int) -> Axis:
-        """A new axis."""
+        """Return a new axis."""
         self._axes += 1
         return Axis(f"i{self._axes - 1}", extent)
 
     def grid(self, shape: Iterable[int]) -> tuple[tuple[Axis, ...], Point]:
-        """New axes over a shape (none for sizes of 1) and the point they make."""
+        """Return new axes over a shape (none for sizes of 1) and the point that they form."""
         axes: list[Axis] = []
         point: list[Expr] = []
         for size in shape:
@@ -132,15 +136,15 @@ class Builder:
         return tuple(axes), tuple(point)
 
     def define(self, name: str, spec: TensorSpec, role: str = "temp") -> TensorView:
-        """A new buffer as `spec` says, and the view that is all of it."""
+        """Define a new buffer with this spec, and return the view of all of it."""
         name = self._unique(name)
         self.buffers[name] = Buffer(name, spec.shape, spec.stride, spec.dtype, spec.device, role)
         return full_view(name, spec.shape, spec.dtype, spec.device)
 
     def is_cpu_scalar(self, view: TensorView) -> bool:
-        """Whether it is a 0-dim tensor of the CPU that kernels of a GPU take by value."""
-        beside = self.kernel_device.type != "cpu" and view.device.type == "cpu"
-        return beside and not self.buffers[view.buffer].shape and view.dtype in _BY_VALUE
+        """Return whether the view is a 0-dim CPU tensor that GPU kernels take by value."""
+        crosses = self.kernel_device.type != "cpu" and view.device.type == "cpu"
+        return crosses and not self.buffers[view.buffer].shape and view.dtype in _BY_VALUE
 
     def _unique(self, name: str) -> str:
         candidate, n = name, 0
@@ -150,7 +154,7 @@ class Builder:
         return candidate
 
     def _step(self, name: str) -> str:
-        """A name that no other step has."""
+        """Return a name that no other step has."""
         candidate, n = name, 0
         while candidate in self._names:
             n += 1
@@ -159,22 +163,24 @@ class Builder:
         return candidate
 
     def root(self, buffer: str) -> str:
-        """The buffer that owns the memory."""
+        """Return the buffer that owns the memory."""
         while buffer in self.bases:
             buffer = self.bases[buffer]
         return buffer
 
     def offset(self, buffer: str) -> int:
-        """Where the buffer starts in its storage, in elements."""
+        """Return the start of the buffer in its storage, in elements."""
         return self.offsets.get(buffer, 0)
 
-    def place_of(self, view: TensorView) -> tuple[int, tuple[int, ...]] | None:
-        """(offset, strides) of the view in its buffer's memory; None if it is not strided."""
+    def layout_of(self, view: TensorView) -> tuple[int, tuple[int, ...]] | None:
+        """Return (offset, strides) of the view in its buffer's memory; None if it is not
+        strided.
+        """
         return strided(view, self.buffers[view.buffer].stride, self.sizes)
 
     def stride(self, view: TensorView) -> tuple[int, ...]:
-        """The strides of a tensor made `like` this view in eager: its own where it is dense."""
-        placed = self.place_of(view)
+        """Return the strides that empty_like gives this view in eager: its own if it is dense."""
+        placed = self.layout_of(view)
         if placed is None:
             return contiguous_stride(view.shape)
         if any(isinstance(size, Size) for size in (*view.shape, *placed[1])):
@@ -185,14 +191,14 @@ class Builder:
     # -- values ----------------------------------------------------------------------------------
 
     def load(self, view: TensorView, point: Sequence[Expr]) -> Value:
-        """The element of `view` that broadcasts to `point`."""
+        """Return the element of `view` that broadcasts to `point`."""
         if view.dtype not in LOOP_DTYPES:
             raise Decline(f"{view.dtype} has no loops")
         if self.device not in (None, view.device) and not self.is_cpu_scalar(view):
             raise Decline(f"operands on {view.device} and {self.device}")
         index = view.at(broadcast_point(view.shape, point))
         if _run_time_indexes(point) - _run_time_indexes(index):
-            raise Decline("memory that does not depend on a run-time index: it would go unchecked")
+            raise Decline("the load does not use its run-time index, which would stay unchecked")
         return Load(view.buffer, index, view.dtype)
 
     def reduce(
@@ -213,13 +219,13 @@ class Builder:
     # -- steps -----------------------------------------------------------------------------------
 
     def pointwise(self, out: Out, value: ValueAt, inner: Sequence[int] = ()) -> TensorView:
-        """One nest that stores value(point) for every point of the result."""
+        """Add one nest that stores value(point) for every point of the result."""
         return self.nest(out.name, [(out, value, inner)])[0]
 
     def nest(
         self, name: str, parts: Sequence[tuple[Out, ValueAt, Sequence[int]]]
     ) -> list[TensorView]:
-        """One nest with a store per part (out, value, dimensions that are inner).
+        """Add one nest with a store per part (out, value, dimensions that are inner).
 
         The dimensions that are not inner are the nest's outer axes, alike in all parts: in order,
         and size-1 dimensions aside, they must have the same sizes.
@@ -260,7 +266,7 @@ class Builder:
         return tuple(outside), tuple(inside), tuple(point)
 
     def write(self, name: str, target: TensorView, value: ValueAt) -> None:
-        """A nest that overwrites existing memory (a mutated input)."""
+        """Add a nest that overwrites existing memory (a mutated input)."""
         if target.numel:
             axes, point = self.grid(target.shape)
             store = Store(target.buffer, (), target.at(point), cast(value(point), target.dtype))
@@ -272,23 +278,23 @@ class Builder:
         out: Out,
         start: ValueAt,
         sizes: Sequence[int],
-        place: Callable[[Point], Sequence[Expr]],
+        index_of: Callable[[Point], Sequence[Expr]],
         value: ValueAt,
     ) -> TensorView:
-        """start(point) everywhere, and a nest over `sizes` that adds value(point) to the element at
-        place(point), in no order.
+        """Fill with start(point), then add value(point) for each point of `sizes` to the element at
+        index_of(point), in no particular order.
         """
         if 0 in sizes or 0 in out.spec.shape:
             return self.pointwise(out, start)
         axes, point = self.grid(sizes)
-        index, added = tuple(place(point)), cast(value(point), out.spec.dtype)
-        result = self.pointwise(out, start)  # after what may decline
+        index, added = tuple(index_of(point)), cast(value(point), out.spec.dtype)
+        result = self.pointwise(out, start)  # only after everything that may decline
         store = Store(result.buffer, (), result.at(index), added, "add")
         self.steps.append(Nest(self._step(f"{out.name}_sums"), axes, (store,), (self.node,)))
         return result
 
     def write_by_aten(self, name: str, target: TensorView, value: TensorView, reason: str) -> None:
-        """`write` by ATen's copy_."""
+        """Overwrite existing memory by ATen's copy_."""
         memory = self.memory(target)
         args = BufferRef(memory), BufferRef(self.memory(value))
         op = torch.ops.aten.copy_.default
@@ -296,17 +302,17 @@ class Builder:
         self._forget_copies(target)
 
     def _forget_copies(self, target: TensorView) -> None:
-        """Copies of views into memory that is overwritten are not of what is there now."""
+        """Drop copies of views into memory that is being overwritten: they are out of date."""
         self._memory = {
-            key: kept
-            for key, kept in self._memory.items()
+            key: copy
+            for key, copy in self._memory.items()
             if self.root(key[0].buffer) != self.root(target.buffer)
         }
 
     def extern(
         self, out: Out, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], reason: str
     ) -> list[TensorView | None]:
-        """One ATen call; its results are new buffers with the strides that eager gives them."""
+        """Add one ATen call; its results are new buffers with eager's strides."""
         made_args = tuple(self._argument(arg) for arg in args)
         made_kwargs = {key: self._argument(arg) for key, arg in kwargs.items()}
         single = len(out.specs) == 1
@@ -324,18 +330,18 @@ class Builder:
             return BufferRef(self.memory(arg))
         if isinstance(arg, NumberView):
             if arg.view.device.type != "cpu":
-                raise Decline("a number that ATen takes is on the CPU")
+                raise Decline("ATen takes only CPU scalars as numbers")
             return NumberRef(self.memory(arg.view))
         if isinstance(arg, (list, tuple)):
             return type(arg)(self._argument(part) for part in arg)
         return arg
 
     def mark(self) -> tuple[int, int]:
-        """How much there is, for `undo`."""
+        """Return a mark of the current end of the program, for `undo`."""
         return len(self.steps), len(self.buffers)
 
     def undo(self, mark: tuple[int, int]) -> None:
-        """Take back the steps since a mark, whose results nothing reads, and their buffers."""
+        """Remove the steps and buffers since a mark; nothing may read their results."""
         if mark == self.mark():
             return
         del self.steps[mark[0] :]
@@ -343,12 +349,14 @@ class Builder:
             name, _ = self.buffers.popitem()
             self.bases.pop(name, None)
             self.offsets.pop(name, None)
-        self._memory = {key: kept for key, kept in self._memory.items() if kept in self.buffers}
+        self._memory = {key: copy for key, copy in self._memory.items() if copy in self.buffers}
 
     # -- memory ----------------------------------------------------------------------------------
 
     def memory(self, view: TensorView, stride: tuple[int, ...] | None = None) -> str:
-        """The name of a buffer that is exactly this view: itself, a strided alias, or a copy."""
+        """Return the name of a buffer with exactly this view: its own, a strided alias, or a
+        copy.
+        """
         buffer = self.buffers[view.buffer]
         is_full = view.index == formal_point(buffer.shape) and view.shape == buffer.shape
         if is_full and (stride is None or _same_strides(view, stride, buffer.stride)):
@@ -358,14 +366,14 @@ class Builder:
         return self._memory[view, stride]
 
     def _alias(self, view: TensorView, stride: tuple[int, ...] | None) -> str | None:
-        placed = self.place_of(view)
+        placed = self.layout_of(view)
         if placed is None:
             return None
         offset, strides = placed
         if stride is not None and not _same_strides(view, stride, strides):
             return None
         if stride is None:
-            stride = _with_neat_ones(view.shape, strides)
+            stride = _with_contiguous_ones(view.shape, strides)
         return self.alias(view.buffer, view.shape, stride, offset)
 
     def alias(
@@ -375,7 +383,7 @@ class Builder:
         stride: tuple[int, ...],
         offset: int,
     ) -> str:
-        """A strided view of a buffer's memory, as a buffer."""
+        """Add a strided view of a buffer's memory, as a buffer."""
         owner = self.buffers[base]
         name = self._unique(f"{base}_view")
         self.buffers[name] = Buffer(name, shape, stride, owner.dtype, owner.device)
@@ -390,10 +398,10 @@ class Builder:
         spec = TensorSpec(view.shape, steps, view.dtype, view.device)
         out = Out(f"{view.buffer}_copy", (spec,))
         if view.device != self.kernel_device:
-            return self._copied_elsewhere(view, out)
+            return self._copied_by_aten(view, out)
         return self.pointwise(out, lambda point: self.load(view, point)).buffer
 
-    def _copied_elsewhere(self, view: TensorView, out: Out) -> str:
+    def _copied_by_aten(self, view: TensorView, out: Out) -> str:
         (spec,) = out.specs
         assert spec is not None
         if self._alias(view, None) is None or spec.stride != contiguous_stride(spec.shape):
@@ -405,13 +413,13 @@ class Builder:
         return copied.buffer
 
     def copied(self, view: TensorView) -> TensorView:
-        """A copy of the view in memory of its own."""
+        """Return a copy of the view in memory of its own."""
         return full_view(self._copy(view, None), view.shape, view.dtype, view.device)
 
     # -- the program -----------------------------------------------------------------------------
 
     def output(self, view: TensorView | None, spec: TensorSpec | None) -> None:
-        """Append an output; the memory it lives in leaves the call."""
+        """Append an output; its memory leaves the call."""
         if view is None:
             self.outputs.append(None)
             return
@@ -423,7 +431,7 @@ class Builder:
             name = self.bases.get(name)
 
     def finish(self) -> LoopProgram:
-        """The program as a frozen value."""
+        """Return the program as a frozen value."""
         return LoopProgram(
             self.name,
             self.buffers,
@@ -435,7 +443,9 @@ class Builder:
 
 
 def _dense_stride(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
-    """What empty_like makes of strides with sizes in them: the same order of dimensions, dense."""
+    """Return the strides that empty_like gives symbolic strides: the same order of dimensions,
+    dense.
+    """
     order = sorted(range(len(shape)), key=lambda d: -hint_of(stride[d]))
     dense: list[int] = [1] * len(shape)
     following: int = 1
@@ -444,20 +454,23 @@ def _dense_stride(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...
         following = following * shape[d]
     if all(map(is_same, dense, stride)):
         return tuple(dense)
-    raise Decline("an operand with gaps, whose sizes differ from call to call")
+    raise Decline("an operand with gaps and dynamic sizes")
 
 
 def _same_strides(view: TensorView, wanted: Sequence[int], have: Sequence[int]) -> bool:
-    """Whether both lay the view out alike: strides of extents of 1 say nothing."""
+    """Return whether both strides address the same elements; those of size-1 dimensions do not
+    count.
+    """
     rows = zip(view.shape, wanted, have, strict=True)
     return not view.numel or all(is_same(a, b) or n == 1 or a == b for n, a, b in rows)
 
 
-def _with_neat_ones(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
-    """Strides of size-1 dimensions never matter to results; ATen's kernels like them as below."""
-    neat: list[int] = []
+def _with_contiguous_ones(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
+    """Replace the strides of size-1 dimensions by contiguous ones."""
+    # They do not affect results, but ATen picks faster kernels for contiguous layouts.
+    normalized: list[int] = []
     following: int = 1
     for size, step in zip(reversed(shape), reversed(stride), strict=True):
-        neat.append(following if size == 1 else step)
-        following = neat[-1] * max(size, 1)
-    return tuple(reversed(neat))
+        normalized.append(following if size == 1 else step)
+        following = normalized[-1] * max(size, 1)
+    return tuple(reversed(normalized))

@@ -1,9 +1,9 @@
-"""Arithmetic on CPU scalars, next to kernels of a GPU.
+"""Moves arithmetic on CPU scalars into the GPU kernels that use it.
 
-Comes in: a graph whose nests run on a GPU. Goes out: the nodes that compute 0-dim tensors of the
-CPU for those nests alone: a learning rate, 1 - beta ** step. They are lowered as if they were on
-the GPU, whose kernels take the scalars they start from by value (Builder.is_cpu_scalar) and
-repeat the arithmetic. The others stay calls of ATen on the CPU.
+In: a graph whose nests run on a GPU. Out: the nodes that compute 0-dim CPU tensors for those nests
+alone: a learning rate, 1 - beta ** step. They are lowered as if they were on the GPU; kernels take
+the input scalars by value (Builder.is_cpu_scalar) and repeat the arithmetic. Other CPU scalars stay
+ATen calls on the CPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["cpu_scalars_for"]
 
 
 def cpu_scalars_for(device: torch.device, gm: GraphModule) -> frozenset[Node]:
-    """The nodes whose arithmetic belongs to the kernels on `device`."""
+    """Return the nodes whose arithmetic moves into the kernels on `device`."""
     nodes: set[Node] = set()
     if device.type == "cpu":
         return frozenset()
@@ -35,7 +35,7 @@ def cpu_scalars_for(device: torch.device, gm: GraphModule) -> frozenset[Node]:
 
 
 def _readers(node: Node) -> list[Node]:
-    """The calls that take it, or the number in it."""
+    """Return the calls that take the tensor, or the number in it."""
     users = [*node.users]
     numbers = [user for user in users if user.target is READS_NUMBER]
     others = [user for user in users if user.target is not READS_NUMBER]
@@ -43,7 +43,7 @@ def _readers(node: Node) -> list[Node]:
 
 
 def _is_arithmetic(node: Node) -> bool:
-    """Whether a node computes a CPU scalar from CPU scalars, and always does."""
+    """Return whether a node computes a CPU scalar from CPU scalars alone, without raising."""
     if not (_is_lowered(node) and _is_scalar(node) and node.meta["spec"].dtype in LOOP_DTYPES):
         return False
     draws = torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]

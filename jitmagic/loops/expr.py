@@ -1,9 +1,9 @@
-"""Index arithmetic: the integer expressions that address buffers.
+"""Defines index arithmetic, the integer expressions that address buffers.
 
 The arithmetic is that of symbols/expr.py; its leaves here are axes (0 <= axis < extent) and indexes
-computed at run time (ir.py). This is the import site of both for the stages after lowering. Where
-extents and strides are Sizes, an index has monomials among its atoms, `i * s0` (symbols/
-polynomial.py), and quotients by a size: `times`, `quotient` and `remainder` make them.
+computed at run time (ir.py). Stages after lowering import both from here. With symbolic extents and
+strides, an index has monomials among its atoms, `i * s0` (symbols/polynomial.py), and quotients by
+a size: `times`, `quotient` and `remainder` build them.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ __all__ = [
     "is_never_negative",
     "leaves",
     "linear",
+    "magnitude_bound",
     "mod",
     "mul",
     "plus",
     "position",
     "quotient",
-    "reach_of",
+    "reapply",
     "rebuild",
-    "remade",
     "remainder",
     "substitute",
     "times",
@@ -78,15 +78,15 @@ def substitute(expr: Expr, bindings: Mapping[Axis, Expr]) -> Expr:
         if isinstance(expr, AxisVar):
             return bindings.get(expr.axis, expr)
         if isinstance(expr, Apply):
-            return remade(expr, [rebuild(part, leaf) for part in expr.args])
+            return reapply(expr, [rebuild(part, leaf) for part in expr.args])
         return expr
 
     return rebuild(expr, leaf)
 
 
 def axes_of(expr: Expr) -> frozenset[Axis]:
-    """The axes an expression reads directly (not those inside a ValueIndex's value)."""
-    if isinstance(expr, AxisVar):  # most are
+    """Return the axes an expression reads directly (not those inside a ValueIndex's value)."""
+    if isinstance(expr, AxisVar):  # the most frequent case
         return frozenset((expr.axis,))
     return frozenset(leaf.axis for leaf in leaves(expr) if isinstance(leaf, AxisVar))
 
@@ -95,17 +95,17 @@ def axes_of(expr: Expr) -> frozenset[Axis]:
 
 
 def times(expr: Expr, size: Dimension) -> Expr:
-    """expr * size."""
+    """Return expr * size."""
     return product(expr, size.expr) if isinstance(size, Size) else mul(expr, size)
 
 
 def plus(expr: Expr, size: Dimension) -> Expr:
-    """expr + size."""
+    """Return expr + size."""
     return add(expr, expr_of(size))
 
 
-def remade(expr: Apply, parts: Sequence[Expr]) -> Expr:
-    """The operation of an expression on other operands, simplified."""
+def reapply(expr: Apply, parts: Sequence[Expr]) -> Expr:
+    """Apply the expression's operation to other operands, simplified."""
     match expr.op:
         case "*":
             return reduce(product, parts)
@@ -117,7 +117,7 @@ def remade(expr: Apply, parts: Sequence[Expr]) -> Expr:
 
 
 def quotient(expr: Expr, divisor: Expr) -> Expr:
-    """expr // divisor, for a positive divisor."""
+    """Return expr // divisor, for a positive divisor."""
     if isinstance(divisor, Integer):
         return floordiv(expr, divisor.value)
     whole, rest = _split(expr, divisor)
@@ -125,7 +125,7 @@ def quotient(expr: Expr, divisor: Expr) -> Expr:
 
 
 def remainder(expr: Expr, divisor: Expr) -> Expr:
-    """expr % divisor, for a positive divisor."""
+    """Return expr % divisor, for a positive divisor."""
     if isinstance(divisor, Integer):
         return mod(expr, divisor.value)
     rest = _split(expr, divisor)[1]
@@ -133,7 +133,7 @@ def remainder(expr: Expr, divisor: Expr) -> Expr:
 
 
 def _split(expr: Expr, divisor: Expr) -> tuple[Expr, Expr]:
-    """(whole, rest) with expr = whole * divisor + rest, term by term."""
+    """Return (whole, rest) with expr = whole * divisor + rest, term by term."""
     constant, terms = linear(expr)
     whole, rest = Integer(0), Integer(constant)  # type: Expr, Expr
     for atom, n in terms.items():
@@ -144,7 +144,7 @@ def _split(expr: Expr, divisor: Expr) -> tuple[Expr, Expr]:
 
 
 def _is_below(expr: Expr, limit: Expr) -> bool:
-    """Whether 0 <= expr < limit at every point and for every size."""
+    """Return whether 0 <= expr < limit is proved for every point and every size."""
     parts = _added_factors(expr)
     if parts is None or not all(isinstance(part, AxisVar | Symbol) for part in parts):
         return False
@@ -155,7 +155,7 @@ def _is_below(expr: Expr, limit: Expr) -> bool:
 
 
 def position(index: Sequence[Expr], stride: Sequence[Dimension]) -> Expr:
-    """Where in memory an index is, in elements."""
+    """Return the memory offset of an index, in elements."""
     total: Expr = Integer(0)
     for part, step in zip(index, stride, strict=True):
         total = add(total, times(part, step))
@@ -163,8 +163,8 @@ def position(index: Sequence[Expr], stride: Sequence[Dimension]) -> Expr:
 
 
 def _rejoined(total: Expr) -> Expr:
-    """Undo divmod where steps are sizes: `(e // k) * k * s + (e % k) * s -> e * s`, of a size k
-    too.
+    """Undo divmod under symbolic strides: `(e // k) * k * s + (e % k) * s -> e * s`; k may be
+    symbolic.
     """
     terms = linear(total)[1]
     for atom, n in terms.items():
@@ -187,7 +187,7 @@ def _rejoined(total: Expr) -> Expr:
 
 
 def coefficients(expr: Expr) -> tuple[Expr, dict[Axis, Expr]] | None:
-    """(offset, {axis: step}): how the expression moves along its axes; None if not in steps."""
+    """Return (offset, {axis: step}) of an affine expression; None for other expressions."""
     constant, terms = linear(expr)
     offset: Expr = Integer(constant)
     steps: dict[Axis, Expr] = {}
@@ -209,7 +209,7 @@ def coefficients(expr: Expr) -> tuple[Expr, dict[Axis, Expr]] | None:
 
 
 def is_never_negative(expr: Expr) -> bool:
-    """Whether an index is at least zero, as far as its terms show it."""
+    """Return whether an index is at least zero, as far as its terms show it."""
     if bounds(expr)[0] >= 0:
         return True
     parts = _added_factors(expr)
@@ -219,28 +219,28 @@ def is_never_negative(expr: Expr) -> bool:
 
 
 def _added_factors(expr: Expr) -> list[Expr] | None:
-    """What the terms of a sum are made of; None: some are taken away."""
+    """Return the factors of the terms of a sum; None if a term is negative."""
     constant, terms = linear(expr)
     if constant < 0 or any(n < 0 for n in terms.values()):
         return None
     return [factor for atom in terms for factor in factors(atom)]
 
 
-def reach_of(expr: Expr, context: Context) -> Dimension | None:
-    """A bound of the magnitude of an index with Sizes and of all that it is computed from; None:
-    there is none that is simple.
+def magnitude_bound(expr: Expr, context: Context) -> Dimension | None:
+    """Return a bound for the magnitudes of a symbolic index and of its subexpressions; None if
+    there is no simple one.
     """
     constant, terms = linear(expr)
     total: Dimension = abs(constant)
     for atom, n in terms.items():
-        parts = [_reach_of_factor(factor, context) for factor in factors(atom)]
+        parts = [_factor_bound(factor, context) for factor in factors(atom)]
         if any(part is None for part in parts):
             return None
         total = total + prod(parts) * abs(n)  # type: ignore[arg-type, operator]
     return total
 
 
-def _reach_of_factor(factor: Expr, context: Context) -> Dimension | None:
+def _factor_bound(factor: Expr, context: Context) -> Dimension | None:
     match factor:
         case AxisVar(axis):
             return axis.extent
@@ -250,12 +250,12 @@ def _reach_of_factor(factor: Expr, context: Context) -> Dimension | None:
             known = context.range_of(factor)
             return size_of(factor, context) if known is not None and known.low >= 0 else None
         case FloorDiv(a) | Mod(a) | Apply("//" | "%", (a, _)):
-            return reach_of(a, context)
+            return magnitude_bound(a, context)
     return None
 
 
 def dimension(expr: Expr, near: Iterable[Dimension]) -> int:
-    """An expression without axes as a dimension, in the context of the sizes near it."""
+    """Return an expression without axes as a dimension, in the context of the sizes near it."""
     if isinstance(expr, Integer):
         return expr.value
     context = next(size.context for size in near if isinstance(size, Size))

@@ -1,11 +1,11 @@
-"""The reference interpreter: what a LoopProgram means, slowly and obviously, with torch ops.
+"""Defines the semantics of a LoopProgram: a slow reference interpreter on torch ops.
 
-Comes in: a program and its input tensors. Goes out: the output tensors; input buffers are written
-as the program says. Every axis of a nest gets a dimension of one broadcast grid; a value is a
-tensor over that grid with size 1 where it does not depend on the axis; a reduction folds its
-dimensions back to size 1. Runs unfused and fused programs alike. With precision="float64" all
-floating-point buffers and arithmetic are float64: what the program would say without roundings.
-Where sizes differ from call to call, `sizes` has the values of their symbols.
+In: a program and its input tensors. Out: the output tensors; input buffers are written as the
+program says. Every axis of a nest gets a dimension of one broadcast grid; a value is a tensor over
+that grid with size 1 along axes that it does not depend on; a reduction folds its dimensions back
+to size 1. It runs unfused and fused programs alike. With precision="float64" all floating-point
+buffers and arithmetic are float64, to measure rounding. `sizes` has the values of the symbols of a
+dynamic program.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def run(
     precision: str = "eager",
     sizes: Mapping[Symbol, int] = MappingProxyType({}),
 ) -> list[Tensor | None]:
-    """Execute the program; returns its outputs. precision is "eager" or "float64"."""
+    """Execute the program and return its outputs. precision is "eager" or "float64"."""
     known: dict[Expr, int] = {symbol: value for symbol, value in sizes.items()}
     memory = _Memory(
         with_sizes(program, known) if sizes else program, precision == "float64", known
@@ -67,7 +67,7 @@ def run(
 
 
 class _Memory:
-    """The buffers as tensors."""
+    """Holds the buffers as tensors."""
 
     def __init__(self, program: LoopProgram, wide: bool, sizes: dict[Expr, int]) -> None:
         self.program = program
@@ -76,7 +76,7 @@ class _Memory:
         self.tensors: dict[str, Tensor] = {}
 
     def dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """The dtype used in place of `dtype`."""
+        """Return the dtype used in place of `dtype`."""
         return torch.float64 if self.wide and dtype.is_floating_point else dtype
 
     def bind(self, inputs: Sequence[Tensor]) -> None:
@@ -91,7 +91,7 @@ class _Memory:
             self.tensors[name] = data
 
     def read(self, name: str) -> Tensor:
-        """The tensor of a buffer, allocated on first use."""
+        """Return the tensor of a buffer, allocated on first use."""
         if name not in self.tensors:
             buffer = self.program.buffers[name]
             self.tensors[name] = torch.empty_strided(
@@ -103,7 +103,7 @@ class _Memory:
         return self.tensors[name]
 
     def put(self, name: str, tensor: Tensor) -> None:
-        """Take what an ATen call returned, which must look as the program says."""
+        """Bind an ATen result, which must have the shape, strides and dtype of the buffer."""
         buffer: Buffer = self.program.buffers[name]
         strides = zip(buffer.shape, buffer.stride, tensor.stride(), strict=True)
         if (
@@ -147,7 +147,8 @@ def _resolve(arg: Any, memory: _Memory) -> Any:
 
 
 def _run_nest(nest: Nest, memory: _Memory) -> None:
-    """Evaluate every store's value before any store is made: loads see the memory as it was."""
+    """Run a nest."""
+    # All values are evaluated before any store: loads see the memory before the nest.
     device = memory.program.buffers[nest.stores[0].buffer].device
     grid = _Grid(_all_axes(nest), device, memory.sizes)
     values = _Evaluation(grid, memory)
@@ -188,29 +189,31 @@ def _values_in(expr: Expr) -> list[Value]:
 
 
 class _Grid:
-    """One dimension per axis."""
+    """Represents a broadcast grid with one dimension per axis."""
 
     def __init__(self, axes: Sequence[Axis], device: torch.device, sizes: dict[Expr, int]) -> None:
-        self.place = {axis: d for d, axis in enumerate(axes)}
+        self.dimension = {axis: d for d, axis in enumerate(axes)}
         self.extent: dict[Axis, int] = {axis: value_of(axis.extent, sizes) for axis in axes}
         self.device = device
 
     def extents(self, axes: Sequence[Axis]) -> list[int]:
-        """The grid's shape with size 1 for the axes not named."""
-        shape = [1] * len(self.place)
+        """Return the grid's shape with size 1 for the axes not named."""
+        shape = [1] * len(self.dimension)
         for axis in axes:
-            shape[self.place[axis]] = self.extent[axis]
+            shape[self.dimension[axis]] = self.extent[axis]
         return shape
 
     def variable(self, axis: Axis) -> Tensor:
         return torch.arange(self.extent[axis], device=self.device).reshape(self.extents((axis,)))
 
     def scalar(self, value: Any, dtype: torch.dtype) -> Tensor:
-        return torch.tensor(value, dtype=dtype, device=self.device).reshape([1] * len(self.place))
+        return torch.tensor(value, dtype=dtype, device=self.device).reshape(
+            [1] * len(self.dimension)
+        )
 
 
 class _Evaluation:
-    """Values over one grid, each computed once."""
+    """Evaluates values over one grid, each once."""
 
     def __init__(self, grid: _Grid, memory: _Memory) -> None:
         self.grid, self.memory = grid, memory
@@ -285,11 +288,11 @@ class _Evaluation:
         return torch.where(mask, loaded, self.grid.scalar(node.fill, source.dtype))
 
     def _lift(self, source: Tensor) -> Tensor:
-        return source.to(self.grid.device, copy=True).reshape([1] * len(self.grid.place))
+        return source.to(self.grid.device, copy=True).reshape([1] * len(self.grid.dimension))
 
     def _reduce(self, node: Reduction) -> Tensor:
         value = self.known[node.value]
-        dims = [self.grid.place[axis] for axis in node.axes]
+        dims = [self.grid.dimension[axis] for axis in node.axes]
         shape = list(value.shape)
         for axis, dim in zip(node.axes, dims, strict=True):
             shape[dim] = self.grid.extent[axis]
@@ -319,7 +322,7 @@ _REDUCE: Mapping[str, Callable[[Tensor, list[int]], Tensor]] = {
 
 
 def _position(op: str, value: Tensor, dims: Sequence[int]) -> Tensor:
-    """argmax/argmin over several dimensions, in row-major order of the axes."""
+    """Return argmax/argmin over several dimensions, in row-major order of the axes."""
     rest = [d for d in range(value.dim()) if d not in dims]
     flat = value.permute(*rest, *dims).reshape([value.shape[d] for d in rest] + [-1])
     if flat.dtype is torch.bool:
@@ -330,7 +333,9 @@ def _position(op: str, value: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """a * b + c with one rounding: float32 through float64, float64 by ATen's own fused kernel."""
+    """Return a * b + c with one rounding: float32 through float64, float64 by ATen's fused
+    kernel.
+    """
     if a.dtype is torch.float64:
         a, b, c = (part.contiguous() for part in torch.broadcast_tensors(a, b, c))
         return torch.addcmul(c, a, b)

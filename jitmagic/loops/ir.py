@@ -1,17 +1,17 @@
-"""The loop-level IR: what the lowering writes and every later stage reads.
+"""Defines the loop-level IR, which the lowering writes and every later stage reads.
 
-    LoopProgram = buffers, inputs, outputs, steps
-    Step   = Nest(name, outer, stores)          loops written by us
+    LoopProgram = buffers, inputs, outputs, steps.
+    Step   = Nest(name, outer, stores)          generated loops
            | Extern(name, op, args, kwargs, results)   one call of ATen
-           | Alias(name, base)                  a strided view of another buffer's memory
-    Store  = Store(buffer, inner, index, value, mode)
+           | Alias(name, base)                  a strided view of another buffer's memory.
+    Store  = Store(buffer, inner, index, value, mode).
     Value  = Load(buffer, index, dtype, mask, fill)
            | Constant(value, dtype) | IndexValue(expr, dtype)
            | Compute(op, args, dtype) | Cast(value, dtype)
-           | Reduction(op, axes, value, dtype)
+           | Reduction(op, axes, value, dtype).
     Expr   = Integer(value) | AxisVar(axis) | Add(a, b) | Mul(a, b) | FloorDiv(a, b) | Mod(a, b)
            | ValueIndex(value, extent)     an index computed at run time (gather)
-           | Symbol(name, ..) | Apply(op, args)   a size that differs from call to call
+           | Symbol(name, ..) | Apply(op, args)   dynamic sizes and their arithmetic.
 
 A nest runs its stores for every point of `outer` (in parallel) and, inside, of the store's own
 `inner` axes. A Reduction binds its axes like a lambda binds its parameter: `value` is evaluated for
@@ -22,16 +22,14 @@ store with inner (j):
 
 Within a nest all loads of a buffer see its contents before the nest, except that a store may be
 followed by later stores whose values were rewritten to use the stored value itself (never the
-memory).
-Values are frozen and interned: equal values are the same object.
-`index` has one Expr per dimension of the buffer; strides live in the Buffer. Expressions and their
-arithmetic are symbols/expr.py's; two kinds of leaves are defined here.
-The unfused program (one nest per ATen op) and the fused one use the same vocabulary: the reference
-interpreter (interp.py) runs both, so a wrong answer is bisected to lowering, schedule or codegen.
+memory). Values are frozen and interned: equal values are the same object. `index` has one Expr per
+dimension of the buffer; the Buffer has the strides. Expressions and their arithmetic are
+symbols/expr.py's; two kinds of leaves are defined here. The unfused program (one nest per ATen op)
+and the fused one use the same vocabulary: the reference interpreter (interp.py) runs both, so a
+wrong answer is bisected to lowering, schedule or codegen.
 
-Lazy branches: `Compute("where", (c, a, b))` evaluates both sides; a Load that must not be touched
-when out of range carries `mask` (a bool Value): where it is false nothing is read and `fill` is the
-value.
+Lazy branches: `Compute("where", (c, a, b))` evaluates both sides. A Load that may be out of range
+carries `mask` (a bool Value): where it is false nothing is read and the value is `fill`.
 """
 
 from __future__ import annotations
@@ -81,7 +79,7 @@ __all__ = [
     "walk",
 ]
 
-# name -> arity. Every renderer, the interpreter and the kernel header know exactly these.
+# name -> arity. Every renderer, the interpreter and the kernel header implement exactly these.
 COMPUTE_OPS: Mapping[str, int] = {
     **dict.fromkeys(
         ("add", "sub", "mul", "truediv", "floordiv", "remainder", "fmod", "pow", "atan2", "hypot"),
@@ -106,8 +104,8 @@ REDUCTIONS = frozenset({"sum", "prod", "max", "min", "argmax", "argmin", "any", 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory: strides in elements; role is input | output | temp | constant, or shape: memory that
-    is never written, because whoever takes it looks at its shape alone.
+    """Describes a memory buffer. Strides are in elements; role is input, output, temp, constant, or
+    shape: never written, because its readers use its shape alone.
     """
 
     name: str
@@ -120,7 +118,9 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A loop axis: 0 <= name < extent. Names are unique within a program unless bound alike."""
+    """Represents a loop axis: 0 <= name < extent. Names are unique within a program; equal axes may
+    be bound again.
+    """
 
     name: str
     extent: int
@@ -145,7 +145,9 @@ class AxisVar(Leaf):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValueIndex(Leaf):
-    """A run-time index; negative ones count from the end, out-of-range ones raise as eager does."""
+    """Represents a run-time index; negative ones count from the end, out-of-range ones raise as in
+    eager.
+    """
 
     value: Value
     extent: int
@@ -160,25 +162,24 @@ class ValueIndex(Leaf):
 
 
 class Value(metaclass=Interned):
-    """Base of the scalar-valued nodes. All have `.dtype`."""
+    """Is the base of the scalar-valued nodes. All have `.dtype`."""
 
     dtype: torch.dtype
 
     @cached_property
     def operands(self) -> tuple[Value, ...]:
-        """The values it is computed from (masks and run-time indexes included)."""
+        """Return the direct operands, including masks and run-time indexes."""
         return _operands(self)
 
     @cached_property
     def below(self) -> tuple[Value, ...]:
-        """Every distinct node that it is computed from, operands before users."""
+        """Return every distinct transitive operand, operands before users."""
         return _below(self)
 
     @cached_property
     def landmarks(self) -> tuple[Value, ...]:
-        """The loads, index values and reductions among `below` and itself, in that order: what
-        most questions are about, and few where arithmetic is long.
-        """
+        """Return the loads, index values and reductions among `below` and itself, in that order."""
+        # Most queries need only these, and they are few even in long chains of arithmetic.
         return _landmarks(self)
 
 
@@ -205,7 +206,9 @@ class IndexValue(Value):
 
 @dataclass(frozen=True, eq=False)
 class Compute(Value):
-    """op from COMPUTE_OPS; arguments already have the dtype the op computes in (bool for logic)."""
+    """Applies an op from COMPUTE_OPS; arguments already have the dtype it computes in (bool for
+    logic).
+    """
 
     op: str
     args: tuple[Value, ...]
@@ -220,7 +223,7 @@ class Cast(Value):
 
 @dataclass(frozen=True, eq=False)
 class Reduction(Value):
-    """Combine `value` over all points of `axes`; argmax/argmin give the row-major position."""
+    """Combines `value` over all points of `axes`; argmax/argmin give the row-major position."""
 
     op: str
     axes: tuple[Axis, ...]
@@ -230,7 +233,9 @@ class Reduction(Value):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """buffer[index] = value for every point of the outer axes and of `inner`; 'add': atomic +=."""
+    """Performs buffer[index] = value for every point of the outer axes and of `inner`; 'add':
+    atomic +=.
+    """
 
     buffer: str
     inner: tuple[Axis, ...]
@@ -240,7 +245,7 @@ class Store:
 
 
 class Step:
-    """Base of the program's steps."""
+    """Is the base of the program's steps."""
 
     __slots__ = ()
 
@@ -255,22 +260,22 @@ class Nest(Step):
 
 @dataclass(frozen=True, slots=True)
 class BufferRef:
-    """Stands for a buffer inside Extern arguments."""
+    """Refers to a buffer inside Extern arguments."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class NumberRef(BufferRef):
-    """Stands for the number that is in a 0-dim float64 buffer when the step runs."""
+    """Refers to the number that a 0-dim float64 buffer holds when the step runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extern(Step):
-    """results = op(*args, **kwargs), `op` an ATen overload; results name buffers (None: unused).
+    """Calls results = op(*args, **kwargs), an ATen overload; results name buffers (None: unused).
 
-    `writes`: input buffers that the op mutates in place. Args hold constants, BufferRef, lists
-    of them, and NumberRef.
+    `writes`: input buffers that the op mutates in place. Args hold constants, BufferRef, lists of
+    them, and NumberRef.
     """
 
     name: str
@@ -279,12 +284,14 @@ class Extern(Step):
     kwargs: Mapping[str, Any]
     results: tuple[str | None, ...]
     writes: tuple[str, ...] = ()
-    reason: str = ""  # why it fell back to ATen: shown by explain
+    reason: str = ""  # the reason of the fallback to ATen, for explain
 
 
 @dataclass(frozen=True, slots=True)
 class Alias(Step):
-    """`name` (its Buffer has shape and stride) starts `offset` elements into `base`'s memory."""
+    """Defines a view: `name` (its Buffer has shape and stride) starts `offset` elements into
+    `base`'s memory.
+    """
 
     name: str
     base: str
@@ -292,14 +299,16 @@ class Alias(Step):
 
 
 def kernel_device(devices: Iterable[torch.device]) -> torch.device:
-    """The device of nests over tensors on these: a GPU as soon as there is one."""
+    """Return the device of nests over tensors on these: a GPU if there is one."""
     on_gpu = {device for device in devices if device.type == "cuda"}
     return min(on_gpu, key=str, default=torch.device("cpu"))
 
 
 @dataclass(frozen=True, slots=True)
 class LoopProgram:
-    """The whole graph as loops; inputs/outputs name buffers in call order, outputs may repeat."""
+    """Represents a whole graph as loops; inputs/outputs name buffers in call order, outputs may
+    repeat.
+    """
 
     name: str
     buffers: Mapping[str, Buffer]
@@ -310,11 +319,11 @@ class LoopProgram:
 
     @property
     def device(self) -> torch.device:
-        """Where its nests run; other devices are left to ATen."""
+        """Return the device of the nests; work on other devices is left to ATen."""
         return kernel_device(buffer.device for buffer in self.buffers.values())
 
 
-_PLAIN = (AxisVar, Integer)  # most indexes: nothing inside
+_PLAIN = (AxisVar, Integer)  # most indexes: no operands inside
 
 
 def _operands(value: Value) -> tuple[Value, ...]:
@@ -347,9 +356,9 @@ def _values_in(expr: Expr) -> Iterator[Value]:
 
 
 def _below(root: Value) -> tuple[Value, ...]:
-    """Where what is below a node is known, it is taken over in one step: a chain that grows by a
-    node at a time would else be walked again for each of them.
-    """
+    """Return the transitive operands, operands first."""
+    # A node whose own result is cached contributes it in one step: otherwise a chain that grows
+    # node by node would be walked again for each of them.
     order: dict[Value, None] = {}
     stack = [*reversed(root.operands)]
     while stack:
@@ -369,7 +378,8 @@ _LANDMARKS = (Load, IndexValue, Reduction)
 
 
 def _landmarks(root: Value) -> tuple[Value, ...]:
-    """From those of the operands, which are kept: a node more in a chain is one more look."""
+    """Return the landmarks from the operands' cached ones."""
+    # One more node in a chain then costs one more lookup.
     stack = [root]
     while True:
         node = stack[-1]
@@ -389,12 +399,12 @@ def _landmarks(root: Value) -> tuple[Value, ...]:
 
 
 def landmarks(roots: Iterable[Value]) -> list[Value]:
-    """The loads, index values and reductions that `walk` would give, in its order."""
+    """Return the loads, index values and reductions of `walk`, in its order."""
     return list(dict.fromkeys(mark for root in roots for mark in root.landmarks))
 
 
 def walk(roots: Iterable[Value]) -> list[Value]:
-    """Every distinct node below the roots and the roots, operands before users."""
+    """Return every distinct node below the roots and the roots, operands before users."""
     order: dict[Value, None] = {}
     for root in roots:
         order |= dict.fromkeys(root.below)

@@ -1,7 +1,7 @@
-"""What torch's libraries do with an extern call, asked of torch about tensors without data.
+"""Predicts how torch's libraries run an extern call, by querying torch with meta tensors.
 
-Comes in: a call and the buffers of its program, laid out as the call meets them. What depends on
-sizes that vary is not known.
+In: a call and the buffers of its program, in the layouts that the call gets. The answer is unknown
+for dynamic sizes.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import torch
 
 from ..graph.operators.convolution import is_convolved_by_cudnn
 from .ir import Buffer, BufferRef, Extern
-from .sizes import has_sizes
+from .sizes import has_dynamic_sizes
 
-__all__ = ["adds_bias_apart"]
+__all__ = ["adds_bias_separately"]
 
-_GROUPS = 8  # where aten.convolution takes them
+_GROUPS = 8  # position of `groups` in aten.convolution
 
 
-def adds_bias_apart(step: Extern, buffers: Mapping[str, Buffer]) -> bool:
-    """Whether a convolution on a GPU adds its bias in a pass of its own, as it does around cuDNN.
-    Of one group it always is cuDNN's; kernels of torch's own for several add it on their way.
+def adds_bias_separately(step: Extern, buffers: Mapping[str, Buffer]) -> bool:
+    """Return whether a GPU convolution adds its bias in a separate pass, as it does around
+    cuDNN.
     """
+    # With one group it always is cuDNN's; torch's own grouped kernels add the bias as they go.
     if step.args[_GROUPS] == 1:
         return True
     image, weight = (_without_data(ref, buffers) for ref in step.args[:2])
@@ -34,6 +35,6 @@ def adds_bias_apart(step: Extern, buffers: Mapping[str, Buffer]) -> bool:
 
 def _without_data(ref: BufferRef, buffers: Mapping[str, Buffer]) -> torch.Tensor | None:
     buffer = buffers[ref.name]
-    if has_sizes(buffer):
+    if has_dynamic_sizes(buffer):
         return None
     return torch.empty_strided(buffer.shape, buffer.stride, dtype=buffer.dtype, device="meta")

@@ -1,10 +1,9 @@
-"""Lower: a functional ATen graph becomes a LoopProgram, one unfused nest per op.
+"""Lowers a functional ATen graph to a LoopProgram, with one unfused nest per op.
 
-Comes in: a GraphModule of call_function nodes on ATen overloads, every tensor node with
-meta["spec"]. Goes out: a LoopProgram with the graph's own order of effects. Views are index maps
-and cost nothing; an op without a lowering, or whose lowering declines, is one Extern step with the
-reason. Trailing `aten.copy_(input, value)` nodes become writes to the input's buffer, in graph
-order.
+In: a GraphModule of call_function nodes on ATen overloads, every tensor node with meta["spec"].
+Out: a LoopProgram with the graph's own order of effects. Views are index maps without steps; an op
+without a lowering, or whose lowering declines, is one Extern step with the reason. Trailing
+`aten.copy_(input, value)` nodes become writes to the input's buffer, in graph order.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ def lower(gm: GraphModule, name: str) -> LoopProgram:
     device, sizes = device_of_kernels(gm), partial(_sizes_of, gm)
     try:
         return _lowered(gm, Builder(name, device, sizes), cpu_scalars_for(device, gm))
-    except Decline:  # one of the scalars: all of them stay calls of ATen on the CPU
+    except Decline:  # a scalar could not be lowered: all stay ATen calls on the CPU
         return _lowered(gm, Builder(name, device, sizes), frozenset())
 
 
 def _sizes_of(gm: GraphModule) -> Iterator[Size]:
-    """Those that are symbols."""
+    """Return the symbolic sizes of the graph."""
     for node in gm.graph.nodes:
         yield from sizes_in((*node.args, *node.kwargs.values()))
         if isinstance(spec := node.meta.get("spec"), TensorSpec):
@@ -71,12 +70,12 @@ def _lowered(gm: GraphModule, builder: Builder, scalars: frozenset[Node]) -> Loo
             case "output":
                 _outputs(builder, node, env)
             case other:
-                raise VerifyError(f"{other} node {node.name} in a graph handed to lower()")
+                raise VerifyError(f"{other} node {node.name} in a graph to lower")
     return builder.finish()
 
 
 def device_of_kernels(gm: GraphModule) -> torch.device:
-    """Where the nests of a graph run."""
+    """Return the device on which the nests of a graph run."""
     specs = (node.meta.get("spec") for node in gm.graph.nodes)
     return kernel_device(spec.device for spec in specs if isinstance(spec, TensorSpec))
 
@@ -94,7 +93,7 @@ def _placeholder(builder: Builder, node: Node) -> TensorView | None:
 def _constant(builder: Builder, node: Node, gm: GraphModule) -> TensorView:
     value = operator.attrgetter(str(node.target))(gm)
     if not isinstance(value, torch.Tensor):
-        raise VerifyError(f"attribute {node.target} of the graph is no tensor")
+        raise VerifyError(f"attribute {node.target} of the graph is not a tensor")
     view = builder.define(node.name, spec_of(value), "constant")
     builder.constants[view.buffer] = value.detach()
     return view
@@ -108,7 +107,7 @@ def _outputs(builder: Builder, node: Node, env: Mapping[Node, Any]) -> None:
         elif isinstance(result, Node) and isinstance(env[result], TensorView):
             builder.output(env[result], result.meta.get("spec"))
         else:
-            raise VerifyError(f"graph output {result!r} is no tensor")
+            raise VerifyError(f"graph output {result!r} is not a tensor")
 
 
 def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
@@ -124,10 +123,10 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
     out = Out(node.name, _result_specs(node))
     lowering = LOWERINGS.get(str(op))
     if not node.users and may_raise_on_data(node):
-        reason = "unused, but it may raise as in eager"
+        reason = "unused, but it may raise"
         return fallback_to_aten(builder, out, op, args, kwargs, reason)
     if lowering is None:
-        reason = FALLBACKS.get(str(op), "no lowering, nor a decomposition of these operands")
+        reason = FALLBACKS.get(str(op), "no lowering or decomposition for these operands")
         return fallback_to_aten(builder, out, op, args, kwargs, reason)
     builder.device = next((spec.device for spec in out.specs if spec is not None), None)
     if builder.device not in (None, builder.kernel_device) and not returns_view(op):
@@ -135,19 +134,19 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
         return fallback_to_aten(builder, out, op, args, kwargs, reason)
     bound, named = _bound(op, args, kwargs)
     before = builder.mark()
-    bound = [_brought(builder, arg) for arg in bound]
+    bound = [_transferred(builder, arg) for arg in bound]
     mark = builder.mark()
     try:
         return lowering(builder, out, *bound, **named)
     except Decline as why:
         if builder.mark() != mark:
             raise VerifyError(f"the lowering of {op} declined halfway: {why}") from why
-        builder.undo(before)  # what was brought: ATen takes scalars from where they are
+        builder.undo(before)  # undo the transfer: ATen takes CPU scalars directly
         return fallback_to_aten(builder, out, op, args, kwargs, str(why))
 
 
 def _cpu_scalar(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
-    """A CPU scalar, computed by the kernels that use it. Raises Decline."""
+    """Lower a CPU scalar into the kernels that use it. Raises Decline."""
     builder.device = builder.kernel_device
     out = Out(node.name, (replace(node.meta["spec"], device=builder.kernel_device),))
     args, kwargs = _bound(node.target, _bind(node.args, env), _bind(node.kwargs, env))
@@ -164,26 +163,25 @@ def _bind(part: Any, env: Mapping[Node, Any]) -> Any:
     return part
 
 
-def _brought(builder: Builder, arg: Any) -> Any:
-    """A CPU scalar tensor may meet GPU tensors in eager; a nest takes it by value."""
+def _transferred(builder: Builder, arg: Any) -> Any:
+    """Move a CPU scalar operand to the GPU, unless nests take it by value."""
     if isinstance(arg, NumberView):
-        return NumberView(_brought(builder, arg.view))
+        return NumberView(_transferred(builder, arg.view))
     device = builder.device
     if not isinstance(arg, TensorView) or arg.shape or device is None or arg.device == device:
         return arg
     if device == builder.kernel_device and builder.is_cpu_scalar(arg):
         return arg
     moved = Out(f"{arg.buffer}_on_{device.type}", (TensorSpec((), (), arg.dtype, device),))
-    op, reason = torch.ops.aten._to_copy.default, "a scalar crosses to the device of its op"
+    op, reason = torch.ops.aten._to_copy.default, "a scalar moves to the device of its op"
     return builder.extern(moved, op, (arg,), {"device": device}, reason)[0]
 
 
 def _bound(
     op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments by the operator's schema, with its declared defaults for those not given: a
-    lowering never has to tell a zero, False or None from an argument that is missing.
-    """
+    """Bind the arguments to the operator's schema, with its declared defaults filled in."""
+    # Lowerings then never confuse a missing argument with a zero, False or None.
     positional: list[Any] = list(args)
     named: dict[str, Any] = {}
     for argument in op._schema.arguments[len(args) :]:
@@ -196,7 +194,7 @@ def _bound(
 
 
 def _result_specs(node: Node) -> tuple[TensorSpec | None, ...]:
-    """Specs of the node's results; of several, those that a getitem reads."""
+    """Return the specs of the node's results; of several, only those that a getitem reads."""
     spec = node.meta.get("spec")
     if isinstance(spec, TensorSpec):
         return (spec,)
@@ -211,7 +209,7 @@ def _result_specs(node: Node) -> tuple[TensorSpec | None, ...]:
 
 
 def _write(builder: Builder, node: Node, target: TensorView, value: TensorView) -> TensorView:
-    """aten.copy_(input, value): read first what the write would destroy, then store."""
+    """Lower aten.copy_(input, value): read what the write would destroy, then store."""
     same = builder.root(target.buffer) == builder.root(value.buffer)
     if same and target == value:
         return target
@@ -237,11 +235,11 @@ def _write_by_aten(
 ) -> TensorView:
     if builder.root(target.buffer) == builder.root(value.buffer):
         stride = contiguous_stride(value.shape)
-        apart = Out(
+        temporary = Out(
             f"{node.name}_kept", (TensorSpec(value.shape, stride, value.dtype, value.device),)
         )
-        (kept,) = builder.extern(apart, torch.ops.aten.clone.default, (value,), {}, reason)
-        assert kept is not None, "a spec was given"
-        value = kept
+        (saved,) = builder.extern(temporary, torch.ops.aten.clone.default, (value,), {}, reason)
+        assert saved is not None, "a spec was given"
+        value = saved
     builder.write_by_aten(node.name, target, value, reason)
     return target

@@ -1,9 +1,8 @@
-"""Type promotion: which dtype an op computes in and returns, as eager decides it.
+"""Implements type promotion: the dtypes that an op computes in and returns, as in eager.
 
-Comes in: operands (TensorViews and Python numbers). Goes out: for each operand the dtypes it is
-cast through, and the result's dtype. The rules have names; a lowering states its rule by name
-beside itself. The categories are those of c10: tensors with dimensions, zero-dimensional tensors,
-Python numbers.
+In: operands (TensorViews and Python numbers). Out: for each operand the dtypes it is cast through,
+and the result's dtype. The rules have names, which lowerings refer to. The categories are those of
+c10: tensors with dimensions, zero-dimensional tensors, Python numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Rule = Callable[[Sequence[Operand]], tuple[Casts, torch.dtype]]
 
 
 def result_type(operands: Sequence[Operand]) -> torch.dtype:
-    """The common dtype of the operands, by torch's three categories."""
+    """Return the common dtype of the operands, by torch's three categories."""
     dims: torch.dtype | None = None
     zeros: torch.dtype | None = None
     numbers: torch.dtype | None = None
@@ -82,7 +81,8 @@ def _arith(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
 
 
 def _arith_wide(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
-    """mul and div take a CPU scalar on the right in opmath precision, not rounded to 16 bits."""
+    """Promote for mul and div."""
+    # They take a CPU scalar on the right in opmath precision, not rounded to 16 bits.
     common = result_type(operands)
     return _widen_scalar(operands, common), common
 
@@ -103,7 +103,7 @@ def _to_float(dtype: torch.dtype) -> torch.dtype:
 
 
 def _float(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
-    """Integers and bools are computed as the default float dtype."""
+    """Promote integers and bools to the default float dtype."""
     common = _to_float(result_type(operands))
     return _through(common, len(operands)), common
 
@@ -114,31 +114,33 @@ def _float_wide(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
 
 
 def _on_gpu(operands: Sequence[Operand], common: torch.dtype) -> Casts:
-    """CUDA kernels take numbers beside tensors in opmath precision; CPU ones round them first."""
+    """Return the casts of numbers next to tensors."""
+    # CUDA kernels take them in opmath precision; CPU kernels round them to the common dtype first.
     gpu = any(isinstance(x, TensorView) and x.device.type == "cuda" for x in operands)
     wide, narrow = (opmath(common),), (common, opmath(common))
     return tuple(narrow if isinstance(x, TensorView) or not gpu else wide for x in operands)
 
 
 def _compare(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
-    """Numbers are rounded to the common dtype first, on every device: 1e30 is inf in float16."""
+    """Promote for comparisons."""
+    # Numbers are rounded to the common dtype first, on every device: 1e30 is inf in float16.
     common = result_type(operands)
     return ((common, opmath(common)),) * len(operands), torch.bool
 
 
 def _logic(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
-    """Every operand is a truth value of its own dtype."""
+    """Convert every operand to a truth value, each in its own dtype."""
     return ((torch.bool,),) * len(operands), torch.bool
 
 
 def _predicate(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
-    """isnan and the like: asked of the operand in its own dtype."""
+    """Promote for isnan and the like, which test the operand in its own dtype."""
     common = result_type(operands)
     return _through(common, len(operands)), torch.bool
 
 
 def _choose(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
-    """where(condition, a, b): a and b meet in their common dtype and are not computed with."""
+    """Promote where(condition, a, b): a and b get their common dtype, without opmath."""
     common = result_type(operands[1:])
     return ((torch.bool,), (common,), (common,)), common
 
@@ -151,13 +153,15 @@ def _integral(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
 
 
 def _alpha(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
-    """add(x, y, alpha): the factor does not take part in promotion."""
+    """Promote add(x, y, alpha): the factor does not take part."""
     common = result_type(operands[:2])
     return _on_gpu(operands, common), common
 
 
 def _value(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
-    """addcmul and the like: a number at the end, a factor in opmath precision, is not promoted."""
+    """Promote addcmul and the like: a trailing number, a factor in opmath precision, takes no
+    part.
+    """
     *tensors, last = operands
     if isinstance(last, TensorView):
         common = result_type(operands)
@@ -167,9 +171,9 @@ def _value(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
 
 
 def _power(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
-    """x ** number: the exponent is one of x's dtype where that has 16 bits, else it keeps its
-    precision; special ones become products and roots.
-    """
+    """Promote x ** number."""
+    # The exponent is rounded to x's dtype if that has 16 bits, else it keeps its precision; special
+    # exponents become products and roots.
     common = result_type(operands)
     wide = torch.float64 if common in FLOATS else torch.int64
     exponent = (wide,) if opmath(common) is common else (common, wide)
@@ -177,10 +181,10 @@ def _power(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
 
 
 def _fill(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
-    """masked_fill(x, mask, value): x's dtype, not computed with."""
+    """Promote masked_fill(x, mask, value): x's dtype, without opmath."""
     first = operands[0]
     if not isinstance(first, TensorView):
-        raise Decline("the first operand is no tensor")
+        raise Decline("the first operand is not a tensor")
     return ((first.dtype,), (torch.bool,), (first.dtype,)), first.dtype
 
 

@@ -1,8 +1,8 @@
-"""The exact text of a LoopProgram: Python that builds an equal one.
+"""Converts a LoopProgram to exact Python text and back.
 
 `to_python(program)` writes constructor calls, shared values by name, no addresses;
-`from_python(text)` runs them with the vocabulary of ir.py in scope. Constant tensors are data, not
-text: they are handed over.
+`from_python(text)` runs them with the vocabulary of ir.py in scope. Constant tensors are not in the
+text: the caller passes them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["from_python", "to_python"]
 
 
 def to_python(program: LoopProgram) -> str:
-    """Python text that defines `program`."""
+    """Return Python text that defines `program`."""
     writer = _Writer()
     steps = [writer.step(step) for step in program.steps]
     buffers = [f"    {writer.record(buffer)}," for buffer in program.buffers.values()]
@@ -50,7 +50,7 @@ def to_python(program: LoopProgram) -> str:
 
 
 def from_python(text: str, constants: Mapping[str, torch.Tensor] | None = None) -> LoopProgram:
-    """The program that `text` (made by to_python) defines."""
+    """Return the program that `text` (from to_python) defines."""
     scope: dict[str, Any] = {name: getattr(ir, name) for name in ir.__all__}
     scope |= {name: getattr(expressions, name) for name in expressions.__all__}
     scope |= {"torch": torch, "device": torch.device, "inf": inf, "nan": nan}
@@ -61,7 +61,7 @@ def from_python(text: str, constants: Mapping[str, torch.Tensor] | None = None) 
 
 
 class _Writer:
-    """Values and axes get a line and a name when they are first needed."""
+    """Writes a program; values and axes get a line and a name at their first use."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -81,7 +81,7 @@ class _Writer:
         return self.record(store)
 
     def record(self, node: Any) -> str:
-        """Any dataclass by its fields."""
+        """Write any dataclass by its fields."""
         parts = ", ".join(self.part(getattr(node, field.name)) for field in fields(node))
         return f"{type(node).__name__}({parts})"
 

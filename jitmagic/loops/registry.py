@@ -1,16 +1,16 @@
-"""The table of lowerings: ATen overload name -> the function that writes it as loops.
+"""Registers lowerings: a table from ATen overload names to functions that write them as loops.
 
 `@lowers("sum.dim_IntList")` registers a function `(builder, out, *args, **kwargs) -> view(s)`.
 `@pointwise("add.Tensor", rule="arith")` registers a function of scalar Values, one per operand;
 operands are promoted by the named rule (promotion.py), broadcast, and the result is cast to the
-result's dtype. Names, not overload objects: importing the table resolves nothing and a torch
-without one op loses one line. A lowering that cannot handle its arguments raises Decline before it
-has added anything.
+result's dtype. The keys are names, not overload objects, so that a torch without one op still
+imports the table. A lowering that cannot handle its arguments raises Decline before it adds
+anything.
 
-A formula lives in one place: in autograd/decompose where smaller ATen operations can say it, so
-that the partitioner and the scheduler see its parts, and here only where they cannot. What both
-have is a canonical form that a decomposition ends in (full, arange.start_step), or what one
-declines (masked_fill.Tensor by a scalar of another device).
+A formula is written once: in autograd/decompose if smaller ATen operations can express it, so that
+the partitioner and the scheduler see its parts, else here. Operators in both places are canonical
+forms that a decomposition ends in (full, arange.start_step), or cases that one declines
+(masked_fill.Tensor by a scalar of another device).
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ Lowering = Callable[..., Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 Scalar = Callable[..., Value]
 LOWERINGS: dict[str, Lowering] = {}
-FALLBACKS: dict[str, str] = {}  # ops that are always extern calls of ATen, with the reason
+FALLBACKS: dict[str, str] = {}  # ops that are always ATen calls, with the reason
 
 
 def lowers(*overloads: str, numbers: bool = False) -> Callable[[Function], Function]:
-    """Register a lowering for ATen overloads named like "sum.dim_IntList". `numbers`: whether it
-    takes NumberViews for numbers.
+    """Register a lowering for ATen overloads named like "sum.dim_IntList". `numbers`: it accepts
+    NumberViews.
     """
 
     def register(function: Function) -> Function:
@@ -73,23 +73,24 @@ def _of_known_numbers(function: Lowering) -> Lowering:
 
 
 def check_numbers(arguments: Iterable[Any]) -> None:
-    """Decline where one is known only when the program runs."""
+    """Decline if an argument is a number that is known only at run time."""
     if any(isinstance(argument, NumberView) for argument in arguments):
-        raise Decline("a number that varies is read when it runs")
+        raise Decline("a number that is known only at run time")
 
 
 def fallback(reason: str, *overloads: str) -> None:
-    """Ops that are always an ATen call, and why: there is no lowering to try."""
+    """Register ops that are always an ATen call, with the reason."""
     FALLBACKS.update((f"aten.{overload}", reason) for overload in overloads)
 
 
 def pointwise(
     *overloads: str, rule: str = "arith", operands: int | None = None
 ) -> Callable[[Scalar], Scalar]:
-    """Register a scalar function; `operands`: how many leading arguments are operands (default: all
-    positional parameters). Further arguments reach the function as they are; one that has a
-    keyword parameter `result` receives the result's dtype, and in `tail` whether eager computes
-    the point by scalar code (vector_tails.py)."""
+    """Register a scalar function. `operands`: the number of leading arguments that are operands
+    (default: all positional parameters); others are passed through. A keyword parameter `result`
+    receives the result's dtype, and `tail` whether eager computes the point by scalar code
+    (vector_tails.py).
+    """
 
     def register(function: Scalar) -> Scalar:
         count = function.__code__.co_argcount if operands is None else operands
@@ -102,7 +103,9 @@ def pointwise(
 
 
 def pointwise_lowering(function: Scalar, rule: str, count: int) -> Lowering:
-    """The lowering that applies a scalar function to `count` promoted and broadcast operands."""
+    """Return the lowering that applies a scalar function to `count` promoted, broadcast
+    operands.
+    """
     code = function.__code__
     operands = code.co_varnames[:count]
     named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
@@ -144,7 +147,7 @@ def _check(operands: tuple[Operand, ...], dtype: torch.dtype, out: Out) -> None:
 def operand_value(
     builder: Builder, operand: Operand, through: tuple[torch.dtype, ...], point: Point
 ) -> Value | None:
-    """The operand at a point, cast through the given dtypes; None stays None."""
+    """Return the operand at a point, cast through the given dtypes; None stays None."""
     if operand is None:
         return None
     if isinstance(operand, NumberView):
@@ -161,7 +164,7 @@ _OF_FLOATS = {"+": "add", "-": "sub", "*": "mul", "/": "truediv", "neg": "neg", 
 
 
 def _float_value(expr: Expr) -> Value:
-    """A float computed of sizes, as Python and C++ compute it: in float64."""
+    """Return a float computed from sizes, in float64 as in Python and C++."""
     if kind_of(expr) is int:
         return cast(IndexValue(expr), torch.float64)
     match expr:
@@ -171,11 +174,11 @@ def _float_value(expr: Expr) -> Value:
             return _float_value(part)
         case Apply(op, parts) if op in _OF_FLOATS:
             return compute(_OF_FLOATS[op], *map(_float_value, parts))
-    raise Decline(f"{expr!r} is a float computed of sizes")
+    raise Decline(f"{expr!r} is a float computed from sizes")
 
 
 def _size_value(size: Size, through: tuple[torch.dtype, ...]) -> Value:
-    """A size is known when the kernel runs; eager rounds it as it does an int."""
+    """Return a size as a kernel argument, rounded as eager rounds an int."""
     if isinstance(size, SizeFloat):
         number = _float_value(size.expr)
         for dtype in through:
@@ -185,7 +188,7 @@ def _size_value(size: Size, through: tuple[torch.dtype, ...]) -> Value:
     for dtype in through:
         if dtype not in LOOP_DTYPES:
             raise Decline(f"{dtype} has no loops")
-        if dtype is not torch.bool:  # eager refuses what overflows, for float16 too
+        if dtype is not torch.bool:  # eager refuses overflow, for float16 too
             facts = torch.finfo(dtype) if dtype in FLOATS else torch.iinfo(dtype)
             if not (size >= int(facts.min) and size <= int(facts.max)):
                 raise Decline(f"the number {size} does not fit into {dtype}")

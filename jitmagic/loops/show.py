@@ -1,8 +1,7 @@
-"""Show: a LoopProgram as text for people, in the shape of the loops it means.
+"""Shows a LoopProgram as text for people, in the shape of its loops.
 
-Comes in: a program (and, if only a part matters, one of its steps). Goes out: Python-like text.
-Values that are used twice get a name; reductions become loops of their own, hoisted to where they
-are first needed:
+In: a program (and optionally one of its steps). Out: Python-like text. Values that are used twice
+get a name; reductions become loops of their own, hoisted to their first use:
 
     def forward(x0: float32[8, 64]):
         for i0 in points(8):                                  # softmax
@@ -54,9 +53,9 @@ _INDENT = "    "
 
 
 def show(program: LoopProgram) -> str:
-    """The whole program."""
-    given = ", ".join(f"{n}: {_type(program.buffers[n])}" for n in program.inputs)
-    lines = [f"def {program.name}({given}):"]
+    """Return the text of the whole program."""
+    parameters = ", ".join(f"{n}: {_type(program.buffers[n])}" for n in program.inputs)
+    lines = [f"def {program.name}({parameters}):"]
     for name in program.constants:
         lines.append(f"{_INDENT}{name} = constant({_type(program.buffers[name])})")
     for step in program.steps:
@@ -66,14 +65,14 @@ def show(program: LoopProgram) -> str:
 
 
 def show_step(program: LoopProgram, step: Step) -> str:
-    """One step of it."""
+    """Return the text of one step."""
     return "\n".join(_step_lines(program, step))
 
 
 def _type(buffer: Buffer) -> str:
     dtype = str(buffer.dtype).removeprefix("torch.")
-    place = "" if buffer.device.type == "cpu" else f" on {buffer.device}"
-    return f"{dtype}[{', '.join(map(str, buffer.shape))}]{place}"
+    device = "" if buffer.device.type == "cpu" else f" on {buffer.device}"
+    return f"{dtype}[{', '.join(map(str, buffer.shape))}]{device}"
 
 
 def _step_lines(program: LoopProgram, step: Step) -> list[str]:
@@ -111,7 +110,7 @@ def _loop(axes: Sequence[Axis]) -> str:
 
 
 class _NestText:
-    """The text of one nest."""
+    """Writes the text of one nest."""
 
     def __init__(self, program: LoopProgram, nest: Nest) -> None:
         self.program, self.nest = program, nest
@@ -147,12 +146,12 @@ class _NestText:
             self.depth += 1
             bound |= frozenset(store.inner)
             self.name_parts(roots, bound)
-        target = self.place(store.buffer, store.index)
+        target = self.element(store.buffer, store.index)
         self.put(f"{target} {'+=' if store.mode == 'add' else '='} {self.text(store.value)}")
         self.depth -= bool(store.inner)
 
     def name_parts(self, roots: tuple[Value, ...], bound: frozenset[Axis]) -> None:
-        """Name every reduction and every shared value that can be computed where we are."""
+        """Name every reduction and every shared value that can be computed in this scope."""
         for node in walk(roots):
             if node in self.names or not self.free[node] <= bound:
                 continue
@@ -181,7 +180,7 @@ class _NestText:
 
     # -- expressions -----------------------------------------------------------------------------
 
-    def place(self, buffer: str, index: Sequence[Expr]) -> str:
+    def element(self, buffer: str, index: Sequence[Expr]) -> str:
         inside = ", ".join(self.index(part) for part in index)
         return f"{buffer}[{inside or '()'}]"
 
@@ -190,9 +189,9 @@ class _NestText:
             return self.names[node]
         match node:
             case Load(buffer=buffer, index=index, mask=None):
-                return self.place(buffer, index)
+                return self.element(buffer, index)
             case Load(buffer=buffer, index=index, mask=mask, fill=fill) if mask is not None:
-                return f"({self.place(buffer, index)} if {self.text(mask)} else {fill})"
+                return f"({self.element(buffer, index)} if {self.text(mask)} else {fill})"
             case Constant(value=value):
                 return repr(value)
             case IndexValue(expr=expr):

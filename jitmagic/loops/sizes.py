@@ -1,8 +1,8 @@
-"""Sizes of a program filled in: what does not depend on them stays as it is.
+"""Substitutes values for the symbolic sizes of a program.
 
-Comes in: a LoopProgram whose buffers have Sizes, and the values of the symbols. Goes out: the same
-program with numbers for the shapes, strides and offsets of its buffers and for the arguments of its
-extern calls. The nests keep their Sizes: they are kernels that take the values as arguments.
+In: a LoopProgram whose buffers have Sizes, and the values of the symbols. Out: the same program
+with numbers for the shapes, strides and offsets of its buffers and for the arguments of its extern
+calls. The nests keep their Sizes: their kernels take the values as arguments.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from ..symbols.expr import Expr
 from ..symbols.size import Size, value_of
 from .ir import Alias, Buffer, Extern, LoopProgram, Step
 
-__all__ = ["has_sizes", "is_sized", "with_sizes"]
+__all__ = ["has_dynamic_sizes", "is_dynamic", "with_sizes"]
 
 
-def is_sized(program: LoopProgram) -> bool:
-    """Whether sizes of the program differ from call to call."""
-    return any(map(has_sizes, program.buffers.values()))
+def is_dynamic(program: LoopProgram) -> bool:
+    """Return whether the program has dynamic sizes."""
+    return any(map(has_dynamic_sizes, program.buffers.values()))
 
 
-def has_sizes(buffer: Buffer) -> bool:
-    """Whether how it lies differs from call to call."""
+def has_dynamic_sizes(buffer: Buffer) -> bool:
+    """Return whether the buffer's shape or strides are dynamic."""
     return any(isinstance(size, Size) for size in (*buffer.shape, *buffer.stride))
 
 
 def with_sizes(program: LoopProgram, known: dict[Expr, int]) -> LoopProgram:
-    """`known` has the values of the symbols; expressions are added to it."""
+    """Substitute the symbols' values in `known`, to which computed expressions are added."""
     buffers = {name: _buffer(buffer, known) for name, buffer in program.buffers.items()}
     steps = tuple(_step(step, known) for step in program.steps)
     return replace(program, buffers=buffers, steps=steps)
 
 
 def _buffer(buffer: Buffer, known: dict[Expr, int]) -> Buffer:
-    if not has_sizes(buffer):
+    if not has_dynamic_sizes(buffer):
         return buffer
     shape = tuple(value_of(size, known) for size in buffer.shape)
     stride = tuple(value_of(size, known) for size in buffer.stride)

@@ -1,9 +1,8 @@
-"""TensorView: a tensor of the graph as an index map over a buffer; how views cost nothing.
+"""TensorView represents a tensor of the graph as an index map over a buffer.
 
-Comes in: the view operations' parameters. Goes out: a TensorView whose `index` gives, for a point
-of the viewed tensor, the point of the buffer. Maps are written over formal axes (one per dimension)
-and composed by substitution, so a chain of views is one map. No memory is named here but the base
-buffer's.
+In: the view operations' parameters. Out: a TensorView whose `index` maps a point of the viewed
+tensor to a point of the buffer. Maps are written over formal axes (one per dimension) and composed
+by substitution, so a chain of views is one map and adds no step.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ ZERO = Integer(0)
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """`buffer` seen through `index` (one expression per buffer dimension, over the formal axes)."""
+    """Views `buffer` through `index`: one expression per buffer dimension, over the formal axes."""
 
     buffer: str
     shape: tuple[int, ...]
@@ -63,7 +62,7 @@ class TensorView:
         return prod(self.shape)
 
     def at(self, point: Sequence[Expr]) -> Point:
-        """The buffer's point for a point of this view."""
+        """Return the buffer's point for a point of this view."""
         if self.index == formal_point(self.shape):
             return tuple(point)
         formals = formal_axes(self.shape)
@@ -71,26 +70,28 @@ class TensorView:
         return tuple(substitute(part, bindings) for part in self.index)
 
     def remap(self, shape: tuple[int, ...], point: Sequence[Expr]) -> TensorView:
-        """A view of shape `shape` that reads this one at `point` (over the new formal axes)."""
+        """Return a view of shape `shape` that reads this one at `point` (over the new formal
+        axes).
+        """
         return TensorView(self.buffer, shape, self.dtype, self.device, self.at(point))
 
 
 @lru_cache(maxsize=4096)
 def formal_axes(shape: tuple[int, ...]) -> tuple[Axis, ...]:
-    """The parameters of an index map over `shape`."""
+    """Return the parameters of an index map over `shape`."""
     return tuple(Axis(f"v{d}", extent) for d, extent in enumerate(shape))
 
 
 @lru_cache(maxsize=4096)
 def formal_point(shape: tuple[int, ...]) -> Point:
-    """The formal axes as expressions; dimensions of size 1 are the constant 0."""
+    """Return the formal axes as expressions; dimensions of size 1 are the constant 0."""
     return tuple(ZERO if axis.extent == 1 else AxisVar(axis) for axis in formal_axes(shape))
 
 
 @dataclass(frozen=True, slots=True)
 class NumberView:
-    """A number that is known when the program runs: what is in a 0-dim float64 tensor. It promotes
-    as Python's floats do.
+    """Represents a number that is known only at run time, in a 0-dim float64 tensor. It promotes
+    like a Python float.
     """
 
     view: TensorView
@@ -99,18 +100,19 @@ class NumberView:
 def full_view(
     buffer: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> TensorView:
-    """The buffer itself."""
+    """Return the view of a whole buffer."""
     return TensorView(buffer, shape, dtype, device, formal_point(shape))
 
 
 def broadcast_point(shape: Sequence[int], point: Sequence[Expr]) -> Point:
-    """Where a tensor of `shape` is read for a point of the (broadcast) result."""
+    """Return the point at which a tensor of `shape` is read for a point of the broadcast result."""
     offset = len(point) - len(shape)
     return tuple(ZERO if size == 1 else point[offset + d] for d, size in enumerate(shape))
 
 
 def broadcast_shapes(shapes: Iterable[Sequence[int]]) -> tuple[int, ...] | None:
-    """The shape that all of them broadcast to, or None. (torch's own imports half of torch.)"""
+    """Return the shape that all of them broadcast to, or None."""
+    # torch's own function imports half of torch.
     result: list[int] = []
     for shape in shapes:
         result = [1] * (len(shape) - len(result)) + result
@@ -124,10 +126,10 @@ def broadcast_shapes(shapes: Iterable[Sequence[int]]) -> tuple[int, ...] | None:
 
 
 def reshape_point(old: Sequence[int], new: Sequence[int], point: Sequence[Expr]) -> Point:
-    """The point of shape `old` with the row-major position that `point` has in shape `new`.
-
-    Dimensions are matched in groups of equal products: the fewest divisions that will do.
+    """Return the point of shape `old` with the row-major position that `point` has in shape
+    `new`.
     """
+    # Dimensions are matched in groups of equal products, which needs the fewest divisions.
     if prod(old) == 0:
         return (ZERO,) * len(old)
     result: list[Expr] = []
@@ -150,7 +152,7 @@ def reshape_point(old: Sequence[int], new: Sequence[int], point: Sequence[Expr])
 
 
 def _digits(flat: Expr, sizes: Sequence[int]) -> list[Expr]:
-    """Row-major coordinates of the position `flat`."""
+    """Return the row-major coordinates of the position `flat`."""
     found: list[Expr] = []
     for size in reversed(sizes[1:]):
         found.append(remainder(flat, expr_of(size)))
@@ -161,8 +163,8 @@ def _digits(flat: Expr, sizes: Sequence[int]) -> list[Expr]:
 def strided(
     view: TensorView, stride: Sequence[int], sizes: Callable[[], Iterable[Dimension]]
 ) -> tuple[int, tuple[int, ...]] | None:
-    """(offset, strides) of the view in a buffer of such strides; None if it is not strided. An
-    index may be a size of the graph's that neither the view nor the buffer has.
+    """Return (offset, strides) of the view in a buffer of such strides; None if it is not strided.
+    `sizes`: further sizes of the graph that an index may contain.
     """
     found = coefficients(position(view.index, stride))
     formals = formal_axes(view.shape)

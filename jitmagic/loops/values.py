@@ -1,8 +1,8 @@
-"""Constructors of scalar values that know the dtype rules of the vocabulary.
+"""Constructs scalar values by the dtype rules of the IR.
 
-Comes in: Values and Python numbers. Goes out: interned Values, with the trivial cases folded (a
-cast to the same dtype, bool arithmetic as logic). Lowerings write `add(x, mul(y, 2.0))`; numbers
-take the dtype of the value beside them. Nothing here knows about tensors, buffers or axes.
+In: Values and Python numbers. Out: interned Values, with the trivial cases folded (a cast to the
+same dtype, bool arithmetic as logic). Lowerings write `add(x, mul(y, 2.0))`; numbers take the dtype
+of the other operand. Nothing here depends on tensors, buffers or axes.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ _BOOL_LOGIC = {
 
 
 def opmath(dtype: torch.dtype) -> torch.dtype:
-    """The dtype arithmetic is done in: float32 for the 16-bit floats, else the dtype itself."""
+    """Return the dtype of arithmetic: float32 for the 16-bit floats, else the dtype itself."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def constant(value: Number, dtype: torch.dtype) -> Constant:
-    """A number as a value of `dtype`, in the Python type that the dtype prints as."""
+    """Return a number as a value of `dtype`, in the dtype's Python type."""
     if dtype is torch.bool:
         return Constant(bool(value), dtype)
     return Constant(float(value) if dtype in FLOATS else int(value), dtype)
 
 
 def number(value: Number | Size, dtype: torch.dtype) -> Value:
-    """`constant`, or a size as a value."""
+    """Return a number or a size as a value."""
     if isinstance(value, Size):
         return cast(IndexValue(value.expr), dtype)
     return constant(value, dtype)
 
 
 def identity(op: str, dtype: torch.dtype) -> Number:
-    """What a reduction starts from and what changes none; for argmax and argmin the worst value."""
+    """Return the identity of a reduction; for argmax and argmin the worst value."""
     if op in ("sum", "any"):
         return 0
     if op in ("prod", "all"):
@@ -83,7 +83,7 @@ def identity(op: str, dtype: torch.dtype) -> Number:
 
 
 def round_to(value: Number, dtype: torch.dtype) -> Number:
-    """The number nearest to `value` that `dtype` holds."""
+    """Return the number nearest to `value` that `dtype` holds."""
     return torch.tensor(value, dtype=dtype).item()
 
 

@@ -1,13 +1,13 @@
-"""Positions that eager's CPU kernels compute one by one, after the last whole vector register.
+"""Finds the points that eager's CPU kernels compute by scalar code, after the last whole vector.
 
-Comes in: the operands of an elementwise operation and its result. Goes out: a condition on a point
-of the result. ATen's scalar code and its vector code disagree on which operand a maximum returns
-where both are zeros of different signs: `std::max` returns the first, `_mm512_max_ps` the second.
-The layout is that of TensorIterator: dimensions that are contiguous in all operands are merged, and
-the innermost one is cut into registers (aten/src/ATen/native/cpu/Loops.h).
+In: the operands of an elementwise operation and its result. Out: a condition on a point of the
+result. ATen's scalar code and its vector code disagree on the maximum of zeros of different signs:
+`std::max` returns the first operand, `_mm512_max_ps` the second. The layout is that of
+TensorIterator: dimensions that are contiguous in all operands are merged, and the innermost one is
+cut into registers (aten/src/ATen/native/cpu/Loops.h).
 
-A thread's share of more than 32768 elements ends in a tail of its own; that one is not modelled,
-because the number of threads may change between calls.
+Above 32768 elements each thread's share ends in a tail of its own; that is not modelled, because
+the number of threads may change between calls.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Tail = Value | bool
 
 
 def tail_at(builder: Builder, out: Out, operands: Sequence[Operand], point: Point) -> Tail:
-    """Return whether eager computes this point of the result by scalar code; a constant where it is
-    so of all points, or of none.
+    """Return whether eager computes this point of the result by scalar code; a bool if that is the
+    same for all points.
     """
     spec = out.spec
     if spec.device.type != "cpu" or not spec.dtype.is_floating_point:
@@ -51,25 +51,25 @@ def tail_at(builder: Builder, out: Out, operands: Sequence[Operand], point: Poin
 
 
 def _steps(builder: Builder, operand: Operand, out: Out) -> tuple[Dimension, ...]:
-    """Strides over the result's dimensions; 0 where the operand is repeated."""
+    """Return the operand's strides over the result's dimensions; 0 along broadcast ones."""
     spec = out.spec
     rank = len(spec.shape)
     if not isinstance(operand, TensorView) or not operand.shape:
         return (0,) * rank
     missing = rank - len(operand.shape)
-    placed = builder.place_of(operand)
+    placed = builder.layout_of(operand)
     own = spec.stride[missing:] if placed is None else placed[1]
     if operand.dtype is not spec.dtype:  # TensorIterator converts it first, into new memory
         own = spec.stride[missing:]
-    kept = (step if size != 1 else 0 for size, step in zip(operand.shape, own, strict=True))
-    return (0,) * missing + tuple(kept)
+    moving = (step if size != 1 else 0 for size, step in zip(operand.shape, own, strict=True))
+    return (0,) * missing + tuple(moving)
 
 
 def _innermost_run(
     shape: Sequence[Dimension], steps: Sequence[Sequence[Dimension]]
 ) -> list[int] | None:
-    """The dimensions that TensorIterator merges into its innermost one; None where its loop is not
-    vectorised: an operand has gaps, or more than one is repeated.
+    """Return the dimensions that TensorIterator merges into its innermost one; None if it does not
+    vectorise: an operand has gaps, or more than one is broadcast.
     """
     dims = sorted(
         (dim for dim, size in enumerate(shape) if size != 1), key=lambda d: hint_of(steps[0][d])

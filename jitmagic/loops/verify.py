@@ -1,9 +1,8 @@
-"""Verify: the rules of the IR, checked; the boundary that every producer of LoopPrograms must pass.
+"""Verifies the rules of the IR, which every producer of LoopPrograms must keep.
 
-Comes in: a LoopProgram, unfused or fused. Raises VerifyError naming the step and the rule. Checked:
-names, dtypes of every node, arity of ops and indexes, bounds where they can be proved wrong, axes
-bound where they are used, elements written once, buffers written before they are read, outputs
-defined.
+In: a LoopProgram, unfused or fused. Raises VerifyError naming the step and the rule. Checked:
+names, dtypes of every node, arity of ops and indexes, bounds that are provably wrong, axes bound at
+their uses, elements written once, buffers written before they are read, outputs defined.
 """
 
 from __future__ import annotations
@@ -80,13 +79,13 @@ class _Verifier:
     def buffers(self) -> None:
         for name, buffer in self.program.buffers.items():
             self.where = f"buffer {name}"
-            self.require(buffer.name == name, "is kept under another name")
+            self.require(buffer.name == name, "is listed under another name")
             self.require(len(buffer.shape) == len(buffer.stride), "one stride per dimension")
             self.require(all(size >= 0 for size in buffer.shape), "a negative size")
             self.require(buffer.role in _ROLES, f"no such role: {buffer.role}")
         self.where = "the inputs"
         for name in self.defined:
-            self.require(name in self.program.buffers, f"{name} is no buffer")
+            self.require(name in self.program.buffers, f"{name} is not a buffer")
         for name in self.program.constants:
             self.require(self.program.buffers[name].role == "constant", f"role of {name}")
 
@@ -112,13 +111,15 @@ class _Verifier:
                 self.reads(base)
                 made, owner = self.buffer(name), self.buffer(base)
                 self.require(made.dtype is owner.dtype, "an alias has its base's dtype")
-                self.require(made.device == owner.device, "an alias is where its base is")
+                self.require(made.device == owner.device, "an alias has its base's device")
                 self.defined.add(name)
             case _:
                 self.fail(f"no such step: {type(step).__name__}")
 
     def extern(self, step: Extern) -> None:
-        self.require(isinstance(step.op, torch._ops.OpOverload), f"{step.op!r} is no ATen overload")
+        self.require(
+            isinstance(step.op, torch._ops.OpOverload), f"{step.op!r} is not an ATen overload"
+        )
         for ref in _references((step.args, tuple(step.kwargs.values()))):
             self.reads(ref.name)
         for name in step.writes:
@@ -139,13 +140,15 @@ class _Verifier:
         self.defined |= written
 
     def axes(self, axes: tuple[Axis, ...], bound: frozenset[Axis], shadow: bool = False) -> None:
-        """`shadow`: a reduction may bind an outer axis again, as a lambda may reuse a name."""
+        """Check a binder. `shadow`: a reduction may bind an outer axis again, as a lambda may reuse
+        a name.
+        """
         self.require(len({axis.name for axis in axes}) == len(axes), "an axis bound twice")
         names = {axis.name for axis in bound}
         for axis in axes:
             self.require(axis.extent > 0, f"axis {axis.name} has extent {axis.extent}")
             free = axis.name not in names or (shadow and axis in bound)
-            self.require(free, f"axis {axis.name} is bound outside already")
+            self.require(free, f"axis {axis.name} is already bound outside")
 
     def store(self, store: Store, bound: frozenset[Axis]) -> None:
         buffer = self.buffer(store.buffer)
@@ -159,10 +162,10 @@ class _Verifier:
         self.value(store.value, bound)
 
     def once(self, store: Store, bound: frozenset[Axis]) -> None:
-        """Two points of the loops, which may be two threads, do not write the same element."""
+        """Require that no two points of the loops (two threads) write the same element."""
         parts = [leaf for part in store.index for leaf in leaves(part)]
         if store.mode != "set" or any(isinstance(leaf, ValueIndex) for leaf in parts):
-            return  # indexes of the user, who says whether some are the same
+            return  # the user's own indexes: duplicates are the user's choice
         moving = frozenset().union(*map(axes_of, store.index))
         for axis in bound - moving:
             repeated = f"every {axis.name} writes the same of {store.buffer}"
@@ -180,14 +183,14 @@ class _Verifier:
         for part, size in zip(index, buffer.shape, strict=True):
             self.expr(part, bound)
             if isinstance(size, Size):
-                continue  # no bound of an index is a number
+                continue  # a symbolic size has no constant bounds
             low, high = bounds(part)
             self.require(
                 masked or (low < size and high >= 0),
                 f"{part} is outside {buffer.name}'s size {size}",
             )
             if not masked and _is_exact(part):
-                self.require(low >= 0, f"{part} begins before {buffer.name}")
+                self.require(low >= 0, f"{part} starts before {buffer.name}")
                 self.require(high < size, f"{part} runs past {buffer.name}'s size {size}")
 
     def expr(self, expr: Expr, bound: frozenset[Axis]) -> None:
@@ -245,7 +248,7 @@ class _Verifier:
 
 
 def _is_exact(expr: Expr) -> bool:
-    """Whether the loops reach the bounds of the expression: each axis moves it by itself."""
+    """Return whether the index attains its bounds: every axis moves it independently."""
     atoms = linear(expr)[1]
     fixed = (isinstance(a, AxisVar) and not isinstance(a.axis.extent, Size) for a in atoms)
     return isinstance(expr, AxisVar) or all(fixed)

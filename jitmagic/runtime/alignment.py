@@ -9,7 +9,7 @@ them before each call.
 
 from __future__ import annotations
 
-from ..codegen.plan import Alloc, Call, Launch, Over, Plan, Pool, SizeVector, View
+from ..codegen.plan import Alloc, Call, Launch, Plan, Pool, Reuse, SizeVector, View
 from ..symbols.size import is_same
 
 __all__ = ["BOUNDARY", "aligned_arguments", "inputs_of_kernels"]
@@ -38,7 +38,7 @@ def aligned_arguments(plan: Plan, inputs: bool) -> dict[str, tuple[bool, ...]]:
         match step:
             case Alloc(slot=slot):
                 slots[slot] = True
-            case Over(slot=slot, base=base):
+            case Reuse(slot=slot, base=base):
                 slots[slot] = slots[base]
             case Pool(slot=slot, offset=offset):
                 slots[slot] = is_same(offset % BOUNDARY, 0)

@@ -26,7 +26,7 @@ from weakref import WeakSet
 
 import torch
 
-from ..codegen.plan import Alloc, Call, Over, Plan, PlanStep, Pool, Slot, View
+from ..codegen.plan import Alloc, Call, Plan, PlanStep, Pool, Reuse, Slot, View
 from ..errors import warn
 from .graph_pool import Shelf
 from .native import slots_needing_tensors
@@ -126,7 +126,7 @@ def _dtypes(plan: Plan, inputs: Sequence[torch.Tensor]) -> dict[int, torch.dtype
             for slot, layout in zip(step.results, step.layouts, strict=False):
                 if slot is not None and layout is not None:
                     known[slot] = layout.dtype
-        elif isinstance(step, Alloc | Over | Pool | View):
+        elif isinstance(step, Alloc | Reuse | Pool | View):
             known[step.slot] = step.dtype
     return known
 

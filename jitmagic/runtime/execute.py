@@ -18,10 +18,10 @@ from ..codegen.plan import (
     Launch,
     Layout,
     NumberSlot,
-    Over,
     Plan,
     PlanStep,
     Pool,
+    Reuse,
     Slot,
     View,
 )
@@ -58,7 +58,7 @@ class PlanRunner:
                 slots[step.slot] = torch.empty_strided(
                     step.shape, step.stride, dtype=step.dtype, device=step.device
                 )
-            case Over():
+            case Reuse():
                 slots[step.slot] = _in_place_of(step, slots)
             case Pool():
                 slots[step.slot] = _over_pool(step, pool)
@@ -75,7 +75,7 @@ class PlanRunner:
                 _call(step, slots)
 
 
-def _in_place_of(step: Over, slots: list[Any]) -> torch.Tensor:
+def _in_place_of(step: Reuse, slots: list[Any]) -> torch.Tensor:
     """Over base's memory where only its slot holds that: an ATen op may have returned its input."""
     base: torch.Tensor = slots[step.base]
     others = (t for n, t in enumerate(slots) if n != step.base and isinstance(t, torch.Tensor))

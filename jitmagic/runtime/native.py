@@ -22,10 +22,10 @@ from ..codegen.plan import (
     LaunchGrid,
     Layout,
     NumberSlot,
-    Over,
     Plan,
     PlanStep,
     Pool,
+    Reuse,
     SizeVector,
     Slot,
     View,
@@ -272,7 +272,7 @@ def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...
 def _places(plan: Plan) -> Iterator[tuple[str, int]]:
     """Of each Call in order."""
     calls = sum(isinstance(step, Call) for step in plan.steps)
-    return iter(plan.places if len(plan.places) == calls else [("", 0)] * calls)
+    return iter(plan.call_lines if len(plan.call_lines) == calls else [("", 0)] * calls)
 
 
 def slot_count(plan: Plan) -> int:
@@ -317,7 +317,7 @@ def slots_in(value: Any) -> list[Slot]:
     return []
 
 
-def _layout(step: Alloc | Over | Pool) -> tuple[Any, ...]:
+def _layout(step: Alloc | Reuse | Pool) -> tuple[Any, ...]:
     return (step.shape, step.stride, step.dtype, step.device)
 
 
@@ -331,7 +331,7 @@ def _lower_step(
     match step:
         case Alloc():
             return ("alloc", step.slot, _layout(step))
-        case Over():
+        case Reuse():
             return ("over", step.slot, step.base, _layout(step))
         case Pool():
             return ("pool", step.slot, _layout(step), step.offset, step.slot in as_tensor)

@@ -1,8 +1,8 @@
-"""From an unfused LoopProgram to a Schedule: what is fused, in which order, where memory lives.
+"""Schedules a LoopProgram: chooses the fusions, the order of steps and the memory plan.
 
 In: the program of the lowering (one nest per ATen op), the target's facts, the options. Out: a
-Schedule whose program uses the same IR. Nothing here knows a backend; a refused fusion always has
-a sentence.
+Schedule whose program uses the same IR. Nothing here depends on a backend; a refused fusion always
+has a sentence.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ..loops.ir import LoopProgram, Nest
-from ..loops.sizes import is_sized
+from ..loops.sizes import is_dynamic
 from ..options import Options
 from ..target import Target
 from .aligned import with_aligned_rows
-from .biases import with_biases_apart
+from .biases import with_separate_biases
 from .chains import join_chains
 from .deps import analyse
 from .externs import without_unread_values
@@ -45,17 +45,19 @@ def schedule(
     program: LoopProgram,
     target: Target,
     options: Options,
-    ours: Mapping[str, bool] = MappingProxyType({}),
-    kept: int = 0,
+    generated: Mapping[str, bool] = MappingProxyType({}),
+    saved: int = 0,
 ) -> Schedule:
-    """Fuse, order and place in memory. `ours`: which matrix products are to be kernels of ours and
-    which the library's, by step name, where a measurement knows better than their size. `kept`: so
-    many of the last outputs are read by a backward of ours alone, which takes them as they lie.
+    """Fuse, order and place in memory.
+
+    `generated`: by step name, matrix products that are generated kernels (True) or library calls
+    (False), where tuning has measured them. `saved`: this many of the last outputs are read only by
+    jitmagic's own backward, which accepts any layout.
     """
     products: list[Decision] = []
     if _makes_products(target, options):
-        program, products = with_small_products(program, ours)
-    program = _prepared(program, kept, options.precision == "fast")
+        program, products = with_small_products(program, generated)
+    program = _prepared(program, saved, options.precision == "fast")
     graph = analyse(program)
     fusion = Fusion(program, graph, target, Groups(program, graph), products)
     if options.fuse:
@@ -66,14 +68,16 @@ def schedule(
     exact = options.precision != "fast"
     fused = split_reductions(ordered_program(fusion, exact), target)
     decisions = tuple(fusion.decisions)
-    memory = plan_regions(fused) if is_sized(fused) else plan_memory(fused)
-    return Schedule(fused, memory.pool, memory.pool_bytes, memory.last_use, memory.over, decisions)
+    memory = plan_regions(fused) if is_dynamic(fused) else plan_memory(fused)
+    return Schedule(
+        fused, memory.pool, memory.pool_bytes, memory.last_use, memory.reused, decisions
+    )
 
 
 def product_choices(
     program: LoopProgram, target: Target, options: Options
 ) -> dict[str, tuple[tuple[str, ...], bool]]:
-    """Matrix products that can be done in two ways, see `open_products`."""
+    """Return the matrix products that can be computed in two ways, see `open_products`."""
     return open_products(program) if _makes_products(target, options) else {}
 
 
@@ -81,9 +85,9 @@ def _makes_products(target: Target, options: Options) -> bool:
     return options.fuse and target.tier == "cpp" and target.isa != "scalar"
 
 
-def _prepared(program: LoopProgram, kept: int, fast: bool) -> LoopProgram:
-    program = with_biases_apart(without_unread_values(program))
-    program = with_images_channels_last(program, kept, fast)
+def _prepared(program: LoopProgram, saved: int, fast: bool) -> LoopProgram:
+    program = with_separate_biases(without_unread_values(program))
+    program = with_images_channels_last(program, saved, fast)
     program = with_aligned_rows(program)
     steps = (drop_unit_axes(s) if isinstance(s, Nest) else s for s in program.steps)
     return replace(program, steps=tuple(steps))

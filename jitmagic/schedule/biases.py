@@ -1,8 +1,8 @@
-"""Biases of convolutions on a GPU, where cuDNN adds them in a pass of its own.
+"""Separates the biases of GPU convolutions, which cuDNN adds in a pass of its own.
 
-In: the unfused program. Out: the same values; a convolution whose result nests read has no bias,
-and a nest adds it, which is fused with them. Rounded in between as eager's two passes round. Where
-nothing else reads the result there is nothing to gain.
+In: the unfused program. Out: the same values; a convolution whose result is read by nests loses its
+bias, and a new nest adds it, which fuses with those readers. The result is rounded in between, as
+in eager's two passes. Without such readers nothing is gained.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from ..loops.ir import (
     Step,
     Store,
 )
-from ..loops.libraries import adds_bias_apart
+from ..loops.libraries import adds_bias_separately
 from ..loops.values import cast, compute, opmath
 from .deps import reads_of
 
-__all__ = ["with_biases_apart"]
+__all__ = ["with_separate_biases"]
 
 _DEVICES = frozenset({"cuda"})
 _CONVOLUTION = torch.ops.aten.convolution.default
-_BIAS = 2  # where it takes it
+_BIAS = 2  # its position among the arguments
 
 
-def with_biases_apart(program: LoopProgram) -> LoopProgram:
-    """See the head of this file."""
+def with_separate_biases(program: LoopProgram) -> LoopProgram:
+    """Separate the biases of convolutions that nests read; see the module docstring."""
+    # ConvNeXt's 18 depthwise convolutions each added their bias in a pass: 357 of 4,467 us of
+    # kernels on an H200, in bf16.
     if program.device.type not in _DEVICES:
         return program
     read = {name for step in program.steps if isinstance(step, Nest) for name in reads_of(step)}
@@ -44,7 +46,7 @@ def with_biases_apart(program: LoopProgram) -> LoopProgram:
     steps: list[Step] = []
     for step in program.steps:
         if isinstance(step, Extern) and _has_bias(step, buffers) and step.results[0] in read:
-            steps += _apart(step, buffers)
+            steps += _separated(step, buffers)
         else:
             steps.append(step)
     return replace(program, buffers=buffers, steps=tuple(steps))
@@ -53,11 +55,11 @@ def with_biases_apart(program: LoopProgram) -> LoopProgram:
 def _has_bias(step: Extern, buffers: Mapping[str, Buffer]) -> bool:
     if step.op is not _CONVOLUTION or step.args[_BIAS] is None:
         return False
-    return adds_bias_apart(step, buffers)
+    return adds_bias_separately(step, buffers)
 
 
-def _apart(step: Extern, buffers: dict[str, Buffer]) -> tuple[Extern, Nest]:
-    """The convolution, and the sum that is what its result was."""
+def _separated(step: Extern, buffers: dict[str, Buffer]) -> tuple[Extern, Nest]:
+    """Return the convolution without bias, and the nest that adds it."""
     (result,), bias = step.results, step.args[_BIAS]
     assert result is not None
     assert isinstance(bias, BufferRef)
@@ -73,5 +75,5 @@ def _apart(step: Extern, buffers: dict[str, Buffer]) -> tuple[Extern, Nest]:
     )
     args = (*step.args[:_BIAS], None, *step.args[_BIAS + 1 :])
     store = Store(result, (), point, cast(value, made.dtype))
-    # Its own origin stays with the convolution, whose line it is.
+    # The convolution keeps its own origin, whose line it reports.
     return replace(step, args=args, results=(name,)), Nest(result, axes, (store,), (result,))

@@ -1,9 +1,9 @@
-"""Fusion keeps every check of a run-time index: eager raises for an unused index too.
+"""Ensures that fusion keeps every check of a run-time index: eager raises for an unused index too.
 
 In: a store, the loads that read it, the axes around it. Out: the sentence that says which check
-would be lost if the store's value were written into its readers, or None. Two ways to lose one: the
-value has checks and is read at some places only, or the place where it is read is itself a checked
-index and the value does not depend on it.
+would be lost if the store's value were inlined into its readers, or None. A check is lost in two
+ways: the value has checks and is read only partly, or the load's own index is checked and the value
+does not depend on it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from .rebuild import free_axes
 
 __all__ = ["has_checks", "lost_check"]
 
-_PARTLY_READ = "an index that raises is checked where it is read, and not all of it is"
-_UNREAD_INDEX = "its value does not depend on the index that it is read at, which may raise"
+_PARTLY_READ = "an index that may raise would be checked only for the elements that are read"
+_UNREAD_INDEX = "it is read at an index that may raise, on which its value does not depend"
 
 
 def lost_check(
     store: Store, outer: Sequence[Axis], links: Sequence[Load], readers: Sequence[Store]
 ) -> str | None:
-    """What writing the value of `store` into `links`, which are loads of `readers`, would lose."""
+    """Return the check that inlining `store` into `links`, loads of `readers`, would lose, or
+    None.
+    """
     found = [solve(store, load, (*outer, *store.inner)) for load in links]
     bindings = [binding for binding in found if binding is not None]
     if any(_forgets_index(store.value, binding) for binding in bindings):
@@ -41,17 +43,17 @@ def lost_check(
 
 
 def has_checks(stores: Sequence[Store]) -> bool:
-    """Whether a nest of these looks at a run-time index, which may be out of range."""
+    """Return whether the stores of a nest contain a run-time index, which may be out of range."""
     return any(_checked(store.index) or _is_checked(store.value) for store in stores)
 
 
 def _is_checked(value: Value) -> bool:
-    """Whether computing the value looks at a run-time index."""
+    """Return whether computing the value checks a run-time index."""
     return any(_checked(_places(node)) for node in value.landmarks)
 
 
 def _masks_checks(stores: Sequence[Store]) -> bool:
-    """Whether some checked index is computed under a mask only."""
+    """Return whether some checked index is computed only under a mask."""
     nodes = landmarks(store.value for store in stores)
     return any(isinstance(n, Load) and n.mask is not None and _checked(n.index) for n in nodes)
 
@@ -75,7 +77,7 @@ def _forgets_index(value: Value, bindings: Mapping[Axis, Expr]) -> bool:
 
 
 def _runs_over_all(bindings: Mapping[Axis, Expr]) -> bool:
-    """Whether the reader's loops go over every point of the store's loops."""
+    """Return whether the reader's loops cover every point of the store's loops."""
     used: list[Axis] = []
     for axis, expr in bindings.items():
         digits = mixed_radix(expr, axis.extent)

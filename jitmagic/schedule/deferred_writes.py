@@ -1,11 +1,11 @@
-"""Inputs are written once nothing can raise any more.
+"""Defers writes to inputs until nothing can raise any more.
 
-In: a program, the storage of each buffer. Out: the steps that write to inputs, and those that such
-a write waits for: what may raise because of its data. A graph that raises has then written nothing,
-and eager may run the frame from its start; no input is copied for that before each call. Where an
-input's new value is read by what may raise, it is computed into memory of its own first.
+In: a program, the storage of each buffer. Out: the steps that write to inputs, and the steps that
+such a write waits for: those that may raise depending on their data. A graph that raises has then
+written nothing, and eager may run the frame from its start without copies of the inputs. If a step
+that may raise reads an input's new value, that value is first computed into a temporary.
 
-A nest on a GPU stops the device at an index out of range: nothing runs after that, in any order.
+On a GPU an index out of range stops the device: nothing runs after that, in any order.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["Commits", "commits"]
 
 
 class Commits:
-    """`inputs`: storages of inputs that are written in a program that may raise; empty where no
-    write has to wait. `raising`: the steps that such a write waits for.
+    """Holds the write constraints of a program. `inputs`: storages of inputs that are written in a
+    program that may raise, or empty; `raising`: the steps that such a write waits for.
     """
 
     def __init__(self, inputs: frozenset[str], raising: frozenset[int]) -> None:
@@ -29,7 +29,7 @@ class Commits:
         self.raising = raising if inputs else frozenset()
 
     def mixed_with_checks(self, stores: Sequence[Store], storage: Mapping[str, str]) -> bool:
-        """Whether a nest of these would write an input at some points and raise at others."""
+        """Return whether a nest of these stores would write an input and check an index."""
         written = self.inputs and any(storage[store.buffer] in self.inputs for store in stores)
         return bool(written) and has_checks(stores)
 
@@ -37,13 +37,13 @@ class Commits:
 def commits(
     program: LoopProgram, storage: Mapping[str, str], writes: tuple[frozenset[str], ...]
 ) -> Commits:
-    """`writes`: the storages that each step writes."""
+    """Find the write constraints; `writes`: the storages that each step writes."""
     inputs = {storage[name] for name in program.inputs}
     written = frozenset(name for targets in writes for name in targets & inputs)
     if not written:
         return Commits(written, frozenset())
     raising: set[int] = set()
-    made_by_checks: set[str] = set()  # by nests that look at indexes, which may be fused with more
+    made_by_checks: set[str] = set()  # nests that check indexes, which may be fused with others
     for number, step in enumerate(program.steps):
         if writes[number] & inputs:
             continue

@@ -1,9 +1,9 @@
-"""Dependencies between the steps of a LoopProgram.
+"""Analyses the dependencies between the steps of a LoopProgram.
 
 In: the program. Out: a Graph: per step the storages it reads and writes (aliases resolved to the
-buffer whose memory they share), its direct predecessors, and per buffer who reads it. An edge
+buffer whose memory they share), its direct predecessors, and the readers of each buffer. An edge
 means "must run before": write-read, read-write and write-write on one storage, in the program's
-order; and what may raise runs before the inputs are written.
+order; and steps that may raise run before the inputs are written.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ __all__ = [
     "writes_of",
 ]
 
-_GENERATOR = "<random generator>"  # a storage that every draw writes
+_GENERATOR = "<random generator>"  # a pseudo storage that every random draw writes
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """`before[i]`: the steps that step i waits for. `readers`: buffer name -> steps that name
-    it.
+    """Holds the dependencies. `before[i]`: the steps that step i waits for. `readers`: buffer name
+    -> steps that read it.
     """
 
     before: tuple[frozenset[int], ...]
@@ -54,14 +54,14 @@ class Graph:
     writes: tuple[frozenset[str], ...]  # storages
     readers: Mapping[str, tuple[int, ...]]
     storage: Mapping[str, str]
-    mutated: frozenset[str]  # storages written more than once, or given and written
-    changing: frozenset[str]  # those of them that are written after they were read
-    escaping: frozenset[str]  # storages that leave the call or live in inputs
+    mutated: frozenset[str]  # storages written more than once, and written inputs
+    changing: frozenset[str]  # those written after they were read
+    escaping: frozenset[str]  # storages of outputs and inputs
     commits: Commits
 
 
 def store_values(stores: Sequence[Store]) -> tuple[Value, ...]:
-    """The roots of a nest's values: what its stores write, and their run-time indexes."""
+    """Return the roots of a nest's values: the stored values and their run-time indexes."""
     roots: list[Value] = []
     for store in stores:
         roots.append(store.value)
@@ -70,19 +70,19 @@ def store_values(stores: Sequence[Store]) -> tuple[Value, ...]:
 
 
 def run_time_values(expr: Expr) -> list[Value]:
-    """The values of the run-time indexes directly inside an index expression."""
+    """Return the values of the run-time indexes directly inside an index expression."""
     if isinstance(expr, (AxisVar, Integer)):
         return []
     return [leaf.value for leaf in leaves(expr) if isinstance(leaf, ValueIndex)]
 
 
 def loads_of(stores: Sequence[Store]) -> list[Load]:
-    """Every distinct load below the stores."""
+    """Return every distinct load below the stores."""
     return [node for node in landmarks(store_values(stores)) if isinstance(node, Load)]
 
 
 def buffer_refs(argument: Any) -> Iterator[str]:
-    """Buffer names inside one Extern argument."""
+    """Return the buffer names inside one Extern argument."""
     if isinstance(argument, BufferRef):
         yield argument.name
     elif isinstance(argument, (tuple, list)):
@@ -94,7 +94,7 @@ def buffer_refs(argument: Any) -> Iterator[str]:
 
 
 def reads_of(step: Step) -> tuple[str, ...]:
-    """Names of the buffers a step reads, each once."""
+    """Return the names of the buffers a step reads, each once."""
     match step:
         case Nest(stores=stores):
             adds = (store.buffer for store in stores if store.mode == "add")
@@ -107,7 +107,7 @@ def reads_of(step: Step) -> tuple[str, ...]:
 
 
 def writes_of(step: Step) -> tuple[str, ...]:
-    """Names of the buffers a step writes or brings into being."""
+    """Return the names of the buffers a step writes or defines."""
     match step:
         case Nest(stores=stores):
             return tuple(dict.fromkeys(store.buffer for store in stores))
@@ -117,7 +117,7 @@ def writes_of(step: Step) -> tuple[str, ...]:
 
 
 def storages(program: LoopProgram) -> dict[str, str]:
-    """Buffer name -> the buffer that owns its memory."""
+    """Map each buffer name to the buffer that owns its memory."""
     owner = {name: name for name in program.buffers}
     for step in program.steps:
         if isinstance(step, Alias):
@@ -126,12 +126,14 @@ def storages(program: LoopProgram) -> dict[str, str]:
 
 
 def _keeps_order(step: Step) -> bool:
-    """Whether the step takes random numbers or acts in another way: the user's order is kept."""
+    """Return whether the step draws random numbers or has other side effects, which stay in
+    order.
+    """
     return isinstance(step, Extern) and acts(step.op)
 
 
 def analyse(program: LoopProgram) -> Graph:
-    """Scan the steps once, in order."""
+    """Compute the dependencies in one scan over the steps."""
     storage = storages(program)
     writers: dict[str, list[int]] = {}
     watching: dict[str, list[int]] = {}
@@ -144,6 +146,8 @@ def analyse(program: LoopProgram) -> Graph:
         read, written = reads_of(step), writes_of(step)
         roots = frozenset(storage[name] for name in read)
         targets = frozenset(storage[name] for name in written)
+        # Draws write a common pseudo storage: in another order they would get other numbers of the
+        # stream than in eager.
         if _keeps_order(step):
             targets |= {_GENERATOR}
         waits: set[int] = {alias_step[name] for name in (*read, *written) if name in alias_step}
@@ -161,6 +165,7 @@ def analyse(program: LoopProgram) -> Graph:
         before.append(frozenset(waits - {number}))
         reads.append(roots)
         writes.append(targets)
+    # An input counts as written before the program, so a single write changes it.
     fixed = {storage[name] for name in (*program.inputs, *program.constants)}
     mutated = {r for r, who in writers.items() if len(who) > 1 or r in fixed}
     changing = {

@@ -1,11 +1,11 @@
-"""What ATen ops do with the memory that we hand them.
+"""Decides which memory ATen ops write to, and which of their operands need no values.
 
-`out_overload`: which Extern steps may put their result into the pool. Only ops whose `out=`
-overload fills a tensor of the given strides exactly as the functional one would, without resizing
-or copying: plain matrix products into contiguous memory.
+`out_overload` chooses the Extern steps that may put their result into the pool. Only ops whose
+`out=` overload fills a tensor of the given strides exactly as the functional one would, without
+resizing or copying: plain matrix products into contiguous memory.
 
-`without_unread_values`: draws like dropout's take a tensor for its shape alone; what would have
-been written into it (the zeros of `empty_like`) is not computed.
+`without_unread_values` handles draws such as dropout's, which take a tensor for its shape alone:
+the values of that tensor (the zeros of `empty_like`) are not computed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .deps import reads_of, writes_of
 __all__ = ["out_overload", "without_unread_values"]
 
 aten = torch.ops.aten
+# Other overloads with `out=` may resize the tensor, or compute into a temporary and copy.
 _OUT = {
     aten.mm.default: aten.mm.out,
     aten.addmm.default: aten.addmm.out,
@@ -38,7 +39,7 @@ _SHAPE_OF_FIRST = (
 
 
 def out_overload(step: Extern, buffers: Mapping[str, Buffer]) -> torch._ops.OpOverload | None:
-    """The overload that writes the step's only result into given contiguous memory, or None."""
+    """Return the overload that writes the step's only result into contiguous memory, or None."""
     if len(step.results) != 1 or step.results[0] is None or step.writes:
         return None
     buffer = buffers[step.results[0]]
@@ -51,9 +52,9 @@ def out_overload(step: Extern, buffers: Mapping[str, Buffer]) -> torch._ops.OpOv
 
 
 def without_unread_values(program: LoopProgram) -> LoopProgram:
-    """The program without nests that write only what no step reads the values of. Who takes such a
-    buffer for its shape gets memory that was never written (role "shape").
-    """
+    """Remove nests whose results no step reads for their values."""
+    # F.dropout draws bernoulli.p(empty_like(x), p), whose zeros were a kernel over the whole
+    # tensor. Readers of the shape get memory that was never written (role "shape").
     read = {name for name in program.outputs if name is not None}
     read.update(name for step in program.steps for name in _values_read(step))
     taken = {name for step in program.steps for name in reads_of(step)}

@@ -15,6 +15,7 @@ horizontal fusion a second read only. Legality (legality.py, Groups.cyclic) is a
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,9 +26,10 @@ from ..symbols.size import hint_of, is_same
 from ..target import Target
 from .checks import lost_check
 from .deps import Graph, loads_of
-from .groups import Group, Groups
+from .groups import Group, Groups, bits
 from .legality import Alignment, align, inline_load, overwrites_reads, solve
-from .products import contiguous_stores, product_of, reads_operands
+from .open_nests import OpenNests
+from .products import contiguous_stores, product_of
 from .rebuild import Rebuilder
 from .result import Decision
 from .score import (
@@ -173,7 +175,7 @@ def _inline_readers(fusion: Fusion, group: Group) -> tuple[int, ...]:
         if lost is not None:
             fusion.say(group, target, False, lost)
             return ()
-        if reads_operands(target.stores, target.outer, links):
+        if target.product and any(load in (target.product.a, target.product.b) for load in links):
             fusion.say(group, target, False, PLAIN_OPERANDS)
             return ()
         if not _cheap_enough(group, target, cost, links):
@@ -337,16 +339,12 @@ def _spoils_product(
     """A small matrix product takes pointwise readers after it, its epilogue, and nothing else: its
     tiles are a loop nest of their own (include/jitmagic/gemm.h), which reads whole vectors.
     """
-    if not (_is_product(a) or _is_product(b)):
+    if a.product is None and b.product is None:
         return None
     product = product_of(outer, [store.value for store in joined])
     if product is None or not contiguous_stores(product, joined, fusion.buffers):
         return PLAIN_OPERANDS
     return None
-
-
-def _is_product(group: Group) -> bool:
-    return product_of(group.outer, [store.value for store in group.stores]) is not None
 
 
 def _hazard(fusion: Fusion, stores: Sequence[Store]) -> str | None:
@@ -411,42 +409,53 @@ def _not_worth_rows(fusion: Fusion, consumer: Group, plan: Alignment) -> str | N
 
 def _horizontal(fusion: Fusion) -> None:
     """Join nests that read a common big buffer at the same points, neighbours in program order."""
-    groups = fusion.groups
-    readers: dict[str, set[int]] = {}
+    groups, nests = fusion.groups, OpenNests(MAX_BUFFERS)
     for key in list(groups.alive):
-        if key not in groups.alive or not groups.alive[key].is_nest:
-            continue
-        check()
-        for other in _sharing(fusion, key, readers):
-            if key in groups.alive and other in groups.alive:
-                _join_beside(fusion, other, key)
-        for load in groups.alive[key].shape.loads:
-            readers.setdefault(load.buffer, set()).add(key)
+        group = groups.alive[key]
+        if group.is_nest and not group.adds and group.product is None and nests.has_room(group):
+            _join_earlier(fusion, key, nests)
+            if nests.has_room(groups.alive[key]):
+                nests.add(key, groups.alive[key])
 
 
-def _sharing(fusion: Fusion, key: int, readers: Mapping[str, set[int]]) -> list[int]:
-    """Earlier nests that read a buffer this one reads, most shared bytes first. `readers`: the
-    earlier ones by buffer.
-    """
+def _join_earlier(fusion: Fusion, key: int, nests: OpenNests) -> None:
+    """Join the nest with earlier ones that read what it reads, most shared bytes first."""
+    check()
     alive = fusion.groups.alive
-    mine = {load.buffer for load in alive[key].shape.loads}
-    shared: dict[int, int] = {}
-    for earlier in sorted(set().union(*(readers.get(name, ()) for name in mine))):
-        if earlier in alive:
-            common = mine.intersection(load.buffer for load in alive[earlier].shape.loads)
-            shared[earlier] = sum(buffer_bytes(fusion.buffers[name]) for name in common)
-    return sorted(shared, key=lambda earlier: -shared[earlier])
+    mine = frozenset(load.buffer for load in alive[key].shape.loads)
+    done, joined = (-math.inf, 0), True
+    while joined:  # each nest that joins may read where further ones do
+        joined = False
+        for rank in _ranked(fusion, nests.beside(alive[key]), mine, done):
+            done, earlier = rank, rank[1]
+            other = alive[earlier]
+            if _join_beside(fusion, earlier, key):
+                nests.remove(earlier, other)
+                joined = True
+                break
+
+
+def _ranked(
+    fusion: Fusion, keys: int, mine: frozenset[str], done: tuple[float, int]
+) -> list[tuple[float, int]]:
+    """The nests that come after `done`, as (minus the bytes of `mine` that they read, key)."""
+    ranks = []
+    for key in bits(keys):
+        common = mine.intersection(load.buffer for load in fusion.groups.alive[key].shape.loads)
+        if common:
+            ranks.append((-sum(buffer_bytes(fusion.buffers[name]) for name in common), key))
+    return sorted(rank for rank in ranks if rank > done)
 
 
 def _join_beside(fusion: Fusion, first: int, second: int) -> bool:
     groups = fusion.groups
     a, b = groups.alive[first], groups.alive[second]
-    if a.adds or b.adds or groups.cyclic(a, b) or (a.after & b.members) or (b.after & a.members):
+    if groups.cyclic(a, b) or (a.after & b.members) or (b.after & a.members):
         return False
     if groups.far_apart(a, b):  # else a later region would run early, and its memory be kept
         return False
     read = {load.buffer for group in (a, b) for load in group.shape.loads}
-    if len(read) + len(a.stores) + len(b.stores) > MAX_BUFFERS or _is_product(a) or _is_product(b):
+    if len(read) + len(a.stores) + len(b.stores) > MAX_BUFFERS:
         return False
     plan = _beside(a, b)
     if plan is None:

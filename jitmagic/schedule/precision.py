@@ -1,6 +1,6 @@
-"""What a GPU's libraries round to, as the process has it set while a program is scheduled.
+"""Reads how precisely a GPU's libraries compute, by the process's settings at scheduling time.
 
-A choice of sizes and layouts, not of results: when the setting changes later, these stay right.
+The answer affects sizes and layouts, not results: a later change of the settings keeps them right.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 def on_tensor_cores(dtype: torch.dtype, what: Literal["products", "convolutions"]) -> bool:
-    """Whether cuBLAS or cuDNN computes with these numbers on tensor cores. fp32_precision follows
-    allow_tf32, which raises where a program has set both.
-    """
+    """Return whether cuBLAS or cuDNN computes with this dtype on tensor cores."""
+    # fp32_precision follows allow_tf32; reading allow_tf32 itself raises if a program has set both.
     if dtype != torch.float32:
         return dtype in _HALVES
     backends: Any = torch.backends

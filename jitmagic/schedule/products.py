@@ -49,7 +49,6 @@ __all__ = [
     "open_products",
     "product_of",
     "products_of",
-    "reads_operands",
     "with_small_products",
 ]
 
@@ -228,9 +227,3 @@ def _nest(name: str, a: Buffer, b: Buffer, bias: Buffer | None, out: Buffer) -> 
 def _broadcast(shape: Sequence[int], point: Sequence[Expr]) -> tuple[Expr, ...]:
     last = point[len(point) - len(shape) :]
     return tuple(Integer(0) if n == 1 else p for n, p in zip(shape, last, strict=True))
-
-
-def reads_operands(stores: Sequence[Store], outer: Sequence[Axis], loads: Iterable[Load]) -> bool:
-    """Whether one of the loads is an operand of the product that the stores are made of."""
-    product = product_of(outer, [store.value for store in stores])
-    return product is not None and any(load in (product.a, product.b) for load in loads)

@@ -1,9 +1,9 @@
-"""Rewriting values: axes renamed or bound to expressions, loads replaced, bound axes kept apart.
+"""Rewrites values: renames or binds axes, replaces loads, and avoids capture of bound axes.
 
 In: values (shared graphs of frozen nodes). Out: values of the same meaning under the substitution;
-nodes that do not change come back as the same objects, so sharing survives. A Reduction binds its
-axes: an axis that it binds is not replaced inside it, and its own axes are renamed when a
-substituted expression would be captured by them.
+unchanged nodes are returned as the same objects, so sharing survives. A Reduction binds its axes:
+an axis that it binds is not replaced inside it, and its own axes are renamed when a substituted
+expression would be captured by them.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ from ..loops.expr import (
     floordiv,
     mod,
     mul,
-    remade,
+    reapply,
 )
 from ..loops.ir import Cast, Compute, IndexValue, Load, Reduction, Store, Value, walk
 
 __all__ = ["Rebuilder", "expr_axes", "free_axes", "fresh_axis", "value_axes"]
 
+# Unique in the process: axes of different programs never meet, and tile.py renames them all.
 _FRESH = count()
 
 
 def fresh_axis(like: Axis, extent: int) -> Axis:
-    """An axis that no nest has; tile.py gives the final names."""
+    """Return an axis that no nest has; tile.py gives the final names."""
     return Axis(f"{like.name}.{next(_FRESH)}", extent)
 
 
 class Rebuilder:
-    """One substitution, applied to any number of values (results are remembered)."""
+    """Applies one substitution to any number of values (results are cached)."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Rebuilder:
         on_axes: Callable[[tuple[Axis, ...]], tuple[Axis, ...]] | None = None,
         on_reduction: Callable[[Reduction], Value] | None = None,
         on_cast: Callable[[Cast], Value] | None = None,
-        made: Mapping[Value, Value] | None = None,  # what some values become, as they stand
+        made: Mapping[Value, Value] | None = None,  # values with given replacements
     ) -> None:
         self.bindings = {a: e for a, e in (bindings or {}).items() if e != AxisVar(a)}
         self._on_load, self._on_expr, self._on_axes = on_load, on_expr, on_axes
@@ -64,12 +65,12 @@ class Rebuilder:
         self._inner: dict[object, tuple[Rebuilder, tuple[Axis, ...]]] = {}
 
     def _hooks(self) -> tuple[Any, ...]:
-        """In the order of the constructor's parameters."""
+        """Return the callbacks in the order of the constructor's parameters."""
         walks = (self._on_load, self._on_expr, self._on_axes)
         return (*walks, self._on_reduction, self._on_cast)
 
     def store(self, store: Store) -> Store:
-        """The store rewritten; its inner axes are bound by it, as a reduction's are."""
+        """Rewrite a store; it binds its inner axes, as a reduction does."""
         if self._idle:
             return store
         if any(axis in self.bindings or axis in self._captured for axis in store.inner):
@@ -81,7 +82,8 @@ class Rebuilder:
         return Store(store.buffer, inner, index, inside.value(store.value), store.mode)
 
     def value(self, root: Value) -> Value:
-        """The rewritten value; iterative, because user graphs may be deeper than Python's stack."""
+        """Rewrite a value."""
+        # Iterative, because user graphs may be deeper than Python's recursion limit.
         if self._idle:
             return root
         done, stack = self._done, [root]
@@ -99,7 +101,7 @@ class Rebuilder:
         return done[root]
 
     def expr(self, expr: Expr) -> Expr:
-        """The rewritten index expression."""
+        """Rewrite an index expression."""
         rewritten = self._substitute(expr) if self.bindings or _has_value(expr) else expr
         return self._on_expr(rewritten) if self._on_expr is not None else rewritten
 
@@ -118,7 +120,7 @@ class Rebuilder:
             case ValueIndex(value, extent):
                 return ValueIndex(self.value(value), extent)
             case Apply(args=args):
-                return remade(expr, [self._substitute(part) for part in args])
+                return reapply(expr, [self._substitute(part) for part in args])
         return expr
 
     def _parts(self, node: Value) -> tuple[Value, ...]:
@@ -165,10 +167,11 @@ class Rebuilder:
     def _scope(
         self, axes: tuple[Axis, ...], free: frozenset[Axis]
     ) -> tuple[Rebuilder, tuple[Axis, ...]]:
-        """The substitution inside a loop over `axes` whose body depends on `free`, and its new
-        axes.
+        """Return the substitution inside a loop over `axes` whose body depends on `free`, and its
+        new axes.
         """
         wanted = frozenset(a for a in self.bindings if a in free and a not in axes)
+        # Cached, so that equal reductions stay the same object: a nest then computes them once.
         if (axes, wanted) not in self._inner:
             bindings = {axis: self.bindings[axis] for axis in wanted}
             captured = {axis for e in bindings.values() for axis in expr_axes(e)}
@@ -192,7 +195,7 @@ def _has_value(expr: Expr) -> bool:
 
 
 def expr_axes(expr: Expr) -> frozenset[Axis]:
-    """All axes an expression depends on, through run-time indexes too."""
+    """Return all axes an expression depends on, through run-time indexes too."""
     found = axes_of(expr)
     if _has_value(expr):
         for value in IndexValue(expr).operands:
@@ -201,12 +204,12 @@ def expr_axes(expr: Expr) -> frozenset[Axis]:
 
 
 def free_axes(value: Value) -> frozenset[Axis]:
-    """The axes one value depends on."""
+    """Return the axes that one value depends on."""
     return value_axes(walk((value,)))[value]
 
 
 def value_axes(nodes: Iterable[Value]) -> dict[Value, frozenset[Axis]]:
-    """The free axes of every node; `nodes` come operands first, as `ir.walk` gives them."""
+    """Return the free axes of every node; `nodes` come operands first, as from `ir.walk`."""
     free: dict[Value, frozenset[Axis]] = {}
     none: frozenset[Axis] = frozenset()
     for node in nodes:

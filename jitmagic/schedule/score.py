@@ -1,7 +1,7 @@
-"""What things cost, in units of one vector addition, and what a fusion saves, in bytes.
+"""Estimates costs, in units of one vector addition, and savings of a fusion, in bytes.
 
-Comes in: values and buffers. Goes out: plain numbers that fuse.py and the renderers compare;
-nothing here decides whether a rewrite is right (that is legality.py), only whether it is worth it.
+In: values and buffers. Out: numbers that fuse.py and the renderers compare. Legality is decided in
+legality.py; this module only estimates profit.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = [
     "walk_cost",
 ]
 
-CHEAP = 8  # a value of at most this cost may be computed again in every consumer
-EXPENSIVE = 8  # a value above this cost is kept in a scratch row instead of being computed twice
+CHEAP = 8  # a value of at most this cost may be recomputed in every reader
+EXPENSIVE = 8  # a value above this cost is saved in a scratch row instead of being recomputed
 ROW = 16384  # elements that one program of a GPU holds in its registers
-PARALLEL_WORK = 40_000  # about 5 µs: below it, waking other threads costs more than it gives
+PARALLEL_WORK = 40_000  # about 5 µs: below it, waking other threads costs more than it saves
 
 _COSTS: Mapping[str, int] = {
     **dict.fromkeys(("truediv", "sqrt", "rsqrt", "reciprocal"), 3),
@@ -47,19 +47,19 @@ _DISTINCT: WeakKeyDictionary[Value, int] = WeakKeyDictionary()
 
 
 def op_cost(value: Value) -> int:
-    """Cost of one node without its operands."""
+    """Return the cost of one node without its operands."""
     if isinstance(value, Compute):
         return _COSTS.get(value.op, 1)
     return int(isinstance(value, Load))
 
 
 def body_cost(values: Iterable[Value]) -> int:
-    """Cost of evaluating these distinct nodes once."""
+    """Return the cost of evaluating these distinct nodes once."""
     return sum(op_cost(value) for value in values)
 
 
 def value_cost(value: Value) -> int:
-    """Cost of one point of `value`, reductions multiplied by their extents."""
+    """Return the cost of one point of `value`, reductions multiplied by their extents."""
     total = _distinct_cost(value)
     for node in value.landmarks:
         if isinstance(node, Reduction):
@@ -68,15 +68,15 @@ def value_cost(value: Value) -> int:
 
 
 def _distinct_cost(value: Value) -> int:
-    """`body_cost(walk((value,)))`, from that of its longest operand where that is known: a chain
-    that grows by a node at a time would else be summed up again for each of them.
-    """
+    """Return `body_cost(walk((value,)))`, from the cached cost of its longest operand."""
+    # Otherwise a chain that grows node by node would be summed up again for each of them.
     if (known := _DISTINCT.get(value)) is not None:
         return known
     nodes: Iterable[Value] = value.below
     total = op_cost(value)
     parts = [part for part in value.operands if part in _DISTINCT]
     if parts:
+        # Starting from the largest operand leaves the fewest nodes to sum up.
         longest = max(parts, key=lambda part: len(part.below))
         total += _DISTINCT[longest]
         nodes = set(nodes).difference(longest.below, (longest,))
@@ -86,25 +86,25 @@ def _distinct_cost(value: Value) -> int:
 
 
 def walk_cost(stores: Iterable[Store]) -> int:
-    """Cost of one point of all the values the stores write, shared nodes once."""
+    """Return the cost of one point of all the stored values, shared nodes counted once."""
     return body_cost(walk(tuple(store.value for store in stores)))
 
 
 def points(axes: Iterable[Axis]) -> Dimension:
-    """Number of points of a loop over these axes, exactly."""
+    """Return the exact number of points of a loop over these axes."""
     return prod(axis.extent for axis in axes)
 
 
 def extent_product(axes: Iterable[Axis]) -> int:
-    """Number of points of a loop over these axes; where it differs from call to call, in this."""
+    """Return the number of points of a loop over these axes, by the hints of this call."""
     return prod(hint_of(axis.extent) for axis in axes)
 
 
 def extent_of(axes: Iterable[Axis]) -> Dimension:
-    """The same in every call: a Size where it differs."""
+    """Return the number of points, a Size if it is dynamic."""
     return prod(axis.extent for axis in axes)
 
 
 def buffer_bytes(buffer: Buffer) -> int:
-    """Bytes of the buffer's elements."""
+    """Return the bytes of the buffer's elements."""
     return prod(map(hint_of, buffer.shape)) * buffer.dtype.itemsize

@@ -1,17 +1,17 @@
-"""Reductions cut into pieces, for devices with many cores and few rows to give them.
+"""Splits reductions, for devices with many cores and programs with few rows.
 
 In: the fused program. Out: the same program, in which a reduction that would leave most cores idle
-is taken in two nests: one reduces pieces of the extent side by side into a small temporary, the
-next combines them.
+becomes two nests: one reduces pieces of the extent in parallel into a small temporary, the next
+combines them.
 
     sum{j} x[i, j]  ->  part[p, i] = sum{k} x[i, p * K + k];   sum{p} part[p, i]
 
-The combination stays a reduction of the nest that uses it when that costs nothing; where results
-are needed at many points, a nest of their own finishes them. Inner loops of stores become outer
-loops of their own nest. Only the CUDA schedule does this: it trades launches for parallelism.
+The combination stays a reduction of its reader where that costs nothing; results that are needed at
+many points are finished by a nest of their own. Inner loops of stores become outer loops of their
+own nest. Only the CUDA schedule does this: it trades launches for parallelism.
 
-Of an extent that is a Size pieces are as long as its hint wants them, and as many as there are.
-That one is short enough to be left alone is supposed, which the caller guards.
+For dynamic extents, the length of pieces follows the hint, and their number is an expression. That
+an extent stays too short to split is assumed and guarded.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from .tile import final_nest
 
 __all__ = ["split_reductions"]
 
-COLUMN = 1024  # rows that lie across memory are left alone when they are shorter; others up to ROW
-ACROSS = 32  # columns one program then takes
+STRIDED_ROW = 1024  # least length of a strided row to split; contiguous rows are split beyond ROW
+STRIDED_COLUMNS = 32  # columns per program for strided rows
 ROUNDS = 4  # programs wanted per multiprocessor
-PIECE = 512  # a piece is not shorter than this
-DEPTH = 128  # the same where rows lie across memory
-UNIT = 16  # pieces of a Size are multiples of it: loads are of 16 bytes
+PIECE = 512  # least length of a piece
+STRIDED_PIECE = 128  # the same for strided rows
+UNIT = 16  # pieces of a dynamic extent are multiples of it: loads are of 16 bytes
 
 
 def split_reductions(program: LoopProgram, target: Target) -> LoopProgram:
-    """Split where the target has cores to spare."""
+    """Split reductions if the target has idle cores."""
     if not target.multiprocessors:
         return program
     splitter = _Splitter(program, target, dict(program.buffers))
@@ -69,19 +69,21 @@ def split_reductions(program: LoopProgram, target: Target) -> LoopProgram:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """`axis` = piece * length + place; `ragged`: the last piece is shorter."""
+    """Describes one split axis: `axis` = piece * length + offset; `ragged`: the last piece is
+    shorter.
+    """
 
     axis: Axis
     piece: Axis
-    place: Axis
+    offset: Axis
 
     @property
     def position(self) -> Expr:
-        return add(mul(AxisVar(self.piece), self.place.extent), AxisVar(self.place))
+        return add(mul(AxisVar(self.piece), self.offset.extent), AxisVar(self.offset))
 
     @property
     def ragged(self) -> bool:
-        return not is_same(self.axis.extent % self.place.extent, 0)
+        return not is_same(self.axis.extent % self.offset.extent, 0)
 
 
 @dataclass(slots=True)
@@ -91,14 +93,14 @@ class _Splitter:
     buffers: dict[str, Buffer]
     owner: dict[str, str] = field(init=False)
     taken: set[str] = field(init=False)
-    ends: tuple[str, Sequence[Store]] = ("", ())  # the nest that finished rows last
+    finishing: tuple[str, Sequence[Store]] = ("", ())  # the nest that finished rows last
 
     def __post_init__(self) -> None:
         self.owner = storages(self.program)
         self.taken = {*self.buffers, *(str(getattr(s, "name", "")) for s in self.program.steps)}
 
     def split(self, nest: Nest) -> list[Step]:
-        """The nests that replace this one, in order."""
+        """Return the nests that replace this one, in order."""
         check()
         nests: list[Nest] = []
         while (chosen := self._next(nest)) is not None:
@@ -106,18 +108,19 @@ class _Splitter:
             nest = self._cut(nest, nodes, cut, nests)
         if not nests and not self._is_lopsided(nest):
             return [nest]
-        steps = self._spread(nest, nests)
+        steps = self._without_inner_loops(nest, nests)
         return [*nests, *steps]
 
     def _is_lopsided(self, nest: Nest) -> bool:
-        """Whether few programs would each write a long row."""
+        """Return whether few programs would each write a long row."""
+        # Only one program writes a row: long rows of few programs leave the other cores idle.
         few = extent_product(nest.outer) < ROUNDS // 2 * self.target.multiprocessors
         return few and any(extent_product(store.inner) > ROW for store in nest.stores)
 
     # -- choosing ----------------------------------------------------------------------------------
 
     def _next(self, nest: Nest) -> tuple[list[Reduction], _Cut] | None:
-        """Wide reductions over the same axes that wait for no other wide one."""
+        """Return wide reductions over the same axes that depend on no other wide one."""
         nodes = walk(store_values(nest.stores))
         free = value_axes(nodes)
         outer = frozenset(nest.outer)
@@ -129,12 +132,12 @@ class _Splitter:
         if not wide:
             return None
         first = wide[0]  # operands come before their users
-        behind = set(wide)
+        pending = set(wide)
         group = [
             node
             for node in wide
             if node.axes == first.axes
-            and not any(part in behind for part in walk((node.value,)))
+            and not any(part in pending for part in walk((node.value,)))
             and self._axis(node) == self._axis(first)
         ]
         axis = self._axis(first)
@@ -144,37 +147,40 @@ class _Splitter:
         return group, _Cut(axis, piece, fresh_axis(axis, length))
 
     def _axis(self, node: Reduction) -> Axis:
-        """The axis to cut: the first where order counts, else the longest (the first of equals)."""
+        """Return the axis to split: the first if order matters, else the longest (the first of
+        equals).
+        """
+        # The pieces of an argmax keep the order of positions only along the outermost axis.
         if node.op.startswith("arg"):
             return node.axes[0]
         return max(node.axes, key=lambda axis: hint_of(axis.extent))
 
     def _pieces(self, nest: Nest, node: Reduction) -> int:
-        """How many pieces would fill the cores; 1: leave it."""
+        """Return the number of pieces that would fill the cores; 1 leaves the reduction unsplit."""
         rows, extent = extent_product(nest.outer), extent_product(node.axes)
-        across = self._across(nest, node)
-        limit = COLUMN if across else ROW
+        strided = self._is_strided(nest, node)
+        limit = STRIDED_ROW if strided else ROW
         if supposed("<=", extent_of(node.axes), limit):
             return 1
-        programs = -(-rows // ACROSS) if across else rows
+        programs = -(-rows // STRIDED_COLUMNS) if strided else rows
         wanted = ROUNDS * self.target.multiprocessors // programs
-        most = min(extent // (DEPTH if across else PIECE), hint_of(self._axis(node).extent))
+        most = min(
+            extent // (STRIDED_PIECE if strided else PIECE), hint_of(self._axis(node).extent)
+        )
         return min(wanted, most) if wanted > 1 else 1
 
-    def _across(self, nest: Nest, node: Reduction) -> bool:
-        """Whether neighbouring elements belong to neighbouring rows, in most of what is read at
-        every point.
-        """
+    def _is_strided(self, nest: Nest, node: Reduction) -> bool:
+        """Return whether most reads of the whole loop are contiguous across the rows."""
         if not nest.outer:
             return False
         last, fast = AxisVar(node.axes[-1]), AxisVar(nest.outer[-1])
-        along = across = 0
+        along = strided = 0
         for load in walk((node.value,)):
             if isinstance(load, Load) and {last, fast} <= {*load.index}:
                 steps = dict(zip(load.index, self.buffers[load.buffer].stride, strict=True))
                 along += is_same(steps[last], 1)
-                across += is_same(steps[fast], 1)
-        return across > along
+                strided += is_same(steps[fast], 1)
+        return strided > along
 
     # -- cutting -----------------------------------------------------------------------------------
 
@@ -185,7 +191,7 @@ class _Splitter:
             inside = _Piece(node, cut)
             if node.op.startswith("arg"):
                 best = self._part(nest, inside.best(), cut, stores)
-                position = self._part(nest, inside.place(), cut, stores)
+                position = self._part(nest, inside.best_position(), cut, stores)
                 results[node] = _first_of_best(node, best, position, cut)
             else:
                 part = self._part(nest, inside.reduced(node.op), cut, stores)
@@ -199,7 +205,7 @@ class _Splitter:
         return replace(nest, stores=tuple(rebuild.store(store) for store in nest.stores))
 
     def _part(self, nest: Nest, value: Value, cut: _Cut, stores: list[Store]) -> Value:
-        """Store a value per piece and row; returns its load."""
+        """Store a value per piece and row, and return its load."""
         point = (AxisVar(cut.piece), *(AxisVar(axis) for axis in nest.outer))
         name = self._temporary(nest, (cut.piece, *nest.outer), value)
         stores.append(Store(name, (), point, value))
@@ -222,7 +228,8 @@ class _Splitter:
         return f"{wanted}{number}"
 
     def _needed_widely(self, nest: Nest, nodes: list[Reduction]) -> bool:
-        """Whether the results are read again at every point of another wide loop."""
+        """Return whether the results are read again at every point of another wide loop."""
+        # An inner loop would repeat the combination at each of its points.
         if any(store.inner for store in nest.stores):
             return True
         done = set(nodes)
@@ -236,28 +243,29 @@ class _Splitter:
     def _finish(
         self, nest: Nest, results: dict[Value, Value], nests: list[Nest]
     ) -> dict[Value, Value]:
-        """A nest that computes the results once per row; they become loads."""
+        """Compute the results once per row in a nest of their own, and return their loads."""
         stores, loads = [], {}
         point = tuple(AxisVar(axis) for axis in nest.outer)
         for node, result in results.items():
             name = self._temporary(nest, nest.outer, result)
             stores.append(Store(name, (), point, result))
             loads[node] = Load(name, point, result.dtype)
-        if nests and nests[-1].name == self.ends[0]:
-            nests[-1] = self._beside(stores, nest)
+        if nests and nests[-1].name == self.finishing[0]:
+            nests[-1] = self._with_more_stores(stores, nest)
         else:
-            self.ends = self._name(f"{nest.name}_ends"), stores
-            nests.append(self._final(*self.ends, nest))
+            self.finishing = self._name(f"{nest.name}_ends"), stores
+            nests.append(self._final(*self.finishing, nest))
         return dict(loads)
 
     # -- inner loops -------------------------------------------------------------------------------
 
-    def _spread(self, nest: Nest, nests: list[Nest]) -> list[Step]:
-        """Stores with inner loops as nests over all their points. What is one value per row is
-        computed before them, not at each of their points.
-        """
+    def _without_inner_loops(self, nest: Nest, nests: list[Nest]) -> list[Step]:
+        """Turn stores with inner loops into nests over all their points."""
+        # Values that are constant along a row are computed before, not at each of its points.
         if not any(store.inner for store in nest.stores):
             return [self._final(nest.name, nest.stores, nest)]
+        # EfficientNet's AMP training step took 7.6 s on an H200 when a reduction was repeated at
+        # each point, and takes 45 ms with each row reduced once.
         if once := _once_per_row(nest):
             loads = self._finish(nest, {node: node for node in once}, nests)
             rebuild = Rebuilder(made=loads)
@@ -267,8 +275,8 @@ class _Splitter:
             byaxes.setdefault(store.inner, []).append(replace(store, inner=()))
         if (order := self._in_order(byaxes)) is None:
             return [self._final(nest.name, nest.stores, nest)]
-        if order[0] == () and nests and nests[-1].name == self.ends[0]:
-            nests[-1] = self._beside(byaxes[()], nest)
+        if order[0] == () and nests and nests[-1].name == self.finishing[0]:
+            nests[-1] = self._with_more_stores(byaxes[()], nest)
             order = order[1:]
         steps: list[Step] = []
         for inner in order:
@@ -276,13 +284,13 @@ class _Splitter:
             steps.append(self._final(name, byaxes[inner], nest, inner))
         return steps
 
-    def _beside(self, stores: Sequence[Store], nest: Nest) -> Nest:
-        """The nest that finished the rows, with what else is stored once per row."""
-        name, ends = self.ends
-        values = {store.buffer: store.value for store in ends}
+    def _with_more_stores(self, stores: Sequence[Store], nest: Nest) -> Nest:
+        """Return the nest that finished the rows, with further stores of one value per row."""
+        name, finishing = self.finishing
+        values = {store.buffer: store.value for store in finishing}
         use = Rebuilder(on_load=lambda load: values.get(load.buffer, load))
-        self.ends = name, [*ends, *map(use.store, stores)]
-        return self._final(*self.ends, nest)
+        self.finishing = name, [*finishing, *map(use.store, stores)]
+        return self._final(*self.finishing, nest)
 
     def _final(
         self,
@@ -296,8 +304,8 @@ class _Splitter:
     def _in_order(
         self, parts: Mapping[tuple[Axis, ...], Sequence[Store]]
     ) -> list[tuple[Axis, ...]] | None:
-        """An order in which nothing is overwritten that is still to be read; None: there is none,
-        or one part would do it to itself.
+        """Return an order in which no part overwrites what a later one reads; None if there is
+        none.
         """
         loads = {key: loads_of(stores) for key, stores in parts.items()}
         reads = {key: {self.owner.get(x.buffer, x.buffer) for x in loads[key]} for key in parts}
@@ -323,7 +331,7 @@ class _Splitter:
 
 
 def _once_per_row(nest: Nest) -> list[Value]:
-    """The longest values which are computed from a row's memory alone and used by stores with inner
+    """Return the largest values that depend on rows alone and are used by stores with inner
     loops.
     """
     stores = [store for store in nest.stores if store.inner]
@@ -342,10 +350,11 @@ def _once_per_row(nest: Nest) -> list[Value]:
 
 
 def _length(extent: Dimension, pieces: int) -> int:
-    """The length of a piece: a divisor of the extent where one is near."""
+    """Return the length of a piece: a divisor of the extent if one is near."""
     least = -(-hint_of(extent) // pieces)
     if isinstance(extent, Size):
         return -(-least // UNIT) * UNIT
+    # A divisor leaves no ragged piece, whose loads would need masks.
     for length in range(least, min(2 * least, extent) + 1):
         if extent % length == 0:
             return length
@@ -354,22 +363,22 @@ def _length(extent: Dimension, pieces: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """The part of a reduction inside one piece."""
+    """Builds the part of a reduction inside one piece."""
 
     node: Reduction
     cut: _Cut
 
     def reduced(self, op: str) -> Reduction:
-        axes = tuple(self.cut.place if axis == self.cut.axis else axis for axis in self.node.axes)
+        axes = tuple(self.cut.offset if axis == self.cut.axis else axis for axis in self.node.axes)
         value = self._value(op)
         return Reduction(op, axes, value, torch.int64 if op.startswith("arg") else value.dtype)
 
     def best(self) -> Reduction:
         return self.reduced(self.node.op.removeprefix("arg"))
 
-    def place(self) -> Value:
-        """The position of the best in the whole extent."""
-        below = self.cut.place.extent * extent_of(self.node.axes[1:])
+    def best_position(self) -> Value:
+        """Return the position of the best value in the whole extent."""
+        below = self.cut.offset.extent * extent_of(self.node.axes[1:])
         start = IndexValue(times(AxisVar(self.cut.piece), below))
         return compute("add", self.reduced(self.node.op), start)
 
@@ -392,7 +401,7 @@ class _Piece:
 
 
 def _first_of_best(node: Reduction, best: Value, position: Value, cut: _Cut) -> Value:
-    """The lowest position among the pieces that hold the best value (NaN is the best there is)."""
+    """Return the lowest position among the pieces with the best value (NaN is the best)."""
     op = node.op.removeprefix("arg")
     overall = Reduction(op, (cut.piece,), best, best.dtype)
     same: Value = compute("eq", best, overall)

@@ -1,10 +1,9 @@
-"""The canonical form of a fused nest: axes named alike where they run alike, in memory order.
+"""Brings a fused nest into canonical form: axes named by their role, in memory order.
 
 In: a group's outer axes and stores. Out: a Nest in which
   - the outer axes are i0, i1, .. ordered so that the biggest store walks through memory forwards;
   - reductions and inner loops of equal extents bind the same axes j0, j1, .., so that equal work
-    is one
-    shared value (softmax's exp is one node, used by the sum and by the store).
+    is one shared value (softmax's exp is one node, used by the sum and by the store).
 """
 
 from __future__ import annotations
@@ -39,28 +38,30 @@ Extents = tuple[Dimension, ...]
 
 
 def drop_unit_axes(nest: Nest) -> Nest:
-    """Axes of extent 1 become the constant 0, so that every size-1 dimension is indexed alike."""
+    """Replace axes of extent 1 by 0, so that all size-1 dimensions have equal indexes."""
     units = _unit_axes(nest)
     if not units:
         return nest
     zero: dict[Axis, Expr] = {axis: Integer(0) for axis in units}
 
-    def kept(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    def without_units(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(axis for axis in axes if not is_same(axis.extent, 1))
 
     rebuild = Rebuilder(
-        on_axes=kept, on_expr=lambda expr: substitute(expr, zero), on_reduction=_without_loop
+        on_axes=without_units,
+        on_expr=lambda expr: substitute(expr, zero),
+        on_reduction=_without_loop,
     )
     stores = []
     for store in nest.stores:
         index = tuple(rebuild.expr(part) for part in store.index)
         value = rebuild.value(store.value)
-        stores.append(Store(store.buffer, kept(store.inner), index, value, store.mode))
-    return Nest(nest.name, kept(nest.outer), tuple(stores), nest.origins)
+        stores.append(Store(store.buffer, without_units(store.inner), index, value, store.mode))
+    return Nest(nest.name, without_units(nest.outer), tuple(stores), nest.origins)
 
 
 def _without_loop(node: Reduction) -> Value:
-    """A reduction over nothing is its value."""
+    """Replace a reduction over no axes by its value."""
     if node.axes:
         return node
     if node.op in ("argmax", "argmin"):
@@ -77,7 +78,7 @@ def _unit_axes(nest: Nest) -> list[Axis]:
 
 
 def without_roundings(stores: Sequence[Store]) -> tuple[Store, ...]:
-    """Values that were rounded to 16 bits on the way and widened again stay wide."""
+    """Drop casts to 16 bits and back, which keep the rounding of eager's intermediate tensors."""
 
     def unrounded(cast: Cast) -> Value:
         match cast.value:
@@ -107,17 +108,19 @@ def final_nest(
 def _in_memory_order(
     outer: Sequence[Axis], stores: Sequence[Store], buffers: Mapping[str, Buffer]
 ) -> list[Axis]:
-    """Outer axes by falling stride in the biggest store; stable where it does not tell."""
+    """Order the outer axes by falling stride in the biggest store; stable for equal strides."""
+    # The biggest store causes most of the memory traffic.
     biggest = max(stores, key=lambda store: prod(map(hint_of, buffers[store.buffer].shape)))
     stride = buffers[biggest.buffer].stride
     steps = _steps(position(biggest.index, stride), stride)
+    # The offset does not move along each axis by itself: no order is known to be better.
     if any(axis not in steps for axis in outer):
         return list(outer)
     return sorted(outer, key=lambda axis: -abs(steps[axis]))
 
 
 def _steps(offset: Expr, near: Sequence[Dimension]) -> dict[Axis, int]:
-    """How far the offset moves along the axes that move it alone."""
+    """Return the change of the offset along each axis that occurs alone in a term."""
     steps: dict[Axis, int] = {}
     for atom, n in linear(offset)[1].items():
         if isinstance(atom, AxisVar):
@@ -129,22 +132,22 @@ def _steps(offset: Expr, near: Sequence[Dimension]) -> dict[Axis, int]:
 
 
 def _inside(node: Reduction) -> frozenset[Axis]:
-    """The axes of the loops that run inside a reduction's: those of reductions that need its axes,
-    or the axes of one that runs inside. Others are done before it.
-    """
+    """Return the axes of the loops inside a reduction's loop."""
+    # They belong to reductions that depend on its axes, or on axes of one that does. Others run
+    # before it.
     free = value_axes(walk((node.value,)))
     left = [inner for inner in free if isinstance(inner, Reduction)]
     axes = set(node.axes)
     while found := [inner for inner in left if not axes.isdisjoint(free[inner])]:
         left = [inner for inner in left if inner not in found]
         axes.update(axis for inner in found for axis in inner.axes)
+    # Loops inside each other need different axes: in a chain of products that was written as loops,
+    # the first product's loop had the name of the third's and computed wrong numbers.
     return frozenset(axes.difference(node.axes))
 
 
 class _Shared:
-    """Hands out inner axes by extents; a second set where the first is taken by an enclosing
-    loop or by one inside.
-    """
+    """Allocates inner axes by extents; a second set if an enclosing or inner loop has the first."""
 
     def __init__(self) -> None:
         self._sets: dict[Extents, list[tuple[Axis, ...]]] = {}

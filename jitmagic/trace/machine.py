@@ -21,9 +21,9 @@ from ..budget import OutOfTime
 from ..bytecode.snapshot import FrameSnapshot
 from ..errors import UserLine
 from ..graph.builder import GraphBuilder
-from ..guards.guard import AutocastRest, Guard
+from ..guards.guard import AutocastDetails, Guard
 from ..guards.source import Argument, Source
-from ..guards.state import read_autocast_rest, read_state
+from ..guards.state import read_autocast_details, read_state
 from ..options import Options
 from ..symbols.context import Specialize
 from ..symbols.size import Size
@@ -166,7 +166,7 @@ class Machine:
         self.entry_state = read_state()
         self.notes = GraphNotes(GraphBuilder(self.entry_state.grad_enabled, lambda: self._steps))
         self.graph.fresh_size = self._fresh_size
-        self.autocast: AutocastRest | None = None
+        self.autocast: AutocastDetails | None = None
         self.frames: list[Frame] = []
         self.stop = stop
         self._programs = programs
@@ -455,9 +455,9 @@ class Machine:
         names: GlobalsValue = self.known.globals[id(namespace)]
         return names
 
-    def rely_on_autocast(self) -> AutocastRest:
-        rest = read_autocast_rest()
-        self.entry_state = replace(self.entry_state, autocast_rest=rest)
+    def rely_on_autocast(self) -> AutocastDetails:
+        rest = read_autocast_details()
+        self.entry_state = replace(self.entry_state, autocast_details=rest)
         return rest
 
     def at_exit(self, hook: Callable[[Builder], None]) -> None:

@@ -217,6 +217,12 @@ def checkpointed_global() -> tuple[Callable[..., Tensor], Callable[[bool], objec
     return inner, global_name().change
 
 
+def checkpointed_list() -> tuple[Callable[..., Tensor], Callable[[bool], object]]:
+    kept = [2.0]
+    inner = lambda x: (x.sin() * (kept[0] if kept else 3.0)).exp()  # noqa: E731
+    return inner, lambda v: kept.clear() if v else kept.__init__([2.0])
+
+
 STATES = {
     made.__name__: made
     for made in (
@@ -228,6 +234,7 @@ STATES = {
     "checkpointed attribute": region(checkpointed_attribute),
     "checkpointed mode": region(checkpointed_mode),
     "checkpointed global": region(checkpointed_global),
+    "checkpointed list": region(checkpointed_list),
 }  # fmt: skip
 # The values of the state at the forward and at two backwards of it, call by call.
 TIMES = {

@@ -1,4 +1,4 @@
-"""How results of generated kernels are judged: by eager; float64 tells whose the error is."""
+"""Judges the results of generated kernels by eager's, and the errors of both by float64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 
 def steps(tensor: Tensor) -> tuple[int, ...]:
-    """The strides that matter."""
+    """Return the strides of dimensions longer than 1."""
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
     return tuple(stride for size, stride in sizes if size != 1 and tensor.numel())
 
@@ -21,7 +21,7 @@ def compare(
     where: str = "",
     strides: Callable[[Tensor], tuple[int, ...]] = Tensor.stride,
 ) -> None:
-    """Errors are at most twice eager's plus a few roundings; all but finite floats is the same."""
+    """Require errors of at most twice eager's plus a few roundings; the rest is exact."""
     assert (got.dtype, got.shape) == (eager.dtype, eager.shape), where
     assert strides(got) == strides(eager), where
     if not eager.dtype.is_floating_point:

@@ -1,4 +1,4 @@
-"""A tiny loader for the tests: schedule, render, build, run by the Python executor."""
+"""A small loader for the tests: schedule, render, build, run by the Python executor."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["compiled", "kernels"]
 
 
 def kernels(source: KernelSource | None, target: Target) -> dict:
-    """Kernel name -> callable over tensors."""
+    """Return kernel name -> callable over tensors."""
     if source is None:
         return {}
     library = build_library(source.text, target, open_store(None), source.symbols)
 
     def caller(name: str):
         function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(library.address(name))
-        function.library = library  # whose code goes with it
+        function.library = library  # keeps the code loaded
         return lambda tensors: function(
             (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
         )
@@ -36,7 +36,7 @@ def kernels(source: KernelSource | None, target: Target) -> dict:
 
 
 def compiled(program: LoopProgram, **options) -> PlanRunner:
-    """The program as a callable over its inputs."""
+    """Return the program as a callable over its inputs."""
     chosen = Options(**options)
     target = find_target(torch.device("cpu"), chosen)
     plan, source = render(schedule(program, target, chosen), target)

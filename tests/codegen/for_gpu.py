@@ -1,4 +1,4 @@
-"""Plans for a GPU, made with none, and run on the CPU by Triton's interpreter."""
+"""Plans for a GPU, made on machines without one, and run on the CPU by Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 def compiled(program: Any, *inputs: Tensor) -> tuple[Plan, KernelSource]:
-    """For inputs of which all but the 0-dim ones are taken to be on a GPU."""
+    """Compile for inputs of which all but the 0-dim ones count as being on a GPU."""
     with FakeTensorMode():
         given = [
             torch.empty(t.shape, dtype=t.dtype, device="cuda" if t.dim() else "cpu") for t in inputs
@@ -37,7 +37,7 @@ def compiled(program: Any, *inputs: Tensor) -> tuple[Plan, KernelSource]:
 
 
 def on_cpu(plan: Plan) -> Plan:
-    """The same plan, for the interpreter."""
+    """Return the same plan, for the interpreter."""
 
     def moved(step: Any) -> Any:
         if isinstance(step, Call):

@@ -29,7 +29,7 @@ __all__ = ["run_interpreted"]
 def run_interpreted(
     source: KernelSource | None, plan: Plan, inputs: Sequence[torch.Tensor]
 ) -> tuple[list[torch.Tensor | None], list[torch.Tensor]]:
-    """(outputs, inputs as the call left them); an error of the worker is raised here."""
+    """Return (outputs, inputs after the call); an error of the worker is raised here."""
     worker = _worker()
     assert worker.stdin is not None
     assert worker.stdout is not None
@@ -39,7 +39,7 @@ def run_interpreted(
     if isinstance(answer, str):
         raise RuntimeError(answer)
     *result, drawn = answer
-    torch.set_rng_state(drawn)  # what the plan draws, it draws here
+    torch.set_rng_state(drawn)  # the plan's random draws happen here
     return tuple(result)
 
 
@@ -86,7 +86,7 @@ def _serve() -> None:
             return
         try:
             answer: Any = _run(Path(folder.name) / f"kernels{number}.py", *request)
-        except Exception as error:  # whatever it is, the test should see it
+        except Exception as error:  # any error should reach the test
             answer = f"{type(error).__name__}: {error}"
         pickle.dump(answer, answers)
         answers.flush()
@@ -120,7 +120,7 @@ def _run(
 
 
 def _number(tensor: torch.Tensor) -> Any:
-    """A scalar as a kernel gets it; the interpreter would make a float32 of any float."""
+    """Return a scalar as a kernel gets it; the interpreter would make a float32 of any float."""
     import triton.language as tl
     from triton.runtime.interpreter import TensorHandle
 
@@ -159,9 +159,7 @@ def _replace_libdevice() -> None:
 
 
 def _quicken_reductions() -> None:
-    """Large tiles are reduced by numpy: the interpreter calls a combining function once per
-    element.
-    """
+    """Reduce large tiles by numpy: the interpreter calls a combining function once per element."""
     import numpy as np
     from triton.runtime.interpreter import ReduceOps
 
@@ -180,7 +178,7 @@ def _quicken_reductions() -> None:
 
 
 def _round_to_bfloat16() -> None:
-    """The interpreter cuts bits off where the GPU rounds to nearest even."""
+    """Round to nearest even as the GPU does; the interpreter truncates."""
     import numpy as np
     import triton.language as tl
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
@@ -197,7 +195,7 @@ def _round_to_bfloat16() -> None:
 
 
 def _keep_assertions() -> None:
-    """Device assertions are for debugging there; here they are part of what a kernel does."""
+    """Enable device assertions, which Triton otherwise checks only when debugging."""
     from dataclasses import replace
 
     from triton.runtime.interpreter import interpreter_builder

@@ -23,7 +23,7 @@ AT, SIGNED = torch.randint(0, 7, (40,)), torch.randint(-7, 7, (40,))
 
 
 def messages(x: Tensor, to: Tensor, rows: Tensor) -> Tensor:
-    """A layer of a graph network: what is sent is computed where it is added."""
+    """A layer of a graph network: messages are computed where they are accumulated."""
     return torch.zeros_like(x).index_add(0, to, rows.sigmoid() * 2).relu()
 
 
@@ -59,7 +59,7 @@ PROGRAMS: dict[str, tuple[Any, tuple[Tensor, ...]]] = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_sums_are_eagers_and_fused_with_what_is_added(name: str, tmp_path: Any) -> None:
+def test_sums_match_eager_and_fuse_with_the_added_values(name: str, tmp_path: Any) -> None:
     program, inputs = PROGRAMS[name]
     plan, source = compiled(program, *inputs)
     assert not any(isinstance(step, Call) for step in plan.steps)
@@ -70,7 +70,7 @@ def test_sums_are_eagers_and_fused_with_what_is_added(name: str, tmp_path: Any) 
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-def test_they_compile(tmp_path: Any, monkeypatch: Any) -> None:
+def test_accumulating_kernels_compile(tmp_path: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     for program, inputs in PROGRAMS.values():
         plan, source = compiled(program, *inputs)
@@ -78,26 +78,26 @@ def test_they_compile(tmp_path: Any, monkeypatch: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_sums_of_16_bits_are_atens(dtype: torch.dtype) -> None:
+def test_sums_of_16_bits_fall_back_to_aten(dtype: torch.dtype) -> None:
     plan, _ = compiled(messages, X.to(dtype), AT, ROWS.to(dtype))
     assert [str(step.op) for step in plan.steps if isinstance(step, Call)] == [
         "aten.index_add.default"
     ]
 
 
-def test_a_call_that_is_atens_takes_scalars_from_the_cpu() -> None:
+def test_a_fallback_call_takes_scalars_from_the_cpu() -> None:
     plan, _ = compiled(lambda x, i, c: x.index_put((i,), c) + 1, X, AT, torch.tensor(7.0))
     calls = [str(step.op) for step in plan.steps if isinstance(step, Call)]
     assert calls == ["aten.index_put.default"]
 
 
-def test_what_a_mask_chooses_waits_for_nothing() -> None:
+def test_masked_writes_do_not_synchronise() -> None:
     plan, _ = compiled(lambda x, m, c: x.index_put((m,), c) + 1, X, X > 0, torch.tensor(7.0))
     assert not any(isinstance(step, Call) for step in plan.steps)
     assert sum(isinstance(step, Launch) for step in plan.steps) == 1
 
 
-def test_where_an_order_is_asked_for_they_are_atens() -> None:
+def test_deterministic_algorithms_fall_back_to_aten() -> None:
     torch.use_deterministic_algorithms(True)
     try:
         plan, _ = compiled(messages, X, AT, ROWS)

@@ -19,7 +19,7 @@ from .built import compiled
 
 
 def check(fn, *inputs, **options) -> None:
-    """Errors against float64 are at most twice eager's plus a few roundings; the rest is exact."""
+    """Require errors of at most twice eager's plus a few roundings; the rest is exact."""
     graph, expected = record(fn, *[clone(x) for x in inputs])
     program = lower(graph, "test")
     ours = [clone(x) for x in inputs]
@@ -61,7 +61,7 @@ def test_tails_of_every_length(n):
     check(fn, torch.randn(3, n))
 
 
-def test_nan_and_infinity_go_through_reductions():
+def test_reductions_propagate_nan_and_infinity():
     x = torch.randn(6, 70)
     x[0, 3], x[1, 69], x[2, 0] = math.nan, math.inf, -math.inf
     x[3] = -math.inf
@@ -108,7 +108,7 @@ def test_long_sums_along_either_axis_are_accurate(shape):
 
 
 def test_sums_of_whole_tensors_err_less_than_eager_whatever_the_size():
-    """By the root mean square over 40 sizes: single errors are of chance."""
+    """Compare the root mean square over 40 sizes: single errors are random."""
     sizes = torch.logspace(0.5, 5.5, 40).int().tolist()
     call = jitmagic.jit(lambda x: x.sum(), options={"dynamic": True, "keep": "compiled"})
     errors = torch.zeros(2, 40, dtype=torch.float64)

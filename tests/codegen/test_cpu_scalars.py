@@ -1,4 +1,4 @@
-"""CPU scalars beside tensors of a GPU: kernels take them by value, and compute with them."""
+"""CPU scalars next to tensors of a GPU: kernels take them by value, and compute with them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ needs_triton = pytest.mark.skipif(
 
 
 def adam(p: Tensor, g: Tensor, m: Tensor, v: Tensor, step: Tensor, lr: Tensor) -> tuple[Any, ...]:
-    """One parameter; `step` is float32 and `lr` float64, both on the CPU."""
+    """One Adam step of a parameter; `step` is float32 and `lr` float64, both on the CPU."""
     count = step + 1
     n = count.to(torch.float64, copy=True)
     size = lr / (1 - torch.pow(0.9, n))
@@ -46,7 +46,7 @@ def adam(p: Tensor, g: Tensor, m: Tensor, v: Tensor, step: Tensor, lr: Tensor) -
 
 
 def mixed(x: Tensor, count: Tensor, rate: Tensor) -> tuple[Any, ...]:
-    """What the CPU gets as a result is computed there."""
+    """A result on the CPU is computed there."""
     kept = rate * 2
     return x * count + kept, kept, torch.where(x > count, x, rate.to(torch.float32))
 
@@ -90,7 +90,7 @@ def test_scalars_that_kernels_cannot_take_stay_on_the_cpu() -> None:
     assert sum(isinstance(step, Call) for step in plan.steps) == 4
 
 
-def test_what_the_caller_gets_is_computed_on_the_cpu() -> None:
+def test_cpu_results_are_computed_on_the_cpu() -> None:
     plan, _ = compiled(mixed, *inputs_of(mixed))
     calls = [step for step in plan.steps if isinstance(step, Call)]
     assert [str(step.op) for step in calls] == ["aten.mul.Tensor"]
@@ -116,7 +116,7 @@ def test_interpreted_and_compiled(program: Any, tmp_path: Any, monkeypatch: Any)
 
 
 def numbers_of_calls(dropout: bool) -> tuple[Plan, KernelSource]:
-    """A graph whose calls read a float that varies, for a tensor that is taken to be on a GPU."""
+    """A graph whose calls read a float that varies, for a tensor that counts as being on a GPU."""
     gpu = torch.device("cuda", 0)
     specs = [
         TensorSpec((4, 8), (8, 1), torch.float32, gpu),

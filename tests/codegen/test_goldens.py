@@ -1,4 +1,4 @@
-"""The generated text of canonical kernels: a change of it is seen, and meant (--update-golden)."""
+"""The generated text of canonical kernels is golden: changes are deliberate (--update-golden)."""
 
 from __future__ import annotations
 

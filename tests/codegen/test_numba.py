@@ -36,7 +36,7 @@ CANONICAL = [
 
 
 def kernels(source: KernelSource | None) -> dict:
-    """Kernel name -> callable over tensors."""
+    """Return kernel name -> callable over tensors."""
 
     def caller(function):
         entry = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(function.address)
@@ -60,7 +60,7 @@ def compiled(program: LoopProgram) -> PlanRunner:
 
 
 def check(fn, *inputs) -> None:
-    """Errors against float64 are at most twice eager's plus a few roundings; the rest is exact."""
+    """Require errors of at most twice eager's plus a few roundings; the rest is exact."""
     graph, expected = record(fn, *[clone(x) for x in inputs])
     program = lower(graph, "test")
     ours, mutated = [clone(x) for x in inputs], [clone(x) for x in inputs]
@@ -80,7 +80,7 @@ def test_programs(name):
     check(program.fn, *made_inputs(program))
 
 
-def test_nan_and_infinity_go_through_reductions():
+def test_reductions_propagate_nan_and_infinity():
     x = torch.randn(6, 70)
     x[0, 3], x[1, 69], x[2, 0] = math.nan, math.inf, -math.inf
     x[3] = -math.inf
@@ -102,7 +102,7 @@ def test_an_index_out_of_range_raises(bad):
 
 
 def written(inputs, shape, dtype, nest) -> LoopProgram:
-    """One hand-written nest that writes the last buffer, `out`, an input too."""
+    """Build one hand-written nest that writes the last buffer, `out`, an input too."""
     cpu = torch.device("cpu")
     out = Buffer("out", shape, torch.empty(shape).stride(), dtype, cpu, "input")
     named = {
@@ -113,7 +113,7 @@ def written(inputs, shape, dtype, nest) -> LoopProgram:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
-def test_values_that_meet_are_added_up(dtype):
+def test_duplicate_indexes_accumulate(dtype):
     x, index = torch.arange(4).to(dtype), torch.tensor([3, 1, -1, 3])
     i = Axis("i", 4)
     at = ValueIndex(Load("index", (AxisVar(i),), torch.int64), 5)

@@ -1,4 +1,4 @@
-"""The plan: which steps a schedule becomes, and that equal layers share their kernels."""
+"""The plan: the steps of a schedule, and kernels shared by equal layers."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ def test_equal_layers_share_their_kernels():
 
 
 def over_time(x, h, w):
-    """One value of each step is read by the next."""
+    """A recurrence: each step reads a value of the step before."""
     for t in range(x.shape[0]):
         h = torch.tanh(torch.mm(h, w) + x[t])
     return h
 
 
-def test_steps_share_their_kernel_wherever_they_begin():
+def test_time_steps_share_a_kernel_at_any_offset():
     h, w = torch.randn(3, 70), torch.randn(70, 70)
     counts = set()
     for steps in (4, 9):
@@ -103,15 +103,15 @@ def test_steps_share_their_kernel_wherever_they_begin():
     assert len(counts) == 1
 
 
-def test_a_nest_without_a_like_is_written_as_it_is():
+def test_a_unique_nest_keeps_its_offsets():
     plan, source = plan_of(lambda x: x[3:].sin(), torch.randn(9, 8))
     assert View not in kinds(plan)
     assert "+ 24" in source.text
 
 
 @pytest.mark.parametrize(("width", "shared"), [(32, True), (33, False)])
-def test_a_gpu_shares_what_begins_on_a_boundary(width: int, shared: bool):
-    """Its kernels are told which arguments do."""
+def test_gpu_kernels_are_shared_at_aligned_offsets(width: int, shared: bool):
+    """Triton specialises on the alignment of arguments."""
     graph, _ = record(over_time, torch.randn(4, 1, width), torch.randn(1, width), torch.eye(width))
     program = schedule(lower(graph, "test"), TARGET, Options()).program
     nests = [step for step in program.steps if isinstance(step, Nest)]

@@ -1,4 +1,5 @@
-"""Zeros have eager's signs: which operand of a maximum is the result, sums of one element, shrinks.
+"""Zeros have eager's signs: the choice among equal operands of a maximum, sums of one element,
+softshrink.
 
 ATen's vector code and its scalar code differ, so sizes are below, at and beyond one register.
 """
@@ -96,8 +97,8 @@ BOUNDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def test_nan_as_a_bound_does_what_this_torch_does() -> None:
-    """A lone one left x as it is until torch 2.11."""
+def test_a_nan_bound_follows_the_torch_version() -> None:
+    """Until torch 2.11 a single nan bound left x unchanged."""
     compiled = jitmagic.jit(lambda x: [bound(x) for bound in BOUNDS.values()])
     for dtype in (torch.float32, torch.bfloat16, torch.int32):
         x = torch.arange(70).to(dtype)

@@ -1,4 +1,4 @@
-"""Passes, kept values and collapsed axes of fused nests."""
+"""Passes, saved values and collapsed axes of fused nests."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def structures(name: str) -> list[Structure]:
     return [structure(nest, result.program.buffers) for nest in nests(result)]
 
 
-def test_softmax_is_three_passes_and_keeps_the_exponential():
+def test_softmax_is_three_passes_and_saves_the_exponential():
     (one,) = structures("softmax_large")
     assert [len(p.reductions) for p in one.passes] == [1, 1, 0]
-    assert [getattr(value, "op", "") for p in one.passes for value in p.keep] == ["exp"]
+    assert [getattr(value, "op", "") for p in one.passes for value in p.saved] == ["exp"]
     assert len({p.axes for p in one.passes}) == 1
 
 

@@ -37,12 +37,12 @@ H200 = Target("cuda", "triton", "for tests", "sm_90", 1, 0, 50 << 20, "", 132)
 
 
 def rendered(program: LoopProgram, **options: object) -> tuple[Plan, KernelSource | None]:
-    """As for a CUDA device, whatever device the buffers are on."""
+    """Render for a CUDA device, whatever device the buffers are on."""
     return render(schedule(program, H200, Options(**options)), H200)
 
 
 def check(fn, *inputs, **options) -> str:
-    """Errors against float64 are at most twice eager's plus a few roundings; the rest is exact."""
+    """Require errors of at most twice eager's plus a few roundings; the rest is exact."""
     graph, expected = record(fn, *[clone(x) for x in inputs])
     program = lower(graph, "test")
     plan, source = rendered(program, **options)
@@ -78,7 +78,7 @@ LOOPED = (
 def test_extents_taken_in_steps(name, monkeypatch):
     monkeypatch.setattr(triton_tile, "ROW", 32)
     monkeypatch.setattr(triton_tile, "STEP", 16)
-    monkeypatch.setattr(triton_tile, "STEP_ACROSS", 16)
+    monkeypatch.setattr(triton_tile, "STEP_STRIDED", 16)
     program = PROGRAMS[name]
     assert "for r" in check(program.fn, *made_inputs(program))
 
@@ -111,7 +111,7 @@ def test_tails(n):
     check(fn, torch.randn(3, n))
 
 
-def test_nan_and_infinity_go_through_reductions():
+def test_reductions_propagate_nan_and_infinity():
     x = torch.randn(6, 70)
     x[0, 3], x[1, 69], x[2, 0] = math.nan, math.inf, -math.inf
     x[3] = -math.inf
@@ -170,7 +170,7 @@ CPU = torch.device("cpu")
 def op_program(
     ops: list[str], dtype: torch.dtype, size: int, arity: int, device: torch.device = CPU
 ) -> LoopProgram:
-    """One pointwise nest that stores op(x, y) for every op."""
+    """Build one pointwise nest that stores op(x, y) for every op."""
     axis = Axis("i0", size)
     point = (AxisVar(axis),)
     inputs = [f"x{n}" for n in range(arity)]
@@ -194,7 +194,7 @@ def against_interpreter(program: LoopProgram, inputs: list[torch.Tensor]) -> Non
 
 
 def interpretable(ops: Iterable[str], dtype: torch.dtype) -> list[str]:
-    """Without those that the interpreter of Triton 3.6 gets wrong: tests/device runs them."""
+    """Drop the ops that the interpreter of Triton 3.6 gets wrong: tests/device runs them."""
     is_old = tuple(map(int, version("triton").split(".")[:2])) < (3, 7)
     wrong = {"fmin", "fmax"} if dtype.is_floating_point else {"bitwise_not"}
     return [op for op in ops if not (is_old and op in wrong)]

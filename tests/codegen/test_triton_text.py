@@ -1,4 +1,4 @@
-"""The Triton text of canonical kernels: a change of it is seen, and meant (--update-golden)."""
+"""The Triton text of canonical kernels is golden: changes are deliberate (--update-golden)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_numbers_keep_their_dtype():
 )
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_constants_of_every_float_are_exact(value, dtype):
-    """A bfloat16 in particular: Triton writes it with six decimals."""
+    """Triton writes a bfloat16 with six decimals."""
     text = typed(value, dtype)
     plain = re.fullmatch(r"tl\.full\(\[\], (.*), tl\.(\w+)\)(\.to\(.*bitcast=True\))?", text)
     number = eval(plain[1])
@@ -101,7 +101,7 @@ def test_narrow_integers_wrap_around():
     assert cast_text("x", torch.int64, torch.bool) == "x != 0"
 
 
-def test_what_fills_masked_loads_keeps_its_dtype():
+def test_fill_values_of_masked_loads_keep_their_dtype():
     """A plain number would be a float32: padding with 0.001 gave 0.0010000000474974513."""
     texts = []
     for dtype in (torch.float64, torch.float32):

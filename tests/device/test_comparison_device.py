@@ -10,7 +10,7 @@ import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.frame.timing import comparison
 from jitmagic.frame.timing.comparison import PLAN_ON_GPU, judge
-from jitmagic.frame.timing.gpu_timing import Span, has_room
+from jitmagic.frame.timing.gpu_timing import GpuInterval, has_room
 
 pytestmark = [pytest.mark.device, pytest.mark.usefixtures("calls_are_compared")]
 
@@ -29,7 +29,7 @@ def step(x: Tensor, w: Tensor) -> Tensor:
 
 def test_a_span_holds_what_the_gpu_does_and_does_not_wait_for_it() -> None:
     torch.cuda._sleep(2_000_000_000)  # a second or so of the GPU's clock
-    span = Span(GPU)
+    span = GpuInterval(GPU)
     torch.cuda._sleep(200_000_000)
     span.end(1000)
     assert not span.is_over

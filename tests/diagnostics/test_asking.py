@@ -38,7 +38,7 @@ def test_arguments_in_the_wrong_call_are_told(word: str) -> None:
 
 @pytest.mark.parametrize("mark", [jitmagic.mark_dynamic, jitmagic.mark_static])
 def test_only_tensors_are_marked(mark: Callable[..., None]) -> None:
-    with pytest.raises(TypeError, match="a dimension of a tensor is marked, not one of int"):
+    with pytest.raises(TypeError, match="only dimensions of tensors can be marked, not of int"):
         mark(3, 0)
 
 

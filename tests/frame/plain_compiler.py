@@ -1,7 +1,7 @@
 """A compiler for tests of the frame package: guards on the arguments, and the original as residual.
 
-It stands in for the pipeline, so that handles are tested with no tracer: each "compiled" variant is
-an entry that runs the original plainly, with the hook on for its callees.
+It replaces the pipeline, so that handles are tested without a tracer: each "compiled" variant is an
+entry that runs the original as plain Python, with the hook active for its callees.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ PROGRAMS: tuple[Program, ...] = (
 
 @dataclass
 class Findings:
-    """What was done, and what was wrong."""
+    """Counts of the calls, and the wrong results."""
 
     calls: int = 0
     interrupted: int = 0
@@ -120,7 +120,7 @@ def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
 
 
 def _state() -> tuple[object, ...]:
-    """What an interrupted call must leave as it was."""
+    """The state that an interrupted call must not change."""
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),

@@ -1,4 +1,4 @@
-"""options={"background": ...}: calls run as eager until their kernels are built, and then not."""
+"""options={"background": ...}: calls run as eager until their kernels are built."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _numbers = random.Random(os.urandom(8))
 
 
 def fresh(body: str, **names: Any) -> Callable[..., Any]:
-    """A function whose kernels nobody has built: N is another number each time."""
+    """Return a function whose kernels are in no cache: N is different each time."""
     text = f"def fresh(x):\n    {body.replace('N', str(_numbers.randrange(2, 2**24)))}\n"
     space: dict[str, Any] = {"torch": torch, "jitmagic": jitmagic, **names}
     exec(compile(text, "<fresh>", "exec"), space)
@@ -57,7 +57,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_every_call_answers_as_eager_before_and_after(
+def test_calls_return_eagers_results_before_and_after_the_build(
     body: str, gate: threading.Event, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = fresh(body)
@@ -107,7 +107,7 @@ def test_gradients_and_a_backward_whose_kernels_are_built_too(
 
 
 def test_guards_are_those_of_the_call_that_is_compiled(gate: threading.Event) -> None:
-    """What changes while kernels are built is as the later call finds it."""
+    """State that changes during the build is taken from the later call."""
     space: dict[str, Any] = {"scale": 2.0, "flag": True}
     plain = fresh("return (x * N * scale).cos() if flag else x + scale", **space)
     tagged = jitmagic.jit(plain, options={"background": True, "keep": "compiled"})
@@ -161,8 +161,8 @@ def test_modules_and_threads(gate: threading.Event) -> None:
     torch.testing.assert_close(net(x), wanted)
 
 
-def test_a_build_that_fails_is_told_by_the_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread tells nobody: the compile tries again, and warns as ever."""
+def test_a_failed_build_is_reported_by_the_next_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The build thread reports nothing; the next compile builds again and warns."""
     tagged = jitmagic.jit(fresh("return (x * N).exp()"), options={"background": True})
     x = torch.ones(4)
 
@@ -181,7 +181,7 @@ def test_a_build_that_fails_is_told_by_the_compile(monkeypatch: pytest.MonkeyPat
     assert handle_of(tagged).ledger.is_compiled
 
 
-def test_patience_waits_that_long_and_no_longer(gate: threading.Event) -> None:
+def test_patience_limits_the_wait_for_a_build(gate: threading.Event) -> None:
     slow = jitmagic.jit(fresh("return x * N"), options={"background": 0.05})
     slow(torch.ones(3))
     assert handle_of(slow).building is not None
@@ -211,7 +211,7 @@ def test_kernels_in_the_cache_are_used_at_once() -> None:
     assert handle_of(again).ledger.is_compiled
 
 
-def test_reset_forgets_what_is_being_built(gate: threading.Event) -> None:
+def test_reset_drops_a_pending_build(gate: threading.Event) -> None:
     tagged = jitmagic.jit(fresh("return x * N"), options={"background": True})
     tagged(torch.ones(3))
     jitmagic.reset()
@@ -230,7 +230,7 @@ def test_a_forked_child_builds_for_itself(gate: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("given", [-1.0, "yes", float("nan"), None])
-def test_other_values_are_refused(given: Any) -> None:
+def test_invalid_background_options_are_refused(given: Any) -> None:
     with pytest.raises(OptionError):
         jitmagic.jit(fresh("return x"), options={"background": given})
 
@@ -246,7 +246,7 @@ time.sleep(0.3)
 """
 
 
-def test_a_process_that_exits_meanwhile_ends_cleanly() -> None:
+def test_a_process_that_exits_during_a_build_ends_cleanly() -> None:
     done = run_forked(_EXITS)
     assert done.returncode == 0
     assert not done.stderr

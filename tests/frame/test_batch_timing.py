@@ -1,4 +1,4 @@
-"""Short calls after a comparison: who runs and what is told; plain Python with little around it."""
+"""Batch timing of short calls after a comparison; plain Python with little overhead."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROW = ("e" * CALLS + "c" * CALLS) * TURNS
 
 @pytest.fixture(autouse=True)
 def clear(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled code is the faster here, and no call is long."""
+    """Make compiled code the faster side, and no call long."""
     monkeypatch.setattr(comparison, "judge", lambda compiled, eager: True)
     monkeypatch.setattr(comparison, "MOST_SECONDS", 3600.0)
 
@@ -41,7 +41,7 @@ def entry_of(tagged: Any) -> Entry:
     return handle(tagged).dispatcher.entries[0]
 
 
-def test_calls_in_a_row_run_the_same_entry() -> None:
+def test_a_batch_of_calls_runs_the_same_entry() -> None:
     tagged = jitmagic.jit(which)
     row = "".join(ran(tagged(X)) for _ in range(len(BEFORE) + len(ROW) + 5))
     assert row == BEFORE + ROW + "ccccc"
@@ -52,7 +52,7 @@ def test_calls_in_a_row_run_the_same_entry() -> None:
     assert entry.comparison is None and entry.hits == len(BEFORE) + len(ROW) + 5
 
 
-def test_what_was_compared_is_told_until_then() -> None:
+def test_the_comparisons_times_stay_until_batches_finish() -> None:
     tagged = jitmagic.jit(which)
     for _ in range(len(BEFORE) + 5):
         tagged(X)
@@ -60,14 +60,14 @@ def test_what_was_compared_is_told_until_then() -> None:
     assert measured is not None and measured.calls == 2
 
 
-def test_long_calls_are_as_they_were_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_calls_are_not_timed_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "MOST_SECONDS", 0.0)
     tagged = jitmagic.jit(which)
     row = "".join(ran(tagged(X)) for _ in range(40))
     assert row == BEFORE + "c" * (40 - len(BEFORE))
 
 
-def test_calls_with_a_backward_are_as_they_were_compared() -> None:
+def test_calls_with_a_backward_are_not_timed_in_batches() -> None:
     tagged, w = jitmagic.jit(lambda x, w: which(x) * w), torch.ones(6, requires_grad=True)
     row = "".join(ran(tagged(X, w)) for _ in range(60))
     assert row.endswith("c" * 30)
@@ -89,7 +89,7 @@ def test_a_call_that_raises_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> N
     assert entry_of(tagged).comparison is None
 
 
-def test_a_function_within_is_a_part_of_it() -> None:
+def test_nested_tagged_functions_are_timed_as_part_of_the_call() -> None:
     within = jitmagic.jit(which)
     outer = jitmagic.jit(lambda x: within(x) + 0)
     row = "".join(ran(outer(X)) for _ in range(len(BEFORE) + len(ROW)))
@@ -97,7 +97,7 @@ def test_a_function_within_is_a_part_of_it() -> None:
     assert entry_of(outer).comparison is None
 
 
-def test_a_variant_of_its_own_meanwhile() -> None:
+def test_other_variants_are_compared_during_a_batch() -> None:
     tagged = jitmagic.jit(which)
     for _ in range(len(BEFORE) + 5):
         tagged(X)
@@ -152,8 +152,8 @@ def test_plain_python_gets_the_arguments(case: str, monkeypatch: pytest.MonkeyPa
     assert isinstance(entry_of(tagged).run, Spread)  # and nothing of ours is called
 
 
-def test_a_function_that_is_given_up_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither one with cells nor one with stars: both went through Python of ours (3 us)."""
+def test_given_up_functions_run_without_python_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions with cells or stars too: they used to go through jitmagic's Python (3 us)."""
 
     def looks(x: Tensor, *rest: int, k: int = 1) -> list[str]:
         where = [frame.function for frame in inspect.stack()]
@@ -169,7 +169,7 @@ def test_a_function_that_is_given_up_is_not_asked_again(monkeypatch: pytest.Monk
     assert {warning.filename for warning in caught} == {__file__}
 
 
-def test_a_dispatchers_values_are_as_many_as_they_are() -> None:
+def test_spread_refuses_the_wrong_number_of_values() -> None:
     made = Spread(all_kinds.__code__, globals())
     assert made(X, 1, 3, (2,), {"a": 4})[1:] == (1, (2,), 3, {"a": 4})
     with pytest.raises(TypeError, match="takes 5 values"):
@@ -178,6 +178,6 @@ def test_a_dispatchers_values_are_as_many_as_they_are() -> None:
         made(X, 1, 3, (2,), {}, a=1)
 
 
-def test_costs_are_told_once() -> None:
+def test_entry_costs_are_measured_once() -> None:
     assert 0 < entry_cost() < 1e-3 and entry_cost() == entry_cost()
     assert 0 < freeing_cost() < 1e-3 and batch_timing.MOST_SECONDS < 1e-3

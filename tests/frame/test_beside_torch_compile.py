@@ -1,6 +1,6 @@
-"""torch.compile around tagged code, tagged code around torch.compile, and deeper.
+"""torch.compile around tagged code, tagged code around torch.compile, and nested deeper.
 
-Checked are values, gradients, and that each compiles what it was asked to, nothing of the other's.
+The tests check values, gradients, and that each compiler compiles only what it was asked to.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.frame.beside import torch_compile_set_aside
+from jitmagic.frame.beside import torch_compile_disabled
 from jitmagic.trace.result import Break
 
 testing = pytest.importorskip("torch._dynamo.testing")
@@ -25,11 +25,11 @@ def counter():
     torch._dynamo.reset()
 
 
-def _theirs(function, counter):
+def _torch_compile(function, counter):
     return torch.compile(function, backend=counter)
 
 
-def _ours(function):
+def _jitmagic(function):
     return jitmagic.jit(function)
 
 
@@ -48,47 +48,47 @@ def same_with_gradients(made, plain, calls=3):
 
 
 def operations_of(counter):
-    """Names of what torch.compile was given to compile."""
+    """Return the names of the operations that torch.compile was given."""
     nodes = [node for graph in counter.graphs for node in graph.graph.nodes]
     return [str(getattr(n.target, "__name__", n.target)) for n in nodes if "call" in n.op]
 
 
-def test_ours_around_theirs(counter):
-    inner = _theirs(g, counter)
-    tagged = _ours(lambda x: inner(x) * 2)
+def test_jit_around_torch_compile(counter):
+    inner = _torch_compile(g, counter)
+    tagged = _jitmagic(lambda x: inner(x) * 2)
     same_with_gradients(tagged, lambda x: g(x) * 2)
     assert operations_of(counter) == ["sin", "mul"]
     assert str(handle_of(tagged).outcome) == "compiled"
 
 
-def test_theirs_around_ours(counter):
-    tagged = _ours(g)
-    outer = _theirs(lambda x: tagged(x.cos()) + 3, counter)
+def test_torch_compile_around_jit(counter):
+    tagged = _jitmagic(g)
+    outer = _torch_compile(lambda x: tagged(x.cos()) + 3, counter)
     same_with_gradients(outer, lambda x: g(x.cos()) + 3)
     assert operations_of(counter) == ["cos", "add"]
     assert str(handle_of(tagged).outcome) == "compiled"
 
 
-def test_theirs_of_ours(counter):
-    tagged = _ours(g)
-    same_with_gradients(_theirs(tagged, counter), g)
+def test_torch_compile_of_a_jitted_function(counter):
+    tagged = _jitmagic(g)
+    same_with_gradients(_torch_compile(tagged, counter), g)
     assert operations_of(counter) == []
     assert str(handle_of(tagged).outcome) == "compiled"
 
 
-def test_ours_of_theirs(counter):
-    tagged = _ours(_theirs(g, counter))
+def test_jit_of_a_torch_compiled_function(counter):
+    tagged = _jitmagic(_torch_compile(g, counter))
     same_with_gradients(tagged, g)
     assert operations_of(counter) == ["sin", "mul"]
-    assert str(handle_of(tagged).outcome) == "eager: torch.compile compiles what it calls"
+    assert str(handle_of(tagged).outcome) == "eager: torch.compile compiles its callees"
     handle_of(tagged).reset()
     same_with_gradients(tagged, g)
 
 
-def test_three_storeys(counter):
-    innermost = _ours(lambda x: x.cos() + 1)
-    middle = _theirs(lambda x: innermost(x * 3).exp(), counter)
-    outer = _ours(lambda x: middle(x + 2) - 1)
+def test_three_nested_levels(counter):
+    innermost = _jitmagic(lambda x: x.cos() + 1)
+    middle = _torch_compile(lambda x: innermost(x * 3).exp(), counter)
+    outer = _jitmagic(lambda x: middle(x + 2) - 1)
     same_with_gradients(outer, lambda x: ((x + 2) * 3).cos().add(1).exp() - 1)
     assert operations_of(counter) == ["mul", "exp"]
     assert {str(handle_of(one).outcome) for one in (innermost, outer)} == {"compiled"}
@@ -106,20 +106,20 @@ def test_modules(counter):
             return self.linear(x).relu()
 
     plain = Net()
-    theirs, in_place = _theirs(Net(), counter), Net()
+    theirs, in_place = _torch_compile(Net(), counter), Net()
     in_place.compile(backend=counter)
     for inner in (theirs, in_place):
         torch._dynamo.reset()  # the two share Net's code
         counter.graphs.clear()
-        same_with_gradients(_ours(lambda x, inner=inner: inner(x) * 2), lambda x: plain(x) * 2)
+        same_with_gradients(_jitmagic(lambda x, inner=inner: inner(x) * 2), lambda x: plain(x) * 2)
         assert len(counter.graphs) == 1
     same_with_gradients(
-        _theirs(lambda x, net=_ours(Net()): net(x) * 2, counter), lambda x: plain(x) * 2
+        _torch_compile(lambda x, net=_jitmagic(Net()): net(x) * 2, counter), lambda x: plain(x) * 2
     )
 
 
-def test_a_training_step_of_theirs_with_ours_inside(counter):
-    tagged = _ours(g)
+def test_a_torch_compiled_training_step_with_a_jitted_function(counter):
+    tagged = _jitmagic(g)
     weights = [torch.ones(4, requires_grad=True) for _ in range(2)]
 
     def step(function, weight, x):
@@ -127,7 +127,7 @@ def test_a_training_step_of_theirs_with_ours_inside(counter):
         loss.backward()
         return loss
 
-    compiled = _theirs(step, counter)
+    compiled = _torch_compile(step, counter)
     for seed in range(3):
         torch.manual_seed(seed)
         x = torch.randn(4)
@@ -138,7 +138,7 @@ def test_a_training_step_of_theirs_with_ours_inside(counter):
     assert "sin" not in operations_of(counter)
 
 
-def test_the_evaluator_is_theirs_again(counter):
+def test_torch_compiles_evaluator_is_restored(counter):
     evaluator = torch._C._dynamo.eval_frame.get_eval_frame_callback
     seen = []
 
@@ -147,43 +147,43 @@ def test_the_evaluator_is_theirs_again(counter):
         seen.append(evaluator())
         raise ValueError("on purpose")
 
-    tagged = _ours(failing)
-    outer = _theirs(lambda x: tagged(x) + 1, counter)
+    tagged = _jitmagic(failing)
+    outer = _torch_compile(lambda x: tagged(x) + 1, counter)
     before = evaluator()
     with pytest.raises(ValueError, match="on purpose"):
         outer(torch.ones(2))
     assert evaluator() is before is None
     assert seen == [None]
-    with pytest.raises(KeyError), torch_compile_set_aside():
+    with pytest.raises(KeyError), torch_compile_disabled():
         raise KeyError
     assert evaluator() is before
 
 
-def test_an_optimized_module_is_left_as_it_is(counter):
+def test_an_optimized_module_is_not_tagged(counter):
     net = torch.nn.Linear(4, 4)
-    theirs = _theirs(net, counter)
+    theirs = _torch_compile(net, counter)
     with pytest.warns(jitmagic.errors.FallbackWarning, match="torch.compile"):
-        assert _ours(theirs) is theirs
+        assert _jitmagic(theirs) is theirs
     same_with_gradients(theirs, net)
 
 
-def test_modules_that_ours_makes_after_theirs_was_used(counter):
-    """torch.compile wraps the initialisation of all modules; ours look through that."""
-    _theirs(g, counter)(torch.ones(2))
+def test_modules_made_while_compiling_after_torch_compile_ran(counter):
+    """torch.compile wraps the initialisation of all modules; jitmagic bypasses the wrapper."""
+    _torch_compile(g, counter)(torch.ones(2))
 
     def f(x, y):
         return torch.nn.CrossEntropyLoss(label_smoothing=0.1)(torch.nn.GELU()(x), y)
 
-    tagged = _ours(f)
+    tagged = _jitmagic(f)
     x, y = torch.randn(4, 3), torch.tensor([0, 2, 1, 0])
     torch.testing.assert_close(tagged(x, y), f(x, y))
     assert str(handle_of(tagged).outcome) == "compiled"
 
 
 @pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD", "RMSprop", "Adagrad"])
-def test_optimizers_are_torch_s_own_after_theirs(kind, counter):
-    """The first torch.compile of a process puts functions of its own around their methods."""
-    _theirs(g, counter)(torch.ones(2))
+def test_optimizers_work_after_torch_compile_was_used(kind, counter):
+    """The first torch.compile of a process wraps the methods of optimizers."""
+    _torch_compile(g, counter)(torch.ones(2))
 
     def losses(wrap):
         torch.manual_seed(0)
@@ -204,17 +204,17 @@ def test_optimizers_are_torch_s_own_after_theirs(kind, counter):
     torch.testing.assert_close(losses(whole), losses(lambda step: step))
 
 
-def test_what_a_user_keeps_from_theirs_is_called_as_it_is(counter):
-    """A function under torch.compiler.disable is plain Python, also for us."""
-    _theirs(g, counter)(torch.ones(2))
+def test_saved_torch_compile_callables_run_unchanged(counter):
+    """A function under torch.compiler.disable is plain Python for jitmagic too."""
+    _torch_compile(g, counter)(torch.ones(2))
     apart = torch.compiler.disable(g)
-    tagged = _ours(lambda x: apart(x) + 1)
+    tagged = _jitmagic(lambda x: apart(x) + 1)
     same_with_gradients(tagged, lambda x: g(x) + 1)
 
 
-def test_what_our_own_python_calls_is_not_hooked(counter):
-    """Their function around `nn.Module.__init__` is called where sizes are compiled for late."""
-    _theirs(g, counter)(torch.ones(2))
+def test_callees_of_jitmagics_python_are_not_hooked(counter):
+    """torch.compile's wrapper of `nn.Module.__init__` runs when new sizes are compiled late."""
+    _torch_compile(g, counter)(torch.ones(2))
 
     def program(x):
         total = x.new_zeros(x.shape[1])
@@ -222,7 +222,7 @@ def test_what_our_own_python_calls_is_not_hooked(counter):
             total = total + row.sin()
         return total.tanh()
 
-    tagged = _ours(program)
+    tagged = _jitmagic(program)
     for length in (3, 4, 5, 2):
         x = torch.randn(length, 8, dtype=torch.float64)
         torch.testing.assert_close(tagged(x), program(x))
@@ -231,7 +231,7 @@ def test_what_our_own_python_calls_is_not_hooked(counter):
 
 
 @pytest.mark.parametrize("is_recursive", [True, False])
-def test_what_torch_disables_runs_as_plain_python(is_recursive: bool) -> None:
+def test_torch_compiler_disable_runs_as_plain_python(is_recursive: bool) -> None:
     seen = []
 
     @torch.compiler.disable(recursive=is_recursive)
@@ -239,7 +239,7 @@ def test_what_torch_disables_runs_as_plain_python(is_recursive: bool) -> None:
         seen.append(jitmagic.is_compiling())
         return x.sin()
 
-    tagged = _ours(lambda x: disabled(x) * 2)
+    tagged = _jitmagic(lambda x: disabled(x) * 2)
     assert torch.equal(tagged(torch.ones(3)), torch.ones(3).sin() * 2)
     assert seen == [False]
     reason = handle_of(tagged).journal.records[0].result("trace").exit.reason
@@ -247,22 +247,22 @@ def test_what_torch_disables_runs_as_plain_python(is_recursive: bool) -> None:
     assert reason.message.endswith("excluded from compilation by torch.compiler.disable")
 
 
-def test_what_wraps_a_tagged_function_is_not_disabled_by_its_marks() -> None:
-    inner = _ours(g)
+def test_wrappers_of_tagged_functions_do_not_inherit_the_marks() -> None:
+    inner = _jitmagic(g)
 
     @functools.wraps(inner)
     def wrapper(x):
         return inner(x) + 1
 
-    tagged = _ours(lambda x: wrapper(x) * 2)
+    tagged = _jitmagic(lambda x: wrapper(x) * 2)
     assert torch.equal(tagged(torch.ones(3)), (g(torch.ones(3)) + 1) * 2)
     (record,) = handle_of(tagged).journal
     assert not isinstance(record.result("trace").exit, Break)
 
 
 @pytest.mark.parametrize("name", ["graph_break", "step_unsupported", "sub"])
-def test_what_theirs_keeps_out_of_graphs_breaks_ours(name: str, counter) -> None:
-    """What torch keeps of its id tells, even of a function that does nothing."""
+def test_functions_excluded_from_torch_compile_graphs_break_the_graph(name: str, counter) -> None:
+    """torch's record of the function's id decides, even for a function that does nothing."""
 
     def broken(x):
         y = x * 2
@@ -271,7 +271,7 @@ def test_what_theirs_keeps_out_of_graphs_breaks_ours(name: str, counter) -> None
 
     torch._dynamo.disallow_in_graph(torch.sub)
     try:
-        made = _ours(broken)
+        made = _jitmagic(broken)
         same_with_gradients(made, broken)
     finally:
         torch._dynamo.allow_in_graph(torch.sub)

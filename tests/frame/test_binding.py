@@ -1,4 +1,4 @@
-"""bind: the very values that a call hands to the dispatcher, for every kind of signature."""
+"""bind returns the values that a call passes to the dispatcher, for every kind of signature."""
 
 from __future__ import annotations
 

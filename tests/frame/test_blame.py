@@ -1,4 +1,4 @@
-"""Tracebacks out of tagged functions are eager's: the user's frames, each once, nothing of ours."""
+"""Tracebacks of tagged functions equal eager's: each user frame once, no frame of jitmagic."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def lines(call) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("function", [fails, calls, prints_and_fails])
-def test_frames_are_eagers(function, capsys):
+def test_traceback_frames_equal_eagers(function, capsys):
     tagged = jitmagic.jit(function, backend="eager")
     good, bad = (torch.ones(3), torch.ones(3)), (torch.ones(3), torch.ones(5))
     expected = lines(lambda: function(*bad))
@@ -52,7 +52,7 @@ def test_frames_are_eagers(function, capsys):
     assert lines(lambda: tagged(*bad)) == expected
 
 
-def test_frames_are_eagers_where_the_function_runs_plainly():
+def test_traceback_frames_equal_eagers_when_running_as_plain_python():
     tagged = jitmagic.jit(raises, backend="eager")
     for _ in range(2):
         assert lines(lambda: tagged(1)) == lines(lambda: raises(1))
@@ -74,8 +74,8 @@ def warns_further_up(x):
     return stack_seen(y) * 2
 
 
-def all_told(function, capsys) -> tuple[list[tuple[str, int, str]], str]:
-    """Where the warnings of a call point to, and what it prints."""
+def warnings_and_output(function, capsys) -> tuple[list[tuple[str, int, str]], str]:
+    """Return the locations of a call's warnings, and what it prints."""
 
     def caller():
         return function(torch.ones(3))
@@ -93,13 +93,13 @@ class Watching(TorchFunctionMode):
 
 
 @pytest.mark.parametrize("function", [stack_seen, warns_of_its_caller, warns_further_up])
-def test_who_walks_the_stack_sees_eagers_frames(function, capsys):
-    expected = all_told(function, capsys)
+def test_stack_walks_see_eagers_frames(function, capsys):
+    expected = warnings_and_output(function, capsys)
     tagged = jitmagic.jit(function, backend="eager")
     with Watching():  # every operation is somebody's to see: the original runs
-        assert all_told(tagged, capsys) == expected
+        assert warnings_and_output(tagged, capsys) == expected
     for _ in range(3):
-        assert all_told(tagged, capsys) == expected
+        assert warnings_and_output(tagged, capsys) == expected
 
 
 def test_a_refused_graph_break_shows_nothing_of_the_compile(capsys):
@@ -192,8 +192,9 @@ CALLERS = ("variables", "<lambda>")
 
 
 def variables(call) -> list[tuple[str, list[str], set[str]]]:
-    """(function, parameters, variables) of each user's frame below the call's, and of what led to
-    the error."""
+    """Return (function, parameters, variables) of each user frame below the call's and of the
+    chained errors'.
+    """
     with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever eager raises
         call()
     error, found = caught.value, []
@@ -220,7 +221,7 @@ BREAKING = [
 
 @pytest.mark.parametrize("function", BREAKING)
 def test_frames_have_the_users_variables_only(function, capsys):
-    """What a resume function is handed beside them is not to be seen; dead ones may be gone."""
+    """Extra parameters of a resume function are hidden; dead variables may be gone."""
     tagged, x = jitmagic.jit(function, backend="eager"), torch.ones(3)
     args = (x, torch.ones(5)) if function is prints_and_fails else (x,)
     expected, where = variables(lambda: function(*args)), lines(lambda: function(*args))
@@ -243,7 +244,7 @@ def test_frames_of_a_module_have_the_users_variables_only(capsys):
         assert told[2] <= {"self", "x", "y"}
 
 
-def test_frames_of_a_backward_are_eagers():
+def test_traceback_frames_of_a_backward_equal_eagers():
     tagged = jitmagic.jit(lambda x: RaisesBackwards.apply(x).sum())
     for _ in range(3):
         loss = tagged(torch.ones(3, requires_grad=True))
@@ -270,7 +271,7 @@ def test_code_objects_in_tracebacks_can_be_hashed():
 
 
 @pytest.mark.parametrize("collects", [True, False])
-def test_helpers_defined_anew_do_not_use_up_the_limit(collects, recwarn, request):
+def test_redefined_helpers_do_not_use_up_the_recompile_limit(collects, recwarn, request):
     if not collects:
         gc.disable()
         request.addfinalizer(gc.enable)

@@ -1,4 +1,4 @@
-"""options.compile_seconds: a compile that takes too long is given up, whichever stage it is in."""
+"""options.compile_seconds: a compile that takes too long is given up in any stage."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ STAGES = [
 
 
 @pytest.mark.parametrize(("module", "name", "stage"), STAGES, ids=[one[2] for one in STAGES])
-def test_each_stage_ends_in_eager_and_the_next_compile_is_whole(
+def test_a_timeout_in_any_stage_falls_back_to_eager_and_the_next_compile_succeeds(
     module: Any, name: str, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fn = jitmagic.jit(rows)
@@ -81,7 +81,7 @@ def test_each_stage_ends_in_eager_and_the_next_compile_is_whole(
     assert str(list(handle.journal)[-1].outcome) == "compiled", "other calls are"
 
 
-def test_a_trace_is_given_up_in_its_middle_for_calls_that_go_the_same_way(
+def test_a_trace_timeout_applies_to_calls_with_the_same_facts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ticks = itertools.count()
@@ -96,7 +96,7 @@ def test_a_trace_is_given_up_in_its_middle_for_calls_that_go_the_same_way(
 
 
 @pytest.mark.parametrize("asked", [{"fullgraph": True}, {"options": {"on_error": "raise"}}])
-def test_who_wants_no_eager_gets_an_error(asked: Any, clock: Clock) -> None:
+def test_fullgraph_raises_on_a_timeout(asked: Any, clock: Clock) -> None:
     clock.jump_in(pipeline, "trace_joint")
     with pytest.raises(Unsupported, match="given up"):
         jitmagic.jit(rows, **asked)(X, 2)

@@ -1,4 +1,4 @@
-"""A compiled variant beside eager on its first calls: who runs, what is kept, and who is told."""
+"""Comparison of a compiled variant with eager on its first calls: turns, verdict, reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import jitmagic
 from jitmagic.compile import sizes
 from jitmagic.errors import CompileFailed
 from jitmagic.frame.timing import comparison
-from jitmagic.frame.timing.backward_timing import Laps, Sample
+from jitmagic.frame.timing.backward_timing import BackwardTimer, Sample
 from jitmagic.frame.timing.comparison import PLAN, judge
 from jitmagic.records import COMPILED, Eager
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("calls_are_compared")
 
 @pytest.fixture(autouse=True)
 def long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is timed after the comparison: test_streaks.py is about that."""
+    """Nothing is timed in batches after the comparison; test_batch_timing.py tests that."""
     monkeypatch.setattr(comparison, "MOST_SECONDS", 0.0)
 
 
@@ -73,7 +73,7 @@ def test_at_most_twenty_calls_are_timed_as_many_of_each() -> None:
     assert len(timed) == 20 and timed.count("c") == timed.count("e") == 10
 
 
-def test_calls_alternate_until_it_is_clear(verdict: bool | None) -> None:
+def test_calls_alternate_until_the_comparison_is_decided(verdict: bool | None) -> None:
     tagged = jitmagic.jit(which)
     row = "".join(ran(tagged(X)) for _ in range(30))
     known = handle(tagged)
@@ -88,7 +88,7 @@ def test_calls_alternate_until_it_is_clear(verdict: bool | None) -> None:
     assert isinstance(known.outcome, Eager) == (verdict is False)
 
 
-def test_what_is_handed_back_is_released_and_said_once(slower: None) -> None:
+def test_a_slower_variant_is_freed_and_reported_once(slower: None) -> None:
     def which(x: Tensor) -> Tensor:  # the user's line is in this file
         return x.sin()
 
@@ -115,7 +115,7 @@ def test_reset_starts_over(slower: None) -> None:
     assert "".join(ran(tagged(X)) for _ in range(10)) == first and first.endswith("eee")
 
 
-def test_other_kinds_of_calls_are_measured_apart(slower: None) -> None:
+def test_variants_are_measured_separately(slower: None) -> None:
     tagged = jitmagic.jit(which)
     for _ in range(10):
         tagged(X)
@@ -127,12 +127,10 @@ def sized(count: int) -> Tensor:
     return torch.linspace(-1, 1, count)
 
 
-def test_calls_that_compile_for_their_sizes_are_made_again(
+def test_timed_calls_that_compile_new_sizes_are_repeated(
     slower: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless that is what calls of this function are like. With a joint graph for all sizes no call
-    but the first compiles.
-    """
+    """Unless every call compiles. With a joint graph for all sizes only the first call does."""
 
     def refused(*args: object) -> None:
         raise CompileFailed("sizes cannot go through it")
@@ -147,7 +145,7 @@ def test_calls_that_compile_for_their_sizes_are_made_again(
     assert row == end + "e" * (len(row) - len(end))
 
 
-def test_calls_of_sizes_that_were_met_are_measured(slower: None) -> None:
+def test_calls_of_known_sizes_are_measured(slower: None) -> None:
     tagged = jitmagic.jit(which)
     for n in (6, 7, 8, 9):
         tagged(sized(n))
@@ -165,7 +163,7 @@ OFF: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", OFF)
-def test_what_is_not_compared(case: str, slower: None) -> None:
+def test_programs_that_are_not_compared(case: str, slower: None) -> None:
     tagged = jitmagic.jit(which, **OFF[case])
     assert {ran(tagged(X)) for _ in range(25)} == {"c"} and handle(tagged).outcome == COMPILED
 
@@ -256,7 +254,7 @@ def test_each_call_happens_once(program: str, verdict: bool | None) -> None:
     assert actual[4].equal(expected[4])  # the generator is where eager leaves it
 
 
-def test_a_frame_is_measured_with_what_follows_its_breaks(
+def test_timing_a_frame_includes_its_resume_functions(
     slower: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Where there is an accelerator, what follows a break may wait for it: no such frame is timed.
@@ -268,7 +266,7 @@ def test_a_frame_is_measured_with_what_follows_its_breaks(
     assert [r.measured is not None for r in known.journal].count(True) == 1
 
 
-def test_functions_within_a_timed_call_are_a_part_of_it(slower: None) -> None:
+def test_nested_calls_are_not_timed_separately(slower: None) -> None:
     within = jitmagic.jit(which)
     outer = jitmagic.jit(lambda x: within(x) + 0)
     row = "".join(ran(outer(X)) for _ in range(6))
@@ -290,7 +288,7 @@ def test_callees_of_plain_python_are_measured(slower: None) -> None:
     assert row == PLAN[:7] + "eee"
 
 
-def test_an_error_is_raised_once_and_the_row_goes_on(verdict: bool | None) -> None:
+def test_an_error_is_raised_once_and_the_comparison_continues(verdict: bool | None) -> None:
     seen: list[int] = []
     tagged = jitmagic.jit(raising(3, seen))
     for n in range(1, 40):
@@ -322,7 +320,7 @@ def test_threads(verdict: bool | None) -> None:
     assert isinstance(handle(tagged).outcome, Eager) == (verdict is False)
 
 
-def test_threads_that_begin_at_once_make_one_sample_more(verdict: bool | None) -> None:
+def test_an_extra_sample_of_a_simultaneous_thread_is_tolerated(verdict: bool | None) -> None:
     tagged = jitmagic.jit(which)
     for _ in range(6):
         tagged(X)
@@ -359,7 +357,7 @@ def gradients(fn: Callable[..., Any], row: int) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("row", [1, 6, 24])
-def test_backwards_are_those_of_eager(row: int, verdict: bool | None) -> None:
+def test_gradients_equal_eagers_during_a_comparison(row: int, verdict: bool | None) -> None:
     tagged = jitmagic.jit(loss)
     torch.testing.assert_close(gradients(tagged, row), gradients(loss, row))
     known = handle(tagged)
@@ -379,7 +377,7 @@ def test_each_backward_is_timed_for_its_own_call(row: int) -> None:
     assert all(sample.backward > 0 and not sample.is_pending for sample in samples)
 
 
-def test_results_without_backward_are_waited_for_and_forgotten(slower: None) -> None:
+def test_pending_backwards_are_waited_for_until_results_are_freed(slower: None) -> None:
     tagged = jitmagic.jit(loss)
     w = torch.linspace(0.5, 2, 6, requires_grad=True)
     held = [tagged(X, w) for _ in range(23)]
@@ -391,7 +389,7 @@ def test_results_without_backward_are_waited_for_and_forgotten(slower: None) -> 
 
 
 class Keys:
-    """As a cache of keys and values: nothing may be asked of it."""
+    """Like a key-value cache: an object without any usable attribute."""
 
     __slots__ = ("it", "value")
 
@@ -407,39 +405,39 @@ class Other(Tensor):
 
 
 @pytest.mark.parametrize("hidden", [lambda: X, torch, X.as_subclass(Other), [X] * 1001])
-def test_unknown_results_tell_nothing(hidden: Any) -> None:
+def test_calls_with_opaque_results_are_not_timed(hidden: Any) -> None:
     sample = Sample(is_eager=False, counts=True)
-    Laps().watch(sample, (1, [hidden]), 0)
+    BackwardTimer().watch(sample, (1, [hidden]), 0)
     assert sample.is_unknown and not sample.is_pending
 
 
 def test_tensors_are_found_in_any_object() -> None:
-    laps, first = Laps(), torch._C._autograd._get_sequence_nr()
+    timer, first = BackwardTimer(), torch._C._autograd._get_sequence_nr()
     for hide in (Keys, lambda y: [{"a": (Keys(y), "text", 2.0)}], lambda y: SimpleNamespace(y=y)):
         sample = Sample(is_eager=False, counts=True)
         y = X.clone().requires_grad_().sin()
         held = hide(y)
-        laps.watch(sample, held, first)
+        timer.watch(sample, held, first)
         assert sample.is_pending and not sample.is_unknown
         y.sum().backward()
         assert sample.backwards == 1
         old = Sample(is_eager=False, counts=True)
-        laps.watch(old, held, torch._C._autograd._get_sequence_nr())
+        timer.watch(old, held, torch._C._autograd._get_sequence_nr())
         assert not old.is_unknown and not old.is_pending  # made before the call
 
 
-def test_a_backward_that_raises_is_no_measurement() -> None:
-    laps, sample = Laps(), Sample(is_eager=False, counts=True)
+def test_a_backward_that_raises_is_not_measured() -> None:
+    timer, sample = BackwardTimer(), Sample(is_eager=False, counts=True)
     y = X.clone().requires_grad_().sin()
-    laps.watch(sample, y, 0)
+    timer.watch(sample, y, 0)
     y.register_hook(lambda grad: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         y.sum().backward()
-    laps.interrupt()
+    timer.interrupt()
     assert not sample.backwards and (sample.is_unknown or sample.is_pending)
 
 
-def test_what_is_checkpointed_runs_the_same_code_twice(slower: None) -> None:
+def test_checkpointed_functions_run_the_same_code_twice(slower: None) -> None:
     tagged = jitmagic.jit(loss)
     w = torch.linspace(0.5, 2, 6, requires_grad=True)
     for _ in range(12):
@@ -449,8 +447,9 @@ def test_what_is_checkpointed_runs_the_same_code_twice(slower: None) -> None:
 
 
 def test_views_that_autograd_has_no_history_for() -> None:
-    """Asking one of several views for its node raises once its base was written to: the call that
-    is timed must not."""
+    """Reading grad_fn of one of several views raises once its base was written; a timed call must
+    not.
+    """
 
     def program(x):
         a, b = (x * 2).chunk(2)

@@ -1,5 +1,6 @@
-"""Turns of compiled code and of eager on a GPU whose time is made up: what decides, who is told.
-tests/device/test_comparison_device.py runs them on a real one.
+"""Turns of compiled code and eager on a fake GPU clock: verdict and reports.
+
+tests/device/test_comparison_device.py runs them on a real GPU.
 """
 
 from __future__ import annotations
@@ -53,17 +54,17 @@ def test_devices_whose_calls_can_be_timed(
 
 
 class Queue:
-    """A GPU that takes `nanoseconds` for compiled code and for eager, and how far it is."""
+    """A fake GPU that takes given nanoseconds for compiled code and for eager, and its progress."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, compiled: int, eager: int) -> None:
         queue, self.is_over, self.is_captured, self.has_room = self, True, False, True
         self.asked: list[int] = []
-        self.spans = 0
+        self.gpu_intervals = 0
 
-        class Span:
+        class GpuInterval:
             def __init__(self, device: torch.device) -> None:
                 assert device == torch.device("cuda", 0)
-                queue.spans += 1
+                queue.gpu_intervals += 1
                 self.excess = -1
 
             def end(self, host: int) -> None:
@@ -75,11 +76,11 @@ class Queue:
             def is_eager(self) -> bool:
                 return queue.last == "e"
 
-        Span.is_over = property(Span.is_over)  # type: ignore[method-assign, assignment]
+        GpuInterval.is_over = property(GpuInterval.is_over)  # type: ignore[method-assign, assignment]
         where = Comparable(torch.device("cuda", 0), 7)
         monkeypatch.setattr(entries, "comparable", lambda handle, traced: where)
         for module in (comparison, backward_timing):
-            monkeypatch.setattr(module, "Span", Span)
+            monkeypatch.setattr(module, "GpuInterval", GpuInterval)
             monkeypatch.setattr(module, "can_be_timed", lambda: not self.is_captured)
         monkeypatch.setattr(comparison, "has_room", self._asked)
         monkeypatch.setattr(comparison, "judge", judge)
@@ -106,7 +107,7 @@ SECOND = 1_000_000_000  # more than any of these calls takes the host
 @pytest.mark.parametrize(
     ("compiled", "eager", "kept"), [(1, 2, True), (2, 1, False)], ids=["faster", "slower"]
 )
-def test_the_gpus_time_decides(
+def test_the_gpu_time_decides_the_comparison(
     compiled: int, eager: int, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = Queue(monkeypatch, compiled * SECOND, eager * SECOND)
@@ -119,28 +120,28 @@ def test_the_gpus_time_decides(
     assert set(queue.asked) == {7}
 
 
-def test_the_gpu_is_waited_for_with_calls_and_not_with_the_host(
+def test_gpu_times_are_polled_at_later_calls_without_synchronising(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queue = Queue(monkeypatch, 2 * SECOND, SECOND)
     queue.is_over = False
     tagged = jitmagic.jit(which)
     assert queue.run(tagged, 40) == PLAN_ON_GPU + "c" * (40 - len(PLAN_ON_GPU))
-    assert queue.spans == len(PLAN_ON_GPU) and handle(tagged).outcome == COMPILED
+    assert queue.gpu_intervals == len(PLAN_ON_GPU) and handle(tagged).outcome == COMPILED
     queue.is_over = True
     assert queue.run(tagged, 2) == "ee"
 
 
-def test_nothing_is_timed_in_a_recording_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_timed_during_cuda_graph_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = Queue(monkeypatch, 2 * SECOND, SECOND)
     queue.is_captured = True
     tagged = jitmagic.jit(which)
-    assert queue.run(tagged, 40) == "c" * 40 and not queue.spans
+    assert queue.run(tagged, 40) == "c" * 40 and not queue.gpu_intervals
     queue.is_captured = False
     assert queue.run(tagged, 4) == PLAN_ON_GPU[:4]
 
 
-def test_eager_has_no_turn_where_its_memory_is_not_to_be_had(
+def test_eager_is_not_run_without_enough_free_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queue = Queue(monkeypatch, 2 * SECOND, SECOND)
@@ -155,7 +156,7 @@ def test_backwards_are_timed_on_the_gpu_too(monkeypatch: pytest.MonkeyPatch) -> 
     tagged, w = jitmagic.jit(loss), torch.linspace(0.5, 2, 6, requires_grad=True)
     for _ in range(8):
         tagged(X, w)["loss"].backward()
-    assert [len(sample.spans) for sample in samples_of(tagged)] == [2] * 8
+    assert [len(sample.gpu_intervals) for sample in samples_of(tagged)] == [2] * 8
     assert all(sample.seconds == pytest.approx(2) for sample in samples_of(tagged))
     queue.is_captured = True  # from here on, between a call and its backward
     held = tagged(X, w)["loss"]

@@ -20,7 +20,7 @@ def twice(x: Tensor) -> Tensor:
 
 
 class Caller(nn.Module):
-    """A layer, and a call of a function or a module behind it."""
+    """A layer followed by a call of a function or a module."""
 
     def __init__(self, called: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ X = torch.randn(2, 3)
 @pytest.mark.parametrize("is_compiled", [False, True])
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("name", MODULES)
-def test_exported_programs_compute_what_the_module_does(
+def test_exported_programs_compute_the_modules_results(
     name: str, strict: bool, is_compiled: bool
 ) -> None:
     module = MODULES[name]()

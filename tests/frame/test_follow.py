@@ -1,8 +1,8 @@
-"""Code and defaults swapped in place under something tagged: every kind of thing, every change.
+"""Code and defaults replaced in place in a tagged function: every kind of target and change.
 
-A program here is a namespace with `call(x)`, which uses something tagged, and `function`, the
-function underneath. It runs, the function is changed, it runs again: each time the result is what
-the untagged program's is.
+A program here is a namespace with `call(x)`, which uses a tagged object, and `function`, the
+function underneath. It runs, the function is changed, and it runs again: each result equals that of
+the untagged program.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ CHANGES = [
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_what_is_tagged_follows(kind, change):
+def test_stubs_follow_changes_of_the_function(kind, change):
     tag = functools.partial(jitmagic.jit, backend="eager")
     program, plain, x = kind(tag), kind(lambda one: one), torch.arange(3.0)
     for _ in range(2):
@@ -191,7 +191,7 @@ def test_what_is_tagged_follows(kind, change):
     assert str(handle_of(program.tagged).outcome) == "compiled"
 
 
-def test_defaults_given_and_left_out_are_told_apart():
+def test_explicit_and_default_arguments_are_distinguished():
     def g(x, k=1):
         return x * k
 
@@ -217,7 +217,7 @@ def test_the_stub_is_current_before_its_next_call():
         tagged(torch.ones(2))
 
 
-def test_code_that_cannot_be_compiled_runs_as_it_is():
+def test_unsuitable_new_code_runs_as_plain_python():
     def g(x):
         return x + 1
 
@@ -243,7 +243,7 @@ def test_several_stubs_of_one_function_follow():
     assert {stub(x)[0].item() for stub in stubs} == {-2}
 
 
-def test_a_call_under_way_ends_in_its_old_code():
+def test_a_running_call_finishes_in_the_old_code():
     def g(x):
         y = x + 1
         swap()

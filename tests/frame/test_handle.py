@@ -119,7 +119,7 @@ def test_each_module_instance_has_its_own_budget(plain):
     assert handle_of(Layer).outcome == COMPILED
 
 
-def test_skip_runs_as_eager_for_good(plain):
+def test_skip_runs_as_eager_permanently(plain):
     plain.answer = lambda *_: Eager("it is a test")
     tagged = plain.tag(scaled)
     assert tagged(1, 2, bias=3) == 5
@@ -149,7 +149,7 @@ def test_a_failing_stage_is_a_visible_fallback(plain):
     assert "in fails" in outcome.traceback
 
 
-def test_unsupported_and_interrupts_pass_through_and_the_next_call_works(plain):
+def test_unsupported_and_interrupts_propagate_and_the_next_call_works(plain):
     for error in (Unsupported("why", "hint", None), KeyboardInterrupt()):
         tagged = plain.tag(scaled)
 
@@ -227,7 +227,7 @@ def test_suspended_calls_run_plainly(plain):
     assert plain.compiled == ["calls_helper", "helper"]
 
 
-def test_what_compiling_calls_runs_plainly(plain):
+def test_functions_called_during_a_compile_run_as_plain_python(plain):
     inner = plain.tag(helper)
     seen = []
 
@@ -334,7 +334,7 @@ def test_callees_get_handles_of_the_family(plain):
     assert len(plain.compiled) == 4
 
 
-def test_callees_that_give_up_are_left_alone(plain):
+def test_callees_that_give_up_are_not_hooked(plain):
     def answer(handle, snapshot, record):
         return Eager("no") if handle.name == "helper" else entry_for(handle, snapshot, record)
 
@@ -364,7 +364,7 @@ def test_libraries_generators_and_frame_readers_are_skipped(plain):
     assert set(plain.compiled) == {"work", "<lambda>"}
 
 
-def test_redefined_callees_are_let_go(plain):
+def test_redefined_callees_are_dropped(plain):
     namespace = {}
     exec("def work(x): return helper(x)", namespace)
     tagged = plain.tag(namespace["work"])
@@ -379,12 +379,12 @@ def test_redefined_callees_are_let_go(plain):
 
 
 def collect():
-    """A code object hides what it holds: one pass frees it, the next what it held."""
+    """A code object hides its contents: the first pass frees it, the second its contents."""
     for _ in range(3):
         gc.collect()
 
 
-def test_arguments_are_not_kept(plain):
+def test_arguments_are_not_kept_alive(plain):
     tagged = plain.tag(calls_helper)
     x = torch.ones(3)
     gone = weakref.ref(x)
@@ -394,7 +394,7 @@ def test_arguments_are_not_kept(plain):
     assert gone() is None
 
 
-def test_tagged_functions_die(plain):
+def test_tagged_functions_are_freed(plain):
     def make():
         captured = torch.ones(2)
 
@@ -410,7 +410,7 @@ def test_tagged_functions_die(plain):
     assert [ref() for ref in refs] == [None] * 3
 
 
-def test_a_family_goes_with_its_root(plain):
+def test_a_family_dies_with_its_root(plain):
     code = compile("def work(x): return helper(x)\ndef helper(x): return x", "<test>", "exec")
     namespace: dict[str, types.FunctionType] = {}
     exec(code, namespace)

@@ -1,4 +1,4 @@
-"""Installed packages: modules that define layers are compiled, others run as they are."""
+"""Installed packages: modules that define layers are compiled, others run unchanged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def installed(folder: Path, name: str, text: str) -> types.ModuleType:
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that counts as the one of installed packages."""
+    """Make a folder count as the folder of installed packages."""
     folders = ((f"{tmp_path}/", skip._PACKAGE), *skip._library_folders())
     monkeypatch.setattr(skip, "_library_folders", lambda: folders)
     skip._library.cache_clear()

@@ -1,4 +1,4 @@
-"""The journal is for people: emptied, or never written, it changes no behaviour."""
+"""The journal is for people: if it is emptied or never written, behaviour does not change."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]]]] = {
 
 @dataclasses.dataclass
 class Seen:
-    """All that calls show, but for the journal."""
+    """Everything calls show, except the journal."""
 
     results: list[Tensor]
     warned: list[str]
@@ -124,9 +124,9 @@ def test_a_backward_has_a_record_of_its_own() -> None:
     assert handle is not None
     x = X.clone().requires_grad_()
     loss = tagged(x)
-    assert [len(handle.journal), len(handle.waiting())] == [1, 1]
+    assert [len(handle.journal), len(handle.pending())] == [1, 1]
     loss.backward()
-    assert [len(handle.journal), len(handle.waiting())] == [2, 0]
+    assert [len(handle.journal), len(handle.pending())] == [2, 0]
     assert handle.journal.records[1].result("backward: lower") is not None
 
 

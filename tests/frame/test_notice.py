@@ -1,4 +1,4 @@
-"""Nothing silent: the line about plain Python, failed compiles, sizes that grow, the limit."""
+"""Nothing is silent: the notice about plain Python, failed compiles, growing sizes, the limit."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def mode(run: Callable[..., Any]) -> Any:
 
 TOLD: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     "break": (breaks, lambda run: run(X), "partly as plain Python: test_notice.py, line"),
-    "eager": (looks, lambda run: run(X), "`assert locals()` it looks at its own frame"),
+    "eager": (looks, lambda run: run(X), "`assert locals()` it inspects its own frame"),
     "transform": (plain, lambda run: torch.func.vmap(run)(X), "function transform"),
     "dual": (plain, lambda run: torch.func.jvp(run, (X,), (X,)), "forward-mode"),
     "subclass": (plain, lambda run: run(X.as_subclass(type("Sub", (Tensor,), {}))), "subclass Sub"),
@@ -102,7 +102,7 @@ def test_one_dim_line_says_where_and_why(kind: str) -> None:
 
 
 @pytest.mark.parametrize("fn", [plain, asked, raises], ids=lambda fn: fn.__name__)
-def test_no_line_where_all_is_compiled_or_the_user_knows(fn: Callable[..., Any]) -> None:
+def test_no_notice_if_everything_is_compiled_or_eager_was_requested(fn: Callable[..., Any]) -> None:
     run = jitmagic.jit(fn)
     with redirect_stderr(Terminal()) as terminal, suppress(ValueError):
         run(X)
@@ -119,7 +119,7 @@ def test_the_line_can_be_silenced() -> None:
     assert lines(terminal) == []
 
 
-def test_who_is_not_watched_is_told_when_asked() -> None:
+def test_noninteractive_runs_get_the_notice_only_on_request() -> None:
     with redirect_stderr(io.StringIO()) as file:
         jitmagic.jit(breaks)(X)
     assert file.getvalue() == ""
@@ -192,7 +192,7 @@ def test_a_failed_backward_keeps_its_exception(stage: str, monkeypatch: pytest.M
 
 
 def test_a_function_that_always_fails_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second time for all sizes, for one, and, as that fails, with the size as a constant."""
+    """First for one size; then for all sizes, which fails too; then with the size as a constant."""
     tried = []
 
     def broken(gm: Any, specs: Any) -> Any:
@@ -254,7 +254,7 @@ GROWING = {
 
 
 @pytest.mark.parametrize("kind", GROWING)
-def test_sizes_that_grow_with_every_call_are_noticed_at_the_third(kind: str) -> None:
+def test_growing_sizes_are_detected_at_the_third_call(kind: str) -> None:
     fn, drive = GROWING[kind]
     run = jitmagic.jit(fn, dynamic=False)
     with pytest.warns(jitmagic.RecompileWarning) as caught:
@@ -271,7 +271,7 @@ def test_sizes_that_grow_with_every_call_are_noticed_at_the_third(kind: str) -> 
     assert isinstance(handle.outcome, Eager)
 
 
-def test_a_dimension_that_grows_is_a_symbol_at_the_second() -> None:
+def test_a_growing_dimension_becomes_a_symbol_at_the_second_call() -> None:
     run = jitmagic.jit(grown_by_cat)
     with warnings.catch_warnings():
         warnings.simplefilter("error", jitmagic.RecompileWarning)
@@ -285,7 +285,7 @@ def test_a_dimension_that_grows_is_a_symbol_at_the_second() -> None:
 
 
 class Cached(torch.nn.Module):
-    """A layer of a decoder: the cache of what it has seen grows with every call."""
+    """A decoder layer whose key-value cache grows with every call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -326,7 +326,7 @@ class Decoder(torch.nn.Module):
 @pytest.mark.parametrize(
     ("tagged", "broken"), [("forward", False), ("forward", True), ("generate", True)]
 )
-def test_a_decoder_with_a_cache_stops_compiling_once_for_all(tagged: str, broken: bool) -> None:
+def test_a_decoder_with_a_growing_cache_stops_compiling(tagged: str, broken: bool) -> None:
     torch.manual_seed(0)
     decoder = Decoder(broken).eval()
     x = torch.randn(1, 4)
@@ -368,7 +368,7 @@ def at_index(x: Tensor, index: int) -> Tensor:
     return x + float(f"{index}")
 
 
-def test_an_int_that_grows_for_ever_is_noticed() -> None:
+def test_an_ever_growing_int_is_detected() -> None:
     run = jitmagic.jit(at_index, backend="eager")
     with pytest.warns(jitmagic.RecompileWarning, match="index is 34, was 1 and grows by one"):
         results = [run(X, index) for index in range(50)]
@@ -378,7 +378,7 @@ def test_an_int_that_grows_for_ever_is_noticed() -> None:
     assert (len(handle.journal), type(handle.outcome)) == (2, Eager)
 
 
-def test_an_index_of_a_loop_is_compiled_when_it_comes_again() -> None:
+def test_a_loop_index_is_compiled_when_the_loop_restarts() -> None:
     run = jitmagic.jit(at_index, backend="eager")
     for _ in range(3):
         for index in range(6):
@@ -390,7 +390,7 @@ def test_an_index_of_a_loop_is_compiled_when_it_comes_again() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(2, 4, 8, 16), (3, 4, 4, 5), (5, 4, 3, 2), (3, 4, 3, 4, 5)])
-def test_other_sizes_get_their_variants(sizes: tuple[int, ...]) -> None:
+def test_sizes_that_do_not_grow_get_variants(sizes: tuple[int, ...]) -> None:
     for dynamic, wanted in ((False, len(set(sizes))), (None, 2)):
         run = jitmagic.jit(plain, dynamic=dynamic)
         for n in sizes:

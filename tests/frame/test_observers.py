@@ -1,6 +1,6 @@
-"""Tracers and modes around tagged code are shown what the untagged program shows them.
+"""Tracers and modes around tagged code see what they see around the untagged program.
 
-Each way to tag a program, before and after it was compiled, times each tracer of torch's.
+Each way to tag a program, before and after it was compiled, is combined with each tracer of torch.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ PROGRAMS = [_function, _in_a_function, _module, _class, _submodule]
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 @pytest.mark.parametrize("tracer", TRACERS)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_what_a_tracer_makes_computes(tracer, program, warm):
+def test_traced_programs_compute_the_same(tracer, program, warm):
     tagged, plain = program()
     jitmagic.reset()
     if warm:

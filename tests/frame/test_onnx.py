@@ -54,7 +54,7 @@ def _operators(model: Any) -> Counter[str]:
 
 
 @covered(export=[_traced, _exported], program=PROGRAMS, warm=[False, True])
-def test_what_is_exported_computes(export: Any, program: Any, warm: bool) -> None:
+def test_exported_onnx_models_compute_the_same(export: Any, program: Any, warm: bool) -> None:
     from onnx import load_from_string  # noqa: PLC0415 - not among the requirements of the tests
     from onnx.reference import ReferenceEvaluator  # noqa: PLC0415
 

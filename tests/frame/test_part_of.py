@@ -1,4 +1,4 @@
-"""A tagged function or module that compiled code has inlined says whose part it is."""
+"""A tagged function or module that compiled code has inlined names the function that did."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def inner(x: torch.Tensor) -> torch.Tensor:
 LAYER = jitmagic.jit(torch.nn.Linear(4, 4))
 
 
-def test_functions_and_modules_say_whose_part_they_are() -> None:
+def test_status_names_the_function_that_inlines_it() -> None:
     @jitmagic.jit(backend="eager")
     def outer(x: torch.Tensor) -> torch.Tensor:
         return LAYER(inner(x)) * 2

@@ -57,7 +57,7 @@ def test_a_function_of_a_module_is_pickled_by_its_name() -> None:
     assert pickle.loads(pickle.dumps(named)) is named
 
 
-def test_by_value_it_is_tagged_anew_in_another_process(tmp_path: Path) -> None:
+def test_pickling_by_value_tags_again_in_another_process(tmp_path: Path) -> None:
     pytest.importorskip("cloudpickle")
     path = str(tmp_path / "pickled")
     for code in (BY_VALUE, THERE):
@@ -67,8 +67,8 @@ def test_by_value_it_is_tagged_anew_in_another_process(tmp_path: Path) -> None:
     assert "[8.0, 8.0, 8.0]" in done.stdout
 
 
-def test_a_dispatcher_is_reduced_to_what_it_was_made_from() -> None:
-    """As cloudpickle takes it: the code's constants first, then the function, then its state."""
+def test_a_dispatcher_pickles_as_its_function_and_options() -> None:
+    """In cloudpickle's order: the code's constants first, then the function, then its state."""
     (old,) = [c for c in named.__code__.co_consts if type(c) is Dispatcher]
     make, arguments = copyreg.dispatch_table[Dispatcher](old)  # type: ignore[misc]
     new: Any = make(*arguments)
@@ -83,7 +83,7 @@ def test_a_dispatcher_is_reduced_to_what_it_was_made_from() -> None:
     assert new.stub() is stub
 
 
-def test_what_has_no_function_is_not_pickled() -> None:
+def test_dispatchers_without_a_function_refuse_to_pickle() -> None:
     lonely = jitmagic.jit(lambda x: x, backend="eager")
     (dispatcher,) = [c for c in lonely.__code__.co_consts if type(c) is Dispatcher]
     del lonely
@@ -106,7 +106,7 @@ if __name__ == "__main__":
 """
 
 
-def test_pools_and_loaders_call_it_in_their_workers(tmp_path: Path) -> None:
+def test_worker_processes_can_call_tagged_functions(tmp_path: Path) -> None:
     script = tmp_path / "pools.py"
     head = "import torch\n\ndef collate(xs):\n    from tests.frame.test_pickled import named\n"
     script.write_text(f"{head}    return named(torch.stack(xs))\n\n{POOLS}")

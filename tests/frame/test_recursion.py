@@ -1,6 +1,6 @@
-"""Recursion of what is tagged: as deep as eager, eager's exception, no C stack.
+"""Recursion of tagged functions: as deep as eager, with eager's exception and no C stack.
 
-The interpreters without torch do the same in frame_checks/in_place.py.
+frame_checks/in_place.py tests the same on interpreters without torch.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def deepest(function) -> int:
 
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.filterwarnings("ignore::jitmagic.errors.RecompileWarning")
-def test_as_deep_as_eager(pair):
+def test_recursion_is_as_deep_as_eagers(pair):
     untagged, function = PAIRS[pair]
     assert deepest(function) >= deepest(untagged) - 2
     assert deepest(function) >= deepest(untagged) - 2
@@ -85,7 +85,7 @@ def test_as_deep_as_eager(pair):
 
 
 @pytest.mark.filterwarnings("ignore::jitmagic.errors.RecompileWarning")
-def test_a_raised_limit_is_enough():
+def test_a_raised_recursion_limit_is_respected():
     limit, codes = sys.getrecursionlimit(), [tagged.__code__, tagged_even.__code__]
     sys.setrecursionlimit(20_000)
     try:
@@ -98,7 +98,7 @@ def test_a_raised_limit_is_enough():
     assert handle_of(tagged) is not None
 
 
-def test_a_compile_has_room_however_deep_its_call_is():
+def test_a_compile_deep_in_a_recursion_has_enough_stack():
     made = jitmagic.jit(lambda x: x.sin() * 2)
 
     def down(n):

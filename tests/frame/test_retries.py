@@ -1,4 +1,4 @@
-"""After the limit: one more compile whenever the calls that ran as eager have doubled."""
+"""After the limit: one more compile whenever the number of eager calls has doubled."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def calls_at_which_it_compiles(plain: PlainCompiler, calls: Iterator[tuple[int, 
     return found
 
 
-def test_a_retry_comes_whenever_the_calls_as_eager_have_doubled(plain, fn):
+def test_retries_happen_when_eager_calls_have_doubled(plain, fn):
     tagged = plain.tag(fn, recompile_limit=2)
     found = calls_at_which_it_compiles(plain, ((n * n, 2) for n in range(200)), tagged)
     # 8, 16, 32, ... calls after the one at the limit ran as eager.
@@ -65,14 +65,14 @@ def test_a_retry_comes_whenever_the_calls_as_eager_have_doubled(plain, fn):
     assert [record.outcome for record in handle.journal] == [COMPILED] * 7
 
 
-def test_calls_that_are_stable_from_then_on_are_compiled_once(plain, fn):
+def test_stable_calls_after_the_limit_are_compiled_once(plain, fn):
     tagged = plain.tag(fn, recompile_limit=2)
     warm_up, steady = [(n, 2) for n in (0, 1, 5, 7)], [(9, 9)] * 300
     assert calls_at_which_it_compiles(plain, iter(warm_up + steady), tagged) == [1, 2, 12]
     assert handle_of(tagged).dispatcher.entries[0].hits == 300 - 7
 
 
-def test_a_retry_takes_the_place_of_the_variant_used_least(plain, fn):
+def test_a_retry_replaces_the_least_used_variant(plain, fn):
     tagged = plain.tag(fn, recompile_limit=3)
     for call in [(0, 1)] * 50 + [(1, 1)] * 9 + [(2, 1)] * 9:
         tagged(*call)
@@ -111,7 +111,7 @@ def test_a_reset_starts_over(plain, fn):
     ]
 
 
-def test_what_grows_is_compiled_when_it_has_stopped() -> None:
+def test_a_size_is_compiled_when_it_stops_growing() -> None:
     retries, taken = Retries(settles=True), []
     for number in range(1, 140):
         if retries.count():
@@ -123,7 +123,7 @@ def test_what_grows_is_compiled_when_it_has_stopped() -> None:
 
 @pytest.mark.filterwarnings("ignore::jitmagic.errors.RecompileWarning")
 @pytest.mark.parametrize("bound", [6, 20])
-def test_a_list_that_has_grown_to_its_bound(bound: int) -> None:
+def test_a_list_at_its_final_length_is_compiled(bound: int) -> None:
     kept: collections.deque[Tensor] = collections.deque(maxlen=bound)
 
     def smoothed(x: Tensor) -> Tensor:

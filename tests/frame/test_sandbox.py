@@ -1,5 +1,7 @@
-"""What the user's modes, hooks and states see of a first call: what they see of a later one, and,
-where nothing of ours can differ (operations, printed text, warnings), what eager shows.
+"""The user's modes, hooks and states see the same in a first call as in a later one.
+
+Where jitmagic cannot differ (operations, printed text, warnings), they also see the same as in
+eager.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ def saved_tensor_hooks(seen: list[Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def profiler(seen: list[Any]) -> Iterator[None]:
-    """A later call shows as many operations: compiled code has others than eager's."""
+    """A later call shows as many operations: compiled code has other ones than eager."""
     # acc_events: without it torch 2.11 warns, in the first profile of a process only
     with torch.profiler.profile(acc_events=True) as profile:
         yield
@@ -183,7 +185,7 @@ def _state() -> tuple[Any, ...]:
 
 
 def _observe(function, mode, capfd):
-    """What a forward and a backward under the mode give, and what they show."""
+    """Return the results of a forward and a backward under the mode, and what the mode has seen."""
     torch.manual_seed(7)
     x = (torch.arange(16.0).reshape(4, 4) + 1).requires_grad_()
     seen: list[Any] = []
@@ -222,9 +224,9 @@ def test_a_first_call_shows_nothing_of_the_compile(mode, program, capfd):
 
 
 @pytest.mark.parametrize("backend", ["native", "aot_eager"])
-def test_no_collection_falls_into_a_compile(backend):
-    """Of a frame, of sizes that are new in a call, of a backward: finalizers would run among its
-    modes, and torch's heap would be walked.
+def test_no_garbage_collection_during_a_compile(backend):
+    """Finalizers would run among the operations of a compile (of a frame, of new sizes, of a
+    backward).
     """
     stages = {("jitmagic", name) for name in ("trace", "autograd", "loops", "schedule", "codegen")}
     met: list[str] = []
@@ -252,7 +254,7 @@ def test_no_collection_falls_into_a_compile(backend):
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
-def test_the_sandbox_puts_everything_back_in_order():
+def test_the_sandbox_restores_all_state_in_order():
     seen: list[Any] = []
     with contextlib.ExitStack() as stack:
         for mode in (dispatch_mode, function_mode, saved_tensor_hooks, anomaly_mode) * 2:
@@ -271,7 +273,7 @@ def test_the_sandbox_puts_everything_back_in_order():
 
 
 def _programs_of_every_mode():
-    """Compiling them enters modes of ours and of torch's."""
+    """Programs whose compile enters modes of jitmagic's and of torch's."""
 
     def plain(x):
         return (x * 2).relu().sum(-1)
@@ -297,8 +299,8 @@ _ENTERED = (
 
 @pytest.mark.parametrize("end", ["entered", "left"])
 @pytest.mark.parametrize("program", _programs_of_every_mode(), ids=lambda program: program.__name__)
-def test_ctrl_c_where_a_mode_is_entered_or_left_leaves_nothing_on(program, end, monkeypatch):
-    """Once at each of the moments at which no `with` answers for the mode."""
+def test_ctrl_c_while_a_mode_is_entered_or_left_leaves_no_mode_active(program, end, monkeypatch):
+    """Interrupt once at each point at which no `with` restores the mode."""
     x = torch.randn(3, 3, requires_grad=True)
     wanted = program(x)
     jitmagic.jit(program)(x)  # what is imported then adds filters for its warnings

@@ -1,4 +1,4 @@
-"""torch.compiler.set_stance: what calls come to that no variant fits."""
+"""torch.compiler.set_stance: the action for calls that no variant fits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _compiles(fn: object) -> int:
 
 
 @pytest.mark.parametrize("stance", ["force_eager", "eager_on_recompile"])
-def test_nothing_is_compiled(stance: str) -> None:
+def test_eager_stances_compile_nothing(stance: str) -> None:
     fn = jitmagic.jit(doubled, backend="eager")
     with torch.compiler.set_stance(stance):
         assert torch.equal(fn(torch.ones(3)), torch.full((3,), 2.0))
@@ -39,7 +39,7 @@ def test_nothing_is_compiled(stance: str) -> None:
     assert _compiles(fn) == 1
 
 
-def test_variants_are_used() -> None:
+def test_existing_variants_stay_in_use() -> None:
     fn = jitmagic.jit(doubled, backend="eager", dynamic=False)
     fn(torch.ones(3))
     with torch.compiler.set_stance("eager_on_recompile"):
@@ -67,7 +67,7 @@ def noted(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("tagged", [noted, Scale()], ids=["function", "module"])
-def test_force_eager_runs_the_original_of_what_is_compiled(tagged: Any) -> None:
+def test_force_eager_runs_the_original_of_compiled_functions(tagged: Any) -> None:
     fn, x = jitmagic.jit(tagged), torch.ones(3)
     fn(x)
     entries = handle_of(fn).dispatcher.entries

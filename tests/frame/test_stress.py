@@ -8,7 +8,7 @@ from .stress import interrupts, threads
 
 
 @pytest.mark.filterwarnings("ignore::jitmagic.errors.RecompileWarning")
-def test_interrupted_compiles_and_calls_leave_everything_right():
+def test_results_are_right_after_interrupted_compiles_and_calls():
     done = interrupts(25, seed=1)
     assert done.interrupted == 25
     assert done.mistakes == []

@@ -1,4 +1,4 @@
-"""Tagging: what comes back, that it is what it was, and what is refused."""
+"""Tagging: the returned object, that it keeps its properties, and refused targets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def fresh():
     plain.answer = None
 
 
-def test_a_real_function_comes_back():
+def test_jit_returns_a_real_function():
     tagged = plain.tag(documented)
     assert inspect.isfunction(tagged)
     assert inspect.signature(tagged) == inspect.signature(documented)
@@ -185,7 +185,7 @@ class NoModule:
         pytest.param(generator, "it is a generator", id="generator"),
         pytest.param(coroutine, "it is a coroutine", id="coroutine"),
         pytest.param(async_generator, "it is an async generator", id="async generator"),
-        pytest.param(NoModule, "it is no nn.Module", id="class"),
+        pytest.param(NoModule, "it is not an nn.Module", id="class"),
         pytest.param(3, "it is not callable", id="number"),
         pytest.param(compile("1", "", "eval"), "it is not callable", id="code"),
         pytest.param(torch.nn.Module, "it has no forward", id="nn.Module class"),
@@ -307,7 +307,7 @@ def test_an_instances_own_forward_is_respected():
     assert torch.equal(model(x), copy.deepcopy(model)(x))
 
 
-def test_a_forward_that_changed_is_seen():
+def test_a_changed_forward_is_noticed():
     class Model(torch.nn.Module):
         def forward(self, x):
             return x + 1
@@ -323,7 +323,7 @@ def test_a_forward_that_changed_is_seen():
     assert model(x)[0] == 3
 
 
-def test_two_instances_do_not_share():
+def test_two_instances_are_tagged_independently():
     one, two, x = plain.tag(Model()), plain.tag(Model()), torch.randn(2, 3)
     assert torch.equal(one(x), untag(copy.deepcopy(one))(x))
     assert torch.equal(two(x), copy.deepcopy(two)(x))

@@ -26,7 +26,7 @@ def ran(result: Tensor) -> str:
 
 
 def raising(every: int, seen: list[int]) -> Callable[[Tensor], Tensor]:
-    """`which`, of whose calls, counted in `seen`, every so many raise ValueError at their end."""
+    """Return `which` with every n-th call, counted in `seen`, raising ValueError at its end."""
 
     @jitmagic.disable
     def may_raise() -> None:

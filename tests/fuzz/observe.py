@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import jitmagic
 from jitmagic.graph.operators.autocast import read_autocast
-from jitmagic.guards.state import read_autocast_rest
+from jitmagic.guards.state import read_autocast_details
 from jitmagic.trace.builtins.pytorch.autocast import bring_thread_to
 
 from . import inputs
@@ -61,7 +61,7 @@ def observe(text: str, wrap: Callable[[Any], Any], mode: Any = None) -> Seen:
 @contextlib.contextmanager
 def _autocast_kept() -> Iterator[None]:
     """Programs may enter autocast and never leave it: that ends with the call."""
-    before = read_autocast(), read_autocast_rest()
+    before = read_autocast(), read_autocast_details()
     try:
         yield
     finally:
@@ -102,7 +102,7 @@ def _observe_call(
     seen.parts.append(
         (f"{where}: grad mode", (torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
     )
-    autocast = torch.is_autocast_enabled("cpu"), *read_autocast_rest()
+    autocast = torch.is_autocast_enabled("cpu"), *read_autocast_details()
     seen.parts.append((f"{where}: autocast mode", autocast))
     identities: dict[Any, int] = {}
     _portray(list(arguments), f"{where}: arguments", seen.parts, identities)

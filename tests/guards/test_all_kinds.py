@@ -1,4 +1,4 @@
-"""All kinds of guards together: natively and in Python the same one fails first."""
+"""All kinds of guards together: natively and in Python the same guard fails first."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ UNDONE = (KeyError, IndexError, AttributeError, TypeError, ValueError, RuntimeEr
 
 
 @pytest.mark.parametrize("seed", range(130))
-def test_the_first_failure_is_the_same(seed: int) -> None:
-    """Of guards in the order in which they are lowered, after some mutations at once."""
+def test_native_and_reference_report_the_same_first_failure(seed: int) -> None:
+    """In the order in which guards are lowered, after several mutations at once."""
     chosen = random.Random(seed)
     world = make_world()
     frame = world.snapshot()
@@ -46,8 +46,8 @@ def test_the_first_failure_is_the_same(seed: int) -> None:
         assert failed is first, (failed, first)
 
 
-def test_every_kind_of_guard_is_known_everywhere() -> None:
-    """Ranked, lowered, checked and shown; the mutations above hold the results together."""
+def test_every_kind_of_guard_is_ranked_lowered_checked_and_shown() -> None:
+    """The mutations above check that the results agree."""
     world = make_world()
     frame = world.snapshot()
     examples = {type(guard): guard for guard in all_guards(world)}

@@ -1,4 +1,4 @@
-"""The native guard program agrees with its reference implementation; `why` says what differs."""
+"""The native guard program agrees with the reference implementation; `why` names the difference."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jitmagic.guards.check import holds, show_guard, why
 from jitmagic.guards.constants import same_constant
 from jitmagic.guards.function_cache import cache_key
 from jitmagic.guards.read import read_source
-from jitmagic.guards.state import read_autocast_rest, read_state
+from jitmagic.guards.state import read_autocast_details, read_state
 from jitmagic.spec import spec_of
 from jitmagic.symbols.expr import Integer, mod, mul
 from jitmagic.symbols.interval import ANY_FLOAT, INT64, Interval
@@ -113,8 +113,8 @@ def guards_about(source: s.Source, value: Any) -> list[g.Guard]:
     if isinstance(value, tuple | list | dict | collections.deque):
         made.append(g.LengthIs(source, len(value)))
     if isinstance(value, set):
-        made += [g.SetHas(source, "a", there=True), g.SetHas(source, str, there=False)]
-        made.append(g.SetHas(source, "b", there=True))
+        made += [g.SetHas(source, "a", present=True), g.SetHas(source, str, present=False)]
+        made.append(g.SetHas(source, "b", present=True))
     if isinstance(value, dict):
         made += [g.DictKeysAre(source, tuple(value)), g.KeyAbsent(source, "absent")]
         made.append(g.DictKeysAre(source, (g.ANY_KEY, *tuple(value)[1:])))
@@ -335,8 +335,8 @@ def test_thread_state(made_in: str, asked_in: str, blocks: bool) -> None:
     if "functions" in made_in:
         pytest.skip("no trace begins there")
     with inside(made_in):
-        rest = read_autocast_rest() if blocks else None
-        guard = g.GlobalState(replace(read_state(), autocast_rest=rest))
+        rest = read_autocast_details() if blocks else None
+        guard = g.GlobalState(replace(read_state(), autocast_details=rest))
         program = GuardProgram(lower_guards((guard,), (), {}, {})[0])
         assert program.check(())
     with inside(asked_in):
@@ -390,7 +390,7 @@ def test_constants() -> None:
     assert program.check((torch.device("cuda", 1),)) and not program.check((torch.device("cuda"),))
 
 
-def test_the_sentences() -> None:
+def test_why_sentences() -> None:
     world = make_world()
     frame = world.snapshot()
     guards = {show_guard(guard): guard for guard in all_guards(world)}
@@ -405,7 +405,7 @@ def test_the_sentences() -> None:
     for expected in (
         "x.shape is (3, 4), was (2, 4)",
         "cfg['n'] is 4, was 3",
-        "cfg['rate'] is not there any more",
+        "cfg['rate'] no longer exists",
         "thing.size is 5, was 4",
         "FACTOR is 'two', was 2",
         "type(FACTOR) is str, was int",
@@ -487,7 +487,7 @@ def test_comparisons_of_numbers_are_python_s(seed: int) -> None:
 def _numbers(a: float, b: float, n: int) -> None: ...
 
 
-@pytest.mark.parametrize("function", [contents.uncorrected, contents.correction_of])
+@pytest.mark.parametrize("function", [contents.rounded_sum, contents.sum_compensation])
 def test_sums_of_floats_agree(function: Any) -> None:
     native = getattr(_frame, function.__name__)
     inf = float("inf")

@@ -113,12 +113,12 @@ SENTENCES = {
     "property": "there is a Thing.size now: a property",
     "bases": "Thing inherits from Between, Base, did from Base",
     "property for a slot": "Slotted.tag is a property, was a slot",
-    "gone": "Thing.scale is not there any more",
+    "gone": "Thing.scale no longer exists",
 }
 
 
 @pytest.mark.parametrize("name", SENTENCES)
-def test_the_sentences_about_classes(name: str) -> None:
+def test_why_sentences_about_classes(name: str) -> None:
     guards = [guard for guard in GUARDS if holds(guard, FRAME)]
     with class_changed(name):
         said = {why(guard, FRAME) for guard in guards if not holds(guard, FRAME)}

@@ -1,4 +1,4 @@
-"""What live iterators still have: the native step agrees with Python's reference, nothing moves."""
+"""Positions of live iterators: the native step agrees with the reference, and nothing advances."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _native(guards: list[Any]) -> GuardProgram:
 
 @pytest.mark.parametrize("taken", [0, 1, 3])
 @pytest.mark.parametrize("name", KNOWN)
-def test_parts_tell_where_an_iterator_stands(name: str, taken: int) -> None:
+def test_parts_give_the_position_of_an_iterator(name: str, taken: int) -> None:
     iterator, another = KNOWN[name](), KNOWN[name]()
     for _ in range(taken):
         next(iterator), next(another)
@@ -75,7 +75,7 @@ def test_parts_tell_where_an_iterator_stands(name: str, taken: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["list", "tuple", "range", "dict", "values", "enumerate"])
-def test_another_place_is_noticed(name: str) -> None:
+def test_another_position_fails_the_guard(name: str) -> None:
     iterator = KNOWN[name]()
     parts = iterator_parts(iterator)
     assert parts is not None
@@ -87,7 +87,7 @@ def test_another_place_is_noticed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_others_have_no_parts(name: str) -> None:
+def test_other_iterators_have_no_parts(name: str) -> None:
     iterator = UNKNOWN[name]()
     assert iterator_parts(iterator) is None
     assert not _native([LengthIs(SOURCE, 2)]).check((iterator,))
@@ -95,14 +95,14 @@ def test_others_have_no_parts(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["list", "tuple", "dict", "items"])
-def test_exhausted_ones_have_no_parts(name: str) -> None:
+def test_exhausted_iterators_have_no_parts(name: str) -> None:
     iterator = KNOWN[name]()
     list(iterator)
     assert iterator_parts(iterator) is None
     assert not _native([LengthIs(SOURCE, 2)]).check((iterator,))
 
 
-def test_a_dictionary_that_has_changed_its_size_is_left_alone() -> None:
+def test_an_iterator_over_a_resized_dictionary_has_no_parts() -> None:
     table = dict(TABLE)
     iterator = iter(table)
     next(iterator)
@@ -111,8 +111,8 @@ def test_a_dictionary_that_has_changed_its_size_is_left_alone() -> None:
     assert not _native([LengthIs(SOURCE, 2)]).check((iterator,))
 
 
-def test_an_entry_that_went_and_came_back_is_met_again() -> None:
-    """Python finds more entries than it expects, and raises in the end."""
+def test_a_removed_and_reinserted_entry_is_iterated_again() -> None:
+    """Python finds more entries than it expects and finally raises."""
     table = dict(TABLE)
     iterator = iter(table)
     next(iterator)

@@ -1,4 +1,4 @@
-"""Checking guards, and asking why one failed, runs no code of the user's."""
+"""Checking guards, and explaining why one failed, runs no user code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CALLED: list[str] = []
 
 
 def _hostile() -> type:
-    """A class that notes what of its objects is called or looked at."""
+    """Return a class that records every method or property used on its objects."""
 
     def noting(name: str) -> Any:
         return lambda *args: _CALLED.append(name) or NotImplemented
@@ -31,8 +31,8 @@ def _hostile() -> type:
 
 
 @pytest.mark.parametrize("where", ["x", "cfg", "thing", "rest", "fn", "cell", *make_world().cfg])
-def test_no_code_of_the_users_runs(where: Any) -> None:
-    """Whatever stands where a guard looks for something, no method or property is called."""
+def test_no_user_code_runs(where: Any) -> None:
+    """No method or property is called on any object that a guard reads."""
     world = make_world()
     guards = all_guards(world)
     programs = [native([guard], world, world.snapshot()) for guard in guards]

@@ -1,4 +1,4 @@
-"""A call with one of everything that guards read."""
+"""A call with an example of everything that guards read."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Slotted:
 
 @dataclass
 class World:
-    """One call: what may be perturbed before the guards are asked again."""
+    """One call, which may be mutated before the guards are checked again."""
 
     x: Any
     cfg: Any
@@ -73,7 +73,7 @@ def act(x: Any) -> Any:
 
 
 def made_caches() -> dict[str, Any]:
-    """functools.lru_cache without a limit, and with one that is full."""
+    """Return a functools.lru_cache without a limit, and one that is full."""
     plain, limited = functools.cache(act), functools.lru_cache(2)(lambda n, *, more=0: n + more)
     plain(3), plain("a"), plain((1, 2)), limited(1), limited(2, more=3), limited(2.0, more=3)
     return {"plain cache": plain, "limited cache": limited}

@@ -33,7 +33,7 @@ def cpu_flags() -> str:
 
 
 def _runs_here(isa: str) -> bool:
-    """Whether this machine has the instructions: an ISA that it lacks cannot be tested on it."""
+    """Return whether this machine has the instructions of an ISA, which tests need."""
     if isa == "native" or isa == "x86-64":
         return True
     return "avx2" in cpu_flags() and "fma" in cpu_flags()

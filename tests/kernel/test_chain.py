@@ -1,4 +1,4 @@
-"""Matrix products one after the other against fp64, in every layout, on any number of threads."""
+"""Consecutive matrix products against fp64, in every layout, on any number of threads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def two(isa: str, layout: str, shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-    """(got, wanted in fp64, the scale of its error, what lies beyond the columns is untouched)."""
+    """Return (result, fp64 result, scale of its error, whether the memory after the columns is
+    untouched).
+    """
     m, k, between, n = shape
     a, first = operands(layout, m, between, k)
     second = operands("N" + layout[1], m, n, between)[1]

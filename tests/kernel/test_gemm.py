@@ -30,8 +30,9 @@ def pointer(t: torch.Tensor) -> ctypes.c_void_p:
 
 
 def operands(layout: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """By a letter for each: rows (N), columns (T), sliding windows, whose strides are both 1 (W),
-    one row for all (E). Padded parents, so that the leading dimension differs from the width.
+    """Make operands, a letter for each: rows (N), columns (T), sliding windows with both strides 1
+    (W), one row for all (E). Parents are padded, so that the leading dimension differs from the
+    width.
     """
     g = torch.Generator().manual_seed(m * 10000 + n * 100 + k)
     made = []
@@ -144,8 +145,8 @@ def test_threads_follow_torch() -> None:
         torch.set_num_threads(before)
 
 
-def test_dot_products_beside_tiles_are_linked(tmp_path: Path) -> None:
-    """Compiled with each epilogue once more, they would take three times as long as the product."""
+def test_dot_products_next_to_tiles_are_linked(tmp_path: Path) -> None:
+    """Compiled again with each epilogue, they would take three times as long as the product."""
     source, out = tmp_path / "product.cpp", tmp_path / "product.s"
     for function, is_compiled in (("gemm<Way::Dots>", True), ("gemm_rows<Way::Swapped>", False)):
         source.write_text(

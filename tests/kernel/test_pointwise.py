@@ -112,7 +112,7 @@ def assert_same(got: torch.Tensor, want: torch.Tensor, what: str) -> None:
 
 
 def rounded_sqrt(x: torch.Tensor) -> torch.Tensor:
-    """Correctly rounded: torch's own vectorised square root of double is not."""
+    """Return the correctly rounded root: torch's vectorised square root of double is not."""
     with np.errstate(all="ignore"):
         return torch.from_numpy(np.sqrt(x.numpy()))
 
@@ -148,7 +148,7 @@ def both(name: str) -> tuple[str, str]:
 
 
 def zeros_may_differ(name: str, got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
-    """min and max of 0 and -0 may be either zero, in torch too."""
+    """Allow either zero for min and max of 0 and -0, as torch does."""
     if name in ("minimum", "maximum", "fmin", "fmax", "relu") and want.is_floating_point():
         return torch.where((got == 0) & (want == 0), want, got)
     return got
@@ -168,7 +168,8 @@ def test_exact_real(isa: str, dtype: str) -> None:
     more: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
         "truediv": torch.true_divide, "copysign": torch.copysign, "nextafter": torch.nextafter,
     }  # fmt: skip
-    # Where a / b overflows, torch's fmod gives NaN on contiguous tensors; we give the remainder.
+    # Where a / b overflows, torch's fmod gives NaN on contiguous tensors; the header gives the
+    # remainder.
     exact = ~((a / b).isinf() & a.isfinite() & (b != 0))
     for name, fn2 in {**EXACT_BINARY, **more, **DIVISION}.items():
         keep = exact if name in DIVISION else torch.ones_like(exact)
@@ -236,7 +237,9 @@ ULPS = {
 
 
 def floats_everywhere(n: int) -> torch.Tensor:
-    """Evenly over the bit patterns, so over the exponents, plus dense where the functions bend."""
+    """Return floats evenly over the bit patterns, so over the exponents, plus dense in curved
+    regions.
+    """
     bits = torch.linspace(-(2**31), 2**31 - 1, n, dtype=torch.float64).long().to(torch.int32)
     generator = torch.Generator().manual_seed(0)
     dense = [torch.linspace(-s, s, n // 4) for s in (1.0, 2.0, 20.0, 110.0)]
@@ -246,7 +249,7 @@ def floats_everywhere(n: int) -> torch.Tensor:
 
 
 def ulps(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
-    """Distance to the fp64 value in units of the last place of float32 there."""
+    """Return the distance to the fp64 value in float32 units of the last place there."""
     rounded = want.float()
     same = (got == rounded) | (got.isnan() & want.isnan())
     step = np.spacing(np.minimum(np.abs(rounded.numpy()), np.float32(2.0**127)).astype(np.float32))

@@ -1,4 +1,6 @@
-"""Philox against the known answers that Random123 publishes, and what is drawn from it."""
+"""Philox against the known answers that Random123 publishes, and the distributions drawn from
+it.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_across_lanes(isa: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_sums_are_as_good_as_eager(isa: str) -> None:
-    """In the root mean square of several draws."""
+    """Compare the root mean square of several draws."""
     generator = torch.Generator().manual_seed(0)
     for n in (1, 31, 1000, 10_000, 100_000):
         ours = eager = size = 0.0
@@ -55,7 +55,7 @@ def test_sums_are_as_good_as_eager(isa: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_total_loses_nothing(isa: str, dtype: torch.dtype) -> None:
-    """The sum of the rounded values, rounded once or twice; plain addition is off by hundreds."""
+    """The sum of the rounded values is rounded once or twice; plain addition is off by hundreds."""
     x = torch.rand(300_000, dtype=dtype, generator=torch.Generator().manual_seed(0))
     exact = math.fsum(x.tolist())
     ulp = torch.finfo(dtype).eps * exact

@@ -30,7 +30,7 @@ def pointer(t: torch.Tensor) -> ctypes.c_void_p:
 
 
 def raw(t: torch.Tensor) -> torch.Tensor:
-    """Bits of a half, so that NaNs compare; other tensors as they are."""
+    """Return the bits of a half, so that NaNs compare; other tensors unchanged."""
     return t.view(torch.int16) if t.dtype in (torch.bfloat16, torch.float16) else t
 
 
@@ -135,8 +135,8 @@ def test_strided_gather_where_stream(isa: str, name: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", MEMORY)
-def test_lanes_anywhere_in_memory(isa: str, name: str) -> None:
-    """Those that do not count lie where no memory is; of two in one place the last is kept."""
+def test_gather_and_scatter_of_masked_lanes(isa: str, name: str) -> None:
+    """Masked lanes may be outside of memory; of two lanes at one address the last is stored."""
     n, lib = 2 * width(isa), library("layout.cpp", isa)
     a, fill, lane = sample(name, n), sample(name, 3)[2:], torch.arange(n)
     index = (lane * 5 + 3) % n // 2
@@ -156,8 +156,10 @@ def test_lanes_anywhere_in_memory(isa: str, name: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", MEMORY)
-def test_parts_of_blocks(isa: str, name: str) -> None:
-    """What is concatenated is read block by block, of each tensor the lanes that it has there."""
+def test_partial_blocks(isa: str, name: str) -> None:
+    """Concatenated tensors are read block by block, from each tensor the lanes that it has
+    there.
+    """
     n, lib = width(isa), library("layout.cpp", isa)
     a, fill, lane = sample(name, 4 * n), sample(name, 3)[2:], torch.arange(4 * n)
     for first, last in (
@@ -222,8 +224,8 @@ def _instructions(access: str, count: int) -> int:
 @pytest.mark.skipif("avx512bw" not in cpu_flags(), reason="lanes are read one by one")
 @pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="sanitizers add theirs")
 @pytest.mark.parametrize("access", ACCESSES.values(), ids=ACCESSES.keys())
-def test_what_is_partly_there_takes_few_instructions(access: str) -> None:
-    """A kernel may have fifty such accesses: g++ takes as long as there are instructions."""
+def test_partial_accesses_take_few_instructions(access: str) -> None:
+    """A kernel may have fifty such accesses, and g++'s time grows with the instructions."""
     assert _instructions(access, 12) - _instructions(access, 2) < 10 * 30
 
 

@@ -1,6 +1,6 @@
-"""Runs a function on real tensors and writes down its ATen ops as an fx graph with specs.
+"""Runs a function on real tensors and records its ATen ops as an fx graph with specs.
 
-What the product decomposes before it lowers is decomposed here too.
+Decompositions of the product are applied before lowering, as in a compile.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def record(fn: Callable[..., Any], *inputs: torch.Tensor) -> tuple[torch.fx.GraphModule, list[Any]]:
-    """The graph of fn's ATen ops on these inputs (not copied), and what fn returned."""
+    """Return the graph of fn's ATen ops on these inputs (not copied), and fn's results."""
     graph, root = torch.fx.Graph(), torch.nn.Module()
     recorder = _Recorder(graph, root)
     for n, tensor in enumerate(inputs):
@@ -83,7 +83,7 @@ def record(fn: Callable[..., Any], *inputs: torch.Tensor) -> tuple[torch.fx.Grap
 
 
 def _decompose(node: torch.fx.Node) -> None:
-    """Put the node's decomposition in its place; one whose rule declines stays."""
+    """Replace the node by its decomposition; one whose rule declines stays."""
     recorder = Recorder(TABLE)
     syms = {arg: recorder.placeholder(arg.name, arg.meta["spec"]) for arg in node.all_input_nodes}
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), syms.__getitem__)
@@ -103,7 +103,7 @@ def _decompose(node: torch.fx.Node) -> None:
 
 
 def clone(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values in memory laid out the same way, storage offset included."""
+    """Return the same values in memory of the same layout, storage offset included."""
     size = tensor.untyped_storage().nbytes() // tensor.element_size()
     fresh = torch.empty(size, dtype=tensor.dtype)
     fresh.copy_(tensor.detach().as_strided((size,), (1,), 0))
@@ -111,7 +111,7 @@ def clone(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal including NaNs and the sign of zero."""
+    """Return whether both are equal, including NaNs and the sign of zero."""
     if a.dtype is not b.dtype or a.shape != b.shape:
         return False
     if not a.dtype.is_floating_point:

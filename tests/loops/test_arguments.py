@@ -1,4 +1,4 @@
-"""Arguments of a call, bound by the schema: a zero, False or -0.0 is not "not given"."""
+"""Arguments bound by the schema: a zero, False or -0.0 is not a missing argument."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def values(dtype: torch.dtype, start: int) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["add", "sub", "rsub", "addcmul"])
 def test_factors(name: str, dtype: torch.dtype) -> None:
-    """alpha and value at 0, -0.0 and False, also where nothing is finite."""
+    """Check alpha and value at 0, -0.0 and False, with operands that are not finite too."""
     operands = [values(dtype, n) for n in range(3 if name == "addcmul" else 2)]
     if dtype.is_floating_point:
         operands[-1][0, 0] = float("inf")
@@ -48,7 +48,9 @@ def test_factors(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", _WITH_DEFAULTS)
 def test_declared_defaults_reach_every_lowering(name: str) -> None:
-    """Given or not, a lowering gets the same arguments, and it has a parameter for each."""
+    """A lowering gets the same arguments with and without defaults, and has a parameter for
+    each.
+    """
     op = _RESOLVED[name]
     needed = [a for a in op._schema.arguments if not a.has_default_value()]
     args = [object() for a in needed if not a.kwarg_only]

@@ -57,7 +57,7 @@ def points(axes):
 
 
 def grow(rng: random.Random, axes: list[Axis], depth: int):
-    """A random expression and the same arithmetic on plain integers."""
+    """Return a random expression and the same arithmetic on plain integers."""
     if depth == 0 or rng.random() < 0.1:
         axis = rng.choice(axes)
         return AxisVar(axis), lambda p: p[axis]
@@ -173,7 +173,7 @@ def test_leaves_are_in_order():
 
 
 def test_digits_of_a_size_are_joined_where_steps_are_sizes():
-    """(b, 4, s, s) seen as (b*4, s, s): one index in memory, so one buffer."""
+    """A (b, 4, s, s) viewed as (b*4, s, s) is one index in memory, so one buffer."""
     symbols = [Symbol(f"s{n}", int, Interval(2, 1000), ("digits", n)) for n in range(2)]
     found = Predicates(dict.fromkeys(symbols, 6))
     b, s = (size_of(symbol, found.context) for symbol in symbols)

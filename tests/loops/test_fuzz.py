@@ -12,7 +12,7 @@ from recording import check
 
 from jitmagic.loops.python_form import from_python, to_python
 
-MOST = 400  # elements a tensor of a chain may have
+MOST = 400  # elements of a tensor in a chain, at most
 
 
 def _dim(rng, x):
@@ -20,7 +20,7 @@ def _dim(rng, x):
 
 
 def _shape(rng, x):
-    """Another shape with as many elements."""
+    """Return another shape with as many elements."""
     sizes, left = [], x.numel()
     while left > 1:
         factor = rng.choice([n for n in range(1, left + 1) if left % n == 0])
@@ -130,7 +130,7 @@ MOVES = [
 
 
 def chain(seed: int, x: torch.Tensor, length: int = 9):
-    """A program of `length` random moves that suits x, returning all that it made."""
+    """Return the tensors of `length` random moves on x."""
     rng = random.Random(seed)
     moves, here = [], x
     for _ in range(length):

@@ -101,7 +101,7 @@ def test_pad():
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
-def test_slices_replaced(step):
+def test_slice_scatter(step):
     x = torch.randn(7, 5)
     check(lambda x: x.slice_scatter(x[1:6:step] * 2, 0, 1, 6, step), x)
     check(lambda x: x.slice_scatter(x[:, ::step] * 2, 1, 0, 9, step), x)
@@ -109,13 +109,13 @@ def test_slices_replaced(step):
     check(lambda g: aten.slice_backward(g, [7, 5], 1, 1, 4, step), g)
 
 
-def test_rows_replaced():
+def test_select_scatter():
     x, r = torch.randn(7, 5), torch.randn(5)
     check(lambda x, r: (x.select_scatter(r, 0, -2), x.select_scatter(x[:, 0] * 2, 1, 3)), x, r)
     check(lambda r: aten.select_backward(r, [7, 5], 0, 3), r)
 
 
-def test_diagonals_replaced():
+def test_diagonal_scatter():
     x = torch.randn(4, 6)
     for offset in (0, 2, -1, -3):
         d = x.diagonal(offset) * 2
@@ -127,7 +127,7 @@ def test_diagonals_replaced():
 
 @pytest.mark.parametrize("source", [torch.bool, torch.int64, torch.float32])
 @pytest.mark.parametrize("target", [torch.bool, torch.int32, torch.float32, torch.float16])
-def test_parts_replaced_by_another_dtype(target, source):
+def test_scatters_into_another_dtype(target, source):
     x, r = (torch.randn(4, 4) * 3).to(target), (torch.randn(4) * 3).to(source)
     check(lambda x, r: x.diagonal_scatter(r), x, r)
     check(lambda x, r: x.select_scatter(r, 1, 2), x, r)
@@ -140,14 +140,14 @@ def test_triangles():
     check(lambda x: (x.tril(), x.triu()), torch.randn(3, 3) > 0)
 
 
-def test_elements_moved():
+def test_flips_and_rolls():
     x = torch.randn(3, 4, 5)
     check(lambda x: (x.flip(0), x.flip(1, -1), x.roll(2, 1), x.roll((1, -3), (0, 2))), x)
     check(lambda x: (x.roll(7), x.repeat(2, 1, 3), x.repeat(2, 1, 1, 2)), x)
     check(lambda x: x.flip(0) + 1, torch.tensor(2.0).expand(1))
 
 
-def test_writes_in_eagers_order_stay_with_aten():
+def test_ordered_writes_fall_back_to_aten():
     x, i = torch.randn(5, 3), torch.tensor([0, 0, 2])
     fallbacks = ["aten.index_put.default", "aten.scatter_add.default"]
     program = check(
@@ -162,7 +162,7 @@ def test_writes_in_eagers_order_stay_with_aten():
 
 
 @pytest.mark.parametrize("dtype", MIXED)
-def test_what_a_mask_chooses_gets_one_value(dtype):
+def test_masked_write_of_one_value(dtype):
     x = values(dtype, 4, 5, 6)
     deep, rows, columns = (torch.randn(shape) > 0 for shape in ((4, 5, 6), (4, 5), (5, 6)))
     one, row, lead = values(dtype), values(dtype, 6), values(dtype, 4, 1)
@@ -175,7 +175,7 @@ def test_what_a_mask_chooses_gets_one_value(dtype):
     check(lambda x, m, v: x[:0].index_put((m,), v), x, deep[:0], one)
 
 
-def test_what_a_mask_chooses_gets_a_value_each():
+def test_masked_write_of_separate_values():
     x = torch.randn(4, 5)
     check(
         lambda x, v: x.index_put((x > x.mean(),), v),

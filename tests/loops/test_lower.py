@@ -1,4 +1,4 @@
-"""What lower() itself decides: names, effects, devices, declines, errors, speed of growth."""
+"""lower() itself: names, effects, devices, declines, errors, linear growth."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_cpu_scalar_is_an_argument_of_the_kernel():
     assert {program.buffers[s.buffer].device for s in nest.stores} == {CUDA}
 
 
-def test_a_cpu_scalar_of_another_dtype_is_brought_to_the_device():
+def test_a_cpu_scalar_of_another_dtype_moves_to_the_device():
     program = _product_with_scalar(torch.bool)
     moved, nest = program.steps
     assert isinstance(moved, Extern)
@@ -52,7 +52,7 @@ def test_a_cpu_scalar_of_another_dtype_is_brought_to_the_device():
     assert isinstance(nest, Nest)
 
 
-def test_what_is_computed_on_the_cpu_is_no_nest_of_the_gpu():
+def test_cpu_computations_are_not_gpu_nests():
     """A kernel of the GPU that reads the CPU's memory ends the process' CUDA context."""
     cpu = torch.device("cpu")
     graph = torch.fx.Graph()
@@ -78,7 +78,7 @@ def test_what_is_computed_on_the_cpu_is_no_nest_of_the_gpu():
 
 
 @pytest.mark.parametrize("added", [False, True])
-def test_an_index_on_another_device_stays_with_aten(added):
+def test_an_index_on_another_device_falls_back_to_aten(added):
     graph = torch.fx.Graph()
     x, i = graph.placeholder("x"), graph.placeholder("i")
     if added:
@@ -105,7 +105,7 @@ def test_numbers_round_as_the_devices_kernels_do(device):
     assert (abs(number - 0.1) < 1e-7) == (device == "cuda")
 
 
-def test_copies_between_devices_are_atens():
+def test_copies_between_devices_fall_back_to_aten():
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     y = graph.call_function(aten._to_copy.default, (x,), {"device": CUDA})

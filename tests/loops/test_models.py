@@ -51,7 +51,7 @@ def _inputs(name):
     return conv, [torch.randn(s) for s in ((2, 3, 6, 6), (4, 3, 3, 3), (4,), (4,))]
 
 
-EXPECTED = {  # kernels as yet unfused; every op that is not a library's is loops
+EXPECTED = {  # kernels before fusion; every op without a library call is loops
     "mlp": {"addmm", "mm"},
     "attention": {"mm", "bmm", "bernoulli", "embedding_dense_backward"},
     "conv": {"convolution", "convolution_backward", "max_pool2d_with_indices"}

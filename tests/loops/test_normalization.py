@@ -50,7 +50,7 @@ def test_layer_norm(dtype, affine, shape):
     x = (torch.randn(shape) * 2 + 1).to(dtype)
     last = shape[-2:] if len(shape) == 4 else shape[-1:]
     w, b = torch.randn(last).to(dtype), torch.randn(last).to(dtype)
-    read = 3 if dtype.itemsize > 2 else 1  # statistics of 16-bit floats are kept in float32
+    read = 3 if dtype.itemsize > 2 else 1  # statistics of 16-bit floats are float32
 
     def normal(x, w=None, b=None):
         return aten.native_layer_norm(x, last, w, b, 1e-5)[:read]
@@ -97,7 +97,7 @@ def test_batch_norm(shape):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
-def test_dropout_draws_eagers_stream(dtype, p):
+def test_dropout_draws_the_random_stream_of_eager(dtype, p):
     x = torch.randn(7, 33).to(dtype)
     torch.manual_seed(5)
     graph, expected = record(lambda x: aten.native_dropout(x, p, True), clone(x))
@@ -115,7 +115,7 @@ def test_dropout_backward():
         check(lambda g, m: aten.native_dropout_backward(g, m, 1 / 0.7), grad, mask)
 
 
-def test_without_elements_they_fall_back():
+def test_empty_normalizations_fall_back():
     x = torch.randn(0, 5)
     fallbacks = ["aten._softmax.default", "aten.native_layer_norm.default"]
     program = check(

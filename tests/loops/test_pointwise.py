@@ -38,7 +38,7 @@ SPECIAL = [
 
 
 def values(dtype: torch.dtype, seed: int = 0, special: bool = True) -> torch.Tensor:
-    """[4, 14]: random numbers, special ones among floats, negative ones among signed integers."""
+    """Return [4, 14]: random numbers, special floats, negative signed integers."""
     torch.manual_seed(seed)
     if dtype is torch.bool:
         return torch.rand(4, 14) > 0.5
@@ -148,7 +148,7 @@ def test_frac_and_angles(dtype):
 
 @pytest.mark.parametrize("dtype", ALL)
 @pytest.mark.parametrize("name", ASK)
-def test_asking(name, dtype):
+def test_predicates(name, dtype):
     op = getattr(torch, name)
     check(lambda x: op(x), values(dtype))
 
@@ -179,7 +179,7 @@ def test_division_of_float_tensors(dtype):
     check(lambda x, y: torch.div(x, y, rounding_mode="trunc"), x, y)
 
 
-def test_integer_division_by_a_tensor_stays_with_aten():
+def test_integer_division_by_a_tensor_falls_back_to_aten():
     x, y = values(torch.int64), values(torch.int64, 1).abs() + 1
     fallbacks = ["aten.floor_divide.default", "aten.remainder.Tensor"]
     program = check(lambda x, y: (torch.floor_divide(x, y), x % y), x, y, fallbacks=fallbacks)

@@ -50,7 +50,7 @@ def test_sum_with_a_dtype():
 
 
 @pytest.mark.parametrize("dtype", ALL)
-def test_extremes(dtype):
+def test_extrema(dtype):
     x = values(dtype, 5, 6, 7)
     check(lambda x: (x.amax(1), x.amin((0, 2), keepdim=True), x.amax()), x)
     check(lambda x: (x.max(), x.min()), x)
@@ -60,13 +60,13 @@ def test_extremes(dtype):
         check(lambda x: (x.argmax(1), x.argmin(-1, keepdim=True), x.argmax()), x)
 
 
-def test_extremes_of_nan_infinity_and_ties():
+def test_extrema_of_nan_infinity_and_ties():
     x = torch.tensor([[1.0, math.nan, 2.0], [math.inf, 1.0, -math.inf], [3.0, 3.0, 1.0]])
     check(lambda x: (*x.max(1), *x.min(0), x.amax(1), x.argmax(1), x.argmin(0)), x)
 
 
 @pytest.mark.parametrize("dtype", ALL)
-def test_truth(dtype):
+def test_any_and_all(dtype):
     x = values(dtype, 4, 5)
     check(lambda x: (x.any(), x.all(), x.any(0), x.all(1, keepdim=True), x.count_nonzero(1)), x)
 
@@ -79,8 +79,8 @@ def test_product(dtype):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("correction", [0, 1, 2.5, 9])
-def test_spread(dtype, correction):
-    """Of too few numbers it is ATen's, whose kernel warns."""
+def test_variance(dtype, correction):
+    """A variance of too few numbers is left to ATen, whose kernel warns."""
     x = values(dtype, 9, 7) + 3
     scalar = x[0, 0].clone()
 

@@ -81,7 +81,7 @@ BROKEN = {
     "outside": program(nest(Load("x", at(I, 5), F32))),
     "runs past": program(nest(Load("x", at(J, J), F32), outer=(I, J))),
     "Add.* runs past y": program(nest(X, index=(AxisVar(I), add(AxisVar(J), Integer(1))))),
-    "Add.* begins before x": program(
+    "Add.* starts before x": program(
         nest(Load("x", (AxisVar(I), add(AxisVar(J), Integer(-1))), F32))
     ),
     "every j writes the same": program(nest(X, index=at(I, 0))),
@@ -99,14 +99,14 @@ BROKEN = {
     "same dtype": program(nest(Cast(X, F32))),
     "no such reduction": program(nest(Reduction("median", (R,), X_R, F32))),
     "argmax of": program(nest(Cast(Reduction("argmax", (R,), X_R, torch.int32), F32))),
-    "axis i is bound outside": program(nest(Reduction("sum", (Axis("i", 4),), X, F32))),
+    "axis i is already bound outside": program(nest(Reduction("sum", (Axis("i", 4),), X, F32))),
     "a mask is bool": program(nest(Load("x", at(I, J), F32, X))),
     "run-time index": program(nest(Load("x", (ValueIndex(X, 3), AxisVar(J)), F32))),
     "without stores": program(Nest("nest", (I,), ())),
     "have this name": program(nest(X), nest(X)),
     "leaves the call": program(nest(X, target="t"), outputs=("t",)),
     "the outputs: y is read": program(nest(X, target="t")),
-    "no ATen": program(nest(X), Extern("e", max, (), {}, ("t",))),
+    "not an ATen overload": program(nest(X), Extern("e", max, (), {}, ("t",))),
     "base's dtype": program(nest(X), Alias("b", "x", 0)),
     "no buffer ghost": program(
         nest(X), Extern("e", torch.ops.aten.mm.default, ([BufferRef("ghost")],), {}, ())

@@ -1,4 +1,4 @@
-"""Views cost no step; what they mean, and when they become memory."""
+"""Views cost no step; their meaning, and the cases that become memory."""
 
 from __future__ import annotations
 

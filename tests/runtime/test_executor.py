@@ -15,9 +15,9 @@ from jitmagic.codegen.plan import (
     Free,
     Launch,
     Layout,
-    Over,
     Plan,
     Pool,
+    Reuse,
     Slot,
     View,
 )
@@ -114,7 +114,7 @@ def test_temporaries_live_in_the_pool(both):
 
 
 def test_a_temporary_takes_over_memory_that_nothing_reads(both):
-    over = Over(3, 2, (2, 3), (3, 1), F32, CPU)
+    over = Reuse(3, 2, (2, 3), (3, 1), F32, CPU)
     first = Call(aten.mul.Tensor, (Slot(0), Slot(1)), {}, (2,))
     free = (Free(2), Launch("twice", (3, 3)))
     x, y = torch.randn(2, 3), torch.randn(2, 3)
@@ -131,7 +131,7 @@ def test_a_temporary_takes_over_memory_that_nothing_reads(both):
 def test_what_an_operation_returned_of_its_input_is_not_written_over(both, op):
     steps = (
         Call(op, (Slot(0),), {}, (1,)),
-        Over(2, 1, (2, 3), (3, 1), F32, CPU),
+        Reuse(2, 1, (2, 3), (3, 1), F32, CPU),
         Launch("twice", (1, 2)),
         Free(1),
         alloc(3, (2, 3)),

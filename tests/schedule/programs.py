@@ -25,7 +25,7 @@ f32, f64, bf16, f16, i64, b8 = (
 
 
 class Program(NamedTuple):
-    """`shapes`: one (shape, dtype) per input, or a function of the generator."""
+    """A program; `shapes`: one (shape, dtype) per input, or a function of the generator."""
 
     fn: Callable
     inputs: tuple
@@ -33,7 +33,7 @@ class Program(NamedTuple):
 
 
 def made_inputs(program: Program, seed: int = 0) -> list[torch.Tensor]:
-    """Fresh inputs; integer tensors are indexes below the number in the third field."""
+    """Return fresh inputs; integer tensors are indexes below the number in the third field."""
     g = torch.Generator().manual_seed(seed)
     made = []
     for shape, dtype, *limit in program.inputs:
@@ -72,7 +72,7 @@ def layer_norm_saved(x, w, b):
 
 
 def shifted_rows(x, y):
-    """Rows that are stored too, and read at their beginning (autograd/decompose/moments.py)."""
+    """Rows that are stored too, and read at their first element (autograd/decompose/moments.py)."""
     h = x + y
     first = h[:, :1]
     centred = h - (first + (h - first).mean(1, True))
@@ -87,14 +87,14 @@ def shifted_groups(x, y):
 
 
 def first_groups(x, w):
-    """Normalized in groups of channels, of which half are read again: fewer rows than are made."""
+    """Channels normalized in groups, of which half are read again: fewer rows than are computed."""
     h = x.view(2, 8, -1)
     h = ((h - h.mean(2, True)) * (h * h).mean(2, True).rsqrt()).view(x.shape) * w
     return h, h[:, :16].exp()
 
 
 def starts_of_elements(x, y):
-    """Pointwise: the beginning of the row would be computed again for each of its elements."""
+    """Pointwise: the first element of a row would be recomputed for each of its elements."""
     h = (x * y).exp()
     return h, h * 2 - h[:, :1]
 
@@ -143,7 +143,7 @@ def mlp_inference(x, w1, b1, w2, b2, w3, b3):
 
 
 def chain_of_columns(x, w1, s, w2, y):
-    """Other layouts, other arithmetic: columns of x are contiguous, a residual after the last."""
+    """Other layouts and arithmetic: columns of x are contiguous, a residual after the last."""
     h = F.gelu(torch.mm(x.t(), w1) * s)
     return torch.mm(h, w2) + y
 
@@ -301,7 +301,9 @@ SQUARE = ((64, 48), f32)
 
 
 def steps_of_time(x, h, w):
-    """Steps that differ in where they read x, which ends in the middle of a row, and write out."""
+    """Time steps that differ in their offset into x, which ends in the middle of a row, and into
+    out.
+    """
     out = torch.empty_like(x)
     for t in range(x.shape[0]):
         h = torch.tanh(torch.mm(h, w) + x[t].flip(-1)) + x[t, :, 4:5]
@@ -310,7 +312,7 @@ def steps_of_time(x, h, w):
 
 
 def steps_back_in_time(x, h, w):
-    """From the last step to the first; each reads an earlier step, too, where there is one."""
+    """Time steps from the last to the first; each also reads an earlier step if there is one."""
     for t in reversed(range(x.shape[0])):
         h = torch.mm(h, w).sigmoid() * x[t] + x[max(t - 1, 0)]
     return h

@@ -1,6 +1,6 @@
-"""Random small tensor programs: what a fuzzer of fusion and code generation runs.
+"""Random small tensor programs for fuzzing fusion and code generation.
 
-`random_function(seed)` gives a function and its inputs; the same seed gives the same program.
+`random_function(seed)` returns a function and its inputs; equal seeds give equal programs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def _broadcasts(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def random_function(seed: int) -> tuple[Callable, list[torch.Tensor]]:
-    """A program of a dozen steps over two or three inputs; some write to an input at the end."""
+    """Return a program of a dozen steps over two or three inputs; some write to an input at the
+    end.
+    """
     rows, columns = random.Random(seed).choice([(4, 6), (7, 33), (16, 16), (40, 20), (3, 130)])
 
     def fn(*inputs: torch.Tensor):

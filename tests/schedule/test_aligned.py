@@ -21,7 +21,7 @@ MATMULS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch):
-    """Copies are worth their while for matrices of any size."""
+    """Make copies pay for matrices of any size."""
     monkeypatch.setattr(aligned, "_DEVICES", {"cpu"})
     monkeypatch.setattr(aligned, "_WORTH", 0)
     monkeypatch.setattr(aligned, "_WORTH_ODD", 0)
@@ -32,7 +32,7 @@ def rows(*shape, dtype=BF16, seed=0):
     return (torch.randn(shape, generator=g) / shape[-1] ** 0.5).to(dtype)
 
 
-def head(x, w, b):  # the result leaves
+def head(x, w, b):  # the result leaves the program
     return F.linear(F.gelu(x), w, b)
 
 
@@ -40,7 +40,7 @@ def head_without_bias(x, w, b):
     return F.linear(F.gelu(x), w)
 
 
-def loss(x, w, b):  # the result is read here alone
+def loss(x, w, b):  # only this program reads the result
     return F.log_softmax(F.linear(x, w, b).float(), -1)[..., 0].sum()
 
 
@@ -70,7 +70,7 @@ def attention(x, w, b):
     return torch.mm(F.softmax(scores.float(), -1).to(x.dtype), x)
 
 
-def seen(x, w, b):  # another operation takes the result as it is
+def seen(x, w, b):  # another operation takes the result unpadded
     y = F.linear(x, w, b)
     return torch.sort(y, -1)[0], y.relu() * 2
 
@@ -114,7 +114,9 @@ def products(program):
 
 
 def are_aligned(program) -> bool:
-    """Whether all sizes are whole; that of rows that do not lie side by side is no matter."""
+    """Return whether all sizes are multiples of 16 bytes, except of rows that are not
+    contiguous.
+    """
     for step in products(program):
         a, b, out = (program.buffers[name] for name in aligned._matrices(step))
         sizes = [a.shape[1], b.shape[1], *(a.shape[:1] if a.stride[0] == 1 else ())]
@@ -132,7 +134,7 @@ def results(fn, given):
 @pytest.mark.parametrize("dtype", [BF16, torch.float32])
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("fn", FUNCTIONS)
-def test_results_and_their_strides_are_eagers(fn, sizes, dtype, tf32):
+def test_results_and_strides_match_eager(fn, sizes, dtype, tf32):
     given = inputs(sizes, dtype)
     program = with_aligned_rows(lowered(fn, *given))
     verify(program)
@@ -146,7 +148,7 @@ def test_results_and_their_strides_are_eagers(fn, sizes, dtype, tf32):
             assert a.stride() == b.stride()
 
 
-def test_a_result_that_only_nests_touch_is_not_copied():
+def test_a_result_read_only_by_nests_is_not_copied():
     program = with_aligned_rows(lowered(loss, *inputs((2, 8, 16, 30))))
     assert [program.buffers[s.results[0]].shape for s in products(program)] == [(16, 32)]
     names = [s.name for s in program.steps if isinstance(s, Nest) and "copy" in s.name]
@@ -184,12 +186,12 @@ def test_a_result_is_copied_in_parts(monkeypatch):
         inputs((2, 5, 16, 13), torch.float32),
     ],
 )
-def test_others_are_left_alone(given):
+def test_other_programs_are_unchanged(given):
     program = lowered(both, *given)
     assert with_aligned_rows(program) is program or with_aligned_rows(program) == program
 
 
-def test_small_products_are_left_alone(monkeypatch):
+def test_small_products_are_not_padded(monkeypatch):
     monkeypatch.setattr(aligned, "_WORTH", 256)
     monkeypatch.setattr(aligned, "_WORTH_ODD", 32)
     program = lowered(both, *inputs())
@@ -197,7 +199,7 @@ def test_small_products_are_left_alone(monkeypatch):
 
 
 def test_settings_of_both_kinds_are_read():
-    """Reading allow_tf32 raises where the new settings say what it has no word for."""
+    """Reading allow_tf32 raises where the new settings have no equivalent."""
     conv, rnn = torch.backends.cudnn.conv, torch.backends.cudnn.rnn
     kept = conv.fp32_precision, rnn.fp32_precision
     try:

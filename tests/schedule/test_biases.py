@@ -11,7 +11,7 @@ from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Extern, Nest
 from jitmagic.loops.verify import verify
 from jitmagic.schedule import biases
-from jitmagic.schedule.biases import with_biases_apart
+from jitmagic.schedule.biases import with_separate_biases
 
 from .test_fusion import lowered, scheduled
 
@@ -25,7 +25,7 @@ def as_on_a_gpu(monkeypatch):
 
 
 class TwoPasses(TorchFunctionMode):
-    """As cuDNN does it: the bias is added to a result that is rounded."""
+    """The bias is added to a rounded result, as cuDNN does it."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if not getattr(func, "__name__", "").startswith("conv"):
@@ -57,7 +57,7 @@ def volumes(x, w, b):
     return F.silu(F.conv3d(x, w, b, padding=1))
 
 
-def shown(x, w, b):  # the result leaves, and is read
+def shown(x, w, b):  # the result leaves the program, and is read
     y = F.conv2d(x, w, b)
     return y, y.relu()
 
@@ -70,7 +70,7 @@ def shared(x, w, b):  # the same bias twice
     return F.relu(F.conv2d(x, w, b)) - F.conv2d(x * 2, w, b)
 
 
-def channels_last(x, w, b):  # what it reads is laid out by a nest
+def channels_last(x, w, b):  # its input is laid out by a nest
     return F.relu(F.conv2d((x * 2).contiguous(memory_format=torch.channels_last), w, b))
 
 
@@ -81,7 +81,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
-def test_values_are_those_of_two_passes(fn, dtype, as_on_a_gpu):
+def test_values_match_two_passes(fn, dtype, as_on_a_gpu):
     given = tensors(dtype, PROGRAMS[fn])
     program = scheduled(fn, *given).program
     verify(program)
@@ -101,7 +101,7 @@ def test_values_are_those_of_two_passes(fn, dtype, as_on_a_gpu):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_what_is_narrow_is_rounded_before_the_bias(dtype, as_on_a_gpu):
+def test_narrow_results_are_rounded_before_the_bias(dtype, as_on_a_gpu):
     x, w, b = tensors(dtype)
     (got,) = run(scheduled(images, x, w, b * 100).program, [x, w, b * 100])
     apart = F.conv2d(x, w, None, stride=2) + (b * 100)[:, None, None]
@@ -126,7 +126,7 @@ def turned_of_groups(x, w, b):
 
 @pytest.mark.parametrize("fn", [grouped, of_one_channel, turned_of_groups])
 @pytest.mark.parametrize("backend", ["Cudnn", "CudnnTranspose", "CudaDepthwise2d", "Slow2d"])
-def test_several_groups_are_apart_where_cudnn_convolves(fn, backend, as_on_a_gpu, monkeypatch):
+def test_grouped_convolutions_of_cudnn_add_biases_separately(fn, backend, as_on_a_gpu, monkeypatch):
     chosen = getattr(torch._C._ConvBackend, backend)
     monkeypatch.setattr(torch._C, "_select_conv_backend", lambda *given: chosen)
     (call,) = [s for s in scheduled(fn, *tensors()).program.steps if isinstance(s, Extern)]
@@ -138,11 +138,11 @@ def without(x, w, b):
 
 
 @pytest.mark.parametrize("fn", [plain, grouped, without], ids=lambda fn: fn.__name__)
-def test_others_keep_theirs(fn, as_on_a_gpu):
+def test_other_convolutions_keep_their_bias(fn, as_on_a_gpu):
     program = lowered(fn, *tensors())
-    assert with_biases_apart(program).steps == program.steps
+    assert with_separate_biases(program).steps == program.steps
 
 
-def test_the_cpu_adds_them_on_its_way():
+def test_cpu_convolutions_keep_their_bias():
     program = lowered(images, *tensors())
-    assert with_biases_apart(program) is program
+    assert with_separate_biases(program) is program

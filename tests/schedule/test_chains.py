@@ -1,4 +1,4 @@
-"""Which products become a chain, and the sentence for those that do not."""
+"""Products become a chain, or a sentence says why not."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def counted(x, *weights):
     return layers(x, *weights).sqrt().to(torch.int32)
 
 
-def test_the_last_product_has_to_be_stored_as_it_is():
+def test_the_last_product_must_be_stored_contiguously():
     inputs = sizes(16, 16, 16, 8)
     assert "its result is not stored in float32, row by row" in refusals(counted, inputs)
 
@@ -61,11 +61,11 @@ def test_rows_have_to_keep_all_threads_busy(rows, threads, joined):
     inputs = sizes(rows, 256, 256, 128)
     result = schedule(lowered(layers, *inputs), target, Options())
     assert len(nests(result)) == (1 if joined else 2)
-    uneven = f"{rows} rows are shared out unevenly over {threads} threads"
+    uneven = f"{rows} rows do not divide evenly over {threads} threads"
     assert (uneven in refusals(layers, inputs, target)) is not joined
 
 
-def test_small_work_is_for_one_thread_anyway():
+def test_small_chains_run_on_one_thread():
     target = replace(TARGET, threads=16)
     assert len(nests(schedule(lowered(layers, *sizes(40, 20, 20, 20)), target, Options()))) == 1
 
@@ -74,7 +74,7 @@ def test_too_few_rows():
     assert "4 rows do not fill a register of 16" in refusals(layers, sizes(4, 20, 20, 20))
 
 
-def test_what_is_between_has_to_be_for_the_next_product_alone():
+def test_intermediate_results_with_other_readers_are_not_chained():
     def kept(x, w1, w2):
         h = torch.mm(x, w1)
         return torch.mm(h, w2), h
@@ -89,13 +89,13 @@ def test_what_is_between_has_to_be_for_the_next_product_alone():
     inputs = sizes(20, 20, 20, 20)
     assert "its result is needed in memory" in refusals(kept, inputs)
     assert "its result has other readers" in refusals(twice, inputs)
-    assert "what is between the products differs from row to row" in refusals(by_row, inputs)
+    assert "the operations between the products depend on the row" in refusals(by_row, inputs)
 
 
-def test_memory_that_is_written_later_is_read_in_its_own_time():
+def test_memory_that_is_overwritten_later_is_not_read_late():
     def step(x, w1, w2):
         h = torch.mm(x, w1)
         y = torch.mm(h, w2)
         return aten.copy_(w1, w1 + 1.0), y
 
-    assert "what it reads is overwritten later" in refusals(step, sizes(20, 20, 20, 20))
+    assert "its operands are overwritten later" in refusals(step, sizes(20, 20, 20, 20))

@@ -1,4 +1,4 @@
-"""Fusion does not lose the check of a run-time index; where all is read it still fuses."""
+"""Fusion does not lose the check of a run-time index; it still fuses if all elements are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is fused, and that fusing changes no result: fused against unfused, both interpreted."""
+"""Fusion decisions, and that fusing changes no result: fused against unfused, both interpreted."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_readers_with_other_extents_than_their_producer(shape, steps, dim):
 @pytest.mark.parametrize("kept", [2, 4, 8, 16, 20, 32])
 @pytest.mark.parametrize("first", [0, 4])
 def test_readers_of_some_rows_of_groups(kept, first):
-    """Sixteen channels of 32 are rows 0 … 3 of 8, of which the digits of `c // 4` say nothing."""
+    """Sixteen channels of 32 are rows 0 … 3 of 8, which the digits of `c // 4` do not show."""
 
     def fn(x):
         y = x.view(2, 8, -1).softmax(-1).view(2, 32, 5)
@@ -134,7 +134,7 @@ def test_softmax_computes_its_exponential_once():
     assert sum(getattr(node, "op", "") == "exp" for node in nodes) == 1
 
 
-def test_an_escaping_producer_is_stored_and_used_on_the_way():
+def test_an_escaping_producer_is_stored_and_fused():
     def fn(x):
         y = x.sin()
         return y, y * 2
@@ -187,7 +187,7 @@ def test_no_cycle_through_an_extern():
     assert kinds == [Nest, Extern, Nest]
 
 
-def test_a_small_product_takes_what_follows_it_and_nothing_before_it():
+def test_a_small_product_fuses_with_its_readers_only():
     result = scheduled(
         lambda x, w, b: torch.addmm(b, x.sin(), w).relu() * 2,
         torch.randn(16, 20), torch.randn(20, 24), torch.randn(24),
@@ -212,7 +212,7 @@ def test_draws_keep_their_order():
     assert draws == sorted(draws, key=lambda name: (len(name), name))
 
 
-def test_a_draw_takes_a_shape_that_no_one_fills():
+def test_a_draw_takes_an_unwritten_tensor_for_its_shape():
     result = scheduled(lambda x: aten.bernoulli.p(torch.empty_like(x), 0.7) * x, torch.randn(50))
     assert [type(step) for step in result.program.steps] == [Extern, Nest]
     roles = [buffer.role for buffer in result.program.buffers.values()]
@@ -238,7 +238,7 @@ def test_costly_broadcast_is_not_computed_for_every_row():
     assert any("many times" in d.reason for d in result.decisions)
 
 
-def test_few_long_rows_stay_apart():
+def test_few_long_rows_are_not_fused():
     result = scheduled(lambda x: x / x.sum(), torch.randn(1000, 1000))
     assert len(nests(result)) == 2
     assert any("too few" in d.reason for d in result.decisions)
@@ -271,7 +271,7 @@ def test_names_are_unique_and_are_identifiers():
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 3, 5), (1, 4, 7), (3, 6, 2, 2)])
-def test_what_follows_group_norm_joins_it(shape):
+def test_readers_of_group_norm_are_fused(shape):
     """The rows of the reduction are digits of an axis of its reader."""
     x = torch.randn(shape)
     result = scheduled(lambda x: F.silu(F.group_norm(x, 2)) * 2, x)

@@ -1,5 +1,6 @@
-"""Images between convolutions lie channels_last where a GPU runs them, in training too; results and
-gradients stay eager's."""
+"""Images between convolutions are channels_last on a GPU, in training too; results and gradients
+stay eager's.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def inputs(dtype=torch.bfloat16, shape=(2, 8, 9, 7)):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("fn", FUNCTIONS)
-def test_results_and_their_strides_are_eagers(fn, dtype):
+def test_results_and_strides_match_eager(fn, dtype):
     program = with_images_channels_last(lowered(fn, *inputs(dtype)))
     verify(program)
     expected = fn(*inputs(dtype))
@@ -83,13 +84,13 @@ def convolutions(program) -> list[Extern]:
 
 
 def order_of(program, step: Extern) -> tuple[bool, bool]:
-    """Whether a convolution reads and writes channels_last."""
+    """Return whether a convolution reads and writes channels_last."""
     strides = [program.buffers[n].stride for n in (step.args[0].name, step.results[0])]
     return strides[0][1] == 1, strides[1][1] == 1
 
 
 @pytest.mark.parametrize(("fn", "count"), [(residual, 3), (depthwise, 2), (pooled, 2)])
-def test_temporaries_lie_as_convolutions_take_them(fn, count):
+def test_temporaries_have_the_layout_of_convolutions(fn, count):
     program = with_images_channels_last(lowered(fn, *inputs()))
     found = [
         s
@@ -108,17 +109,17 @@ def without_tf32():
 @pytest.mark.parametrize(
     "given",
     [
-        inputs(torch.float32),  # off tensor cores there are kernels for either order
+        inputs(torch.float32),  # other dtypes have kernels for either order
         [inputs()[0][:, :4], inputs()[1][:, :4], inputs()[2]],
     ],
 )
-def test_others_are_left_alone(given, without_tf32):
+def test_other_programs_are_unchanged(given, without_tf32):
     fn = leaves if given[0].dtype == torch.float32 else lambda x, w, v: F.conv2d(x, w)
     program = lowered(fn, *given)
     assert with_images_channels_last(program) is program
 
 
-def test_groups_of_several_channels_are_left_alone():
+def test_groups_of_several_channels_keep_their_layout():
     x, w, _ = inputs()
     program = lowered(lambda x, w: F.conv2d(x, w, groups=2).relu().sum(), x, w[:, :4])
     assert with_images_channels_last(program) is program
@@ -135,10 +136,10 @@ def with_tf32():
     ("channels", "window", "is_as_precise"),
     [(32, 3, True), (64, 7, True), (3, 3, False), (8, 3, False), (30, 3, False), (32, 11, False)],
 )
-def test_float32_images_are_turned_where_cudnn_rounds_alike(
+def test_float32_images_change_layout_if_cudnn_rounds_equally(
     channels, window, is_as_precise, fast, with_tf32
 ):
-    """cuDNN has TF32 kernels for few channels in channels_last alone: eager's is no TF32 kernel."""
+    """With few channels cuDNN has TF32 kernels in channels_last alone: eager's is not TF32."""
     x = torch.randn(2, channels, 12, 12)
     w = torch.randn(32, channels, window, window) * 0.2
 
@@ -157,7 +158,7 @@ def grouped(x, w, v):
     return F.conv2d(y, v, padding=1).relu().sum((2, 3))
 
 
-def test_what_group_norm_reads_stays_row_major():
+def test_inputs_of_group_norm_stay_row_major():
     program = with_images_channels_last(lowered(grouped, *inputs()))
     found = [
         s
@@ -173,7 +174,7 @@ def test_what_group_norm_reads_stays_row_major():
 
 
 class Network(torch.nn.Module):
-    """Strides, a pooling, depthwise channels, norms: what image networks are made of."""
+    """Strides, a pooling, depthwise channels, norms: the parts of image networks."""
 
     def __init__(self):
         super().__init__()
@@ -200,7 +201,7 @@ def gradients_of(network, call, x):
 
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("tier", ["cpp", "aten"])
-def test_a_backward_takes_images_as_its_forward_leaves_them(autocast, tier, monkeypatch):
+def test_a_backward_accepts_the_layouts_of_its_forward(autocast, tier, monkeypatch):
     told = []
     monkeypatch.setattr(Saved, "lie", lambda self, s, lie=Saved.lie: told.append(s) or lie(self, s))
     network = Network()
@@ -221,7 +222,7 @@ def test_a_backward_takes_images_as_its_forward_leaves_them(autocast, tier, monk
     assert any(told) == (tier == "cpp")
 
 
-def test_a_backward_that_falls_back_gets_images_as_traced(monkeypatch):
+def test_a_fallback_backward_gets_the_traced_layouts(monkeypatch):
     def refuse(program, *rest):
         if program.name == "backward":
             raise CompileFailed("planted")

@@ -1,4 +1,4 @@
-"""What scheduling costs grows with a program's length: values made, kernels of bounded size."""
+"""The cost of scheduling grows linearly with a program: values created, kernels of bounded size."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def turning(x, n):
 
 
 def row_by_row(x, n):
-    """A row is added in each step: loads of another shape beside the chain."""
+    """A row is added in each step: loads of another shape next to the chain."""
     row = x[0]
     for k in range(n):
         x = x * row + k
@@ -65,8 +65,8 @@ SHAPES = (line, reversed_line, two_branches, turning, row_by_row, fan)
 
 
 class Scheduled(NamedTuple):
-    values: int  # nodes that scheduling asks for
-    costs: int  # of how many it asks for the cost
+    values: int  # nodes that scheduling creates
+    costs: int  # nodes whose cost it computes
     kernels: tuple
 
 
@@ -93,15 +93,15 @@ def scheduled(program, n):
 
 
 @pytest.mark.parametrize("program", SHAPES)
-def test_values_made_grow_with_the_program(program):
-    # 4 times as long; in step with the square it were 16
+def test_created_values_grow_linearly(program):
+    # 4 times as long; quadratic growth would be 16
     assert 0 < scheduled(program, LONG).values < 6 * scheduled(program, LONG // 4).values
 
 
 @pytest.mark.parametrize("program", SHAPES)
 def test_costs_are_added_up_as_values_grow(program):
-    """The cost of a longer value is asked for at each step: not summed up anew from its start."""
-    # a line that is summed up from its start makes 1,500,000
+    """Each step asks for the cost of a longer value, which is not summed up from its start."""
+    # summed up from the start, a line has 1,500,000
     assert 0 < scheduled(program, LONG).costs < 100 * LONG
 
 
@@ -123,7 +123,7 @@ def test_nests_that_share_nothing_are_not_compared(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Group, "shape", property(counted_shape))
         assert len(nests(schedule(unfused, TARGET, Options()))) == 100
-    assert 0 < shapes < 30 * 100  # asked for each pair: 5,000 more
+    assert 0 < shapes < 30 * 100  # 5,000 more if computed for each pair
 
 
 @pytest.mark.parametrize("program", SHAPES)

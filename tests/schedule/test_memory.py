@@ -1,4 +1,4 @@
-"""The pool: lifetimes never overlap in memory, memory is reused, what leaves is not in it."""
+"""The pool: lifetimes never overlap in memory, memory is reused, outputs are not in it."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def test_live_temporaries_never_share_memory(name, fuse):
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    """Every temporary is by itself, as large ones are where the allocator keeps what is freed."""
+    """Allocate every temporary separately, as large ones are on a GPU."""
     monkeypatch.setattr(memory, "_QUICK", {"cpu"})
     monkeypatch.setattr(memory, "_LARGE", 1)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_temporary_by_itself_is_written_over_what_dies_there(name, as_on_a_gpu):
+def test_a_separate_temporary_reuses_a_dying_operand(name, as_on_a_gpu):
     program = PROGRAMS[name]
     result = scheduled(program.fn, *made_inputs(program))
     assert not result.pool
-    for target, source in result.over.items():
+    for target, source in result.reused.items():
         (writer,) = (n for n, s in enumerate(result.program.steps) if target in writes_of(s))
         assert source not in (*result.program.inputs, *result.program.outputs)
         assert result.last_use[source] == writer
@@ -66,10 +66,10 @@ def convolved(x, *weights):
 
 
 @pytest.mark.parametrize("fn", [convolved, lambda x, *w: layers(x[:, 0], *(v[:, 0] for v in w))])
-def test_results_of_aten_are_written_over(fn, as_on_a_gpu):
+def test_memory_of_aten_results_is_reused(fn, as_on_a_gpu):
     inputs = [torch.randn(3, 3, 3, 3) for _ in range(5)]
     result = scheduled(fn, *inputs)
-    assert result.over
+    assert result.reused
     want = fn(*inputs)
     torch.testing.assert_close(jitmagic.jit(fn)(*inputs), want, rtol=1e-4, atol=1e-4)
 
@@ -120,7 +120,9 @@ def test_an_operand_that_a_view_reads_elsewhere_is_not_written_over():
 
 
 def _independent_chains(table, w, *saved):
-    """Each begins anew from what was saved, as backwards of checkpointed regions do; they meet."""
+    """Each chain starts anew from saved values, as backwards of checkpointed regions do; they
+    meet.
+    """
     total = torch.zeros_like(table)
     for x in saved:
         again = (torch.mm(x, w) * table).sin()
@@ -128,7 +130,7 @@ def _independent_chains(table, w, *saved):
     return total
 
 
-def test_chains_that_wait_for_nothing_are_not_all_begun_first():
+def test_independent_chains_are_not_all_started_first():
     def pool(count: int) -> int:
         inputs = [torch.randn(40, 40, dtype=torch.float64) for _ in range(count + 2)]
         return scheduled(_independent_chains, *inputs).pool_bytes

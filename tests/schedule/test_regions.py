@@ -1,4 +1,4 @@
-"""The pool of a program with Sizes: at each vector of them, what lives at once lies apart."""
+"""The pool of a program with Sizes: for all sizes, live temporaries do not overlap."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .test_memory import lifetimes, overlapping
 
 
 def products(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Temporaries of n*n, n*m, m*m and n elements, some written over others."""
+    """Temporaries of n*n, n*m, m*m and n elements, some of which reuse memory of others."""
     z = torch.mm(x, y).relu()
     w = torch.mm(y, x).sin()
     total = torch.mm(z, x).cumsum(0).sum(1)

@@ -1,4 +1,4 @@
-"""Reductions cut into pieces mean what they meant: by the reference interpreter, in float64."""
+"""Split reductions keep their meaning: by the reference interpreter, in float64."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check(fn, *inputs) -> int:
 
 
 def reduced(program: LoopProgram) -> int:
-    """How many elements the program's reductions take in, all in all."""
+    """Return the number of elements that the program's reductions read in total."""
     total = 0
     for nest in program.steps:
         if isinstance(nest, Nest):
@@ -74,7 +74,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_same_meaning(name):
+def test_split_reductions_keep_their_meaning(name):
     fn, shapes, nests = CASES[name]
     torch.manual_seed(0)
     assert check(fn, *[torch.randn(shape) for shape in shapes]) == nests
@@ -89,7 +89,7 @@ def test_nan_and_ties():
     check(lambda x: x.argmax(), torch.full((40001,), -math.inf))
 
 
-def test_small_devices_keep_their_nests():
+def test_small_devices_do_not_split():
     graph, _ = record(lambda x: x.sum(), torch.randn(300, 301))
     cpu = Target("cpu", "cpp", "a test", "avx512", 16, 2, 1 << 20, "g++")
     result = schedule(lower(graph, "test"), cpu, Options())
@@ -97,7 +97,7 @@ def test_small_devices_keep_their_nests():
 
 
 def normalized(x, weight, mean, variance, axes):
-    """Batch norm in training: statistics are written in place, and what it normalizes is stored."""
+    """Batch norm in training: statistics are written in place, and the normalized values stored."""
     center = x.mean(axes, keepdim=True)
     square = ((x - center) ** 2).mean(axes, keepdim=True)
     mean.copy_(mean * 0.9 + center * 0.1)
@@ -130,12 +130,12 @@ def test_statistics_of_channels(fn, shape, last):
     check(lambda *inputs: fn(*inputs, (0, 2)), x, *rest)
 
 
-WIDE = [(1, 20000), (7, 20000), (600, 6000)]  # the last is not cut
+WIDE = [(1, 20000), (7, 20000), (600, 6000)]  # the last is not split
 
 
 @pytest.mark.parametrize(("rows", "width"), [*product((1, 7, 600), (8, 64)), *WIDE])
 def test_long_rows_with_short_and_long_reductions(rows, width):
-    """One of the two is cut into pieces; the other is not done again at each point."""
+    """One of the two is split; the other is not recomputed at each point."""
     torch.manual_seed(0)
     x, y = torch.randn(rows, width), torch.randn(rows, 30)
     check(lambda x, y: x * (y * y).sum(-1, keepdim=True) + x.sum(-1, keepdim=True), x, y)
@@ -145,7 +145,7 @@ def test_long_rows_with_short_and_long_reductions(rows, width):
 @pytest.mark.parametrize("rows", [(900,), (40, 50)], ids=str)
 @pytest.mark.parametrize("parts", [(4, 4), (1, 7), (3, 3, 2)], ids=str)
 @pytest.mark.parametrize("turned", [False, True])
-def test_joined_pieces_of_what_was_reduced(rows, parts, turned):
+def test_rows_reduced_before_a_concatenation_are_reduced_once(rows, parts, turned):
     """Rotary embedding after an RMS norm: the rows are reduced once, not for each element."""
     x, weight = torch.randn(*rows, 8), torch.randn(8)
 
@@ -158,7 +158,7 @@ def test_joined_pieces_of_what_was_reduced(rows, parts, turned):
     check(rotated, x, weight)
 
 
-def test_joined_rows_keep_their_own_reductions():
+def test_concatenated_rows_keep_their_reductions():
     """A mask along the rows: outside of it there is nothing to reduce."""
     x, y = torch.randn(5, 9), torch.randn(3, 9)
     check(lambda x, y: torch.cat([x / x.sum(-1, keepdim=True), y / y.sum(-1, keepdim=True)]), x, y)

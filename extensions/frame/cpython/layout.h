@@ -1,5 +1,6 @@
-// Picks the layout of the Python this is built for. To be included first: the interpreter's internal
-// headers are to be had only by what says so before Python.h.
+// Selects the layout of the Python that this is built for. Must be included first, because
+// Py_BUILD_CORE_MODULE enables the interpreter's internal headers only if it is defined before
+// Python.h.
 #pragma once
 
 #define Py_BUILD_CORE_MODULE 1

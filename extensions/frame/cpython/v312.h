@@ -18,7 +18,7 @@ static inline bool jm_frame_is_fresh(_PyInterpreterFrame* frame) {
 
 static inline int jm_frame_size(PyCodeObject* code) { return code->co_framesize; }
 
-// Steals the reference to `code`; gives back the old code, now the caller's to release.
+// Steals the reference to `code`; returns the old code, which the caller must release.
 static inline PyObject* jm_frame_set_code(_PyInterpreterFrame* frame, PyCodeObject* code) {
   PyObject* old = (PyObject*)frame->f_code;
   frame->f_code = code;
@@ -27,7 +27,7 @@ static inline PyObject* jm_frame_set_code(_PyInterpreterFrame* frame, PyCodeObje
   return old;
 }
 
-// Of a frame that has ended, whose code has these very instructions; as above.
+// The same for a finished frame, whose code has the same instructions.
 static inline PyObject* jm_frame_show_as(_PyInterpreterFrame* frame, PyCodeObject* code) {
   PyObject* old = (PyObject*)frame->f_code;
   frame->prev_instr = _PyCode_CODE(code) + (frame->prev_instr - _PyCode_CODE(frame->f_code));
@@ -43,8 +43,8 @@ static inline bool jm_frame_is_python(_PyInterpreterFrame* frame) {
   return frame->owner == FRAME_OWNED_BY_THREAD;
 }
 
-// A frame that is left before its first traceable instruction is passed over (_PyFrame_IsIncomplete).
-// Gives back where it was.
+// Moves a frame before its first traceable instruction, where stack walks skip it
+// (_PyFrame_IsIncomplete); returns the old position.
 static inline void* jm_frame_conceal(_PyInterpreterFrame* frame) {
   void* position = frame->prev_instr;
   frame->prev_instr = _PyCode_CODE(frame->f_code) - 1;
@@ -59,10 +59,10 @@ static inline bool jm_is_traced(PyThreadState* tstate) {
   return tstate->c_tracefunc || tstate->c_profilefunc;
 }
 
-// How many more Python frames this thread may begin.
+// The number of Python frames that this thread may still enter.
 static inline int* jm_recursion_left(PyThreadState* tstate) { return &tstate->py_recursion_remaining; }
 
-// The instance's values kept outside a dictionary, or NULL; then *dict is its dictionary or NULL.
+// The instance's inline values, or NULL; then *dict is its dictionary or NULL.
 static inline PyDictValues* jm_inline_values(PyObject* object, PyObject** dict) {
   PyDictOrValues held = *_PyObject_DictOrValuesPointer(object);
   if (_PyDictOrValues_IsValues(held)) {
@@ -73,7 +73,8 @@ static inline PyDictValues* jm_inline_values(PyObject* object, PyObject** dict) 
   return NULL;
 }
 
-// Built-in classes keep theirs with the interpreter. The class goes on holding it.
+// The interpreter stores the dictionaries of built-in classes. The result is borrowed from the
+// class.
 static inline PyObject* jm_dict_of_type(PyTypeObject* type) {
   PyObject* dict = PyType_GetDict(type);
   Py_DECREF(dict);
@@ -85,6 +86,6 @@ static inline uint64_t jm_version_tag(PyDictObject* dict) {
   return dict->ma_version_tag;
 }
 
-static inline const uint64_t* jm_version_place(PyDictObject* dict) {
+static inline const uint64_t* jm_version_address(PyDictObject* dict) {
   return &dict->ma_version_tag;
 }

@@ -1,7 +1,7 @@
-"""The version tables, and the one of the running interpreter, chosen once.
+"""The version tables, and the one of the running interpreter, chosen at import.
 
-`RUNNING` carries the interpreter's opcode numbers; `TABLES` lists every supported version as data.
-An interpreter without a table gets a clear error at import instead of wrong bytecode.
+`RUNNING` has the interpreter's opcode numbers; `TABLES` lists every supported version as data. An
+interpreter without a table raises a clear error at import instead of getting wrong bytecode.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""VersionTable: everything that differs between CPython versions, as data.
+"""VersionTable: all differences between CPython versions, as data.
 
-Comes in: nothing; one instance per supported version is written out in v3xx.py.
-Goes out: the kind of each opcode's argument, inline cache sizes, jump directions,
-superinstructions, comparison encoding and portable names, which decode, flow, assemble and build
-read.
-Invariant: no other file of the package compares `sys.version_info`. A test holds each table against
-the interpreter it describes.
+One instance per supported version is in v3xx.py. It has the kind of each opcode's argument, inline
+cache sizes, jump directions, superinstructions, comparison encoding and portable names for decode,
+flow, assemble and build. Invariant: no other file of the package compares `sys.version_info`. A
+test checks each table against the interpreter it describes.
 
 A new version is one new module here plus one line in `__init__.py`.
 """
@@ -23,13 +21,13 @@ COMPARE_OPERATORS = ("<", "<=", "==", "!=", ">", ">=")
 _PLAIN_OPERATORS = ("+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^")
 BINARY_OPERATORS = _PLAIN_OPERATORS + tuple(f"{sign}=" for sign in _PLAIN_OPERATORS)
 
-# Which outcomes (unordered 1, less 2, greater 4, equal 8) make each comparison true: the low bits
-# of COMPARE_OP's argument since 3.12.
+# Outcomes (unordered 1, less 2, greater 4, equal 8) that make each comparison true: the low bits of
+# COMPARE_OP's argument since 3.12.
 _COMPARE_MASKS = (2, 10, 8, 7, 4, 12)
 
 
 class Kind(Enum):
-    """What `Instruction.arg` holds for an opcode."""
+    """The meaning of `Instruction.arg` for an opcode."""
 
     NONE = "none"
     INT = "int"
@@ -44,20 +42,20 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class VersionTable:
-    """The facts about one CPython version. Opcodes are named, numbers come from the interpreter."""
+    """The facts about one CPython version, by opcode name; the interpreter has the numbers."""
 
     version: tuple[int, int]
     consts: frozenset[str]
     """Opcodes whose argument indexes co_consts."""
     names: Mapping[str, int]
-    """Opcodes whose argument indexes co_names -> how many flag bits sit below the index."""
+    """Opcodes whose argument indexes co_names -> number of flag bits below the index."""
     locals: frozenset[str]
     cells: frozenset[str]
-    """Opcodes that index localsplus: as a plain slot, and as a slot that holds a cell."""
+    """Opcodes that index localsplus: a plain slot (`locals`), a slot with a cell (`cells`)."""
     directions: Mapping[str, tuple[str | None, str | None]]
     """Jump (real or portable name) -> the real opcodes for a forward and for a backward target."""
     inversions: Mapping[str, str]
-    """Conditional jump -> the one that jumps in exactly the other cases, same stack effect."""
+    """Conditional jump -> the opposite one with the same stack effect."""
     no_fallthrough: frozenset[str]
     caches: Mapping[str, int]
     superinstructions: Mapping[str, tuple[str, str]]
@@ -66,11 +64,11 @@ class VersionTable:
     compare_coerces: bool
     """COMPARE_OP has a bit that turns the result into a bool."""
     aliases: Mapping[str, str]
-    """Portable name -> the opcode that does it here (LOAD_CLOSURE is LOAD_FAST since 3.13)."""
+    """Portable name -> this version's opcode (LOAD_CLOSURE is LOAD_FAST since 3.13)."""
     loop_landing: tuple[str, ...]
-    """What has to stand at FOR_ITER's target: the interpreter skips it unseen."""
+    """Opcodes required at FOR_ITER's target: the interpreter skips them unchecked."""
     effects: Mapping[str, int]
-    """Stack effects where the interpreter's own figure leaves out what happens at a resume."""
+    """Stack effects that dis.stack_effect gets wrong: it omits the value pushed by a resume."""
     null_first: bool
     """A call's NULL goes below the callable (else above it)."""
     precall: bool
@@ -78,19 +76,19 @@ class VersionTable:
     call_kw: bool
     """Keyword calls are CALL_KW with the names on the stack (else KW_NAMES before CALL)."""
     function_attributes: bool
-    """MAKE_FUNCTION takes its extras through SET_FUNCTION_ATTRIBUTE."""
+    """MAKE_FUNCTION gets defaults and closure through SET_FUNCTION_ATTRIBUTE."""
     explicit_bool: bool
-    """Conditional jumps and `not` need a real bool: TO_BOOL goes before."""
+    """Conditional jumps and `not` need a bool, made by TO_BOOL."""
     checked_loads: bool
     """LOAD_FAST does not check for an unbound variable, LOAD_FAST_CHECK does."""
     opcodes: Mapping[str, int] = field(default_factory=dict)
     """Name -> number for the running interpreter; empty for the others."""
 
     _kinds: dict[str, Kind] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Those that were asked for: a compile asks ten times for each instruction."""
+    """Cache of `kind`, which a compile calls ten times per instruction."""
 
     def kind(self, op: str) -> Kind:
-        """What the argument of `op` (real or portable name) means."""
+        """Return the meaning of the argument of `op` (real or portable name)."""
         known = self._kinds.get(op)
         if known is None:
             known = self._kinds[op] = self._find_kind(op)
@@ -115,20 +113,20 @@ class VersionTable:
         return Kind.NONE if number is None or number < dis.HAVE_ARGUMENT else Kind.INT
 
     def real_op(self, op: str, *, backward: bool = False) -> str | None:
-        """The opcode of this version for `op`; None where there is none in that direction."""
+        """Return this version's opcode for `op`, or None if there is none in that direction."""
         if op in self.directions:
             return self.directions[op][backward]
         op = self.aliases.get(op, op)
         return op if op in self.opcodes else None
 
     def encode_compare(self, operator: str, coerce: bool) -> int:
-        """COMPARE_OP's argument."""
+        """Return COMPARE_OP's argument."""
         index = COMPARE_OPERATORS.index(operator)
         if self.compare_shift == 0:
             return index
         return index << self.compare_shift | bool(coerce) << 4 | _COMPARE_MASKS[index]
 
     def decode_compare(self, argument: int) -> tuple[str, bool]:
-        """Operator and whether the result is turned into a bool."""
+        """Return the operator and whether the result is turned into a bool."""
         coerce = self.compare_coerces and bool(argument & 16)
         return COMPARE_OPERATORS[argument >> self.compare_shift], coerce

@@ -18,10 +18,10 @@ from ...api import handle_of, tagged_copy, tagged_handle
 from ...errors import UsageError
 from ...frame.binding import bind
 from ...frame.handle import Handle
-from ...frame.ledger import Later
+from ...frame.ledger import Lazy
 from ...frame.native import Entry
 from ...frame.skip import is_of_library_module
-from ...frame.timing.comparison import compiled_alone
+from ...frame.timing.comparison import comparison_paused
 from ...guards.check import show_guard
 from ...guards.guard import ClassFacts, Guard, IdentityIs, NamespaceFacts
 from ...loops.ir import Extern
@@ -185,12 +185,12 @@ def _run_variant(
     by the counters; their backwards are compiled.
     """
     before = {each: each.hits for _, each in _entries(handle)}
-    with compiled_alone(entry):
+    with comparison_paused(entry):
         call()
     ran = [(part, each) for part, each in _entries(handle) if each.hits > before.get(each, 0)]
     ran = ran or [(handle, entry)]  # it ran as plain Python: inside of jitmagic.disable, say
     for _, each in ran:
-        for later in each.notes.waiting():
+        for later in each.notes.pending():
             later()
     numbers = {(part.serial, each.notes.number) for part, each in ran}
     return tuple(each for each in handle.journal if (each.frame, each.number) in numbers)
@@ -206,9 +206,9 @@ def _shown_name(target: object, handle: Handle) -> str:
     return type(target).__name__ if isinstance(target, torch.nn.Module) else handle.name
 
 
-def _waiting(handle: Handle) -> list[Later]:
+def _waiting(handle: Handle) -> list[Lazy]:
     """The backwards of the function, its resume functions and callees that have not been needed."""
-    return [later for part in (handle, *handle.family.members) for later in part.waiting()]
+    return [later for part in (handle, *handle.family.members) for later in part.pending()]
 
 
 def described(

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...codegen.plan import Alloc, Call, Free, Launch, Over
+from ...codegen.plan import Alloc, Call, Free, Launch, Reuse
 from ...figures import size
 from ...graph.dispatch_mode import DispatchMode
 from ...graph.node_meta import tensors_in
@@ -165,7 +165,7 @@ def _of_plan(build: Build) -> tuple[list[int], int]:
     for step in plan.steps:
         if isinstance(step, Alloc):
             sizes[step.slot] = math.prod(step.shape) * step.dtype.itemsize
-        elif isinstance(step, Over):
+        elif isinstance(step, Reuse):
             sizes[step.slot] = sizes.pop(step.base, 0)
         elif isinstance(step, Free):
             sizes.pop(step.slot, None)

@@ -1,12 +1,11 @@
-"""streaks: what a short call takes in a loop, compiled and eager.
+"""Times short calls in batches, compiled and eager.
 
-Comes in: the two entries, once the compiled one is kept. Goes out: `Measured`. A call of a few
-microseconds takes 1.5 times as long where Python of ours ran just before it (what is asked and told
-around each call of a comparison), so a few calls in a row run the same entry and are timed natively
-with nothing between them. What the clock does not see is measured once in a process and added, as
-a caller waits for it: the way through the stub to the dispatcher (0.1 us), and, for eager too, that
-a result is freed (0.15 us).
-Invariant: each call runs once, as the one or as the other.
+Input: the two entries, once the compiled one is kept. Output: `Measured`. A call of a few
+microseconds takes 1.5 times as long if jitmagic's Python ran just before it (the bookkeeping around
+each call of a comparison). So a few consecutive calls run the same entry and are timed natively
+with nothing between them. Two costs that this clock does not cover are measured once per process
+and added: the way through the stub to the dispatcher (0.1 us) and, for eager too, freeing the
+result (0.15 us). Invariant: each call runs exactly once, on one side.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ import torch
 
 from ...bytecode import call_stub
 from ...records import Measured
-from ..native import Dispatcher, Entry, GuardProgram, Streak
+from ..native import CallBatch, Dispatcher, Entry, GuardProgram
 
-__all__ = ["MOST_SECONDS", "Streaks", "entry_cost"]
+__all__ = ["MOST_SECONDS", "BatchTiming", "entry_cost"]
 
-MOST_SECONDS = 100e-6  # of an eager call: what runs before a longer one is less than 5 % of it
-CALLS = 12  # in a row, of which the first still meet what ran before
-TURNS = 3  # of each entry
-_LOOPS, _ROUNDS = 7, 200  # that tell what an entry costs: 0.3 ms
+MOST_SECONDS = 100e-6  # of an eager call: for longer ones the bookkeeping costs less than 5 %
+CALLS = 12  # per batch; the first still run with cold caches
+TURNS = 3  # batches of each entry
+_LOOPS, _ROUNDS = 7, 200  # to measure the cost of an entry: 0.3 ms
 
 
-class Streaks:
-    """The calls after a comparison; `told` gets what they took."""
+class BatchTiming:
+    """Times the calls after a comparison in batches; passes the result to `done`."""
 
-    def __init__(self, compiled: Entry, eager: Entry, told: Callable[[Measured], None]) -> None:
-        self._compiled, self._eager, self._told = compiled, eager, told
+    def __init__(self, compiled: Entry, eager: Entry, done: Callable[[Measured], None]) -> None:
+        self._compiled, self._eager, self._done = compiled, eager, done
         self._taken: list[list[int]] = []
 
     def start(self) -> None:
-        """From the next call on."""
+        """Begin a batch with the next call."""
         entry = self._compiled if len(self._taken) % 2 else self._eager
-        self._compiled.comparison = Streak(entry, CALLS, self._end)
+        self._compiled.comparison = CallBatch(entry, CALLS, self._end)
 
     def _end(self, taken: list[int]) -> None:
         self._taken.append(taken)
@@ -51,17 +50,17 @@ class Streaks:
             return
         self._compiled.comparison = None
         eager, compiled = _seconds(self._taken[0::2]), _seconds(self._taken[1::2])
-        self._told(Measured(compiled + entry_cost(), eager, CALLS * TURNS))
+        self._done(Measured(compiled + entry_cost(), eager, CALLS * TURNS))
 
 
-def _seconds(streaks: list[list[int]]) -> float:
-    """Of a call that gives one tensor."""
-    return median([taken * 1e-9 for streak in streaks for taken in streak]) + freeing_cost()
+def _seconds(batches: list[list[int]]) -> float:
+    """Return the median time per call, including freeing one result tensor."""
+    return median([taken * 1e-9 for batch in batches for taken in batch]) + freeing_cost()
 
 
 @cache
 def freeing_cost() -> float:
-    """Seconds for a small tensor that nothing refers to any more."""
+    """Return the seconds that it takes to free a small tensor."""
     return min(_freed() for _ in repeat(None, _LOOPS)) / _ROUNDS
 
 
@@ -74,7 +73,7 @@ def _freed() -> float:
 
 @cache
 def entry_cost() -> float:
-    """Seconds from a caller to the dispatcher and back, of a function with two parameters."""
+    """Return the seconds from a caller to the dispatcher and back, for two parameters."""
     dispatcher = Dispatcher("entry_cost", 2, _refused, _refused)
     dispatcher.add(Entry(GuardProgram(()), tuple, (), ("const", None)))
     stub = FunctionType(call_stub(_two_parameters.__code__, dispatcher), {})

@@ -1,10 +1,10 @@
-"""Comparison: a compiled variant beside eager, on its first calls, until one of them is kept.
+"""Times a compiled variant against eager during its first calls and keeps the faster one.
 
-Comes in: each call that passes the variant's guards, while extensions/frame/compared.cpp asks. Goes
-out: the entry that this call runs, compiled or plain Python, and at last what was measured: on the
-host's clock, and where a GPU works on when a call has returned on the GPU's too (`spans`).
-Invariant: each call runs once, as the one or as the other. What it draws, writes and prints happens
-as in any program; nothing is copied or repeated for the sake of a measurement.
+Input: each call that passes the variant's guards, while extensions/frame/compared.cpp asks. Output:
+the entry that this call runs, compiled or plain Python, and finally the measurement: by the host's
+clock, and by the GPU's if that still works when a call has returned (gpu_timing.py). Invariant:
+each call runs exactly once, on one side. Random draws, writes and prints happen as in any program;
+nothing is copied or repeated for a measurement.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from ...records import COMPILED, CompileRecord, Eager, Journal, Measured
 from ..eager import entry_like
 from ..ledger import Comparable, Ledger
 from ..native import Entry
-from .backward_timing import Laps, Sample
-from .batch_timing import MOST_SECONDS, Streaks
-from .gpu_timing import Span, can_be_timed, has_room
+from .backward_timing import BackwardTimer, Sample
+from .batch_timing import MOST_SECONDS, BatchTiming
+from .gpu_timing import GpuInterval, can_be_timed, has_room
 
-__all__ = ["PLAN", "PLAN_ON_GPU", "Comparison", "compiled_alone", "judge"]
+__all__ = ["PLAN", "PLAN_ON_GPU", "Comparison", "comparison_paused", "judge"]
 
 _next_node = torch._C._autograd._get_sequence_nr
-_WARM_UP = "cce"  # not counted: the backward is compiled, memory and caches are filled
-# A program of so few calls gains nothing by a comparison, and need not hold eager's memory for it.
+_WARM_UP = "cce"  # not counted: compiles the backward, fills memory pools and caches
+# A program of so few calls gains nothing from a comparison, and should not pay eager's peak memory.
 _WARM_UP_ON_GPU = "ccce"
 _BLOCK = 4
-# Thue-Morse: what drifts (a clock rate, a cache that fills) meets both sides alike.
+# Thue-Morse order: drift (clock rate, a filling cache) affects both sides equally.
 _ROW = "ceececceecceceececce"
 PLAN, PLAN_ON_GPU = _WARM_UP + _ROW, _WARM_UP_ON_GPU + _ROW
-# Calls in which something was compiled (for sizes that were new) and that were made again. More are
-# the rule, and what they take is what a call takes.
+# Calls repeated because something was compiled in them (new sizes). If more calls than this
+# compile, compiling is the normal cost of a call and counts.
 _COMPILING = 32
-# Calls that are waited for backwards and for the GPU, when all that are timed have been made.
+# Further calls to wait for pending backwards and GPU work once all timed calls were made.
 _PATIENCE = 256
-_MARGIN = 1.05  # of eager's time: less is no loss
-# Calls of each. Where both take the same time, so many say in 1 of 5 rows that compiled code is the
-# faster, in 1 of 26 that it is slower, the margin aside: giving up code that is good costs more.
+_MARGIN = 1.05  # of eager's time: a smaller difference is not a loss
+# Calls per side. For equal speeds these numbers decide for compiled code in 1 of 5 comparisons and
+# against it in 1 of 26 (without the margin): dropping good code costs more than keeping bad.
 _TO_KEEP, _TO_GIVE_UP = 4, 8
 
 
 class Comparison:
-    """What `Entry.comparison` is while the variant is measured. At most 20 calls are timed."""
+    """The value of `Entry.comparison` while a variant is measured; times at most 20 calls."""
 
     def __init__(
         self,
@@ -55,36 +55,37 @@ class Comparison:
         ledger: Ledger,
         journal: Journal,
         record: CompileRecord,
-        lost: Callable[[Eager], None],
+        on_slower: Callable[[Eager], None],
     ) -> None:
-        """`plain`: the original; `record`: of the compile; `lost` is told that eager is kept."""
+        """`plain`: the original; `record`: of the compile; `on_slower` is called if eager wins."""
         self._compiled, self._eager = compiled, entry_like(compiled, plain, COMPILED)
         self._where = compiled.notes.comparable or Comparable()
         self._plan = PLAN if self._where.device is None else PLAN_ON_GPU
         self._counted_from = len(self._plan) - len(_ROW)
-        self._ledger, self._journal, self._record, self._lost = ledger, journal, record, lost
+        self._ledger, self._journal, self._record = ledger, journal, record
+        self._on_slower = on_slower
         self._samples: list[Sample] = []
-        self._laps = Laps(self._where.device)
+        self._backward_timer = BackwardTimer(self._where.device)
         self._ongoing: Sample | None = None
-        self._span: Span | None = None
+        self._interval: GpuInterval | None = None
         self._first_node = 0
         self._compiles = 0  # records of the journal, when the call began
         self._waited = self._repeated = 0
 
     def start(self) -> None:
-        """From the next call on."""
+        """Begin with the next call."""
         self._compiled.comparison = self
 
     def begin(self) -> Entry | None:
-        """What a call runs, to be timed; None: compiled code, and nothing is timed."""
+        """Return the entry that this call runs and times; None runs compiled code untimed."""
         if self._ongoing is not None:
             return None  # a call of another thread is being timed
-        if _checkpointed():
+        if _has_saved_tensor_hooks():
             self._keep(None)
             return None
         if self._where.device is not None and not can_be_timed():
             return None
-        self._laps.interrupt()
+        self._backward_timer.interrupt()
         at = len(self._samples)
         counted = at - self._counted_from
         is_last = at >= len(self._plan)  # threads that begin at once may have made one more
@@ -102,22 +103,22 @@ class Comparison:
         self._samples.append(sample)
         self._ongoing, self._first_node = sample, _next_node()
         self._compiles = len(self._journal)
-        self._span = Span(device) if device is not None else None
+        self._interval = GpuInterval(device) if device is not None else None
         return self._eager if sample.is_eager else self._compiled
 
     def end(self, result: Any, nanoseconds: int) -> None:
-        """The call that begin() answered has returned."""
+        """Record the time of the call that begin() started and that has returned `result`."""
         sample, self._ongoing = self._ongoing, None
         if sample is not None and not self._is_repeated(sample):
             sample.forward = nanoseconds
-            if self._span is not None:
-                self._span.end(nanoseconds)
-                sample.spans.append(self._span)
+            if self._interval is not None:
+                self._interval.end(nanoseconds)
+                sample.gpu_intervals.append(self._interval)
             if torch.is_grad_enabled():
-                self._laps.watch(sample, result, self._first_node)
+                self._backward_timer.watch(sample, result, self._first_node)
 
     def _is_repeated(self, sample: Sample) -> bool:
-        """Whether the call tells how long a compile takes: the next one is made in its place."""
+        """Return whether the time includes a compile, so that another call takes its turn."""
         is_repeated = (
             sample.counts
             and len(self._journal) > self._compiles
@@ -130,12 +131,12 @@ class Comparison:
         return is_repeated
 
     def drop(self) -> None:
-        """It raised instead, or was not made."""
+        """Discard the timed call: it raised or was not made."""
         self._ongoing = None
 
     def _decide(self, is_last: bool) -> bool | None:
-        """Whether the compiled code is kept; None: more is to be seen."""
-        if any(s.is_pending or (is_last and not s.is_through) for s in self._samples):
+        """Return whether the compiled code is kept; None if more calls are needed."""
+        if any(s.is_pending or (is_last and not s.is_gpu_done) for s in self._samples):
             self._waited += is_last
             if self._waited <= _PATIENCE:
                 return None
@@ -148,50 +149,46 @@ class Comparison:
             calls = min(len(compiled), len(eager))
             measured = Measured(median(compiled), median(eager), calls)
         if keep is False:
-            self._hand_back(measured)
+            self._fall_back(measured)
             return False
         self._keep(measured)
         return True
 
     def _keep(self, measured: Measured | None) -> None:
-        """Its calls run compiled code, and nothing is timed any more; what short calls take in a
-        loop is found out by those that follow.
-        """
+        """Run compiled code untimed from now on, after timing short calls in batches."""
         self._compiled.comparison = None
-        self._told(measured)
+        self._record_times(measured)
         has_backward = any(sample.mark is not None for sample in self._samples)
         if measured and measured.eager < MOST_SECONDS and not has_backward and self._is_on_cpu:
-            Streaks(self._compiled, self._eager, self._told).start()
+            BatchTiming(self._compiled, self._eager, self._record_times).start()
 
     @property
     def _is_on_cpu(self) -> bool:
         return self._where.device is None
 
-    def _told(self, measured: Measured | None) -> None:
+    def _record_times(self, measured: Measured | None) -> None:
         self._record = self._journal.amend(self._record, measured, COMPILED)
 
-    def _hand_back(self, measured: Measured | None) -> None:
-        """Its calls run as plain Python; nothing of ours holds the compiled code."""
+    def _fall_back(self, measured: Measured | None) -> None:
+        """Run plain Python from now on; nothing in jitmagic holds the compiled code any more."""
         self._compiled.comparison = None
         times = "" if measured is None else f": {measured.times}"
         outcome = self._eager.notes.outcome = Eager(f"measured slower{times}")
         if self._ledger.replace(self._compiled, self._eager):
             self._journal.amend(self._record, measured, outcome)
-            self._lost(outcome)
+            self._on_slower(outcome)
 
     def _times(self, is_eager: bool) -> list[float]:
-        """Seconds of the calls of one side that tell something: where backwards run, those whose
-        backward is known.
-        """
-        counted = [s for s in self._samples if s.counts and s.tells]
+        """Return one side's usable times in seconds; if backwards run, only of calls with one."""
+        counted = [s for s in self._samples if s.counts and s.has_time]
         if any(sample.backwards for sample in counted):
             counted = [sample for sample in counted if sample.backwards]
         return [sample.seconds for sample in counted if sample.is_eager == is_eager]
 
 
 @contextmanager
-def compiled_alone(entry: Entry) -> Iterator[None]:
-    """Calls that it fits run it: none is a turn of eager, and none is timed."""
+def comparison_paused(entry: Entry) -> Iterator[None]:
+    """Run only compiled code for this entry inside the block, without timing."""
     waiting, entry.comparison = entry.comparison, None
     try:
         yield
@@ -201,28 +198,32 @@ def compiled_alone(entry: Entry) -> Iterator[None]:
 
 
 def judge(compiled: Sequence[float], eager: Sequence[float]) -> bool | None:
-    """Whether compiled code is kept, by the times of its calls and of eager's; None: it is not
-    clear. One is faster where half of its calls take less than any call of the other (a precedence
-    test, Nelson 1963): other processes only ever add to a time, so slow calls tell nothing. Four
-    calls that are each slower than any of eager's four, by the margin, are chance in 1 of 70 rows.
+    """Return whether compiled code is kept given both sides' times; None if that is not clear.
+
+    One side is faster if half of its calls take less than any call of the other (a precedence test,
+    Nelson 1963). Other processes only add to a time, so slow calls carry no information: on a
+    loaded machine the times of one call were 1.5 or 25 ms, which a rank-sum test took for no
+    difference. Four calls each slower than all four of eager's, by the margin, are chance in 1 of
+    70 comparisons.
     """
     calls = min(len(compiled), len(eager))
-    if calls >= _TO_KEEP and _half_take(compiled) < min(eager):
+    if calls >= _TO_KEEP and _lower_median(compiled) < min(eager):
         return True
     if calls >= _TO_KEEP and _MARGIN * max(eager) < min(compiled):
         return False
-    if calls >= _TO_GIVE_UP and _MARGIN * _half_take(eager) < min(compiled):
+    if calls >= _TO_GIVE_UP and _MARGIN * _lower_median(eager) < min(compiled):
         return False
     return None
 
 
-def _half_take(times: Sequence[float]) -> float:
-    """What half of the calls take at most."""
+def _lower_median(times: Sequence[float]) -> float:
+    """Return the lower median."""
     return sorted(times)[(len(times) - 1) // 2]
 
 
-def _checkpointed() -> bool:
-    """Whether hooks on saved tensors are in force: torch.utils.checkpoint runs a call a second time
-    and refuses it if it saves others than the first did, so both have to run the same code.
+def _has_saved_tensor_hooks() -> bool:
+    """Return whether hooks on saved tensors are active, so that both runs must use the same code.
+
+    torch.utils.checkpoint runs a call twice and raises if the second run saves other tensors.
     """
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None

@@ -1,7 +1,7 @@
-"""What is done with a guard of each kind: one row a kind (row.py), in files by what they are about.
+"""One row per kind of guard (row.py), grouped into files by subject.
 
-A new kind is its record in guard.py, its row here, and, where none of the native steps fits, an
-opcode in extensions/frame/guard_program.cpp.
+A new kind needs a record in guard.py, a row here and, if none of the native steps fits, an opcode
+in extensions/frame/guard_program.cpp.
 """
 
 from . import containers, names, objects, process, tensors

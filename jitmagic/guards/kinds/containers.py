@@ -1,4 +1,4 @@
-"""Kinds of guards about lists, dicts and sets: lengths, keys, members."""
+"""Rows for guards on lists, dicts and sets: lengths, keys, members."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..contents import SIZED, length_of
 from ..guard import ANY_KEY, DictKeysAre, EntriesEmpty, HasKeyAt, KeyAbsent, LengthIs, SetHas
 from ..read import UNREADABLE, entries_of, instance_dict, read_source
 from ..source import InstanceDict, Source, describe
-from ..words import is_was, short
+from ..words import difference, short
 from .row import Kind, OfSource, Registers, Step, missing, row
 
 __all__: list[str] = []
 
-_FEW = 2  # names that an instance lacks
+_FEW = 2  # absent names that get a step each
 
 
 @row(LengthIs, rank=1)
@@ -28,7 +28,7 @@ class _LengthIs(OfSource[LengthIs]):
         if not issubclass(type(value), SIZED):
             return f"{name} is a {type(value).__name__}, which has no plain length"
         length = length_of(value)
-        return is_was(f"len({name})", length, guard.length, length == guard.length)
+        return difference(f"len({name})", length, guard.length, length == guard.length)
 
     def show(self, guard: LengthIs) -> str:
         return f"len({describe(guard.source)}) == {guard.length}"
@@ -40,18 +40,18 @@ class _LengthIs(OfSource[LengthIs]):
 @row(SetHas, rank=3)
 class _SetHas(OfSource[SetHas]):
     def step(self, guard: SetHas, register: int) -> Step:
-        return ("SET_HAS", register, guard.item, int(guard.there))
+        return ("SET_HAS", register, guard.item, int(guard.present))
 
     def value_differs(self, guard: SetHas, name: str, value: Any) -> str | None:
         if not issubclass(type(value), set | frozenset):
             return f"{name} is a {type(value).__name__}, was a set"
         base = set if issubclass(type(value), set) else frozenset
         has = base.__contains__(value, guard.item)
-        words = f"{name} {'has' if has else 'has not'} {short(guard.item)} now"
-        return None if has == guard.there else words
+        words = f"{name} {'has' if has else 'lacks'} {short(guard.item)} now"
+        return None if has == guard.present else words
 
     def show(self, guard: SetHas) -> str:
-        return f"{short(guard.item)} {'in' if guard.there else 'not in'} {describe(guard.source)}"
+        return f"{short(guard.item)} {'in' if guard.present else 'not in'} {describe(guard.source)}"
 
 
 @row(DictKeysAre, rank=6)
@@ -64,7 +64,7 @@ class _DictKeysAre(OfSource[DictKeysAre]):
             return _no_dict(name, value)
         now = [key for key, _ in entries_of(value)]
         same = _same_keys(now, guard.keys)
-        return is_was(f"list({name})", short(now), short(list(guard.keys)), same)
+        return difference(f"list({name})", short(now), short(list(guard.keys)), same)
 
     def show(self, guard: DictKeysAre) -> str:
         return f"list({describe(guard.source)}) == {short(list(guard.keys))}"
@@ -135,8 +135,8 @@ class _EntriesEmpty(OfSource[EntriesEmpty]):
     def lower(self, guard: EntriesEmpty, registers: Registers) -> tuple[Step, ...]:
         names = [exact_name(key) for key in guard.absent if isinstance(key, str)]
         few = not guard.keys and len(names) == len(guard.absent) <= _FEW
-        # A step for each name costs no more than one that loads the dictionary and one that looks
-        # into it, and makes no dictionary.
+        # A step per name costs no more than loading the dictionary and looking into it, and does
+        # not materialise the instance's dictionary.
         if few and isinstance(guard.source, InstanceDict):
             register = registers.register(guard.source.base)
             return tuple(("INSTANCE_ABSENT", register, name) for name in names)
@@ -179,7 +179,7 @@ def _same_keys(now: list[Any], keys: tuple[object, ...]) -> bool:
 
 
 def _attribute_appeared(owner: Source, key: str, frame: FrameSnapshot) -> str | None:
-    """An instance that has no dictionary at all has no such key in it either."""
+    """Describe a new instance attribute; an instance without a dictionary has none."""
     try:
         instance = read_source(owner, frame)
     except UNREADABLE:

@@ -1,4 +1,4 @@
-"""Kinds of guards about what is found under a name: in classes, in namespaces, in globals."""
+"""Rows for guards on names in classes, namespaces and globals."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ...bytecode import FrameSnapshot
 from ..constants import exact_name, same_constant
 from ..guard import ClassFact, ClassFacts, GlobalMissing, NameFact, NamespaceFacts
 from ..source import Builtin, Global, Source, describe
-from ..words import class_name, few, is_was, short
+from ..words import class_name, difference, few, short
 from .row import Kind, Registers, Step, row
 
 __all__: list[str] = []
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
-_of_class = type.__getattribute__  # no metaclass of the user's answers
+_of_class = type.__getattribute__  # bypasses user-defined metaclasses
 
 
 @row(ClassFacts, rank=2)
@@ -35,7 +35,7 @@ class _ClassFacts(Kind[ClassFacts]):
         return next((found for found in differences if found is not None), None)
 
     def show(self, guard: ClassFacts) -> str:
-        """`Net: same bases; same forward; no __len__, fc1; no property size`."""
+        """Return `Net: same bases; same forward; no __len__, fc1; no property size`."""
         parts = ["same bases"]
         for kinds, words in (
             (("is", "slot"), "same"),
@@ -108,7 +108,7 @@ def _name_differs(table: dict[Any, object], fact: NameFact) -> str | None:
     where = table.get("__name__")
     name = f"{where}.{fact.name}" if isinstance(where, str) else str(fact.name)
     if fact.name not in table:
-        return None if fact.absent else f"{name} is not there any more"
+        return None if fact.absent else f"{name} no longer exists"
     if fact.absent:
         return f"there is a {name} now"
     return None if same_constant(table[fact.name], fact.value) else f"{name} was replaced"
@@ -119,12 +119,12 @@ def _fact_differs(cls: type, fact: ClassFact) -> str | None:
     owners = [base for base in bases if fact.name in _of_class(base, "__dict__")]
     name = f"{class_name(owners[0] if owners else cls)}.{fact.name}"
     if not owners:
-        return f"{name} is not there any more" if fact.kind in ("is", "slot") else None
+        return f"{name} no longer exists" if fact.kind in ("is", "slot") else None
     found = _of_class(owners[0], "__dict__")[fact.name]
     if fact.kind == "is":
         now, before = short(found), short(fact.value)
         before = before if now != before else f"another {type(fact.value).__name__}"
-        return is_was(name, now, before, found is fact.value)
+        return difference(name, now, before, found is fact.value)
     if fact.kind == "slot":
         slot = type(found) is types.MemberDescriptorType and found.__name__ == fact.name
         return None if slot else f"{name} is {short(found)}, was a slot"
@@ -134,7 +134,7 @@ def _fact_differs(cls: type, fact: ClassFact) -> str | None:
 
 
 def _yields(kind: type) -> bool:
-    """Whether objects of the class give way to what an instance has under the same name."""
+    """Return whether instance attributes always override class attributes of this type."""
     sets = any(name in vars(base) for base in kind.__mro__ for name in ("__set__", "__delete__"))
     return bool(kind.__flags__ & _IMMUTABLE) and not sets
 

@@ -1,4 +1,4 @@
-"""Kinds of guards about objects: types, constants, identity, ranges of numbers, cells."""
+"""Rows for guards on objects: types, constants, identity, ranges of numbers, cells."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from ..source import (
     Source,
     describe,
 )
-from ..words import class_name, few, is_was, one_value, range_end, short
+from ..words import class_name, difference, few, one_value, range_end, short
 from .row import Kind, OfSource, Registers, Step, missing, row
 
 __all__: list[str] = []
@@ -54,7 +54,7 @@ class _TypeIs(OfSource[TypeIs]):
 
     def value_differs(self, guard: TypeIs, name: str, value: Any) -> str | None:
         now, before = class_name(type(value)), short(guard.type)
-        return is_was(f"type({name})", now, before, type(value) is guard.type)
+        return difference(f"type({name})", now, before, type(value) is guard.type)
 
     def show(self, guard: TypeIs) -> str:
         return f"type({describe(guard.source)}) is {short(guard.type)}"
@@ -74,7 +74,7 @@ class _ValueEquals(OfSource[ValueEquals]):
 
     def value_differs(self, guard: ValueEquals, name: str, value: Any) -> str | None:
         same = same_constant(value, guard.value)
-        return is_was(name, short(value), short(guard.value), same)
+        return difference(name, short(value), short(guard.value), same)
 
     def show(self, guard: ValueEquals) -> str:
         return f"{describe(guard.source)} == {short(guard.value)}"
@@ -99,7 +99,7 @@ class _IdentityIs(OfSource[IdentityIs]):
     def value_differs(self, guard: IdentityIs, name: str, value: Any) -> str | None:
         now, before = short(value), short(guard.value)
         before = before if now != before else f"another {type(guard.value).__name__}"
-        return is_was(name, now, before, value is guard.value)
+        return difference(name, now, before, value is guard.value)
 
     def show(self, guard: IdentityIs) -> str:
         return f"{describe(guard.source)} is {short(guard.value)}"
@@ -118,7 +118,7 @@ class _InRange(OfSource[InRange]):
         if issubclass(type(value), torch.Tensor):
             plain = value.layout is torch.strided and value.device.type == "cpu"
             if not plain or value.numel() != 1 or value.dtype not in READ_BY_GUARDS:
-                return f"{name} is no tensor on the CPU with one number in it"
+                return f"{name} is not a CPU tensor with one element"
             number = value.item() if value.dtype is not torch.bool else int(value)
         if type(number) not in (float, int):
             return f"{name} is a {type(number).__name__}, was a number"
@@ -163,7 +163,7 @@ class _NumbersRelate(Kind[NumbersRelate]):
         if is_true_of(guard.op, guard.left, guard.right, dict(known)):
             return None
         now = ", ".join(f"{describe(s.origin)} is {n}" for s, n in known.items())  # type: ignore[attr-defined,arg-type]
-        return f"{now}, was such that {self.show(guard)}"
+        return f"{now}, must satisfy {self.show(guard)}"
 
     def show(self, guard: NumbersRelate) -> str:
         return f"{_named(guard.left)} {guard.op} {_named(guard.right)}"
@@ -226,7 +226,7 @@ class _SameObject(Kind[SameObject]):
         try:
             same = read_source(guard.source, frame) is read_source(guard.other, frame)
         except UNREADABLE:
-            return f"{names} are not both there any more"
+            return f"{names} do not both exist any more"
         return None if same else f"{names} are two objects, were one"
 
     def show(self, guard: SameObject) -> str:
@@ -247,7 +247,7 @@ class _DifferentObjects(Kind[DifferentObjects]):
         return (("DIFFERENT", *sides),)
 
     def differs(self, guard: DifferentObjects, frame: FrameSnapshot) -> str | None:
-        """Which two paths of different objects lead to one now."""
+        """Name two paths that led to different objects and lead to one now."""
         known: dict[int, Source] = {}
         for place, source in enumerate(self.sources(guard)):
             try:
@@ -268,7 +268,7 @@ class _DifferentObjects(Kind[DifferentObjects]):
             return f"{names[0]} is not {names[1]}"
         if not others:
             return f"no two are the same object: {few(names)}"
-        return f"none is another of them: {few(some)}; {few(others)}"
+        return f"{few(some)}: different objects, and none of {few(others)}"
 
 
 def _identical(register: int, value: object) -> Step:

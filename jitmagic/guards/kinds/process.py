@@ -1,4 +1,4 @@
-"""Kinds of guards about the state of the process and the thread."""
+"""Rows for guards on the state of the process and the thread."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from ...bytecode import FrameSnapshot
 from ..constants import same_constant
 from ..guard import GlobalState, StateRead
-from ..state import read_autocast_rest, read_state
-from ..words import is_was, short
+from ..state import read_autocast_details, read_state
+from ..words import difference, short
 from .row import Kind, Registers, Step, row
 
 __all__: list[str] = []
@@ -25,8 +25,8 @@ class _GlobalState(Kind[GlobalState]):
 
     def differs(self, guard: GlobalState, frame: FrameSnapshot) -> str | None:
         facts, now = guard.facts, read_state()
-        if facts.autocast_rest is not None:
-            now = replace(now, autocast_rest=read_autocast_rest())
+        if facts.autocast_details is not None:
+            now = replace(now, autocast_details=read_autocast_details())
         for fact in fields(facts):
             was, is_ = getattr(facts, fact.name), getattr(now, fact.name)
             if is_ != was:
@@ -38,7 +38,7 @@ class _GlobalState(Kind[GlobalState]):
     def show(self, guard: GlobalState) -> str:
         facts = guard.facts
         *known, rest = (f"{f.name}={getattr(facts, f.name)}" for f in fields(facts))
-        values = known if facts.autocast_rest is None else [*known, rest]
+        values = known if facts.autocast_details is None else [*known, rest]
         return f"torch state: {', '.join(values)}"
 
     def advise(self, guard: GlobalState, frame: FrameSnapshot) -> str:
@@ -60,14 +60,14 @@ class _StateRead(Kind[StateRead]):
     def differs(self, guard: StateRead, frame: FrameSnapshot) -> str | None:
         now = guard.reader()
         same = same_constant(now, guard.value)
-        return is_was(f"{_name(guard)}()", short(now), short(guard.value), same)
+        return difference(f"{_name(guard)}()", short(now), short(guard.value), same)
 
     def show(self, guard: StateRead) -> str:
         return f"{_name(guard)}() == {short(guard.value)}"
 
 
 def _values(guard: GlobalState) -> tuple[Any, ...]:
-    """In the order of the fields, which is that of the native step."""
+    """Return the facts in the order of their fields, which the native step expects."""
     return tuple(getattr(guard.facts, fact.name) for fact in fields(guard.facts))
 
 

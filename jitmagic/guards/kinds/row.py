@@ -1,14 +1,13 @@
-"""A kind of guard is one row: its record, its rank, and what is done with it.
+"""A kind of guard is one row: its record, its rank, and its operations.
 
     lower     the steps that check it natively (extensions/frame/guard_program.cpp has the opcodes)
-    differs   what differs in a frame, in a sentence, or None: the readable check. It agrees with
+    differs   the difference in a frame, in a sentence, or None: the readable check. It agrees with
               the native one for every guard and frame
-    show      the condition, in a line that one could read aloud
-    advise    the edit of the user's code that would make calls fit it; "" where nothing of theirs
-              can be changed, for a wrong hint is worse than none
+    show      the condition, in one readable line
+    advise    the edit of the user's code that would make calls fit it; "" if no edit of the user's
+              code helps, because a wrong hint is worse than none
 
-A row that lacks one of the first three cannot be made. `OfSource` is the base of the many that are
-about what one path leads to.
+The first three are abstract. `OfSource` is the base of the many kinds about the value of one path.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ G = TypeVar("G", bound=Guard)
 
 
 class Registers(Protocol):
-    """The native program under construction: registers that hold what paths lead to."""
+    """The native program under construction: registers that hold the values of paths."""
 
     namespace: dict[str, Any]
     builtins: dict[str, Any]
@@ -40,8 +39,9 @@ class Registers(Protocol):
 
 
 class Kind(ABC, Generic[G]):
-    """What is done with guards of one kind. `rank`: within one depth of paths, what fails soonest
-    and costs least is checked first.
+    """The operations on guards of one kind.
+
+    `rank` orders guards of equal path depth: cheap ones that fail often are checked first.
     """
 
     def __init__(self, rank: int) -> None:
@@ -64,7 +64,7 @@ class Kind(ABC, Generic[G]):
 
 
 class OfSource(Kind[G]):
-    """About the value that `guard.source` leads to."""
+    """A kind about the value that `guard.source` leads to."""
 
     @abstractmethod
     def step(self, guard: G, register: int) -> Step: ...
@@ -73,7 +73,7 @@ class OfSource(Kind[G]):
     def value_differs(self, guard: G, name: str, value: Any) -> str | None: ...
 
     def keep(self, guard: G, name: str, value: Any) -> str:
-        """`advise`, where the path leads somewhere."""
+        """Implement `advise` for a path that leads to a value."""
         return ""
 
     def sources(self, guard: G) -> tuple[Source, ...]:
@@ -104,14 +104,14 @@ def _source(guard: Guard) -> Source:
 
 
 def missing(source: Source) -> str:
-    return f"{describe(source)} is not there any more"
+    return f"{describe(source)} no longer exists"
 
 
 KINDS: dict[type[Guard], Kind[Any]] = {}
 
 
 def row(record: type[G], rank: int) -> Callable[[type[Kind[G]]], type[Kind[G]]]:
-    """Register a row; a record has one."""
+    """Register a class as the row of a record; there is one per record."""
 
     def register(kind: type[Kind[G]]) -> type[Kind[G]]:
         assert record not in KINDS

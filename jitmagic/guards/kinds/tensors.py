@@ -1,4 +1,4 @@
-"""Kinds of guards about tensors: what they are like, their sizes, memory and hooks."""
+"""Rows for guards on tensors: their metadata, sizes, memory and hooks."""
 
 from __future__ import annotations
 
@@ -62,8 +62,10 @@ class _TensorKind(OfSource[TensorKind]):
         return None
 
     def show(self, guard: TensorKind) -> str:
-        tangent = ", with a tangent" if guard.dual else ""
-        return f"{describe(guard.source)} is a {short(guard.cls)} of its kind{tangent}"
+        tangent = ", and with a tangent" if guard.dual else ""
+        return (
+            f"{describe(guard.source)} is a {short(guard.cls)} with the same dispatch keys{tangent}"
+        )
 
 
 @row(Unhooked, rank=2)
@@ -116,16 +118,16 @@ class _NoOverlap(Kind[NoOverlap]):
         return f"pass copies ({describe(guard.sources[0])}.clone()) where tensors share memory"
 
 
-# ----------------------------------------------------------------------------------------- natively
+# ------------------------------------------------------------------------------------- native steps
 
 
 def _fixed(numbers: tuple[int, ...], free: tuple[int, ...]) -> tuple[int, ...]:
-    """-1 stands for what is not compared."""
+    """Replace numbers that are not compared by -1."""
     return tuple(-1 if place in free else n for place, n in enumerate(numbers)) if free else numbers
 
 
 def _postfix(expr: Expr, places: Mapping[Source, int]) -> tuple[tuple[str, int, int], ...]:
-    """A program for a stack of 64-bit ints: (operation, operand, operand)."""
+    """Return a program for a stack of 64-bit ints: (operation, operand, operand)."""
     match expr:
         case Integer(value):
             return (("constant", value, 0),)
@@ -170,14 +172,14 @@ def _facts_differ(guard: TensorMatch, name: str, value: Any) -> str | None:
 
 
 def _compared(now: Sequence[int], wanted: Sequence[int], free: tuple[int, ...]) -> tuple[Any, Any]:
-    """The two as they are compared: what is free is what it is now."""
+    """Return both as they are compared: free numbers are set to the current ones."""
     if len(now) != len(wanted):
         return tuple(now), tuple(wanted)
     return tuple(now), tuple(now[i] if i in free else n for i, n in enumerate(wanted))
 
 
 def has_forward_gradient(tensor: torch.Tensor) -> bool:
-    """Whether it is a dual tensor: what is computed from it has a tangent, which no graph knows."""
+    """Return whether it is a dual tensor, whose tangent no graph propagates."""
     if forward_ad._current_level < 0:
         return False
     return forward_ad.unpack_dual(tensor, level=0).tangent is not None
@@ -187,7 +189,7 @@ def _overlap(sources: tuple[Source, ...], frame: FrameSnapshot) -> str | None:
     try:
         ranges = [_memory(read_source(source, frame)) for source in sources]
     except UNREADABLE:
-        return f"{', '.join(map(describe, sources))} are not all there any more"
+        return f"{', '.join(map(describe, sources))} do not all exist any more"
     for i, left in enumerate(ranges):
         for j in range(i + 1, len(ranges)):
             right = ranges[j]
@@ -197,7 +199,7 @@ def _overlap(sources: tuple[Source, ...], frame: FrameSnapshot) -> str | None:
 
 
 def _memory(tensor: Any) -> tuple[int, int] | None:
-    """First byte and the one behind the last; None when it cannot be told."""
+    """Return the first byte and the one after the last; None if they are unknown."""
     if not issubclass(type(tensor), torch.Tensor) or tensor.layout is not torch.strided:
         return None
     if tensor.numel() == 0:
@@ -225,7 +227,7 @@ def _is_dense(guard: TensorMatch) -> bool:
 
 
 def _keep_sizes(guard: TensorMatch, name: str, value: torch.Tensor) -> str:
-    """A mark, where it helps: 0 and 1 have a variant of their own in any case."""
+    """Suggest a mark if it helps: sizes 0 and 1 get a variant of their own in any case."""
     pad = "torch.nn.functional.pad, or DataLoader(drop_last=True) for a last short batch"
     varying = _varying(guard, value)
     sizes = {size for dim in varying for size in (value.shape[dim], guard.spec.shape[dim])}
@@ -236,7 +238,7 @@ def _keep_sizes(guard: TensorMatch, name: str, value: torch.Tensor) -> str:
 
 
 def _varying(guard: TensorMatch, value: torch.Tensor) -> list[int]:
-    """The dimensions whose sizes have to be what they are not."""
+    """Return the dimensions whose sizes differ from the guard's."""
     pairs = enumerate(zip(value.shape, guard.spec.shape, strict=False))
     return [dim for dim, (size, was) in pairs if size != was and dim not in guard.free_sizes]
 
@@ -254,7 +256,7 @@ def _keep_tensor(guard: TensorMatch, name: str, value: torch.Tensor) -> str:
     if value.ndim != len(spec.shape) or _varying(guard, value):
         return _keep_sizes(guard, name, value)
     if tuple(value.stride()) != spec.stride:
-        return f"lay it out alike before the call: {name} = {name}.contiguous()"
+        return f"give it the same strides before the call: {name} = {name}.contiguous()"
     if value.requires_grad != spec.requires_grad:
         wanted = "requires_grad_()" if spec.requires_grad else "detach()"
         return f"call it with {name}.{wanted}"

@@ -1,31 +1,30 @@
-// Products one after the other, each thread with rows of its own all the way: what a stack of
-// linear layers is.
+// Consecutive products, such as a stack of linear layers; each thread keeps its own rows throughout.
 //
 //     X1 = e1(A B1),  X2 = e2(X1 B2),  …,  C = e(Xn B)
 //
 // In: jm::chain(M, {a, a_m, a_k}, link(N1, K1, {b1, b_k, b_n}, e1), …,
 //               last(N, K, {b, b_k, b_n}, c, ldc, e)), strides in elements. A is contiguous along m
 // or along k, the B have any strides, C's rows are contiguous. K1 is A's width, K2 is N1, and so on.
-// An epilogue of a link sees a vector of finished sums, its lanes one column n of some rows:
+// The epilogue of a link receives a vector of finished sums, its lanes one column n of some rows:
 //     Vec<float, L> e1(Vec<float, L> sums, int64_t n)
-// that of the last product is as gemm's; epilogues live as long as the call. Out: C; the results
-// between stay in the threads' scratch.
+// that of the last product is as in gemm; epilogues live as long as the call. Out: C; intermediate
+// results stay in the threads' scratch.
 // Invariants: as gemm.h; lanes beyond M hold values that are computed and never stored.
 //
-// jm::chain_rows, of the same arguments, is for any number of rows: few do not fill the lanes, so
-// they are dot products along K where A and the B lie so, layer by layer.
+// jm::chain_rows, with the same arguments, is for any number of rows: few rows do not fill the lanes,
+// so they become dot products along K if A and the B are contiguous along it, layer by layer.
 #pragma once
 #include "gemm.h"
 
 namespace jm {
 namespace detail {
 
-// One product: a link finishes its columns in place, the last one has an output.
+// One product: a link applies its epilogue in place, the last product has an output.
 struct Step {
     int64_t N, K;
     MatrixB b;
     const void* epilogue;
-    // `count` columns from n on, each a vector of sums; they lie one after the other
+    // for `count` columns from n on, each a vector of sums, one after the other
     void (*finish)(const void* epilogue, float* sums, int64_t n, int64_t count);
     Output out;
 };

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #define JM_INLINE inline __attribute__((always_inline))
-#define JM_NOINLINE __attribute__((noinline, cold))   // for paths that are hardly ever taken
+#define JM_NOINLINE __attribute__((noinline, cold))   // for paths that are rarely taken
 
 namespace jm {
 
@@ -116,8 +116,8 @@ template <class U, class T> JM_INLINE U convert(T x) {
     else if constexpr (same<U, f16>) return to_f16(float(widen(x)));
     else if constexpr (is_bool<U>) return widen(x) != 0;
     else if constexpr (is_int<U> && !is_int<T> && !is_bool<T>) {
-        // Through a wide enough signed integer, then wrapped: what x86 does, eager's kernels and
-        // vectors with it (int32 of inf is INT32_MIN), and no undefined narrowing.
+        // Through a wide enough signed integer, then wrapped: as x86 does, and so eager's kernels and vectors (int32 of
+        // inf is INT32_MIN), without undefined narrowing.
         if constexpr (sizeof(U) < 4 || same<U, int32_t>) return U(truncated<int32_t>(widen(x)));
         else return U(truncated<int64_t>(widen(x)));
     } else return U(widen(x));

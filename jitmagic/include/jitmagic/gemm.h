@@ -6,19 +6,19 @@
 //     NN                      A {a, lda, 1}    B {b, ldb, 1}
 //     NT  linear: x W^T       A {x, ldx, 1}    B {w, 1, ldw}
 //     TN  dW = dY^T X         A {dy, 1, ldy}   B {x, ldx, 1}
-// Way is what gemm_way(M, N, a, b) gives; without it the call chooses. gemm_rows<Way> is for any
-// number of rows: few of them are dot products, more go by the Way named.
-// The epilogue sees each finished Vec before it is stored, its lanes C[m, n … n + count):
+// Way is the result of gemm_way(M, N, a, b); without it the call chooses. gemm_rows<Way> is for any
+// number of rows: few rows use dot products, more use the given Way.
+// The epilogue receives each finished Vec before it is stored, its lanes C[m, n … n + count):
 //     Vec<float, L> epilogue(Vec<float, L> sum, int64_t m, int64_t n, int64_t count)
-// NoEpilogue{}, AddBias{bias} and AddInto{c, ldc} (C += A B) are ready; a lambda must load with
+// NoEpilogue{}, AddBias{bias} and AddInto{c, ldc} (C += A B) are predefined; a lambda must load with
 // `count`. Out: C.
 // Invariants: the result does not depend on the number of threads (they split M and N, never K);
 // C must not overlap A or B.
 //
-// What multiplies is in products.cpp, compiled once per machine and linked to every kernel that
+// products.cpp has the multiplication itself, compiled once per machine and linked to every kernel that
 // includes this (runtime/toolchain.py): its tiles take g++ 0.85 s, a product with its epilogue 0.03 s.
-// Dot products are compiled with their epilogue only where they are all that runs: beside tiles they
-// are another 0.13 s, to spare a call of the epilogue for every L columns of the few rows.
+// Dot products are compiled with their epilogue only if a kernel has no tiles: next to tiles they are
+// another 0.13 s, to save a call of the epilogue for every L columns of the few rows.
 #pragma once
 #include "parallel.h"
 #include "reduce.h"
@@ -27,7 +27,7 @@ namespace jm {
 
 struct MatrixA {
     const float* p;
-    int64_t m, k;   // strides, as those of B below
+    int64_t m, k;   // strides, as for B below
 };
 struct MatrixB {
     const float* p;
@@ -65,8 +65,8 @@ struct Block {
     int64_t m, rows, n, columns;
 };
 
-// Where finished sums go: `put` is told of a block of them, whose rows lie `stride` apart, padded to
-// whole vectors. Without `put` the sums are what is stored.
+// The destination of finished sums: `put` receives a block of them, whose rows are `stride` apart,
+// padded to whole vectors. Without `put` the sums are stored unchanged.
 struct Output {
     float* c;
     int64_t ldc;
@@ -117,7 +117,7 @@ JM_INLINE void dots_of_row(const float* a, MatrixB b, int64_t n, int64_t count, 
     for (; i + 4 <= count; i += 4) dots<4>(a, b.p + (n + i) * b.n, b.n, K, sums + i);
     for (; i < count; ++i) dots<1>(a, b.p + (n + i) * b.n, b.n, K, sums + i);
 }
-// All of a product, L sums of a row at a time: sink(sums, m, n, count).
+// The whole product, L sums of a row at a time: sink(sums, m, n, count).
 template <class Sink> JM_INLINE void gemm_dots(int64_t M, int64_t N, int64_t K, MatrixA a, MatrixB b,
                                                int threads, const Sink& sink) {
     parallel_region(threads, [&](int part, int parts) {
@@ -135,7 +135,7 @@ template <class Sink> JM_INLINE void gemm_dots(int64_t M, int64_t N, int64_t K, 
 
 }   // namespace detail
 
-// How a product is computed: dot products along K; or tiles of C, or of its transpose.
+// The method of a product: dot products along K, tiles of C, or tiles of its transpose.
 enum class Way { Dots, Swapped, Plain };
 
 constexpr Way gemm_way(int64_t M, int64_t N, MatrixA a, MatrixB b) {
@@ -144,11 +144,11 @@ constexpr Way gemm_way(int64_t M, int64_t N, MatrixA a, MatrixB b) {
 }
 
 namespace detail {
-// By tiles: of C, or with Swapped of its transpose.
+// Computes tiles of C, or of its transpose if swapped.
 __attribute__((visibility("hidden"))) void tiles(bool swapped, int64_t M, int64_t N, int64_t K,
                                                  MatrixA a, MatrixB b, const Output& out,
                                                  int threads);
-// By dot products where rows are few, else by tiles.
+// Computes dot products if the rows are few, else tiles.
 __attribute__((visibility("hidden"))) void tiles_or_dots(bool swapped, int64_t M, int64_t N,
                                                          int64_t K, MatrixA a, MatrixB b,
                                                          const Output& out, int threads);

@@ -1,10 +1,10 @@
-// The instruction set: how wide a register is, and the few instructions that GCC's vector extension
-// has no operator for.
+// The instruction set: the width of a register, and the few instructions for which GCC's vector
+// extension has no operator.
 //
 // In: the target macros of the compiler. Out: `native_bytes`, `lanes<T>`, raw register types and
-// register-level fma / sqrt / round / scalef / mantissa / exponent. No <immintrin.h>: it alone
-// costs more to parse than everything here, and the builtins behind it need no header. Invariant:
-// each function has a lane-by-lane version that works on any target.
+// register-level fma / sqrt / round / scalef / mantissa / exponent. <immintrin.h> is not included: it
+// alone costs more to parse than everything here, and the builtins behind it need no header.
+// Invariant: each function has a lane-by-lane version that works on any target.
 #pragma once
 #include "dtype.h"
 
@@ -36,8 +36,7 @@ namespace jm {
 constexpr int native_bytes = JM_AVX512 ? 64 : JM_FMA ? 32 : 16;
 template <class T> constexpr int lanes = native_bytes / int(sizeof(T));
 
-// What one lane of a register of T is made of: halves are kept as bits, bool as a 32-bit mask (0 or
-// -1).
+// The type of one lane in a register of T: halves are stored as bits, bool as a 32-bit mask (0 or -1).
 template <class T> struct lane_of {
     using type = T;
 };
@@ -122,7 +121,7 @@ template <int How, class R> JM_INLINE R round(R a) {
 // The smaller of limit and x, x where x is NaN (and the larger, likewise).
 template <class R> JM_INLINE R at_most(R x, R limit) { return x > limit ? limit : x; }
 template <class R> JM_INLINE R at_least(R x, R limit) { return x < limit ? limit : x; }
-// Is some lane above the limit, or NaN?
+// Whether some lane is above the limit, or NaN.
 template <class R> JM_INLINE bool any_beyond(R x, R limit) {
     bool out = false;
     for (int i = 0; i < count<R>; ++i) out |= !(x[i] <= limit[i]);
@@ -201,8 +200,8 @@ JM_INLINE f32x4 scalef(f32x4 a, f32x4 b) { return __builtin_ia32_scalefps128_mas
 JM_INLINE f64x2 scalef(f64x2 a, f64x2 b) { return __builtin_ia32_scalefpd128_mask(a, b, a, all8); }
 #endif
 
-// Lanes as those of another type, by one instruction where there is one: of lanes that change their size g++ 12 makes four of
-// __builtin_convertvector, and sixty where 16 bytes become floats.
+// Converts lanes to another type by one instruction if there is one: for lanes that change their size g++ 12 makes four
+// from __builtin_convertvector, and sixty if 16 bytes become floats.
 template <class To, class From> JM_INLINE To converted(From a) {
 #if JM_AVX512
     using i32x8 = raw<int32_t, 8>;

@@ -1,8 +1,8 @@
-// Loops of generated kernels: blocks of lanes with a short last one, and memory access that knows how many lanes count.
+// Loops of generated kernels: blocks of lanes with a short last one, and memory access by valid lanes.
 //
-// In: what the C++ renderer writes. A block body is called as body(at, n): `n` is Full, or an int64_t 0 <= n <= N for the last
-// block. Every access takes `n`, so a body is written once. Invariant: lanes at and after n are never read from memory
-// nor written to it; their values are whatever the arithmetic makes of zeros, and `only` removes them from reductions.
+// In: the body that the C++ renderer writes. It is called as body(at, n): `n` is Full, or an int64_t 0 <= n <= N for the
+// last block. Every access takes `n`, so a body is written once. Invariant: lanes at and after n are never read from memory
+// nor written to it; their values are computed from zeros, and `only` removes them from reductions.
 #pragma once
 #include "math.h"
 #include "parallel.h"
@@ -17,22 +17,23 @@ struct Full {};
 
 template <int N, class Body> JM_INLINE void blocks(int64_t begin, int64_t end, Body&& body) {
     if (begin >= end) return;
-    // From the ends alone, so that in a loop around this one both are known before it begins.
+    // Both depend on the ends alone, so that an enclosing loop can hoist them.
     int64_t rest = (end - begin) & (N - 1), whole = end - rest;
     for (int64_t at = begin; at < whole; at += N) body(at, Full{});
     if (rest) body(whole, rest);
 }
 
-// From 0 on, where nothing need be asked before the loop.
+// From 0 on, which needs no test before the loop.
 template <int N, class Body> JM_INLINE void blocks(int64_t end, Body&& body) {
     int64_t rest = end & (N - 1), whole = end - rest;
     for (int64_t at = 0; at < whole; at += N) body(at, Full{});
     if (rest) body(whole, rest);
 }
 
-// The same where the number of elements is known, or is a multiple of N: only the bodies that run are compiled. A body
-// that never runs takes the compiler as long as one that does. More than four blocks stay a loop: g++ 12 takes 0.58 s to
-// unroll the 15 of a maximum over 1000 floats, for code that is no faster (113 us of a softmax, either way).
+// The same for a number of elements that is a constant or a multiple of N: only the bodies that run are compiled,
+// because a body that never runs takes the compiler as long as one that does. More than four blocks stay a loop: g++ 12
+// takes 0.58 s to unroll the 15 of a maximum over 1000 floats, for code that is no faster (113 us of a softmax, either
+// way).
 template <int N, int64_t Count, class Body> JM_INLINE void blocks(Body&& body) {
     if constexpr (Count / N > 4) {
 #pragma GCC unroll 1
@@ -45,8 +46,8 @@ template <int N, class Body> JM_INLINE void whole_blocks(int64_t begin, int64_t 
     for (int64_t at = begin; at < end; at += N) body(at, Full{});
 }
 
-// Rows of `end` elements: what is asked about their length is asked once, around all of them. body(n) has told_steps(n, …)
-// in place of blocks(end, …): of at most one step, or of K, the last of which is not empty, where few_steps finds so many.
+// The trip count of rows of `end` elements is tested once, around all rows. body(n) has told_steps(n, …) in place of
+// blocks(end, …): of at most one step, or, if few_steps finds so many, of K steps with a non-empty last one.
 template <int K> struct Steps { int64_t rest; };
 struct AnySteps { int64_t end; };
 template <int N, class Body> JM_INLINE void one_step(int64_t end, Body&& body) {
@@ -66,7 +67,8 @@ template <int N, int K, class Body> JM_INLINE void told_steps(Steps<K> n, Body&&
 }
 template <int N, class Body> JM_INLINE void told_steps(AnySteps n, Body&& body) { blocks<N>(n.end, body); }
 
-// The next point in row-major order: the last coordinate and its extent, the one before with its own, …, the first.
+// The next point in row-major order. Arguments: the last coordinate and its extent, the one before with its own, …, the
+// first coordinate.
 JM_INLINE void count_on(int64_t& first) { ++first; }
 template <class... Before> JM_INLINE void count_on(int64_t& last, int64_t extent, Before&&... before) {
     if (__builtin_expect(++last < extent, 1)) return;
@@ -74,7 +76,7 @@ template <class... Before> JM_INLINE void count_on(int64_t& last, int64_t extent
     count_on(before...);
 }
 
-// As remainder: an index most often lies in [0, extent) already, and a division takes thirty cycles.
+// As remainder: an index most often is in [0, extent) already, and a division takes thirty cycles.
 JM_INLINE int64_t wrapped(int64_t index, int64_t extent) {
     if (__builtin_expect(index >= 0 && index < extent, 1)) return index;
     return remainder(index, extent);
@@ -82,10 +84,10 @@ JM_INLINE int64_t wrapped(int64_t index, int64_t extent) {
 
 JM_INLINE int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Of rows of so many steps, as many as have at most so many steps together.
+// The number of rows of `steps` steps that have at most `most` steps together, at least 1.
 JM_INLINE int64_t rows_of_block(int64_t most, int64_t steps) { return steps > 0 && steps < most ? most / steps : 1; }
 
-// [0, end) in parts of that size: body(begin, end), with next() between two of them. Most often there is one.
+// [0, end) in parts of `size`: body(begin, end), with next() between two of them. Most often there is one part.
 template <class Body, class Next> JM_INLINE void in_parts(int64_t size, int64_t end, Body&& body, Next&& next) {
     for (int64_t at = 0, stop = least_of(size, end);; at = stop, stop = least_of(at + size, end)) {
         body(at, stop);
@@ -110,7 +112,7 @@ template <int N, class T> JM_INLINE Vec<T, N> load_strided(const T* p, int64_t s
     return Vec<T, N>::strided(p, stride, n);
 }
 
-// How many of N lanes (or rows) count.
+// The number of valid lanes (or rows) of N.
 template <int N> JM_INLINE int64_t lanes_in(Full) { return N; }
 template <int N> JM_INLINE int64_t lanes_in(int64_t n) { return n < N ? n : N; }
 template <int N> JM_INLINE bool is_whole(Full) { return true; }
@@ -119,7 +121,7 @@ template <int N> JM_INLINE bool is_whole(int64_t n) { return n >= N; }
 template <int N> JM_INLINE Mask<N> valid(Full) { return Mask<N>(true); }
 template <int N> JM_INLINE Mask<N> valid(int64_t n) { return first_n<N>(n); }
 
-// The lanes at which positions that begin with `first` are below a bound, which may be any number.
+// The lanes at which positions first, first + 1, … are below a bound, which may be any number.
 template <int N> JM_INLINE Mask<N> lanes_below(int64_t bound, int64_t first) {
     uint64_t n = bound > first ? uint64_t(bound) - uint64_t(first) : 0;
     return first_n<N>(n < N ? n : N);
@@ -135,8 +137,9 @@ template <class T, int N, class Count>
 JM_INLINE Vec<T, N> gather_where(const T* p, Vec<int64_t, N> index, Mask<N> mask, T fill, Count n) {
     return Vec<T, N>::gather(p, index, mask & valid<N>(n), fill);
 }
-// Contiguous memory of which only masked lanes may be read: most blocks lie wholly inside or outside. A kernel that reads
-// concatenated tensors has fifty of these: lane by lane g++ 12 took 2.5 s for one, with masked loads it takes 0.35 s.
+// Contiguous memory of which only masked lanes may be read: most blocks are wholly inside or outside. A kernel that
+// reads concatenated tensors has fifty of these: lane by lane g++ 12 took 2.5 s for one, with masked loads it takes
+// 0.35 s.
 template <class T, int N, class Count> JM_INLINE Vec<T, N> load_where(const T* p, Mask<N> mask, T fill, Count n) {
     mask = mask & valid<N>(n);
     if (!any(mask)) return Vec<T, N>(fill);
@@ -148,7 +151,7 @@ template <class T, int N, class Count> JM_INLINE Vec<T, N> load_where(const T* p
 }
 
 // One element, read only under the mask. The empty asm keeps compilers from making masked vector loads of a loop over
-// these: g++ 12 gets some lanes wrong where the loop inside is short.
+// these: g++ 12 gets some lanes wrong if the inner loop is short.
 template <class T> JM_INLINE T load_if(bool mask, const T* p, int64_t index, T fill) {
     if (!mask) return fill;
     asm volatile("");
@@ -168,8 +171,8 @@ template <class T, int N> JM_INLINE void scatter(T* p, Vec<int64_t, N> index, Ve
     v.scatter(p, index, first_n<N>(n));
 }
 
-// A square tile read along its contiguous side and turned: tile[r] holds p[0 + r], p[stride + r], p[2 * stride + r], …
-// for the first `rows` r; n lanes count. Reads every cache line once, which loads far apart would not.
+// A square tile read along its contiguous side and transposed: tile[r] holds p[0 + r], p[stride + r], p[2 * stride +
+// r], … for the first `rows` r; n lanes are valid. It reads every cache line once, unlike strided loads.
 template <int D, class R, int... I> JM_INLINE void exchange_blocks(R& a, R& b, seq<I...>) {
     constexpr int N = sizeof...(I);
     R low = __builtin_shufflevector(a, b, ((I & D) ? N + I - D : I)...);
@@ -184,7 +187,7 @@ template <int D, class T, int N> JM_INLINE void turn(Vec<T, N> (&tile)[N]) {
         turn<2 * D>(tile);
     }
 }
-// g++ takes no loop apart by it.
+// An empty asm that hides the value from g++, which then keeps the expression together.
 template <class T> JM_INLINE T opaque(T x) {
     asm("" : "+r"(x));
     return x;
@@ -202,7 +205,7 @@ JM_INLINE void load_tile(Vec<T, N> (&tile)[N], const T* p, int64_t stride, int64
         } else {
             int64_t columns = lanes_in<N>(n), most = lanes_in<N>(rows);
 #pragma GCC unroll 16
-            for (int l = 0; l < N; ++l) {  // where few count, as of the channels of images, most are not there to be read
+            for (int l = 0; l < N; ++l) {  // with few valid lanes (image channels) skip the loads of the others
                 tile[l] = V(T());
                 if (l < columns) tile[l] = V::load(p + l * stride, most);
             }
@@ -212,7 +215,7 @@ JM_INLINE void load_tile(Vec<T, N> (&tile)[N], const T* p, int64_t stride, int64
         for (int64_t r = 0; r < N && r < lanes_in<N>(rows); ++r) tile[r] = load_strided<N>(p + r, stride, n);
 }
 
-// body(n) for a tile of which so many lanes count: Full where a tile that is not whole needs other instructions than masks.
+// body(n) for a tile of `lanes` valid lanes: Full if masks are not free and the tile is whole.
 template <class T, int N, class Body> JM_INLINE void tile_of(int64_t lanes, Body&& body) {
     if constexpr (!detail::lane_masks<typename Vec<T, N>::storage>) {
         if (lanes == N) return body(Full{});
@@ -287,7 +290,7 @@ template <class T, int N> JM_INLINE Vec<T, N> only(Vec<T, N> v, T neutral, int64
     } else return where(first_n<N>(n), v, V(neutral));
 }
 
-// The greatest (or least) value and the first position that has it; NaN beats everything, as in torch.
+// The greatest (or least) value and its first position; NaN beats everything, as in torch.
 template <class T, bool Greatest> struct Best {
     T value = Greatest ? Limits<T>::least : Limits<T>::most;
     int64_t at = INT64_MAX;
@@ -318,7 +321,7 @@ template <class T, int N, bool Greatest> struct BestLanes {
         at = where(better, position, at);
     }
     JM_INLINE Best<T, Greatest> best() const { return best_of(value, at); }
-    // Lanes that took nothing lose against equal ones: their position is the greatest there is.
+    // Lanes without a value lose against equal ones: their position is the greatest possible.
     template <int M> static JM_INLINE Best<T, Greatest> best_of(Vec<T, M> v, Vec<int64_t, M> at) {
         if constexpr (M == 2) {
             Best<T, Greatest> out{v[0], at[0]};

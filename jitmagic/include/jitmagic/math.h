@@ -4,7 +4,7 @@
 // In and out: values of one real dtype (pow also integers). Vectorised: exp exp2 expm1 log log2
 // log10 log1p sin cos tan tanh atan erf sigmoid pow of float; exp expm1 log tanh sigmoid of double.
 // The others, and all of them on a target without AVX2+FMA, call libm lane by lane.
-// Invariant: a value never depends on its neighbours; scalars (always libm) and Vec agree to the
+// Invariant: a value never depends on neighbouring lanes; scalars (always libm) and Vec agree to the
 // accuracy stated in math_float.h.
 #pragma once
 #include "math_double.h"

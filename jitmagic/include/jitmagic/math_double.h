@@ -3,8 +3,8 @@
 //
 // In and out: a register. Invariant: at most 2 ulp, special values exact, as in math_float.h; pow
 // of floats is correct to 1 ulp of float.
-// Method: as there, with polynomials fitted for 53 bits; log through s = f / (2 + f), whose odd
-// series needs few terms.
+// Method: as in math_float.h, with polynomials fitted for 53 bits; log through s = f / (2 + f), whose
+// odd series needs few terms.
 #pragma once
 #include "math_float.h"
 

@@ -3,10 +3,10 @@
 //
 // In and out: a register. Invariant: at most 2 ulp from the true value (pow and erf 4) on the whole
 // float range, exact at 0, -0, infinities and NaN, gradual underflow and overflow included. Method:
-// argument reduction with constants split over two or three floats, a minimax polynomial (our own
-// Remez fits, weighted for the relative error of the result, rounded to float one coefficient at a
-// time; the fit's error is beside each), exact scaling. Rare arguments (|x| > 1e5 in sin) leave for
-// libm through `lanewise`.
+// argument reduction with constants split over two or three floats, a minimax polynomial (Remez fits,
+// weighted for the relative error of the result, rounded to float one coefficient at a time; the error
+// of each fit is next to it), exact scaling. Rare arguments (|x| > 1e5 in sin) are computed by libm
+// through `lanewise`.
 #pragma once
 #include "ops.h"
 
@@ -34,8 +34,7 @@ template <class R> JM_INLINE R magnitude(R x) { return (R)((words<R>)x & 0x7ffff
 template <class R> JM_INLINE R at_most(R x, float limit) { return reg::at_most(x, R{} + limit); }
 template <class R> JM_INLINE R at_least(R x, float limit) { return reg::at_least(x, R{} + limit); }
 
-// Out of line on purpose: a call that is hardly ever made should not cost registers in the loop
-// around it.
+// Out of line: a rare call should not cost registers in the enclosing loop.
 template <class R, class F> JM_NOINLINE R lanewise(R x, F f) {
     R out = x;
     for (int i = 0; i < reg::count<R>; ++i) out[i] = f(x[i]);
@@ -153,7 +152,7 @@ template <class R> JM_INLINE R log10_join(Logged<R> l) {
     R t = fma(l.f, R{} - 0x1.5b235ep-27f, fma(l.e, R{} - 0x1.ec10c0p-27f, l.tail * 0x1.bcb7b2p-2f));
     return fma(l.e, R{} + 0x1.344136p-2f, fma(l.f, R{} + 0x1.bcb7b2p-2f, t));
 }
-// The join is redone with the exponent of denormals corrected; what has no logarithm gets its
+// Recomputes with the exponent of denormals corrected; arguments without a logarithm get their
 // special value.
 template <class R, class Join> JM_NOINLINE R log_special(R x, Join join_parts) {
     ints<R> small = x < 0x1p-126f;

@@ -4,9 +4,9 @@
 // every range once.
 // Invariants: ranges are contiguous, in thread order and depend only on the extent and the number
 // of threads, so results are reproducible for a fixed thread count; inside another parallel region
-// everything runs on the calling thread. The number of threads: `threads` if positive, else what
-// OpenMP would use. torch.set_num_threads sets exactly that, because the
-// GOMP_* symbols of a kernel resolve to the libgomp that torch has loaded into the global scope.
+// everything runs on the calling thread. The number of threads is `threads` if positive, else
+// OpenMP's. torch.set_num_threads sets the latter, because the GOMP_* symbols of a kernel resolve to
+// the libgomp that torch has loaded into the global scope.
 #pragma once
 #include "dtype.h"
 
@@ -29,7 +29,7 @@ JM_INLINE int max_threads() {
 #endif
 }
 
-// How many threads n units deserve when one thread should get at least `grain` of them.
+// The number of threads for n units if one thread should get at least `grain` of them.
 JM_INLINE int threads_for(int64_t n, int64_t grain, int threads = 0) {
     if (n <= grain || grain <= 0)
         return n > 1 && grain <= 0 ? (threads > 0 ? threads : max_threads()) : 1;
@@ -37,7 +37,7 @@ JM_INLINE int threads_for(int64_t n, int64_t grain, int threads = 0) {
     return int(wanted < most ? wanted : most);
 }
 
-// Runs body(thread, count) on `threads` threads (fewer if OpenMP grants fewer: count tells).
+// Runs body(thread, count) on `threads` threads; OpenMP may grant fewer, then `count` is lower.
 template <class Body> JM_INLINE void parallel_region(int threads, Body body) {
 #ifdef _OPENMP
     if (threads > 1 && !omp_in_parallel()) {
@@ -60,15 +60,15 @@ JM_INLINE void barrier() {
 struct Range {
     int64_t begin, end;
 };
-// The part-th of `parts` nearly equal ranges of [0, n), cut at multiples of `align`.
+// Returns the part-th of `parts` nearly equal ranges of [0, n), cut at multiples of `align`.
 JM_INLINE Range part_of(int64_t n, int64_t part, int64_t parts, int64_t align = 1) {
     if (parts == 1) return {0, n};
     int64_t units = (n + align - 1) / align, end = units * (part + 1) / parts * align;
     return {units * part / parts * align, end < n ? end : n};
 }
 
-// How many of the units a thread is handed at least, where their number or the work of each differs
-// from call to call: all of them where the work of all is not more than `least`, else about `piece`.
+// The least number of units per task, for a dynamic number of units or work `each`: all units if the
+// whole work is at most `least`, else about `piece` of work.
 JM_INLINE int64_t grain(int64_t units, int64_t each, int64_t least, int64_t piece, int64_t threads) {
     if (units * each <= least) return units > 0 ? units : 1;
     int64_t some = piece / (each > 0 ? each : 1), share = (units + threads - 1) / threads;
@@ -76,7 +76,7 @@ JM_INLINE int64_t grain(int64_t units, int64_t each, int64_t least, int64_t piec
     return fewer > 0 ? fewer : 1;
 }
 
-// body(begin, end) over [0, n). Align: ranges begin at multiples of it, so that only the last one
+// Runs body(begin, end) over [0, n). Ranges begin at multiples of Align, so that only the last one
 // has a tail of lanes.
 template <int64_t Align = 1, class Body>
 JM_INLINE void parallel_for(int64_t n, int64_t grain, Body body, int threads = 0) {

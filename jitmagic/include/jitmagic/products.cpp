@@ -1,26 +1,26 @@
-// What gemm.h and chain.h call: the parts of a matrix product that no epilogue changes. Compiled once
-// per machine (runtime/toolchain.py).
+// The parts of a matrix product that do not depend on its epilogue, for gemm.h and chain.h. They are
+// compiled once per machine (runtime/toolchain.py).
 //
 // Method: register tiles of accumulators; per k one or two vectors of the "lane" operand, and of the
-// "row" operand one scalar per row, broadcast from memory. Where B's rows are contiguous they are
-// the lanes, in tiles of 12 rows by 2 vectors (with AVX-512), which without an epilogue are stored
-// straight to C: where K is small that is most of the rest. In NT neither operand has lanes, so the
-// smaller one is packed, transposed, into panels; if that is A, the tile (L rows, one vector) holds
-// C^T and is transposed in registers before the epilogue. With few rows of A, NT takes dot products
-// along K instead.
+// "row" operand one scalar per row, broadcast from memory. If B's rows are contiguous they are the
+// lanes, in tiles of 12 rows by 2 vectors (with AVX-512), which without an epilogue are stored straight
+// to C: for small K that is most of the remaining time. In NT neither operand has lanes, so the smaller
+// one is packed, transposed, into panels; if that is A, the tile (L rows, one vector) holds C^T and is
+// transposed in registers before the epilogue. With few rows of A, NT takes dot products along K
+// instead.
 //
-// A chain has gemm's tile for C^T. L rows of A are the lanes, packed, transposed, into a panel; what a
-// tile leaves behind (L columns of all lanes) is a piece of the next product's panel as it stands, so
-// that nothing is packed, turned or waited for between products.
+// A chain uses gemm's tile for C^T. L rows of A are the lanes, packed, transposed, into a panel; the
+// result of a tile (L columns of all lanes) is already in the layout of the next product's panel, so
+// that there is no packing, transposing or waiting between products.
 #include <jitmagic/chain.h>
 
-// A function of its own: inlined where it is used, each would be compiled several times.
+// Kept out of line: inlined, each would be compiled several times.
 #define JM_APART __attribute__((noinline))
 
 namespace jm::detail {
 namespace {
 
-// What the register tile reads: `rows` are broadcast, `lanes` are loaded as vectors.
+// The operands of the register tile: `rows` are broadcast, `lanes` are loaded as vectors.
 struct RowSide {
     const float* p;
     int64_t row, k;
@@ -31,8 +31,8 @@ struct LaneSide {
 };
 
 // Rows 0…7 of a tile from one base and four strides in registers, rows 8…15 from a second base:
-// left to itself the compiler keeps sixteen offsets, most of them in memory, and loads one per
-// multiplication. `opaque` stops it from taking the strides apart again.
+// otherwise the compiler keeps sixteen offsets, most of them in memory, and loads one per
+// multiplication. `opaque` keeps it from splitting the strides again.
 template <class T> JM_INLINE T opaque(T x) {
     asm("" : "+r"(x));
     return x;
@@ -57,13 +57,13 @@ struct RowStrides {
     }
 };
 
-// out[r][…] = sum over k of row r's scalar times C vectors of lanes, one or two. A function of its
-// own: its loop needs every register, so it wants to know when the lanes are Packed, C vectors apart.
-// `more`: R rows follow these, and are fetched meanwhile. (Nothing is fetched from behind a matrix:
-// that memory may be what another thread writes.)
+// out[r][…] = sum over k of row r's scalar times C vectors of lanes, one or two. It is out of line,
+// because its loop needs every register, and has a variant for Packed lanes, C vectors apart. `more`:
+// R further rows follow, and are prefetched. (Nothing after the end of a matrix is prefetched: another
+// thread may be writing there.)
 template <int R, int C, bool Packed>
 JM_APART void multiply(RowSide rows, LaneSide cols, int64_t K, float* out, int64_t ldo, bool more) {
-    Lanes sum[R * C];   // unrolled wherever it is used, or it would live in memory
+    Lanes sum[R * C];   // unrolled in all uses: otherwise it would be in memory
 #pragma GCC unroll 32
     for (int i = 0; i < R * C; ++i) sum[i] = Lanes(0.0f);
     RowStrides strides(rows.row);
@@ -94,7 +94,7 @@ JM_APART void multiply(RowSide rows, LaneSide cols, int64_t K, float* out, int64
 constexpr int tallest = JM_AVX512 ? 12 : 6;
 constexpr int lower(int rows) { return rows > 8 ? 8 : rows > 4 ? 4 : rows / 2; }
 
-// Any number of rows, R at a time, the rest with lower tiles.
+// Any number of rows, R at a time, the remainder with lower tiles.
 template <int R, int C, bool Packed> JM_INLINE void multiply_rows(RowSide rows, LaneSide cols, int64_t K,
                                                      int64_t height, float* out, int64_t ldo) {
 #pragma GCC unroll 1
@@ -118,7 +118,7 @@ template <int D = 1> JM_INLINE void exchange_all(Lanes (&t)[L]) {
         exchange_all<2 * D>(t);
     }
 }
-// L rows of L floats, `from_step` apart, turned into L rows that lie `to_step` apart.
+// L rows of L floats, `from_step` apart, transposed into L rows that are `to_step` apart.
 JM_APART void transpose(float* to, int64_t to_step, const float* from, int64_t from_step) {
     Lanes t[L];
 #pragma GCC unroll 16
@@ -147,7 +147,7 @@ template <bool Swapped, int C>
 JM_APART void multiply_area(RowSide rows, LaneSide cols, int64_t K, Area whole, const Output& out) {
     constexpr int block = Swapped ? L : tallest;
     if (!Swapped && !out.put && whole.lanes == C * L) {
-        // no one needs to see the sums: they go where they belong
+        // no epilogue: store straight to C
         float* c = out.c + whole.row * out.ldc + whole.lane;
         multiply_rows<block, C, Swapped>(rows, cols, K, whole.rows, c, out.ldc);
         return;
@@ -168,16 +168,17 @@ JM_APART void multiply_area(RowSide rows, LaneSide cols, int64_t K, Area whole, 
     }
 }
 
-// Scratch between calls: packing must not pay for fresh pages each time. It belongs to the library,
-// not to a thread, because glibc keeps a library mapped until all threads with destructors from it
-// have ended, the main thread included: each reset and compile left 3 to 5 mappings behind.
+// Scratch memory that is reused between calls: fresh pages each time would slow packing. It belongs to
+// the library, not to a thread, because glibc keeps a library mapped until all threads with
+// destructors from it have ended, the main thread included: each reset and compile left 3 to 5
+// mappings behind.
 constexpr int idle_slots = 64;
 struct Block {
     int64_t floats;
 };
 Block* idle[idle_slots];
 
-// Where a thread looks first: it finds the pages that it used before, which are near its core.
+// The first slot that a thread tries: it finds its own previous pages, which are near its core.
 JM_INLINE int slot_of_thread() {
     return int((uintptr_t)__builtin_frame_address(0) >> 20) & (idle_slots - 1);
 }
@@ -210,7 +211,7 @@ JM_APART void keep_idle(Block* block) {
     __builtin_free(block);
 }
 
-// A block of one part of one call, until the end of the scope.
+// A block for one part of one call, until the end of the scope.
 struct Scratch {
     Block* block = nullptr;
     Scratch() = default;
@@ -218,14 +219,14 @@ struct Scratch {
     ~Scratch() {
         if (block) keep_idle(block);
     }
-    float* at_least(int64_t floats) {   // what was in it is lost
+    float* at_least(int64_t floats) {   // discards the old contents
         if (!block) block = idle_block();
         if (!block || block->floats < floats) block = fresh_block(block, floats);
         return (float*)(((uintptr_t)(block + 1) + 63) & ~uintptr_t(63));
     }
 };
 
-// When the library is unmapped; at exit threads may still be inside, and find no block.
+// Runs when the library is unmapped; at exit threads may still be inside, and find no block.
 __attribute__((destructor)) void free_idle_blocks() {
     for (Block*& slot : idle) __builtin_free(__atomic_exchange_n(&slot, nullptr, __ATOMIC_ACQUIRE));
 }
@@ -234,8 +235,8 @@ struct Shape {
     int64_t rows, lanes, K;
 };
 
-// How the lane operand reaches the tiles: contiguous along its lanes, or along K (then it is
-// packed, transposed).
+// The layout of the lane operand: contiguous along its lanes, or along K (then it is packed,
+// transposed).
 struct LaneOperand {
     const float* p;
     int64_t lane, k;   // strides, one of them 1
@@ -243,8 +244,8 @@ struct LaneOperand {
 
 constexpr int64_t pack_from = 4;   // tiles per panel from which a plain copy of a panel pays
 
-// panel[k][l] = x[(first + l) * stride + k], zero beyond `count` lanes; `width` floats per k, and k
-// up to K rounded up to L.
+// panel[k][l] = x[(first + l) * stride + k], zero beyond `count` lanes; `width` floats per k, and k up
+// to K rounded up to L.
 JM_APART void pack_transposed(float* panel, int64_t width, const float* x, int64_t stride,
                               int64_t count, int64_t K) {
     for (int64_t first = 0; first < width; first += L) {
@@ -275,8 +276,8 @@ JM_APART void pack_rows(float* panel, int64_t width, const float* x, int64_t str
         }
     }
 }
-// Swapped tiles read packed panels alone. (Where both strides are 1, as of a single column or of an
-// overlapping view, either way of packing is right.)
+// Swapped tiles read only packed panels. (If both strides are 1, as for a single column or an
+// overlapping view, both ways of packing are right.)
 template <bool Swapped>
 JM_APART LaneSide panel_of(LaneOperand x, int64_t first, int64_t count, int64_t width, Shape s,
                            Scratch& scratch) {
@@ -289,10 +290,10 @@ JM_APART LaneSide panel_of(LaneOperand x, int64_t first, int64_t count, int64_t 
     return {panel, width};
 }
 
-// Panels of `wide` vectors cover the lanes, the last one narrower where one vector of lanes is left.
-// The work is a line of units, one per row and vector, panel by panel, of which threads take equal
-// parts: each packs the panels it meets for itself (a panel that another core wrote is slower to
-// read than to pack), and nobody waits.
+// Panels of `wide` vectors cover the lanes, the last one narrower if one vector of lanes is left. The
+// work is a line of units, one per row and vector, panel by panel, of which threads take equal parts:
+// each packs its panels itself (reading a panel that another core wrote is slower than packing it), so
+// that no thread waits.
 template <bool Swapped>
 void gemm_tiles(Shape s, RowSide rows, LaneOperand x, const Output& out, int threads) {
     constexpr int wide = Swapped ? 1 : 2, align = Swapped ? L : 4;
@@ -318,7 +319,7 @@ void gemm_tiles(Shape s, RowSide rows, LaneOperand x, const Output& out, int thr
     });
 }
 
-// The rows [m, m + count) of what follows A, whose panel is given; `free` is scratch behind it.
+// Rows [m, m + count) of the products after A, whose panel is given; `free` is scratch memory.
 void follow(const float* panel, float* free, int64_t m, int64_t count, const Step* step) {
     for (; step->finish; panel = free, free += step->N * L, ++step) {
         RowSide rows{step->b.p, step->b.n, step->b.k};
@@ -335,8 +336,8 @@ void follow(const float* panel, float* free, int64_t m, int64_t count, const Ste
                            {0, step->N, m, count}, step->out);
 }
 
-// One link of few rows, `stride` apart, with its columns shared out to threads: x -> free. The sums
-// of a column are turned into a vector for its epilogue, and back into rows.
+// One link of few rows, `stride` apart, with its columns divided between threads: x -> free. The sums
+// of a column are transposed into a vector for its epilogue, and back into rows.
 void follow_rows(const float* x, int64_t stride, float* free, int64_t M, const Step& step) {
     constexpr int R = 4;
     int team = threads_for(M * step.N * (step.K + 16), thread_grain);
@@ -361,7 +362,7 @@ void follow_rows(const float* x, int64_t stride, float* free, int64_t M, const S
     });
 }
 
-// Columns of what lies between the products.
+// The total width of the intermediate results.
 int64_t widths(const Step* step) {
     int64_t sum = 0;
     for (; step->finish; ++step) sum += step->N;

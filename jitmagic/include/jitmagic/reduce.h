@@ -2,7 +2,7 @@
 //
 // In: a Vec; or sums of a few values each, Vecs or scalars of float or double. Out: one scalar; or their sum as if it had
 // been taken in twice the precision and rounded once. Invariant: generated kernels add at most 32 values (codegen/cpp_blocks.py)
-// to one accumulator before it goes into a Total, so the error of a sum does not grow with its length, whatever its loops.
+// to one accumulator before it enters a Total, so that the error of a sum does not grow with its length.
 #pragma once
 #include "ops.h"
 
@@ -20,9 +20,9 @@ JM_HORIZONTAL(hmax, maximum)
 JM_HORIZONTAL(hmin, minimum)
 #undef JM_HORIZONTAL
 
-// A compensated sum (TwoSum: Knuth, TAOCP 2, 4.2.2): what an addition rounds away is kept, and added at the end. It costs
-// six operations where plain addition costs one, so it takes in sums of blocks. Beyond the largest finite value `lost` is
-// NaN and the plain sum counts.
+// A compensated sum (TwoSum: Knuth, TAOCP 2, 4.2.2): the rounding error of each addition is accumulated, and added at
+// the end. That takes six operations instead of one, so it adds sums of blocks. Beyond the largest finite value `lost`
+// is NaN and the plain sum is the result.
 template <class V> struct Total {
     V sum{0}, lost{0};
 
@@ -37,8 +37,8 @@ template <class V> struct Total {
     }
 };
 
-// A Total where the call says how many blocks there are: the sum of a `single` one is the result, as it would be had the
-// compiler known. (Rows of 8 floats: 5.3 ns each with the arithmetic of a Total, 2.7 without.)
+// A Total for a number of blocks known at run time: the sum of a `single` block is the result, as in a static kernel.
+// (Rows of 8 floats: 5.3 ns each with the arithmetic of a Total, 2.7 without.)
 template <class V> struct Blocks : Total<V> {
     V block{0};
 

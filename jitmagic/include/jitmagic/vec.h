@@ -69,15 +69,15 @@ template <class W, class R, int... I> JM_INLINE W concat(R a, R b, seq<I...>) {
 }
 template <class T> JM_INLINE uint8_t* bytes_of(T* p) { return (uint8_t*)p; }
 template <class T> JM_INLINE const uint8_t* bytes_of(const T* p) { return (const uint8_t*)p; }
-// What AVX-512 reads and writes anywhere by one instruction for eight lanes. Lane by lane, where each asks whether it
-// counts, 16 lanes are as many branches: g++ 12 took 0.54 s for the backward of two index_selects, now 0.42 s. Addresses
-// that are told by a stride are read faster by 16 loads (49 us for 100 000 floats, 95 by gathers), if all lanes count.
+// Whether AVX-512 gathers and scatters by one instruction for eight lanes. Lane by lane, each with a test, 16 lanes are
+// as many branches: g++ 12 took 0.54 s for the backward of two index_selects, now 0.42 s. Strided addresses are read
+// faster by 16 loads (49 us for 100 000 floats, 95 by gathers), if all lanes are valid.
 template <class T, int N> constexpr bool by_index = JM_AVX512 && N >= 8 && sizeof(T) >= 4;
 JM_INLINE uint64_t first_bits(int64_t n);
 template <int N> JM_INLINE Vec<int64_t, N> strides(int64_t stride);
 }   // namespace detail
 
-// One element of memory. A bool there is any byte, and true unless it is 0: to C++ other bytes are no bool at all.
+// One element of memory. A bool there may be any byte, true unless 0: in C++ reading another byte as bool is undefined.
 template <class T> JM_INLINE T element(const T* p, int64_t index) {
     if constexpr (is_bool<T>) return detail::bytes_of(p)[index] != 0;
     else return p[index];
@@ -320,7 +320,7 @@ template <class U, class T, int N> JM_INLINE Vec<U, N> reinterpret(Vec<T, N> a) 
 
 namespace detail {
 #if JM_AVX512
-// The first n lanes as bits: of a tail they are computed once, outside of the loops around it.
+// The first n lanes as bits: for a tail they are computed once, outside of the enclosing loops.
 JM_INLINE uint64_t first_bits(int64_t n) {
     return __builtin_ia32_bzhi_di(~uint64_t(0), n < 0 ? 0 : n < 64 ? n : 64);
 }
@@ -379,7 +379,7 @@ template <class T, int N> JM_INLINE Vec<T, N> Vec<T, N>::load(const T* p) {
 template <class T, int N> JM_INLINE Vec<T, N> Vec<T, N>::load(const T* p, int64_t n, T fill) {
     if constexpr (is_bool<T>)
         return convert<bool>(Vec<uint8_t, N>::load(detail::bytes_of(p), n, uint8_t(fill)));
-    else if constexpr (wide && JM_AVX512) {  // lanes that are masked may lie outside of memory
+    else if constexpr (wide && JM_AVX512) {  // masked lanes may be outside of memory
         constexpr int H = N / 2;
         return join(Vec<T, H>::load(p, n, fill), Vec<T, H>::load(p + H, n - H, fill));
     } else if constexpr (wide) {
@@ -397,7 +397,7 @@ template <class T, int N> JM_INLINE Vec<T, N> Vec<T, N>::load(const T* p, int64_
     }
 }
 
-// Lanes that are masked may lie outside of memory.
+// Masked lanes may be outside of memory.
 template <class T, int N> JM_INLINE Vec<T, N> Vec<T, N>::load_lanes(const T* p, uint64_t bits, T fill) {
     if constexpr (is_bool<T>)
         return convert<bool>(Vec<uint8_t, N>::load_lanes(detail::bytes_of(p), bits, uint8_t(fill)));
@@ -414,7 +414,7 @@ template <class T, int N> JM_INLINE Vec<T, N> Vec<T, N>::load_lanes(const T* p, 
     }
 }
 
-// Of lanes that have one index the last is written, as by a loop.
+// Of lanes with equal indexes the last is written, as by a loop.
 #if JM_AVX512
 template <class T, int N>
 JM_INLINE Vec<T, N> Vec<T, N>::gather_lanes(const T* p, Vec<int64_t, N> index, uint64_t bits, T fill) {
@@ -489,4 +489,4 @@ template <class T, int N> JM_INLINE void Vec<T, N>::stream(T* p) const {
 
 }   // namespace jm
 
-#include "ops.h"   // Vec alone, without its operations, is of no use
+#include "ops.h"   // a Vec is of no use without its operations

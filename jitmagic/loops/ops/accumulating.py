@@ -1,10 +1,10 @@
-"""Writes at run-time indexes and masks: index_add, scatter_add, index_put, embeddings.
+"""Lowers writes at run-time indexes and masks: index_add, scatter_add, index_put, embeddings.
 
-On a GPU one atomic addition per element, fused with what is computed for it. Eager's index_add and
-scatter_add are so too; its index_put and embedding_dense_backward sort the indexes first, and their
-sums are the same from run to run. Where that is asked for (use_deterministic_algorithms), on a CPU,
-and for 16-bit sums, which eager adds up in float32, the call is ATen's. A mask whose elements share
-what is written is a choice at each element: nothing waits to know how many they are.
+On a GPU each element is one atomic addition, fused with the computation of its value. Eager's
+index_add and scatter_add are atomic too; its index_put and embedding_dense_backward sort the
+indexes first, and their sums are the same from run to run. The call is ATen's under
+use_deterministic_algorithms, on a CPU, and for 16-bit sums, which eager accumulates in float32. A
+masked write of a uniform value is a `where` at each element, which does not depend on their number.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _ATOMIC = frozenset((torch.float32, torch.float64, torch.int32, torch.int64))
 
 def _require_atomics(builder: Builder, out: Out) -> None:
     if builder.kernel_device.type != "cuda":
-        raise Decline("writes at run-time indexes happen in eager's order")
+        raise Decline("eager writes duplicate run-time indexes in order")
     if out.spec.dtype not in _ATOMIC:
-        raise Decline(f"sums of {out.spec.dtype} are added up in another dtype")
+        raise Decline(f"sums of {out.spec.dtype} accumulate in another dtype")
     if torch.are_deterministic_algorithms_enabled():
-        raise Decline("deterministic algorithms are asked for: sums in an order")
+        raise Decline("deterministic algorithms are on: atomic sums have no order")
 
 
 @lowers("index_add.default")
@@ -53,7 +53,7 @@ def index_add(
     dim = wrap_dim(dim, len(x.shape))
     require_extent(x, dim)
 
-    def place(point: Point) -> Sequence[Expr]:
+    def index_of(point: Point) -> Sequence[Expr]:
         picked = builder.load(index, point[dim : dim + 1])
         return _with(point, dim, run_time_index(picked, x.shape[dim], negative=False))
 
@@ -61,7 +61,9 @@ def index_add(
         added = builder.load(source, point)
         return added if alpha == 1 else compute("mul", added, constant(alpha, added.dtype))
 
-    return builder.accumulate(out, lambda point: builder.load(x, point), source.shape, place, value)
+    return builder.accumulate(
+        out, lambda point: builder.load(x, point), source.shape, index_of, value
+    )
 
 
 @lowers("scatter_add.default")
@@ -75,7 +77,7 @@ def scatter_add(
     dim = wrap_dim(dim, len(x.shape))
     require_extent(x, dim)
 
-    def place(point: Point) -> Sequence[Expr]:
+    def index_of(point: Point) -> Sequence[Expr]:
         picked = builder.load(index, point)
         return _with(point, dim, run_time_index(picked, x.shape[dim], negative=False))
 
@@ -83,7 +85,7 @@ def scatter_add(
         out,
         lambda point: builder.load(x, point),
         index.shape,
-        place,
+        index_of,
         lambda point: builder.load(source, point),
     )
 
@@ -100,14 +102,14 @@ def index_put(
     if not accumulate:
         return _where_masked(builder, out, x, indices, values)
     _require_atomics(builder, out)
-    sizes, place = at_indices(builder, x, indices)
+    sizes, index_of = at_indices(builder, x, indices)
     if broadcast_shapes((sizes, values.shape)) != sizes:
         raise Decline("the values do not broadcast to the elements")
     return builder.accumulate(
         out,
         lambda point: builder.load(x, point),
         sizes,
-        place,
+        index_of,
         lambda point: builder.load(values, point),
     )
 
@@ -119,21 +121,21 @@ def _where_masked(
     indices: Sequence[TensorView | None],
     values: TensorView,
 ) -> TensorView:
-    """x[..., mask] = values, of values that are the same wherever the mask is true."""
+    """Lower x[..., mask] = values for values that are the same wherever the mask is true."""
     used = [(dim, part) for dim, part in enumerate(indices) if part is not None]
     if len(used) != 1 or used[0][1].dtype is not torch.bool:
-        raise Decline("writes at run-time indexes happen in eager's order")
+        raise Decline("eager writes duplicate run-time indexes in order")
     start, mask = used[0]
     stop = start + len(mask.shape)
     if not mask.shape or mask.shape != x.shape[start:stop] or values.dtype is not x.dtype:
-        raise Decline("the mask has another shape than what it chooses from")
+        raise Decline("the mask and the tensor have different shapes")
     written = (*x.shape[:start], 1, *x.shape[stop:])
     if broadcast_shapes((written, values.shape)) != written:
-        raise Decline("each element that a mask chooses gets its own value")
+        raise Decline("the values differ between the masked elements")
 
     def value(point: Point) -> Value:
-        given = builder.load(values, (*point[:start], Integer(0), *point[stop:]))
-        return where(builder.load(mask, point[start:stop]), given, builder.load(x, point))
+        uniform = builder.load(values, (*point[:start], Integer(0), *point[stop:]))
+        return where(builder.load(mask, point[start:stop]), uniform, builder.load(x, point))
 
     return builder.pointwise(out, value)
 
@@ -151,9 +153,9 @@ def embedding_dense_backward(
     _require_atomics(builder, out)
     require_index(index)
     if scaled or rows < 2:
-        raise Decline("gradients that are divided by how often a row is read, or one row")
+        raise Decline("gradients scaled by frequency, or a single row")
     if not -(2**31) <= padding < 2**31:
-        raise Decline("the row that has no gradient is a number of 32 bits to eager's kernel")
+        raise Decline("eager's kernel takes a 32-bit padding_idx")
     zero = constant(0, out.spec.dtype)
 
     def row(point: Point) -> Value:

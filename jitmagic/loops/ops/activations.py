@@ -1,4 +1,4 @@
-"""Activations that have no decomposition.
+"""Lowers activations that have no decomposition.
 
 Formulas and their order of operations are those of ATen/native/cpu/Activation.cpp and BinaryOps.
 """
@@ -22,7 +22,7 @@ def _clamped(x: Value, low: Number, high: Number) -> Value:
 
 
 def _within(x: Value, low: float, high: float) -> Value:
-    """As _clamped; of bounds that cross, what lies below the lower one is raised to that."""
+    """Clamp to bounds that may cross; a value below the lower one then becomes the lower one."""
     if low <= high:
         return _clamped(x, low, high)
     return where(compute("lt", x, low), low, where(compute("gt", x, high), high, x))
@@ -35,7 +35,9 @@ def relu6(x: Value) -> Value:
 
 @pointwise("softshrink.default", operands=1)
 def softshrink(x: Value, limit: Number = 0.5, *, tail: Tail) -> Value:
-    """In between, ATen's vector code gives 0.0 and its scalar code x * 0, which keeps the sign."""
+    """Write softshrink."""
+    # Between the limits, ATen's vector code gives 0.0 and its scalar code x * 0, which keeps the
+    # sign.
     nothing = compute("mul", x, 0.0)
     if tail is not True:
         plain = where(compute("isnan", x), x, 0.0)
@@ -46,7 +48,7 @@ def softshrink(x: Value, limit: Number = 0.5, *, tail: Tail) -> Value:
 
 @pointwise("logit.default", rule="float", operands=1)
 def logit(x: Value, eps: float | None = None) -> Value:
-    if eps is not None and eps >= 0:  # as not given, for the kernel
+    if eps is not None and eps >= 0:  # the kernel treats a negative eps as missing
         x = _within(x, eps, 1.0 - eps)
     return compute("log", compute("truediv", x, compute("sub", constant(1.0, x.dtype), x)))
 
@@ -61,7 +63,7 @@ def logit_backward(builder: Builder, out: Out, *args: Any, **kwargs: Any) -> Ten
 def _slope_of_logit(grad: Value, x: Value, eps: float | None = None) -> Value:
     low = None if eps is None or eps < 0 else eps
     product = compute("mul", x, compute("sub", constant(1.0, x.dtype), x))
-    # The CPU's kernel has a branch for 0, of either sign.
+    # The CPU kernel has a branch for 0, of either sign.
     product = compute("abs", product) if low is None else compute("add", product, 0.0)
     return _outside_or(grad, x, low, product)
 
@@ -79,6 +81,6 @@ def _outside_or(grad: Value, x: Value, low: float | None, product: Value) -> Val
     slope = compute("truediv", grad, product)
     bounds = (0.0, 1.0) if low is None else (low, 1.0 - low)
     outside = compute("logical_or", compute("lt", x, bounds[0]), compute("gt", x, bounds[1]))
-    if bounds[0] > bounds[1]:  # all but nan; a GPU's assembler makes that "all" of two comparisons
+    if bounds[0] > bounds[1]:  # all but nan; ptxas turns the two comparisons into "all"
         outside = compute("eq", x, x)
     return where(outside, float("nan") if low is None else 0.0, slope)

@@ -1,8 +1,8 @@
-"""Extern calls: operations that fall back to ATen instead of becoming loops.
+"""Adds extern calls: operations that fall back to ATen instead of becoming loops.
 
-Comes in: any op with its arguments. Goes out: an Extern step whose results own their memory. An op
-that returns a view of its argument is replaced by its `_copy` variant, so that no memory is shared
-behind the back of the memory plan.
+In: any op with its arguments. Out: an Extern step whose results own their memory. An op that
+returns a view of its argument is replaced by its `_copy` variant, because the memory plan does not
+track memory that ATen shares.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def fallback_to_aten(
     kwargs: Mapping[str, Any],
     reason: str,
 ) -> TensorView | list[TensorView | None] | None:
-    """One Extern step; a single view, or a list when the op returns several tensors."""
+    """Add one Extern step; return a single view, or a list for an op that returns several
+    tensors.
+    """
     copying = _without_aliasing(op)
     if copying is not op:
         out = Out(out.name, tuple(None if s is None else _row_major(s) for s in out.specs))
@@ -41,7 +43,9 @@ def fallback_to_aten(
 
 
 def _row_major(spec: TensorSpec) -> TensorSpec:
-    """What a variant that copies makes of a view, whatever the strides of the view."""
+    """Return the spec of a `_copy` variant's result, which is contiguous for any strides of the
+    view.
+    """
     return replace(spec, stride=contiguous_strides(spec.shape), storage_offset=0)
 
 
@@ -53,7 +57,7 @@ def _returns_one_tensor(op: Any) -> bool:
 
 @lru_cache(maxsize=1024)
 def returns_view(op: Any) -> bool:
-    """Whether a result shares memory with an argument, by the schema."""
+    """Return whether a result shares memory with an argument, by the schema."""
     return any(result.alias_info is not None for result in op._schema.returns)
 
 
@@ -66,5 +70,5 @@ def _without_aliasing(op: Any) -> Any:
     name, overload = op._schema.name.removeprefix("aten::"), op._overloadname
     packet = getattr(torch.ops.aten, f"{name}_copy", None)
     if packet is None or overload not in packet.overloads():
-        raise VerifyError(f"{op} returns a view and has no variant that copies")
+        raise VerifyError(f"{op} returns a view and has no _copy variant")
     return getattr(packet, overload)

@@ -1,8 +1,8 @@
-"""Maxima, minima and clamps of operands; which of two equal operands is the result.
+"""Lowers maxima, minima and clamps, with eager's choice among equal operands.
 
-`maximum` and `minimum` of the IR, and `fmax` and `fmin`, return the second operand where both are
-equal. Only zeros show it: 0.0 equals -0.0. On a GPU eager's kernels order zeros by sign, as the
-instructions do that Triton emits.
+`maximum` and `minimum` of the IR, and `fmax` and `fmin`, return the second operand if both are
+equal. Only zeros make a difference: 0.0 equals -0.0. On a GPU eager's kernels order zeros by sign,
+and so do the instructions that Triton emits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def _first(op: str, x: Value, y: Value) -> Value:
 
 
 def _by_tail(tail: Tail, made: Callable[[_Binary], Value]) -> Value:
-    """ATen's vector code returns the second of equal operands, std::max the first."""
+    """Choose between equal operands as ATen does."""
+    # Its vector code returns the second, std::max the first.
     if isinstance(tail, bool):
         return made(_first if tail else _second)
     return where(tail, made(_first), made(_second))
@@ -58,26 +59,28 @@ def fmin(x: Value, y: Value, *, result: torch.dtype) -> Value:
 
 
 def _without_nan(op: str, integral: str, x: Value, y: Value, result: torch.dtype) -> Value:
-    """std::fmax, which compilers make the first of equal operands; of bfloat16 ATen converts to
-    float32 first, and the second comes out.
-    """
+    """Write std::fmax, which compilers make return the first of equal operands."""
+    # For bfloat16 ATen converts to float32 first, and the second is returned.
     if x.dtype not in FLOATS:
         return compute(integral, x, y)
     return compute(op, x, y) if result is torch.bfloat16 else compute(op, y, x)
 
 
 @lru_cache(maxsize=1)
-def _lone_nan_counts() -> bool:
-    """Return whether clamp(x, min=nan) is nan: from torch 2.12 on; 2.11's kernels compare, and x
-    wins.
-    """
+def _single_nan_bound_wins() -> bool:
+    """Return whether clamp(x, min=nan) is nan."""
+    # It is from torch 2.12 on; 2.11's kernels compare, and return x.
     return bool(torch.zeros(1).clamp(min=float("nan")).isnan().item())
 
 
 @pointwise("clamp.default", "clip.default")
 def clamp(x: Value, low: Value | None, high: Value | None) -> Value:
-    lone = low if high is None else high if low is None else None
-    if isinstance(lone, Constant) and lone.value != lone.value and not _lone_nan_counts():
+    single = low if high is None else high if low is None else None
+    if (
+        isinstance(single, Constant)
+        and single.value != single.value
+        and not _single_nan_bound_wins()
+    ):
         return x
     x = x if low is None else clamp_min(x, low)
     return x if high is None else clamp_max(x, high)
@@ -85,7 +88,7 @@ def clamp(x: Value, low: Value | None, high: Value | None) -> Value:
 
 @pointwise("clamp_min.default")
 def clamp_min(x: Value, low: Value) -> Value:
-    return compute("maximum", low, x)  # a number that equals x leaves it: -0.0 stays what it is
+    return compute("maximum", low, x)  # a number that equals x leaves it: -0.0 is kept
 
 
 @pointwise("clamp_max.default")

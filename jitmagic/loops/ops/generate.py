@@ -1,6 +1,6 @@
-"""Tensors made from nothing: fills, ranges and coordinates, as nests without loads.
+"""Lowers tensor factories: fills, ranges and coordinates, as nests without loads.
 
-The schedule inlines them into their readers, so that they cost no memory.
+The schedule inlines them into their readers, so that they need no memory.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def zero(builder: Builder, out: Out, *_: Any, **__: Any) -> TensorView:
 @lowers("empty.memory_format", "empty_like.default", "new_empty.default", "empty_strided.default")
 @lowers("new_empty_strided.default", "empty_permuted.default")
 def empty(builder: Builder, out: Out, *_: Any, **__: Any) -> TensorView:
-    """Uninitialised memory is allowed to be zeros."""
+    """Fill with zeros: uninitialised memory may hold anything."""
     if torch.are_deterministic_algorithms_enabled():
-        raise Decline("deterministic algorithms are asked for: torch may fill it with nan")
+        raise Decline("deterministic algorithms are on: torch may fill it with nan")
     return _fill(builder, out, 0)
 
 
@@ -63,7 +63,8 @@ def empty(builder: Builder, out: Out, *_: Any, **__: Any) -> TensorView:
 
 
 def _range(start: Number, step: Number, dtype: torch.dtype) -> Callable[[Point], Value]:
-    """start + i * step; floats are computed in float64 and rounded once, as on the CPU in eager."""
+    """Return start + i * step."""
+    # Floats are computed in float64 and rounded once, as in eager on the CPU.
     if dtype is torch.bool:
         raise Decline("a range of bools, which eager refuses")
     if dtype not in FLOATS:
@@ -72,8 +73,8 @@ def _range(start: Number, step: Number, dtype: torch.dtype) -> Callable[[Point],
         return lambda point: IndexValue(add(mul(point[0], step), Integer(start)))
 
     def value(point: Point) -> Value:
-        place = cast(IndexValue(point[0]), torch.float64)
-        scaled = compute("mul", place, float(step))
+        position = cast(IndexValue(point[0]), torch.float64)
+        scaled = compute("mul", position, float(step))
         return cast(compute("add", scaled, float(start)), dtype)
 
     return value
@@ -87,7 +88,7 @@ def arange(
 
 
 def _number(size: Dimension) -> Any:
-    """A size as an operand."""
+    """Return a size as an operand."""
     return size if isinstance(size, int) else IndexValue(expr_of(size))
 
 
@@ -95,12 +96,12 @@ def _number(size: Dimension) -> Any:
 def linspace(
     builder: Builder, out: Out, start: Number, end: Number, steps: int, **_: Any
 ) -> TensorView:
-    """Counted from both ends, as RangeFactoriesKernel.cpp does, so that both ends are exact; of
-    one step, it is the start.
+    """Count from both ends, so that both are exact, as RangeFactoriesKernel.cpp does; a single step
+    is the start.
     """
     dtype = out.spec.dtype
     if dtype not in (torch.float32, torch.float64):
-        raise Decline("a linspace in this dtype")
+        raise Decline("a linspace in a dtype other than float32 and float64")
     parts = _number(max(steps - 1, 1))
     if isinstance(parts, int):
         step: Value = constant((end - start) / parts, dtype)
@@ -109,9 +110,9 @@ def linspace(
     half = _number(max(steps // 2, 1))
 
     def value(point: Point) -> Value:
-        place = cast(IndexValue(point[0]), dtype)
+        position = cast(IndexValue(point[0]), dtype)
         left = cast(IndexValue(add(mul(point[0], -1), expr_of(steps - 1))), dtype)
-        rising = compute("fma", step, place, constant(start, dtype))
+        rising = compute("fma", step, position, constant(start, dtype))
         falling = compute("fma", compute("neg", step), left, constant(end, dtype))
         return where(compute("lt", IndexValue(point[0]), half), rising, falling)
 

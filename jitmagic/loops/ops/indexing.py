@@ -1,10 +1,9 @@
-"""Indexing: run-time indexes, joins, pads and permutations of elements, as one nest each.
+"""Lowers indexing: run-time indexes, joins, pads and permutations of elements, as one nest each.
 
-A run-time index is checked as eager checks it: out of range raises. Ops that refuse negative
-indexes (gather, embedding, index_select, scatter) turn them into an index that is out of range.
-Writes at run-time indexes with possible duplicates (index_put, scatter) have an order in eager:
-they fall back to ATen, except sums (accumulating.py) and a scatter of one element per row, which is
-a choice per element.
+A run-time index is checked as in eager: out of range raises. Ops that refuse negative indexes
+(gather, embedding, index_select, scatter) map them to an index that is out of range. Eager writes
+duplicate run-time indexes in order (index_put, scatter): these ops fall back to ATen, except sums
+(accumulating.py) and a scatter of one element per row, which is a `where` per element.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from .views import clamp_index, wrap_dim
 
 __all__ = ["at_indices", "on_diagonal", "require_extent", "require_index", "run_time_index"]
 
-_MOST_JOINED = 8  # a cat of more tensors than this is one memory copy each: ATen's
+_MOST_JOINED = 8  # more tensors are one memory copy each in ATen
 
 
 def run_time_index(value: Value, extent: int, negative: bool) -> Expr:
-    """A checked index; where `negative` is not allowed, negative values are made out of range."""
+    """Return a checked index; unless `negative` is allowed, negative values become out of range."""
     value = cast(value, torch.int64)
     if not negative:
         value = where(compute("lt", value, 0), extent, value)
@@ -46,13 +45,13 @@ def run_time_index(value: Value, extent: int, negative: bool) -> Expr:
 
 def require_index(index: TensorView) -> None:
     if index.dtype not in INTEGERS - {torch.uint8}:
-        raise Decline("an index tensor that is not of integers")
+        raise Decline("an index tensor of another dtype than integers")
 
 
 def at_indices(
     builder: Builder, x: TensorView, indices: Sequence[TensorView | None]
 ) -> tuple[tuple[int, ...], Callable[[Point], Sequence[Expr]]]:
-    """The shape of x[indices], and where the element of it at a point is in x."""
+    """Return the shape of x[indices], and a function from its points to points of x."""
     used = {d: part for d, part in enumerate(indices) if part is not None}
     for part in used.values():
         require_index(part)
@@ -67,7 +66,7 @@ def at_indices(
     if 0 not in sizes:
         require_extent(x, *used)
 
-    def place(point: Point) -> Sequence[Expr]:
+    def index_of(point: Point) -> Sequence[Expr]:
         along = point[start : start + len(shape)]
         rest = iter((*point[:start], *point[start + len(shape) :]))
         return [
@@ -77,21 +76,21 @@ def at_indices(
             for d, size in enumerate(x.shape)
         ]
 
-    return sizes, place
+    return sizes, index_of
 
 
 @lowers("index.Tensor", "_unsafe_index.Tensor")
 def index(
     builder: Builder, out: Out, x: TensorView, indices: Sequence[TensorView | None]
 ) -> TensorView:
-    _, place = at_indices(builder, x, indices)
+    _, index_of = at_indices(builder, x, indices)
     if 0 in out.spec.shape:
         return builder.pointwise(out, lambda point: constant(0, x.dtype))
-    return builder.pointwise(out, lambda point: builder.load(x, place(point)))
+    return builder.pointwise(out, lambda point: builder.load(x, index_of(point)))
 
 
 def require_extent(x: TensorView, *dims: int) -> None:
-    """Views drop dimensions of size 1 from their maps, and with them the check of the index."""
+    """Decline size-1 dimensions: views drop them from their maps, and the index check with them."""
     if any(x.shape[d] < 2 for d in dims):
         raise Decline("a run-time index into a dimension of fewer than two elements")
 
@@ -157,10 +156,10 @@ def scatter(
     source: TensorView | Number,
     **options: Any,
 ) -> TensorView:
-    """With one index per row: choose, at every element, whether it is the one written."""
+    """Lower a scatter of one index per row: test at every element whether it is the one written."""
     require_index(index)
     if options or not x.shape:
-        raise Decline("a scatter that combines")
+        raise Decline("a scatter that reduces, or into a scalar")
     dim = wrap_dim(dim, len(x.shape))
     expected = (*x.shape[:dim], 1, *x.shape[dim + 1 :])
     if index.shape != expected or (isinstance(source, TensorView) and source.shape != expected):
@@ -173,7 +172,7 @@ def scatter(
         hit = compute("eq", IndexValue(point[dim]), target)
         written = operand_value(builder, source, (x.dtype,), point)
         if written is None:
-            raise Decline("a scatter of nothing")
+            raise Decline("a scatter without a source")
         return where(hit, written, builder.load(x, point))
 
     return builder.pointwise(out, value)
@@ -183,7 +182,7 @@ def scatter(
 
 
 def _between(index: Expr, low: int | None, high: int | None) -> Value | None:
-    """low <= place < high as a condition; None where both bounds are open."""
+    """Return low <= index < high as a condition; None if both bounds are open."""
     position = IndexValue(index)
     above = None if low is None else compute("ge", position, low)
     below = None if high is None else compute("lt", position, high)
@@ -199,7 +198,7 @@ def _masked(
         return builder.load(x, point)
     load = builder.load(x, point)
     if not isinstance(load, Load):
-        raise Decline("a load that is no load")
+        raise Decline("not a load")
     return Load(load.buffer, load.index, load.dtype, mask, constant(fill, load.dtype).value)
 
 
@@ -220,16 +219,20 @@ def cat(builder: Builder, out: Out, tensors: Sequence[TensorView], dim: int = 0)
             mask = _between(point[dim], None if first else start, None if last else end)
             at = list(point)
             at[dim] = plus(point[dim], -start)
-            element = cast(_masked(builder, x, _kept(x, at), mask), out.spec.dtype)
-            ours = _between(point[dim], None, end)
-            joined = element if joined is None or ours is None else where(ours, element, joined)
+            element = cast(_masked(builder, x, _masked_point(x, at), mask), out.spec.dtype)
+            before_end = _between(point[dim], None, end)
+            joined = (
+                element
+                if joined is None or before_end is None
+                else where(before_end, element, joined)
+            )
         return constant(0, out.spec.dtype) if joined is None else joined
 
     return builder.pointwise(out, value)
 
 
-def _kept(x: TensorView, at: Sequence[Expr]) -> Point:
-    """A masked load of a dimension of size 1 reads place 0, wherever the mask lets it."""
+def _masked_point(x: TensorView, at: Sequence[Expr]) -> Point:
+    """Return the point of a masked load; dimensions of size 1 are read at 0."""
     return broadcast_point(x.shape, at)
 
 
@@ -264,13 +267,13 @@ def _both(a: Value | None, b: Value | None) -> Value | None:
 
 
 def _inside(index: Expr, first: int, size: int, step: int, extent: int) -> Value | None:
-    """Whether `place` is one that slice(first, ..., step) of `size` elements names."""
+    """Return whether `index` is in slice(first, ..., step) of `size` elements; None: always."""
     last = first + (size - 1) * step + 1
-    held = _between(index, first or None, last if last < extent else None)
+    in_range = _between(index, first or None, last if last < extent else None)
     if step == 1:
-        return held
+        return in_range
     on = compute("eq", IndexValue(mod(plus(index, -first), step)), 0)
-    return _both(held, on)
+    return _both(in_range, on)
 
 
 @lowers("slice_scatter.default")
@@ -298,7 +301,7 @@ def _replace(
     first: int,
     step: int,
 ) -> TensorView:
-    """x with a slice of dimension `dim` taken from source."""
+    """Return x with a slice of dimension `dim` taken from source."""
 
     def value(point: Point) -> Value:
         rest = cast(builder.load(x, point), out.spec.dtype)
@@ -308,7 +311,7 @@ def _replace(
         mask = _inside(point[dim], first, source.shape[dim], step, extent)
         at = list(point)
         at[dim] = floordiv(add(point[dim], Integer(-first)), step)
-        element = cast(_masked(builder, source, _kept(source, at), mask), out.spec.dtype)
+        element = cast(_masked(builder, source, _masked_point(source, at), mask), out.spec.dtype)
         return element if mask is None else where(mask, element, rest)
 
     return builder.pointwise(out, value)
@@ -321,7 +324,7 @@ def select_scatter(
     dim = wrap_dim(dim, len(x.shape))
     extent, *rest = map(hint_of, (x.shape[dim], *x.shape[:dim], *x.shape[dim + 1 :]))
     if not -extent <= hint_of(index) < extent or [*map(hint_of, source.shape)] != rest:
-        raise Decline("what is put there does not fit: the kernel raises")
+        raise Decline("the source does not fit: the ATen kernel raises")
     return _replace(builder, out, x, _unsqueezed(source, dim), dim, index % x.shape[dim], 1)
 
 
@@ -340,7 +343,7 @@ def diagonal_scatter(
     above = hint_of(offset)
     length = max(0, min(hint_of(rows) + min(above, 0), hint_of(columns) - max(above, 0)))
     if hint_of(source.shape[-1]) != length or len(source.shape) != rank - 1:
-        raise Decline("what is put on the diagonal does not fit: the kernel raises")
+        raise Decline("the source does not fit the diagonal: the ATen kernel raises")
     return on_diagonal(builder, out, x, source, offset, dim1, dim2)
 
 
@@ -353,7 +356,9 @@ def on_diagonal(
     dim1: int,
     dim2: int,
 ) -> TensorView:
-    """x (None: zeros) with a diagonal taken from source, whose last dimension runs along it."""
+    """Return x (None: zeros) with a diagonal taken from source, whose last dimension runs
+    along it.
+    """
     rank = len(out.spec.shape)
     dim1, dim2 = wrap_dim(dim1, rank), wrap_dim(dim2, rank)
 
@@ -366,7 +371,7 @@ def on_diagonal(
         on = compute("eq", IndexValue(point[dim2]), IndexValue(add(point[dim1], Integer(offset))))
         along = add(point[dim1], Integer(min(offset, 0)))
         others = [part for d, part in enumerate(point) if d not in (dim1, dim2)]
-        element = cast(_masked(builder, source, _kept(source, (*others, along)), on), dtype)
+        element = cast(_masked(builder, source, _masked_point(source, (*others, along)), on), dtype)
         return where(on, element, rest) if x is not None else element
 
     return builder.pointwise(out, value)
@@ -384,7 +389,7 @@ def _reshaped(x: TensorView, shape: tuple[int, ...]) -> TensorView:
 # -- elements in another order --------------------------------------------------------------------
 
 
-def _moved(
+def _permuted(
     builder: Builder, out: Out, x: TensorView, source_point: Callable[[Point], Sequence[Expr]]
 ) -> TensorView:
     return builder.pointwise(out, lambda point: builder.load(x, tuple(source_point(point))))
@@ -393,7 +398,7 @@ def _moved(
 @lowers("flip.default")
 def flip(builder: Builder, out: Out, x: TensorView, dims: Sequence[int]) -> TensorView:
     turned = {wrap_dim(d, len(x.shape)) for d in dims}
-    return _moved(
+    return _permuted(
         builder,
         out,
         x,
@@ -410,11 +415,11 @@ def roll(
 ) -> TensorView:
     if not dims:
         flat = _reshaped(x, (prod(x.shape),))
-        return _moved(builder, out, flat, lambda point: [_rolled(out, point, shifts[0])])
+        return _permuted(builder, out, flat, lambda point: [_rolled(out, point, shifts[0])])
     moves: dict[int, int] = {}
     for shift, dim in zip(shifts, dims, strict=True):
         moves[wrap_dim(dim, len(x.shape))] = moves.get(wrap_dim(dim, len(x.shape)), 0) + shift
-    return _moved(
+    return _permuted(
         builder,
         out,
         x,

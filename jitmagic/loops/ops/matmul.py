@@ -1,7 +1,7 @@
-"""Products, convolutions, attention, sorting: what libraries do better stays one ATen call.
+"""Lists the operations that stay ATen calls, with the reasons.
 
-Only reasons live here; lower() makes these ops extern calls. Their arguments may be strided views
-(aliases), so transposes cost nothing.
+lower() makes these ops extern calls. Their arguments may be strided views (aliases), so that
+transposes are not copied.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from ..registry import fallback
 __all__: list[str] = []
 
 fallback(
-    "a matrix product is the library's",
+    "matrix products use the library",
     *("mm.default", "bmm.default", "addmm.default", "baddbmm.default", "addmv.default"),
     *("mv.default", "dot.default", "vdot.default", "addbmm.default", "addr.default"),
     *("linear.default", "matmul.default", "einsum.default"),
 )
 fallback(
-    "a convolution is the library's",
+    "convolutions use the library",
     *("convolution.default", "convolution_backward.default", "_convolution.default"),
     "cudnn_convolution.default",
 )
 fallback(
-    "a recurrent layer is the library's",
+    "recurrent layers use the library",
     *("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input"),
     "mkldnn_rnn_layer_backward.default",
 )
@@ -51,7 +51,7 @@ fallback(
     *("logcumsumexp.default", "unique_dim.default", "_unique2.default"),
 )
 fallback(
-    "writes at run-time indexes happen in eager's order",
+    "eager writes duplicate run-time indexes in order",
     *("index_copy.default", "scatter_reduce.two", "scatter.reduce", "scatter.value_reduce"),
     *("index_fill.int_Scalar", "masked_scatter.default"),
 )

@@ -1,8 +1,8 @@
-"""Pointwise arithmetic, comparison, logic, bits, choice and conversion.
+"""Lowers pointwise arithmetic, comparison, logic, bits, choice and conversion.
 
-Every function is scalar: Values in the dtype that the rule named beside it computes in, a Value
-out. Where eager computes a special form (pow by an integer, fused multiply-add under alpha), so do
-we.
+Every function is scalar: it takes Values in the dtype in which its rule computes, and returns a
+Value. Eager's special forms (pow by an integer, fused multiply-add under alpha) are kept, because
+they round differently.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _is_one(value: Value) -> bool:
 
 @pointwise("lerp.Scalar", "lerp.Tensor", rule="value")
 def lerp(x: Value, y: Value, weight: Value) -> Value:
-    """The two forms of ATen/native/Lerp.h, each exact at its own end."""
+    """Return the two forms of ATen/native/Lerp.h, each exact at its own end."""
     step = compute("sub", y, x)
     near = compute("fma", weight, step, x)
     far = compute("fma", compute("sub", compute("neg", weight), -1.0), compute("neg", step), y)
@@ -138,14 +138,16 @@ def lerp(x: Value, y: Value, weight: Value) -> Value:
 
 
 def _divisor(y: Value) -> Value:
-    """Integers divided by zero raise in eager: only divisors known not to be zero become loops."""
+    """Return a divisor that is known not to be zero."""
+    # Integer division by zero raises in eager.
     if y.dtype in FLOATS or _is_never_zero(y):
         return y
     raise Decline("integer division by values that may be zero, which raises")
 
 
 def _is_never_zero(y: Value) -> bool:
-    """Of a size its range tells, and it fits the dtype: `_size_value` has seen to that."""
+    """Return whether y is never zero; a size by its range."""
+    # `_size_value` has checked that the size fits the dtype.
     match y:
         case Constant(value=value):
             return value != 0
@@ -202,16 +204,20 @@ def pow_scalar(builder: Builder, out: Out, *args: Any, **kwargs: Any) -> TensorV
 
 
 def _power_on_gpu(x: Value, exponent: Value, *, result: torch.dtype) -> Value:
-    """ATen/native/cuda/PowKernel.cu has the roots for float16 too."""
+    """Return roots for exponents of 0.5 and -0.5, which ATen/native/cuda/PowKernel.cu also has for
+    float16.
+    """
     if isinstance(exponent, Constant) and abs(float(exponent.value)) == 0.5:
         return compute("sqrt" if exponent.value > 0 else "rsqrt", x)
     return _power(x, exponent, result=result)
 
 
 def _power(x: Value, exponent: Value, *, result: torch.dtype) -> Value:
-    """The special cases of ATen/native/cpu/PowKernel.cpp, which round differently from pow()."""
+    """Return the special cases of ATen/native/cpu/PowKernel.cpp, which round differently from
+    pow().
+    """
     if not isinstance(exponent, Constant):
-        raise Decline("the exponent is no number")
+        raise Decline("the exponent is not a constant")
     if x.dtype not in FLOATS:
         return _integer_power(x, int(exponent.value))
     # bfloat16 is multiplied in bfloat16, float16 in float32 and without the roots.
@@ -237,7 +243,7 @@ def _power(x: Value, exponent: Value, *, result: torch.dtype) -> Value:
             return compute("reciprocal", cast(cast(compute("mul", x, x), between), x.dtype))
     exact = float(exponent.value)
     if x.dtype is torch.float32 and abs(exact) >= 2**24 and round_to(exact, x.dtype) != exact:
-        # a float32 would make an odd exponent even, and the sign of the power another
+        # As a float32, an odd exponent would become even, which changes the power's sign.
         return cast(compute("pow", cast(x, torch.float64), exact), x.dtype)
     return compute("pow", x, exact)
 
@@ -247,9 +253,9 @@ _POWER_ON_GPU = pointwise_lowering(_power_on_gpu, "power", 2)
 
 
 def _integer_power(x: Value, exponent: int) -> Value:
-    """Repeated squaring; wraps around as machine integers do."""
+    """Return the power by repeated squaring; it wraps around like machine integers."""
     if not 0 <= exponent <= 64:
-        raise Decline("an integer power that is not a small natural number")
+        raise Decline("an integer power outside 0 to 64")
     result: Value | None = None
     while exponent:
         if exponent & 1:
@@ -271,7 +277,7 @@ def power(x: Value, y: Value) -> Value:
 
 
 def _only_on_floats(op: str) -> Callable[[Value], Value]:
-    """Integers are returned as they are."""
+    """Apply the op to floats; integers are returned unchanged."""
 
     def function(x: Value) -> Value:
         return compute(op, x) if x.dtype in FLOATS else x
@@ -355,7 +361,9 @@ def xlogy(x: Value, y: Value) -> Value:
 
 @pointwise("logaddexp.default", rule="float")
 def logaddexp(x: Value, y: Value) -> Value:
-    """max + log1p(exp(-|x - y|)); equal infinities, whose difference is no number, stay."""
+    """Return max + log1p(exp(-|x - y|)); equal infinities, whose difference is nan, are
+    returned.
+    """
     gap = compute("neg", compute("abs", compute("sub", x, y)))
     tall = compute("maximum", x, y)
     infinite = compute("logical_and", compute("isinf", x), compute("eq", x, y))
@@ -364,24 +372,24 @@ def logaddexp(x: Value, y: Value) -> Value:
 
 @pointwise("heaviside.default")
 def heaviside(x: Value, y: Value) -> Value:
-    """Of nan it is 0."""
+    """Return the step function; it is 0 at nan."""
     step = where(compute("gt", x, 0), constant(1, x.dtype), constant(0, x.dtype))
     return where(compute("eq", x, 0), y, step)
 
 
-# -- asking ---------------------------------------------------------------------------------------
+# -- predicates ----------------------------------------------------------------------------------
 
 
-def _asked(op: str, of_integers: bool) -> Callable[[Value], Value]:
+def _float_predicate(op: str, of_integers: bool) -> Callable[[Value], Value]:
     def function(x: Value) -> Value:
         return compute(op, x) if x.dtype in FLOATS else constant(of_integers, torch.bool)
 
     return function
 
 
-pointwise("isnan.default", rule="predicate")(_asked("isnan", False))
-pointwise("isinf.default", rule="predicate")(_asked("isinf", False))
-pointwise("isfinite.default", rule="predicate")(_asked("isfinite", True))
+pointwise("isnan.default", rule="predicate")(_float_predicate("isnan", False))
+pointwise("isinf.default", rule="predicate")(_float_predicate("isinf", False))
+pointwise("isfinite.default", rule="predicate")(_float_predicate("isfinite", True))
 
 
 @pointwise("isposinf.default", rule="predicate")
@@ -405,7 +413,7 @@ def signbit(x: Value) -> Value:
     return compute("signbit", x) if x.dtype in FLOATS else compute("lt", x, 0)
 
 
-# -- choosing -------------------------------------------------------------------------------------
+# -- choice --------------------------------------------------------------------------------------
 
 
 @pointwise("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar", rule="choose")
@@ -415,7 +423,7 @@ def choose(condition: Value, x: Value, y: Value) -> Value:
 
 @pointwise("masked_fill.Tensor", rule="fill")
 def masked_fill(x: Value, mask: Value, value: Value) -> Value:
-    """Its decomposition declines where a CPU scalar fills a GPU tensor."""
+    """Lower a GPU tensor filled by a CPU scalar, which the decomposition declines."""
     return where(mask, value, x)
 
 
@@ -423,9 +431,9 @@ def masked_fill(x: Value, mask: Value, value: Value) -> Value:
 
 
 def _shifted(op: str, x: Value, y: Value) -> Value:
-    """Shifts by less than 0 or the width and more: 0 to the left, the sign, if there is one, to the
-    right.
-    """
+    """Shift by any count."""
+    # Counts below 0 or from the width on give 0 to the left, and the sign (0 if unsigned) to the
+    # right.
     bits, signed = torch.iinfo(x.dtype).bits, torch.iinfo(x.dtype).min < 0
     if isinstance(y, Constant) and 0 <= y.value < bits:
         return compute(op, x, y)
@@ -453,9 +461,8 @@ def rshift(x: Value, y: Value) -> Value:
 @lowers("_to_copy.default", "to.dtype", "to.dtype_layout", "to.device")
 @lowers("clone.default", "contiguous.default", "lift_fresh_copy.default")
 def convert(builder: Builder, out: Out, x: TensorView | Number, *_: Any, **__: Any) -> TensorView:
-    """A copy in the result's dtype and strides; between devices by ATen, but for CPU scalars. A
-    number is one that torch's batching rules have made a tensor of.
-    """
+    """Copy in the result's dtype and strides; between devices only CPU scalars, else ATen."""
+    # torch's batching rules may pass a number here.
     if not isinstance(x, TensorView):
         made = number(x, torch.float64 if isinstance(x, float) else torch.int64)
         return builder.pointwise(out, lambda point: cast(made, out.spec.dtype))

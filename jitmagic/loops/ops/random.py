@@ -1,7 +1,8 @@
-"""Random numbers: drawn by ATen from the user's own generator, so that the stream is eager's.
+"""Lowers random numbers: ATen draws them from the user's own generator, so that the stream is
+eager's.
 
 Only the draw is an Extern step; the arithmetic around it is loops. Draws keep the graph's order,
-which is the order of the steps that hold them: no later stage may swap two of them.
+which is the order of the steps that contain them: no later stage may swap two of them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..values import cast, compute, opmath, round_to
 __all__: list[str] = []
 
 fallback(
-    "random numbers come from eager's own generator",
+    "random numbers come from eager's generator",
     *("rand.default", "rand.generator", "rand_like.default", "randn.default", "randn.generator"),
     *("randn_like.default", "randint.default", "randint.low", "randint_like.default"),
     *("randint_like.low_dtype", "randperm.default", "bernoulli.default", "bernoulli.p"),
@@ -33,20 +34,20 @@ fallback(
 def native_dropout(
     builder: Builder, out: Out, x: TensorView, p: float, train: bool | None
 ) -> list[TensorView | None]:
-    """As native_dropout_cpu: a draw of the mask, then x * mask * 1 / (1 - p)."""
+    """Draw the mask, then return x * mask * 1 / (1 - p), as native_dropout_cpu does."""
     if x.device.type != "cpu":
         raise Decline("dropout on this device draws inside its own kernel")
     if x.numel == 0 or train is False:
-        raise Decline("dropout that keeps everything")
-    kept = 1.0 - p
-    scale = round_to(0.0 if kept == 0.0 else 1.0 / kept, x.dtype)
+        raise Decline("dropout that drops nothing")
+    probability = 1.0 - p
+    scale = round_to(0.0 if probability == 0.0 else 1.0 / probability, x.dtype)
     spec = TensorSpec(x.shape, builder.stride(x), x.dtype, x.device)
     drawn = builder.extern(
         Out(f"{out.name}_draw", (spec,)),
         torch.ops.aten.bernoulli.p,
-        (x, kept),
+        (x, probability),
         {},
-        "random numbers come from eager's own generator",
+        "random numbers come from eager's generator",
     )[0]
     if drawn is None:
         raise Decline("a draw without a result")

@@ -1,7 +1,7 @@
-"""Reductions: one nest per op, the reduced axes bound inside its value.
+"""Lowers reductions: one nest per op, the reduced axes bound inside its value.
 
 Sums of 16-bit floats accumulate in float32 and round once; sums of integers and bools are int64 (or
-the dtype asked for); variance is the two-pass formula. Dimensions without elements give the
+the requested dtype); variance is the two-pass formula. Dimensions without elements give the
 identity.
 """
 
@@ -28,7 +28,7 @@ Dims = int | Sequence[int] | None
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """A tensor being reduced over some dimensions, and how the result's point reads it."""
+    """Reduces a tensor over some dimensions and maps result points to its points."""
 
     builder: Builder
     x: TensorView
@@ -37,7 +37,7 @@ class Reduced:
 
     @staticmethod
     def over(builder: Builder, x: TensorView, dims: Dims, keepdim: bool = False) -> Reduced:
-        """None and () mean all dimensions."""
+        """Reduce over `dims`; None and () mean all dimensions."""
         rank = len(x.shape)
         if dims is None or (not isinstance(dims, int) and not dims):
             return Reduced(builder, x, tuple(range(rank)), keepdim)
@@ -55,7 +55,7 @@ class Reduced:
         return prod(self.sizes)
 
     def join(self, point: Point, inside: Point) -> Point:
-        """The point of x at a point of the result and a point of the reduced dimensions."""
+        """Return the point of x at a point of the result and a point of the reduced dimensions."""
         bound, free = iter(inside), iter(point)
         joined: list[Expr] = []
         for d in range(len(self.x.shape)):
@@ -80,12 +80,12 @@ class Reduced:
         )
 
     def load(self, dtype: torch.dtype) -> Callable[[Point], Value]:
-        """The reader of x's elements in `dtype`."""
+        """Return the reader of x's elements in `dtype`."""
         return lambda point: cast(self.builder.load(self.x, point), dtype)
 
 
 def _accumulator(out: Out) -> torch.dtype:
-    """Sums are taken in the result's opmath dtype."""
+    """Return the dtype of a sum: the result's opmath dtype."""
     if out.spec.dtype is torch.bool:
         raise Decline("a sum as bool")
     return opmath(out.spec.dtype)
@@ -97,7 +97,7 @@ def _sum(
     total = reduced.combine("sum", point, value, constant(0, dtype))
     if isinstance(total, Constant | Reduction) or dtype not in FLOATS:
         return total
-    return compute("add", total, 0.0)  # of one element, too, eager starts at 0.0: -0.0 is lost
+    return compute("add", total, 0.0)  # eager adds even a single element to 0.0, which loses -0.0
 
 
 @lowers("sum.default", "sum.dim_IntList")
@@ -118,7 +118,9 @@ def sum_(
 
 
 def _through(reduced: Reduced, out: Out, wide: torch.dtype) -> Callable[[Point], Value]:
-    """Elements cast to the result's dtype, as `dtype=` asks, then to the accumulator's."""
+    """Return the reader of elements cast to the result's dtype (`dtype=`), then the
+    accumulator's.
+    """
     read = reduced.load(out.spec.dtype) if reduced.x.dtype is not out.spec.dtype else None
     if read is None or out.spec.dtype is wide:
         return reduced.load(wide)
@@ -208,7 +210,7 @@ def argmin(
 def _with_indices(
     builder: Builder, out: Out, x: TensorView, op: str, dim: int, keepdim: bool
 ) -> list[TensorView | None]:
-    """Values and positions as two stores of one nest."""
+    """Return values and positions as two stores of one nest."""
     reduced = Reduced.over(builder, x, dim, keepdim)
     read = reduced.load(opmath(x.dtype))
     ops = (op, f"arg{op}")
@@ -245,7 +247,7 @@ def _truth(
     builder: Builder, out: Out, x: TensorView, op: str, dims: Dims, keepdim: bool
 ) -> TensorView:
     if dims is not None and not isinstance(dims, int) and not dims:
-        raise Decline("over no dimension, which here means none, unlike elsewhere")
+        raise Decline("an empty list of dimensions, which reduces nothing here")
     reduced = Reduced.over(builder, x, dims, keepdim)
     identity = constant(op == "all", torch.bool)
     return builder.pointwise(
@@ -280,6 +282,3 @@ def count_nonzero(builder: Builder, out: Out, x: TensorView, dims: Dims = None) 
         )
 
     return builder.pointwise(out, value)
-
-
-# -- spread ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Whole tensors rearranged or spread: copies whose index map is arithmetic on the result's point.
+"""Lowers rearrangements of whole tensors: copies whose index map is arithmetic.
 
 Pixel and channel shuffles, rotations, diagonals embedded, nearest-neighbour enlargement by whole
 factors.
@@ -62,8 +62,8 @@ def rot90(
 ) -> TensorView:
     first, second = (wrap_dim(d, len(x.shape)) for d in dims)
 
-    def turned(place: Expr, d: int) -> Expr:
-        return plus(mul(place, -1), x.shape[d] - 1)
+    def turned(position: Expr, d: int) -> Expr:
+        return plus(mul(position, -1), x.shape[d] - 1)
 
     def value(point: Point) -> Value:
         at = list(point)
@@ -104,15 +104,15 @@ def trace(builder: Builder, out: Out, x: TensorView) -> TensorView:
 def upsample_nearest(
     builder: Builder, out: Out, x: TensorView, size: Sequence[int], *scales: float | None
 ) -> TensorView:
-    """By whole factors, where rounding cannot matter; other factors are ATen's."""
+    """Enlarge by whole factors, for which rounding cannot matter; others are ATen's."""
     factors = [new // max(old, 1) for new, old in zip(size, x.shape[2:], strict=True)]
     exact = all(f * old == new for f, old, new in zip(factors, x.shape[2:], size, strict=True))
     given = zip(scales, factors, strict=False)
     if not exact or any(scale is not None and scale != factor for scale, factor in given):
-        raise Decline("nearest neighbours by a factor that is not whole")
+        raise Decline("nearest neighbours by a fractional factor")
 
     def value(point: Point) -> Value:
-        moved = (floordiv(place, f) for place, f in zip(point[2:], factors, strict=True))
+        moved = (floordiv(position, f) for position, f in zip(point[2:], factors, strict=True))
         return builder.load(x, (*point[:2], *moved))
 
     return builder.pointwise(out, value)

@@ -1,7 +1,7 @@
-"""Views: index maps over the same buffer; no memory, no step.
+"""Lowers views to index maps over the same buffer, without memory or steps.
 
-Each lowering gives the point of the viewed tensor for a point of the result. Only as_strided needs
-real memory (an Alias), and a reshape that eager would copy is a copy nest here too.
+Each lowering maps a point of the result to a point of the viewed tensor. Only as_strided needs real
+memory (an Alias), and a reshape that eager would copy is a copy nest here too.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = ["clamp_index", "wrap_dim"]
 
 
 def wrap_dim(dim: int, rank: int) -> int:
-    """A dimension counted from the front."""
+    """Return a dimension counted from the front."""
     return dim % max(rank, 1)
 
 
 def clamp_index(index: int | None, size: int, default: int) -> int:
-    """A slice bound inside [0, size]."""
+    """Return a slice bound inside [0, size]."""
     if index is None:
         return default
     return min(max(index + size if index < 0 else index, 0), size)
@@ -64,7 +64,7 @@ def view(builder: Builder, out: Out, x: TensorView, *_: Any) -> TensorView:
 @lowers("reshape.default")
 def reshape(builder: Builder, out: Out, x: TensorView, *_: Any) -> TensorView:
     found = view(builder, out, x)
-    if builder.place_of(found) is not None:
+    if builder.layout_of(found) is not None:
         return found
     return builder.pointwise(out, lambda point: builder.load(found, point))
 
@@ -79,8 +79,8 @@ def expand(builder: Builder, out: Out, x: TensorView, *_: Any, **__: Any) -> Ten
 def permute(builder: Builder, out: Out, x: TensorView, dims: Sequence[int]) -> TensorView:
     point: list[Expr] = [Integer(0)] * len(x.shape)
     shape = tuple(x.shape[dim] for dim in dims)
-    for place, dim in zip(formal_point(shape), dims, strict=True):
-        point[dim] = place
+    for axis, dim in zip(formal_point(shape), dims, strict=True):
+        point[dim] = axis
     return x.remap(shape, point)
 
 
@@ -188,9 +188,9 @@ def as_strided(
     stride: Sequence[int],
     storage_offset: int | None = None,
 ) -> TensorView:
-    """Memory as it lies: valid because every buffer has the strides that eager gives it."""
-    if builder.place_of(x) is None:
-        raise VerifyError(f"as_strided of {out.name}'s argument, which has no memory of its own")
+    """View memory by strides; valid because every buffer has the strides that eager gives it."""
+    if builder.layout_of(x) is None:
+        raise VerifyError(f"as_strided of {out.name}'s argument, which is not strided")
     here = builder.memory(x)
     offset = builder.offset(here) if storage_offset is None else storage_offset
     root = builder.root(here)
@@ -208,11 +208,12 @@ def as_strided_scatter(
     stride: Sequence[int],
     storage_offset: int | None = None,
 ) -> TensorView:
-    """Left to ATen, whose offset counts from the storage: a buffer may lie anywhere in a pool."""
+    """Call ATen, with the offset counted from the buffer."""
+    # ATen counts it from the storage, and a buffer may be anywhere in the pool.
     here = builder.memory(x)
     if builder.root(here) != here:
-        raise VerifyError(f"as_strided_scatter of {out.name}'s argument, which is part of another")
-    op, reason = torch.ops.aten.as_strided_scatter.default, "it writes memory as it lies"
+        raise VerifyError(f"as_strided_scatter of {out.name}'s argument, which is a view")
+    op, reason = torch.ops.aten.as_strided_scatter.default, "it writes through given strides"
     start = 0 if storage_offset is None else storage_offset - builder.offset(here)
     args: tuple[Any, ...] = (x, source, size, stride)
     if start:

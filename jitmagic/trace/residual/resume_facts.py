@@ -227,7 +227,7 @@ class _Tensors:
 
 
 def _guarded(match: TensorMatch) -> Layout:
-    source, spec, free = match.source, match.spec, match.free_places
+    source, spec, free = match.source, match.spec, match.free_indices
 
     def numbers(known: tuple[int, ...], places: Iterable[int]) -> tuple[Number, ...]:
         pairs = zip(places, known, strict=True)

@@ -43,7 +43,7 @@ from typing import Any, ClassVar, NoReturn, Protocol
 from ...bytecode import FrameSnapshot
 from ...errors import UserLine
 from ...graph.builder import GraphBuilder
-from ...guards.guard import AutocastRest, Guard, StateFacts
+from ...guards.guard import AutocastDetails, Guard, StateFacts
 from ...guards.source import Drawn, Source
 from ...options import Options
 from ..aliased_dicts import AliasedDicts
@@ -159,7 +159,7 @@ class Machine(Protocol):
     known: Any  # the Knowledge of objects that are looked at
     later: Any  # the BackwardFacts of what runs later, while that is followed
     autocast: (
-        AutocastRest | None
+        AutocastDetails | None
     )  # what the traced code has made of it (trace/builtins/pytorch/autocast.py)
 
     @property
@@ -212,7 +212,7 @@ class Machine(Protocol):
         """The one ClassValue of a class whose identity is guarded already (TypeIs of an
         instance)."""
 
-    def rely_on_autocast(self) -> AutocastRest:
+    def rely_on_autocast(self) -> AutocastDetails:
         """Guard what the thread keeps of autocast besides what is on, as it is now."""
 
     def at_exit(self, hook: Callable[[Builder], None]) -> None:

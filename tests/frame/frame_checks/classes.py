@@ -1,4 +1,4 @@
-"""Facts about classes: what holds while a class changes, on a Python that versions its classes."""
+"""Facts about classes stay right while a class changes; on Pythons with class version tags."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def slots_of_a_class():
 
 
 @check
-def facts_hold_nothing_alive():
+def facts_keep_nothing_alive():
     class Thing:
         def run(self): ...
 
@@ -250,7 +250,7 @@ def malformed_facts_about_namespaces_are_refused():
 
 
 @check
-def facts_do_not_pile_up():
+def facts_do_not_leak():
     def rely():
         class Thing(Base):
             bound = [].append

@@ -1,4 +1,4 @@
-"""Frames that eager has not, stubs' and our Python's, are passed over where stacks are walked."""
+"""Stack walks skip frames that eager would not have: stubs' and jitmagic's Python."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def tagged(original, run=None, miss=missing):
 
 
 @check
-def a_stub_is_not_on_the_stack_of_what_it_runs():
+def a_stub_is_hidden_from_stack_walks_of_its_callee():
     def user(value):
         return names_below()
 
@@ -61,7 +61,7 @@ def a_stub_is_not_on_the_stack_of_what_it_runs():
 
 
 @check
-def a_stub_is_there_again_once_that_is_over():
+def a_stub_is_visible_again_afterwards():
     kept = []
 
     def user(value):
@@ -82,7 +82,7 @@ def a_stub_is_there_again_once_that_is_over():
 
 
 @check
-def frames_of_the_package_are_not_on_the_stack_of_the_original():
+def frames_of_the_package_are_hidden_from_the_original():
     def user(value):
         return names_below()
 

@@ -1,4 +1,4 @@
-"""Dispatchers and entries: order, re-entrancy, hand-over, results, errors, references."""
+"""Dispatchers and entries: order, re-entrancy, continuation, results, errors, references."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def dispatcher(arity=1, miss=missing, error=failing):
 
 
 @check
-def without_entries_the_miss_answers():
+def without_entries_miss_is_called():
     made = dispatcher(2)
     assert made(1, 2) == ("missed", (1, 2)) and made.calls == 1
     raises(TypeError, made, 1, text="takes 2 positional arguments")
@@ -64,10 +64,10 @@ def the_entry_used_last_is_tried_first():
 
 
 class Comparison:
-    """Answers as told, and writes down what it is told."""
+    """Returns prepared answers and records the results and times it gets."""
 
     def __init__(self, *answers):
-        self.answers, self.told = list(answers), []
+        self.answers, self.log = list(answers), []
 
     def begin(self):
         answer = self.answers.pop(0)
@@ -77,14 +77,14 @@ class Comparison:
 
     def end(self, result, nanoseconds):
         assert type(nanoseconds) is int and nanoseconds >= 0
-        self.told.append(result)
+        self.log.append(result)
 
     def drop(self):
-        self.told.append("dropped")
+        self.log.append("dropped")
 
 
 @check
-def a_comparison_says_who_runs():
+def a_comparison_chooses_the_entry():
     made = dispatcher()
     plain = Entry(ANY, lambda value: ("plain", value))
     compiled = Entry(only(1), lambda value: ("compiled", value))
@@ -94,7 +94,7 @@ def a_comparison_says_who_runs():
     assert made(1) == ("compiled", 1) and made(1) == ("plain", 1) and made(1) == ("compiled", 1)
     assert made(2) == ("missed", (2,)) and made.entries == (compiled,)
     raises(KeyError, made, 1, text="begin")
-    assert asked.told == [("compiled", 1), ("plain", 1)]
+    assert asked.log == [("compiled", 1), ("plain", 1)]
     assert (compiled.hits, plain.hits) == (3, 1), "turns of eager are calls of the variant"
     asked.end = lambda result, nanoseconds: {}[result]
     raises(KeyError, made, 1)
@@ -103,7 +103,7 @@ def a_comparison_says_who_runs():
 
 
 @check
-def a_comparison_hears_of_calls_that_raise():
+def a_comparison_is_notified_of_calls_that_raise():
     made = dispatcher()
 
     def fails(value):
@@ -113,11 +113,11 @@ def a_comparison_hears_of_calls_that_raise():
     made.add(compiled)
     asked = compiled.comparison = Comparison(compiled)
     raises(ValueError, made, 1, text="of the call")
-    assert asked.told == ["dropped"]
+    assert asked.log == ["dropped"]
 
 
 @check
-def guards_are_asked_again_after_a_comparison():
+def guards_are_checked_again_after_a_comparison():
     namespace, made = {"n": 1}, dispatcher()
     steps = ("NAMESPACE_ITEM", 0, namespace, "n"), ("EQUALS", 0, 1)
     compiled = Entry(GuardProgram(steps), lambda value: "compiled")
@@ -128,11 +128,11 @@ def guards_are_asked_again_after_a_comparison():
         return compiled
 
     asked = compiled.comparison = Comparison(change)
-    assert made(5) == ("missed", (5,)) and asked.told == ["dropped"]
+    assert made(5) == ("missed", (5,)) and asked.log == ["dropped"]
 
 
 @check
-def calls_within_a_timed_call_are_a_part_of_it():
+def nested_calls_are_not_timed_separately():
     inner, made = dispatcher(), dispatcher()
     within = Entry(ANY, lambda value: ("inner", value))
     within.comparison = Comparison(within)
@@ -140,9 +140,9 @@ def calls_within_a_timed_call_are_a_part_of_it():
     next_one = Entry(ANY, lambda value: continue_with(inner, value + 1))
     next_one.comparison = Comparison(next_one, None)
     made.add(next_one)
-    assert made(1) == ("inner", 2) and within.comparison.told == []
-    assert next_one.comparison.told == [("inner", 2)]
-    assert made(2) == ("inner", 3) and within.comparison.told == [("inner", 3)]
+    assert made(1) == ("inner", 2) and within.comparison.log == []
+    assert next_one.comparison.log == [("inner", 2)]
+    assert made(2) == ("inner", 3) and within.comparison.log == [("inner", 3)]
 
 
 @check
@@ -198,7 +198,7 @@ def recursion_through_the_dispatcher():
 
 
 @check
-def handing_over_does_not_grow_the_stack():
+def continuing_in_a_resume_function_does_not_grow_the_stack():
     made, other = dispatcher(), dispatcher(2)
 
     def step(n):
@@ -219,7 +219,7 @@ def handing_over_does_not_grow_the_stack():
 
 
 @check
-def graphs_take_registers_and_templates_shape_results():
+def graphs_take_registers_and_templates_build_results():
     program = GuardProgram(
         (("ARGUMENT", 0, 0), ("ITEM", 1, 0, "x"), ("ITEM", 2, 0, "y"), ("ARGUMENT", 3, 1))
     )
@@ -252,7 +252,7 @@ def graphs_take_registers_and_templates_shape_results():
     raises(SystemError, short, {"x": 1, "y": 1}, 2)
     wrong = dispatcher(2)
     wrong.add(Entry(program, lambda: [1], (), ("out", 0)))
-    raises(TypeError, wrong, {"x": 1, "y": 1}, 2, text="a graph gives a tuple")
+    raises(TypeError, wrong, {"x": 1, "y": 1}, 2, text="a graph returns a tuple")
 
 
 @check
@@ -279,7 +279,7 @@ def inputs_live_as_long_as_the_graph_runs():
 
 
 @check
-def a_failing_graph_asks_python():
+def a_failing_graph_calls_the_error_handler():
     calls = []
 
     def error(entry, values, exception):
@@ -321,7 +321,7 @@ def giving_up_calls_the_function_natively():
 
 
 @check
-def giving_up_may_be_for_so_many_calls():
+def giving_up_may_be_limited_to_a_number_of_calls():
     made = dispatcher(1)
     made.give_up(lambda a: ("plain", a), 1, 2)
     made.add(Entry(only(5), lambda a: "entry"))

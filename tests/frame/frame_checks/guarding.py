@@ -1,4 +1,4 @@
-"""Guard programs: what each step accepts and refuses, and that no user code ever runs."""
+"""Guard programs: which values each step accepts and refuses, and that no user code ever runs."""
 
 from __future__ import annotations
 
@@ -250,8 +250,8 @@ def empty_tables():
 
 
 @check
-def what_was_looked_up_is_forgotten_with_any_change():
-    """One program over the same dictionary, before and after changes that are undone again."""
+def any_change_invalidates_cached_lookups():
+    """One program over the same dictionary, before and after changes that are undone."""
     changes = {
         "set": (lambda d: d.__setitem__("a", 2), lambda d: d.__setitem__("a", 1)),
         "del": (lambda d: d.__delitem__("a"), lambda d: d.setdefault("a", 1)),

@@ -1,4 +1,4 @@
-"""The frame hook: whose frames are exchanged, that nothing else changes, and that it goes away."""
+"""The frame hook: which frames get stubs, that nothing else changes, and that it is uninstalled."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def caller(a):
 
 
 @check
-def callees_are_reached_and_the_called_function_is_not():
+def callees_are_hooked_but_not_the_called_function():
     family = Family("helper", "caller")
     assert family.run(caller, 3) == 65
     assert family.log == [("helper", (3, 2), {}), ("helper", (3, 10), {})]
@@ -39,7 +39,7 @@ def callees_are_reached_and_the_called_function_is_not():
 
 
 @check
-def callbacks_are_asked_once_per_code():
+def the_callback_runs_once_per_code():
     family = Family("helper")
 
     def unknown():
@@ -125,8 +125,8 @@ def every_kind_of_signature():
 
 
 @check
-def what_is_handed_its_caller_is_no_callee():
-    """Handlers of signals run between two instructions of anything; nor is what they call."""
+def functions_given_their_callers_frame_are_not_hooked():
+    """Signal handlers run between two instructions; neither they nor their callees are hooked."""
 
     def by_name(number, frame):
         return helper(number)
@@ -218,7 +218,7 @@ def recursion():
 
 
 @check
-def deep_recursion_of_untouched_code_is_as_deep_as_ever():
+def deep_recursion_of_unhooked_code_is_as_deep_as_eager():
     def down(n):
         return 0 if n == 0 else 1 + down(n - 1)
 
@@ -301,7 +301,7 @@ def exceptions_and_tracebacks():
 
 
 @check
-def generators_and_coroutines_are_left_alone():
+def generators_and_coroutines_are_not_hooked():
     def numbers(n):
         for i in range(n):
             yield helper(i)
@@ -330,7 +330,7 @@ def generators_and_coroutines_are_left_alone():
 
 
 @check
-def other_threads_are_left_alone():
+def other_threads_are_not_hooked():
     family = Family("helper")
     results = []
 
@@ -386,7 +386,7 @@ def nothing_happens_under_tracing_and_profiling():
 
 
 @check
-def failing_and_unfitting_callbacks():
+def failing_callbacks_and_unfitting_stubs():
     unraisable = []
     previous, sys.unraisablehook = sys.unraisablehook, unraisable.append
 
@@ -416,7 +416,7 @@ def failing_and_unfitting_callbacks():
 
 
 @check
-def other_globals_are_left_alone():
+def code_with_other_globals_is_not_hooked():
     family = Family("callee")
     source = "def callee(): return name\ndef work(): return callee()"
     code = compile(source, "<test>", "exec")
@@ -455,7 +455,7 @@ def plain_runs_without_a_family_pause_the_hook():
 
 
 @check
-def a_suspension_cut_in_two_stays_in_force():
+def an_unbalanced_suspension_stays_in_effect():
     family = Family("helper")
     family.run(lambda: _frame.suspend())
     assert _frame.suspended()
@@ -559,7 +559,7 @@ def nothing_leaks():
 
 
 @check
-def an_exchanged_frame_keeps_its_callers_intact():
+def replacing_a_frames_code_keeps_its_callers_intact():
     def sums(a, b, c):
         return helper(a, b) + c
 
@@ -585,7 +585,7 @@ def an_exchanged_frame_keeps_its_callers_intact():
 
 
 @check
-def an_ended_frame_is_shown_with_other_code():
+def a_finished_frame_can_show_other_code():
     def shown(error):
         entry = error.__traceback__.tb_next
         arguments = inspect.getargvalues(entry.tb_frame)

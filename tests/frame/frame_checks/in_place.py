@@ -1,4 +1,4 @@
-"""Functions whose code changes in place, and recursion of a stub: as deep as untagged."""
+"""Functions whose code changes in place, and recursion of a stub as deep as without a tag."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHECKS, check = registry()
 
 
 @check
-def assignments_to_functions_are_told():
+def assignments_to_functions_are_reported():
     seen = []
     watch_functions(lambda *told: seen.append(told))
 
@@ -44,10 +44,10 @@ def assignments_to_functions_are_told():
 
 
 @check
-def what_cannot_be_assigned_is_not_told():
+def refused_assignments_are_not_reported():
     seen = []
     watch_functions(lambda *told: seen.append(told))
-    ref = weakref.ref(assignments_to_functions_are_told)
+    ref = weakref.ref(assignments_to_functions_are_reported)
     for attribute, value in (("__code__", 1), ("__defaults__", [1]), ("__kwdefaults__", 3)):
         try:
             setattr(ref(), attribute, value)
@@ -76,12 +76,12 @@ def a_failing_callback_does_not_stop_the_assignment():
 
 
 class Owner:
-    """What a dispatcher asks of its handle deep in a recursion."""
+    """The methods that a dispatcher calls on its handle deep in a recursion."""
 
     def __init__(self, code, call):
         self.code, self.call = code, call
 
-    def code_set_aside(self):
+    def code_for_deep_recursion(self):
         return self.code.replace(co_consts=(*self.code.co_consts, self.dispatcher))
 
     def run_original(self, values):
@@ -101,7 +101,9 @@ def refuse(entry, values, error):
 
 
 def tagged_recursion():
-    """A stub of `recursive` under its own name in its namespace, and what restores it."""
+    """Return a stub of `recursive` under its name in its namespace, and a function that restores
+    it.
+    """
     code, space = recursive.__code__, {"__builtins__": __builtins__}
     plain = FunctionType(code, space)
     owner = Owner(code, plain)

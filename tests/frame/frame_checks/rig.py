@@ -1,4 +1,4 @@
-"""What the checks share: a Python side small enough to need no torch, and a registry."""
+"""Helpers of the checks: a Python side small enough to need no torch, and a registry."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def raises(kind, call, *args, text=""):
 
 
 def spread(code, values):
-    """Positional arguments, keywords and cells of the call that gave these values."""
+    """Return positional arguments, keywords and cells of the call that has these values."""
     end = code.co_argcount + code.co_kwonlyargcount
     args = values[: code.co_argcount]
     kwargs = dict(zip(code.co_varnames[code.co_argcount : end], values[code.co_argcount : end]))
@@ -93,7 +93,7 @@ def count_objects():
 
 
 def assert_no_growth(call, times=300, slack=20):
-    """Neither objects nor references of None pile up."""
+    """Check that neither objects nor references to None accumulate."""
     for _ in range(20):
         call()
     objects, blocks = count_objects(), sys.getallocatedblocks()

@@ -195,7 +195,7 @@ def test_the_compiled_way_is_that_of_the_call(name: str) -> None:
         )
     handle = handle_of(tagged)
     assert handle is not None
-    assert [entry.notes.surprises for entry in handle.dispatcher.entries] == [0]
+    assert [entry.notes.mispredictions for entry in handle.dispatcher.entries] == [0]
 
 
 def test_branches_of_a_trace_run_each_operation_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import jitmagic
+from jitmagic.errors import FallbackWarning
 
 from ...processes import run_forked
 
@@ -63,6 +64,23 @@ def test_a_builtin_that_is_replaced_for_some_calls(program, name, monkeypatch, c
     tagged = jitmagic.jit(program, backend="eager")
     assert answers(tagged) == want
     assert capsys.readouterr().out.count("Size") % 2 == 0
+
+
+@pytest.mark.parametrize("name", REPLACED)
+@pytest.mark.parametrize("program", [lengths, rounds])
+def test_tagged_while_a_builtin_is_replaced_it_stays_plain_python(program, name, monkeypatch):
+    x = torch.ones(2)
+
+    def tagged_and_called():
+        with monkeypatch.context() as patch:
+            patch.setattr(builtins, name, REPLACED[name])
+            tagged = jitmagic.jit(program)
+            return tagged, tagged(x), program(x)
+
+    with pytest.warns(FallbackWarning, match=f"builtins.{name} was replaced"):
+        tagged, got, want = tagged_and_called()
+    assert torch.equal(got, want)
+    assert torch.equal(tagged(x), program(x))
 
 
 def test_calls_of_a_replaced_builtin_are_the_programs_own(monkeypatch):

@@ -76,3 +76,19 @@ def test_a_name_that_is_set_is_seen(read):
 
     tagged = jitmagic.jit(program, backend="eager", fullgraph=True)
     assert answers(tagged) == answers(program)
+
+
+@pytest.mark.parametrize("owner", [type("Bare", (), {}), lambda: None], ids=["class", "function"])
+def test_a_text_that_was_absent_is_seen(owner):
+    def program(x):
+        return x * len(owner.__doc__ or "")
+
+    def answers(call):
+        results = []
+        for text in (None, "short", None, "rather long", None):
+            owner.__doc__ = text
+            results += [call(torch.ones(2)).tolist() for _ in range(2)]
+        return results
+
+    tagged = jitmagic.jit(program, backend="eager", fullgraph=True)
+    assert answers(tagged) == answers(program)

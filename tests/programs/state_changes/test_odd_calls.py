@@ -249,7 +249,7 @@ def test_a_frame_that_has_no_other_tensors_is_one_eager_entry(odd: str) -> None:
     handle = handle_of(tagged)
     assert handle is not None
     assert [type(entry.notes.outcome) for entry in handle.dispatcher.entries] == [Eager]
-    assert not any(member.goes_on for member in handle.family.members)
+    assert not any(member.resume_line for member in handle.family.members)
     torch.testing.assert_close(tagged(x), pointwise(x))
     assert is_one_graph(tagged)
     assert len(handle.journal) == 2
@@ -291,7 +291,7 @@ def test_a_callee_keeps_its_odd_call_to_itself() -> None:
     torch.testing.assert_close(tagged(x), outer(x))
     handle = handle_of(tagged)
     assert handle is not None
-    (rest,) = [p for p in handle.family.members if p.goes_on and p.name == "outer"][:1]
+    (rest,) = [p for p in handle.family.members if p.resume_line and p.name == "outer"][:1]
     assert not rest.dispatcher.entries[0].residual
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ....guards.contents import correction_of, uncorrected
+from ....guards.contents import rounded_sum, sum_compensation
 from ....guards.source import Reduced, Source
 from ....symbols.scalar import apply, evaluate
 from ...values.base import Args, Kwargs, Machine, Value
@@ -65,7 +65,7 @@ def _behind_floats(
         return None
     high, low = (
         machine.wrap(function(numbers), Reduced(path, function))
-        for function in (uncorrected, correction_of)
+        for function in (rounded_sum, sum_compensation)
     )
     count, _ = _count_of_numbers(machine, behind)
     if any(scalar_of(machine, item.realize(machine)) is None for item in behind[:count]):

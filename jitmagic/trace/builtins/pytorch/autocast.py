@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from ....graph.operators.autocast import DEVICES, Autocast
-from ....guards.guard import AutocastRest
-from ....guards.state import read_autocast_rest
+from ....guards.guard import AutocastDetails
+from ....guards.state import read_autocast_details
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...result import Perform
 from ...values.base import Args, Builder, Kwargs, Machine, Value
@@ -25,7 +25,7 @@ from ..registry import handles
 __all__ = ["bring_thread_to"]
 
 
-def _rest(machine: Machine) -> AutocastRest:
+def _rest(machine: Machine) -> AutocastDetails:
     if machine.autocast is not None:
         return machine.autocast
     mode, entry = machine.graph.autocast, machine.rely_on_autocast()
@@ -34,20 +34,20 @@ def _rest(machine: Machine) -> AutocastRest:
     return entry
 
 
-def _tell(machine: Machine, mode: Autocast, entry: AutocastRest, builder: Builder) -> None:
+def _tell(machine: Machine, mode: Autocast, entry: AutocastDetails, builder: Builder) -> None:
     now = machine.graph.autocast, machine.autocast
     if now != (mode, entry):
         setter = builder.constant(bring_thread_to)
         builder.effect(Perform(setter, tuple(map(builder.constant, now))))
 
 
-def bring_thread_to(mode: Autocast, rest: AutocastRest) -> None:
+def bring_thread_to(mode: Autocast, rest: AutocastDetails) -> None:
     """What the blocks that the traced code entered and left have made of the thread's state."""
     for device in DEVICES:
         torch.set_autocast_enabled(device, mode.dtype_on(device) is not None)
         torch.set_autocast_dtype(device, getattr(rest, device))
     torch.set_autocast_cache_enabled(rest.cache)
-    while (nesting := read_autocast_rest().nesting) < rest.nesting:
+    while (nesting := read_autocast_details().nesting) < rest.nesting:
         torch.autocast_increment_nesting()
     for _ in range(nesting - rest.nesting):
         if torch.autocast_decrement_nesting() == 0:

@@ -1,7 +1,7 @@
 """Facts of Python's state that the backward of an autograd function relies on when it runs.
 
 Comes in: what the forward left on `ctx`, and the class. Goes out: the same as values that are
-looked at anew, from the objects that a call holds for its backwards (`Held`, guards/source.py), and
+looked at anew, from the objects that a call saves for backwards (`SavedRef`, guards/source.py), and
 the facts that were read of them: guards of the frame as well as of each backward. Where such a fact
 does not hold the backward that the program wrote runs, with a `ctx` made again
 (rebuilt_objects.py).
@@ -34,7 +34,7 @@ from ....guards.guard import (
     TensorMatch,
 )
 from ....guards.kinds import KINDS
-from ....guards.source import Builtin, Global, Held, ImportedModule, Source, describe
+from ....guards.source import Builtin, Global, ImportedModule, SavedRef, Source, describe
 from ...breaks import BackwardRefused, GraphBreak
 from ...graph_notes import GraphNotes
 from ...knowledge import Knowledge
@@ -59,7 +59,7 @@ __all__ = ["BackwardFacts", "HeldObjects", "check_read_state", "forget_facts", "
 
 # What is relied on of tensors and sizes is a fact of the call: it is the frame's alone.
 _OF_CALL = (TensorMatch, SizesRelate, NumbersRelate, NoOverlap, InRange)
-_ROOTS = (Held, Global, Builtin, ImportedModule)
+_ROOTS = (SavedRef, Global, Builtin, ImportedModule)
 
 
 class HeldObjects(dict[Source, int]):
@@ -110,7 +110,7 @@ class BackwardFacts:
         if value.source is not None:
             held = self._held.index(value.source)
             live = self._object_of(value)
-            return self._machine.lazy(live, Held(held, describe(value.source)))
+            return self._machine.lazy(live, SavedRef(held, describe(value.source)))
         return self._of_frame(value)
 
     def _of_frame(self, value: Value) -> Value:
@@ -175,7 +175,7 @@ class BackwardFacts:
             if module is None or vars(module) is not names.live:
                 raise self.refused("it reads globals that no function leads to")
             return GlobalsValue.of_module(module, ImportedModule(str(name)))
-        held = Held(self._held.index(names.source), "globals()")
+        held = SavedRef(self._held.index(names.source), "globals()")
         return GlobalsValue.at(names.live, held)
 
     def _copy(self, value: Value, made: Value) -> Value:
@@ -198,7 +198,7 @@ class BackwardFacts:
         varies and that the call itself holds, which no write changes; None: it is neither. The path
         must lead to that very tensor later.
         """
-        is_number = isinstance(source, Held) and type(obj) in (int, float)
+        is_number = isinstance(source, SavedRef) and type(obj) in (int, float)
         if not is_number and not isinstance(obj, torch.Tensor):
             return None
         path = self._moved(source)
@@ -206,7 +206,7 @@ class BackwardFacts:
             value = self._machine.wrap(obj, path)
         if is_number:
             return value if isinstance(value, ScalarValue) else None
-        held = Held(self._held.index(path), describe(path))
+        held = SavedRef(self._held.index(path), describe(path))
         if source != held:
             self._machine.guard(SameObject(source, held))
         return value
@@ -215,10 +215,13 @@ class BackwardFacts:
 
     def book_for(self, guard: Guard) -> GuardBook:
         """Return the guard book for a fact that the backward relies on."""
-        if isinstance(guard, _OF_CALL):
+        sources = KINDS[type(guard)].sources(guard)
+        roots = [_root(source) for source in sources]
+        # A range is of the call's sizes and numbers, or of the length of an object that is held.
+        if isinstance(guard, _OF_CALL) and not any(isinstance(root, SavedRef) for root in roots):
             return self._frame.book
-        for source in KINDS[type(guard)].sources(guard):
-            if not isinstance(_root(source), _ROOTS):
+        for source, root in zip(sources, roots, strict=True):
+            if not isinstance(root, _ROOTS):
                 raise self.refused(f"it reads {describe(source)}")
         return self.known.book
 
@@ -257,7 +260,7 @@ class BackwardFacts:
 
     def _moved(self, part: Any) -> Any:
         """A guard or source with paths from the frame in place of those from what a call holds."""
-        if isinstance(part, Held):
+        if isinstance(part, SavedRef):
             return list(self._held)[part.index]
         if isinstance(part, Guard | Source):
             moved = {field.name: self._moved(getattr(part, field.name)) for field in fields(part)}
@@ -268,7 +271,7 @@ class BackwardFacts:
         """Raise GraphBreak where the backward has changed an object that the frame made."""
         if any(_has_changed(made, contents) for made, contents in self._copies):
             raise self.refused("it has side effects")
-        if any(_root(entry.source) is not None and isinstance(_root(entry.source), Held)
+        if any(_root(entry.source) is not None and isinstance(_root(entry.source), SavedRef)
                for entry in self._machine.notes.root.inputs.values()):  # fmt: skip
             raise self.refused("it reads the memory of an array")
 

@@ -231,7 +231,9 @@ class ClassValue(Value):
 
     def _constant(self, machine: Machine, name: str) -> Value:
         text = getattr(self.live, name)
-        if self.source is not None and self.live.__flags__ & HEAP_TYPE and type(text) is str:
+        if text is not None and type(text) is not str:  # `__doc__` may be any object
+            self.refuse(machine, f"attribute {name!r}")
+        if self.source is not None and self.live.__flags__ & HEAP_TYPE:
             in_dict = name in vars(self.live)
             kept = TypeAttr(self.source, name) if in_dict else SlotAttr(self.source, name)
             machine.guard(ValueEquals(kept, text))

@@ -99,7 +99,21 @@ def equal(machine: Machine, left: Value, right: Value) -> bool:
         return True
     if _is_nan(left) and _is_nan(right):  # nothing but identity can make two of these equal
         return is_same(machine, left, right)
-    return compare(machine, "==", left, right).realize(machine).truth(machine)
+    if compare(machine, "==", left, right).realize(machine).truth(machine):
+        return True
+    for one, other in ((left, right), (right, left)):
+        if _is_varying_float(machine, one) and (other.varies or _is_nan(other)):
+            _guard_not_nan(machine, one)  # a nan is found by its identity, which does not vary
+    return False
+
+
+def _is_varying_float(machine: Machine, value: Value) -> bool:
+    return value.varies and value.python_type(machine) is float
+
+
+def _guard_not_nan(machine: Machine, number: Value) -> None:
+    if compare(machine, "!=", number, number).realize(machine).truth(machine):
+        number.refuse(machine, "`is` between numbers")
 
 
 def one_of(machine: Machine, number: Value, keys: Sequence[Value]) -> Value | None:
