@@ -102,6 +102,8 @@ class _Kernels:
 
     def template(self, values: Vector, record: Recording) -> Template | None:
         """None: there is no template for these values, and none can be made."""
+        if self._options.backend != "native":  # the graph is run op by op
+            return None
         with self._lock:
             template = self.known(values)
             if template is None and self.compiled < self._options.recompile_limit:
