@@ -38,14 +38,11 @@ class _Item:
     target: _Item | None = None
     at: int = 0
     prefixes: int = 0
+    end: int = 0
 
     @property
     def caches(self) -> int:
         return RUNNING.caches.get(self.op, 0)
-
-    @property
-    def end(self) -> int:
-        return self.at + self.prefixes + 1 + self.caches
 
 
 def assemble(body: Body) -> types.CodeType:
@@ -241,20 +238,21 @@ def _lay_out(items: list[_Item]) -> None:
     """Assign offsets to the items; terminates because jumps only ever gain prefixes."""
     for item in items:
         item.prefixes = _prefixes(item.argument)
+    sizes = [1 + item.caches for item in items]
+    jumps = [(item, item.target) for item in items if item.target is not None]
     moved = True
     while moved:
         moved = False
         at = 0
-        for item in items:
+        for item, size in zip(items, sizes, strict=True):
             item.at = at
-            at = item.end
-        for item in items:
-            if item.target is not None:
-                distance = item.target.at - item.end
-                item.argument = -distance if "BACKWARD" in item.op else distance
-                needed = _prefixes(item.argument)
-                if needed > item.prefixes:
-                    item.prefixes, moved = needed, True
+            item.end = at = at + size + item.prefixes
+        for item, target in jumps:
+            distance = target.at - item.end
+            item.argument = -distance if "BACKWARD" in item.op else distance
+            needed = _prefixes(item.argument)
+            if needed > item.prefixes:
+                item.prefixes, moved = needed, True
 
 
 def _prefixes(argument: int) -> int:

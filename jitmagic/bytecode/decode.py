@@ -19,7 +19,7 @@ from .instruction import LOCAL_TWIN, Body, ExceptionRegion, Instruction, Positio
 from .line_table import parse_line_table
 from .versions import BINARY_OPERATORS, RUNNING, Kind
 
-__all__ = ["decode"]
+__all__ = ["decode", "instruction_count"]
 
 
 class _Raw(NamedTuple):
@@ -65,6 +65,12 @@ def decode(code: types.CodeType) -> Body:
         start, end, target = firsts[entry.start], lasts[entry.end], firsts[entry.target]
         body.regions.append(ExceptionRegion(start, end, target, entry.depth, entry.lasti))
     return body
+
+
+def instruction_count(code: types.CodeType) -> int:
+    """Return how many instructions `decode` gives."""
+    several = RUNNING.superinstructions
+    return sum(len(several.get(raw.op, ("",))) for raw in _raw_instructions(code.co_code))
 
 
 def _with_suffixes(names: tuple[str, ...], code: types.CodeType) -> list[str]:

@@ -9,7 +9,7 @@ the frame's variables (locals, eval, ...) reads all of them.
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,8 +23,10 @@ __all__ = [
     "drop_unreachable",
     "live_locals",
     "liveness",
+    "loop_landings",
     "maximum_depth",
     "reachable",
+    "reached_from",
     "regions_by_instruction",
     "secure_loads",
     "stack_depths",
@@ -46,6 +48,8 @@ class Block:
 
 def regions_by_instruction(body: Body) -> dict[Instruction, ExceptionRegion]:
     """Return the innermost region of each instruction that is in one."""
+    if not body.regions:
+        return {}
     index = {instruction: i for i, instruction in enumerate(body.instructions)}
     spans = []
     for region in body.regions:
@@ -84,9 +88,15 @@ def successors(body: Body) -> dict[Instruction, list[Instruction]]:
 
 def reachable(body: Body) -> set[Instruction]:
     """Return the instructions that control can reach from the start."""
-    ways = successors(body)
+    return reached_from(successors(body), body.instructions[:1])
+
+
+def reached_from(
+    ways: Mapping[Instruction, Sequence[Instruction]], starts: Iterable[Instruction]
+) -> set[Instruction]:
+    """Return the instructions that control can reach from these; `ways`: `successors`."""
     seen: set[Instruction] = set()
-    work = body.instructions[:1]
+    work = list(starts)
     while work:
         instruction = work.pop()
         if instruction not in seen:
@@ -98,26 +108,20 @@ def reachable(body: Body) -> set[Instruction]:
 def drop_unreachable(body: Body) -> None:
     """Remove unreachable instructions and shrink the regions around them."""
     keep = reachable(body)
-    keep |= _loop_landings(body, keep)
+    keep |= loop_landings(body, keep)
     if len(keep) == len(body.instructions):
         return
-    index = {instruction: i for i, instruction in enumerate(body.instructions)}
-    regions = []
-    for region in body.regions:
-        inside = body.instructions[index[region.start] : index[region.end_inclusive] + 1]
-        kept = [instruction for instruction in inside if instruction in keep]
-        if kept and region.target in keep:
-            region.start, region.end_inclusive = kept[0], kept[-1]
-            regions.append(region)
-    body.regions = regions
+    body.regions = body.regions_within(keep)
     body.instructions = [instruction for instruction in body.instructions if instruction in keep]
 
 
-def _loop_landings(body: Body, kept: set[Instruction]) -> set[Instruction]:
+def loop_landings(body: Body, kept: set[Instruction]) -> set[Instruction]:
     """Return the instructions at each kept FOR_ITER's target that the interpreter skips.
 
     They must stay even if control does not reach them.
     """
+    if not RUNNING.loop_landing:
+        return set()
     index = {instruction: i for i, instruction in enumerate(body.instructions)}
     length = len(RUNNING.loop_landing)
     landings: set[Instruction] = set()
@@ -153,24 +157,22 @@ def basic_blocks(body: Body) -> list[Block]:
 
 def stack_effect(instruction: Instruction, *, jump: bool) -> int:
     """Return the change of the stack depth with or without a jump."""
-    op = instruction.op
+    argument = int(instruction.flag)
+    if RUNNING.kind(instruction.op) is Kind.INT and instruction.op not in RUNNING.effects:
+        argument = _int_argument(instruction)
+    return _effect(instruction.op, argument, jump)
+
+
+@lru_cache(maxsize=4096)
+def _effect(op: str, argument: int, jump: bool) -> int:
     if op in RUNNING.effects:
         return RUNNING.effects[op]
     real = RUNNING.real_op(op) or RUNNING.real_op(op, backward=True)
     if real is None:
         raise BytecodeError(f"{op} does not exist on Python {'.'.join(map(str, RUNNING.version))}")
-    kind = RUNNING.kind(op)
-    argument = int(instruction.flag)
-    if kind is Kind.INT:
-        argument = _int_argument(instruction)
-    elif kind is not Kind.NAME:
+    if RUNNING.kind(op) not in (Kind.INT, Kind.NAME):
         argument = 0
-    return _effect(real, argument, jump)
-
-
-@lru_cache(maxsize=4096)
-def _effect(op: str, argument: int, jump: bool) -> int:
-    number = RUNNING.opcodes[op]
+    number = RUNNING.opcodes[real]
     return dis.stack_effect(number, argument if number >= dis.HAVE_ARGUMENT else None, jump=jump)
 
 
@@ -222,10 +224,10 @@ def maximum_depth(body: Body) -> int:
     """Return the stack size that this body needs."""
     deepest = 1
     for instruction, depth in stack_depths(body).items():
-        effects = [stack_effect(instruction, jump=False)]
+        effect = stack_effect(instruction, jump=False)
         if instruction.target is not None:
-            effects.append(stack_effect(instruction, jump=True))
-        deepest = max(deepest, depth, *(depth + effect for effect in effects))
+            effect = max(effect, stack_effect(instruction, jump=True))
+        deepest = max(deepest, depth + effect)
     return deepest
 
 
@@ -241,7 +243,7 @@ def live_locals(body: Body, instruction: Instruction) -> frozenset[str]:
     return liveness(body)[instruction]
 
 
-def liveness(body: Body) -> dict[Instruction, frozenset[str]]:
+def liveness(body: Body) -> Mapping[Instruction, frozenset[str]]:
     """Return `live_locals` of every instruction, computed in one backward fixpoint."""
     names = body.slots()
     bit = {name: 1 << i for i, name in enumerate(names)}
@@ -260,11 +262,30 @@ def liveness(body: Body) -> dict[Instruction, frozenset[str]]:
         return reads | after & ~writes | unwound
 
     _until_stable(reversed(body.instructions), live, before)
-    sets: dict[int, frozenset[str]] = {}
-    for mask in live.values():
-        if mask not in sets:
-            sets[mask] = frozenset(name for name in names if mask & bit[name])
-    return {instruction: sets[mask] for instruction, mask in live.items()}
+    return _Live(names, live)
+
+
+class _Live(Mapping[Instruction, frozenset[str]]):
+    """Live variables by instruction, from masks. A set is made when it is asked for: of a body with
+    n variables there are n different ones of up to n names, and few are used.
+    """
+
+    def __init__(self, names: Sequence[str], masks: Mapping[Instruction, int]) -> None:
+        self._names, self._masks = names, masks
+        self._sets: dict[int, frozenset[str]] = {}
+
+    def __getitem__(self, instruction: Instruction) -> frozenset[str]:
+        mask = self._masks[instruction]
+        if mask not in self._sets:
+            live = (name for i, name in enumerate(self._names) if mask >> i & 1)
+            self._sets[mask] = frozenset(live)
+        return self._sets[mask]
+
+    def __iter__(self) -> Iterator[Instruction]:
+        return iter(self._masks)
+
+    def __len__(self) -> int:
+        return len(self._masks)
 
 
 def _until_stable(

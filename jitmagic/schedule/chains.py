@@ -30,27 +30,25 @@ def join_chains(fusion: Fusion) -> None:
     groups = fusion.groups
     for key in list(groups.alive):
         group = groups.alive[key]
-        products = _products(group)
+        products = group.products
         if not products:
             continue
         load = products[0].a
         assert isinstance(load, Load)
         first = groups.producer.get(load.buffer)
-        if first is None or not _products(groups.alive[first]):
+        if first is None or not groups.alive[first].products:
             continue
         before = groups.alive[first]
-        joined = _joined(before, group, load)
-        refusal = _refusal(fusion, before, group, load, joined)
+        refusal, joined = _refusal(fusion, before, group, load), list[Store]()
+        if refusal is None:  # last, because rebuilding both nests takes most of the time
+            joined = _joined(before, group, load)
+            refusal = _joined_refusal(fusion, before, group, joined)
         if refusal is None:
             group.origins = tuple(dict.fromkeys((*before.origins, *group.origins)))
             group.rewrite(group.outer, joined)
             groups.drop(first)
         why = "each thread takes rows of its own through both products"
         fusion.say(before, group, refusal is None, refusal or why)
-
-
-def _products(group: Group) -> tuple[Product, ...]:
-    return products_of(group.outer, store_values(group.stores)) if group.is_nest else ()
 
 
 def _joined(before: Group, group: Group, load: Load) -> list[Store]:
@@ -64,9 +62,7 @@ def _joined(before: Group, group: Group, load: Load) -> list[Store]:
     return [rebuild.store(store) for store in group.stores]
 
 
-def _refusal(
-    fusion: Fusion, before: Group, group: Group, load: Load, joined: list[Store]
-) -> str | None:
+def _refusal(fusion: Fusion, before: Group, group: Group, load: Load) -> str | None:
     graph = fusion.graph
     memory, readers = graph.storage[load.buffer], graph.readers.get(load.buffer, ())
     is_fixed = memory in graph.escaping or memory in graph.mutated
@@ -78,13 +74,17 @@ def _refusal(
         return "its result has other readers"
     if any(graph.storage[node.buffer] in graph.mutated for node in before.shape.loads):
         return "its operands are overwritten later"
-    last = _products(group)[0]
+    last = group.products[0]
     if load.index != (AxisVar(last.m), AxisVar(last.k)):
         return "its rows are not the next product's rows"
-    left = _products(before)[0].a
+    left = before.products[0].a
     assert isinstance(left, Load)
     if not has_contiguous_axis(fusion.buffers[left.buffer]):
         return "its left operand has gaps between its elements"
+    return None
+
+
+def _joined_refusal(fusion: Fusion, before: Group, group: Group, joined: list[Store]) -> str | None:
     products = products_of(group.outer, store_values(joined))
     if not products:
         return "the operations between the products depend on the row"
@@ -92,7 +92,7 @@ def _refusal(
         return "its result is not stored in float32, row by row"
     if len({node.buffer for node in (*before.shape.loads, *group.shape.loads)}) > MAX_BUFFERS:
         return f"a kernel takes at most {MAX_BUFFERS} buffers"
-    return _uneven(fusion, group.outer[0], [*_products(before), *_products(group)])
+    return _uneven(fusion, group.outer[0], [*before.products, *group.products])
 
 
 def _uneven(fusion: Fusion, rows: Axis, products: list[Product]) -> str | None:

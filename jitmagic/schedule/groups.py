@@ -1,8 +1,8 @@
-"""Groups of steps on the way to becoming fused nests, and what has to run before what.
+"""Groups steps on the way to fused nests, and tracks their order.
 
 In: the program and its dependency Graph. A Group starts as one step; `merge` joins two. The order
-between groups is kept as bit masks over the original steps (transitive), so that "would this make
-a cycle?" is a few integer operations.
+between groups is stored as bit masks over the original steps (transitive), so that testing for a
+cycle takes a few integer operations.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from ..loops.expr import Axis
 from ..loops.ir import Extern, Load, LoopProgram, Nest, Reduction, Step, Store, landmarks
 from .deps import Graph, store_values
 from .legality import Shape
+from .products import Product, products_of
 
-__all__ = ["Group", "Groups"]
+__all__ = ["Group", "Groups", "bits"]
 
 
 @dataclass(slots=True)
 class Group:
-    """One step of the result. `after`/`before`: masks of the steps that must follow / precede."""
+    """Represents one step of the result. `after`/`before`: masks of the steps that must follow /
+    precede.
+    """
 
     step: Step
     members: int
@@ -30,6 +33,7 @@ class Group:
     stores: tuple[Store, ...] = ()
     origins: tuple[str, ...] = ()
     _shape: Shape | None = field(default=None)
+    _products: tuple[Product, ...] | None = field(default=None)
 
     @property
     def is_nest(self) -> bool:
@@ -43,13 +47,26 @@ class Group:
 
     @property
     def shape(self) -> Shape:
-        """Facts about the current stores, computed when first asked for."""
+        """Return facts about the current stores, computed at the first use."""
         if self._shape is None:
             self._shape = _shape_of(self.outer, self.stores)
         return self._shape
 
+    @property
+    def products(self) -> tuple[Product, ...]:
+        """Return the chain of matrix products that the group consists of, or ()."""
+        if self._products is None:
+            self._products = products_of(self.outer, store_values(self.stores))
+        return self._products
+
+    @property
+    def product(self) -> Product | None:
+        """Return the single matrix product that the group consists of, or None."""
+        return self.products[0] if len(self.products) == 1 else None
+
     def rewrite(self, outer: tuple[Axis, ...], stores: Sequence[Store]) -> None:
-        self.outer, self.stores, self._shape = outer, tuple(stores), None
+        self.outer, self.stores = outer, tuple(stores)
+        self._shape = self._products = None
 
     @property
     def adds(self) -> bool:
@@ -65,7 +82,7 @@ def _shape_of(outer: tuple[Axis, ...], stores: tuple[Store, ...]) -> Shape:
 
 
 class Groups:
-    """All groups, alive ones only, keyed by the number of their first step."""
+    """Holds the groups that are alive, keyed by the number of their first step."""
 
     def __init__(self, program: LoopProgram, graph: Graph) -> None:
         self.alive: dict[int, Group] = {}
@@ -85,33 +102,33 @@ class Groups:
             self.alive[number] = group
 
     def far_apart(self, first: Group, second: Group) -> bool:
-        """Whether joining them would move a library call past another: one stands between them that
-        only `second` waits for, and one that waits for `first`. Of regions that backward computes
-        again, each when it is needed, all would be computed at its start, and their memory kept.
-        """
+        """Return whether joining them would move a library call past another."""
+        # One call between them is needed by `second` alone, and another needs `first`. Joined, all
+        # regions that a backward recomputes would run at its start and keep their memory: a
+        # checkpointed 12-layer Llama under AMP took 3.1 GiB on an H200, eager 1.3.
         begin, end = first.members.bit_length(), (second.members & -second.members) - 1
         between = self._calls & end & ~((1 << begin) - 1)
         return bool(between & second.before & ~first.before) and bool(between & first.after)
 
     def drop(self, key: int) -> None:
-        """Forget a group whose values were written into all of its readers."""
+        """Forget a group whose values were inlined into all of its readers."""
         self._gone |= 1 << key
         for store in self.alive.pop(key).stores:
             self.producer.pop(store.buffer, None)
 
     def made_by(self, key: int) -> dict[str, Store]:
-        """Buffer -> store, for the buffers that only this nest writes."""
+        """Return buffer -> store, for the buffers that only this nest writes."""
         stores = self.alive[key].stores
         return {s.buffer: s for s in stores if self.producer.get(s.buffer) == key}
 
     def cyclic(self, a: Group, b: Group) -> bool:
-        """Whether some other step has to run between the two."""
+        """Return whether some other step has to run between the two."""
         between = (a.after & b.before) | (b.after & a.before)
         return bool(between & ~(a.members | b.members | self._gone))
 
     def merge(self, producer: int, consumer: int) -> None:
-        """The consumer takes over the producer's place in the order; its stores are set by
-        `rewrite`.
+        """Move the consumer into the producer's place in the order; `rewrite` then sets its
+        stores.
         """
         first, second = self.alive.pop(producer), self.alive[consumer]
         members = first.members | second.members
@@ -126,7 +143,7 @@ class Groups:
         for store in first.stores:
             if self.producer.get(store.buffer) == producer:
                 self.producer[store.buffer] = consumer
-        for number in _bits(first.members):
+        for number in bits(first.members):
             self._owner[number] = consumer
         up, down = members | second.after, members | second.before
         for key in self.owners(behind):
@@ -135,11 +152,12 @@ class Groups:
             self.alive[key].after |= up
 
     def owners(self, mask: int) -> set[int]:
-        """The keys of the alive groups with steps in the mask."""
-        return {key for number in _bits(mask) if (key := self._owner[number]) in self.alive}
+        """Return the keys of the alive groups with steps in the mask."""
+        return {key for number in bits(mask) if (key := self._owner[number]) in self.alive}
 
 
-def _bits(mask: int) -> Iterator[int]:
+def bits(mask: int) -> Iterator[int]:
+    """Yield the numbers of the bits that are set, the lowest first."""
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1
@@ -147,7 +165,7 @@ def _bits(mask: int) -> Iterator[int]:
 
 
 def _transitive(before: Sequence[frozenset[int]]) -> tuple[list[int], list[int]]:
-    """For every step, the masks of all steps before it and of all steps after it."""
+    """Return, for every step, the masks of all steps before it and of all steps after it."""
     masks: list[int] = []
     for direct in before:
         mask = 0

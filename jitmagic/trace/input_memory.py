@@ -7,10 +7,11 @@ because the graph takes a written tensor and every other one for separate memory
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import itemgetter
 
 import torch
 from torch.fx import Node
@@ -104,29 +105,61 @@ def _check_change(node: Node, live: torch.Tensor | None) -> None:
 
 
 @dataclass(slots=True)
+class _Spans:
+    """Byte ranges of inputs, sorted and joined where they meet: the time to look one up does not
+    grow with their number. Each has the input that it is of, or None where it is of several.
+    """
+
+    _ranges: list[tuple[str, int, int, Node | None]] = field(default_factory=list)
+
+    def _met(self, span: Span) -> slice:
+        """Return the places of those that have a byte in common with `span`."""
+        device, start, end = span
+        if start >= end:
+            return slice(0, 0)
+        first = bisect_right(self._ranges, (device, start), key=itemgetter(0, 1))
+        if first and self._ranges[first - 1][0] == device and self._ranges[first - 1][2] > start:
+            first -= 1
+        return slice(first, bisect_left(self._ranges, (device, end), key=itemgetter(0, 1)))
+
+    def meet(self, span: Span, node: Node | None = None) -> bool:
+        """Whether one that is not of `node` alone has a byte in common with `span`."""
+        return any(one[3] is None or one[3] is not node for one in self._ranges[self._met(span)])
+
+    def add(self, node: Node, span: Span) -> None:
+        """Put in where an input lies."""
+        device, start, end = span
+        if start >= end:
+            return
+        place = self._met(span)
+        met = self._ranges[place]
+        if met:
+            start, end = min(start, met[0][1]), max(end, met[-1][2])
+        self._ranges[place] = [(device, start, end, None if met else node)]
+
+
+@dataclass(slots=True)
 class _Compared:
     """What is known of a graph's inputs: where they lie, and that what is written lies apart."""
 
     at: dict[Node, Span] = field(default_factory=dict)  # where inputs lie, read once
     inputs: int = 0  # looked at
-    spans: list[tuple[Node, Span]] = field(default_factory=list)
     written: int = 0  # looked at
     writes: int = 0  # looked at, of all
-    apart: list[Span] = field(default_factory=list)  # those of what is written, sorted
+    spans: _Spans = field(default_factory=_Spans)
+    apart: _Spans = field(default_factory=_Spans)  # of what is written
 
-    def read(self, span: Span) -> None:
-        """Another input: what is written lies apart, so only its neighbours can meet it."""
-        place = bisect_left(self.apart, span)
-        if any(_meet(span, near) for near in self.apart[max(place - 1, 0) : place + 1]):
+    def read(self, node: Node, span: Span) -> None:
+        """Look at another input."""
+        self.spans.add(node, span)
+        if self.apart.meet(span):
             raise _shared()
 
     def write(self, node: Node, span: Span) -> None:
-        device, start, end = span
-        for other, (elsewhere, begin, stop) in self.spans:  # may be thousands: no calls
-            if begin < end and start < stop and other is not node and elsewhere == device:
-                raise _shared()
-        if start < end:
-            insort(self.apart, span)
+        """Look at another input that is written to."""
+        if self.spans.meet(span, node):
+            raise _shared()
+        self.apart.add(node, span)
 
 
 def _check_apart(notes: GraphNotes) -> None:
@@ -134,8 +167,7 @@ def _check_apart(notes: GraphNotes) -> None:
     known, written = notes.of(_Compared), notes.graph.mutated_inputs
     for node, entry in islice(notes.inputs.items(), known.inputs, None):
         if entry.is_memory:
-            known.spans.append((node, _span(notes, node)))
-            known.read(known.spans[-1][1])
+            known.read(node, _span(notes, node))
     known.inputs = len(notes.inputs)
     for node in islice(written, known.written, None):
         known.write(node, _span(notes, node))
@@ -149,16 +181,18 @@ def _shared() -> GraphBreak:
 def _guard_separate(machine: Machine, notes: GraphNotes) -> None:
     """Guard that nothing shares memory with what is written; the others may do so."""
     written = list(notes.graph.mutated_inputs)
-    groups: list[list[Node]] = [[]]
+    groups: list[tuple[_Spans, list[Node]]] = [(_Spans(), [])]
     for node in _tensors(notes):
         if node in notes.graph.mutated_inputs:
             continue
-        group = next((g for g in groups if not _meets(notes, node, g)), None)
+        span = _span(notes, node)
+        group = next((one for one in groups if not one[0].meet(span)), None)
         if group is None:
-            groups.append(group := [])
-        group.append(node)
-    for group in groups:
-        members = [*written, *group]
+            groups.append(group := (_Spans(), []))
+        group[0].add(node, span)
+        group[1].append(node)
+    for _, group_nodes in groups:
+        members = [*written, *group_nodes]
         if len(members) > 1:
             machine.guard(NoOverlap(tuple(notes.inputs[node].source for node in members)))
 
@@ -166,19 +200,6 @@ def _guard_separate(machine: Machine, notes: GraphNotes) -> None:
 def _tensors(notes: GraphNotes) -> Iterable[Node]:
     """The inputs that are memory of the caller's: numbers and what was drawn are not."""
     return (node for node, entry in notes.inputs.items() if entry.is_memory)
-
-
-def _meets(notes: GraphNotes, node: Node, group: Iterable[Node]) -> bool:
-    return any(_overlap(notes, node, other) for other in group)
-
-
-def _overlap(notes: GraphNotes, one: Node, other: Node) -> bool:
-    """Whether the byte ranges that two inputs span have a byte in common."""
-    return _meet(_span(notes, one), _span(notes, other))
-
-
-def _meet(one: Span, other: Span) -> bool:
-    return one[1] < other[2] and other[1] < one[2] and one[0] == other[0]
 
 
 def _span(notes: GraphNotes, node: Node) -> Span:

@@ -41,16 +41,18 @@ def why_order_matters(
         return "it writes to a tensor several times"
     storages = set(map(storage_under, written))
     reached = tensors_in((_regions(name, args), kwargs))
-    involved = [tensor for tensor in reached if storage_under(tensor) in storages]
+    involved = [(at, tensor) for tensor in reached if (at := storage_under(tensor)) in storages]
+    earlier: dict[int, list[torch.Tensor]] = {}  # by storage: optimizers write to hundreds
     targets = {id(tensor) for tensor in written}
     elsewhere = _reads_elsewhere(name)
-    for n, one in enumerate(involved):
+    for storage, one in involved:
         if meets_itself(one):
             return "several elements of the written tensor share one place in memory"
-        for other in involved[:n]:
+        for other in earlier.setdefault(storage, []):
             is_target = elsewhere and not targets.isdisjoint((id(one), id(other)))
             if _meet(one, other, is_target or name in _SCATTERS):
                 return "it writes to memory that it reads through another view"
+        earlier[storage].append(one)
     return None
 
 
@@ -111,7 +113,7 @@ def _repeats(tensor: torch.Tensor) -> bool:
 
 def _meet(one: torch.Tensor, other: torch.Tensor, same_counts: bool = False) -> bool:
     """Whether two views of a storage, the same one too if `same_counts`, have a place in common."""
-    if storage_under(one) != storage_under(other) or not one.numel() or not other.numel():
+    if not one.numel() or not other.numel():
         return False
     # Eager compares strides as they are, of dimensions with one element too.
     same = (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())

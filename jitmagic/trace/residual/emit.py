@@ -172,13 +172,13 @@ def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
     root = flat.root
     if exit_.index not in flat.at or flat.at[exit_.index] in root.handlers:
         raise CannotRestore("the graph breaks while an exception is being handled")
-    body, copies = root.body.clone()
-    flatten(body, flat.parameters)
     breaking = flat.at[exit_.index]
+    region = run_by_python(root, breaking, exit_.reason.whole_loop)
+    body, copies = root.body.clone(_run_here(root, breaking) if len(region) == 1 else None)
+    flatten(body, flat.parameters)
     root.lets_go |= isinstance(exit_.reason, Mortal)
     _restore(writer, exit_, root.live[breaking] | _held(exit_, root))
     writer.put(build.jump(copies[call_group(root.body, breaking)[0]]))
-    region = run_by_python(root, breaking, exit_.reason.whole_loop)
     tails = [
         _leave(body, copies, flat, exit_, way, region, scope)
         for way in ways_on(root, breaking, region)
@@ -198,6 +198,15 @@ def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
     return body
 
 
+def _run_here(root: Root, breaking: Instruction) -> set[Instruction]:
+    """Return the instructions that a residual may run itself: the breaking one, and what handles
+    its exceptions. Copying all of the root for each of n breaks took n² time: 8 s for 160.
+    """
+    group = call_group(root.body, breaking)
+    handlers = (root.regions[i].target for i in group if i in root.regions)
+    return {*group, *root.reached_from(handlers)}
+
+
 def _leave(
     body: Body,
     copies: Mapping[Instruction, Instruction],
@@ -212,7 +221,9 @@ def _leave(
     tail = _hand_over(key, absent, flat.resume(key, scope.make_resume), scope.continue_with)
     settled = {**exit_.locals, **exit_.cells}
     doubtful = unsettled_names(region, frozenset(settled)).intersection(key.names)
-    tail = [*_check_bound(body, sorted(doubtful), len(key.nulls), copies[way.target]), *tail]
+    if doubtful:
+        plainly = copies[way.target]
+        tail = [*_check_bound(body, sorted(doubtful), len(key.nulls), plainly), *tail]
     tail = [*(Instruction(op) for op in way.landing), *tail]
     source = copies[way.source]
     if way.jumps:
@@ -227,8 +238,6 @@ def _check_bound(body: Body, names: Sequence[str], depth: int, plainly: Instruct
     """Go on `plainly`, as Python, where one of the variables is unbound: a loop of no rounds leaves
     it so, and a resume function takes a value for each of its parameters.
     """
-    if not names:
-        return []
     reads = [i for name in names for i in (*build.load_fast(name), *build.pop_top())]
     unbound = [*build.pop_top(), *build.jump(plainly)]  # the exception has not been made current
     over = build.nop()

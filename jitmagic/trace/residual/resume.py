@@ -14,24 +14,29 @@ finitely many.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import CodeType
 from typing import Any
 
 from ...bytecode import (
     RUNNING,
     Body,
+    ExceptionRegion,
     Instruction,
     assemble,
     build,
     decode,
-    drop_unreachable,
     liveness,
     loops_in,
     secure_loads,
     with_signature,
 )
+from ...bytecode.decode import instruction_count
+from ...bytecode.flow import loop_landings, reached_from, regions_by_instruction, successors
+from ...errors import BytecodeError
 from ...guards.source import UNNAMED
 from .resume_facts import HandedOn
 
@@ -64,7 +69,7 @@ class Root:
     """The body of a tagged function, the liveness of its variables, and the resumes cut so far."""
 
     body: Body
-    live: dict[Instruction, frozenset[str]]
+    live: Mapping[Instruction, frozenset[str]]
     handlers: frozenset[Instruction]  # instructions that run while an exception is being handled
     rolled: set[Instruction] = field(default_factory=set)  # heads of loops that Python runs
     unrolled: set[Instruction] = field(default_factory=set)  # and of those tried, that it cannot
@@ -77,6 +82,30 @@ class Root:
     loops: dict[Instruction, frozenset[Instruction]] = field(default_factory=dict)  # by their heads
     lets_go: bool = False  # its resume functions alone hold what they are handed
     resumes: dict[ResumeKey, Any] = field(default_factory=dict)
+
+    @cached_property
+    def _ways(self) -> dict[Instruction, list[Instruction]]:
+        return successors(self.body)
+
+    @cached_property
+    def regions(self) -> dict[Instruction, ExceptionRegion]:
+        """The innermost exception region around each instruction that has one."""
+        return regions_by_instruction(self.body)
+
+    @cached_property
+    def following(self) -> dict[Instruction, Instruction]:
+        """The instruction after each but the last."""
+        return dict(itertools.pairwise(self.body.instructions))
+
+    @cached_property
+    def before(self) -> dict[Instruction, Instruction]:
+        """The instruction before each but the first."""
+        return {after: first for first, after in self.following.items()}
+
+    def reached_from(self, starts: Iterable[Instruction]) -> set[Instruction]:
+        """Return all that control can reach from these."""
+        found = reached_from(self._ways, starts)
+        return found | loop_landings(self.body, found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,8 +165,7 @@ STORES = frozenset({"STORE_DEREF", "STORE_FAST", "STORE_GLOBAL", "STORE_NAME"})
 
 def item_name(root: Root, head: Instruction, depth: int) -> str:
     """The parameter that carries the next item of a loop, above that many stack values."""
-    following = dict(zip(root.body.instructions, root.body.instructions[1:], strict=False))[head]
-    return _stack_names(ResumeKey(following, (), (False,) * (depth + 1)))[-1]
+    return _stack_names(ResumeKey(root.following[head], (), (False,) * (depth + 1)))[-1]
 
 
 def _stack_names(key: ResumeKey) -> list[str]:
@@ -151,7 +179,7 @@ def _stack_names(key: ResumeKey) -> list[str]:
 
 
 def _resume_code(root: Root, key: ResumeKey) -> FlatCode:
-    body, copies = root.body.clone()
+    body, copies = root.body.clone(root.reached_from((key.instruction,)))
     origin = {new: old for old, new in copies.items()}
     on_stack = _stack_names(key)
     carried = [name for name, null in zip(on_stack, key.nulls, strict=True) if not null]
@@ -166,12 +194,11 @@ def _resume_code(root: Root, key: ResumeKey) -> FlatCode:
     prologue += build.jump(copies[key.instruction])
     line = key.instruction.position
     body.instructions = [*build.placed(prologue, line), *body.instructions]
-    drop_unreachable(body)
     secure_loads(body)
     code = with_signature(assemble(body), parameters, root.body)
-    decoded = decode(code).instructions  # one for one: jumps may have been written as two
-    pairs = enumerate(zip(decoded, body.instructions, strict=True))
-    at = {index: origin[ours] for index, (_, ours) in pairs if ours in origin}
+    if instruction_count(code) != len(body.instructions):  # a jump was written as two
+        raise BytecodeError(f"{body.qualname}: the instructions of a resume function have moved")
+    at = {index: origin[i] for index, i in enumerate(body.instructions) if i in origin}
     head = _head_before(root, key)
     item = on_stack[-1] if head is not None else None
     return FlatCode(code, parameters, root, at, head, item, key.let_go)
@@ -187,8 +214,7 @@ def let_go_of(let_go: Callable[[], None] | None) -> list[Instruction]:
 def _head_before(root: Root, key: ResumeKey) -> Instruction | None:
     """What has just put a value on the stack, if that is an item of a rolled loop, what a call
     made in one, or what one has of data."""
-    before = dict(zip(root.body.instructions[1:], root.body.instructions, strict=False))
-    head = before.get(key.instruction)
+    head = root.before.get(key.instruction)
     known = head in root.rolled or head in root.counting or head in root.handed_on.reads
     return head if known and key.nulls and not key.nulls[-1] else None
 

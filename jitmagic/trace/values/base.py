@@ -331,11 +331,8 @@ class Value:
         self.refuse(machine, "changing attributes through __dict__")
 
     def attribute_effect(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
-        """Return the effect that writes an entry of `self.__dict__` as an attribute.
-
-        `value` None deletes it. An attribute write does not materialise the dictionary. Returns
-        None if only the dictionary itself can be written to.
-        """
+        """Return the effect that writes (None: deletes) an entry of `self.__dict__` as an
+        attribute, or None if only the dictionary itself can be written to."""
         return None
 
     # -- containers ------------------------------------------------------------------------------
@@ -356,6 +353,10 @@ class Value:
     def contains(self, machine: Machine, item: Value) -> Value:
         """Return `item in self`, a bool constant or a tensor."""
         self.refuse(machine, "`in`")
+
+    def contains_lazily(self, machine: Machine, item: Value) -> Value:
+        """Return `item in self` for an item that may be Lazy and may stay unguarded."""
+        return self.contains(machine, item.realize(machine))
 
     def length(self, machine: Machine) -> int:
         self.refuse(machine, "len()")

@@ -14,6 +14,7 @@ that update the live container. A live dictionary has one store per trace, even 
     read_only                types.MappingProxyType
     set_store, sets          set and frozenset, in CPython's order
     keys                     tokens that stand for keys of dicts and sets
+    text_inputs              str inputs that are used for lookups only
     lengths                  length and truth of a live container
     iterators                iterators that the traced code creates
     live_iterators           iterators that existed before, as those of interrupted loops

@@ -15,9 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from ....guards.guard import ANY_KEY, DictKeysAre, KeyAbsent, LengthIs
+from ....guards.guard import ANY_KEY, DictKeysAre, HasKeyAt, KeyAbsent, LengthIs
 from ....guards.read import entries_of
 from ....guards.source import DictKeyAt, DictValueAt, InstanceDict, Item, ItemAt, Source
 from ...breaks import GraphBreak, UnknownObject
@@ -25,6 +23,7 @@ from ...result import DelItem, Effect, Perform, Recipe, ReplaceDict, SetItem
 from ..base import Builder, Machine, Value
 from .keys import hashes_unchanged, is_plain_key
 from .lengths import is_filled, live_length
+from .text_inputs import Text, is_alike
 
 __all__ = ["Pair", "TableStore"]
 
@@ -94,21 +93,39 @@ class TableStore:
         name, _, args = self._changes[at]
         return args[1] if name == "__setitem__" else None
 
-    def at_source(self, key: str, source: Source) -> Value | None:
-        """Return the tensor under a key that varies, which is `key` in this call, read at `source`.
+    def can_find(self, text: Text) -> bool:
+        """Return whether a lookup of an unread str reads the original entries of a live dict."""
+        is_plain = self.is_read_by_key and type(self.live) is dict
+        if not is_plain or self.source is None or isinstance(self.source, InstanceDict):
+            return False
+        return self._can_look_up(text[0])
 
-        Guards apply to the tensor that the key finds. None if the key itself must be guarded.
+    def has_at(self, text: Text) -> bool:
+        """Return whether the str is a key; the guard looks up the str of each call."""
+        found = text[0] in self.live
+        assert self.machine is not None
+        assert self.source is not None
+        self.read_anywhere()
+        self.machine.guard(HasKeyAt(self.source, text[1], found))
+        return found
+
+    def find_at(self, text: Text) -> Value | None:
+        """Return the value under an unread str, or None if the str itself must be guarded.
+
+        Guards apply to the value that the str of a call finds.
         """
         # With a guard on each key, 20 keys gave 9 variants and then eager; now they share one.
-        is_plain = self._pairs is None and not self._changes and type(self.live) is dict
-        if not is_plain or self.source is None or isinstance(self.source, InstanceDict):
-            return None
-        value = dict.get(self.live, key)
-        if not isinstance(value, torch.Tensor):
+        value = dict.get(self.live, text[0])
+        if not is_alike(value):
             return None
         assert self.machine is not None
-        self._whole = True  # another call may look up any key
-        return self.machine.lazy(value, ItemAt(self.source, source))
+        assert self.source is not None
+        self.read_anywhere()
+        return self.machine.lazy(value, ItemAt(self.source, text[1]), certain=False)
+
+    def read_anywhere(self) -> None:
+        """Note that another call may read any key."""
+        self._whole = True
 
     def length(self) -> int:
         """Return the number of keys, and guard it alone."""

@@ -7,6 +7,7 @@ is already entered. A block for which that is impossible breaks the graph before
     contexts          no_grad, enable_grad, set_grad_enabled
     inference         inference_mode and inference tensors
     default_device    set_default_device, `with torch.device(...)`
+    default_dtype     set_default_dtype
     library_flags     torch.backends.cudnn.flags
     profiled          torch.profiler.record_function
     random_streams    generators of `random` and `numpy.random`

@@ -67,6 +67,7 @@ class NNModuleValue(InstanceValue):
     """
 
     __slots__ = ("hooks_guarded", "in_tables", "lacking", "tables")
+    searched = TABLES
 
     def __init__(
         self, cls: ClassValue, live: torch.nn.Module | None, source: Source | None
@@ -164,6 +165,15 @@ class NNModuleValue(InstanceValue):
         """
         if self.source is not None and name not in self.live_table():
             machine.guard(EntriesEmpty(InstanceDict(self.source), (), (name,)))
+
+    def tables_after(self, machine: Machine, name: str) -> list[DictValue] | None:
+        if (own := super().tables_after(machine, name)) is not None:
+            return own
+        if not self._uses_torch_getattr(machine):
+            return None
+        found = [self.module_table(machine, part) for part in self.searched]
+        tables = [table for table in found if table is not None]
+        return [self.table(machine), *tables] if len(tables) == len(found) else None
 
     def module_table(self, machine: Machine, name: str) -> DictValue | None:
         """Return one of the tables, or None if it is absent or not a dictionary."""
@@ -359,6 +369,8 @@ class NNModuleValue(InstanceValue):
             return False
         assert self.source is not None
         own = self.live_table()
+        if any(name not in own for name in _HOOKS):  # `__init__` did not call Module.__init__
+            self.refuse(machine, "a call without tables of hooks")
         hooked = any(changed.get(name, bool(own.get(name))) for name in _HOOKS)
         absent_hooks = () if hooked else _HOOKS
         # Module.__call__ prefers `_compiled_call_impl`, which Module.compile() sets.

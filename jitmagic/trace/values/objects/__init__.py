@@ -20,6 +20,7 @@ the handlers of `trace/builtins/`.
     class_statements    class statements in the traced code
     instances           instances of Python classes: attributes and special methods
     attribute_table     `__dict__` of a new instance
+    found_attributes    `getattr(obj, name)` with a str input
     special, operators  special methods; operators, comparisons, `is`, as Objects/abstract.c
     exceptions          exception objects
     namespaces          globals and Python modules

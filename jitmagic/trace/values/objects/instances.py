@@ -1,8 +1,7 @@
 """Models instances of plain Python classes: attributes, special methods, construction.
 
 Input: a live object, guarded by its exact type, or one that the traced code creates. Output: the
-results of its inlined methods; attribute writes become effects. Attributes of live objects are read
-from their `__dict__` or slots.
+results of its inlined methods; attributes from `__dict__` or slots; writes, as effects.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from ..base import Args, Builder, Kwargs, Machine, ObservedError, Value
 from ..containers.iterators import StepIterator
 from ..containers.keys import identity_key, user_key
 from ..containers.mappings import DictValue, entries_of_live
+from ..containers.text_inputs import text_input
 from .attribute_table import AttributeTable
 from .class_facts import (
     NOTHING,
@@ -49,13 +49,11 @@ class _Sequence:
 
 
 class InstanceValue(Value):
-    """An instance of a plain Python class.
-
-    `names` models its `__dict__` once that is needed. `slots` has the slots that were read or
-    written; None stands for an empty slot.
-    """
+    """An instance of a plain Python class; `names` models its `__dict__` once that is needed.
+    `slots` has the slots that were read or written; None stands for an empty slot."""
 
     __slots__ = ("cls", "live", "names", "slots")
+    searched: tuple[str, ...] = ()  # tables in `__dict__` that are searched for attributes too
 
     def __init__(self, cls: ClassValue, live: object = None, source: Source | None = None) -> None:
         super().__init__(source)
@@ -135,6 +133,12 @@ class InstanceValue(Value):
         table: dict[str, object] = object.__getattribute__(self.live, "__dict__")
         return table
 
+    def tables_after(self, machine: Machine, name: str) -> list[DictValue] | None:
+        """Return the dictionaries to search for an attribute that the class lacks; None if its
+        `__getattr__` would run."""
+        table = self.table(machine)
+        return [table] if name in table.store.live else None
+
     def _bound(self, machine: Machine, name: str) -> Value:
         raw, value = self.cls.find(machine, name)
         return bind(machine, raw, value, self, self.cls, name)
@@ -180,10 +184,7 @@ class InstanceValue(Value):
             self.call_accessor(machine, "__setattr__", name, value)
 
     def store_attr(self, machine: Machine, name: str, value: Value | None) -> None:
-        """Do what `object.__setattr__` does, or `object.__delattr__` if `value` is None.
-
-        Data descriptors of the class take precedence over the instance's own entry.
-        """
+        """Do what `object.__setattr__` does, or `object.__delattr__` if `value` is None."""
         raw = self.cls.peek(machine, name)
         member = isinstance(raw, types.MemberDescriptorType)
         if is_data_descriptor(raw) and not member:
@@ -244,10 +245,7 @@ class InstanceValue(Value):
     def _set_by_python(
         self, machine: Machine, raw: object, descriptor: Value, value: Value | None
     ) -> bool:
-        """Call the descriptor's `__set__` or `__delete__` if it is written in Python.
-
-        Returns False, and does nothing, if it is not.
-        """
+        """Call a `__set__` or `__delete__` written in Python; return False if there is none."""
         method = "__delete__" if value is None else "__set__"
         function = attribute_of_class(type(raw), method)
         if not isinstance(function, types.FunctionType) or descriptor.source is None:
@@ -292,6 +290,9 @@ class InstanceValue(Value):
     def get_item(self, machine: Machine, key: Value) -> Value:
         return self._required(machine, "__getitem__", key)
 
+    def get_item_lazily(self, machine: Machine, key: Value) -> Value:
+        return self.get_item(machine, key if text_input(key) else key.realize(machine))
+
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
         self._required(machine, "__setitem__", key, value)
 
@@ -317,15 +318,17 @@ class InstanceValue(Value):
         items = drain(machine, self.iterate(machine).realize(machine))
         return machine.constant(any(equal(machine, candidate, item) for candidate in items))
 
+    def contains_lazily(self, machine: Machine, item: Value) -> Value:
+        return self.contains(machine, item if text_input(item) else item.realize(machine))
+
     def iterate(self, machine: Machine) -> Value:
         result = self.special(machine, "__iter__")
         if result is not None:
             return result
         if self.cls.find(machine, "__getitem__")[0] is NOTHING:
             self.refuse(machine, "iteration")
-        return StepIterator(
-            machine, type(iter(_Sequence())), self._items(machine, itertools.count())
-        )
+        items = self._items(machine, itertools.count())
+        return StepIterator(machine, type(iter(_Sequence())), items)
 
     def backwards(self, machine: Machine) -> Value:
         """Return `reversed(self)`."""

@@ -1,0 +1,41 @@
+"""Models the default dtype, which torch.set_default_dtype changes.
+
+Input: the dtype in the entry guard, and the dtypes that the program sets. Output: the current
+default dtype, and an effect that sets the last one at an exit. The graph itself runs under the
+default of the entry (graph/default_dtype.py).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ...breaks import GraphBreak, RefusedTorchCall
+from ...result import Perform
+from ..base import Builder, Machine
+
+__all__ = ["default_dtype", "set_default_dtype"]
+
+_MARK = "default dtype"
+
+
+def default_dtype(machine: Machine) -> torch.dtype:
+    """Return the default dtype of a call made now."""
+    chosen: torch.dtype | None = machine.graph.default_dtype
+    return chosen or torch.get_default_dtype()
+
+
+def set_default_dtype(machine: Machine, dtype: torch.dtype) -> None:
+    """Trace torch.set_default_dtype."""
+    if machine.graph.root is not machine.graph:
+        why = "a backward or a function under a transform runs it"
+        raise GraphBreak(RefusedTorchCall.of(name="torch.set_default_dtype", why=why))
+    if _MARK not in machine.notes.marks:
+        machine.notes.marks.add(_MARK)
+        machine.at_exit(lambda builder: _set_at_exit(machine, builder))
+    machine.graph.default_dtype = None if dtype is torch.get_default_dtype() else dtype
+
+
+def _set_at_exit(machine: Machine, builder: Builder) -> None:
+    if (dtype := machine.graph.default_dtype) is not None:
+        setter = builder.constant(torch.set_default_dtype)
+        builder.effect(Perform(setter, (builder.constant(dtype),)))

@@ -1,0 +1,95 @@
+"""Compiling takes steps in proportion to a program: calls of functions are counted, not seconds.
+
+Each family of tests/bench/growth.py is compiled at two sizes. No function of jitmagic is called
+more often than the programs' lengths explain; `python -m tests.bench.growth` has the times.
+"""
+
+from __future__ import annotations
+
+import cProfile
+from collections import Counter
+
+import pytest
+import torch
+
+from jitmagic.bytecode import Instruction
+from jitmagic.codegen import render
+from jitmagic.loops.lower import lower
+from jitmagic.options import Options
+from jitmagic.records import watchers
+from jitmagic.schedule import schedule
+from jitmagic.target import Target
+from tests.bench import growth
+
+TARGET = Target("cpu", "cpp", "a test", "avx512", 16, 2, 1 << 20, "g++")
+
+
+def graphs_of(call):
+    """Compile up to the joint graph, which torch runs: the forward and backward graphs."""
+    graphs = []
+
+    def watch(_, stage, begins):
+        if stage.stage == "partition" and not begins:
+            graphs.extend(g for g in (stage.result.forward, stage.result.backward) if g is not None)
+
+    watchers.append(watch)
+    try:
+        call()
+    finally:
+        watchers.remove(watch)
+    return graphs
+
+
+def compiled(call):
+    """Run every stage but that of C++ compilers."""
+    for graph in graphs_of(call):
+        render(schedule(lower(graph, "graph"), TARGET, Options()), TARGET, {})
+
+
+def calls(family, n):
+    """By function of jitmagic how often it is called in a compile at size n."""
+    torch.manual_seed(0)
+    call = family.make(n)
+    profile = cProfile.Profile(builtins=False)
+    profile.runcall(compiled, call)
+    counts = Counter()
+    for entry in profile.getstats():
+        if "/jitmagic/" in entry.code.co_filename:
+            counts[entry.code] += entry.callcount
+    return counts
+
+
+# A resume function has all the code that it reaches: n breaks assemble n²/2 lines.
+FAMILIES = [family for family in growth.FAMILIES if family.name != "graph breaks"]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_functions_are_called_in_proportion_to_the_program(family, monkeypatch):
+    monkeypatch.setitem(growth.OPTIONS, "backend", "aot_eager")
+    calls(family, 2)  # what is computed once in a process
+    less, more = calls(family, 2 * family.n), calls(family, 4 * family.n)  # nests are full by then
+    assert sum(less.values()) > 20 * family.n
+    # Twice, and a constant: a function called for each pair of n is called four times as often.
+    faster = {
+        f"{code.co_filename}:{code.co_firstlineno} {code.co_qualname}": (less[code], count)
+        for code, count in more.items()
+        if count > 2.7 * less[code] + 5 * family.n
+    }
+    assert not faster
+
+
+def test_breaks_copy_only_the_code_that_is_reached(monkeypatch):
+    monkeypatch.setitem(growth.OPTIONS, "backend", "aot_eager")
+    copied = Counter()
+
+    def copy(instruction):
+        copied["instructions"] += 1
+        return original(instruction)
+
+    original = Instruction.copy
+    monkeypatch.setattr(Instruction, "copy", copy)
+    n = 16
+    call = next(family for family in growth.FAMILIES if family.name == "graph breaks").make(n)
+    call()
+    lines = 20 * n  # instructions, about; two ways on at each break, and the residual
+    assert n * n < copied["instructions"] < 1.2 * n * lines
