@@ -73,7 +73,6 @@ from .values.contexts import context_vars as _context_vars
 from .values.contexts import contexts as _contexts
 from .values.contexts import inference as _inference
 from .values.contexts import library_flags as _library_flags
-from .values.contexts import profiled as _profiled
 from .values.contexts import random_streams as _random_streams
 from .values.contexts import threads as _threads
 from .values.modules import hook_handles as _hook_handles
@@ -83,14 +82,12 @@ from .values.numbers import deferred as _deferred
 from .values.numbers import scalars as _scalars
 from .values.numpy import floats as _numpy_numbers
 from .values.numpy import integers as _numpy_ints
-from .values.objects import cached as _cached
 from .values.objects import class_statements as _class_statements
 from .values.objects import enums as _enums
 from .values.objects import exceptions as _exceptions
 from .values.objects import functions as _functions
 from .values.objects import instances as _instances
 from .values.objects import namespaces as _namespaces
-from .values.objects import scripted as _scripted
 from .values.objects import weak_references as _weak_references
 from .values.tensors import tensor_hooks as _tensor_hooks
 from .values.tensors import tensor_inputs as _tensor_inputs
@@ -107,10 +104,10 @@ MODULES: tuple[ModuleType, ...] = (
     _texts, _torch_calls, _transforms, _wrappers,
     _numpy_calls, _attributes, _calls, _comparisons, _container_opcodes, _control,
     _exception_opcodes, _function_opcodes, _imports, _intrinsics, _locals, _patterns, _stack,
-    _with, _cached, _context_vars, _contexts, _deques, _dict_objects, _enums, _exceptions,
+    _with, _lru_cache, _context_vars, _contexts, _deques, _dict_objects, _enums, _exceptions,
     _functions, _getters, _instances, _live_iterators, _made_modules, _namedtuples, _namespaces,
     _nn_module, _scalars, _tensor_hooks, _tensor_inputs, _torch_function, _gradients, _recurrent,
     _weak_references, _class_bodies, _class_statements, _attention, _optimizers, _threads,
-    _torch_generators, _profiled, _random_streams, _scripted, _inference, _library_flags,
+    _torch_generators, _record_function, _random_streams, _torchscript, _inference, _library_flags,
     _hook_handles, _exit_stacks, _deferred, _spectral, _numpy_numbers, _numpy_ints, _nested,
 )  # fmt: skip

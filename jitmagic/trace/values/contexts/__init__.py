@@ -9,7 +9,7 @@ is already entered. A block for which that is impossible breaks the graph before
     default_device    set_default_device, `with torch.device(...)`
     default_dtype     set_default_dtype
     library_flags     torch.backends.cudnn.flags
-    profiled          torch.profiler.record_function
+    record_function   torch.profiler.record_function
     random_streams    generators of `random` and `numpy.random`
     context_vars      contextvars.ContextVar
     threads           locks and threading.local

@@ -33,7 +33,7 @@ from ..numbers.scalars import ScalarValue, scalar_of
 from ..objects.callables import BuiltinValue
 from ..objects.classes import ClassValue
 from ..objects.constants import BINARY, COMPARE, UNARY
-from ..objects.special import BINARY_METHODS
+from ..objects.special_methods import BINARY_METHODS
 from ..tensors.tensor import TensorValue, record
 from .emulation import ARRAY_SCALARS, emulation, np
 from .library_code import Recorder

@@ -21,7 +21,7 @@ from ..base import Machine, ObservedError, Value
 from ..containers.sequences import ListValue, SequenceValue, SliceValue, TupleValue
 from ..numbers.dimensions import DimensionValue, dimension_value
 from ..objects.operators import binary, compare
-from ..objects.special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS
+from ..objects.special_methods import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS
 from ..tensors.tensor import TensorMethodValue, TensorValue, record
 from ..tensors.torch_function import torch_function
 

@@ -12,8 +12,9 @@ the handlers of `trace/builtins/`.
     functions           Python functions, cells, bound methods, functools.partial
     binding             arguments of an inlined call bound to parameters
     callables           C functions and bound methods of built-in types
-    cached              functools.lru_cache
-    scripted, tagged    functions of torch.jit; of jitmagic.jit() and disable()
+    lru_cache           functools.lru_cache
+    torchscript         functions of torch.jit
+    tagged              functions of jitmagic.jit() and disable()
     monkey_patches      detects library functions that the user replaced
     classes             attribute lookup on the MRO, descriptors, `super`, construction
     class_facts         guarded facts about classes, isinstance and issubclass
@@ -21,7 +22,8 @@ the handlers of `trace/builtins/`.
     instances           instances of Python classes: attributes and special methods
     attribute_table     `__dict__` of a new instance
     found_attributes    `getattr(obj, name)` with a str input
-    special, operators  special methods; operators, comparisons, `is`, as Objects/abstract.c
+    special_methods     names of the methods of operators
+    operators           operators, comparisons, `is`, as Objects/abstract.c
     exceptions          exception objects
     namespaces          globals and Python modules
     weak_references     weakref.ref

@@ -26,7 +26,7 @@ from ..containers.read_only import ReadOnlyTable
 from .class_facts import NOTHING, attribute_of_class, guarded_attribute
 from .classes import HEAP_TYPE, ClassValue, bind, models_classes_of
 from .constants import ATOMS, BINARY, COMPARE, UNARY, ConstantMethodValue, ConstantValue, fold
-from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, by_special, implemented
+from .special_methods import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, by_special, implemented
 
 __all__ = ["EnumClassValue", "EnumValue", "without_enum"]
 

@@ -35,7 +35,7 @@ from .class_facts import (
 from .classes import PLAIN_BASES, ClassValue, bind, constructs, is_plain_class
 from .opaque import OpaqueValue
 from .operators import compare, drain, equal
-from .special import BINARY_METHODS, UNARY_METHODS, by_special, implemented
+from .special_methods import BINARY_METHODS, UNARY_METHODS, by_special, implemented
 
 __all__ = ["InstanceValue", "construct", "wrap_as"]
 

@@ -67,7 +67,7 @@ from ..numpy.emulation import ARRAY_SCALARS
 from ..objects.enums import without_enum
 from ..objects.monkey_patches import TENSOR
 from ..objects.operators import is_none
-from ..objects.special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
+from ..objects.special_methods import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
 from .bound_data import bind_data
 from .leaf_names import rely_on_names
 from .leaves import required_grad
