@@ -74,6 +74,7 @@ from .values.contexts import contexts as _contexts
 from .values.contexts import inference as _inference
 from .values.contexts import library_flags as _library_flags
 from .values.contexts import random_streams as _random_streams
+from .values.contexts import record_function as _record_function
 from .values.contexts import threads as _threads
 from .values.modules import hook_handles as _hook_handles
 from .values.modules import new_modules as _made_modules
@@ -87,7 +88,9 @@ from .values.objects import enums as _enums
 from .values.objects import exceptions as _exceptions
 from .values.objects import functions as _functions
 from .values.objects import instances as _instances
+from .values.objects import lru_cache as _lru_cache
 from .values.objects import namespaces as _namespaces
+from .values.objects import torchscript as _torchscript
 from .values.objects import weak_references as _weak_references
 from .values.tensors import tensor_hooks as _tensor_hooks
 from .values.tensors import tensor_inputs as _tensor_inputs
