@@ -250,7 +250,7 @@ class ExitBuilder:
         finally:
             self._active.discard(id(value))
 
-    def hands_out(self, value: Value) -> bool:
+    def is_live(self, value: Value) -> bool:
         return id(value) in self._recipes
 
     def constant(self, value: object) -> Recipe:

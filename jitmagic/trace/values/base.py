@@ -69,7 +69,7 @@ class Builder(Protocol):
     def __call__(self, value: Value) -> Recipe:
         """Return the recipe of a value, always the same object for one value."""
 
-    def hands_out(self, value: Value) -> bool:
+    def is_live(self, value: Value) -> bool:
         """Return whether the value is live at the exit, by itself or within another value."""
 
     def constant(self, value: object) -> Recipe:

@@ -61,7 +61,7 @@ OBJECTS: dict[str, Callable[[Tensor], Any]] = {
     "parameter": lambda x: LAYER.weight,
     "array": lambda x: np.arange(3),
     "number of an array": lambda x: np.float32(3),
-    "function": lambda x: test_it_is_the_type,
+    "function": lambda x: test_class_attribute_is_the_type,
     "function made here": lambda x: lambda: x,
     "method": lambda x: x.sum,
     "method of an object": lambda x: LIVE.method,
@@ -80,7 +80,7 @@ OBJECTS: dict[str, Callable[[Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("name", OBJECTS)
-def test_it_is_the_type(name: str) -> None:
+def test_class_attribute_is_the_type(name: str) -> None:
     make = OBJECTS[name]
 
     def fn(x: Tensor) -> Any:
@@ -93,7 +93,7 @@ def test_it_is_the_type(name: str) -> None:
         assert repr(compiled(x)) == repr(fn(x))
 
 
-def test_a_class_that_answers_by_itself_is_asked() -> None:
+def test_overridden_class_attribute_is_called() -> None:
     def fn(x: Tensor) -> Any:
         return x + 1, DISGUISED.__class__ is dict
 
@@ -102,7 +102,7 @@ def test_a_class_that_answers_by_itself_is_asked() -> None:
     assert compiled(torch.ones(2))[1] is True
 
 
-def test_a_class_that_was_asked_for_is_called() -> None:
+def test_call_of_the_class_attribute() -> None:
     def fn(x: Tensor) -> Any:
         with torch.no_grad().__class__():
             y = x * 2
@@ -118,7 +118,7 @@ def test_a_class_that_was_asked_for_is_called() -> None:
     assert torch.equal(*(torch.autograd.grad(one[0].sum(), x)[0] for one in (found, wanted)))
 
 
-def test_a_raised_exception_is_raised_again_as_its_class() -> None:
+def test_exception_reraised_through_its_class() -> None:
     def inner(x: Tensor) -> Tensor:
         try:
             raise ValueError("a")

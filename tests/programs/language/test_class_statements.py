@@ -114,7 +114,7 @@ def test_as_eager(program: Any, backend: str, shape: tuple[int, ...]) -> None:
     assert _seen(jitmagic.jit(program, backend=backend), x) == expected
 
 
-def test_a_class_nobody_uses_is_no_break() -> None:
+def test_unused_class_is_no_break() -> None:
     x = torch.ones(3, requires_grad=True)
     compiled = jitmagic.jit(unused, fullgraph=True)
     compiled(x).sum().backward()
@@ -122,7 +122,7 @@ def test_a_class_nobody_uses_is_no_break() -> None:
     assert torch.equal(x.grad, torch.full((3,), 2.0))  # type: ignore[arg-type]
 
 
-def test_what_base_classes_hear_later_is_noticed() -> None:
+def test_init_subclass_added_later_recompiles() -> None:
     class Quiet:
         pass
 

@@ -380,7 +380,7 @@ FOLLOWED = [(kind, name) for kind in KINDS for name in OPERATIONS[KINDS[kind][0]
 
 
 @pytest.mark.parametrize(("kind", "name"), FOLLOWED)
-def test_each_operation_of_a_live_container_is_followed(kind: str, name: str) -> None:
+def test_each_operation_of_a_live_container_is_traced(kind: str, name: str) -> None:
     family, make = KINDS[kind]
     if (kind, name) in LEFT_TO_PYTHON:
         pytest.skip("left to Python")
@@ -393,7 +393,7 @@ def test_each_operation_of_a_live_container_is_followed(kind: str, name: str) ->
 
 
 @pytest.mark.parametrize("kind", ["set", "set of words", "frozenset", "dict", "list", "vars"])
-def test_loops_that_a_break_cuts_in_two(kind: str) -> None:
+def test_loops_interrupted_by_a_break(kind: str) -> None:
     make = KINDS[kind][1]
 
     def function(t, c):
@@ -449,7 +449,7 @@ def test_names_of_a_module_as_a_dictionary(how: str) -> None:
     assert results[: len(results) // 2] == results[len(results) // 2 :]
 
 
-def test_a_proxy_shows_what_its_dictionary_holds_now() -> None:
+def test_mappingproxy_reads_current_entries() -> None:
     table: dict[str, Any] = {"a": 2.0, "b": 3.0}
     proxy = types.MappingProxyType(table)
 

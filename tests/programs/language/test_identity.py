@@ -80,7 +80,7 @@ def test_identity_of_arguments_changes_between_calls() -> None:
 
 
 @pytest.mark.parametrize("numbers", [(1.0, 2.0, math.nan, NAN, 3.0, math.nan), (1.5, 2.5, NAN)])
-def test_number_that_varied_is_found_by_identity(numbers: tuple[float, ...]) -> None:
+def test_symbolic_number_is_found_by_identity(numbers: tuple[float, ...]) -> None:
     def run(x: Any, number: float, other: float) -> Any:
         found = number in [math.nan], (number, 1) == (other, 1), [other].count(number)
         return *found, number in {5.0: 1, 7.0: 2}, x * 2

@@ -213,7 +213,7 @@ def test_results_share_memory_as_in_eager() -> None:
     assert row.tolist() == [3.0, 3.0, 3.0]
 
 
-def test_what_was_made_there_is_refused_outside_each_time() -> None:
+def test_inference_tensors_are_refused_outside_in_each_call() -> None:
     """Also where it requires grad by now, so that nothing would change."""
     with torch.inference_mode():
         x = torch.ones(2)

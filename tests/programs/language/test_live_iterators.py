@@ -75,7 +75,7 @@ def _pairs(make: Callable[[], Any]) -> Callable[[Tensor], Tensor]:
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_the_rest_of_a_loop_is_one_graph(name: str) -> None:
+def test_rest_of_a_loop_is_one_graph(name: str) -> None:
     check(Program(name, lambda: _single(LOOPS[name]), _inputs, graphs=2, breaks=1))
 
 
@@ -187,7 +187,7 @@ HELD = [consume, consume_some, consume_with_a_break, consume_twice, consume_two_
 @pytest.mark.parametrize("make", [iter, reversed, lambda xs: iter(dict.fromkeys(xs)),
                                   lambda xs: map(abs, xs), lambda xs: (x for x in xs)])  # fmt: skip
 @pytest.mark.parametrize("function", HELD)
-def test_iterators_of_the_caller_end_where_eager_leaves_them(function: Any, make: Any) -> None:
+def test_iterators_of_the_caller_advance_as_in_eager(function: Any, make: Any) -> None:
     run = jitmagic.jit(function, backend="eager")
     for taken, numbers in itertools.product((0, 1, 2), (FACTORS, FACTORS[:4])):
         seen = []
@@ -200,7 +200,7 @@ def test_iterators_of_the_caller_end_where_eager_leaves_them(function: Any, make
         torch.testing.assert_close(seen[1], seen[0])
 
 
-def test_a_loop_that_breaks_in_every_trip_is_not_compiled_for_each() -> None:
+def test_loop_that_breaks_each_iteration_is_not_recompiled_per_iteration() -> None:
     def program(x: Tensor, layers: list[nn.Module]) -> Tensor:
         for layer in layers:
             x = layer(x)
@@ -216,7 +216,7 @@ def test_a_loop_that_breaks_in_every_trip_is_not_compiled_for_each() -> None:
     assert counts_of(run).graphs <= 4
 
 
-def test_one_position_is_not_taken_for_another() -> None:
+def test_iterator_position_is_guarded() -> None:
     def program(x: Tensor, trips: int) -> Tensor:
         passed = 0
         for factor in FACTORS:

@@ -106,13 +106,13 @@ def seen(make: Callable[[], Any], build: Callable[[Any], Program], wrap: Any) ->
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("name", OBJECTS)
-def test_it_is_asked_what_eager_asks(name: str, program: str) -> None:
+def test_proxy_receives_the_same_calls_as_in_eager(name: str, program: str) -> None:
     make, build = OBJECTS[name], PROGRAMS[program]
     eager = seen(make, build, lambda fn: fn)
     assert seen(make, build, lambda fn: jitmagic.jit(fn, backend="eager")) == eager
 
 
-def test_a_module_that_answers_for_names_is_not_asked_for_its_own() -> None:
+def test_module_getattr_runs_as_in_eager() -> None:
     """Why a call missed is told in words, which name the module."""
     asked: list[str] = []
     module = types.ModuleType("answering")

@@ -67,14 +67,14 @@ def by_address(x):
 
 
 @pytest.mark.parametrize("program", [discarded, copied, merged, taken])
-def test_other_steps_lead_to_pythons_order(program):
+def test_set_built_by_other_steps_has_pythons_order(program):
     tagged = jitmagic.jit(program, backend="eager", fullgraph=True)
     for _ in range(2):
         assert tagged(torch.ones(1))[1:] == program(torch.ones(1))[1:]
 
 
 @pytest.mark.parametrize("program", [by_address, literal])
-def test_other_orders_are_pythons(program):
+def test_unknown_orders_break_the_graph(program):
     tagged = jitmagic.jit(program, backend="eager")
     for _ in range(2):
         assert tagged(torch.ones(1))[1:] == program(torch.ones(1))[1:]

@@ -184,7 +184,7 @@ def test_whole_and_as_eager(fn: Callable[[Tensor], Any], backend: str) -> None:
         assert repr(compiled(x)) == repr(fn(x))
 
 
-def test_what_data_decides_is_a_break() -> None:
+def test_tolist_of_data_as_in_eager() -> None:
     def fn(x: Tensor) -> Any:
         return x * 2, (x + 1).tolist()
 

@@ -60,7 +60,7 @@ def said(function: Step, net: nn.Module, x: Tensor) -> tuple[Any, list[tuple[str
 
 
 @pytest.mark.parametrize("hook", [looking, changing, on_data, of_the_whole])
-def test_a_backward_in_the_frame_runs_them_in_one_graph(hook: Any) -> None:
+def test_backward_in_the_frame_runs_hooks_in_one_graph(hook: Any) -> None:
     nets = network(), network()
     logs: tuple[list[Any], list[Any]] = ([], [])
     for net, seen in zip(nets, logs, strict=True):
@@ -86,7 +86,7 @@ class Pair(nn.Module):
         return a * b, a + b
 
 
-def test_only_the_engine_knows_when_several_gradients_are_there() -> None:
+def test_several_gradients_break_the_graph() -> None:
     seen: list[Any] = []
     net = Pair()
     net.register_full_backward_hook(lambda module, i, o: seen.append([g.sum() for g in (*i, *o)]))
@@ -98,7 +98,7 @@ def test_only_the_engine_knows_when_several_gradients_are_there() -> None:
     assert counts_of(run).breaks
 
 
-def test_a_backward_behind_the_frame_runs_them() -> None:
+def test_backward_after_the_frame_runs_hooks() -> None:
     net = network()
     other = copy.deepcopy(net)
     logs: tuple[list[Any], list[Any]] = ([], [])
@@ -111,7 +111,7 @@ def test_a_backward_behind_the_frame_runs_them() -> None:
     assert counts_of(run).breaks
 
 
-def test_what_they_forbid_is_forbidden() -> None:
+def test_forbidden_writes_raise_as_in_eager() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True))
     net[0].register_full_backward_hook(lambda module, incoming, outgoing: None)
     with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):

@@ -130,7 +130,7 @@ def test_as_eager(program, grad):
     assert (counts_of(tagged).breaks == 0) == (program in WHOLE)
 
 
-def test_a_hook_for_all_modules_is_noticed():
+def test_global_hook_recompiles():
     tagged = jitmagic.jit(sequence, backend="eager")
     x, y = torch.randn(4, 3), torch.tensor([0])
     assert torch.equal(tagged(x, y), sequence(x, y))
@@ -145,7 +145,7 @@ def test_a_hook_for_all_modules_is_noticed():
     assert len(seen) == 4
 
 
-def test_a_replaced_forward_is_noticed(monkeypatch):
+def test_replaced_forward_recompiles(monkeypatch):
     tagged = jitmagic.jit(in_a_loop, backend="eager")
     x = torch.randn(4, 3)
     tagged(x, None)
@@ -181,7 +181,7 @@ def contents(module):
     ]
 
 
-def test_what_is_handed_out_is_the_module_that_eager_makes():
+def test_returned_new_module_equals_eager_module():
     tagged = jitmagic.jit(makes_a_holder, fullgraph=True)
     x = torch.randn(4, 3, requires_grad=True)
     (got, ours), (want, plain) = tagged(x), makes_a_holder(x)
@@ -193,7 +193,7 @@ def test_what_is_handed_out_is_the_module_that_eager_makes():
     assert tagged(x)[1] is not ours
 
 
-def test_a_module_alive_at_a_break_goes_on_behind_it(capsys):
+def test_new_module_live_at_a_break_works_in_the_resume_function(capsys):
     def twice(x):
         loss = nn.BCEWithLogitsLoss(pos_weight=x.detach()[0].abs())
         first = loss(x, torch.ones(4, 3))
@@ -210,7 +210,7 @@ def test_a_module_alive_at_a_break_goes_on_behind_it(capsys):
     assert capsys.readouterr().out == "between\n" * 2
 
 
-def test_an_attribute_whose_place_a_submodule_takes():
+def test_submodule_replaces_plain_attribute():
     class Replaced(nn.Module):
         def __init__(self):
             super().__init__()

@@ -281,7 +281,7 @@ def test_parts_of_a_live_module(kind: type[nn.Module], backend: str) -> None:
     torch.testing.assert_close(seen_by[0][2], seen_by[1][2])
 
 
-def test_a_hook_of_registrations_runs() -> None:
+def test_registration_hook_runs() -> None:
     module, seen = Renewed(), []
     tagged = jitmagic.jit(module, backend="eager")
     tagged(torch.randn(2, 3))

@@ -82,7 +82,7 @@ def test_one_graph(name: str, train: bool) -> None:
     check(Program(name, MODULES[name], calls, graphs=1, train=train))
 
 
-def test_hooks_that_come_and_go() -> None:
+def test_adding_and_removing_hooks_recompiles() -> None:
     layer = nn.Linear(3, 3)
     run = jitmagic.jit(lambda x: layer(x))
     x = torch.ones(2, 3)
@@ -98,7 +98,7 @@ def test_hooks_that_come_and_go() -> None:
     assert counts_of(run).breaks == 0
 
 
-def test_a_parametrization_that_is_cached() -> None:
+def test_cached_parametrization() -> None:
     """Within `cached()` the parametrization runs once: the state that says so is guarded."""
     calls = []
 
@@ -119,7 +119,7 @@ def test_a_parametrization_that_is_cached() -> None:
     assert len(calls) == 3
 
 
-def test_hooks_that_always_run_and_get_keywords() -> None:
+def test_always_called_hooks_and_hooks_with_kwargs() -> None:
     """One that runs always is called where the forward raises too."""
     seen: list[Any] = []
 
@@ -146,7 +146,7 @@ def test_hooks_that_always_run_and_get_keywords() -> None:
     assert seen == [False, True, False]
 
 
-def test_hooks_of_all_modules_that_come_and_go() -> None:
+def test_adding_and_removing_global_hooks_recompiles() -> None:
     net = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     run = jitmagic.jit(lambda x: net(x))
     x = torch.linspace(-1, 1, 6).reshape(2, 3)
@@ -198,7 +198,7 @@ def doubled_for_a_while(net: nn.Module, x: Tensor) -> Any:
 
 
 @pytest.mark.parametrize("function", [features_by_hooks, doubled_for_a_while])
-def test_hooks_for_the_length_of_a_call(function: Any) -> None:
+def test_hooks_registered_and_removed_in_one_call(function: Any) -> None:
     net = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     run = jitmagic.jit(function)
     for x in (torch.ones(2, 3), torch.randn(2, 3), torch.randn(2, 3)):
@@ -207,7 +207,7 @@ def test_hooks_for_the_length_of_a_call(function: Any) -> None:
     assert not net[0]._forward_hooks
 
 
-def test_hooks_that_outlive_the_call() -> None:
+def test_hooks_registered_in_a_call_persist() -> None:
     """Each has a number of its own, and the handle removes it."""
     net, handles, seen = nn.Linear(3, 3), [], []
     run = jitmagic.jit(lambda x: handles.append(net.register_forward_hook(look)) or net(x))

@@ -46,9 +46,7 @@ def put_forward(module: nn.Module, wrap: Callable[[Any], Any]) -> None:
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.parametrize("kind", MODULES)
 @pytest.mark.parametrize("backend", ["eager", "native"])
-def test_the_class_forward_is_one_graph(
-    kind: str, wrapper: str, before: bool, backend: str
-) -> None:
+def test_class_forward_is_one_graph(kind: str, wrapper: str, before: bool, backend: str) -> None:
     torch.manual_seed(0)
     module, x = MODULES[kind](), torch.randn(3, 4)
     put_forward(module, WRAPPERS[wrapper])
@@ -66,7 +64,7 @@ def test_the_class_forward_is_one_graph(
     assert (counts.graphs, counts.breaks) == (1, 0)
 
 
-def test_whoever_asked_first() -> None:
+def test_eager_container_of_one_family_does_not_affect_others() -> None:
     """A family that leaves a container to eager does not decide for those that tagged one."""
 
     @jitmagic.jit(backend="eager")

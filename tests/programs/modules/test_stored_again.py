@@ -51,7 +51,7 @@ def trained(tagged: bool, kind: type[Router], dtype: torch.dtype) -> tuple[list[
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", [Router, Exchanged])
-def test_module_is_as_eager_leaves_it(kind: type[Router], dtype: torch.dtype) -> None:
+def test_module_state_equals_eager(kind: type[Router], dtype: torch.dtype) -> None:
     ours, run = trained(True, kind, dtype)
     for got, want in zip(ours, trained(False, kind, dtype)[0], strict=True):
         if isinstance(want, Tensor):
@@ -63,7 +63,7 @@ def test_module_is_as_eager_leaves_it(kind: type[Router], dtype: torch.dtype) ->
         assert (found.graphs, found.breaks) == (2, 0)  # the second where there are gradients
 
 
-def test_hooks_of_registration_run() -> None:
+def test_registration_hooks_run() -> None:
     model = Router(torch.float32)
     run = jitmagic.jit(model, backend="eager")
     run(torch.ones(4, 3))

@@ -134,7 +134,7 @@ def test_a_program_uses_the_object_that_the_cache_holds(made, limit, order, back
     assert story(order, MADE[made], limit, functools.partial(jitmagic.jit, **options)) == want
 
 
-def test_entries_that_a_full_cache_drops():
+def test_evicted_cache_entries():
     """The order of hits says which entry is dropped next."""
 
     def answers(tag):

@@ -223,7 +223,7 @@ class Settings:
     sizes: tuple[int, ...] = (1, 2)
 
 
-def test_members_that_show_as_the_class_says_compare_as_their_values() -> None:
+def test_members_with_own_repr_compare_by_value() -> None:
     def program(x: Tensor, settings: Settings) -> Any:
         if settings.level == Loudness.HIGH and settings.level in (Loudness.LOW, Loudness.HIGH):
             x = x * (settings.level + 1)
@@ -251,7 +251,7 @@ class Holding(enum.Enum):
     ITEMS = [0]  # noqa: RUF012 - a value that changes
 
 
-def test_special_methods_run_at_each_call() -> None:
+def test_special_methods_run_in_each_call() -> None:
     def program(x: Tensor) -> Any:
         return x * (Talking.A + 1), str(Talking.A), Talking.A < Talking.A
 

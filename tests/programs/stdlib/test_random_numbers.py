@@ -161,7 +161,7 @@ def test_as_eager(function: Callable[[Tensor], Any], backend: str) -> None:
         assert (counts.graphs, counts.breaks) == (1, 0)
 
 
-def test_drawn_again_where_eager_starts_over() -> None:
+def test_draws_repeat_when_eager_restarts() -> None:
     """A graph that raises is followed by eager from the frame's start: it draws the same."""
 
     def lookup(x: Tensor, at: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ def test_drawn_again_where_eager_starts_over() -> None:
     _agree(run(lookup), run(jitmagic.jit(lookup)))
 
 
-def test_an_index_out_of_range_is_eagers_error() -> None:
+def test_drawn_index_out_of_range_raises_as_in_eager() -> None:
     def picked(x: Tensor) -> Tensor:
         return x[random.randrange(8)] * random.random()
 
@@ -219,7 +219,7 @@ INTS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.filterwarnings("ignore::jitmagic.RecompileWarning")  # where they do not tell
 @pytest.mark.parametrize("name", INTS)
-def test_what_a_drawn_int_is_known_to_be_holds(name: str) -> None:
+def test_assumed_range_of_drawn_ints_holds(name: str) -> None:
     """A branch on it is answered by the bounds of the draw where they tell."""
     draw = INTS[name]
 
@@ -234,7 +234,7 @@ def test_what_a_drawn_int_is_known_to_be_holds(name: str) -> None:
     _agree(run(branches), run(jitmagic.jit(branches, backend="aot_eager")))
 
 
-def test_another_generator_and_another_class() -> None:
+def test_other_generator_recompiles() -> None:
     class Loud(random.Random):
         def random(self) -> float:
             return 0.25

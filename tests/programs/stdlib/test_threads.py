@@ -222,7 +222,7 @@ def test_each_thread_has_its_own(program: Any) -> None:
     assert in_thread(compiled) == in_thread(program)
 
 
-def test_a_lock_that_is_left_held() -> None:
+def test_lock_held_at_exit() -> None:
     compiled = jitmagic.jit(leaves_it_held, backend="eager")
     for _ in range(2):
         made, owned = compiled(torch.ones(3))
@@ -251,7 +251,7 @@ def called_while_held(lock: Any, compiled: Any) -> Any:
     return results[0]
 
 
-def test_a_lock_of_another_thread_is_waited_for() -> None:
+def test_lock_held_by_another_thread_blocks() -> None:
     compiled = jitmagic.jit(reads_under_a_lock, backend="eager")
     SCALES["a"] = 2.0
     compiled(torch.ones(3))
@@ -313,7 +313,7 @@ def test_threads_that_write_under_a_lock_lose_nothing() -> None:
     assert not PLAIN.locked()
 
 
-def test_what_another_thread_wrote_meanwhile_is_seen() -> None:
+def test_write_by_another_thread_is_seen() -> None:
     """The guards hold when the call begins, and no more when it has the lock."""
     compiled = jitmagic.jit(writes_under_a_lock, backend="eager")
     for _ in range(2):

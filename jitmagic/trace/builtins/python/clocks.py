@@ -100,7 +100,7 @@ def _check_last(
     reading: Value, last: Node, graph: Graph, born: int, broken: GraphBreak, builder: Builder
 ) -> None:
     """What was computed behind the reading would be measured with what came before it."""
-    if builder.hands_out(reading) and _last_operation(graph) is not last:
+    if builder.is_live(reading) and _last_operation(graph) is not last:
         raise Unrestorable("a reading of a clock", born, broken.reason)
 
 

@@ -112,7 +112,7 @@ class LiveIterator(IteratorValue):
         """Return whether a resume function has left the loop without changing the container."""
         assert self.source is not None
         changed = any(one.is_changed(self.machine) for one in self.containers())
-        return _is_on_stack(self.source) and not builder.hands_out(self) and not changed
+        return _is_on_stack(self.source) and not builder.is_live(self) and not changed
 
     def containers(self) -> Iterator[Value]:
         """Yield the containers that it iterates, through nested iterators."""
