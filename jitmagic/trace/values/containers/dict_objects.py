@@ -118,6 +118,7 @@ class DictObjectValue(InstanceValue):
     # -- exits -----------------------------------------------------------------------------------
 
     def recipe(self, builder: Builder) -> Recipe:
+        # The trace has inlined `__init__`; `fill` adds the entries past any `__setitem__`.
         return builder.invoke(_base_of(self.cls.live).__new__, (builder(self.cls),))
 
     def fill(self, builder: Builder) -> Iterable[Effect]:

@@ -52,6 +52,7 @@ class GeneratorValue(IteratorValue):
             item = self.resume(value)
         except ObservedError as observed:
             self.finished = True
+            # PEP 479: a StopIteration that leaves a generator becomes a RuntimeError.
             if observed.error.matches(machine, StopIteration):
                 raise machine.error(RuntimeError, "generator raised StopIteration") from None
             raise

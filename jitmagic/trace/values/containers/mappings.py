@@ -361,6 +361,7 @@ class ViewValue(Value):
             self.refuse(machine, "a set operator")
         part = 0 if self.what == "keys" else None
         members = SetValue.of(machine, self.owner.walk(machine, part))
+        # The order of a set depends on insertions and resizes, not on the items alone.
         members.store.forget_order()  # CPython inserts the items of a view in other steps
         return members
 

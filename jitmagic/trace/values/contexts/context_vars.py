@@ -1,9 +1,9 @@
 """Models contextvars.ContextVar: reads, and `set` with a `reset` in the same trace.
 
 Input: a live variable, known by identity. Output: its value, which is guarded and must be a
-constant if it was set before the call. A `set` that a `reset` undoes has no effect at the exit. If
-the variable is still set at an exit, the trace breaks before the `set`, since only Python can
-create the token that undoes it.
+constant if it was set before the call. A `set` that a `reset` undoes has no effect at the exit; one
+that lasts is an effect. If its token is live at an exit, the trace breaks before the `set`, since
+only Python can create the token.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ContextVarValue(IdentityValue):
         return found
 
     def watch(self, machine: Machine) -> None:
-        """Check at each exit that the variable is not set."""
+        """Set the variable at exits where it is still set."""
         if not self.watched:
             self.watched = True
             machine.at_exit(self._at_exit)
@@ -69,6 +69,7 @@ class ContextVarValue(IdentityValue):
     def _at_exit(self, builder: Builder) -> None:
         if not self.active:
             return
+        # The token was dropped; one that is live at the exit is Unrestorable.
         setter = builder.constant(self.live.set)
         builder.effect(Perform(setter, (builder(self.active[-1].content),)))
 

@@ -55,11 +55,12 @@ def set_grad_mode(machine: Machine, mode: bool) -> None:
     if "grad mode" not in machine.notes.marks:
         machine.notes.marks.add("grad mode")
         entry = graph.grad_enabled
-        machine.at_exit(lambda builder: _restore_mode(graph, entry, builder))
+        # One hook per trace: an exit compares the final mode with that of the entry.
+        machine.at_exit(lambda builder: _set_mode_at_exit(graph, entry, builder))
     graph.set_grad_enabled(mode)
 
 
-def _restore_mode(graph: GraphBuilder, entry: bool, builder: Builder) -> None:
+def _set_mode_at_exit(graph: GraphBuilder, entry: bool, builder: Builder) -> None:
     if graph.grad_enabled != entry:
         setter = builder.constant(torch._C._set_grad_enabled)
         builder.effect(Perform(setter, (builder.constant(graph.grad_enabled),)))

@@ -42,6 +42,7 @@ def default_device(machine: Machine) -> torch.device | None:
     depth = 0
     if traced.blocks:
         device, depth = traced.blocks[-1]
+    # A frame of a torch function that the mode has intercepted runs with the mode off.
     disabled = device is None or any(f.past_default_device for f in machine.frames[depth:])
     return None if disabled else device
 

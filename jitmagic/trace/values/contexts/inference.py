@@ -50,6 +50,7 @@ class InferenceBlock(WithoutOperators):
     def enter(self, machine: Machine) -> tuple[Value, Value]:
         graph = machine.graph
         leave = _InferenceExit(self, graph.grad_enabled, graph.inference.is_on, machine.step)
+        # Within an inference_mode of the caller the block changes nothing.
         if not torch.is_inference_mode_enabled():
             self.set_grad_mode(machine, False)
             graph.inference.is_on = graph.inference.used = True

@@ -155,11 +155,13 @@ def _drawn(
     broken = GraphBreak(StatefulCall.of(name=label))
     graph = machine.graph
     index = machine.effects.drawn
+    # A subgraph (a backward, a transform) runs at another time than the frame's draws.
     if name in _NO_DRAWS or graph is not graph.root or DrawnNumber(index) in _specialized(machine):
         raise broken
     positional = [constant_argument(machine, arg, broken) for arg in args]
     named = {key: constant_argument(machine, arg, broken) for key, arg in kwargs.items()}
     call = methodcaller(name, *positional, **named)
+    # The trace must not advance the live generator, so it draws the example from another.
     generator = _MAKERS[type(owner.live)]()
     try:
         example = call(generator)
@@ -269,6 +271,7 @@ def drawn_tensor(machine: Machine, name: str, source: Source, spec: TensorSpec) 
 
 @intercepts(types.MethodType, types.BuiltinFunctionType)
 def _intercept_bound(machine: Machine, obj: Any, source: Source) -> Value | None:
+    # builtins/pytorch/seeds.py handles `seed`, which draws nothing.
     if type(obj.__self__) not in _MAKERS or obj.__name__ == "seed":
         return None
     machine.guard(IdentityIs(source, obj))

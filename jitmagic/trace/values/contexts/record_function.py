@@ -71,6 +71,7 @@ def _entered_block(*args: Any) -> Callable[..., Any]:
 @handles(record_function)
 def _make_block(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     named = {**dict(zip(("name", "args"), args, strict=False)), **kwargs}
+    # read_state installs a guard, so a call under a profiler recompiles and breaks here.
     if read_state(machine, _profiler_enabled).truth(machine):
         raise GraphBreak(RefusedTorchCall.of(name="record_function", why="a profiler is running"))
     texts = tuple(named[name].as_constant(machine) for name in ("name", "args") if name in named)

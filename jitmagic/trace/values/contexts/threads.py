@@ -90,7 +90,7 @@ def _acquire(machine: Any, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     if not owner.held:
         owner.watch(machine)
         owner.born, owner.done = machine.step, _done(machine)
-    elif type(owner.live) is _LOCKS[0]:
+    elif type(owner.live) is _LOCKS[0]:  # a plain lock is not reentrant: the thread deadlocks
         owner.refuse(machine, "acquiring it twice")
     owner.held += 1
     entered: Value = machine.constant(True)
