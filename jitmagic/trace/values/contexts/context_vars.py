@@ -25,7 +25,7 @@ from ..objects.identity import IdentityValue
 __all__: list[str] = []
 
 _UNSET = "<nothing is set>"  # a string, so that guards can compare it
-_KEPT = "a context variable that stays set"
+_TOKEN = "the token of a context variable"
 
 
 class ContextVarValue(IdentityValue):
@@ -91,7 +91,7 @@ class TokenValue(Value):
         return True
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable(_KEPT, self.born)
+        raise Unrestorable(_TOKEN, self.born)
 
 
 def _variable(owner: Value) -> ContextVarValue:
