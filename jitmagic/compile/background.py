@@ -19,14 +19,14 @@ __all__ = ["build_in_background", "left_to_background", "may_wait"]
 
 
 def may_wait(options: Options) -> bool:
-    """Whether a compile ends where kernels are missing; tuning needs them at once."""
+    """Return whether a compile ends where kernels are missing; tuning needs them at once."""
     return options.background is not False and options.backend == "native" and not options.tunes
 
 
 def left_to_background(
     source: KernelSource | None, target: Target, options: Options, record: Recording
 ) -> bool:
-    """Whether the kernels are missing, and are left to the background."""
+    """Return whether the kernels are missing, and are left to the background."""
     if record.wanted is None or (missing := still_missing(source, target, options)) is None:
         return False
     record.wanted.append(missing)

@@ -44,7 +44,7 @@ def compile_pieces(
     options: Options,
     record: Recording,
 ) -> CompiledGraph:
-    """The executable. Raises what a stage raises."""
+    """Return the executable. Raises what a stage raises."""
     specs = [entry.spec for entry in traced.inputs]
     runs = []
     for piece in split.pieces:
@@ -71,8 +71,8 @@ def _is_on_gpu(gm: GraphModule) -> bool:
 
 
 def trace_of(traced: Trace, piece: Piece, specs: Sequence[TensorSpec]) -> Trace:
-    """The piece as a frame's whole graph. `specs`: what it is given, as it was made; what got a
-    history by a write of a piece before has it here.
+    """Return the piece as a frame's whole graph. `specs`: what it is given, as it was made; what
+    got a history by a write of a piece before has it here.
     """
     inputs = []
     for node, made in zip(piece.part.graph.graph.find_nodes(op="placeholder"), specs, strict=True):
@@ -116,8 +116,8 @@ def _for_all_sizes(
 
 
 def _as_eager(gm: GraphModule) -> Executable:
-    """The calls, one after the other, without Python where their arguments are plain. Modes do not
-    matter to integers.
+    """Return the calls, one after the other, without Python where their arguments are plain. Modes
+    do not matter to integers.
     """
     nodes = list(gm.graph.nodes)
     if not any(spec.dtype.is_floating_point for node in nodes for spec in specs_in(node)):

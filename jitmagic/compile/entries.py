@@ -40,14 +40,14 @@ handles(release_arguments)(finalizers.begins)
 
 
 def computes(traced: Trace) -> bool:
-    """Whether its graph has an operation."""
+    """Return whether its graph has an operation."""
     return any(node.op not in ("placeholder", "output") for node in traced.graph.graph.nodes)
 
 
 def left_to_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Entry | Eager | None:
-    """The answer for a frame that is not to be cut at its break, but left to plain Python; None: it
-    is cut, or has no break. The guards are torch's state and what led to the break: nothing else
-    matters to eager. Raises Unsupported under fullgraph.
+    """Return the answer for a frame that is not to be cut at its break, but left to plain Python;
+    None: it is cut, or has no break. The guards are torch's state and what led to the break:
+    nothing else matters to eager. Raises Unsupported under fullgraph.
     """
     if not isinstance(traced.exit, Break):
         return None
@@ -93,7 +93,7 @@ def check_backwards(snapshot: FrameSnapshot, traced: Trace) -> None:
 
 
 def _later(traced: Trace) -> list[Any]:
-    """The user's functions that the backward of a graph stands for."""
+    """Return the user's functions that the backward of a graph stands for."""
     calls = [call.original for _, call in calls_in(traced.graph)]
     return [one for one in (*calls, *regions_of(traced.graph)) if one is not None]
 
@@ -133,9 +133,9 @@ def _interpreted_holding(run: Executable, count: int) -> Executable:
 def _written_half_way(
     traced: Trace, options: Options, in_parts: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The inputs that a graph may have written when something raises that may, and those that only
-    an error that nobody expects finds written: one executable of ours writes when nothing can raise
-    any more.
+    """Return the inputs that a graph may have written when something raises that may, and those
+    that only an error that nobody expects finds written: one executable of ours writes when nothing
+    can raise any more.
     """
     if options.backend in ("native", "aot_eager") and not in_parts:
         return (), ()
@@ -187,7 +187,7 @@ def make_entry(
 
 
 def _no_graph() -> tuple[Any, ...]:
-    """The executable of a frame that computes nothing."""
+    """Return the executable of a frame that computes nothing."""
     return ()
 
 

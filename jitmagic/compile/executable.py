@@ -77,7 +77,7 @@ def build_native(
     make_inputs: Examples,
     saved: Saved | None = None,
 ) -> Executable:
-    """The stages, with kernels of one tier."""
+    """Return the stages, with kernels of one tier."""
     with record.stage(f"{name}: lower") as stage:
         program = stage.keep(lower(gm, name))
         if options.verify:

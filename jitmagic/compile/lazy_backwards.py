@@ -65,8 +65,8 @@ def at_first_use(
     options: Options,
     record: Recording,
 ) -> Executable:
-    """A backward, when the forward has run and the frame cannot be eager any more. `graph`: what
-    is replayed where it cannot be built.
+    """Return a backward, when the forward has run and the frame cannot be eager any more. `graph`:
+    what is replayed where it cannot be built.
     """
     record = record.for_later()
     failed: Failed

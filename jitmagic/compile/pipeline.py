@@ -161,7 +161,9 @@ def _compile_trace(
 def compile_graph(
     handle: Handle, traced: Trace, snapshot: FrameSnapshot, record: Recording
 ) -> CompiledGraph:
-    """The chosen backend's callable for a torch-level graph; returns a flat tuple of outputs."""
+    """Return the chosen backend's callable for a torch-level graph; returns a flat tuple of
+    outputs.
+    """
     options = handle.options
     if options.backend == "eager":
         return CompiledGraph(interpreted_by_torch(traced.graph))
@@ -210,7 +212,7 @@ def _compile_ahead(
     kernels: Build | None,
     frozen: tuple[torch.fx.GraphModule, frozenset[int]],
 ) -> CompiledGraph:
-    """The executable, and what its outputs are like. `frozen`: inputs of that graph."""
+    """Return the executable, and what its outputs are like. `frozen`: inputs of that graph."""
     with record.stage("joint") as stage:
         joint = stage.keep(trace_joint(gm, specs))
     with record.stage("partition") as stage:

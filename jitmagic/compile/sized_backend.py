@@ -60,7 +60,7 @@ class SizedBackend:
     is_ready = holds
 
     def made(self, values: Vector, inputs: int, record: Recording) -> Made:
-        """The executable of these values, which `holds` is true of."""
+        """Return the executable of these values, which `holds` is true of."""
         run, order = self._run, self._order
 
         def at_values(*given: torch.Tensor) -> tuple[Any, ...]:

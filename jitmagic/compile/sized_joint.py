@@ -97,7 +97,7 @@ class _Kernels:
         self.compiled = 0  # how often a compiler was asked, or has to be
 
     def known(self, values: Vector) -> Template | None:
-        """The template for these values that there is."""
+        """Return the template for these values that there is."""
         return next((template for template in self._made if template.holds(values)), None)
 
     def template(self, values: Vector, record: Recording) -> Template | None:
@@ -214,21 +214,21 @@ class SizedJoint:
     # -- values of a call ------------------------------------------------------------------------
 
     def holds(self, values: Vector) -> bool:
-        """Whether the graphs are those of these values."""
+        """Return whether the graphs are those of these values."""
         return self.predicates.hold(values)
 
     def is_ready(self, values: Vector) -> bool:
-        """Whether the forward needs no compiler for these values."""
+        """Return whether the forward needs no compiler for these values."""
         return self.holds(values) and all(part.forward.known(values) for part in self._parts)
 
     @property
     def in_parts(self) -> bool:
-        """Whether its graph is cut into subgraphs."""
+        """Return whether its graph is cut into subgraphs."""
         return self._slots is not None
 
     @property
     def compiled(self) -> int:
-        """How many graphs a compiler was asked for."""
+        """Return how many graphs a compiler was asked for."""
         return sum(part.forward.compiled for part in self._parts)
 
     def made(self, values: Vector, inputs: int, record: Recording) -> Made:
@@ -248,7 +248,7 @@ class SizedJoint:
         return Made(run, whole if is_native else None, predicates)
 
     def _alone(self, part: _Part, values: Vector, record: Recording) -> Executable:
-        """The forward of one vector, for which there can be no template."""
+        """Return the forward of one vector, for which there can be no template."""
         gm = graph_at(part.parts.forward, self._known(values))
         return self._builders.graph(gm, "forward", record)
 
@@ -351,8 +351,9 @@ def own_sizes(
 
 
 def _own(symbol: Symbol, interval: Interval, value: int) -> Symbol:
-    """A symbol of one joint only: those of another Context must not be equal. Of a size without a
-    hint the trace tells layouts for more than one (`usually`); for none and one there are joints.
+    """Return a symbol of one joint only: those of another Context must not be equal. Of a size
+    without a hint the trace tells layouts for more than one (`usually`); for none and one there are
+    joints.
     """
     if hintless(symbol):
         interval = interval.narrowed(MANY if MANY.has(value) else Interval(value, value))
@@ -373,7 +374,8 @@ def checks(
     relations: Iterable[Relation] = (),
     symbols: Sequence[Symbol] = (),
 ) -> SizeProgram:
-    """Whether all of these are true of values, which are in the order of each one's symbols."""
+    """Return whether all of these are true of values, which are in the order of each one's symbols.
+    """
     code = SizeCode(len(predicates[0].symbols))
     if symbols:
         code.name(symbols)

@@ -90,8 +90,8 @@ def sized(
     record: Recording,
     static: Iterable[Shapes] = (),
 ) -> CompiledGraph:
-    """The executable, compiled for the sizes of `inputs`. `static`: shapes of variants that have
-    kernels of their own. Raises what a stage raises.
+    """Return the executable, compiled for the sizes of `inputs`. `static`: shapes of variants that
+    have kernels of their own. Raises what a stage raises.
     """
     made = Sized(traced, compile_static, builders, options, record, _vectors(traced, static))
     made.add(hints_of(traced), inputs, record)
@@ -99,8 +99,9 @@ def sized(
 
 
 def _in_order(traced: Trace) -> Executable:
-    """The graph op by op, for sizes that nothing is compiled for. Other than what is compiled, it
-    may have written to inputs when it raises, and then puts them back if eager is to start over.
+    """Return the graph op by op, for sizes that nothing is compiled for. Other than what is
+    compiled, it may have written to inputs when it raises, and then puts them back if eager is to
+    start over.
     """
     run = modes_kept(traced.graph, written(traced.graph).forward)
     early = written_before_raising(traced) if can_start_over(traced) else ()
@@ -108,7 +109,7 @@ def _in_order(traced: Trace) -> Executable:
 
 
 def _vectors(traced: Trace, known: Iterable[Shapes]) -> frozenset[Vector]:
-    """The values that the symbols have in these shapes."""
+    """Return the values that the symbols have in these shapes."""
     origins: list[Any] = [symbol.origin for symbol in places_of(traced)]
     if not all(isinstance(origin, SizeOf) for origin in origins):
         return frozenset()
@@ -166,7 +167,7 @@ class Sized:
     def compile_for(
         self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
     ) -> Executable:
-        """The executable of one vector of sizes."""
+        """Return the executable of one vector of sizes."""
         joint = None if values in self._static else self._joint_of(values, inputs, record)
         if joint is None:
             return self._compile_alone(values, inputs, record)
@@ -273,8 +274,8 @@ class Sized:
             return run
 
     def is_expected(self, values: Vector) -> bool:
-        """Whether eager accepts such sizes where data decide them. Raises SizesDiffer where they
-        are no sizes.
+        """Return whether eager accepts such sizes where data decide them. Raises SizesDiffer where
+        they are no sizes.
         """
         known = dict[Expr, Any](zip(self._symbols, values, strict=True))
         for symbol, value in zip(self._symbols, values, strict=True):
@@ -283,7 +284,7 @@ class Sized:
         return all(is_true_of(op, left, right, known) for op, left, right in self._expected)
 
     def _is_early(self, values: Vector) -> bool:
-        """Whether its calls have not taken as long yet as a plan takes."""
+        """Return whether its calls have not taken as long yet as a plan takes."""
         plans = len(self._made)
         waited = self._waited.get(values, 0.0)
         return plans >= self._limit and waited < self._planning / plans
@@ -374,7 +375,7 @@ def _choices(prime: int, hint: int) -> list[int]:
 
 
 def _graphs_at(traced: Trace, values: Vector) -> list[GraphModule]:
-    """The ATen graphs at these sizes, as `pipeline` would compile them."""
+    """Return the ATen graphs at these sizes, as `pipeline` would compile them."""
     concrete, _ = at_sizes(traced, values)
     specs = [entry.spec for entry in concrete.inputs]
     graphs: list[GraphModule] = []

@@ -90,17 +90,17 @@ class Template:
     replays: Callable[[Executable, Vector], Executable] | None = None
 
     def holds(self, values: tuple[int, ...]) -> bool:
-        """Whether it was made for these values too, in the order of its symbols."""
+        """Return whether it was made for these values too, in the order of its symbols."""
         return self.predicates.hold(values)
 
     def instantiate(self, values: tuple[int, ...]) -> Executable:
-        """The executable for inputs of these sizes, of which `holds` is true."""
+        """Return the executable for inputs of these sizes, of which `holds` is true."""
         run: Executable = self.plan.at(values)
         return run if self.replays is None else self.replays(run, values)
 
     @property
     def is_native(self) -> bool:
-        """Whether executables for other sizes are made of `plan` alone."""
+        """Return whether executables for other sizes are made of `plan` alone."""
         return self.replays is None
 
 
@@ -183,9 +183,9 @@ def _predicates(
 
 
 def _own(number: int, symbol: Symbol, hint: int, fixed: Collection[Symbol]) -> Symbol:
-    """A symbol of this attempt only: sizes that are equal are interchangeable, so those of another
-    Context must not be equal. It is a variable of kernels, where the name of an int argument of the
-    program's may be taken.
+    """Return a symbol of this attempt only: sizes that are equal are interchangeable, so those of
+    another Context must not be equal. It is a variable of kernels, where the name of an int
+    argument of the program's may be taken.
     """
     interval = Interval(hint, hint) if symbol in fixed else symbol.range
     return Symbol(f"s{number}", int, interval, (symbol, next(_ATTEMPTS)))
@@ -257,7 +257,9 @@ class Templates:
         return template.instantiate(values)
 
     def _generalised(self, gm: GraphModule, hints: Mapping[Symbol, int]) -> GraphModule:
-        """The graph with Sizes. Raises Differs where no graph of the other vector is like it."""
+        """Return the graph with Sizes. Raises Differs where no graph of the other vector is like
+        it.
+        """
         context = Predicates(hints).context
         why = Differs("sizes that are constants of the frame")
         for other, values in self._others:

@@ -59,7 +59,7 @@ _PARAMETERS = 4  # how many times longer the loops of optimizers may be than the
 
 
 def trace_frame(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> Trace:
-    """The trace that is compiled for this call."""
+    """Return the trace that is compiled for this call."""
     options, varying = handle.options, _varying(handle, snapshot)
     if handle.library is not None:
         longer = replace(options, unroll_limit=_PARAMETERS * options.unroll_limit)
@@ -195,12 +195,12 @@ def _known(
 def _changed(
     changed: Resized, ones: bool, source: Source, tensor: torch.Tensor
 ) -> Mapping[int, Interval]:
-    """The dimensions that the frame itself makes vary."""
+    """Return the dimensions that the frame itself makes vary."""
     return changed.ranges(source, tensor, is_argument(source, tensor), ones)
 
 
 def _ends_alike(one: Trace, other: Trace) -> bool:
-    """Whether no size has ended a graph, or both end for the same reason."""
+    """Return whether no size has ended a graph, or both end for the same reason."""
     ends = [trace.exit.index if isinstance(trace.exit, Break) else None for trace in (one, other)]
     return ends[0] == ends[1]
 
@@ -221,7 +221,7 @@ def _also(
 
 
 def has_own_symbols(handle: Handle, traced: Trace) -> bool:
-    """Whether sizes are symbols because they were seen to change."""
+    """Return whether sizes are symbols because they were seen to change."""
     symbols = places_of(traced)
     found = any(is_of_tensor(symbol) and not _was_asked_for(symbol) for symbol in symbols)
     return handle.options.dynamic is None and found
@@ -239,7 +239,7 @@ def trace_statically(
     why: str,
     where: UserLine | None = None,
 ) -> Trace:
-    """The trace with the sizes of this call, and `why`."""
+    """Return the trace with the sizes of this call, and `why`."""
     origins = {symbol.origin for symbol in places_of(symbolic)}
     varying = _varying(handle, snapshot)
     numbers = None if varying is None else frozenset(one for one in varying if one not in origins)

@@ -1,12 +1,11 @@
-"""One torch call executed on meta tensors: shapes, dtypes, views, aliasing and requires_grad for
-free.
+"""Runs one torch call on meta tensors: gives shapes, dtypes, views, aliasing and requires_grad.
 
 Comes in: a call whose tensors are meta tensors, and the grad mode of the traced program. Goes out:
-what the call gives, as meta tensors and plain values. Nothing outside changes: the random number
-generators, the grad mode and the inference mode of the thread are as before.
+its result, as meta tensors and plain values. Nothing outside changes: the random number generators,
+the grad mode and the inference mode of the thread are as before.
 
-    DataDependent(what)   the result depends on tensor data: there is none here
-    EagerRaises(error)    the call raised: the traced program would see that error
+  DataDependent(what)   the result depends on tensor data, which meta tensors do not have
+  EagerRaises(error)    the call raised: the traced program would see that error
 """
 
 from __future__ import annotations
@@ -75,11 +74,11 @@ _NO_DATA = (
 
 
 class DataDependent(Exception):
-    """The call has no result without tensor data."""
+    """Raised if the result depends on tensor data."""
 
 
 class EagerRaises(Exception):
-    """The call raised `error`."""
+    """Raised if the call raised `error`."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -87,8 +86,8 @@ class EagerRaises(Exception):
 
 
 def target_name(target: Target) -> str:
-    """The bare name of a function or method: `relu`, `add_`, `getitem`; `ns::op` of operators
-    registered outside of torch.
+    """Return the bare name of a function or method: `relu`, `add_`, `getitem`; `ns::op` for
+    operators registered outside torch.
     """
     if isinstance(target, str):
         return target
@@ -100,7 +99,7 @@ def target_name(target: Target) -> str:
 
 
 def call_name(target: Target) -> str:
-    """The name that messages call it by."""
+    """Return the name of the call in messages."""
     name = target_name(target)
     if isinstance(target, str):
         return f"Tensor.{name}"
@@ -119,10 +118,10 @@ def run_on_meta(
 ) -> Any:
     """Call `target` (a function, or a method's name) on meta tensors in that grad mode.
 
-    `written` receives the storages that some operator of the call writes to; `line` is the one that
-    warnings name, which are shown for the sizes of this call; without it none are.
-    `guesses`: it may be told by what it gives for a few sizes: what looks at the history of its
-    arguments may not, as tensors made for those sizes have none.
+    `written` receives the storages that the call writes to. Warnings are attributed to `line` and
+    shown for the sizes of this call; without it none are shown. `guesses` allows sampling the
+    result's shape at a few sizes, which is wrong for calls that read the autograd history of their
+    arguments: the sampled tensors have none.
     """
     with torch.inference_mode(False):
         storages: set[int] = set() if written is None else written
@@ -139,8 +138,8 @@ def call_on_meta(
     line: UserLine | None = None,
     guesses: bool = True,
 ) -> Any:
-    """As `run_on_meta`, outside of inference mode; `above` sees the ATen calls first, and a call
-    that goes at no symbolic sizes raises there.
+    """Do `run_on_meta` outside inference mode. `above` sees the ATen calls first; a call that torch
+    cannot run at symbolic sizes then raises.
     """
     _SHAPES.written, _SHAPES.names_devices = written, is_transform(target)
     repeats = line is None or (above is None and _varies((args, kwargs)))
@@ -184,7 +183,7 @@ def _followed(
 
 
 def _varies(value: Any) -> bool:
-    """Whether a size among the arguments is symbolic; asked of each call traced."""
+    """Return whether a size among the arguments is symbolic; runs for each traced call."""
     if isinstance(value, torch.Tensor):
         return any(type(size) is not int for size in value.shape)
     if isinstance(value, tuple | list):
@@ -195,18 +194,20 @@ def _varies(value: Any) -> bool:
 
 
 def _warn(target: Target, arguments: tuple[Any, Any], line: UserLine) -> None:
-    """Make a call once more, on other tensors of the sizes that eager would name, to be heard."""
+    """Repeat a call on fresh tensors of this call's sizes, so that its warning names them."""
     try:
         _noted(target, line, at_this_call(arguments))
     except Warning as error:  # a filter has it raise
         raise EagerRaises(error) from None
-    except Exception:  # it went well on symbols: what it raises on tensors made up is not eager's
+    except Exception:  # it passed on symbols: an error on made-up tensors is not eager's
         return
 
 
 @contextmanager
 def sizes_from(fresh: Fresh | None) -> Iterator[list[Any]]:
-    """In here, results may be as large as data say. `fresh` makes their sizes: those that were."""
+    """Allow data-dependent result sizes in the block. `fresh` creates them; yields a list of those
+    created.
+    """
     made: list[Any] = []
 
     def noted(least: int, most: int) -> Any:
@@ -242,7 +243,7 @@ def _run(
 def _noted(
     target: Target, place: UserLine | Silence, arguments: tuple[Any, Any]
 ) -> tuple[Any, set[int]]:
-    """What the call gives, and the memory it writes to."""
+    """Return the result of a call and the storages it writes to."""
     before, _SHAPES.written = _SHAPES.written, set()
     try:
         return _run(target, *arguments, place), _SHAPES.written
@@ -251,15 +252,18 @@ def _noted(
 
 
 def _retry_with_ints(target: Target, args: Any) -> None:
-    """A meta function may want ints where eager is content. Of ints the same call tells."""
+    """Restart the trace with ints if the call has symbolic sizes: a meta function may refuse
+    symbols where eager accepts the call.
+    """
     symbols = dict.fromkeys(symbol for size in sizes_in(args) for symbol in symbols_of(size.expr))
     if symbols:
         raise Specialize(symbols, f"{call_name(target)} on symbolic sizes") from None
 
 
 class _Shapes(DispatchMode):
-    """Floating-point calls that eager accepts for sure are answered by rules of our own: torch's
-    meta kernels for them are Python functions that take 150 µs, and the first one imports
+    """Answers floating-point calls that eager certainly accepts by jitmagic's own shape rules.
+
+    torch's meta kernels for them are Python functions that take 150 µs, and the first one imports
     torch._dynamo.
     """
 
@@ -267,7 +271,7 @@ class _Shapes(DispatchMode):
         super().__init__()
         self.written: set[int] = set()
         self.fresh: Fresh | None = None
-        self.names_devices = False  # a graph runs as a whole, nobody has moved its calls to meta
+        self.names_devices = False  # True while a whole graph runs, whose calls name real devices
 
     def __torch_dispatch__(
         self,
@@ -304,7 +308,7 @@ class _Shapes(DispatchMode):
         return without_data(outcome) if is_foreign(func) or not tensors else outcome
 
     def _by_torch(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """As torch's meta function says: of sizes that it wants to be ints, at several."""
+        """Run torch's meta function; if it fails on symbolic sizes, sample the shapes at several."""
         if func._schema.is_mutable:
             _refuse_to_grow(func, args, kwargs)
         try:
@@ -327,7 +331,10 @@ class _Shapes(DispatchMode):
 
 
 def _refuse_to_grow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """In place, a result may not be larger. Meta functions warn of what they resize, then raise."""
+    """Raise as eager does if an in-place result would be larger than its operand.
+
+    Meta functions resize it with a warning before they raise.
+    """
     if not func._opname.endswith("_") or is_foreign(func) or _varies(args):
         return
     functional = getattr(aten, func._opname.removesuffix("_"), None)
@@ -350,7 +357,7 @@ def _takes_device(func: Any) -> bool:
 
 
 def _storages_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[int]:
-    """The storages of the arguments that the schema marks as written."""
+    """Yield the storages of the arguments that the schema marks as written."""
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[position] if position < len(args) else kwargs.get(argument.name)
@@ -359,7 +366,9 @@ def _storages_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 def _is_safe(func: Any, tensors: list[torch.Tensor], kwargs: Mapping[str, Any]) -> bool:
-    """Whether eager accepts these dtypes for sure: all floating, or what the operation allows."""
+    """Return whether eager certainly accepts these dtypes: all floating, or those the operation
+    allows.
+    """
     if func in _ANY_DTYPE:
         return True
     if not all(t.is_meta for t in tensors):
@@ -421,12 +430,12 @@ _VIEWS_IN_PLACE = frozenset("squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdim
 
 
 def is_view_in_place(target: Target) -> bool:
-    """Whether the call changes only what its tensor is a view of."""
+    """Return whether the call only changes the view that its tensor is."""
     return target_name(target) in _VIEWS_IN_PLACE
 
 
 def strides_are_certain(target: Target, device: torch.device | None = None) -> bool:
-    """Whether the meta run gives the strides that the real kernels of the device give."""
+    """Return whether the meta run gives the strides of the device's real kernels."""
     name = target_name(target)
     if device is not None and device.type != "cpu" and differs_by_device(name):
         return False
@@ -449,7 +458,9 @@ _RANGES = ("fft_fftfreq", "fft_rfftfreq")  # of numbers: no transform is done
 
 
 def _with_kernel_strides(target: Target, args: tuple[Any, ...], result: Any) -> Any:
-    """Convolution kernels keep channels_last where input or weight has it; meta does not."""
+    """Apply the rule of convolution kernels, which meta lacks: channels_last input or weight gives
+    a channels_last result.
+    """
     if not target_name(target).startswith(_CONVOLUTIONS) or not isinstance(result, torch.Tensor):
         return result
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -472,7 +483,7 @@ def _first_line(error: Exception) -> str:
 
 
 def input_meta(spec: TensorSpec) -> torch.Tensor:
-    """The meta tensor of a graph input: as its spec says; no leaf where the input is none."""
+    """Return the meta tensor of a graph input, a non-leaf if the input is one."""
     with torch.inference_mode(False), torch.enable_grad():
         shape, stride = map(as_torch, spec.shape), map(as_torch, spec.stride)
         meta = torch.empty_strided(tuple(shape), tuple(stride), dtype=spec.dtype, device="meta")
@@ -484,7 +495,7 @@ def input_meta(spec: TensorSpec) -> torch.Tensor:
 
 
 def _as_non_leaf(meta: torch.Tensor) -> torch.Tensor:
-    """Give it a grad_fn without making it a view: it may be written as an intermediate."""
+    """Give it a grad_fn without making it a view, so that it may be written like an intermediate."""
     extents = sorted(zip(meta.stride(), meta.shape, strict=True))
     reach, overlaps = 0, False
     for stride, size in extents:

@@ -69,7 +69,7 @@ class StaleCast(Exception):
 
 
 def read_autocast() -> Autocast:
-    """The mode of this thread."""
+    """Return the mode of this thread."""
     return Autocast(
         *(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in DEVICES)
     )
@@ -121,7 +121,7 @@ class KeptCasts:
             raise StaleCast(f"one to {made[0]}" if made[0] is not dtype else "one of an old value")
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Whether eager has a cast of it by now."""
+        """Return whether eager has a cast of it by now."""
         return id(tensor) in self._by_leaf
 
     def note_written(
@@ -139,7 +139,7 @@ class KeptCasts:
             self._by_leaf[id(leaf)] = self._by_leaf[id(leaf)][0], _OF_AN_OLD_VALUE
 
     def is_behind(self, tensor: torch.Tensor) -> bool:
-        """Whether eager's cache has a cast of it behind the frame, which has written to it."""
+        """Return whether eager's cache has a cast of it behind the frame, which has written to it."""
         return id(tensor) in self._behind
 
     def _cast_in_memory_of(
@@ -247,7 +247,7 @@ class _Silent(DispatchMode):
 
 
 def _shown_like(value: torch.Tensor, device: torch.device) -> _Shown:
-    """A tensor on `device` that is a leaf of the autograd graph where `value` is one."""
+    """Return a tensor on `device` that is a leaf of the autograd graph where `value` is one."""
     if value.is_leaf:
         return _Shown.make(value.data, device, value.requires_grad)
     shown = _Shown.make(value.data, device, False)
@@ -370,8 +370,8 @@ def _cast_at_vectors(
     grad: bool,
     error: Exception,
 ) -> Any:
-    """The same of a call that cannot be followed at symbolic sizes, told by ints. Raises `error`
-    where they do not tell it either.
+    """Return the same of a call that cannot be followed at symbolic sizes, told by ints. Raises
+    `error` where they do not tell it either.
     """
     devices = [device_of(tensor) for tensor in tensors_in(arguments)]
     is_cast = True
@@ -442,7 +442,7 @@ def _check_fresh(results: list[torch.Tensor], inputs: list[torch.Tensor]) -> Non
 
 
 def _filled(result: Any, tensors: Iterator[torch.Tensor]) -> Any:
-    """The nested result with what was made in place of its tensors."""
+    """Return the nested result with what was made in place of its tensors."""
     if isinstance(result, torch.Tensor):
         return next(tensors)
     if isinstance(result, list | tuple):

@@ -37,7 +37,7 @@ def told_of_sizes(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
 
 
 def inferred_at_hints(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The result with Sizes. Raises what the operator raises at the sizes of this call."""
+    """Return the result with Sizes. Raises what the operator raises at the sizes of this call."""
     if next(sizes_in((tuple(args), dict(kwargs))), None) is None:
         return None
     made = infer(op, args, kwargs)  # first: where it expects sizes to be equal, the hints are
@@ -54,7 +54,7 @@ def inferred_at_hints(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 @lru_cache(maxsize=4096)
 def _is_elementwise(op: Any) -> bool:
-    """Whether TensorIterator alone tells the layout of a fresh result."""
+    """Return whether TensorIterator alone tells the layout of a fresh result."""
     return torch.Tag.pointwise in op.tags and not op._schema.is_mutable
 
 

@@ -144,7 +144,9 @@ def is_convolved_by_cudnn(
 
 
 def convolution_layout(device: torch.device, args: Sequence[Any], made: Any) -> Any:
-    """The meta results of a convolution, or of its backward, as the kernel of `device` has them."""
+    """Return the meta results of a convolution, or of its backward, as the kernel of `device` has
+    them.
+    """
     first = isinstance(made, tuple)  # the backward's first argument is the gradient
     if len(args) < first + 9 or args[first].dim() not in (4, 5):
         return made

@@ -33,11 +33,11 @@ _NAMES = frozenset(op._opname for op in _LAYOUTS)
 
 
 def laid_out_on(device: torch.device, op: Any, args: Sequence[Any], made: Any) -> Any:
-    """The meta results `made` of an operator, as the kernel of `device` lays them out."""
+    """Return the meta results `made` of an operator, as the kernel of `device` lays them out."""
     layout = None if device.type == "cpu" else _LAYOUTS.get(op)
     return made if layout is None else layout(device, args, made)
 
 
 def differs_by_device(name: str) -> bool:
-    """Whether results of the function or method lie on a GPU otherwise than on the CPU."""
+    """Return whether results of the function or method lie on a GPU otherwise than on the CPU."""
     return name in _NAMES

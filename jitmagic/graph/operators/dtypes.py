@@ -76,7 +76,7 @@ _TARGETS = frozenset({torch.int64, torch.uint8})
 def why_dtypes_are_refused(
     name: str, args: Sequence[Any], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor]
 ) -> str | None:
-    """The reason why eager would raise; `tensors`: all of the call, in order."""
+    """Return the reason why eager would raise; `tensors`: all of the call, in order."""
     kinds = [t.dtype for t in tensors]
     first = kinds[0]
     if not _takes(name, first):

@@ -28,8 +28,8 @@ Tensor = torch.Tensor
 def _made(
     size: Sequence[int], allowed: Callable[[torch.dtype], bool], default: Any, options: Any
 ) -> Tensor | None:
-    """A new row-major tensor, where the options ask for nothing special. `default`: of the schema;
-    a dtype of None is torch's default dtype whatever the schema says.
+    """Return a new row-major tensor, where the options ask for nothing special. `default`: of the
+    schema; a dtype of None is torch's default dtype whatever the schema says.
     """
     dtype = options.get("dtype", default) or torch.get_default_dtype()
     plain = options.get("device") == META and options.get("layout") in (None, torch.strided)
@@ -109,7 +109,9 @@ def _triangle_indices(upper: bool) -> Callable[..., Tensor | None]:
 
 
 def _below(rows: int, columns: int, offset: int) -> int:
-    """How many elements of a matrix are on or below the diagonal that is `offset` to the right."""
+    """Return how many elements of a matrix are on or below the diagonal that is `offset` to the
+    right.
+    """
     first = max(-offset, 0)  # the first row with any
     some = rows - first
     if some <= 0 or columns == 0:
@@ -191,7 +193,7 @@ def _diagonal(x: Tensor, offset: int = 0, first: int = -2, second: int = -1) -> 
 
 
 def _unviewed(grad: Tensor, size: Sequence[int], *args: Any) -> Tensor:
-    """The gradient of a view: zeros of the base's size, with the view's part filled in."""
+    """Return the gradient of a view: zeros of the base's size, with the view's part filled in."""
     return torch.empty(size, dtype=grad.dtype, device=META)
 
 
@@ -199,7 +201,7 @@ def _unviewed(grad: Tensor, size: Sequence[int], *args: Any) -> Tensor:
 
 
 def _filled(legal: Callable[..., bool]) -> Callable[..., Tensor | None]:
-    """The tensor itself, where it can be written to and the distribution exists."""
+    """Return the tensor itself, where it can be written to and the distribution exists."""
 
     def rule(x: Tensor, *args: Any, generator: Any = None, **named: Any) -> Tensor | None:
         writable = _is_float(x.dtype) and x.is_contiguous()
@@ -209,7 +211,7 @@ def _filled(legal: Callable[..., bool]) -> Callable[..., Tensor | None]:
 
 
 def _refilled(legal: Callable[..., bool]) -> Callable[..., Tensor | None]:
-    """A new tensor: what `_filled` is for graphs that write in place nowhere."""
+    """Return a new tensor: what `_filled` is for graphs that write in place nowhere."""
 
     def rule(x: Tensor, *args: Any, generator: Any = None, **named: Any) -> Tensor | None:
         return _alike(x) if legal(*args, **named) else None

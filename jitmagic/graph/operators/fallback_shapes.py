@@ -36,7 +36,7 @@ def refuse_repeated(dims: Sequence[int]) -> None:
 
 
 def _same(x: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
-    """The result looks like the first argument."""
+    """Return the result looks like the first argument."""
     return fresh_meta(x.shape, x.dtype) if _usual(x) else None
 
 
@@ -86,7 +86,7 @@ def _scattered(x: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) ->
 
 
 def _no_longer(index: Tensor, x: Tensor, free: int | None) -> bool:
-    """Whether the index fits into the tensor in every dimension but `free`."""
+    """Return whether the index fits into the tensor in every dimension but `free`."""
     pairs = enumerate(zip(index.shape, x.shape, strict=True))
     return all(d == free or may_be("<=", a, b) for d, (a, b) in pairs)
 
@@ -122,7 +122,7 @@ def _product(x: Tensor, dim: int, keepdim: bool = False, **kwargs: Any) -> Tenso
 
 
 def _without(x: Tensor, dim: int, keepdim: bool) -> list[int] | None:
-    """The shape once that dimension is reduced."""
+    """Return the shape once that dimension is reduced."""
     if not _usual(x) or not _in_range(dim, x):
         return None
     shape = list(x.shape)
@@ -267,7 +267,9 @@ def _entropy(
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor] | None:
-    """The CPU's flash attention: laid out as the query, log-sum-exp as (batch, length, heads)."""
+    """Return the CPU's flash attention: laid out as the query, log-sum-exp as (batch, length,
+    heads).
+    """
     batch, heads, length, _ = query.shape
     order = sorted(range(4), key=query.stride, reverse=True)
     if not is_dense_in(query, order):
@@ -280,7 +282,7 @@ def _attention(
 
 
 def _swapped(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """A row-major tensor with dimensions 1 and 2 swapped."""
+    """Return a row-major tensor with dimensions 1 and 2 swapped."""
     made = fresh_meta(shape, dtype)
     order = 0, 2, 1, *range(3, len(shape))
     return fresh_meta([made.shape[n] for n in order], dtype, [made.stride(n) for n in order])

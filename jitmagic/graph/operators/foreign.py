@@ -40,7 +40,7 @@ _DEFINED = "_abstract_fn _backward_fn _setup_context_fn".split()  # of torch.lib
 
 
 def is_foreign(target: object) -> TypeGuard[OpOverload | OpOverloadPacket]:
-    """Whether it is an operator registered outside of torch."""
+    """Return whether it is an operator registered outside of torch."""
     return isinstance(target, OpOverload | OpOverloadPacket) and name_of(target)[0] not in _OF_TORCH
 
 
@@ -56,7 +56,7 @@ def packet_of(op: OpOverload | OpOverloadPacket) -> OpOverloadPacket:
 
 
 def is_random_op(target: object) -> bool:
-    """Whether the operator is tagged as one that draws random numbers."""
+    """Return whether the operator is tagged as one that draws random numbers."""
     if isinstance(target, OpOverloadPacket):
         return any(map(is_random_op, _overloads(target)))
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
@@ -64,7 +64,7 @@ def is_random_op(target: object) -> bool:
 
 @lru_cache(maxsize=4096)
 def acts(target: object) -> bool:
-    """Whether each call draws random numbers, or does what only a foreign kernel knows."""
+    """Return whether each call draws random numbers, or does what only a foreign kernel knows."""
     return is_random_op(target) or is_foreign(target)
 
 

@@ -28,14 +28,16 @@ _FEW = 2  # images of a batch that is larger than that
 
 
 def is_of_images(x: torch.Tensor) -> bool:
-    """Whether channels_last is the layout that at::suggest_memory_format gives."""
+    """Return whether channels_last is the layout that at::suggest_memory_format gives."""
     order = CHANNELS_LAST.get(x.dim())
     sizes, strides = as_dimensions(x.shape), as_dimensions(x.stride())
     return order is not None and has_strides_along(order, sizes, strides)
 
 
 def in_kernel_format(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made: Any) -> Any:
-    """The meta results `made` of an operator, in the memory format that the CPU's kernel gives."""
+    """Return the meta results `made` of an operator, in the memory format that the CPU's kernel
+    gives.
+    """
     images = [t for t in tensors_in((tuple(args), dict(kwargs))) if t.dim() in CHANNELS_LAST]
     results = list(tensors_in(made))
     if op._schema.is_mutable or not any(t.dim() in CHANNELS_LAST for t in results):
@@ -65,7 +67,7 @@ def _counts(t: torch.Tensor, batch: int) -> bool:
 
 
 def _cut(value: Any, batch: int, few: int) -> Any:
-    """The nested arguments with so many images."""
+    """Return the nested arguments with so many images."""
     if isinstance(value, torch.Tensor):
         return value[:few] if few < batch and _counts(value, batch) else value
     if isinstance(value, dict):

@@ -72,7 +72,7 @@ def _counts(t: torch.Tensor) -> bool:
 
 
 def _named(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments by the names that the schema has for them."""
+    """Return the arguments by the names that the schema has for them."""
     names = (argument.name for argument in op._schema.arguments)
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
@@ -85,7 +85,7 @@ def _pivots_in(named: Mapping[str, Any]) -> set[int]:
 
 
 def _has_no_rows(named: Mapping[str, Any]) -> bool:
-    """Whether a number says that a table is empty: `num_weights` of a gradient."""
+    """Return whether a number says that a table is empty: `num_weights` of a gradient."""
     return any(value == 0 for name, value in named.items() if name.startswith("num_"))
 
 

@@ -241,7 +241,7 @@ def _places(
     pads: Sequence[int],
     steps: Sequence[int],
 ) -> list[int]:
-    """How many windows there are along each dimension; of ints that are none, none."""
+    """Return how many windows there are along each dimension; of ints that are none, none."""
     ways = zip(size, kernel, dilation, pads, steps, strict=True)
     if any(min(k, d, s) < 1 or p < 0 for _, k, d, p, s in ways):
         return [0, 0]

@@ -58,7 +58,9 @@ def why_order_matters(
 
 @cache
 def _reads_elsewhere(name: str) -> bool:
-    """Whether a kernel reads other elements than the one it writes, as products and scans do."""
+    """Return whether a kernel reads other elements than the one it writes, as products and scans
+    do.
+    """
     plain = name.removesuffix("_")
     packet = getattr(torch.ops.aten, plain, None)
     if packet is None or plain in _ELEMENTWISE or plain.startswith("_foreach_"):
@@ -67,22 +69,22 @@ def _reads_elsewhere(name: str) -> bool:
 
 
 def _regions(name: str, args: Sequence[Any]) -> Sequence[Any]:
-    """The arguments; of an assignment to a part, that part in place of the whole."""
+    """Return the arguments; of an assignment to a part, that part in place of the whole."""
     if name not in ("setitem", "__setitem__") or not _is_basic(args[1]):
         return args
     return [run_on_meta(operator.getitem, (args[0], args[1]), {}, grad=False), *args[2:]]
 
 
 def _is_basic(index: Any) -> bool:
-    """Whether an index gives a view."""
+    """Return whether an index gives a view."""
     parts = index if isinstance(index, tuple) else (index,)
     plain = all(part is None or part is Ellipsis or type(part) in _BASIC for part in parts)
     return plain and next(tensors_in(index), None) is None
 
 
 def _layout(tensor: torch.Tensor) -> tuple[int | torch.SymInt, list[tuple[int, int]]]:
-    """The start, and (stride, extent) of the dimensions that have several elements; SymInts where
-    sizes are.
+    """Return the start, and (stride, extent) of the dimensions that have several elements; SymInts
+    where sizes are.
     """
     pairs = zip(tensor.stride(), tensor.shape, strict=True)
     return tensor.storage_offset(), [
@@ -96,7 +98,7 @@ def _reach(tensor: torch.Tensor) -> int:
 
 
 def meets_itself(tensor: torch.Tensor) -> bool:
-    """Whether two elements of the tensor share one place in memory."""
+    """Return whether two elements of the tensor share one place in memory."""
     if not in_layout("!=", tensor.numel(), 0):  # of sizes that data decide: most have elements
         return False
     reach = 0
@@ -112,7 +114,9 @@ def _repeats(tensor: torch.Tensor) -> bool:
 
 
 def _meet(one: torch.Tensor, other: torch.Tensor, same_counts: bool = False) -> bool:
-    """Whether two views of a storage, the same one too if `same_counts`, have a place in common."""
+    """Return whether two views of a storage, the same one too if `same_counts`, have a place in
+    common.
+    """
     if not one.numel() or not other.numel():
         return False
     # Eager compares strides as they are, of dimensions with one element too.
@@ -130,8 +134,8 @@ def _meet(one: torch.Tensor, other: torch.Tensor, same_counts: bool = False) -> 
 
 
 def _places(tensor: torch.Tensor) -> torch.Tensor:
-    """The offset of every element in the storage: of sizes that vary, which are constants then. A
-    SymInt beside a tensor would stand for a number that nobody is to read.
+    """Return the offset of every element in the storage: of sizes that vary, which are constants
+    then. A SymInt beside a tensor would stand for a number that nobody is to read.
     """
     offsets = torch.tensor(int(tensor.storage_offset()))
     for step, size in _layout(tensor)[1]:

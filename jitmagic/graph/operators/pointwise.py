@@ -82,8 +82,9 @@ def is_transcendental(op: Any) -> bool:
 
 
 def is_of_number(op: Any, args: Sequence[Any]) -> bool:
-    """Whether a number stands for the only tensor: dispatch modes are shown wrapped numbers so,
-    which jvp and vmap copy and expand. Kernels take them, our rules do not."""
+    """Return whether a number stands for the only tensor: dispatch modes are shown wrapped numbers
+    so, which jvp and vmap copy and expand. Kernels take them, our rules do not.
+    """
     return (
         bool(args)
         and isinstance(args[0], int | float | complex | torch.SymInt)

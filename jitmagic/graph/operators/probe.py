@@ -155,8 +155,8 @@ def why_refused(
     kwargs: dict[str, Any],
     device: torch.device,
 ) -> Exception | None:
-    """The error of a call as the kernel sees its shapes and dtypes; None where it is content, known
-    to be asked by `check_dtypes`, or not to be asked.
+    """Return the error of a call as the kernel sees its shapes and dtypes; None where it is
+    content, known to be asked by `check_dtypes`, or not to be asked.
     """
     in_torch = getattr(target, "__module__", None) in _IN_PYTHON
     if name in _NAMES or not (in_torch or _number_places(name)[0]):
@@ -183,7 +183,7 @@ def _ask(
     elementwise: bool,
     extent: int,
 ) -> bool:
-    """Whether a kernel of that device has accepted the call. Raises what it raised."""
+    """Return whether a kernel of that device has accepted the call. Raises what it raised."""
     if name in _FILLS:
         at = _FILLS[name]
         size = (
@@ -203,8 +203,8 @@ def _ask(
 
 
 def _is_certain(error: Exception | None, name: str, device: torch.device) -> bool:
-    """Whether what stand-ins of other shapes met says something of the call. Products of what is no
-    floating-point number hardly exist on a GPU: there a break is the better guess.
+    """Return whether what stand-ins of other shapes met says something of the call. Products of
+    what is no floating-point number hardly exist on a GPU: there a break is the better guess.
     """
     no_kernel = isinstance(error, NotImplementedError)
     return no_kernel or (device.type != "cpu" and name.removesuffix("_") in _PRODUCTS)
@@ -218,9 +218,9 @@ def _refusal_on(
     kwargs: tuple[tuple[str, Any], ...],
     elementwise: bool,
 ) -> Exception | None:
-    """The error of that device's kernel. A GPU is asked what is neither elementwise nor a product
-    only where the CPU has no kernel: stand-ins that fail an assertion of the device's would cost
-    its context. While a CUDA graph is recorded, nothing else may run on it.
+    """Return the error of that device's kernel. A GPU is asked what is neither elementwise nor a
+    product only where the CPU has no kernel: stand-ins that fail an assertion of the device's would
+    cost its context. While a CUDA graph is recorded, nothing else may run on it.
     """
     here = device.type == "cuda" and torch.cuda.is_available()
     here = here and not torch.cuda.is_current_stream_capturing()
@@ -235,8 +235,8 @@ def _refusal_on(
 def _is_suspect(
     target: Callable[..., Any] | str, name: str, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> bool:
-    """Whether to ask: integers, bools or complex numbers among the tensors, several dtypes, or a
-    number that one of them does not hold; and whether stand-ins can answer.
+    """Return whether to ask: integers, bools or complex numbers among the tensors, several dtypes,
+    or a number that one of them does not hold; and whether stand-ins can answer.
     """
     plain = name.removesuffix("_")
     known = _number_places(plain)[0] or getattr(target, "__module__", None) in _IN_PYTHON
@@ -264,8 +264,8 @@ def _fills_beyond(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> boo
 
 @lru_cache(maxsize=1024)
 def _number_places(name: str) -> tuple[bool, frozenset[int], frozenset[str]]:
-    """Whether it is an operation of ATen, and where its overloads take numbers: (known, positions,
-    names). Dimensions and flags are no numbers.
+    """Return whether it is an operation of ATen, and where its overloads take numbers: (known,
+    positions, names). Dimensions and flags are no numbers.
     """
     packet = getattr(torch.ops.aten, name, None)
     if packet is None:
@@ -290,7 +290,9 @@ def _numbers(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator
 
 
 def _holds(dtype: torch.dtype, number: Any) -> bool:
-    """Whether converting the number overflows nothing, and it is none of those treated apart."""
+    """Return whether converting the number overflows nothing, and it is none of those treated
+    apart.
+    """
     if type(number) not in _NUMBERS:
         return True
     if type(number) in (bool, complex):
@@ -323,7 +325,9 @@ def _described(value: Any, elementwise: bool, extent: int) -> Described | None:
 
 
 def _shape_asked(shape: Sequence[int]) -> tuple[int, ...]:
-    """A stand-in's for elementwise operations: kernels treat 0-dim and single elements apart."""
+    """Return a stand-in's for elementwise operations: kernels treat 0-dim and single elements
+    apart.
+    """
     return (2 if math.prod(shape) != 1 else 1,) if shape else ()
 
 
@@ -350,8 +354,8 @@ def _refusal(
     device: str,
     integer: int = 0,
 ) -> Exception | None:
-    """The error of the call on stand-ins, without the frames that it came through. What it draws,
-    the program still gets.
+    """Return the error of the call on stand-ins, without the frames that it came through. What it
+    draws, the program still gets.
     """
     drawn_on = [torch.cuda.current_device()] if device == "cuda" else []
     try:

@@ -46,7 +46,7 @@ _DIVISIONS = frozenset(
 
 
 def may_raise_on_data(node: Node) -> bool:
-    """Whether running the node on real data can raise although recording it went well."""
+    """Return whether running the node on real data can raise although recording it went well."""
     if node.op not in ("call_function", "call_method"):
         return False
     if node.meta.get("expects"):  # sizes that data decide to be what it takes
@@ -75,13 +75,13 @@ def call_may_raise(
 
 
 def has_data_sizes(node: Node) -> bool:
-    """Whether data decide a size of its results, or one that they read."""
+    """Return whether data decide a size of its results, or one that they read."""
     return any(isinstance(symbol.origin, DataSize) for symbol in symbols_in(node))
 
 
 def takes_data_size(node: Node) -> bool:
-    """Whether data decide an int that the call takes, as in `zeros(n.item())`: it may be negative,
-    or too large for what is cut.
+    """Return whether data decide an int that the call takes, as in `zeros(n.item())`: it may be
+    negative, or too large for what is cut.
     """
     if node.op not in ("call_function", "call_method"):
         return False
@@ -107,7 +107,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _looks_up(index: Any) -> bool:
-    """Whether there is a tensor or a list in an index: slices and integers were checked already."""
+    """Return whether there is a tensor or a list in an index: slices and integers were checked
+    already.
+    """
     inside = index if isinstance(index, tuple) else (index,)
     listed = any(
         isinstance(part, list) or (isinstance(part, tuple) and _looks_up(part)) for part in inside

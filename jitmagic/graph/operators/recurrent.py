@@ -56,7 +56,9 @@ LSTM_LAYER: Any = torch.ops.jitmagic.lstm_layer.default
 
 
 def is_fused_lstm(operator: Any, input: Tensor, states: Sequence[Tensor]) -> bool:
-    """Whether torch hands an LSTM on the CPU to oneDNN, a layer at a time (ATen/native/RNN.cpp)."""
+    """Return whether torch hands an LSTM on the CPU to oneDNN, a layer at a time
+    (ATen/native/RNN.cpp).
+    """
     enabled = torch._C._has_mkldnn and torch._C._get_mkldnn_enabled()
     projected = operator is aten.lstm.input and states[0].shape != states[1].shape
     usual = operator is aten.lstm.input and input.dtype is torch.float32 and input.numel()
@@ -64,7 +66,9 @@ def is_fused_lstm(operator: Any, input: Tensor, states: Sequence[Tensor]) -> boo
 
 
 def is_over_packed(function: Any, args: Sequence[Any]) -> bool:
-    """Whether it is a call of a layer with the counts of a packed sequence as second argument."""
+    """Return whether it is a call of a layer with the counts of a packed sequence as second
+    argument.
+    """
     return function in RECURRENT and isinstance(args[3], (list, tuple))
 
 
@@ -87,8 +91,8 @@ def by_one_step(function: Any) -> Any:
         return function
 
     def outcome(input: Tensor, *args: Any) -> Any:
-        """The last argument says whether the batch comes first; a packed sequence has its second
-        to say how many rows each step has.
+        """Return the last argument says whether the batch comes first; a packed sequence has its
+        second to say how many rows each step has.
         """
         if is_over_packed(function, (input, *args)):
             return _over_packed(input, *args)
@@ -124,7 +128,7 @@ def _empty(*likes: Tensor) -> tuple[Tensor, ...]:
 
 
 def _all_layers(input: Tensor, states: Any, *args: Any) -> tuple[Tensor, ...]:
-    """A layer that is one operation: its arguments have been looked at before."""
+    """Return a layer that is one operation: its arguments have been looked at before."""
     *_, both, batch_first = args
     held = states if isinstance(states, (list, tuple)) else [states]
     shape = (*input.shape[:2], held[0].shape[2] * (2 if both else 1))

@@ -80,7 +80,7 @@ class _Told:
     layouts: list[tuple[tuple[Dimension, ...], tuple[Dimension, ...]]]
 
     def of(self, sources: list[torch.Tensor]) -> Any:
-        """The results of a call of these, which require grad where those of a real run did."""
+        """Return the results of a call of these, which require grad where those of a real run did."""
         like = list(tensors_in(self.like))
         fresh = [_laid_out(*layout, t.dtype) for layout, t in zip(self.layouts, like, strict=True)]
         if any(t.requires_grad for t in like):
@@ -164,7 +164,7 @@ def _read(
     vectors: list[Known],
     windows: list[Expr] | None,
 ) -> _Told | None:
-    """The results at these vectors, whose sizes may be `windows` of others."""
+    """Return the results at these vectors, whose sizes may be `windows` of others."""
     sizes = list(dict.fromkeys(sizes_in(arguments)))
     of_data = [one for one in symbols if context.of_data(one)]
     if len(vectors) < _FEWEST:
@@ -200,8 +200,8 @@ def _read(
 def _holds_in_any_order(
     made: Any, run: Run, arguments: Any, context: Context, hints: Known
 ) -> bool:
-    """Whether it holds where sizes are smaller, or in another order, too. Where it does not, it may
-    be the lesser of two sizes (`diag`): which one that is, is guarded.
+    """Return whether it holds where sizes are smaller, or in another order, too. Where it does not,
+    it may be the lesser of two sizes (`diag`): which one that is, is guarded.
     """
     if _holds_where_turned(made, run, arguments, context, hints):
         return True
@@ -264,7 +264,7 @@ def _outcomes(
 
 
 def at_this_call(arguments: Any) -> Any:
-    """The arguments with the sizes of this call, tensors made anew."""
+    """Return the arguments with the sizes of this call, tensors made anew."""
     known: Known = {
         symbol: size.context.hint_of(symbol)
         for size in dict.fromkeys(sizes_in(arguments))
@@ -274,7 +274,7 @@ def at_this_call(arguments: Any) -> Any:
 
 
 def _holds_for(made: Any, run: Run, arguments: Any, known: Known) -> bool:
-    """Whether the results have these shapes, which data may decide; or eager raises."""
+    """Return whether the results have these shapes, which data may decide; or eager raises."""
     try:
         found, _ = run(_at(arguments, known, {}))
     except Exception:
@@ -323,7 +323,7 @@ def _vectors(
 
 
 def _moved(hint: int, step: int, n: int, limits: Interval | None) -> int:
-    """A size away from the hint; where the guards leave but a few, one of those."""
+    """Return a size away from the hint; where the guards leave but a few, one of those."""
     value = hint + step + _APART * n
     if limits is None or value <= limits.high:
         return value
@@ -332,7 +332,7 @@ def _moved(hint: int, step: int, n: int, limits: Interval | None) -> int:
 
 
 def _at(value: Any, known: Known, made: dict[int, torch.Tensor]) -> Any:
-    """The nested arguments at these sizes; a tensor that is there twice is one tensor."""
+    """Return the nested arguments at these sizes; a tensor that is there twice is one tensor."""
     if isinstance(value, torch.SymInt):
         return value_of(as_dimension(value), dict(known))
     if isinstance(value, torch.Tensor):

@@ -37,7 +37,7 @@ Rule = Callable[..., Any]
 
 
 def infer(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The result of op on meta tensors, or None where no rule is written here."""
+    """Return the result of op on meta tensors, or None where no rule is written here."""
     rule = _RULES.get(op)
     if rule is None or is_of_number(op, args):
         return None
@@ -47,7 +47,9 @@ def infer(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def infer_in_place(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The first argument, where op is the in-place form of a pointwise rule and the result fits."""
+    """Return the first argument, where op is the in-place form of a pointwise rule and the result
+    fits.
+    """
     functional = _IN_PLACE.get(op)
     result = None if functional is None else infer(functional, args, kwargs)
     if result is None or not same_shape(result.shape, args[0].shape):
@@ -72,7 +74,7 @@ def _over(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype 
 
 
 def promoted(values: Sequence[Any]) -> torch.dtype:
-    """The common dtype of tensors and Python numbers, by category."""
+    """Return the common dtype of tensors and Python numbers, by category."""
     sized: torch.dtype | None = None
     scalar: torch.dtype | None = None
     number: torch.dtype | None = None
@@ -92,14 +94,14 @@ def promoted(values: Sequence[Any]) -> torch.dtype:
 
 
 def number_dtype(value: Any) -> torch.dtype:
-    """The dtype of a tensor made of a bool, an int or a float, or of a size."""
+    """Return the dtype of a tensor made of a bool, an int or a float, or of a size."""
     if isinstance(value, bool | torch.SymBool):
         return torch.bool
     return torch.int64 if is_integer(value) else torch.get_default_dtype()
 
 
 def is_integer(value: Any) -> bool:
-    """Whether torch takes a number for an int: sizes that differ from call to call are ints."""
+    """Return whether torch takes a number for an int: sizes that differ from call to call are ints."""
     return isinstance(value, int | torch.SymInt | Size)
 
 

@@ -51,7 +51,7 @@ _OFF_BY_DEFAULT = frozenset(
 
 
 def draws(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the call may draw random numbers."""
+    """Return whether the call may draw random numbers."""
     name = target_name(target)
     if name in _ALWAYS:
         return True
@@ -68,7 +68,9 @@ def draws(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
 
 
 def makes_new(target: Target) -> bool:
-    """Whether it is a factory (zeros, new_full, ones_like), which reads and draws no numbers."""
+    """Return whether it is a factory (zeros, new_full, ones_like), which reads and draws no
+    numbers.
+    """
     return _makes_new(target_name(target))
 
 

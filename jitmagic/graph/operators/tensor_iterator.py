@@ -30,7 +30,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 def elementwise(tensors: Tensors, dtype: torch.dtype) -> torch.Tensor:
-    """A fresh result of TensorIterator."""
+    """Return a fresh result of TensorIterator."""
     first = tensors[0]
     shape: Sequence[int] = first.shape
     if all(same_shape(t.shape, shape) and t.is_contiguous() for t in tensors):
@@ -40,9 +40,9 @@ def elementwise(tensors: Tensors, dtype: torch.dtype) -> torch.Tensor:
 
 
 def is_loose(value: Any) -> bool:
-    """Whether it is a tensor with strides that lead nowhere, those of extents of 0 and 1. Whether
-    they are kept or made anew hangs on the kernel: a number that it wraps as a tensor, say, is an
-    operand of another shape, and then TensorIterator has no fast path.
+    """Return whether it is a tensor with strides that lead nowhere, those of extents of 0 and 1.
+    Whether they are kept or made anew hangs on the kernel: a number that it wraps as a tensor, say,
+    is an operand of another shape, and then TensorIterator has no fast path.
     """
     if not isinstance(value, torch.Tensor) or any(type(n) is not int for n in value.shape):
         return False  # of symbolic sizes no kernel is asked

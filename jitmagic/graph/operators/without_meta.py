@@ -34,8 +34,8 @@ _KNOWN_BY = (
 
 @lru_cache(maxsize=4096)
 def only_writes(op: Any) -> bool:
-    """Whether it is an operator of torch's that gives nothing and that no meta function tells of:
-    what it writes to stays as large as it is, as in the updates of `fused=True`.
+    """Return whether it is an operator of torch's that gives nothing and that no meta function
+    tells of: what it writes to stays as large as it is, as in the updates of `fused=True`.
     """
     if op._schema.returns or not op._schema.is_mutable or is_foreign(op):
         return False
@@ -53,7 +53,7 @@ def _gradient(grad: Tensor, x: Tensor, *args: Any) -> Tensor | None:
 
 
 def _counts(x: Tensor, bins: Sequence[int], limits: Any, weight: Tensor | None) -> bool:
-    """Whether the kernel accepts that many bins between these limits, with such weights."""
+    """Return whether the kernel accepts that many bins between these limits, with such weights."""
     if x.dtype not in _COUNTED or not bins or any(count < 1 for count in bins):
         return False
     if limits is not None:
@@ -88,7 +88,7 @@ def _histogram_between(
 
 
 def _points(x: Tensor, bins: Sequence[Any], weight: Tensor | None) -> bool:
-    """Whether x is rows of as many coordinates as there are axes, each with one weight."""
+    """Return whether x is rows of as many coordinates as there are axes, each with one weight."""
     rows = x.shape[:-1]
     return x.dim() >= 2 and x.shape[-1] == len(bins) and (weight is None or weight.shape == rows)
 
@@ -136,7 +136,7 @@ _LAYER_WEIGHTS = 8  # those behind the first sum
 
 
 def _masked(x: Tensor, num_heads: int) -> dict[int | None, tuple[int, ...]]:
-    """The shapes of masks by their types: of pairs, of padding, of both."""
+    """Return the shapes of masks by their types: of pairs, of padding, of both."""
     batch, length, _ = x.shape
     return {
         0: (length, length),
@@ -160,7 +160,7 @@ def _encoder_layer(
     mask: Tensor | None = None,
     mask_type: int | None = None,
 ) -> Tensor | None:
-    """The fused layer of inference. From torch 2.13 on it has a meta function."""
+    """Return the fused layer of inference. From torch 2.13 on it has a meta function."""
     width = (embed_dim,)
     if x.dim() != 3 or len(others) < _LAYER_WEIGHTS or num_heads < 1:
         return None

@@ -50,7 +50,9 @@ class Filled:
 
 
 def spec_at(spec: TensorSpec, values: Values) -> TensorSpec:
-    """The spec where the symbols of its sizes have these values: ints, or Sizes of their own."""
+    """Return the spec where the symbols of its sizes have these values: ints, or Sizes of their
+    own.
+    """
     return _moved_spec(spec, dict(values))
 
 
@@ -68,8 +70,9 @@ def _moved_spec(spec: TensorSpec, known: dict[Expr, Any]) -> TensorSpec:
 def concrete_graph(
     gm: GraphModule, values: Values, grad: bool, name: str, warns: bool = False
 ) -> tuple[GraphModule, tuple[int | Filled, ...]]:
-    """The graph, and its inputs: places of those it still has, and new ones. `grad`: the mode that
-    it is entered in; `warns`: a call of the program has these sizes, and the trace did not.
+    """Return the graph, and its inputs: places of those it still has, and new ones. `grad`: the
+    mode that it is entered in; `warns`: a call of the program has these sizes, and the trace did
+    not.
 
     Raises CompileFailed where it does not compute what the symbolic one does.
     """
@@ -83,7 +86,7 @@ def concrete_graph(
 
 
 def results_of(gm: GraphModule) -> int:
-    """How many results a graph has."""
+    """Return how many results a graph has."""
     return len(next(iter(reversed(gm.graph.nodes))).args[0])  # type: ignore[arg-type]
 
 
@@ -91,7 +94,7 @@ def results_of(gm: GraphModule) -> int:
 
 
 def graph_at(gm: GraphModule, values: Values) -> GraphModule:
-    """A copy of a graph in whose specs and arguments the symbols are what `values` says:
+    """Return a copy of a graph in whose specs and arguments the symbols are what `values` says:
     ints, or Sizes of their own.
     """
     known, copies, graph = dict(values), dict[Node, Node](), Graph()

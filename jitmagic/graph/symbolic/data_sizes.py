@@ -48,7 +48,7 @@ class _Sizes:
 def sized_by_data(
     op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], fresh: Fresh, call: Callable[..., Any]
 ) -> Any:
-    """The results on the meta device. `call` runs an operator there."""
+    """Return the results on the meta device. `call` runs an operator there."""
     sizes = _Sizes(fresh)
     try:
         if op is aten.index.Tensor:
@@ -67,7 +67,7 @@ def _count(x: Tensor) -> Dimension:
 
 
 def _nonzero(sizes: _Sizes, x: Tensor) -> Tensor:
-    """The coordinates of a dimension lie one after the other."""
+    """Return the coordinates of a dimension lie one after the other."""
     count = sizes.up_to(_elements(x))
     return fresh_meta((count, x.dim()), torch.int64, (1, count))
 
@@ -87,7 +87,7 @@ def _masked_select(sizes: _Sizes, x: Tensor, mask: Tensor) -> Tensor | None:
 def _by_masks(
     sizes: _Sizes, call: Callable[..., Any], x: Tensor, indices: Sequence[Tensor | None]
 ) -> Any:
-    """A mask stands for the coordinates of what is true in it, of all its dimensions."""
+    """Return a mask stands for the coordinates of what is true in it, of all its dimensions."""
     if not any(one is not None and one.dtype in _MASKS for one in indices):
         return None
     made: list[Tensor | None] = []
@@ -143,7 +143,7 @@ def _counted(
 def _ctc_loss(
     sizes: _Sizes, log_probs: Tensor, targets: Tensor, *args: Any
 ) -> tuple[Tensor, Tensor] | None:
-    """The second, for the backward, is as long as the longest target."""
+    """Return the second, for the backward, is as long as the longest target."""
     if log_probs.dim() not in (2, 3) or not log_probs.dtype.is_floating_point:
         return None
     batch = log_probs.shape[1:-1]
@@ -154,7 +154,7 @@ def _ctc_loss(
 def _packed(
     sizes: _Sizes, x: Tensor, lengths: Tensor, batch_first: bool
 ) -> tuple[Tensor, Tensor] | None:
-    """The rows of all steps, and how many of them each step has."""
+    """Return the rows of all steps, and how many of them each step has."""
     if x.dim() < 2 or lengths.dim() != 1 or lengths.dtype is not torch.int64:
         return None
     count, steps = x.shape[0] * x.shape[1], x.shape[1 if batch_first else 0]

@@ -101,7 +101,7 @@ def _is_size(node: Node) -> bool:
 
 
 def makers_in(nodes: Sequence[Node]) -> list[Node]:
-    """The calls whose results are the first to have a size that data decide."""
+    """Return the calls whose results are the first to have a size that data decide."""
     seen: set[Expr] = set()
     found: list[Any] = []
     for node in nodes:
@@ -141,7 +141,7 @@ def _assigned(nodes: Sequence[Node], makers: Sequence[Node], apart: bool) -> dic
 
 
 def _apart(assigned: Mapping[Node, int], needs: Needs) -> dict[Node, int]:
-    """The pieces with those calls for themselves that are compiled for one size."""
+    """Return the pieces with those calls for themselves that are compiled for one size."""
     levels: dict[Node, int] = {}
     made: dict[Node, int] = {}
     for node, piece in sorted(assigned.items(), key=lambda item: item[1]):
@@ -161,8 +161,8 @@ def _has_sizes_of_data(node: Node) -> bool:
 
 
 def _whole(node: Node) -> Node:
-    """The call that a node goes with: what made the tuple that it is taken out of, or what it
-    asserts; else the node.
+    """Return the call that a node goes with: what made the tuple that it is taken out of, or what
+    it asserts; else the node.
     """
     parent = node.args[0] if node.args else None
     if not isinstance(parent, Node) or parent.op == "placeholder":
@@ -178,7 +178,7 @@ def _asserts(node: Node) -> bool:
 
 
 def _keeps_its_place(node: Node) -> bool:
-    """Whether calls may not change places with it, though they have nothing in common."""
+    """Return whether calls may not change places with it, though they have nothing in common."""
     is_call = not isinstance(node.target, FunctionCall) and node.target != "requires_grad_"
     return changes_mode(node) or not is_call
 
@@ -222,7 +222,7 @@ def _needs(calls: Sequence[Node], makers: Container[Node]) -> Needs:
 
 
 def _read_by(node: Node) -> list[Node]:
-    """The tensors that a call reads, if only their sizes or a number in them."""
+    """Return the tensors that a call reads, if only their sizes or a number in them."""
     found = []
     for one in node.all_input_nodes:
         found += _read_by(one) if is_number(one) else [one]
@@ -230,7 +230,7 @@ def _read_by(node: Node) -> list[Node]:
 
 
 def _ready(left: Sequence[Node], makers: Sequence[Node], needs: Needs | None) -> set[Node]:
-    """The makers that wait for no other one."""
+    """Return the makers that wait for no other one."""
     rest = [node for node in left if node in makers]
     if needs is None:
         return set(rest[:1])
@@ -256,8 +256,8 @@ def _behind(ready: set[Node], left: Sequence[Node], needs: Needs | None) -> set[
 
 
 def _is_shared(target: Node, here: int, assigned: Mapping[Node, int]) -> bool:
-    """A piece may write to a tensor of the pieces before if it has no other input over that memory,
-    and no history.
+    """Return a piece may write to a tensor of the pieces before if it has no other input over that
+    memory, and no history.
     """
     memory = memory_of(target)
     before = [node for node, at in assigned.items() if at < here]
@@ -297,7 +297,7 @@ def _pieces(nodes: Sequence[Node], assigned: Mapping[Node, int], sizes: Containe
 
 
 def _owners(nodes: Sequence[Node]) -> dict[Symbol, Node]:
-    """The first tensor that has each symbol as one of its sizes, or the call that reads it."""
+    """Return the first tensor that has each symbol as one of its sizes, or the call that reads it."""
     found: dict[Symbol, Node] = {}
     for node in nodes:
         value = value_of(node) if node.target in (size_in, read_index) else None

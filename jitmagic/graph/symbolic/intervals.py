@@ -29,7 +29,7 @@ def whole_range(dtype: torch.dtype) -> Interval:
 
 
 def rounded(found: Interval, dtype: torch.dtype) -> Interval:
-    """The range of the same elements converted to a dtype: conversions are monotonic."""
+    """Return the range of the same elements converted to a dtype: conversions are monotonic."""
     whole = whole_range(dtype)
     if dtype.is_complex or not found.low <= found.high:
         return whole  # a bound is nan where infinities met

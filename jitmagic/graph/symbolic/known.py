@@ -51,21 +51,21 @@ class _Pure(DispatchMode):
 
 
 def known_value(graph: GraphBuilder, node: Node) -> torch.Tensor | None:
-    """The tensor at a node as of now, if it lies on the CPU and the trace knows its values."""
+    """Return the tensor at a node as of now, if it lies on the CPU and the trace knows its values."""
     if _is_elsewhere(node):
         return None
     return _Computation(graph, _MOST_ELEMENTS).of(node)
 
 
 def known_mask(graph: GraphBuilder, node: Node) -> torch.Tensor | None:
-    """A tensor of bools on any device, as one on the CPU; it may be large."""
+    """Return a tensor of bools on any device, as one on the CPU; it may be large."""
     if node.meta["val"].dtype is not torch.bool:
         return None
     return _Computation(graph, _MOST_OF_A_MASK).of(node)
 
 
 def known_number(graph: GraphBuilder, node: Node) -> bool | int | float | None:
-    """The one number in it."""
+    """Return the one number in it."""
     if node.meta["val"].numel() != 1 or (value := known_value(graph, node)) is None:
         return None
     number: bool | int | float | complex = value.item()
@@ -111,7 +111,9 @@ class _Computation:
         return made
 
     def _is_plain(self, node: Node) -> bool:
-        """A call of torch's that draws and writes nothing, of parts that are constants or nodes."""
+        """Return a call of torch's that draws and writes nothing, of parts that are constants or
+        nodes.
+        """
         if node.op not in ("call_function", "call_method") or not known_name(node.target):
             return False
         if node.graph is not self._graph.graph:
@@ -133,7 +135,7 @@ def _is_elsewhere(node: Node) -> bool:
 
 
 def _is_exact(made: torch.Tensor) -> bool:
-    """Whether any device has the same: bools, integers, floats that are small integers."""
+    """Return whether any device has the same: bools, integers, floats that are small integers."""
     if not made.is_floating_point():
         return not made.is_complex()
     return bool((made == made.round()).all()) and float(made.abs().amax()) <= _SMALL

@@ -59,7 +59,7 @@ _OPEN = (1, 3, 5)  # those between
 
 
 def number_in(tensor: torch.Tensor) -> float:
-    """The number that a tensor of the graph is, for a call that takes no tensor there."""
+    """Return the number that a tensor of the graph is, for a call that takes no tensor there."""
     return float(tensor.item())
 
 
@@ -71,8 +71,8 @@ def add_number(
     lines: tuple[UserLine, ...],
     step: int,
 ) -> Node:
-    """A node for the float that a 0-dim node is, whose value in this call is `hint`; calls are
-    alike in `range`. Each call has its own, so that they stay together.
+    """Return a node for the float that a 0-dim node is, whose value in this call is `hint`; calls
+    are alike in `range`. Each call has its own, so that they stay together.
     """
     made = graph.call_function(number_in, (node,))
     made.meta.update(val=hint, spec=None, lines=lines, step=step, range=range)
@@ -91,7 +91,7 @@ class _Outcome:
 
 
 def _described(value: Any, floats: list[float]) -> Any:
-    """A form that can be compared, without floats."""
+    """Return a form that can be compared, without floats."""
     if type(value) is float:
         floats.append(value)
         return float
@@ -148,7 +148,7 @@ def range_of_number(target: Target, arguments: Call, hint: float, grad: bool) ->
 
 
 def takes_float(target: Target, arguments: Call, number: int, grad: bool) -> bool:
-    """Whether the call of an int is that of the float. Of integers it never is."""
+    """Return whether the call of an int is that of the float. Of integers it never is."""
     if not any(tensor.is_floating_point() for tensor in tensors_in(arguments(number))):
         return False
     try:
@@ -179,8 +179,8 @@ class _Probe:
         self._target, self._arguments, self._grad = target, arguments, grad
 
     def around(self, base: int) -> Interval:
-        """The regions around one in which the call is alike; an empty interval: not even there. No
-        number is beyond what the least of the dtypes holds: eager raises for those.
+        """Return the regions around one in which the call is alike; an empty interval: not even
+        there. No number is beyond what the least of the dtypes holds: eager raises for those.
         """
         numbers = _REGIONS[base][1]
         outcomes = [self._run(number) for number in numbers]
@@ -218,7 +218,7 @@ class _Probe:
             return None
 
     def _is_accepted(self, number: float) -> bool:
-        """Whether the CPU's kernels take it, on small tensors: meta functions take more."""
+        """Return whether the CPU's kernels take it, on small tensors: meta functions take more."""
         try:
             _differentiated(self._target, *_small(self._arguments(number)), self._grad)
         except Exception:  # also of the small tensors: then nothing is known
@@ -246,8 +246,8 @@ def _is_alike(first: _Outcome, second: _Outcome) -> bool:
 
 
 def _fits(outcome: _Outcome | None, number: float, like: _Outcome, exprs: list[list[Expr]]) -> bool:
-    """Whether the steps are those of another number; of a product with one that is 1, which torch's
-    formulas leave out, nothing is missing.
+    """Return whether the steps are those of another number; of a product with one that is 1, which
+    torch's formulas leave out, nothing is missing.
     """
     if outcome is None:
         return False

@@ -33,7 +33,7 @@ _WIDE = (torch.float32, torch.float64)
 
 
 def in_python(gm: GraphModule) -> GraphModule:
-    """The graph with its numbers computed by Python; the same module where there are none."""
+    """Return the graph with its numbers computed by Python; the same module where there are none."""
     numbers: set[Node] = set()
     for node in gm.graph.nodes:
         if _is_number(node, numbers):
@@ -55,7 +55,7 @@ def _is_read(node: Node) -> bool:
 
 
 def _is_operand(node: Node) -> bool:
-    """A number in the dtype of what it is combined with, wherever it goes."""
+    """Return a number in the dtype of what it is combined with, wherever it goes."""
     dtype = node.meta["spec"].dtype
     return dtype in _WIDE and all(_takes(user, node, dtype) for user in node.users)
 

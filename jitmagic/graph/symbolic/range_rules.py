@@ -35,7 +35,7 @@ class Call:
     finite: bool  # whether what is computed is taken to be finite
 
     def given(self, position: int, name: str, default: object = None) -> Any:
-        """An argument by position or by name."""
+        """Return an argument by position or by name."""
         argument = self.args[position] if position < len(self.args) else self.kwargs.get(name)
         return default if argument is None else argument
 
@@ -195,7 +195,7 @@ def _relu(call: Call) -> Interval | None:
 
 @ranges_of("clamp", "clip")
 def _clamp(call: Call) -> Interval | None:
-    """The upper limit wins where it is below the lower one."""
+    """Return the upper limit wins where it is below the lower one."""
     x = call.read(call.args[0])
     least = call.read(call.given(1, "min", -math.inf))
     most = call.read(call.given(2, "max", math.inf))

@@ -48,7 +48,7 @@ def truth_if_finite(graph: GraphBuilder, node: Node) -> bool | None:
 
 
 def always_true(graph: GraphBuilder, node: Node) -> bool:
-    """Whether no element of a tensor can be false."""
+    """Return whether no element of a tensor can be false."""
     return _Reader(graph, 0.0).at(node, None).truth is True
 
 
@@ -68,7 +68,7 @@ class _Reader:
         self._left = _MOST_NODES
 
     def at(self, node: Node, place: Node | None) -> Interval:
-        """The range of a node's elements just before `place` (None: now)."""
+        """Return the range of a node's elements just before `place` (None: now)."""
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
             return Interval(-math.inf, math.inf, nan=True)
@@ -108,7 +108,7 @@ class _Reader:
 
 
 def known_name(target: Any) -> str:
-    """The name of a method of tensors, an operator, or a function of torch; "" for others."""
+    """Return the name of a method of tensors, an operator, or a function of torch; "" for others."""
     name = target_name(target)
     if isinstance(target, str):
         return name

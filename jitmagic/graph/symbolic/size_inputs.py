@@ -30,15 +30,15 @@ def is_size(place: int) -> bool:
 
 
 def size_in_order(place: int) -> int:
-    """The position of the symbol that an item of an Order is."""
+    """Return the position of the symbol that an item of an Order is."""
     return ~place
 
 
 def with_size_inputs(
     gm: GraphModule, places: Mapping[Symbol, tuple[int, int]], known: Sequence[Dimension]
 ) -> tuple[GraphModule, Order]:
-    """The graph that takes each of these symbols as an int, but those that are one in `known`.
-    `places`: (input, dimension) of each.
+    """Return the graph that takes each of these symbols as an int, but those that are one in
+    `known`. `places`: (input, dimension) of each.
     """
     made: dict[Node, Any] = {}
     pairs = zip(places, known, strict=True)

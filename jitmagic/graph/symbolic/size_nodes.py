@@ -35,7 +35,9 @@ _TAKING_FLOATS = ("full", "linspace", "logspace", "dropout", "scaled_dot_product
 
 
 def size_in(tensor: torch.Tensor) -> int:
-    """The size that a tensor of the graph says. The trace takes for granted that it can be one."""
+    """Return the size that a tensor of the graph says. The trace takes for granted that it can be
+    one.
+    """
     size = operator.index(tensor)
     if not 0 <= size <= LARGEST_SIZE:
         raise SizesDiffer(f"{size} is no size")
@@ -66,7 +68,7 @@ class SizeNodes:
 
     @property
     def are_used(self) -> bool:
-        """Whether there are symbols at all."""
+        """Return whether there are symbols at all."""
         return bool(self.inputs) or (self._outer is not None and self._outer.are_used)
 
     def symbols(self) -> list[Any]:
@@ -92,7 +94,7 @@ class SizeNodes:
         self.inputs[symbol] = node, _VALUE
 
     def place_of(self, symbol: Expr) -> tuple[Node, int] | None:
-        """The input and dimension where the symbol is read; of a number the dimension is -1."""
+        """Return the input and dimension where the symbol is read; of a number the dimension is -1."""
         if symbol not in self.inputs and self._outer is not None:
             around = self._outer.place_of(symbol)
             if around is not None:
@@ -100,14 +102,14 @@ class SizeNodes:
         return self.inputs.get(symbol)
 
     def are_of_data(self) -> bool:
-        """Whether those of the inputs are known."""
+        """Return whether those of the inputs are known."""
         return all(isinstance(symbol.origin, DataSize) for symbol in self.inputs)  # type: ignore[attr-defined]
 
     def in_call(
         self, target: Target, arguments: Any, lines: tuple[UserLine, ...], step: int
     ) -> Any:
-        """The nested arguments with a node for each size. Raises Specialize for a float on which it
-        may depend how the result looks.
+        """Return the nested arguments with a node for each size. Raises Specialize for a float on
+        which it may depend how the result looks.
         """
         if target_name(target) not in _TAKING_FLOATS:
             for size in sizes_in(arguments):
@@ -147,7 +149,7 @@ class SizeNodes:
         return node
 
     def _reading(self, symbol: Symbol) -> tuple[Any, tuple[Any, ...]]:
-        """The call that reads it."""
+        """Return the call that reads it."""
         found = self.place_of(symbol)
         if found is None:
             raise Specialize((symbol,), "a function with a graph of its own")

@@ -49,8 +49,8 @@ def call_of_sizes(
 
 
 def _made(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """A tensor of numbers, by the operator of that name, shown to the mode as the dispatcher does.
-    Raises RuntimeError where there is none.
+    """Return a tensor of numbers, by the operator of that name, shown to the mode as the dispatcher
+    does. Raises RuntimeError where there is none.
     """
     hinted = with_hints(tuple(args)), with_hints(dict(kwargs))
     overload = torch._C._jit_resolve_packet(f"aten::{name}", *hinted[0], **hinted[1])
@@ -112,8 +112,8 @@ def _max_pool1d(x: torch.Tensor, *args: Any, return_indices: bool = False, **kwa
 
 
 def _times(n: Any, factor: Any) -> Any:
-    """The product of a size with it, rounded down as float64; None: for some n it is not that of
-    integers, of which this is one, or may be.
+    """Return the product of a size with it, rounded down as float64; None: for some n it is not
+    that of integers, of which this is one, or may be.
     """
     if not isinstance(factor, int | float) or not 0 < factor < _EXACT:
         return None
@@ -131,13 +131,13 @@ def _times(n: Any, factor: Any) -> Any:
 
 @cache
 def _rounded_otherwise(factor: float, exact: Fraction) -> int:
-    """The least size whose product is an integer that float64 does not give: 45 * 1.4 < 63."""
+    """Return the least size whose product is an integer that float64 does not give: 45 * 1.4 < 63."""
     whole = range(0, _LARGEST, exact.denominator)
     return next((n for n in whole if int(n * factor) != n * exact), _LARGEST)
 
 
 def _fill_diagonal(x: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor | None:
-    """The elements whose indices are all one (ATen/native/Fill.cpp, which asks for strides)."""
+    """Return the elements whose indices are all one (ATen/native/Fill.cpp, which asks for strides)."""
     is_cube = x.dim() == 2 or all(size == x.shape[0] for size in x.shape)
     if x.dim() < 2 or not is_cube or next(sizes_in(x), None) is None:
         return None

@@ -14,7 +14,7 @@ __all__ = ["has_strides_along", "is_dense", "is_dense_along"]
 
 
 def is_dense_along(order: Sequence[int], sizes: list[Dimension], strides: list[Dimension]) -> bool:
-    """Whether the elements lie one after the other, the first of `order` moving fastest."""
+    """Return whether the elements lie one after the other, the first of `order` moving fastest."""
     if len(order) != len(sizes):
         return False
     if any(usually("==", size, 0) for size in sizes):
@@ -47,7 +47,7 @@ def has_strides_along(order: Sequence[int], sizes: Sequence[Any], strides: Seque
 
 
 def is_dense(order: Any, sizes: list[Dimension], strides: list[Dimension]) -> bool:
-    """Whether some order of the dimensions is dense."""
+    """Return whether some order of the dimensions is dense."""
     moving = [place for place, size in enumerate(sizes) if usually("!=", size, 1)]
     if any(usually("==", sizes[place], 0) for place in moving):
         return True

@@ -37,8 +37,8 @@ _NAMES: dict[Comparison, str] = {
 
 
 def as_torch(value: Any) -> Any:
-    """A size as a SymInt; ints and everything else as they are. A float computed of sizes is what
-    it is in this call: `SizeNodes` lets it into calls alone whose shapes do not depend on it.
+    """Return a size as a SymInt; ints and everything else as they are. A float computed of sizes is
+    what it is in this call: `SizeNodes` lets it into calls alone whose shapes do not depend on it.
     """
     if isinstance(value, SizeFloat):
         return value.context.value_of(value.expr)
@@ -69,13 +69,13 @@ def in_layout(op: str, a: Any, b: Any) -> bool:
 
 
 def of_data(size: Any) -> bool:
-    """Whether data decide it."""
+    """Return whether data decide it."""
     size = as_dimension(size)
     return isinstance(size, Size) and size.context.of_data(size.expr)
 
 
 def never(op: str, a: Any, b: Any) -> bool:
-    """Whether `a op b` is known to hold in no call; guards nothing."""
+    """Return whether `a op b` is known to hold in no call; guards nothing."""
     return _known(op, as_dimension(a), as_dimension(b)) is False
 
 
@@ -287,8 +287,8 @@ def _layout(
 
 
 def is_dense_in(tensor: torch.Tensor, order: Sequence[int]) -> bool:
-    """Whether the elements lie one after the other, the last dimension of `order` moving fastest.
-    torch refuses a view of a tensor with symbolic sizes where no dispatch mode is on.
+    """Return whether the elements lie one after the other, the last dimension of `order` moving
+    fastest. torch refuses a view of a tensor with symbolic sizes where no dispatch mode is on.
     """
     shape, stride = as_dimensions(tensor.shape), as_dimensions(tensor.stride())
     return is_dense_along(order[::-1], list(shape), list(stride))

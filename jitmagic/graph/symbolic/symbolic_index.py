@@ -19,7 +19,7 @@ INDEXING = (operator.getitem, operator.setitem)
 
 
 def selected(args: Sequence[Any]) -> tuple[Any] | None:
-    """The indexed tensor, or after an assignment None."""
+    """Return the indexed tensor, or after an assignment None."""
     x, index, *values = args
     parts = index if type(index) is tuple else (index,)
     if not isinstance(x, torch.Tensor) or not any(isinstance(one, torch.SymInt) for one in parts):

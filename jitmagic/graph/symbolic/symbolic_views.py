@@ -27,7 +27,7 @@ _NOT_NEGATIVE = Interval(0, math.inf)
 
 
 def view_of_sizes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The view, or None where no size is symbolic or no rule knows it."""
+    """Return the view, or None where no size is symbolic or no rule knows it."""
     rule = _RULES.get(func)
     if rule is None or kwargs or not _is_symbolic(args):
         return None
@@ -65,7 +65,7 @@ def _product(sizes: Dimensions) -> Dimension:
 
 
 def _whole(size: Sequence[Any], total: Dimension) -> list[Dimension] | None:
-    """The sizes with -1 replaced; None: that is no whole number."""
+    """Return the sizes with -1 replaced; None: that is no whole number."""
     wanted = list(as_dimensions(size))
     unknown = [place for place, n in enumerate(wanted) if not isinstance(n, Size) and n == -1]
     if len(unknown) > 1 or any(not isinstance(n, Size) and n < -1 for n in wanted):
@@ -126,7 +126,7 @@ def view_strides(
 
 
 def _differ(want: Dimension, have: Dimension) -> bool:
-    """Whether a dimension is no longer what it was: of 1 it may be anything."""
+    """Return whether a dimension is no longer what it was: of 1 it may be anything."""
     if is_same(want, have):
         return False
     if never("==", have, 1) and (of_data(want) or of_data(have)):
@@ -262,7 +262,7 @@ def _split_with_sizes(
 
 
 def _split(x: torch.Tensor, size: Any, dim: int = 0) -> list[torch.Tensor] | None:
-    """How many parts there are is guarded."""
+    """Return how many parts there are is guarded."""
     place, each = _dim(dim, x.dim()), as_dimension(size)
     if place is None or each <= 0:
         return None

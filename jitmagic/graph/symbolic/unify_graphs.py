@@ -39,7 +39,9 @@ class Differs(Exception):
 def generalised(
     first: GraphModule, second: GraphModule, readings: Readings, context: Context
 ) -> GraphModule:
-    """The graph with Sizes, answered for by `context`, in place of what differs. Raises Differs."""
+    """Return the graph with Sizes, answered for by `context`, in place of what differs. Raises
+    Differs.
+    """
 
     def join(a: Any, b: Any) -> Any:
         if type(a) is not int or type(b) is not int:
@@ -55,8 +57,8 @@ def generalised(
 def merged(
     first: GraphModule, second: GraphModule, join: Join, copies: dict[Node, Node]
 ) -> GraphModule:
-    """The graph with `join(a, b)` where two are not alike; nodes that this makes come before those
-    that it is asked for. `copies`: receives the node for each of the first graph's.
+    """Return the graph with `join(a, b)` where two are not alike; nodes that this makes come before
+    those that it is asked for. `copies`: receives the node for each of the first graph's.
     """
     graph, counterparts = Graph(), Counterparts()
     for node, other in _pairs(first, second):
@@ -67,7 +69,7 @@ def merged(
 
 
 def fits(symbolic: GraphModule, concrete: GraphModule, known: dict[Expr, int]) -> bool:
-    """Whether the graph with these values of its symbols is the concrete one."""
+    """Return whether the graph with these values of its symbols is the concrete one."""
 
     def join(a: Any, b: Any) -> Any:
         same(value_of(a, known), b)
@@ -85,7 +87,7 @@ def fits(symbolic: GraphModule, concrete: GraphModule, known: dict[Expr, int]) -
 
 
 def _pairs(first: GraphModule, second: GraphModule) -> list[tuple[Node, Node]]:
-    """The nodes, which have to be of the same calls."""
+    """Return the nodes, which have to be of the same calls."""
     pairs = list(zip(first.graph.nodes, second.graph.nodes, strict=False))
     if len(pairs) != max(len(first.graph.nodes), len(second.graph.nodes)):
         raise Differs("the graphs have other nodes")
@@ -102,7 +104,7 @@ def _attribute(gm: GraphModule, node: Node) -> Any:
 
 
 def _is_one(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two traces have met the same constant: literals are made anew."""
+    """Return whether two traces have met the same constant: literals are made anew."""
     if a is b:
         return True
     if (a.dtype, a.shape, a.stride(), a.device) != (b.dtype, b.shape, b.stride(), b.device):
