@@ -374,7 +374,8 @@ def checks(
     relations: Iterable[Relation] = (),
     symbols: Sequence[Symbol] = (),
 ) -> SizeProgram:
-    """Return whether all of these are true of values, which are in the order of each one's symbols.
+    """Return whether all of these are true of values, which are in the order of each one's
+    symbols.
     """
     code = SizeCode(len(predicates[0].symbols))
     if symbols:

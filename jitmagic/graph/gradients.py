@@ -87,7 +87,9 @@ def copied_gradient(gradient: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
 
 
 def _lies_like(gradient: torch.Tensor, leaf: torch.Tensor) -> bool:
-    """Check torch's gradient layout contract (accumulate_grad.h); strides of extents 1 are ignored."""
+    """Check torch's gradient layout contract (accumulate_grad.h); strides of extents 1 are
+    ignored.
+    """
     if not dense(tuple(leaf.shape), leaf.stride()):
         return gradient.is_contiguous()
     sides = zip(leaf.shape, gradient.stride(), leaf.stride(), strict=True)

@@ -27,7 +27,9 @@ class InferenceMemory:
         self._made_inside: dict[int, bool] = {}
 
     def note(self, value: Any, is_input: bool) -> None:
-        """Record the storages of a node's value; storages that are known already keep their state."""
+        """Record the storages of a node's value; storages that are known already keep their
+        state.
+        """
         inside = self.is_on and not is_input
         for memory in storages_in(value):
             self._made_inside.setdefault(memory, inside)

@@ -53,7 +53,9 @@ class LazyModule(GraphModule):
 
 
 def written(gm: GraphModule) -> GraphModule:
-    """Return the module with its code generated: `gm.forward` is then the function that fx writes."""
+    """Return the module with its code generated: `gm.forward` is then the function that fx
+    writes.
+    """
     if isinstance(gm, LazyModule):
         gm.write()
     return gm

@@ -32,7 +32,9 @@ class _Like(NamedTuple):
 
 
 class _Link(torch.autograd.Function):
-    """Stands in for an operation of which only the results are known; its backward is another one."""
+    """Stands in for an operation of which only the results are known; its backward is another
+    one.
+    """
 
     @staticmethod
     def forward(  # type: ignore[override]

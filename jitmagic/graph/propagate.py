@@ -308,7 +308,9 @@ class _Shapes(DispatchMode):
         return without_data(outcome) if is_foreign(func) or not tensors else outcome
 
     def _by_torch(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run torch's meta function; if it fails on symbolic sizes, sample the shapes at several."""
+        """Run torch's meta function; if it fails on symbolic sizes, sample the shapes at
+        several.
+        """
         if func._schema.is_mutable:
             _refuse_to_grow(func, args, kwargs)
         try:
@@ -495,7 +497,9 @@ def input_meta(spec: TensorSpec) -> torch.Tensor:
 
 
 def _as_non_leaf(meta: torch.Tensor) -> torch.Tensor:
-    """Give it a grad_fn without making it a view, so that it may be written like an intermediate."""
+    """Give it a grad_fn without making it a view, so that it may be written like an
+    intermediate.
+    """
     extents = sorted(zip(meta.stride(), meta.shape, strict=True))
     reach, overlaps = 0, False
     for stride, size in extents:

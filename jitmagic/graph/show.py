@@ -38,7 +38,9 @@ _OPERATORS = {
 
 
 def show(module: GraphModule, name: str = "graph") -> str:
-    """Return the graph as a Python function; lines end with the result's spec and the user's line."""
+    """Return the graph as a Python function; lines end with the result's spec and the user's
+    line.
+    """
     nodes = list(module.graph.nodes)
     names = ", ".join(node.name for node in nodes if node.op == "placeholder")
     rows = [(f"def {name}({names}):", "")]

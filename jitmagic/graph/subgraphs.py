@@ -272,7 +272,9 @@ def _is_shared(target: Node, here: int, assigned: Mapping[Node, int]) -> bool:
 
 
 def _last_reads(views: Sequence[Node], here: int, assigned: Mapping[Node, int]) -> bool:
-    """Return whether a subgraph before `here` reads the views' memory after the last write to it."""
+    """Return whether a subgraph before `here` reads the views' memory after the last write to
+    it.
+    """
     cells = _memory_of_all(views)
     users = {user for node in views for user in node.users if assigned.get(user, here) < here}
     calls = [node for node in assigned if node in users]

@@ -47,7 +47,9 @@ class Pattern:
 
     @staticmethod
     def of(structure: Any) -> Pattern:
-        """Return the pattern of a call's result: tensors, and functions over tensors, become Slots."""
+        """Return the pattern of a call's result: tensors, and functions over tensors, become
+        Slots.
+        """
         leaves, spec = tree_flatten(structure)
         count = iter(range(len(leaves)))
         return Pattern(

@@ -1,12 +1,14 @@
-"""Autocast in a graph under construction: what a call gives where torch.autocast is on.
+"""Applies autocast to the calls of a graph under construction.
 
 Comes in: a call, its meta tensors with their real devices, and an `Autocast` (the dtype that each
-device is cast to). Goes out: None where the casts change nothing, else the call's results as fresh
-meta tensors. Which operations are cast is torch's own affair, for composites too: the call runs
-twice, with autocast on and off, on tensors that report their real device and hold meta tensors, and
-the ATen calls that arrive are compared. A thread's mode stays as it was whatever happens here.
-Eager keeps the cast of a leaf until the outermost block ends, by leaf alone. A graph casts anew;
-where that would give something else (another dtype, a write in between) StaleCast is raised.
+device casts to). Goes out: None if the casts change nothing, else the call's results as fresh meta
+tensors. torch itself decides which operations are cast, inside composites too. The call runs twice,
+with autocast on and off, on tensors that report their real device and hold meta tensors; the ATen
+calls that arrive are compared. The thread's autocast mode is always restored.
+
+Eager caches the cast of a leaf until the outermost block ends, keyed by the leaf alone. A graph
+casts anew; if that would give another result (another dtype, a write in between), StaleCast is
+raised.
 """
 
 from __future__ import annotations
@@ -47,13 +49,15 @@ DEVICES = ("cpu", "cuda")
 
 @dataclass(frozen=True, slots=True)
 class Autocast:
-    """The dtype that products are computed in, by device; None where autocast is off."""
+    """The dtype that products are computed in, by device; None if autocast is off."""
 
     cpu: torch.dtype | None = None
     cuda: torch.dtype | None = None
 
     def dtype_on(self, device: str) -> torch.dtype | None:
-        """What `device` casts to; None for devices that jitmagic does not follow, too."""
+        """Return the dtype that `device` casts to; None also for devices that jitmagic does not
+        support.
+        """
         dtype: torch.dtype | None = getattr(self, device) if device in DEVICES else None
         return dtype
 
@@ -65,18 +69,18 @@ _OF_AN_OLD_VALUE = -1  # no version
 
 
 class StaleCast(Exception):
-    """Eager computes with a cast of a leaf that was made earlier in the block and is another."""
+    """Raised if eager would use a cast of a leaf made earlier in the block that is out of date."""
 
 
 def read_autocast() -> Autocast:
-    """Return the mode of this thread."""
+    """Return the autocast mode of this thread."""
     return Autocast(
         *(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in DEVICES)
     )
 
 
 class KeptCasts:
-    """The casts of leaves that eager has by now, as (dtype, version of the leaf)."""
+    """Models eager's autocast cache: the (dtype, version of the leaf) of each cached cast."""
 
     def __init__(self) -> None:
         self.enabled = torch.is_autocast_cache_enabled()
@@ -88,7 +92,7 @@ class KeptCasts:
         self._behind: set[int] = set()
 
     def clear(self) -> None:
-        """The outermost block has ended."""
+        """Empty the cache, as eager does when the outermost block ends."""
         self._around = OFF
         self._by_leaf.clear()
         self._in_memory.clear()
@@ -101,14 +105,14 @@ class KeptCasts:
         device_of: Callable[[torch.Tensor], torch.device],
         grad: bool,
     ) -> None:
-        """A call under `mode` casts these; raises StaleCast, see `_note`."""
+        """Record that a call under `mode` casts these tensors; raises StaleCast, see `_note`."""
         for tensor in tensors:
             device = device_of(tensor).type
             if (dtype := mode.dtype_on(device)) is not None:
                 self._note(tensor, device, dtype, grad)
 
     def _note(self, tensor: torch.Tensor, device: str, dtype: torch.dtype, grad: bool) -> None:
-        """Raises StaleCast where eager has a cast of it that is no longer this."""
+        """Record a cast; raises StaleCast if eager has cached another cast of the leaf."""
         kept = tensor.dtype is torch.float32 and tensor.requires_grad and tensor.is_leaf
         if not (kept and self.enabled) or tensor._is_view():
             return
@@ -121,15 +125,16 @@ class KeptCasts:
             raise StaleCast(f"one to {made[0]}" if made[0] is not dtype else "one of an old value")
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Return whether eager has a cast of it by now."""
+        """Return whether eager has cached a cast of the tensor."""
         return id(tensor) in self._by_leaf
 
     def note_written(
         self, tensors: Iterable[torch.Tensor], is_input: Callable[[torch.Tensor], bool]
     ) -> None:
-        """A call writes to these, be it past the version counter (`.data`). Where the block goes on
-        behind the frame, what eager keeps of an input has to be put there (`is_behind`); raises
-        StaleCast where that cannot be.
+        """Record writes to these tensors, including those past the version counter (`.data`).
+
+        If the autocast block continues after the frame, eager's cached cast of an input has to be
+        put into the real cache (`is_behind`); raises StaleCast where that is impossible.
         """
         for leaf, device in self._cast_in_memory_of(tensors):
             if self._around.dtype_on(device) is not None:
@@ -139,7 +144,9 @@ class KeptCasts:
             self._by_leaf[id(leaf)] = self._by_leaf[id(leaf)][0], _OF_AN_OLD_VALUE
 
     def is_behind(self, tensor: torch.Tensor) -> bool:
-        """Return whether eager's cache has a cast of it behind the frame, which has written to it."""
+        """Return whether eager's cache has a cast of it after the frame, which has written to
+        it.
+        """
         return id(tensor) in self._behind
 
     def _cast_in_memory_of(
@@ -160,8 +167,8 @@ def _set(mode: Autocast) -> None:
 
 @contextmanager
 def autocast_kept() -> Iterator[None]:
-    """A block after which autocast is as before. Within, casts are not kept: the cache would hold
-    tensors of a trace, or weights as they were before a step.
+    """Restore autocast after the block, and disable its cache in it: the cache would hold tensors
+    of a trace, or weights from before an optimizer step.
     """
     enabled = [torch.is_autocast_enabled(device) for device in DEVICES]
     dtypes = [torch.get_autocast_dtype(device) for device in DEVICES]
@@ -177,7 +184,7 @@ def autocast_kept() -> Iterator[None]:
 
 
 def modes_kept(gm: torch.fx.GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:
-    """A torch-level graph run as it is sets modes; they are the caller's again when it raises."""
+    """Make a torch-level graph that sets modes restore the caller's modes, also if it raises."""
     if not any(map(changes_mode, gm.graph.nodes)):
         return run
 
@@ -190,7 +197,7 @@ def modes_kept(gm: torch.fx.GraphModule, run: Callable[..., Any]) -> Callable[..
 
 @contextmanager
 def autocast_as(mode: Autocast) -> Iterator[None]:
-    """A block that runs under `mode`."""
+    """Run a block under `mode`."""
     with autocast_kept():
         _set(mode)
         yield
@@ -200,7 +207,7 @@ def autocast_as(mode: Autocast) -> Iterator[None]:
 
 
 class _Shown(torch.Tensor):
-    """A meta tensor as C++ sees the real one: its device, dtype, layout and requires_grad."""
+    """A meta tensor that C++ sees as the real one: its device, dtype, layout and requires_grad."""
 
     held: torch.Tensor
 
@@ -225,7 +232,7 @@ class _Shown(torch.Tensor):
 
 @dataclass(slots=True)
 class _Seen:
-    """One run: the ATen calls that arrived below autocast, and how it ended."""
+    """One run: the ATen calls that arrived below autocast, its result or error."""
 
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     written: set[int] = field(default_factory=set)
@@ -234,7 +241,7 @@ class _Seen:
 
 
 class _Silent(DispatchMode):
-    """Answers writes without doing them: autograd notes them all the same."""
+    """Answers in-place calls without executing them; autograd records them all the same."""
 
     def __torch_dispatch__(
         self,
@@ -247,7 +254,7 @@ class _Silent(DispatchMode):
 
 
 def _shown_like(value: torch.Tensor, device: torch.device) -> _Shown:
-    """Return a tensor on `device` that is a leaf of the autograd graph where `value` is one."""
+    """Return a tensor on `device` that is a leaf of the autograd graph iff `value` is one."""
     if value.is_leaf:
         return _Shown.make(value.data, device, value.requires_grad)
     shown = _Shown.make(value.data, device, False)
@@ -258,7 +265,7 @@ def _shown_like(value: torch.Tensor, device: torch.device) -> _Shown:
 
 
 class _Watch(DispatchMode):
-    """Runs every ATen call on the held meta tensors and notes it."""
+    """Runs every ATen call on the held meta tensors and records it."""
 
     def __init__(self, seen: _Seen) -> None:
         super().__init__()
@@ -313,7 +320,7 @@ def _show(value: Any, device: torch.device, owners: Mapping[int, _Shown]) -> Any
 
 
 def _described(value: Any) -> Any:
-    """What of an argument tells two runs apart."""
+    """Return the properties of an argument by which two runs are compared."""
     if isinstance(value, torch.Tensor):
         return "tensor", value.dtype, tuple(value.shape)
     if isinstance(value, list | tuple):
@@ -336,9 +343,9 @@ def cast_result(
     grad: bool,
     line: UserLine | None = None,
 ) -> Any:
-    """What the call gives under `mode`, as new meta tensors; None: what it gives without.
+    """Return the call's results under `mode`, as new meta tensors; None if casts change nothing.
 
-    Raises what the call raises, StaleCast, and EagerRaises where casts make results share memory.
+    Raises what the call raises, StaleCast, and EagerRaises if casts make results share memory.
     """
     tensors = [t for t in tensors_in((args, kwargs)) if t.is_floating_point()]
     if not any(mode.dtype_on(device_of(t).type) for t in tensors) or is_view_in_place(target):
@@ -370,8 +377,9 @@ def _cast_at_vectors(
     grad: bool,
     error: Exception,
 ) -> Any:
-    """Return the same of a call that cannot be followed at symbolic sizes, told by ints. Raises
-    `error` where they do not tell it either.
+    """Sample the cast results of a call that fails on symbolic sizes, at several sizes.
+
+    Raises `error` if sampling fails too.
     """
     devices = [device_of(tensor) for tensor in tensors_in(arguments)]
     is_cast = True
@@ -402,7 +410,7 @@ def _watch(
     grad: bool,
     line: UserLine | None,
 ) -> _Seen:
-    """Run the call under `mode` on tensors of their own."""
+    """Run the call under `mode` on fresh tensors and record its ATen calls."""
     seen = _Seen()
     shown: dict[int, _Shown] = {}
 
@@ -442,7 +450,7 @@ def _check_fresh(results: list[torch.Tensor], inputs: list[torch.Tensor]) -> Non
 
 
 def _filled(result: Any, tensors: Iterator[torch.Tensor]) -> Any:
-    """Return the nested result with what was made in place of its tensors."""
+    """Return the nested result with `tensors` in place of its tensors."""
     if isinstance(result, torch.Tensor):
         return next(tensors)
     if isinstance(result, list | tuple):

@@ -1,10 +1,11 @@
-"""Shape rules on symbolic sizes, checked against torch's meta functions at this call's sizes.
+"""Applies shape rules on symbolic sizes, checked against torch's meta functions at this call's
+sizes.
 
 Comes in: an operator and its arguments as meta tensors, some of whose sizes are symbols. Goes out:
-its result as a rule of `graph/operators/shapes.py` gives it, or None. torch's C++ meta functions
-want ints. At the sizes of this call they tell what eager accepts, and which dtype it gives, which
-no size changes. How the result's sizes depend on those of the operands is the rule's to say; where
-the two do not agree on this call, there is no answer.
+its result by a rule of `graph/operators/shapes.py`, or None. torch's C++ meta functions need ints.
+At the sizes of this call they show what eager accepts and the dtype of the result, which does not
+depend on sizes. The rule gives the result's sizes as functions of the operands' sizes; if the two
+disagree on this call, the result is None.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ aten = torch.ops.aten
 
 
 def told_of_sizes(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What an operator gives on symbolic sizes, None where no rule tells it."""
+    """Return the result of an operator on symbolic sizes, or None if no rule covers it."""
     if (view := view_of_sizes(op, args, kwargs)) is not None:
         return view
     if op is aten._to_copy.default and next(sizes_in(args), None) is not None:
@@ -37,7 +38,7 @@ def told_of_sizes(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
 
 
 def inferred_at_hints(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return the result with Sizes. Raises what the operator raises at the sizes of this call."""
+    """Return the result with Sizes. Raises what the operator raises at this call's sizes."""
     if next(sizes_in((tuple(args), dict(kwargs))), None) is None:
         return None
     made = infer(op, args, kwargs)  # first: where it expects sizes to be equal, the hints are
@@ -54,7 +55,7 @@ def inferred_at_hints(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 @lru_cache(maxsize=4096)
 def _is_elementwise(op: Any) -> bool:
-    """Return whether TensorIterator alone tells the layout of a fresh result."""
+    """Return whether TensorIterator alone decides the layout of a fresh result."""
     return torch.Tag.pointwise in op.tags and not op._schema.is_mutable
 
 

@@ -1,7 +1,7 @@
-"""Which dtypes the kernels of operations that are not elementwise take: tables, by name.
+"""Tables, by name, of the dtypes that kernels of non-elementwise operations accept.
 
-Comes in: the name and the meta arguments of a call that the meta run accepted. Goes out: a sentence
-when eager's kernel would refuse the dtypes, or may. Elementwise operations: probe.py asks them.
+Comes in: the name and the meta arguments of a call that the meta run accepted. Goes out: the reason
+why eager's kernel refuses the dtypes, or may. Elementwise operations are probed (probe.py).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _TARGETS = frozenset({torch.int64, torch.uint8})
 def why_dtypes_are_refused(
     name: str, args: Sequence[Any], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor]
 ) -> str | None:
-    """Return the reason why eager would raise; `tensors`: all of the call, in order."""
+    """Return the reason why eager would raise, or None. `tensors`: all of the call's, in order."""
     kinds = [t.dtype for t in tensors]
     first = kinds[0]
     if not _takes(name, first):
@@ -111,7 +111,7 @@ def _takes(name: str, first: torch.dtype) -> bool:
 
 
 def _differ(name: str, kinds: Sequence[torch.dtype]) -> bool:
-    """Operands of a product; the mask of attention may be of bools."""
+    """Return whether operands of a product have several dtypes; attention accepts a bool mask."""
     if name == "scaled_dot_product_attention":
         kinds = [kind for kind in kinds if kind is not torch.bool]
     return len({*kinds}) > 1 or torch.bool in kinds

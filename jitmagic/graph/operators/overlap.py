@@ -1,8 +1,8 @@
-"""Writes whose result hangs on the order in which a kernel visits the elements.
+"""Refuses writes whose result depends on the order in which a kernel visits the elements.
 
-Comes in: the meta arguments of a call and those that it writes to. Goes out: a sentence, or None. A
-functional graph reads all operands before it writes; a kernel that writes over what it has still to
-read gives something else (or raises), and only that kernel knows what.
+Comes in: the meta arguments of a call and those that it writes to. Goes out: the reason, or None. A
+functional graph reads all operands before it writes; a kernel that overwrites elements it has still
+to read gives another result (or raises), which only that kernel determines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOST = 1 << 20  # elements looked at one by one; beyond, spans that meet are ta
 def why_order_matters(
     name: str, args: Sequence[Any], kwargs: dict[str, Any], written: Sequence[torch.Tensor]
 ) -> str | None:
-    """Why the call is not a plain change of values, None where it is one."""
+    """Return why the call's result depends on the order of its writes, or None."""
     if not written:
         return None
     if name.startswith("_foreach_") and len({id(tensor) for tensor in args[0]}) < len(args[0]):
@@ -58,9 +58,7 @@ def why_order_matters(
 
 @cache
 def _reads_elsewhere(name: str) -> bool:
-    """Return whether a kernel reads other elements than the one it writes, as products and scans
-    do.
-    """
+    """Return whether a kernel reads other elements than it writes, as products and scans do."""
     plain = name.removesuffix("_")
     packet = getattr(torch.ops.aten, plain, None)
     if packet is None or plain in _ELEMENTWISE or plain.startswith("_foreach_"):
@@ -69,7 +67,7 @@ def _reads_elsewhere(name: str) -> bool:
 
 
 def _regions(name: str, args: Sequence[Any]) -> Sequence[Any]:
-    """Return the arguments; of an assignment to a part, that part in place of the whole."""
+    """Return the arguments, with the assigned part in place of the whole tensor for setitem."""
     if name not in ("setitem", "__setitem__") or not _is_basic(args[1]):
         return args
     return [run_on_meta(operator.getitem, (args[0], args[1]), {}, grad=False), *args[2:]]
@@ -83,8 +81,8 @@ def _is_basic(index: Any) -> bool:
 
 
 def _layout(tensor: torch.Tensor) -> tuple[int | torch.SymInt, list[tuple[int, int]]]:
-    """Return the start, and (stride, extent) of the dimensions that have several elements; SymInts
-    where sizes are.
+    """Return the storage offset, and (stride, extent) of the dimensions with several elements;
+    symbolic ones are SymInts.
     """
     pairs = zip(tensor.stride(), tensor.shape, strict=True)
     return tensor.storage_offset(), [
@@ -93,12 +91,12 @@ def _layout(tensor: torch.Tensor) -> tuple[int | torch.SymInt, list[tuple[int, i
 
 
 def _reach(tensor: torch.Tensor) -> int:
-    """Distance from the first to the last element."""
+    """Return the distance from the first to the last element."""
     return sum((step * (size - 1) for step, size in _layout(tensor)[1]), 0)
 
 
 def meets_itself(tensor: torch.Tensor) -> bool:
-    """Return whether two elements of the tensor share one place in memory."""
+    """Return whether two elements of the tensor share one memory location."""
     if not in_layout("!=", tensor.numel(), 0):  # of sizes that data decide: most have elements
         return False
     reach = 0
@@ -114,9 +112,7 @@ def _repeats(tensor: torch.Tensor) -> bool:
 
 
 def _meet(one: torch.Tensor, other: torch.Tensor, same_counts: bool = False) -> bool:
-    """Return whether two views of a storage, the same one too if `same_counts`, have a place in
-    common.
-    """
+    """Return whether two views of a storage overlap; identical views only if `same_counts`."""
     if not one.numel() or not other.numel():
         return False
     # Eager compares strides as they are, of dimensions with one element too.
@@ -134,8 +130,10 @@ def _meet(one: torch.Tensor, other: torch.Tensor, same_counts: bool = False) -> 
 
 
 def _places(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the offset of every element in the storage: of sizes that vary, which are constants
-    then. A SymInt beside a tensor would stand for a number that nobody is to read.
+    """Return the storage offset of every element; symbolic sizes become constants.
+
+    They are converted to ints first: a SymInt combined with a tensor would become a number in the
+    graph.
     """
     offsets = torch.tensor(int(tensor.storage_offset()))
     for step, size in _layout(tensor)[1]:

@@ -1,12 +1,12 @@
-"""Calls on symbolic sizes that torch's own code takes as ints: told by what they give for a few.
+"""Infers shapes on symbolic sizes by sampling: torch's own code for these calls needs ints.
 
-Comes in: a call whose arguments have symbolic sizes, and who runs it on meta tensors. Goes out: its
-results with Sizes, or None. The call runs on meta tensors of several vectors of sizes that the
-guards let in; a size of its results is the expression of these symbols that has the values seen at
-two of them, if it has those at the others too. Several remainders of division are among them; what
-a number of the call makes of a dimension (size_formulas.py) is read off close ones. It is a
-conjecture all the same: `graph/symbolic/concrete.py` compares each spec at each vector that is
-compiled. A call that comes again in a trace, of tensors that lie alike, is not run again (`Again`).
+Comes in: a call whose arguments have symbolic sizes, and a function that runs it on meta tensors.
+Goes out: its results with Sizes, or None. The call runs on meta tensors of several size tuples that
+pass the guards. A size of its results becomes the expression of these symbols that has the values
+seen at two of them, if it has those at the others too. Several remainders of division are among the
+tuples; formulas with a number of the call (size_formulas.py) are read off close tuples. The result
+is still a conjecture: `graph/symbolic/concrete.py` compares each spec at each size tuple that is
+compiled. A call that is repeated in a trace on tensors of the same layout is not run again.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ __all__ = ["Again", "Known", "at_this_call", "other_vectors", "told_at_vectors"]
 
 Known = dict[Expr, int]
 Run = Callable[[Any], tuple[Any, Collection[int]]]
-# Of arguments that kernels refuse; meta functions of torch before 2.13 assert some of it.
+# Errors for refused arguments; meta functions of torch before 2.13 assert some of them.
 _REFUSALS = (RuntimeError, ValueError, IndexError, AssertionError)
 # From the sizes of this call: all remainders of 2, 3 and 4, and several multiples of 4 and 16.
 _STEPS = (0, 97, 12, 35, 46, 61, 64, 240, 211, 48)
 _SMALL_STEPS = (1, 2, 3, 5, 7)  # where data decide, there may be no larger ones
-# Of numbers that most calls refuse (a kernel larger than the image): divisors of what has many.
+# For numbers that most calls refuse when large (a kernel larger than the image).
 _CLOSE_STEPS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, -1)
 _APART = 12  # so that symbols differ; even, so that all may be even at once
 _FEWEST = 4
@@ -54,15 +54,15 @@ _MOST = 1 << 14  # larger sizes than this are left out: some calls count them on
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """A call that may come again in a trace, with other tensors that lie alike: a cell of a
-    recurrent layer. What it warns of is heard each time.
+    """Identifies a call that may be repeated in a trace on tensors of the same layout, like a cell
+    of a recurrent layer. Its warnings are shown each time.
     """
 
     target: Hashable
     place: Silence
 
     def key(self, arguments: Any) -> Hashable:
-        """What `_at` reads of the arguments; None: it may not be told by that."""
+        """Return a key of the arguments that `_at` reads; None if the result cannot be cached."""
         modes = torch.is_grad_enabled(), torch.get_default_dtype()
         described = self.target, modes, _described(arguments, {})
         try:
@@ -74,13 +74,13 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """The results of a call: those of this call's sizes, and how each tensor lies."""
+    """The sampled results of a call: those of this call's sizes, and the layout of each tensor."""
 
     like: Any
     layouts: list[tuple[tuple[Dimension, ...], tuple[Dimension, ...]]]
 
     def of(self, sources: list[torch.Tensor]) -> Any:
-        """Return the results of a call of these, which require grad where those of a real run did."""
+        """Return fresh results; they require grad and have a history as in a real run."""
         like = list(tensors_in(self.like))
         fresh = [_laid_out(*layout, t.dtype) for layout, t in zip(self.layouts, like, strict=True)]
         if any(t.requires_grad for t in like):
@@ -91,7 +91,9 @@ class _Told:
 
 
 def told_at_vectors(run: Run, arguments: Any, again: Again | None = None) -> Any:
-    """What `run(arguments)` gives, with Sizes. `run` gives results and the memory written to."""
+    """Return the result of `run(arguments)` with Sizes, or None. `run` returns results and the
+    memory written to.
+    """
     sizes = list(dict.fromkeys(sizes_in(arguments)))
     if not sizes or any(isinstance(size, SizeFloat) for size in sizes):
         return None
@@ -120,7 +122,7 @@ def _told_if_equal(
     symbols: Sequence[Symbol],
     pair: tuple[Expr, Expr],
 ) -> _Told | None:
-    """As `_told`, of a call that raises unless two sizes are equal, of which data decide one."""
+    """Sample a call that raises unless two sizes are equal, one of them data-dependent."""
     for known in _vectors(context, symbols):
         one, other = (evaluate(expr, dict(known)) for expr in pair)
         if one != other and not _raises(run, _at(arguments, known, {})):
@@ -140,7 +142,7 @@ def _raises(run: Run, arguments: Any) -> bool:
 
 
 def _that_may_be_equal(arguments: Any) -> list[tuple[Expr, Expr]]:
-    """Pairs of different dimensions of tensors, of which data decide one."""
+    """Return pairs of different tensor dimensions, one of them data-dependent."""
     tensors = list(tensors_in(arguments))
     found = dict.fromkeys(size for x in tensors for size in as_dimensions(x.shape))
     sizes = [size for size in found if isinstance(size, Size) and size.context.of_data(size.expr)]
@@ -164,7 +166,7 @@ def _read(
     vectors: list[Known],
     windows: list[Expr] | None,
 ) -> _Told | None:
-    """Return the results at these vectors, whose sizes may be `windows` of others."""
+    """Sample the results at these size tuples; sizes may be `windows` of others."""
     sizes = list(dict.fromkeys(sizes_in(arguments)))
     of_data = [one for one in symbols if context.of_data(one)]
     if len(vectors) < _FEWEST:
@@ -173,14 +175,14 @@ def _read(
     held = [storages_in(one) for one in given]
     try:
         made_at = _outcomes(run, given, vectors, bool(of_data))
-    except Exception:  # of the sizes: what of those of this call raises is asked once more
+    except Exception:  # the sampled sizes may be at fault; the caller raises for this call's
         return None
     if len(made_at) < _FEWEST:
         return None
     vectors, outcomes = [vectors[n] for n in made_at], list(made_at.values())
     for (result, written), memory in zip(outcomes, [held[n] for n in made_at], strict=True):
         if not memory.isdisjoint(storages_in(result).union(written)):
-            return None  # views lie as their rules say
+            return None  # views have rules of their own
     results = [result for result, _ in outcomes]
     exprs = [*(size.expr for size in sizes), *_near(symbols)]
     reader = Windows if windows else _Reader
@@ -200,8 +202,8 @@ def _read(
 def _holds_in_any_order(
     made: Any, run: Run, arguments: Any, context: Context, hints: Known
 ) -> bool:
-    """Return whether it holds where sizes are smaller, or in another order, too. Where it does not,
-    it may be the lesser of two sizes (`diag`): which one that is, is guarded.
+    """Return whether the result holds for smaller sizes and other orders of sizes. If not, it may
+    be the lesser of two sizes (`diag`): their order is guarded and the check repeated.
     """
     if _holds_where_turned(made, run, arguments, context, hints):
         return True
@@ -220,7 +222,7 @@ def _holds_where_turned(
 
 
 def _turned(context: Context, hints: Known) -> list[Known]:
-    """Smaller values, and values in other orders, that pass the guards."""
+    """Return smaller values, and values in other orders, that pass the guards."""
     count = len(hints)
     large = max(hints.values()) + count * _APART
     turned = [range(2, count + 2), range(count + 1, 1, -1), range(large, 0, -_APART)]
@@ -229,8 +231,8 @@ def _turned(context: Context, hints: Known) -> list[Known]:
 
 
 def other_vectors(context: Context, symbols: Sequence[Symbol]) -> list[Known]:
-    """Few values of the symbols that pass the guards: larger than in this call, the smallest ones,
-    at which something may be empty, and as `_turned`.
+    """Return a few values of the symbols that pass the guards: larger than in this call, the
+    smallest, at which tensors may be empty, and those of `_turned`.
     """
     hints: Known = {symbol: context.hint_of(symbol) for symbol in symbols}
     larger = [known for known in _vectors(context, symbols) if known != hints]
@@ -246,9 +248,11 @@ def other_vectors(context: Context, symbols: Sequence[Symbol]) -> list[Known]:
 def _outcomes(
     run: Run, given: list[Any], vectors: list[Known], of_data: bool
 ) -> dict[int, tuple[Any, Any]]:
-    """What the call gives for each, of the two smallest first: where the number of results goes
-    with a size (`unbind`), those of large sizes would be millions. Sizes of inputs that it refuses
-    (odd ones, for pixel_unshuffle) say nothing: it will refuse them in a call.
+    """Return the call's result for each size tuple, by index.
+
+    The smallest run first: where the number of results depends on a size (`unbind`), large sizes
+    would give millions. Sizes of inputs that are refused (odd ones, for pixel_unshuffle) are
+    skipped: the call refuses them in the program too.
     """
     made: dict[int, tuple[Any, Any]] = {0: run(given[0])}
     for n in sorted(range(1, len(vectors)), key=lambda n: sum(vectors[n].values())):
@@ -264,7 +268,7 @@ def _outcomes(
 
 
 def at_this_call(arguments: Any) -> Any:
-    """Return the arguments with the sizes of this call, tensors made anew."""
+    """Return the arguments with the sizes of this call, as fresh tensors."""
     known: Known = {
         symbol: size.context.hint_of(symbol)
         for size in dict.fromkeys(sizes_in(arguments))
@@ -274,7 +278,7 @@ def at_this_call(arguments: Any) -> Any:
 
 
 def _holds_for(made: Any, run: Run, arguments: Any, known: Known) -> bool:
-    """Return whether the results have these shapes, which data may decide; or eager raises."""
+    """Return whether the results have these shapes at `known`, or the call raises there."""
     try:
         found, _ = run(_at(arguments, known, {}))
     except Exception:
@@ -287,7 +291,7 @@ def _holds_for(made: Any, run: Run, arguments: Any, known: Known) -> bool:
 
 
 def _near(symbols: Sequence[Symbol]) -> Iterator[Expr]:
-    """What windows and strides make of a size: `n - 1`, `(n + 1) // 2`."""
+    """Yield common formulas of windows and strides for a size: `n - 1`, `(n + 1) // 2`."""
     for symbol in symbols:
         for apart in _WINDOWS:
             moved = add(symbol, Integer(apart))
@@ -297,7 +301,7 @@ def _near(symbols: Sequence[Symbol]) -> Iterator[Expr]:
 def _vectors(
     context: Context, symbols: Sequence[Symbol], steps: Sequence[int] = _STEPS
 ) -> list[Known]:
-    """Values of the symbols that pass the guards, those of this call first."""
+    """Return values of the symbols that pass the guards, those of this call first."""
     ranges = {symbol: context.range_of(symbol) for symbol in symbols}
     free = [s for s, limits in ranges.items() if limits is None or limits.low != limits.high]
     hints: Known = {symbol: context.hint_of(symbol) for symbol in symbols}
@@ -323,7 +327,7 @@ def _vectors(
 
 
 def _moved(hint: int, step: int, n: int, limits: Interval | None) -> int:
-    """Return a size away from the hint; where the guards leave but a few, one of those."""
+    """Return a size away from the hint, within the range that the guards leave."""
     value = hint + step + _APART * n
     if limits is None or value <= limits.high:
         return value
@@ -332,7 +336,7 @@ def _moved(hint: int, step: int, n: int, limits: Interval | None) -> int:
 
 
 def _at(value: Any, known: Known, made: dict[int, torch.Tensor]) -> Any:
-    """Return the nested arguments at these sizes; a tensor that is there twice is one tensor."""
+    """Return the nested arguments at these sizes; a tensor that occurs twice stays one tensor."""
     if isinstance(value, torch.SymInt):
         return value_of(as_dimension(value), dict(known))
     if isinstance(value, torch.Tensor):
@@ -358,7 +362,7 @@ def _tensor_at(value: torch.Tensor, known: Known) -> torch.Tensor:
 
 
 def _described(value: Any, seen: dict[int, int]) -> Hashable:
-    """What `_at` makes of it; equal where it makes the same."""
+    """Return the properties that `_at` reads; equal if it builds the same tensors."""
     if isinstance(value, torch.Tensor):
         if id(value) in seen:
             return seen[id(value)]
@@ -385,14 +389,16 @@ def _known_value(number: Dimension) -> Expr:
 
 
 class _Reader:
-    """Numbers of results, one at each vector, as one Dimension."""
+    """Finds one expression for the numbers seen at all size tuples."""
 
     def __init__(self, exprs: Sequence[Expr], vectors: Sequence[Known], context: Context) -> None:
         self._exprs, self._vectors, self._context = exprs, vectors, context
         self._readings: dict[tuple[int, int], Readings] = {}  # the first pair tells nearly always
 
     def __call__(self, numbers: Sequence[int]) -> Any:
-        """Of small numbers more than one expression has the values: other pairs tell."""
+        """Return the Dimension. Small numbers fit several expressions, so several pairs are
+        tried.
+        """
         for a, b in _PAIRS:
             if (a, b) not in self._readings:
                 one, two = self._vectors[a], self._vectors[b]

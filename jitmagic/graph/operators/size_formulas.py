@@ -1,8 +1,8 @@
-"""Sizes that a number of a call makes of a dimension: windows, steps, parts.
+"""Candidate formulas for sizes that depend on a number of the call: windows, steps, parts.
 
-Comes in: the arguments of a call, one of whose numbers is a symbol and no size of a tensor (the
+Comes in: the arguments of a call, one of whose numbers is a symbol but not a size of a tensor (the
 kernel of a pool, the groups of a norm). Goes out: expressions that the sizes of its results may be,
-and what reads them off results at several vectors of sizes.
+and a reader that recognises them in results at several size tuples.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ _FACTORS = 4  # of a product besides a constant
 
 
 class Unlike(Exception):
-    """The results at two vectors are not the same but for sizes."""
+    """Raised if the results at two size tuples differ in more than sizes."""
 
 
 def windows_in(arguments: Any) -> list[Expr]:
-    """What a window of that many elements, a step or a number of parts makes of a dimension. The
-    number is guarded to be one.
+    """Return the candidate sizes for windows, steps or parts of the number along a dimension.
+
+    The number is guarded to be positive.
     """
     tensors = list(tensors_in(arguments))
     dims = list(dict.fromkeys(n for t in tensors for n in as_dimensions(t.shape)))[:_DIMS]
@@ -48,7 +49,7 @@ def windows_in(arguments: Any) -> list[Expr]:
 
 
 def _numbers_in(value: Any) -> Iterator[Any]:
-    """Those that are no sizes of a tensor's."""
+    """Yield the symbolic numbers that are not sizes of a tensor."""
     if isinstance(value, torch.SymInt):
         number = as_dimension(value)
         if isinstance(number, Size):
@@ -62,8 +63,8 @@ def _numbers_in(value: Any) -> Iterator[Any]:
 
 
 class Windows:
-    """Numbers of results as such expressions, and products of them: those that have the values seen
-    at all vectors, since many have two small numbers.
+    """Recognises numbers as such expressions and products of them, by their values at all size
+    tuples, since many expressions have two small numbers in common.
     """
 
     def __init__(

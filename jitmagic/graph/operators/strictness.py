@@ -1,16 +1,14 @@
-"""What real kernels reject and meta kernels let pass: checked here, so that eager raises its own
-error.
+"""Refuses calls that real kernels reject and meta kernels accept, so that eager raises its error.
 
 Comes in: the name and meta arguments of a call that the meta run accepted, and what it wrote. Goes
 out: nothing, or `EagerRaises`: the traced program then runs the call as plain Python. Being
 stricter than eager costs a graph break; being laxer would give a result where eager raises.
 
-Dtypes and plain numbers are asked of the kernels themselves (graph/operators/probe.py). The names
-here are of what cannot be asked: checks that come after the shapes (of data that a stand-in has
-not, of memory that it lies in otherwise), layouts and draws that no error tells, a process that
-ends instead of raising. No schema and no tag says any of it; each was found by the sweeps of
-tests/operators, which run every sample of every operator, so that a missing name is a failure
-there.
+Dtypes and plain numbers are probed on the kernels themselves (graph/operators/probe.py). The names
+here are for what cannot be probed: checks of data or memory layouts that stand-ins lack, layouts
+and draws that raise no error, kernels that end the process instead of raising. Schemas and tags do
+not declare these; each was found by the sweeps of tests/operators, which run every sample of every
+operator, so that a missing name fails there.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ _DRAWN_IN_ORDER = frozenset(("dropout", "native_dropout", "rrelu", "rrelu_with_n
 
 
 def check_for_meta(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Raise EagerRaises where a meta function would end the process by dividing by an integer 0."""
+    """Raise EagerRaises if a meta function would end the process by dividing by an integer 0."""
     shuffles = name in ("channel_shuffle", "native_channel_shuffle")
     if shuffles and _argument(args, kwargs, 1, "groups") == 0:
         _reject("no groups")
@@ -68,7 +66,7 @@ def check_as_kernels_do(
     written: Sequence[torch.Tensor],
     device: torch.device,
 ) -> None:
-    """Raise EagerRaises where a kernel of the device would raise although the meta run did not."""
+    """Raise EagerRaises if a kernel of the device raises although the meta run did not."""
     tensors = list(tensors_in((args, kwargs)))
     _check_arguments(name, args, kwargs, tensors, device)
     collision = why_order_matters(name, args, kwargs, written)
@@ -118,7 +116,7 @@ def _check_arguments(
     tensors: list[torch.Tensor],
     device: torch.device,
 ) -> None:
-    """Values of plain arguments that each kernel treats as it likes, found by their names."""
+    """Check plain arguments, found by name, whose invalid values each kernel treats differently."""
     given = {key: args[n] if n < len(args) else kwargs.get(key) for key, n in _places(name)}
     reduction = given.get("reduction")
     if isinstance(reduction, int) and reduction not in (0, 1, 2):
@@ -153,8 +151,8 @@ _NAMED = frozenset(
 
 @cache
 def _places(name: str) -> tuple[tuple[str, int], ...]:
-    """Where the operator of that name takes the arguments that are checked; of a Python function of
-    the same name they are elsewhere, or have other types.
+    """Return the positions of checked arguments in the operator's schema; a Python function of the
+    same name has other positions or types.
     """
     packet = getattr(torch.ops.aten, name.removesuffix("_"), None)
     schemas = [getattr(packet, each)._schema for each in packet.overloads()] if packet else []
@@ -169,9 +167,9 @@ def _places(name: str) -> tuple[tuple[str, int], ...]:
 
 
 def check_out(name: str, targets: Any, results: Any, written: Sequence[torch.Tensor]) -> None:
-    """Raise EagerRaises unless `out=targets` takes exactly what the call without it gives.
+    """Raise EagerRaises unless `out=targets` takes exactly the result of the call without it.
 
-    Which dtypes a kernel casts to is for each to say.
+    Which dtypes are cast differs between kernels.
     """
     if name == "kron":
         _reject("it writes to out= through a view that is said to be none")

@@ -1,10 +1,8 @@
-"""What the name of a torch function tells that its meta run does not: random draws, hidden writes,
-whether numbers are read at all.
+"""Traits of torch functions by name that the meta run does not show: random draws, hidden writes.
 
-Comes in: a call's target and arguments. Goes out: whether it draws from the random number generator
-(then it stays in the graph and draws anew on every call), which arguments the real kernel writes
-without the meta kernel saying so (the running statistics of the normalisations), and whether it
-makes a tensor whatever numbers there are.
+Comes in: a call's target and arguments. Goes out: whether it draws random numbers (it then stays
+in the graph and draws on every call); which arguments only the real kernel writes (the running
+statistics of the normalisations); and whether it is a factory, which reads no numbers.
 """
 
 from __future__ import annotations
@@ -76,8 +74,8 @@ def makes_new(target: Target) -> bool:
 
 @cache
 def _makes_new(name: str) -> bool:
-    """Asked of the schemas: a factory is told how to allocate. What its result is like is called
-    `self`; private ones (_to_copy) may read that.
+    """Decide by the schemas: a factory takes `pin_memory`, and reads at most `self`, the tensor
+    that its result is like; private operators (_to_copy) may read more of it.
     """
     packet = None if name.startswith("_") else getattr(torch.ops.aten, name, None)
     overloads = [getattr(packet, each) for each in packet.overloads()] if packet else []
@@ -101,7 +99,7 @@ _FLAGS = {"batch_norm": ("training", False), "instance_norm": ("use_input_stats"
 def statistics_written(
     target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], written: tuple[Node, ...]
 ) -> tuple[Node, ...]:
-    """Running statistics that a normalisation updates and that are not in `written` yet."""
+    """Return running statistics that a normalisation updates and that are not in `written`."""
     name = target_name(target).removeprefix("native_")
     if name not in _FLAGS:
         return ()

@@ -297,7 +297,9 @@ def _pieces(nodes: Sequence[Node], assigned: Mapping[Node, int], sizes: Containe
 
 
 def _owners(nodes: Sequence[Node]) -> dict[Symbol, Node]:
-    """Return the first tensor that has each symbol as one of its sizes, or the call that reads it."""
+    """Return the first tensor that has each symbol as one of its sizes, or the call that reads
+    it.
+    """
     found: dict[Symbol, Node] = {}
     for node in nodes:
         value = value_of(node) if node.target in (size_in, read_index) else None

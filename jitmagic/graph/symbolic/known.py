@@ -51,7 +51,9 @@ class _Pure(DispatchMode):
 
 
 def known_value(graph: GraphBuilder, node: Node) -> torch.Tensor | None:
-    """Return the tensor at a node as of now, if it lies on the CPU and the trace knows its values."""
+    """Return the tensor at a node as of now, if it lies on the CPU and the trace knows its
+    values.
+    """
     if _is_elsewhere(node):
         return None
     return _Computation(graph, _MOST_ELEMENTS).of(node)

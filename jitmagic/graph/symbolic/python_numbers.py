@@ -33,7 +33,9 @@ _WIDE = (torch.float32, torch.float64)
 
 
 def in_python(gm: GraphModule) -> GraphModule:
-    """Return the graph with its numbers computed by Python; the same module where there are none."""
+    """Return the graph with its numbers computed by Python; the same module where there are
+    none.
+    """
     numbers: set[Node] = set()
     for node in gm.graph.nodes:
         if _is_number(node, numbers):

@@ -108,7 +108,9 @@ class _Reader:
 
 
 def known_name(target: Any) -> str:
-    """Return the name of a method of tensors, an operator, or a function of torch; "" for others."""
+    """Return the name of a method of tensors, an operator, or a function of torch; "" for
+    others.
+    """
     name = target_name(target)
     if isinstance(target, str):
         return name

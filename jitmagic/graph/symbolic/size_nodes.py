@@ -94,7 +94,9 @@ class SizeNodes:
         self.inputs[symbol] = node, _VALUE
 
     def place_of(self, symbol: Expr) -> tuple[Node, int] | None:
-        """Return the input and dimension where the symbol is read; of a number the dimension is -1."""
+        """Return the input and dimension where the symbol is read; of a number the dimension is
+        -1.
+        """
         if symbol not in self.inputs and self._outer is not None:
             around = self._outer.place_of(symbol)
             if around is not None:

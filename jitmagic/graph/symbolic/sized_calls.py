@@ -131,13 +131,17 @@ def _times(n: Any, factor: Any) -> Any:
 
 @cache
 def _rounded_otherwise(factor: float, exact: Fraction) -> int:
-    """Return the least size whose product is an integer that float64 does not give: 45 * 1.4 < 63."""
+    """Return the least size whose product is an integer that float64 does not give: 45 * 1.4 <
+    63.
+    """
     whole = range(0, _LARGEST, exact.denominator)
     return next((n for n in whole if int(n * factor) != n * exact), _LARGEST)
 
 
 def _fill_diagonal(x: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor | None:
-    """Return the elements whose indices are all one (ATen/native/Fill.cpp, which asks for strides)."""
+    """Return the elements whose indices are all one (ATen/native/Fill.cpp, which asks for
+    strides).
+    """
     is_cube = x.dim() == 2 or all(size == x.shape[0] for size in x.shape)
     if x.dim() < 2 or not is_cube or next(sizes_in(x), None) is None:
         return None
