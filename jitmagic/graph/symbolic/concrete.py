@@ -1,9 +1,9 @@
-"""A graph of symbolic sizes for one vector of sizes.
+"""Makes the graph of one size tuple from a graph with symbolic sizes.
 
 Comes in: a torch-level graph whose metas hold Sizes, and the values of its symbols. Goes out: the
-graph that the tracer would have made of tensors of those sizes: each call is recorded again by a
-GraphBuilder, so that metas, views, writes and strides are found anew; sizes are constants, and
-numbers computed of them are inputs: graphs of different sizes are alike, and kernels serve all.
+graph that the tracer would have made for tensors of those sizes. Each call is recorded again by a
+GraphBuilder, so that metas, views, writes and strides are inferred anew. Sizes become constants;
+numbers computed from them become inputs, so that graphs of different sizes share kernels.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Filled:
 
 
 def spec_at(spec: TensorSpec, values: Values) -> TensorSpec:
-    """Return the spec where the symbols of its sizes have these values: ints, or Sizes of their
-    own.
+    """Return the spec with its symbols replaced by these values: ints, or Sizes of another
+    Context.
     """
     return _moved_spec(spec, dict(values))
 
 
 def _moved_spec(spec: TensorSpec, known: dict[Expr, Any]) -> TensorSpec:
-    """As `spec_at`; what is computed on the way is noted in `known`."""
+    """Do `spec_at` and cache intermediate values in `known`."""
     offset = spec.storage_offset
     return replace(
         spec,
@@ -70,11 +70,10 @@ def _moved_spec(spec: TensorSpec, known: dict[Expr, Any]) -> TensorSpec:
 def concrete_graph(
     gm: GraphModule, values: Values, grad: bool, name: str, warns: bool = False
 ) -> tuple[GraphModule, tuple[int | Filled, ...]]:
-    """Return the graph, and its inputs: places of those it still has, and new ones. `grad`: the
-    mode that it is entered in; `warns`: a call of the program has these sizes, and the trace did
-    not.
+    """Return the graph at these values, and its inputs: indices of the old ones, and new ones.
 
-    Raises CompileFailed where it does not compute what the symbolic one does.
+    `grad`: the grad mode on entry. `warns`: a call of the program has these sizes and the trace had
+    not. Raises CompileFailed if it does not compute what the symbolic graph does.
     """
     replay = _Replay(values, grad, warns)
     for node in gm.graph.nodes:
@@ -86,7 +85,7 @@ def concrete_graph(
 
 
 def results_of(gm: GraphModule) -> int:
-    """Return how many results a graph has."""
+    """Return the number of results of a graph."""
     return len(next(iter(reversed(gm.graph.nodes))).args[0])  # type: ignore[arg-type]
 
 
@@ -94,8 +93,8 @@ def results_of(gm: GraphModule) -> int:
 
 
 def graph_at(gm: GraphModule, values: Values) -> GraphModule:
-    """Return a copy of a graph in whose specs and arguments the symbols are what `values` says:
-    ints, or Sizes of their own.
+    """Return a copy of a graph with the symbols in its specs and arguments replaced by values:
+    ints, or Sizes of another Context.
     """
     known, copies, graph = dict(values), dict[Node, Node](), Graph()
 
@@ -123,10 +122,10 @@ def graph_at(gm: GraphModule, values: Values) -> GraphModule:
 
 
 def sized_graph(gm: GraphModule, values: Values) -> tuple[GraphModule, tuple[int | Filled, ...]]:
-    """As `concrete_graph`, with Sizes of another Context for the symbols: arguments have them, no
-    node computes one. Metas stay as they are.
+    """Do `concrete_graph` with Sizes of another Context: arguments hold them, no node computes one.
+    Metas stay unchanged.
 
-    Raises CompileFailed where a call takes a float that is computed of sizes.
+    Raises CompileFailed if a call takes a float computed from sizes.
     """
     graph, made, kept = Graph(), dict[Node, Any](), dict[Node, int | Filled]()
     known = dict(values)
@@ -178,7 +177,7 @@ def _specs_at(spec: Any, known: dict[Expr, Any]) -> Any:
 
 
 class _Replay:
-    """The new graph so far, and what each node of the old one is there."""
+    """The new graph so far, and the counterpart of each old node in it."""
 
     def __init__(self, values: Values, grad: bool, warns: bool) -> None:
         self.values = values
@@ -190,7 +189,7 @@ class _Replay:
         self.step = 0
 
     def follow(self, node: Node) -> None:
-        """Make the node again, in the checkpointed region in which it was made."""
+        """Record the node again, in the checkpointed region in which it was recorded."""
         nodes = self.builder.graph.nodes
         last = next(reversed(nodes), None)
         self._follow(node)
@@ -227,7 +226,7 @@ class _Replay:
             self.made[node] = self._call(node)
 
     def _number(self, node: Node) -> Node:
-        """What `trace.values.scalars.number_node` made."""
+        """Copy a node of `trace.values.scalars.number_node`."""
         value = map_nodes(node.args[1], self.made.__getitem__)
         spec: TensorSpec = node.meta["spec"]
         made = self.builder.placeholder(node.name, spec)
@@ -235,20 +234,22 @@ class _Replay:
         return made
 
     def _as_number(self, node: Node) -> Node:
-        """What `add_number` made."""
+        """Copy a node of `add_number`."""
         given = self.made[node.all_input_nodes[0]]
         hint, range, lines = map(node.meta.__getitem__, ("val", "range", "lines"))
         return add_number(self.builder.graph, given, hint, range, tuple(lines), self.step)
 
     def _assert(self, node: Node) -> None:
-        """What `GraphBuilder.assert_false` made."""
+        """Copy a node of `GraphBuilder.assert_false`."""
         args = map_nodes(node.args, self.made.__getitem__)
         made = self.builder.graph.call_function(node.target, args, node.kwargs)  # type: ignore[arg-type]
         made.meta = dict(node.meta)
         self.builder.assertions.append(made)
 
     def _cast(self, node: Node) -> None:
-        """A dtype that is set is on, or is about to be."""
+        """Apply a change of autocast. A dtype is set only where autocast is on or is switched on
+        next.
+        """
         device, value = node.args
         if value is not True:
             dtype = value if isinstance(value, torch.dtype) else None
@@ -277,7 +278,7 @@ class _Replay:
         return made
 
     def _check(self, node: Node, made: Any) -> None:
-        """What the trace said of all sizes has to be so for these."""
+        """Raise SizesDiffer if the trace's claim for all sizes does not hold for these."""
         wanted = spec_at(node.meta["spec"], self.values)
         is_one = isinstance(made, Node)
         # Not its spec: what was written in place may have been another shape when it was made.

@@ -1,9 +1,9 @@
-"""A torch-level graph of symbolic sizes that takes them as inputs, as those of torch.compile do.
+"""Makes a torch-level graph take its symbolic sizes as inputs, as the graphs of torch.compile do.
 
-Comes in: a graph in which sizes are read off its inputs, and where each symbol is read. Goes out:
-the same graph with a placeholder for each symbol, which torch.fx types as SymInt, before the first
-input that has it, and the order of all its inputs. An input that only sizes were read off is left
-out.
+Comes in: a graph that reads sizes from its inputs, and where each symbol is read. Goes out: the
+same graph with a placeholder for each symbol, which torch.fx types as SymInt, before the first
+input that has it, and the order of all its inputs. An input that was read only for its sizes is
+dropped.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ def size_in_order(place: int) -> int:
 def with_size_inputs(
     gm: GraphModule, places: Mapping[Symbol, tuple[int, int]], known: Sequence[Dimension]
 ) -> tuple[GraphModule, Order]:
-    """Return the graph that takes each of these symbols as an int, but those that are one in
-    `known`. `places`: (input, dimension) of each.
+    """Return the graph that takes each of these symbols as an int, and the order of its inputs.
+
+    `places`: (input, dimension) of each symbol. Symbols that are ints in `known` become constants.
     """
     made: dict[Node, Any] = {}
     pairs = zip(places, known, strict=True)
@@ -72,7 +73,7 @@ def _size_input(graph: Graph, symbol: Symbol) -> Node:
 
 
 def _copy(graph: Graph, node: Node, made: Mapping[Node, Any]) -> Node:
-    """Without the specs of the trace, whose sizes are those of another Context."""
+    """Copy a node without the specs of the trace, whose sizes belong to another Context."""
     copy = graph.node_copy(node, made.__getitem__)
     if copy.op == "placeholder":
         copy.target = copy.name

@@ -1,8 +1,8 @@
-"""Views of meta tensors with symbolic sizes, for which torch's C++ kernels want ints.
+"""Views of meta tensors with symbolic sizes, for which torch's C++ kernels need ints.
 
 Comes in: a view operator and its arguments, at least one of them with a SymInt. Goes out: the view,
-an `as_strided` of the same memory (which takes SymInts), or None where eager would raise or copy:
-then torch is asked, and raises as it does. Comparisons are decided and guarded by `Size`.
+an `as_strided` of the same memory (which takes SymInts), or None if eager would raise or copy: then
+torch's own operator runs or raises. Comparisons are decided and guarded by `Size`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOT_NEGATIVE = Interval(0, math.inf)
 
 
 def view_of_sizes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return the view, or None where no size is symbolic or no rule knows it."""
+    """Return the view, or None if no size is symbolic or no rule covers it."""
     rule = _RULES.get(func)
     if rule is None or kwargs or not _is_symbolic(args):
         return None
@@ -65,7 +65,7 @@ def _product(sizes: Dimensions) -> Dimension:
 
 
 def _whole(size: Sequence[Any], total: Dimension) -> list[Dimension] | None:
-    """Return the sizes with -1 replaced; None: that is no whole number."""
+    """Return the sizes with -1 replaced; None if that is not a whole number."""
     wanted = list(as_dimensions(size))
     unknown = [place for place, n in enumerate(wanted) if not isinstance(n, Size) and n == -1]
     if len(unknown) > 1 or any(not isinstance(n, Size) and n < -1 for n in wanted):
@@ -79,7 +79,7 @@ def _whole(size: Sequence[Any], total: Dimension) -> list[Dimension] | None:
 
 
 def _quotient(total: Dimension, part: Dimension) -> Dimension | None:
-    """None: that is no whole number."""
+    """Return the exact quotient; None if it is not a whole number."""
     if not may_be("!=", part, 0):
         return None
     if isinstance(part, Size) and part.context.of_data(part.expr):
@@ -100,7 +100,7 @@ def _view(x: torch.Tensor, size: Sequence[Any]) -> torch.Tensor | None:
 def view_strides(
     shape: Dimensions, stride: Dimensions, wanted: Dimensions
 ) -> list[Dimension] | None:
-    """Strides of a view with other sizes (ATen/TensorUtils.cpp, computeStride_impl)."""
+    """Return strides of a view with other sizes (ATen/TensorUtils.cpp, computeStride_impl)."""
     if not shape:
         return [1] * len(wanted)
     made: list[Dimension] = [0] * len(wanted)
@@ -126,7 +126,7 @@ def view_strides(
 
 
 def _differ(want: Dimension, have: Dimension) -> bool:
-    """Return whether a dimension is no longer what it was: of 1 it may be anything."""
+    """Return whether a dimension changes; one of extent 1 may become anything."""
     if is_same(want, have):
         return False
     if never("==", have, 1) and (of_data(want) or of_data(have)):
@@ -187,8 +187,8 @@ def _slice(
 
 
 def _length(first: Dimension, last: Dimension) -> Dimension:
-    """Of a slice: where data say where it begins, the ranges of both ends do not tell that it is
-    not negative.
+    """Return the length of a slice. With a data-dependent start, the ranges of both ends do not
+    show that it is non-negative.
     """
     length = last - lesser(first, last)
     if isinstance(length, Size) and length.context.of_data(length.expr):
@@ -214,7 +214,7 @@ def _select(x: torch.Tensor, dim: int, index: Any) -> torch.Tensor | None:
     place, at = _dim(dim, len(shape)), as_dimension(index)
     if place is None:
         return None
-    if at < 0:  # asked first: it narrows an index to one half, the limits might to less
+    if at < 0:  # first: this guards the sign of the index, the checks below may narrow it further
         at = at + shape[place]
     if not may_be(">=", at, 0) or not may_be("<", at, shape[place]):
         return None
@@ -262,7 +262,7 @@ def _split_with_sizes(
 
 
 def _split(x: torch.Tensor, size: Any, dim: int = 0) -> list[torch.Tensor] | None:
-    """Return how many parts there are is guarded."""
+    """Split a dimension; the number of parts is guarded."""
     place, each = _dim(dim, x.dim()), as_dimension(size)
     if place is None or each <= 0:
         return None
@@ -314,7 +314,9 @@ def _alias(x: torch.Tensor) -> torch.Tensor:
 
 
 def _copied(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Of `split_copy` and its like: what the view gives, each in memory of its own."""
+    """Return the rule of `split_copy` and similar: the view's results, each in memory of its
+    own.
+    """
 
     def copies(*args: Any) -> Any:
         made = rule(*args)

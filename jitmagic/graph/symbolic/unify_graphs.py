@@ -1,8 +1,8 @@
-"""One graph for all sizes, out of the same program's graphs at two vectors of sizes.
+"""Unifies the same program's graphs at two size tuples into one graph for all sizes.
 
 Comes in: two ATen graphs, of the same calls in the same order. Goes out: a graph with Sizes where
-their numbers differ. It is a conjecture: `fits` says whether it is the graph that was found at
-other sizes, of which nothing less than each argument and each spec has to be the same.
+their numbers differ. It is a conjecture: `fits` checks it against the graph found at other sizes,
+in which each argument and each spec has to be equal.
 """
 
 from __future__ import annotations
@@ -33,15 +33,13 @@ _FEW = 4096  # elements of constants that are compared by value
 
 
 class Differs(Exception):
-    """Two graphs are not one program's at different sizes, or not visibly so."""
+    """Raised if two graphs are not visibly one program's at different sizes."""
 
 
 def generalised(
     first: GraphModule, second: GraphModule, readings: Readings, context: Context
 ) -> GraphModule:
-    """Return the graph with Sizes, answered for by `context`, in place of what differs. Raises
-    Differs.
-    """
+    """Return the graph with Sizes of `context` in place of numbers that differ. Raises Differs."""
 
     def join(a: Any, b: Any) -> Any:
         if type(a) is not int or type(b) is not int:
@@ -57,8 +55,8 @@ def generalised(
 def merged(
     first: GraphModule, second: GraphModule, join: Join, copies: dict[Node, Node]
 ) -> GraphModule:
-    """Return the graph with `join(a, b)` where two are not alike; nodes that this makes come before
-    those that it is asked for. `copies`: receives the node for each of the first graph's.
+    """Return the graph with `join(a, b)` of values that differ; nodes that `join` adds come before
+    the node that it is called for. `copies` receives the node for each of the first graph's.
     """
     graph, counterparts = Graph(), Counterparts()
     for node, other in _pairs(first, second):
@@ -69,7 +67,7 @@ def merged(
 
 
 def fits(symbolic: GraphModule, concrete: GraphModule, known: dict[Expr, int]) -> bool:
-    """Return whether the graph with these values of its symbols is the concrete one."""
+    """Return whether the graph with these values of its symbols equals the concrete one."""
 
     def join(a: Any, b: Any) -> Any:
         same(value_of(a, known), b)
@@ -87,7 +85,7 @@ def fits(symbolic: GraphModule, concrete: GraphModule, known: dict[Expr, int]) -
 
 
 def _pairs(first: GraphModule, second: GraphModule) -> list[tuple[Node, Node]]:
-    """Return the nodes, which have to be of the same calls."""
+    """Return pairs of corresponding nodes. Raises Differs if their calls differ."""
     pairs = list(zip(first.graph.nodes, second.graph.nodes, strict=False))
     if len(pairs) != max(len(first.graph.nodes), len(second.graph.nodes)):
         raise Differs("the graphs have other nodes")
@@ -104,7 +102,7 @@ def _attribute(gm: GraphModule, node: Node) -> Any:
 
 
 def _is_one(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether two traces have met the same constant: literals are made anew."""
+    """Return whether two traces have the same constant; literals are compared by value."""
     if a is b:
         return True
     if (a.dtype, a.shape, a.stride(), a.device) != (b.dtype, b.shape, b.stride(), b.device):
@@ -154,7 +152,9 @@ def _joined_spec(
 
 
 def same(a: Any, b: Any) -> Any:
-    """Both, if they are indistinguishable. Of unknown types nothing but identity is known."""
+    """Return the value if both are indistinguishable, else raise Differs. Objects of other types
+    are compared by identity.
+    """
     if a is b or (type(a) is type(b) and _equal(a, b)):
         return a
     raise Differs(f"{a!r} is {b!r}")
