@@ -1,7 +1,7 @@
 """Backends that get the torch-level graph: "eager", which runs it, and those of the user.
 
-Comes in: the graph of a trace, and the frame of the call for the `example_inputs` of a backend.
-Goes out: a callable of the graph's inputs, which returns a tuple.
+Comes in: the graph of a trace, and the frame of the call for a backend's `example_inputs`. Goes
+out: a callable of the graph's inputs, which returns a tuple.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FX_CODE = "<eval_with_key>"  # the file name that torch.fx gives the code of a 
 
 
 def interpreted_by_torch(gm: GraphModule) -> Executable:
-    """Of backend="eager"."""
+    """Return the executable of backend="eager"."""
     return modes_kept(gm, written(in_python(gm)).forward)
 
 
@@ -40,7 +40,7 @@ def call_backend(
     make_inputs: Callable[[], Sequence[torch.Tensor]],
     record: Recording,
 ) -> Executable:
-    """What the user's own backend makes of the graph."""
+    """Call the user's own backend with the graph and return its executable."""
     with record.stage(USERS_BACKEND):
         run = backend(written(gm), make_inputs())
         if not callable(run):
@@ -49,7 +49,7 @@ def call_backend(
 
 
 def _as_tuple(run: Callable[..., Any]) -> Executable:
-    """Backends may return a list or a tuple. The user sees what their code raises."""
+    """Convert the results of a backend to a tuple, and mark errors raised by its code."""
 
     def call(*inputs: Any) -> tuple[Any, ...]:
         try:
@@ -64,14 +64,14 @@ def _as_tuple(run: Callable[..., Any]) -> Executable:
 
 
 def _is_of_graph(error: Exception) -> bool:
-    """Return whether an operation of the graph raised: eager then decides what the user sees."""
+    """Return whether an operation of the graph raised; the call is then repeated in eager."""
     frames = traceback.walk_tb(error.__traceback__)
     is_in_graph = any(frame.f_code.co_filename.startswith(_FX_CODE) for frame, _ in frames)
     return is_in_graph or ASSERTION in str(error)
 
 
 def example_inputs(inputs: Iterable[GraphInput], snapshot: FrameSnapshot) -> list[torch.Tensor]:
-    """What the graph is given in this call."""
+    """Return the inputs of the graph in this call."""
     return [_example(entry, snapshot) for entry in inputs]
 
 

@@ -1,9 +1,10 @@
-"""A graph in which data decide sizes, compiled in pieces (graph/symbolic/data_split.py).
+"""Compiles a graph with data-dependent sizes in partitions (graph/symbolic/data_split.py).
 
-Comes in: a Trace, its pieces, and how a graph of fixed sizes is compiled. Goes out: one callable.
-What makes a size runs as eager does, between the pieces; one behind it that has such sizes is an
-executable for each vector of them (sizes.py), with one set of kernels, made for an example of these
-sizes before the first call. Gradients flow from piece to piece, as each is an autograd node.
+Comes in: a Trace, its partitions, and a function that compiles a graph of fixed sizes. Goes out:
+one callable. Calls that create a data-dependent size run in eager between the partitions. A
+partition that uses such sizes has an executable for each size tuple (sizes.py), with one set of
+kernels, built for example sizes before the first call. Each partition is an autograd node, so
+gradients flow between them.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ def _is_on_gpu(gm: GraphModule) -> bool:
 
 
 def trace_of(traced: Trace, piece: Piece, specs: Sequence[TensorSpec]) -> Trace:
-    """Return the piece as a frame's whole graph. `specs`: what it is given, as it was made; what
-    got a history by a write of a piece before has it here.
+    """Return the partition as the whole graph of a frame. `specs` are those of its inputs when they
+    were made; an input that got a history by a write in an earlier partition requires grad here.
     """
     inputs = []
     for node, made in zip(piece.part.graph.graph.find_nodes(op="placeholder"), specs, strict=True):
@@ -84,7 +85,7 @@ def trace_of(traced: Trace, piece: Piece, specs: Sequence[TensorSpec]) -> Trace:
 
 
 def results_of(own: Trace) -> list[TensorSpec]:
-    """What its graph gives."""
+    """Return the specs of the results of a trace's graph."""
     output = next(iter(reversed(own.graph.graph.nodes)))
     return [node.meta["spec"] for node in output.args[0]]  # type: ignore[union-attr]
 
@@ -107,8 +108,8 @@ def _for_all_sizes(
             made.add(hints, inputs, record)
         except OperationFailed:
             raise
-        except Exception as error:  # the program may never meet it, and compiles what it does meet
-            stage.keep(f"are no example: {error}")
+        except Exception as error:  # the program may never have these sizes
+            stage.keep(f"failed as an example: {error}")
     return made.run
 
 
@@ -116,8 +117,8 @@ def _for_all_sizes(
 
 
 def _as_eager(gm: GraphModule) -> Executable:
-    """Return the calls, one after the other, without Python where their arguments are plain. Modes
-    do not matter to integers.
+    """Run the calls one after the other, natively where their arguments are plain. Mode changes are
+    dropped for integers.
     """
     nodes = list(gm.graph.nodes)
     if not any(spec.dtype.is_floating_point for node in nodes for spec in specs_in(node)):
@@ -140,8 +141,8 @@ def _as_eager(gm: GraphModule) -> Executable:
 
 
 def _as_call(node: Node) -> tuple[Executable, list[Node], int] | None:
-    """What runs the call, what it reads, and how many results it has; None: it takes what is no
-    tensor and no constant.
+    """Return (executable, inputs, number of results) of a call; None if an argument is neither a
+    tensor nor a constant.
     """
     given = (*node.args, *node.kwargs.values())
     read = list(dict.fromkeys(one for one in given if isinstance(one, Node)))

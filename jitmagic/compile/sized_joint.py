@@ -1,17 +1,19 @@
-"""One joint graph for all sizes: autograd's split and the kernels of a frame whose sizes differ.
+"""One joint graph for all sizes: the autograd split and the kernels of a frame with symbolic sizes.
 
 Comes in: a Trace with Sizes, and the values of its symbols in one call. Goes out: a SizedJoint,
-whose template makes the executable of other values that pass its predicates: natively, with no
-graph traced and no Python run (extensions/runtime/sizes.h).
+whose template makes the executable of other values that pass its predicates: natively, without
+tracing and without Python (extensions/runtime/sizes.h).
 
-joint and partition run once, on meta tensors with SymInts, as the trace did before them: what
-autograd's formulas, decompositions and torch's C++ decide by a size is a comparison of Sizes, which
-becomes a predicate; whoever reads one as an int raises Specialize, and the frame goes without. So
-all that was decided is known to hold for values that pass. (The other way, to trace each vector and
-compare the graph with the first one's, `sizes.py` takes where this one fails: of a transformer
-layer's 32 ms per vector in training, 28 went into graphs that came out alike.) Which values the
-backward saves is chosen for the hints: any cut is right. With `options.verify` each node of the
-joint graph is compared with what its operation gives at the sizes of each vector.
+joint and partition run once, on meta tensors with SymInts, as the trace did before them. Decisions
+of autograd's formulas, decompositions and torch's C++ on a size are comparisons of Sizes, which
+become predicates. Code that reads a size as an int raises Specialize, and the frame has no
+SizedJoint. So every decision holds for values that pass.
+
+The alternative is to trace each size tuple and to compare the graph with the first one's;
+`sizes.py` does that where this one fails. Of a transformer layer's 32 ms per size tuple in
+training, 28 went into graphs that came out alike. The partition is chosen for the hints: any cut is
+correct. With `options.verify` each node of the joint graph is compared with the result of its
+operation at the sizes of each tuple.
 """
 
 from __future__ import annotations
@@ -62,9 +64,9 @@ KEPT = 64  # executables of a template: one more takes microseconds
 
 
 class Builders(NamedTuple):
-    """What executables are built with. `target` of a graph; `graph`: the executable of one of ints;
-    `backward`: what its first argument builds, or a replay of the graph that the second gives;
-    `tell`: that a backward is replayed.
+    """Functions that build executables. `target`: the target of a graph. `graph`: the executable of
+    a concrete graph. `backward`: the executable that its first argument builds, or a replay of the
+    second's graph. `tell`: warns that a backward is replayed.
     """
 
     target: Callable[[GraphModule], Target]
@@ -74,7 +76,7 @@ class Builders(NamedTuple):
 
 
 class _Kernels:
-    """The templates of one ATen graph, one after the other: predicates of schedules differ."""
+    """The templates of one ATen graph: schedules for different sizes have different predicates."""
 
     __slots__ = (
         *("_graph", "_is_sized", "_lock", "_made", "_name", "_options", "_symbols", "_target"),
@@ -97,11 +99,13 @@ class _Kernels:
         self.compiled = 0  # how often a compiler was asked, or has to be
 
     def known(self, values: Vector) -> Template | None:
-        """Return the template for these values that there is."""
+        """Return the existing template for these values."""
         return next((template for template in self._made if template.holds(values)), None)
 
     def template(self, values: Vector, record: Recording) -> Template | None:
-        """None: there is no template for these values, and none can be made."""
+        """Return the template for these values, building it if needed; None if there can be
+        none.
+        """
         with self._lock:
             template = self.known(values)
             if template is None and self.compiled < self._options.recompile_limit:
@@ -112,7 +116,7 @@ class _Kernels:
     def _compile(self, values: Vector, record: Recording) -> Template | None:
         hints = dict(zip(self._symbols, values, strict=True))
         given = self._graph, self._name, hints, self._target, self._options, record
-        # Sizes that are like no others before them are not like the next ones either.
+        # If earlier assumptions did not fit these sizes, new ones would not fit the next either.
         supposes = self.compiled <= self._options.recompile_limit // 2
         made = partial(compile_template, *given, supposes=supposes)
         template = for_all_sizes(f"{self._name}: for all sizes", values, made, record)
@@ -124,8 +128,8 @@ class _Kernels:
 
 
 class Made(NamedTuple):
-    """What runs at some values. `template`: what makes that of other values which pass all of
-    `predicates`; None: there is none.
+    """An executable that is valid under `predicates`. `template` makes those of other values that
+    pass; None if there is none.
     """
 
     run: Executable
@@ -135,7 +139,7 @@ class Made(NamedTuple):
 
 @dataclass(slots=True)
 class _Part:
-    """A subgraph of the frame: its graphs, and where its values come from and go to."""
+    """A subgraph of the frame: its graphs, and the slots of its inputs and outputs."""
 
     graph: GraphModule
     joint: Joint
@@ -147,8 +151,8 @@ class _Part:
 
 
 class SizedJoint:
-    """What serves all values that `holds` is true of. Raises whatever a stage raises where a graph
-    cannot be made for sizes: the caller goes without.
+    """Serves all values that pass `holds`. Raises what a stage raises if a graph cannot be made for
+    symbolic sizes.
     """
 
     def __init__(
@@ -214,7 +218,7 @@ class SizedJoint:
     # -- values of a call ------------------------------------------------------------------------
 
     def holds(self, values: Vector) -> bool:
-        """Return whether the graphs are those of these values."""
+        """Return whether the graphs are valid for these values."""
         return self.predicates.hold(values)
 
     def is_ready(self, values: Vector) -> bool:
@@ -223,17 +227,17 @@ class SizedJoint:
 
     @property
     def in_parts(self) -> bool:
-        """Return whether its graph is cut into subgraphs."""
+        """Return whether the graph is split into subgraphs."""
         return self._slots is not None
 
     @property
     def compiled(self) -> int:
-        """Return how many graphs a compiler was asked for."""
+        """Return the number of times that a compiler was needed."""
         return sum(part.forward.compiled for part in self._parts)
 
     def made(self, values: Vector, inputs: int, record: Recording) -> Made:
-        """What runs the frame's graph at these values, which `holds` is true of. `inputs`: how many
-        a call has.
+        """Return the executable of the frame's graph at these values, for which `holds` is true.
+        `inputs`: the number of a call's inputs.
         """
         templates = [part.forward.template(values, record) for part in self._parts]
         forwards = [
@@ -248,12 +252,14 @@ class SizedJoint:
         return Made(run, whole if is_native else None, predicates)
 
     def _alone(self, part: _Part, values: Vector, record: Recording) -> Executable:
-        """Return the forward of one vector, for which there can be no template."""
+        """Build the forward of one size tuple, for which there can be no template."""
         gm = graph_at(part.parts.forward, self._known(values))
         return self._builders.graph(gm, "forward", record)
 
     def _assembled(self, forwards: Sequence[AtSizes | Executable], inputs: int) -> Any:
-        """What has these forwards, for all sizes; one executable itself where that is all."""
+        """Return the executable with these forwards, for all sizes; an only forward itself if
+        possible.
+        """
         runs = [self._run(part, one) for part, one in zip(self._parts, forwards, strict=True)]
         whole = runs[0]
         if self._slots is not None:
@@ -275,7 +281,7 @@ class SizedJoint:
         )
 
     def _backward(self, part: _Part, missing: Missing) -> BySizes:
-        """What has the backward without these tangents, for each vector."""
+        """Return the backward without these tangents, for each size tuple."""
         with self._lock, collector_paused():
             if missing not in part.backwards:
                 part.backwards[missing] = self._new_backward(part, missing)
@@ -306,7 +312,7 @@ class SizedJoint:
         return known
 
     def verify(self, values: Vector) -> None:
-        """Each node of the joint graphs gives what its operation gives at these values."""
+        """Check that each node of the joint graphs gives its operation's result at these values."""
         for part in self._parts:
             verify_joint(graph_at(part.joint.module, self._known(values)))
 
@@ -315,7 +321,7 @@ class SizedJoint:
 
 
 def _shown(parts: Partition, known: dict[Expr, int]) -> Partition:
-    """For people, who run the graphs again: as they are in this call."""
+    """Return the partition at this call's sizes, for people, who run the graphs."""
     backward = None if parts.backward is None else graph_at(parts.backward, known)
     return replace(parts, forward=graph_at(parts.forward, known), backward=backward)
 
@@ -325,8 +331,8 @@ def _forward(template: Template, values: Vector) -> AtSizes | Executable:
 
 
 def _check_results(gm: GraphModule, joint: Joint) -> None:
-    """A decomposition may take a size for another kind of number: raises CompileFailed where the
-    results are not what the trace says.
+    """Raise CompileFailed if the joint graph's results differ from the trace's: a decomposition may
+    take a size for another kind of number.
     """
     (traced,) = next(iter(gm.graph.find_nodes(op="output"))).args
     for node, made in zip(traced, output_specs(joint), strict=True):  # type: ignore[arg-type]
@@ -338,8 +344,8 @@ def _check_results(gm: GraphModule, joint: Joint) -> None:
 def own_sizes(
     ranges: Mapping[Symbol, Interval], values: Vector
 ) -> tuple[Predicates, tuple[Dimension, ...]]:
-    """Sizes over symbols of their own, each in its range, and the predicates of what is decided by
-    them; an int where the range has one value.
+    """Return predicates on fresh symbols, each in its range, and sizes over them; a range with one
+    value gives an int.
     """
     pairs = zip(ranges.items(), values, strict=True)
     symbols = [_own(symbol, interval, n) for (symbol, interval), n in pairs]
@@ -351,9 +357,8 @@ def own_sizes(
 
 
 def _own(symbol: Symbol, interval: Interval, value: int) -> Symbol:
-    """Return a symbol of one joint only: those of another Context must not be equal. Of a size
-    without a hint the trace tells layouts for more than one (`usually`); for none and one there are
-    joints.
+    """Return a fresh symbol: symbols of another Context must not be equal. For an unbacked size the
+    trace assumes a layout for more than one (`usually`); 0 and 1 have joints of their own.
     """
     if hintless(symbol):
         interval = interval.narrowed(MANY if MANY.has(value) else Interval(value, value))
@@ -361,8 +366,8 @@ def _own(symbol: Symbol, interval: Interval, value: int) -> Symbol:
 
 
 def places_among(inputs: int, kept: Sequence[int | Filled]) -> tuple[int, ...]:
-    """Where a graph's inputs are among those of a call and the numbers that are computed of sizes,
-    which come behind them. A graph may take less than a call gives, without what only told a size.
+    """Return where a graph's inputs are among those of a call, followed by the numbers computed
+    from sizes. A graph may take fewer, without inputs that were read only for a size.
     """
     fresh = itertools.count(inputs)
     return tuple(next(fresh) if isinstance(one, Filled) else one for one in kept)
@@ -374,7 +379,7 @@ def checks(
     relations: Iterable[Relation] = (),
     symbols: Sequence[Symbol] = (),
 ) -> SizeProgram:
-    """Return whether all of these are true of values, which are in the order of each one's
+    """Return a program that checks all these predicates, on values in the order of their
     symbols.
     """
     code = SizeCode(len(predicates[0].symbols))

@@ -1,18 +1,19 @@
-"""One executable for each vector of sizes that a graph with symbols was called with.
+"""Keeps one executable for each size tuple that a graph with symbols was called with.
 
-Comes in: a Trace whose inputs have Sizes, and how a static trace is compiled. Goes out: a callable
-of the tensors alone, which reads the sizes off them. One joint graph serves all vectors that its
-predicates are true of (`sized_joint.py`): what a new one runs is made natively, in microseconds,
-and this module is not asked.
+Comes in: a Trace whose inputs have Sizes, and a function that compiles a static trace. Goes out: a
+callable of the tensors alone, which reads the sizes from them. One joint graph serves all size
+tuples that pass its predicates (`sized_joint.py`): executables for new ones are made natively, in
+microseconds, without this module.
 
-It is asked where no template is there yet, and for each vector of a graph that wants ints (an
-operation that torch's formulas take apart by size): then a new vector is a compile of the graph at
-these sizes (`trace/varying/concrete.py`), not of the frame: nothing is traced, no guard added.
-Kernels are asked of Templates first, which have one set of them for all sizes. Further vectors that
-need a compiler than `limit` run the graph op by op: compiling takes longer than many calls. A plan
-takes time too, as graphs are traced for it: once there are `limit` of them, a vector gets one when
-its calls have taken as long op by op, which is at most twice the time of the better choice. Sizes
-that have a static variant keep its kernels, which are faster and are in the cache.
+This module is called if no template exists yet, and for each size tuple of a graph that needs ints
+(an operation that torch's formulas decompose by size). Then a new tuple is a compile of the graph
+at these sizes (`trace/varying/concrete.py`), not of the frame: nothing is traced, no guard added.
+Kernels come from Templates first, which have one set of them for all sizes.
+
+After `limit` tuples that needed a compiler, further ones run the graph op by op: compiling takes
+longer than many calls. A plan takes time too, as graphs are traced for it: once there are `limit`
+of them, a tuple gets one when its calls have taken as long op by op, which is at most twice the
+time of the better choice. Sizes of a static variant use its kernels, which are faster and cached.
 """
 
 from __future__ import annotations
@@ -62,15 +63,15 @@ Vector = tuple[int, ...]
 Shapes = Mapping[Source, tuple[int, ...]]
 Build = Callable[[GraphModule, str, Target, Recording], Executable | None]
 Inputs = Callable[[], Sequence[torch.Tensor]]
-_PLANNED = 32  # times `limit`: vectors that need no compiler, but tracing and memory for a plan
-_PRIMES = (101, 211, 307, 401, 503, 601, 701, 809)  # numbers that programs do not have
+_PLANNED = 32  # times `limit`: size tuples that need tracing and memory, but no compiler
+_PRIMES = (101, 211, 307, 401, 503, 601, 701, 809)  # unlikely as constants of a program
 _MULTIPLES = (1, 2, 4, 8, 16, 3, 5, 64)  # of them, where sizes have to be divisible
 _TRIED = 4096
 
 
 class CompiledGraph(NamedTuple):
-    """What runs, and what its outputs are like; None: as the trace says. `in_parts`: one executable
-    of it writes to inputs before another one may raise.
+    """An executable, and the specs of its outputs; None: as the trace says. `in_parts`: one of its
+    executables may write to inputs before another raises.
     """
 
     run: Executable
@@ -90,8 +91,8 @@ def sized(
     record: Recording,
     static: Iterable[Shapes] = (),
 ) -> CompiledGraph:
-    """Return the executable, compiled for the sizes of `inputs`. `static`: shapes of variants that
-    have kernels of their own. Raises what a stage raises.
+    """Compile for the sizes of `inputs`. `static`: shapes of variants that have kernels of their
+    own. Raises what a stage raises.
     """
     made = Sized(traced, compile_static, builders, options, record, _vectors(traced, static))
     made.add(hints_of(traced), inputs, record)
@@ -99,9 +100,10 @@ def sized(
 
 
 def _in_order(traced: Trace) -> Executable:
-    """Return the graph op by op, for sizes that nothing is compiled for. Other than what is
-    compiled, it may have written to inputs when it raises, and then puts them back if eager is to
-    start over.
+    """Return the graph op by op, for sizes that nothing is compiled for.
+
+    Unlike compiled code, it may have written to inputs when it raises; it then restores them if
+    eager is to start over.
     """
     run = modes_kept(traced.graph, written(traced.graph).forward)
     early = written_before_raising(traced) if can_start_over(traced) else ()
@@ -121,7 +123,7 @@ def _vectors(traced: Trace, known: Iterable[Shapes]) -> frozenset[Vector]:
 
 
 class Sized:
-    """Compiles a symbolic graph for the sizes that come; `run` is the executable."""
+    """Compiles a symbolic graph for the sizes that occur; `run` is the executable."""
 
     __slots__ = (
         *("_builders", "_compile", "_costly", "_expected", "_is_patient", "_is_sized", "_in_order"),
@@ -158,7 +160,7 @@ class Sized:
         self.run: BySizes = by_sizes(places, self.missed, KEPT, tuple(static))
 
     def add(self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording) -> None:
-        """Compile for these sizes."""
+        """Compile for these sizes and add the executable to `run`."""
         began = time.perf_counter()
         run = self._made[values] = self.compile_for(values, inputs, record)
         self._planning += time.perf_counter() - began
@@ -167,7 +169,7 @@ class Sized:
     def compile_for(
         self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
     ) -> Executable:
-        """Return the executable of one vector of sizes."""
+        """Return the executable of one size tuple."""
         joint = None if values in self._static else self._joint_of(values, inputs, record)
         if joint is None:
             return self._compile_alone(values, inputs, record)
@@ -191,8 +193,8 @@ class Sized:
     def _joint_of(
         self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
     ) -> SizedJoint | SizedBackend | None:
-        """Return what serves all sizes that these pass; None: this size tuple is traced by
-        itself.
+        """Return the joint for all sizes that these values pass; None if this size tuple is traced
+        alone.
         """
         for joint in self._joints:
             if joint.holds(values):
@@ -218,7 +220,7 @@ class Sized:
     def _compile_alone(
         self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
     ) -> Executable:
-        """Each stage as for a static graph; kernels may be those of other vectors."""
+        """Run each stage as for a static graph; kernels may be shared with other size tuples."""
         kernels = None if values in self._static else self._templates(record)
         before = 0 if kernels is None else kernels.compiled
 
@@ -247,13 +249,13 @@ class Sized:
 
     @property
     def _graph(self) -> Executable:
-        """The graph op by op, whose code takes longer to write than most graphs to trace."""
+        """Return the graph op by op; built when needed, as generating its code is slow."""
         if not self._in_order:
             self._in_order.append(_in_order(self._traced))
         return self._in_order[0]
 
     def missed(self, values: Vector, inputs: Sequence[torch.Tensor]) -> Executable:
-        """What a call of these sizes runs, which are new, or forgotten."""
+        """Return the executable for a call of these sizes, which are new or were evicted."""
         with self._lock:
             is_ready = any(joint.is_ready(values) for joint in self._joints)
             if values in self._made:
@@ -261,7 +263,7 @@ class Sized:
             elif not self.is_expected(values):
                 return self._graph
             elif is_ready and values not in self._static:
-                run = self._compile_in_call(values, inputs)  # which takes next to nothing
+                run = self._compile_in_call(values, inputs)  # microseconds
             elif self._is_full():
                 return self._graph
             elif self._is_patient and not is_ready and self._is_early(values):
@@ -274,17 +276,19 @@ class Sized:
             return run
 
     def is_expected(self, values: Vector) -> bool:
-        """Return whether eager accepts such sizes where data decide them. Raises SizesDiffer where
-        they are no sizes.
+        """Return whether eager accepts these data-dependent sizes. Raises SizesDiffer if the trace
+        does not cover them.
         """
         known = dict[Expr, Any](zip(self._symbols, values, strict=True))
         for symbol, value in zip(self._symbols, values, strict=True):
             if isinstance(symbol.origin, DataSize) and not symbol.range.has(value):
-                raise SizesDiffer(f"{value} is no size that the trace goes with")
+                raise SizesDiffer(f"{value} is a size that the trace does not cover")
         return all(is_true_of(op, left, right, known) for op, left, right in self._expected)
 
     def _is_early(self, values: Vector) -> bool:
-        """Return whether its calls have not taken as long yet as a plan takes."""
+        """Return whether the tuple's calls have taken less time so far than building a plan
+        does.
+        """
         plans = len(self._made)
         waited = self._waited.get(values, 0.0)
         return plans >= self._limit and waited < self._planning / plans
@@ -320,7 +324,9 @@ class Sized:
 
 
 def _raising(error: SizesDiffer) -> Executable:
-    """Nothing has run yet: the frame starts over as eager, unless its graph writes to inputs."""
+    """Return an executable that raises: the frame then runs in eager, unless it has written
+    inputs.
+    """
 
     def run(*inputs: torch.Tensor) -> tuple[Any, ...]:
         raise error
@@ -332,7 +338,7 @@ def _raising(error: SizesDiffer) -> Executable:
 
 
 def _templates(traced: Trace, options: Options, record: Recording) -> Templates | None:
-    """None: each vector is compiled by itself."""
+    """Return the templates of the graph; None if each size tuple is compiled alone."""
     if options.backend != "native" or options.tunes:
         return None
     with record.stage("sizes") as stage:
@@ -349,7 +355,7 @@ def _templates(traced: Trace, options: Options, record: Recording) -> Templates 
 
 
 def _other_sizes(traced: Trace) -> Vector | None:
-    """Sizes far from the program's numbers and from one another, which pass the guards."""
+    """Return sizes far from the program's constants and from one another, which pass the guards."""
     symbols, hints = tuple(places_of(traced)), hints_of(traced)
     related = [
         guard
@@ -370,7 +376,7 @@ def _other_sizes(traced: Trace) -> Vector | None:
 
 
 def _choices(prime: int, hint: int) -> list[int]:
-    """Those near the hint are for numbers that are bounded: an index, a part of a length."""
+    """Return candidates for a size; those near the hint are for bounded numbers, like an index."""
     return [*(prime * times for times in _MULTIPLES), hint + 3, hint - 3, hint + 1, hint - 1, hint]
 
 
@@ -395,7 +401,7 @@ def _graphs_at(traced: Trace, values: Vector) -> list[GraphModule]:
 
 
 def _expressions(traced: Trace) -> Iterator[Expr]:
-    """What the frame computes of its sizes, as far as the shapes of its tensors show it."""
+    """Yield the expressions of sizes in the shapes and strides of the graph's tensors."""
     for node in traced.graph.graph.nodes:
         spec = node.meta.get("spec")
         for each in spec if isinstance(spec, tuple | list) else (spec,):

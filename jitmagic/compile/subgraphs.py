@@ -1,9 +1,9 @@
-"""A graph whose results are computed from one another, compiled in subgraphs (graph/subgraphs.py).
+"""Compiles a graph whose results are computed from one another in subgraphs (graph/subgraphs.py).
 
-Comes in: a torch-level graph, what its inputs are like, and how one graph is compiled. Goes out:
-one callable, and what its outputs are like. Each subgraph is compiled for what those before it
-give. A graph that cannot be cut is compiled whole, and the user is told what cannot be
-differentiated then.
+Comes in: a torch-level graph, the specs of its inputs, and a function that compiles one graph. Goes
+out: one callable, and the specs of its outputs. Each subgraph is compiled for the outputs of those
+before it. A graph that cannot be split is compiled whole, and the user is told which gradients are
+then unavailable.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def compile_subgraphs(
     options: Options,
     record: Recording,
 ) -> CompiledGraph:
-    """`asked`: whose gradients are asked for; None: all. One subgraph is the graph itself."""
+    """Compile a graph, in subgraphs if needed. `asked`: the results whose gradients are asked for;
+    None: all.
+    """
     try:
         if (split := split_into_subgraphs(gm, asked)) is not None:
             return _compile_split(split, specs, compile_, options)
