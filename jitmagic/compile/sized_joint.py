@@ -40,7 +40,7 @@ from ..graph.symbolic.concrete import Filled, graph_at, results_of
 from ..late import collector_paused
 from ..options import Options
 from ..records import LazyPayload, Recording
-from ..runtime.native import AtSizes, BySizes, Executable, by_sizes, split_template
+from ..runtime.native import BySizes, Executable, SizeTemplate, by_sizes, split_template
 from ..spec import TensorSpec
 from ..symbols.compiled import Relation, SizeCode, SizeProgram
 from ..symbols.expr import Expr
@@ -133,7 +133,7 @@ class Made(NamedTuple):
     """
 
     run: Executable
-    template: AtSizes | None
+    template: SizeTemplate | None
     predicates: tuple[Predicates, ...]
 
 
@@ -219,7 +219,7 @@ class SizedJoint:
 
     def holds(self, values: Vector) -> bool:
         """Return whether the graphs are valid for these values."""
-        return self.predicates.hold(values)
+        return self.predicates.holds_for(values)
 
     def is_ready(self, values: Vector) -> bool:
         """Return whether the forward needs no compiler for these values."""
@@ -256,7 +256,7 @@ class SizedJoint:
         gm = graph_at(part.parts.forward, self._known(values))
         return self._builders.graph(gm, "forward", record)
 
-    def _assembled(self, forwards: Sequence[AtSizes | Executable], inputs: int) -> Any:
+    def _assembled(self, forwards: Sequence[SizeTemplate | Executable], inputs: int) -> Any:
         """Return the executable with these forwards, for all sizes; an only forward itself if
         possible.
         """
@@ -273,7 +273,7 @@ class SizedJoint:
         step, outputs = (whole, places, results, ()), tuple(range(first, first + results))
         return split_template(inputs, (step,), outputs, tuple(numbers), self._named)
 
-    def _run(self, part: _Part, forward: AtSizes | Executable) -> Any:
+    def _run(self, part: _Part, forward: SizeTemplate | Executable) -> Any:
         return part.shell.template(
             forward,
             partial(self._backward, part),
@@ -326,7 +326,7 @@ def _shown(parts: Partition, known: dict[Expr, int]) -> Partition:
     return replace(parts, forward=graph_at(parts.forward, known), backward=backward)
 
 
-def _forward(template: Template, values: Vector) -> AtSizes | Executable:
+def _forward(template: Template, values: Vector) -> SizeTemplate | Executable:
     return template.plan if template.is_native else template.instantiate(values)
 
 
@@ -384,7 +384,7 @@ def checks(
     """
     code = SizeCode(len(predicates[0].symbols))
     if symbols:
-        code.name(symbols)
+        code.set_symbols(symbols)
     code.require(ranges, relations)
     for each in predicates:
         each.write(code)

@@ -42,7 +42,7 @@ from ..guards.guard import InRange, SizesRelate
 from ..guards.source import Source
 from ..options import Options
 from ..records import COMPILED, Failed, Recording, TookTooLong
-from ..runtime.native import BySizes, Executable, by_sizes, split_graph, undoing
+from ..runtime.native import BySizes, Executable, by_sizes, split_graph, undo_on_error
 from ..spec import TensorSpec
 from ..symbols.compiled import SizeProgram
 from ..symbols.context import is_true_of
@@ -107,7 +107,7 @@ def _in_order(traced: Trace) -> Executable:
     """
     run = modes_kept(traced.graph, written(traced.graph).forward)
     early = written_before_raising(traced) if can_start_over(traced) else ()
-    return undoing(run, early, False) if early else run
+    return undo_on_error(run, early, False) if early else run
 
 
 def _vectors(traced: Trace, known: Iterable[Shapes]) -> frozenset[Vector]:

@@ -48,7 +48,7 @@ def best_products(
 
     with record.stage(f"{program.name}: tune") as stage:
         text = show(program)
-        ours, found = tune_products(products, make, given, text, target, options, tell=stage.say)
+        ours, found = tune_products(products, make, given, text, target, options, report=stage.say)
         stage.keep(found)
     return ours
 
@@ -63,5 +63,5 @@ def best_kernels(
     """Choose the configuration of each kernel by timing it."""
     with record.stage(f"{plan.program.name}: tune") as stage:
         steps, _ = render(plan, target)
-        found = tune(steps, choices(plan, target), given, target, options, tell=stage.say)
+        found = tune(steps, choices(plan, target), given, target, options, report=stage.say)
         return stage.keep(found).configs

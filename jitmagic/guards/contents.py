@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from ..symbols.scalar import lost
+from ..symbols.scalar import rounding_error
 from .source import Length, Part, Reduced
 
 __all__ = ["SIZED", "item_at", "length_of", "read_contents", "rounded_sum", "sum_compensation"]
@@ -70,5 +70,5 @@ def _added_up(numbers: Sequence[Any]) -> tuple[float, float]:
         raise TypeError("contains something other than floats")
     rounded = loss = 0.0
     for x in numbers:
-        rounded, loss = rounded + x, loss + lost(rounded, x)
+        rounded, loss = rounded + x, loss + rounding_error(rounded, x)
     return rounded, loss

@@ -107,7 +107,7 @@ def test_one_graph_stays_one(build: Build) -> None:
 @pytest.mark.parametrize(
     ("build", "why"),
     [
-        (written_later, "mul_ writes to memory that both sides know"),
+        (written_later, "mul_ writes to memory that both sides read"),
         (states, "there are 39 of them in a row, more than 16"),
     ],
 )
