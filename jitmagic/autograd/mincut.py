@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from ..budget import check
+
 __all__ = ["INFINITE", "FlowNetwork"]
 
 INFINITE = 1 << 60
@@ -30,6 +32,7 @@ class FlowNetwork:
         """Return the capacity of a minimum cut and the vertices on the source's side of it."""
         total = 0
         while (levels := self._levels(source, sink))[sink] >= 0:
+            check()
             total += self._blocking_flow(source, sink, levels)
             if total >= INFINITE:
                 break
@@ -60,6 +63,7 @@ class FlowNetwork:
         vertex, total = source, 0
         while True:
             if vertex == sink:
+                check()
                 amount = min(residual[edge] for edge in path)
                 total += amount
                 first_full = len(path)

@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch.fx import GraphModule
 
+from ..budget import uncounted
 from ..bytecode import FrameSnapshot
 from ..errors import ASSERTION, CompileFailed
 from ..graph.lazy_module import written
@@ -40,8 +41,13 @@ def call_backend(
     make_inputs: Callable[[], Sequence[torch.Tensor]],
     record: Recording,
 ) -> Executable:
+<<<<<<< HEAD
     """Call the user's own backend with the graph and return its executable."""
     with record.stage(USERS_BACKEND):
+=======
+    """What the user's own backend makes of the graph."""
+    with record.stage(USERS_BACKEND), uncounted():
+>>>>>>> main
         run = backend(written(gm), make_inputs())
         if not callable(run):
             raise CompileFailed(f"the backend returned {run!r}, which is not callable")

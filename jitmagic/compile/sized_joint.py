@@ -103,9 +103,15 @@ class _Kernels:
         return next((template for template in self._made if template.holds(values)), None)
 
     def template(self, values: Vector, record: Recording) -> Template | None:
+<<<<<<< HEAD
         """Return the template for these values, building it if needed; None if there can be
         none.
         """
+=======
+        """None: there is no template for these values, and none can be made."""
+        if self._options.backend != "native":  # the graph is run op by op
+            return None
+>>>>>>> main
         with self._lock:
             template = self.known(values)
             if template is None and self.compiled < self._options.recompile_limit:

@@ -146,7 +146,7 @@ class Sized:
         self._joints: list[SizedJoint | SizedBackend] = []
         self.in_parts = False  # whether an executable of those made is
         is_native = options.backend == "native" and not options.tunes
-        self._is_sized = is_native or callable(options.backend)
+        self._is_sized = is_native or options.backend == "aot_eager" or callable(options.backend)
         self._made: dict[Vector, Executable] = {}
         self._costly = 0  # of these, how many were compiled
         self._is_patient = options.keep == "faster"

@@ -13,6 +13,7 @@ from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any
 
+from ..budget import check
 from ..codegen.plan import KernelSource
 from ..errors import ToolchainError
 
@@ -48,6 +49,7 @@ def _names() -> Mapping[str, Any]:
     signature = types.intc(types.CPointer(types.voidptr))
 
     def kernel(function: Callable[[Any], int]) -> Any:
+        check()  # LLVM cannot be stopped within one
         return cfunc(signature, error_model="numpy")(function)
 
     compiled: dict[CodeType, Any] = {}

@@ -17,7 +17,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 
+from ..budget import check
 from ..codegen.plan import KernelSource
 from ..errors import ToolchainError
 from ..target import Target
@@ -162,11 +163,18 @@ def _compile_all(requests: Sequence[_Request], store: Store) -> dict[str, Cubin]
     if len(requests) == 1:
         return {requests[0].symbol: _compile(requests[0], store)}
     with ThreadPoolExecutor(min(len(requests), _THREADS)) as pool:
-        cubins = list(pool.map(lambda request: _compile_on_thread(request, store), requests))
+        made = pool.map(lambda request: _compile_on_thread(request, store), requests)
+        with closing(made):  # type: ignore[type-var]  # a generator; cancels what has not begun
+            cubins = [_counted(cubin) for cubin in made]
     return {
         request.symbol: cubin or _compile(request, store)
         for request, cubin in zip(requests, cubins, strict=True)
     }
+
+
+def _counted(cubin: Cubin | None) -> Cubin | None:
+    check()  # between kernels: ptxas cannot be stopped within one
+    return cubin
 
 
 def _compile_on_thread(request: _Request, store: Store) -> Cubin | None:
