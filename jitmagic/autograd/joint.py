@@ -25,7 +25,7 @@ from ..errors import CompileFailed, OperationFailed, UserLine
 from ..graph.dispatch_mode import by_python_dispatcher
 from ..graph.gradients import gradients
 from ..graph.node_meta import tensors_in
-from ..graph.operators.autocast import OFF, autocast_kept, read_autocast
+from ..graph.operators.autocast import OFF, preserving_autocast, read_autocast
 from ..graph.propagate import target_name
 from ..graph.regions import FunctionCall
 from ..graph.symbolic.number_ranges import number_in
@@ -110,7 +110,7 @@ def _modes_of_call(grad_enabled: bool) -> Iterator[None]:
         stack.enter_context(torch.set_grad_enabled(grad_enabled))
         # One thread: the dispatch mode is thread-local, a CUDA backward would have its own thread.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-        stack.enter_context(autocast_kept())
+        stack.enter_context(preserving_autocast())
         yield
 
 
@@ -150,7 +150,7 @@ def _run(
 
 def _output_value(node: Node, value: Any) -> Any:
     """Return the value of an output, without history if backward freed it (runtime/native.py)."""
-    return value.detach() if node.meta.get("spent") else value
+    return value.detach() if node.meta.get("freed") else value
 
 
 def _written_since() -> Exception:

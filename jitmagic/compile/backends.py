@@ -17,7 +17,7 @@ from ..budget import uncounted
 from ..bytecode import FrameSnapshot
 from ..errors import ASSERTION, CompileFailed
 from ..graph.lazy_module import written
-from ..graph.operators.autocast import modes_kept
+from ..graph.operators.autocast import restoring_modes
 from ..graph.symbolic.python_numbers import in_python
 from ..guards.read import read_source
 from ..records import USERS_BACKEND, Recording
@@ -32,7 +32,7 @@ _FX_CODE = "<eval_with_key>"  # the file name that torch.fx gives the code of a 
 
 def interpreted_by_torch(gm: GraphModule) -> Executable:
     """Return the executable of backend="eager"."""
-    return modes_kept(gm, written(in_python(gm)).forward)
+    return restoring_modes(gm, written(in_python(gm)).forward)
 
 
 def call_backend(
@@ -41,17 +41,12 @@ def call_backend(
     make_inputs: Callable[[], Sequence[torch.Tensor]],
     record: Recording,
 ) -> Executable:
-<<<<<<< HEAD
     """Call the user's own backend with the graph and return its executable."""
-    with record.stage(USERS_BACKEND):
-=======
-    """What the user's own backend makes of the graph."""
     with record.stage(USERS_BACKEND), uncounted():
->>>>>>> main
         run = backend(written(gm), make_inputs())
         if not callable(run):
             raise CompileFailed(f"the backend returned {run!r}, which is not callable")
-    return modes_kept(gm, _as_tuple(run))
+    return restoring_modes(gm, _as_tuple(run))
 
 
 def _as_tuple(run: Callable[..., Any]) -> Executable:

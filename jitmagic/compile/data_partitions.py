@@ -20,8 +20,8 @@ from torch.fx import GraphModule, Node
 
 from ..errors import OperationFailed
 from ..graph.node_meta import changes_mode, devices_in, specs_in
-from ..graph.operators.autocast import modes_kept
-from ..graph.symbolic.data_split import Piece, Pieces
+from ..graph.operators.autocast import restoring_modes
+from ..graph.symbolic.data_split import DataPartition, DataPartitions
 from ..options import Options
 from ..records import Recording
 from ..runtime.examples import examples
@@ -32,14 +32,14 @@ from ..trace.varying.concrete import hints_of, places_of, with_hints
 from .sized_joint import Builders
 from .sizes import CompiledGraph, Sized
 
-__all__ = ["compile_pieces", "results_of", "trace_of"]
+__all__ = ["compile_partitions", "results_of", "trace_of"]
 
 Compile = Callable[..., CompiledGraph]
 
 
-def compile_pieces(
+def compile_partitions(
     traced: Trace,
-    split: Pieces,
+    split: DataPartitions,
     compile_static: Compile,
     builders: Builders,
     options: Options,
@@ -48,14 +48,14 @@ def compile_pieces(
     """Return the executable. Raises what a stage raises."""
     specs = [entry.spec for entry in traced.inputs]
     runs = []
-    for piece in split.pieces:
+    for piece in split.partitions:
         part = piece.part
         own = trace_of(traced, piece, [specs[slot] for slot in part.inputs])
-        if piece.by_data:
+        if piece.data_dependent:
             run, made = _as_eager(own.graph), None
         elif places_of(own) and options.cuda_graphs and _is_on_gpu(own.graph):
             # Recorded for one size: a compile for each count would never pay.
-            run, made = modes_kept(own.graph, own.graph.forward), None
+            run, made = restoring_modes(own.graph, own.graph.forward), None
         elif places_of(own):
             run, made = _for_all_sizes(own, piece, compile_static, builders, options, record), None
         else:
@@ -71,7 +71,7 @@ def _is_on_gpu(gm: GraphModule) -> bool:
     return any(device.type == "cuda" for device in devices_in(gm))
 
 
-def trace_of(traced: Trace, piece: Piece, specs: Sequence[TensorSpec]) -> Trace:
+def trace_of(traced: Trace, piece: DataPartition, specs: Sequence[TensorSpec]) -> Trace:
     """Return the partition as the whole graph of a frame. `specs` are those of its inputs when they
     were made; an input that got a history by a write in an earlier partition requires grad here.
     """
@@ -80,7 +80,7 @@ def trace_of(traced: Trace, piece: Piece, specs: Sequence[TensorSpec]) -> Trace:
         written = node.meta["spec"].requires_grad and not made.requires_grad
         spec = replace(made, requires_grad=True, is_leaf=False) if written else made
         node.meta["spec"] = spec
-        inputs.append(GraphInput("between pieces", NOWHERE, spec))
+        inputs.append(GraphInput("between partitions", NOWHERE, spec))
     return replace(traced, graph=piece.part.graph, inputs=tuple(inputs), mutated=())
 
 
@@ -92,7 +92,7 @@ def results_of(own: Trace) -> list[TensorSpec]:
 
 def _for_all_sizes(
     own: Trace,
-    piece: Piece,
+    piece: DataPartition,
     compile_static: Compile,
     builders: Builders,
     options: Options,
@@ -133,7 +133,7 @@ def _as_eager(gm: GraphModule) -> Executable:
             slots[node] = slots[whole] + node.args[1]
             continue
         if (made := _as_call(node)) is None:
-            return modes_kept(gm, gm.forward)
+            return restoring_modes(gm, gm.forward)
         run, read, results = made
         calls.append((run, tuple(slots[one] for one in read), results, ()))
         slots[node], total = total, total + results

@@ -75,7 +75,7 @@ def left_to_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Ent
         guards = (*state, *traced.because)
         return eager_entry(handle.run_plainly, snapshot, guards, Eager(message, where))
     body = handle.flat.root.body
-    if _is_looked_at(handle, snapshot) and (body.cellvars or body.freevars):
+    if _has_frame_readers(handle, snapshot) and (body.cellvars or body.freevars):
         why = "a callee may look at its variables (f_locals), and inner functions share some"
         return eager_entry(handle.run_plainly, snapshot, state, Eager(why, where))
     if reason.spreads and not computes(traced):
@@ -89,7 +89,7 @@ def left_to_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Ent
     return eager_entry(handle.run_hooked, snapshot, (*state, *traced.because), eager)
 
 
-def _is_looked_at(handle: Handle, snapshot: FrameSnapshot) -> bool:
+def _has_frame_readers(handle: Handle, snapshot: FrameSnapshot) -> bool:
     """Return whether callees may read the frame's variables, which then all stay bound.
 
     Decided at its first break: the resume functions are cut from the same root.

@@ -30,7 +30,7 @@ from ..runtime.tiers import warn_no_compiler, warn_weaker_tier
 from ..schedule import schedule, turned_outputs
 from ..target import Target, find_target, weaker_target
 from .background import left_to_background
-from .lazy_backwards import at_first_use, made_up, tell_of_replay
+from .lazy_backwards import at_first_use, stand_in_inputs, warn_of_replay
 from .profiler_names import call_places, titles_of
 from .sized_joint import Builders
 from .sizes import Build
@@ -120,8 +120,8 @@ def builders_for_sizes(options: Options, record: Recording) -> Builders:
 
     def graph(gm: GraphModule, name: str, record: Recording) -> Executable:
         if options.backend == "aot_eager":
-            return replayed(gm)
-        return build_executable(gm, name, options, record, partial(made_up, gm), None)
+            return fx_executable(gm)
+        return build_executable(gm, name, options, record, partial(stand_in_inputs, gm), None)
 
     def backward(
         build: Callable[[Recording], Executable], replay: Callable[[], GraphModule]
@@ -131,4 +131,4 @@ def builders_for_sizes(options: Options, record: Recording) -> Builders:
     def target(gm: GraphModule) -> Target:
         return find_target(device_of_kernels(gm), options)
 
-    return Builders(target, graph, backward, partial(tell_of_replay, later))
+    return Builders(target, graph, backward, partial(warn_of_replay, later))

@@ -25,7 +25,7 @@ from ..records import COMPILED, Failed, Recording, TookTooLong
 from ..runtime.examples import examples
 from ..runtime.native import Executable
 
-__all__ = ["at_first_use", "made_up", "prepare_backward", "tell_of_replay", "tell_once"]
+__all__ = ["at_first_use", "prepare_backward", "stand_in_inputs", "warn_of_replay", "warn_once"]
 
 
 def prepare_backward(
@@ -54,7 +54,7 @@ def _build_backward(
     record: Recording,
 ) -> Executable:
     def made(record: Recording) -> Executable:
-        return build(gm, "backward", options, record, partial(made_up, gm))
+        return build(gm, "backward", options, record, partial(stand_in_inputs, gm))
 
     return at_first_use(made, lambda: gm, options, record)
 
@@ -81,26 +81,26 @@ def at_first_use(
                 raise CompileFailed(failed.why) from None
             raise
         what = f"the backward of {record.name}"
-        tell_once(record, what, failed.report(what, "is replayed op by op"))
+        warn_once(record, what, failed.report(what, "is replayed op by op"))
         return fx_executable(graph())
     if record.stages:  # else it was there already
         record.end(COMPILED)
     return run
 
 
-def tell_of_replay(record: Recording, is_outdated: bool = False) -> None:
+def warn_of_replay(record: Recording, is_outdated: bool = False) -> None:
     """Warn that a backward is no faster than eager's. `is_outdated`: the Python state that it
     relied on has changed since it was traced.
     """
     if is_outdated:
-        tell_once(
+        warn_once(
             record,
             "outdated",
             f"the backward of {record.name} reads Python's state (an attribute, a variable, a "
             "mode), which has changed since the forward: such backwards run op by op",
         )
         return
-    tell_once(
+    warn_once(
         record,
         "replay",
         f"{record.name} is differentiated twice (create_graph) or for a batch of gradients: "
@@ -108,13 +108,13 @@ def tell_of_replay(record: Recording, is_outdated: bool = False) -> None:
     )
 
 
-def tell_once(record: Recording, what: str, text: str) -> None:
+def warn_once(record: Recording, what: str, text: str) -> None:
     """Warn once per function, however many variants of it are compiled."""
     if what not in record.reported:
         record.reported.add(what)
         warn(text)
 
 
-def made_up(gm: GraphModule) -> list[torch.Tensor]:
+def stand_in_inputs(gm: GraphModule) -> list[torch.Tensor]:
     """Return example inputs of a backward, whose real inputs are unknown when it is compiled."""
     return examples([node.meta["spec"] for node in gm.graph.nodes if node.op == "placeholder"])

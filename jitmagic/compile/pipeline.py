@@ -47,11 +47,11 @@ from ..trace.result import Trace
 from ..trace.varying.concrete import places_of
 from .backends import call_backend, example_inputs, interpreted_by_torch
 from .background import build_in_background, may_wait
-from .data_partitions import compile_pieces
+from .data_partitions import compile_partitions
 from .entries import check_backwards, computes, left_to_eager, make_entry, variant_of, wrapped
 from .executable import build_executable, builders_for_sizes
 from .frozen_weights import FrozenExecutable, frozen_places
-from .lazy_backwards import made_up, prepare_backward, tell_of_replay
+from .lazy_backwards import prepare_backward, stand_in_inputs, warn_of_replay
 from .sizes import Build, CompiledGraph, Sized, sized
 from .subgraphs import compile_subgraphs
 from .tracing import has_own_symbols, stop_before, trace_frame, trace_statically
@@ -172,8 +172,8 @@ def compile_graph(
     static: Callable[..., CompiledGraph] = partial(_compile_static, options=options, frozen=frozen)
     builders = builders_for_sizes(options, record)
     make_inputs = partial(example_inputs, traced.inputs, snapshot)
-    if (pieces := split_at_data(traced.graph)) is not None:
-        return compile_pieces(traced, pieces, static, builders, options, record)
+    if (partitions := split_at_data(traced.graph)) is not None:
+        return compile_partitions(traced, partitions, static, builders, options, record)
     if places_of(traced):
         # A user's backend has one graph for all sizes, those of static variants included.
         known = [] if callable(options.backend) else handle.ledger.static_shapes(snapshot)
@@ -229,7 +229,7 @@ def _compile_ahead(
     parts = saved.with_final_strides()
     later = record.for_later()  # a backward is built calls later, and is a record of its own
     backward = prepare_backward(build, parts, options, record, later, make_inputs)
-    executable = make_callable(parts, forward, backward, gm, partial(tell_of_replay, later))
+    executable = make_callable(parts, forward, backward, gm, partial(warn_of_replay, later))
     return CompiledGraph(executable, output_specs(joint))
 
 
@@ -246,5 +246,5 @@ def _of_frozen_weights(
     halves = frozen_parts(parts.forward, places) if places and parts.backward is None else None
     if halves is None:
         return None
-    rest = build(halves.rest, "forward", options, record, partial(made_up, halves.rest))
+    rest = build(halves.rest, "forward", options, record, partial(stand_in_inputs, halves.rest))
     return FrozenExecutable(fx_executable(halves.folded), rest, halves)

@@ -21,7 +21,7 @@ from ..records import Recording
 from ..trace.result import Trace
 from ..trace.varying.concrete import places_of, ranges_of
 from .backends import call_backend
-from .sized_joint import Made, own_sizes
+from .sized_joint import BuiltExecutable, own_sizes
 
 __all__ = ["SizedBackend"]
 
@@ -59,11 +59,11 @@ class SizedBackend:
 
     is_ready = holds
 
-    def made(self, values: Vector, inputs: int, record: Recording) -> Made:
+    def made(self, values: Vector, inputs: int, record: Recording) -> BuiltExecutable:
         """Return the executable for these values, for which `holds` is true."""
         run, order = self._run, self._order
 
         def at_values(*given: torch.Tensor) -> tuple[Any, ...]:
             return run(*[values[size_in_order(n)] if is_size(n) else given[n] for n in order])
 
-        return Made(at_values, None, (self.predicates,))
+        return BuiltExecutable(at_values, None, (self.predicates,))

@@ -54,7 +54,7 @@ from ..trace.varying.concrete import of_sizes, ranges_of
 from .template import Template, compile_template, for_all_sizes
 
 __all__ = [
-    "KEPT", "Builders", "Made", "SizedJoint", "checks", "own_sizes", "places_among",
+    "KEPT", "Builders", "BuiltExecutable", "SizedJoint", "checks", "own_sizes", "places_among",
 ]  # fmt: skip
 
 Vector = tuple[int, ...]
@@ -66,13 +66,13 @@ KEPT = 64  # executables of a template: one more takes microseconds
 class Builders(NamedTuple):
     """Functions that build executables. `target`: the target of a graph. `graph`: the executable of
     a concrete graph. `backward`: the executable that its first argument builds, or a replay of the
-    second's graph. `tell`: warns that a backward is replayed.
+    second's graph. `warn_of_replay`: warns that a backward is replayed.
     """
 
     target: Callable[[GraphModule], Target]
     graph: Callable[[GraphModule, str, Recording], Executable]
     backward: Callable[[Callable[[Recording], Executable], Callable[[], GraphModule]], Executable]
-    tell: Callable[[bool], None]
+    warn_of_replay: Callable[[bool], None]
 
 
 class _Kernels:
@@ -103,15 +103,11 @@ class _Kernels:
         return next((template for template in self._made if template.holds(values)), None)
 
     def template(self, values: Vector, record: Recording) -> Template | None:
-<<<<<<< HEAD
         """Return the template for these values, building it if needed; None if there can be
         none.
         """
-=======
-        """None: there is no template for these values, and none can be made."""
         if self._options.backend != "native":  # the graph is run op by op
             return None
->>>>>>> main
         with self._lock:
             template = self.known(values)
             if template is None and self.compiled < self._options.recompile_limit:
@@ -133,7 +129,7 @@ class _Kernels:
         return template if template.holds(values) else None
 
 
-class Made(NamedTuple):
+class BuiltExecutable(NamedTuple):
     """An executable that is valid under `predicates`. `template` makes those of other values that
     pass; None if there is none.
     """
@@ -212,7 +208,7 @@ class SizedJoint:
             gm,
             joint,
             parts,
-            SizedShell(parts, self.symbols, gm, self._builders.tell),
+            SizedShell(parts, self.symbols, gm, self._builders.warn_of_replay),
             forward,
             slots,
         )
@@ -241,7 +237,7 @@ class SizedJoint:
         """Return the number of times that a compiler was needed."""
         return sum(part.forward.compiled for part in self._parts)
 
-    def made(self, values: Vector, inputs: int, record: Recording) -> Made:
+    def made(self, values: Vector, inputs: int, record: Recording) -> BuiltExecutable:
         """Return the executable of the frame's graph at these values, for which `holds` is true.
         `inputs`: the number of a call's inputs.
         """
@@ -255,7 +251,7 @@ class SizedJoint:
         there = [template for template in templates if template is not None]
         predicates = (self.predicates, *(template.predicates for template in there))
         is_native = len(there) == len(templates) and all(one.is_native for one in there)
-        return Made(run, whole if is_native else None, predicates)
+        return BuiltExecutable(run, whole if is_native else None, predicates)
 
     def _alone(self, part: _Part, values: Vector, record: Recording) -> Executable:
         """Build the forward of one size tuple, for which there can be no template."""

@@ -35,7 +35,7 @@ from ..budget import OutOfTime, within
 from ..errors import SizesDiffer, warn
 from ..frame.sandbox import sandbox
 from ..graph.lazy_module import written
-from ..graph.operators.autocast import modes_kept
+from ..graph.operators.autocast import restoring_modes
 from ..graph.subgraphs import split_if_possible
 from ..graph.symbolic.concrete import Filled, results_of
 from ..guards.guard import InRange, SizesRelate
@@ -54,7 +54,7 @@ from ..trace.residual.undo import can_start_over, written_before_raising
 from ..trace.result import Trace
 from ..trace.varying.concrete import at_sizes, expected_of, hints_of, places_of
 from .sized_backend import SizedBackend
-from .sized_joint import KEPT, Builders, Made, SizedJoint, checks, places_among
+from .sized_joint import KEPT, Builders, BuiltExecutable, SizedJoint, checks, places_among
 from .template import Templates, for_all_sizes
 
 __all__ = ["Build", "CompiledGraph", "Sized", "sized"]
@@ -105,7 +105,7 @@ def _in_order(traced: Trace) -> Executable:
     Unlike compiled code, it may have written to inputs when it raises; it then restores them if
     eager is to start over.
     """
-    run = modes_kept(traced.graph, written(traced.graph).forward)
+    run = restoring_modes(traced.graph, written(traced.graph).forward)
     early = written_before_raising(traced) if can_start_over(traced) else ()
     return undo_on_error(run, early, False) if early else run
 
@@ -183,7 +183,7 @@ class Sized:
             verify(values)
         return made.run
 
-    def _checks(self, made: Made) -> SizeProgram:
+    def _checks(self, made: BuiltExecutable) -> SizeProgram:
         ranges = {s: s.range for s in self._symbols if isinstance(s.origin, DataSize)}
         return checks(made.predicates, ranges, self._expected, self._symbols)
 

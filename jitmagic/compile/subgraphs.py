@@ -22,7 +22,7 @@ from ..records import Recording
 from ..runtime.examples import examples
 from ..runtime.native import split_graph
 from ..spec import TensorSpec
-from .lazy_backwards import tell_once
+from .lazy_backwards import warn_once
 from .sizes import CompiledGraph
 
 __all__ = ["compile_subgraphs"]
@@ -50,18 +50,18 @@ def compile_subgraphs(
         raise
     except CompileFailed as failed:  # outputs that share memory, say: one graph does without
         compiled = compile_(gm, specs, make_inputs)
-        _tell_of_one_node(record, str(failed))
+        _warn_one_autograd_node(record, str(failed))
         return compiled
     return compile_(gm, specs, make_inputs)
 
 
-def _tell_of_one_node(record: Recording, why: str) -> None:
+def _warn_one_autograd_node(record: Recording, why: str) -> None:
     told = (
         f"results of {record.name} that are computed from one another are one autograd node, "
         f"so none can be differentiated with respect to another: {why}\n"
         "  hint: where such gradients are needed, put jitmagic.graph_break() between the results"
     )
-    tell_once(record, "one node", told)
+    warn_once(record, "one node", told)
 
 
 def _compile_split(

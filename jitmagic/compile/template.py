@@ -27,7 +27,7 @@ from ..codegen import render_template
 from ..codegen.plan import KernelSource, Plan
 from ..codegen.plan_template import PlanTemplate
 from ..graph.symbolic.concrete import graph_at
-from ..graph.symbolic.unify_graphs import Differs, fits, generalised
+from ..graph.symbolic.unify_graphs import GraphsDiffer, fits, unify
 from ..loops.lower import lower
 from ..loops.verify import verify
 from ..options import Options
@@ -52,19 +52,19 @@ Vector = tuple[int, ...]
 _ATTEMPTS = itertools.count()
 
 
-class _ForSome(Protocol):
+class _WithPredicates(Protocol):
     """A result that is valid for the values that pass its predicates."""
 
     @property
     def predicates(self) -> Predicates: ...
 
 
-ForSome = TypeVar("ForSome", bound=_ForSome)
+WithPredicates = TypeVar("WithPredicates", bound=_WithPredicates)
 
 
 def for_all_sizes(
-    title: str, values: Vector, make: Callable[[], ForSome], record: Recording
-) -> ForSome | None:
+    title: str, values: Vector, make: Callable[[], WithPredicates], record: Recording
+) -> WithPredicates | None:
     """Return the result of `make` for symbolic sizes; None if it raises, as stages that need ints
     do. The record says which.
     """
@@ -246,7 +246,7 @@ class Templates:
         symbolic: list[GraphModule] = []
 
         def make() -> Template:
-            symbolic.append(self._generalised(gm, hints))
+            symbolic.append(self._unified(gm, hints))
             given = symbolic[0], name, hints, target, self._options, record
             return compile_template(*given, supposes=supposes)
 
@@ -259,16 +259,16 @@ class Templates:
         self._made.append((symbolic[0], template))
         return template.instantiate(values)
 
-    def _generalised(self, gm: GraphModule, hints: Mapping[Symbol, int]) -> GraphModule:
-        """Return the graph with Sizes. Raises Differs if no graph at another size tuple matches
-        it.
+    def _unified(self, gm: GraphModule, hints: Mapping[Symbol, int]) -> GraphModule:
+        """Return the graph with Sizes. Raises GraphsDiffer if no graph at another size tuple is
+        like it.
         """
         context = Predicates(hints).context
-        why = Differs("sizes that are constants of the frame")
+        why = GraphsDiffer("sizes that are constants of the frame")
         for other, values in self._others:
             there = dict(zip(self._symbols, values, strict=True))
             try:
-                return generalised(gm, other, Readings(self._exprs, hints, there), context)
-            except Differs as differs:
+                return unify(gm, other, Readings(self._exprs, hints, there), context)
+            except GraphsDiffer as differs:
                 why = differs
         raise why

@@ -21,6 +21,7 @@ not give; `symbolic/` handles sizes and numbers that vary between calls.
     recomputed        regions under torch.utils.checkpoint
     transforms        calls of torch.func transforms
     subgraphs         splits a graph so that gradients between its results exist
+    default_dtype     calls under a default dtype that the program set
     lazy_module       a GraphModule that generates its Python code on demand
     names             calls torch functions by identity where a name was patched
     passes            dead code, common subexpressions, user passes

@@ -34,7 +34,7 @@ class Silence:
         self.names: dict[str, Any] = {"__name__": None, "__builtins__": builtins}
 
     @property
-    def is_broken(self) -> bool:
+    def has_warned(self) -> bool:
         """Return whether a warning was issued."""
         return "__warningregistry__" in self.names  # made where a warning looks for its module
 

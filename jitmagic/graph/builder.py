@@ -26,14 +26,14 @@ from ..errors import ASSERTION, UserLine
 from ..spec import TensorSpec
 from .default_dtype import spelled_out
 from .devices import place
-from .gradients import gradients, history_of, is_spent, leaves_behind, refuse_sparse
+from .gradients import gradients, has_freed_history, history_of, reachable_leaves, refuse_sparse
 from .inference_memory import InferenceMemory
 from .lazy_module import LazyModule
 from .memory import Writes, storage_of
 from .names import call_by_identity
 from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
 from .node_meta import device_of, is_number_like, lines_of_call, spec_on, tensors_in
-from .operators.autocast import DEVICES, OFF, Autocast, KeptCasts, cast_result, read_autocast
+from .operators.autocast import DEVICES, OFF, Autocast, CastCache, cast_result, read_autocast
 from .operators.foreign import is_foreign
 from .operators.probe import check_dtypes
 from .operators.strictness import check_as_kernels_do, check_for_meta, check_out
@@ -42,14 +42,14 @@ from .passes import drop_dead_code
 from .propagate import (
     DataDependent,
     Target,
+    allowing_data_sizes,
     input_meta,
     run_on_meta,
-    sizes_from,
     strides_are_certain,
     target_name,
 )
 from .regions import FunctionCall
-from .symbolic.data_sizes import Fresh
+from .symbolic.data_sizes import NewSize
 from .symbolic.size_nodes import SizeNodes, expected_in, run_on_history
 from .symbolic.sym_node import as_torch
 from .tensor_nodes import TensorNodes
@@ -77,7 +77,7 @@ class GraphBuilder:
         self.leaves: list[Node] = []  # tensors that the program made leaves
         self.mutated_inputs: dict[Node, int] = {}  # placeholders written in place -> at which step
         self.input_writes: list[Node] = []  # and each time that this happens, in order
-        self.kept_casts = KeptCasts()
+        self.cast_cache = CastCache()
         self.writes = Writes()
         self.unknown_strides: set[Node] = set()  # nodes whose strides the kernels choose
         self.assertions: list[Node] = []  # see `assert_false`
@@ -87,7 +87,7 @@ class GraphBuilder:
         self.inference = InferenceMemory()
         self.default_dtype: torch.dtype | None = None  # where the program has set another
         self.sizes = SizeNodes(self.graph)
-        self.fresh_size: Fresh | None = None  # where data may decide sizes
+        self.fresh_size: NewSize | None = None  # where data may decide sizes
         self._sizes_made: list[Any] = []  # by the call under way
         self.entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes = TensorNodes()
@@ -141,7 +141,7 @@ class GraphBuilder:
         """Return the finished graph and the placeholders that are used, in order."""
         self._emit_modes(self.entry_modes, ())
         for node in self._outputs_with_history() if self.backwards else ():
-            node.meta["spent"] = is_spent(_value(node))
+            node.meta["freed"] = has_freed_history(_value(node))
         self.graph.output(tuple(self._outputs))
         drop_dead_code(self.graph)
         kept = []
@@ -192,8 +192,8 @@ class GraphBuilder:
         where = lambda tensor: devices[id(tensor)]  # noqa: E731 - an argument, not a name
         line = next(iter(lines), None) if self.warns else None
         check_for_meta(name, placement.args, placement.kwargs)
-        with sizes_from(self.fresh_size) as self._sizes_made:
-            how = self.autocast, self.kept_casts
+        with allowing_data_sizes(self.fresh_size) as self._sizes_made:
+            how = self.autocast, self.cast_cache
             cast = cast_result(*how, target, values, named, where, self.grad_enabled, line)
             value, given_to = cast, (placement.args, placement.kwargs)
             if cast is None:
@@ -214,7 +214,7 @@ class GraphBuilder:
             check_out(name, targets, alone, changed)
         if cast is None:  # the probe runs without autocast, on the dtypes before the casts
             check_dtypes(run, name, placement.args, placement.kwargs, placement.device)
-        self.kept_casts.note_written((node.meta["val"] for node in written), self._is_input)
+        self.cast_cache.note_written((node.meta["val"] for node in written), self._is_input)
         written += statistics_written(target, args, kwargs, written)
         random = draws(target, args, kwargs)
         value = self._settle(target, value, given)
@@ -299,11 +299,11 @@ class GraphBuilder:
             for index, one in enumerate(known)
         )
 
-    def leaves_behind(self, outputs: Sequence[Node]) -> list[Node | None]:
+    def reachable_leaves(self, outputs: Sequence[Node]) -> list[Node | None]:
         """Return the leaves that a backward from these nodes reaches, inputs and the program's own;
         None for each leaf outside the graph.
         """
-        return [self._nodes.get(leaf) for leaf in leaves_behind(list(map(_value, outputs)))]
+        return [self._nodes.get(leaf) for leaf in reachable_leaves(list(map(_value, outputs)))]
 
     def has_history(self, node: Node) -> bool:
         """Return whether autograd has recorded the result of a node."""
@@ -320,7 +320,7 @@ class GraphBuilder:
     def differentiable_outputs(self) -> list[Node]:
         """Return the outputs whose history no backward of the graph has freed."""
         found = self._outputs_with_history()
-        return [node for node in found if not (self.backwards and is_spent(_value(node)))]
+        return [node for node in found if not (self.backwards and has_freed_history(_value(node)))]
 
     def _outputs_with_history(self) -> list[Node]:
         return [n for n in self._outputs if n.op != "placeholder" and _value(n).requires_grad]
@@ -397,7 +397,7 @@ class GraphBuilder:
             self.differentiates = True
         expected = expected_in(map_nodes((args, kwargs), _value)) if self.sizes.are_used else 0
         expects, self._expected = expected > self._expected, max(expected, self._expected)
-        marks = {"by_data": self._sizes_made, "expects": expects, "random": random}
+        marks = {"data_dependent": self._sizes_made, "expects": expects, "random": random}
         node.meta.update((name, True) for name, holds in marks.items() if holds)
         if written:
             node.meta["mutates"] = written

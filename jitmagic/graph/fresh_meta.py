@@ -26,7 +26,7 @@ from .symbolic.sym_node import (
 )
 
 __all__ = [
-    "META", "Metas", "broadcast", "fresh_meta", "has_elements", "joins_to_rows", "refuse_nothing",
+    "META", "Metas", "broadcast", "fresh_meta", "has_elements", "joins_to_rows", "refuse_empty",
     "same_shape", "sharing",
 ]  # fmt: skip
 
@@ -103,7 +103,7 @@ def has_elements(x: torch.Tensor) -> bool:
     return may_be("!=", x.numel(), 0)
 
 
-def refuse_nothing(shape: Sequence[int], dim: Any = None) -> None:
+def refuse_empty(shape: Sequence[int], dim: Any = None) -> None:
     """Raise as eager's kernels do if a maximum is taken over no elements. `dim` None means all
     dimensions.
     """

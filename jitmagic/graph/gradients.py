@@ -24,10 +24,10 @@ __all__ = [
     "copied_gradient",
     "first_gradient",
     "gradients",
+    "has_freed_history",
     "history_of",
-    "is_spent",
     "is_stale",
-    "leaves_behind",
+    "reachable_leaves",
     "refuse_sparse",
 ]
 
@@ -102,7 +102,7 @@ def refuse_sparse(computed: Any) -> None:
         raise DataDependent("a gradient is sparse")
 
 
-def is_spent(result: torch.Tensor) -> bool:
+def has_freed_history(result: torch.Tensor) -> bool:
     """Return whether a backward from the tensor raises because an earlier one freed part of its
     history.
 
@@ -113,7 +113,7 @@ def is_spent(result: torch.Tensor) -> bool:
     return any(_refuses_saved(node, again) for node in history_of([result]))
 
 
-def leaves_behind(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def reachable_leaves(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return the leaves to which backward() of the outputs would add gradients, in the engine's
     order.
     """

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["linked"]
+__all__ = ["link_history"]
 
 
 class _Like(NamedTuple):
@@ -56,7 +56,7 @@ class _Link(torch.autograd.Function):
         return None, None, *(next(made) if like.requires_grad else None for like in ctx.sources)
 
 
-def linked(
+def link_history(
     results: Sequence[torch.Tensor],
     sources: Sequence[torch.Tensor],
     histories: Sequence[torch.Tensor] = (),

@@ -1,18 +1,18 @@
 """Lists the keys of `node.meta` in a torch-level graph, and reads them.
 
-  val      the meta tensor, or a tuple/list structure with meta tensors in it, that the call
-           returns; for a number that calls read, its value in the traced call
-  spec     TensorSpec with the real device; the same structure for several results; None without
-           tensors
-  lines    tuple[UserLine, ...]: the user's line, then the lines it was inlined from (innermost
-           first)
-  step     int: the tracer's number of the root frame's instruction that the call is part of
-  mutates  tuple[Node, ...]: arguments written in place
-  spent    True: an output whose history a backward in the graph has freed
-  by_data  True: a tensor created by the call has a data-dependent size, or the call has no
-           compiled backward: it runs in eager, between partitions of the graph
-  python   True: a 0-dim tensor that stands for a Python number
-  random   True: the call draws from the random number generator
+  val             the meta tensor, or a tuple/list structure with meta tensors in it, that the call
+                  returns; for a number that calls read, its value in the traced call
+  spec            TensorSpec with the real device; the same structure for several results; None
+                  without tensors
+  lines           tuple[UserLine, ...]: the user's line, then the lines it was inlined from
+                  (innermost first)
+  step            int: the tracer's number of the root frame's instruction that the call is part of
+  mutates         tuple[Node, ...]: arguments written in place
+  freed           True: an output whose history a backward in the graph has freed
+  data_dependent  True: a tensor created by the call has a data-dependent size, or the call has no
+                  compiled backward: it runs in eager, between partitions of the graph
+  python          True: a 0-dim tensor that stands for a Python number
+  random          True: the call draws from the random number generator
 
 Meta tensors are live: an in-place op on a view changes the `val` of its base's node, as in eager.
 `spec` is a snapshot of the moment when the node was created.

@@ -25,16 +25,16 @@ from ..symbols.scalar import symbols_of
 from .attribution import Silence, call_from
 from .dispatch_mode import DispatchMode
 from .memory import storage_under
-from .operators.checked_rules import told_of_sizes
+from .operators.checked_rules import infer_symbolic
 from .operators.device_layouts import differs_by_device
 from .operators.foreign import is_foreign, name_of, without_data
 from .operators.image_formats import in_kernel_format
-from .operators.kernel_probing import told_by_kernel
+from .operators.kernel_probing import kernel_result
 from .operators.recurrent import by_one_step
-from .operators.shape_sampling import Again, at_this_call, told_at_vectors
+from .operators.shape_sampling import CallSignature, at_this_call, shapes_by_sampling
 from .operators.shapes import infer, infer_in_place
 from .operators.without_meta import WITHOUT_META, only_writes
-from .symbolic.data_sizes import Fresh, padded_by_data, sized_by_data
+from .symbolic.data_sizes import NewSize, padded_by_data, sized_by_data
 from .symbolic.sized_calls import call_of_sizes
 from .symbolic.sym_node import as_dimension, as_torch, sizes_in
 from .symbolic.sym_numbers import refusal
@@ -45,12 +45,12 @@ __all__ = [
     "DataDependent",
     "EagerRaises",
     "Target",
+    "allowing_data_sizes",
     "call_name",
     "call_on_meta",
     "input_meta",
     "is_view_in_place",
     "run_on_meta",
-    "sizes_from",
     "strides_are_certain",
     "target_name",
 ]
@@ -146,7 +146,7 @@ def call_on_meta(
     place = Silence() if line is None or repeats else line
     with torch.set_grad_enabled(grad), _SHAPES, nullcontext() if above is None else above:
         result = _followed(target, args, kwargs, guesses and above is None, place)
-        if line is not None and isinstance(place, Silence) and place.is_broken:
+        if line is not None and isinstance(place, Silence) and place.has_warned:
             _warn(target, (args, kwargs), line)
         return result
 
@@ -167,16 +167,18 @@ def _followed(
         raise
     except NotImplementedError as error:
         raise DataDependent(_first_line(error)) from None
-    except Exception as error:  # whatever a torch function may raise is the program's to see
-        unheard = place if isinstance(place, Silence) else Silence()
-        vectors_run = partial(_noted, target, unheard)
+    except Exception as error:  # any error of a torch function is the program's to see
+        silent = place if isinstance(place, Silence) else Silence()
+        run_sampled = partial(_noted, target, silent)
         is_native = isinstance(target, str | BuiltinFunctionType)  # which has no state of its own
-        again = Again(target, unheard) if is_native else None
-        if may_guess and (told := told_at_vectors(vectors_run, (args, kwargs), again)) is not None:
-            return told
+        signature = CallSignature(target, silent) if is_native else None
+        if may_guess:
+            sampled = shapes_by_sampling(run_sampled, (args, kwargs), signature)
+            if sampled is not None:
+                return sampled
         if isinstance(error, Specialize):
             raise
-        if any(sign in str(error) for sign in _NO_DATA):  # of ints as well
+        if any(sign in str(error) for sign in _NO_DATA):  # whether sizes are symbolic or not
             raise DataDependent(_first_line(error)) from None
         _retry_with_ints(target, (args, kwargs))
         raise EagerRaises(error) from None
@@ -204,7 +206,7 @@ def _warn(target: Target, arguments: tuple[Any, Any], line: UserLine) -> None:
 
 
 @contextmanager
-def sizes_from(fresh: Fresh | None) -> Iterator[list[Any]]:
+def allowing_data_sizes(fresh: NewSize | None) -> Iterator[list[Any]]:
     """Allow data-dependent result sizes in the block. `fresh` creates them; yields a list of those
     created.
     """
@@ -270,7 +272,7 @@ class _Shapes(DispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.written: set[int] = set()
-        self.fresh: Fresh | None = None
+        self.fresh: NewSize | None = None
         self.names_devices = False  # True while a whole graph runs, whose calls name real devices
 
     def __torch_dispatch__(
@@ -286,9 +288,9 @@ class _Shapes(DispatchMode):
             if only_writes(func):
                 return None
         if self.fresh is not None:
-            told = sized_by_data(func, args, named, self.fresh, self._once_more)
-            if told is not None:
-                return told
+            made = sized_by_data(func, args, named, self.fresh, self._once_more)
+            if made is not None:
+                return made
         tensors = _tensors(args)
         if self.names_devices:
             if func is aten.lift_fresh.default:
@@ -301,9 +303,9 @@ class _Shapes(DispatchMode):
                 outcome = infer_in_place(func, args, named)
             if outcome is not None:
                 return outcome
-        for tell in (told_of_sizes, told_by_kernel):
-            if (told := tell(func, args, named)) is not None:
-                return told
+        for rule in (infer_symbolic, kernel_result):
+            if (made := rule(func, args, named)) is not None:
+                return made
         outcome = self._by_torch(func, args, named)
         return without_data(outcome) if is_foreign(func) or not tensors else outcome
 
@@ -315,13 +317,13 @@ class _Shapes(DispatchMode):
             _refuse_to_grow(func, args, kwargs)
         try:
             made = func(*args, **kwargs)
-        except Exception:  # whatever it raises: of ints it is eager's
-            told = None
+        except Exception:  # for ints the error is eager's
+            sampled = None
             if not func._schema.is_mutable:
-                told = told_at_vectors(partial(self._at_ints, func), (args, kwargs))
-            if told is None:
+                sampled = shapes_by_sampling(partial(self._at_ints, func), (args, kwargs))
+            if sampled is None:
                 raise
-            return told
+            return sampled
         return in_kernel_format(func, args, kwargs, made)
 
     def _at_ints(self, func: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, ...]]:

@@ -7,8 +7,8 @@ Run on tensors of any kind (real, meta, traced) it calls `apply` of a real autog
 versions, views, zeros for missing gradients, checks and second derivatives are torch's own. Its
 results are the tensors that it was given; only their history is new.
 
-`Original` is the backward that the program wrote. It runs if the facts about Python state that the
-region was traced under no longer hold when the backward runs.
+`ProgramBackward` is the backward that the program wrote. It runs if the facts about Python state
+that the region was traced under no longer hold when the backward runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.fx import GraphModule, Node
 
-__all__ = ["FunctionCall", "Original", "Region", "back_to_entry_mode", "calls_in", "holding"]
+__all__ = ["FunctionCall", "ProgramBackward", "Region", "back_to_entry_mode", "calls_in", "holding"]
 
 Tensors = Sequence[torch.Tensor | None]
 
@@ -82,7 +82,7 @@ def holding(held: tuple[Any, ...] | None, outdated: bool = False) -> Iterator[No
 
 
 @dataclass(slots=True)
-class Original:
+class ProgramBackward:
     """The backward that the program wrote. `make` gives its class and the attributes of `ctx`, from
     the tensors and numbers that the forward left there and the objects that the call holds.
     `guards` are the facts that the region relies on; `holds` checks them, once they are lowered.
@@ -127,7 +127,7 @@ class _Context:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _CallState:
     """A call's arguments besides its inputs, wrapped so that autograd sees no tensor."""
 
     made: Tensors
@@ -159,7 +159,7 @@ class FunctionCall:
         self.dirty, self.constant = tuple(dirty), tuple(constant)
         self.materialize, self.once = materialize, once
         self.backward: Region | None = None
-        self.original: Original | None = None
+        self.original: ProgramBackward | None = None
         backwards: Callable[..., Any] = (
             once_differentiable(self._backward) if once else self._backward
         )
@@ -178,7 +178,7 @@ class FunctionCall:
         among the attributes of `ctx`.
         """
         outputs: tuple[torch.Tensor | None, ...] = self._function.apply(
-            *inputs, _Held(made, saved, captured, left)
+            *inputs, _CallState(made, saved, captured, left)
         )
         return outputs
 

@@ -113,7 +113,7 @@ def _results(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _differentiable(node: Node) -> bool:
-    if node.meta.get("spent"):
+    if node.meta.get("freed"):
         return False
     spec = node.meta.get("spec")
     specs = spec if isinstance(spec, tuple) else (spec,)
@@ -124,7 +124,7 @@ def _has_history(result: Node) -> bool:
     """Return whether a result has a history when the graph ends, its own or through a write."""
     if _differentiable(result):
         return True
-    if result.op == "placeholder" or result.meta.get("spent"):
+    if result.op == "placeholder" or result.meta.get("freed"):
         return False
     return any(tensor.requires_grad for tensor in tensors_in(value_of(result)))
 
@@ -146,7 +146,7 @@ def _made_late(nodes: Iterable[Node]) -> list[Node]:
     for node in nodes:
         is_call = node.op.startswith("call_")
         is_made = is_call and makes_new(node.target)
-        if is_made and not node.meta.get("by_data"):
+        if is_made and not node.meta.get("data_dependent"):
             waiting.add(node)
         else:
             place(node)

@@ -21,7 +21,7 @@ import torch
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-__all__ = ["Held", "Pattern", "Pull", "Slot", "Transformed", "is_transform"]
+__all__ = ["PassThrough", "Pattern", "Pull", "Slot", "Transformed", "is_transform"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class PassThrough:
     """In a structure: an object of the program that a transform forwards unchanged."""
 
     value: Any

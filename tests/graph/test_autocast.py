@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from jitmagic.graph.operators.autocast import OFF, Autocast, KeptCasts, cast_result, read_autocast
+from jitmagic.graph.operators.autocast import OFF, Autocast, CastCache, cast_result, read_autocast
 from jitmagic.graph.propagate import EagerRaises
 
 DTYPES = [torch.bfloat16, torch.float16]
@@ -27,7 +27,7 @@ CASES: dict[str, Callable[[Tensor], Any]] = {
 def made_of(mode: Autocast, target: Any, *args: Any, device: str = "cpu", **kwargs: Any) -> Any:
     where = torch.device(device, 0) if device == "cuda" else torch.device(device)
     grad = torch.is_grad_enabled()
-    return cast_result(mode, KeptCasts(), target, args, kwargs, lambda _: where, grad)
+    return cast_result(mode, CastCache(), target, args, kwargs, lambda _: where, grad)
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> Tensor:

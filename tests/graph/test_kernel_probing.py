@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import jitmagic
-from jitmagic.graph.operators.kernel_probing import told_by_kernel
+from jitmagic.graph.operators.kernel_probing import kernel_result
 
 aten = torch.ops.aten
 SQUARE = torch.eye(4, device="meta")
@@ -47,7 +47,7 @@ class Integers(TorchDispatchMode):
 def test_pivots_are_ones_that_lapack_can_follow(name: str) -> None:
     op, args = TAKE_PIVOTS[name]
     with Integers() as integers:
-        told = told_by_kernel(op, args, {})
+        told = kernel_result(op, args, {})
     assert told is None or integers.seen
     assert all(1 <= pivot <= 4 for pivot in integers.seen)
 
@@ -56,7 +56,7 @@ def test_pivots_are_ones_that_lapack_can_follow(name: str) -> None:
 def test_an_index_that_only_0_meets() -> None:
     one = torch.ones(1, 3, device="meta")
     at = torch.zeros(2, dtype=torch.int64, device="meta")
-    told = told_by_kernel(aten.index_select.default, (one, 0, at), {})
+    told = kernel_result(aten.index_select.default, (one, 0, at), {})
     assert told is None or told.shape == (2, 3)
 
 
@@ -77,6 +77,6 @@ def test_gradients_of_rows_that_are_not_there(rows: int, mode: str) -> None:
     integers = torch.ones(1, dtype=torch.int64, device="meta")
     given = (torch.ones(1, 4, device="meta"), *(integers,) * 4)
     with Integers() as watching:
-        told_by_kernel(bag, (*given, max(rows, 1), False, 1, None), {})
-        assert told_by_kernel(bag, (*given, 0, False, 1, None), {}) is None
+        kernel_result(bag, (*given, max(rows, 1), False, 1, None), {})
+        assert kernel_result(bag, (*given, 0, False, 1, None), {}) is None
     assert set(watching.seen) <= {0}

@@ -24,7 +24,7 @@ from jitmagic.graph.dispatch_mode import dataless
 from jitmagic.graph.fresh_meta import Metas, fresh_meta, sharing
 from jitmagic.graph.node_meta import tensors_in
 from jitmagic.graph.operators.probe import check_dtypes
-from jitmagic.graph.operators.shape_sampling import Again, told_at_vectors
+from jitmagic.graph.operators.shape_sampling import CallSignature, shapes_by_sampling
 from jitmagic.graph.propagate import EagerRaises, run_on_meta
 from jitmagic.graph.symbolic.sym_node import SizeNode, as_dimension, as_dimensions, as_torch
 from jitmagic.symbols.context import Context, Specialize
@@ -166,7 +166,7 @@ def test_what_counts_a_size_is_not_run_at_large_ones() -> None:
         return arguments[0].flatten().unbind(0), ()
 
     x = torch.empty(Guards(4, 12, 6).sizes, device="meta")
-    assert told_at_vectors(unbound, (x,)) is None
+    assert shapes_by_sampling(unbound, (x,)) is None
     assert len(runs) == 2
 
 
@@ -181,7 +181,7 @@ def test_a_call_that_comes_again_is_told_once() -> None:
 
     def told(x: torch.Tensor, *more: Any) -> tuple[int, Any]:
         runs.clear()
-        made = told_at_vectors(halved, (x, *more), Again("halved", place))
+        made = shapes_by_sampling(halved, (x, *more), CallSignature("halved", place))
         return len(runs), made
 
     n, m = guards.sizes
@@ -216,8 +216,10 @@ def test_what_a_call_warns_of_is_heard_each_time() -> None:
     x = torch.empty(Guards(8, 12).sizes, device="meta")
     for place in (Silence(), Silence()):
         run = partial(call_from, place, warned)
-        [made] = told_at_vectors(lambda given, run=run: run((given,), {}), (x,), Again("w", place))
-        assert place.is_broken and made.shape == x.shape
+        [made] = shapes_by_sampling(
+            lambda given, run=run: run((given,), {}), (x,), CallSignature("w", place)
+        )
+        assert place.has_warned and made.shape == x.shape
 
 
 PRODUCTS = (

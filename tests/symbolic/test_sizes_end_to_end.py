@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.graph.symbolic.unify_graphs import Differs, fits, generalised
+from jitmagic.graph.symbolic.unify_graphs import GraphsDiffer, fits, unify
 from jitmagic.symbols.expr import Integer
 from jitmagic.symbols.interval import Interval
 from jitmagic.symbols.predicates import Predicates
@@ -126,11 +126,11 @@ def test_a_graph_that_differs_in_anything_else_does_not_fit() -> None:
         return record(lambda x: (x * scale).view(-1, 4), torch.randn(n, width))[0]
 
     found, readings = pair({"s": 8}, {"s": 101})
-    symbolic = generalised(graph(8), graph(101), readings, found.context)
+    symbolic = unify(graph(8), graph(101), readings, found.context)
     [symbol] = found.symbols
     assert fits(symbolic, graph(5), {symbol: 5})
     assert not fits(symbolic, graph(5), {symbol: 6})
     assert not fits(symbolic, graph(5, scale=3.0), {symbol: 5})
     assert not fits(symbolic, graph(5, width=32), {symbol: 5})
-    with pytest.raises(Differs):
-        generalised(graph(8), graph(101, scale=3.0), readings, found.context)
+    with pytest.raises(GraphsDiffer):
+        unify(graph(8), graph(101, scale=3.0), readings, found.context)

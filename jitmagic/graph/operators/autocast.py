@@ -22,25 +22,25 @@ import torch
 
 from ...errors import UserLine
 from ..dispatch_mode import DispatchMode, dataless
-from ..linked_history import linked
+from ..linked_history import link_history
 from ..memory import storage_under
 from ..node_meta import changes_mode, tensors_in
 from ..propagate import EagerRaises, Target, call_on_meta, is_view_in_place
 from .probe import check_dtypes
-from .shape_sampling import told_at_vectors
+from .shape_sampling import shapes_by_sampling
 from .strictness import check_as_kernels_do
 
 __all__ = [
     "DEVICES",
     "OFF",
     "Autocast",
-    "KeptCasts",
+    "CastCache",
     "StaleCast",
     "autocast_as",
-    "autocast_kept",
     "cast_result",
-    "modes_kept",
+    "preserving_autocast",
     "read_autocast",
+    "restoring_modes",
 ]
 
 META = torch.device("meta")
@@ -79,7 +79,7 @@ def read_autocast() -> Autocast:
     )
 
 
-class KeptCasts:
+class CastCache:
     """Models eager's autocast cache: the (dtype, version of the leaf) of each cached cast."""
 
     def __init__(self) -> None:
@@ -89,14 +89,14 @@ class KeptCasts:
         self._by_leaf: dict[int, tuple[torch.dtype, int]] = {}  # by id of a graph's meta tensor
         self._in_memory: dict[int, tuple[torch.Tensor, str]] = {}  # by storage: the leaf, where
         self._with_history: set[int] = set()  # of leaves, by id
-        self._behind: set[int] = set()
+        self._outliving: set[int] = set()
 
     def clear(self) -> None:
         """Empty the cache, as eager does when the outermost block ends."""
         self._around = OFF
         self._by_leaf.clear()
         self._in_memory.clear()
-        self._behind.clear()
+        self._outliving.clear()
 
     def note_all(
         self,
@@ -134,20 +134,20 @@ class KeptCasts:
         """Record writes to these tensors, including those past the version counter (`.data`).
 
         If the autocast block continues after the frame, eager's cached cast of an input has to be
-        put into the real cache (`is_behind`); raises StaleCast where that is impossible.
+        put into the real cache (`outlives_frame`); raises StaleCast where that is impossible.
         """
         for leaf, device in self._cast_in_memory_of(tensors):
             if self._around.dtype_on(device) is not None:
                 if not (leaf.dim() and id(leaf) in self._with_history and is_input(leaf)):
                     raise StaleCast("the leaf is written to, the block around the call goes on")
-                self._behind.add(id(leaf))
+                self._outliving.add(id(leaf))
             self._by_leaf[id(leaf)] = self._by_leaf[id(leaf)][0], _OF_AN_OLD_VALUE
 
-    def is_behind(self, tensor: torch.Tensor) -> bool:
+    def outlives_frame(self, tensor: torch.Tensor) -> bool:
         """Return whether eager's cache has a cast of it after the frame, which has written to
         it.
         """
-        return id(tensor) in self._behind
+        return id(tensor) in self._outliving
 
     def _cast_in_memory_of(
         self, tensors: Iterable[torch.Tensor]
@@ -166,7 +166,7 @@ def _set(mode: Autocast) -> None:
 
 
 @contextmanager
-def autocast_kept() -> Iterator[None]:
+def preserving_autocast() -> Iterator[None]:
     """Restore autocast after the block, and disable its cache in it: the cache would hold tensors
     of a trace, or weights from before an optimizer step.
     """
@@ -183,13 +183,13 @@ def autocast_kept() -> Iterator[None]:
             torch.set_autocast_dtype(device, dtype)
 
 
-def modes_kept(gm: torch.fx.GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:
+def restoring_modes(gm: torch.fx.GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:
     """Make a torch-level graph that sets modes restore the caller's modes, also if it raises."""
     if not any(map(changes_mode, gm.graph.nodes)):
         return run
 
     def call(*inputs: torch.Tensor) -> Any:
-        with torch.set_grad_enabled(torch.is_grad_enabled()), autocast_kept():
+        with torch.set_grad_enabled(torch.is_grad_enabled()), preserving_autocast():
             return run(*inputs)
 
     return call
@@ -198,7 +198,7 @@ def modes_kept(gm: torch.fx.GraphModule, run: Callable[..., Any]) -> Callable[..
 @contextmanager
 def autocast_as(mode: Autocast) -> Iterator[None]:
     """Run a block under `mode`."""
-    with autocast_kept():
+    with preserving_autocast():
         _set(mode)
         yield
 
@@ -335,7 +335,7 @@ def _described(value: Any) -> Any:
 
 def cast_result(
     mode: Autocast,
-    kept: KeptCasts,
+    kept: CastCache,
     target: Target,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -365,7 +365,7 @@ def cast_result(
     inputs = list(tensors_in((args, kwargs)))
     results = list(tensors_in(on.result))
     _check_fresh(results, inputs)
-    with_history = iter(linked(results, inputs))
+    with_history = iter(link_history(results, inputs))
     return _filled(on.result, with_history)
 
 
@@ -388,14 +388,14 @@ def _cast_at_vectors(
         nonlocal is_cast
         known = {id(t): d for t, d in zip(tensors_in(given), devices, strict=True)}
         args, kwargs = given
-        at_ints = mode, KeptCasts(), target, args, kwargs  # the caller's leaves are others
+        at_ints = mode, CastCache(), target, args, kwargs  # the caller's leaves are others
         made = cast_result(*at_ints, lambda tensor: known[id(tensor)], grad)
         is_cast = made is not None
         if not is_cast:
             raise error
         return made, ()
 
-    made = told_at_vectors(run, arguments)
+    made = shapes_by_sampling(run, arguments)
     if made is None and is_cast:
         raise error
     return made
@@ -428,7 +428,7 @@ def _watch(
         return value
 
     try:
-        with torch.inference_mode(False), autocast_kept():
+        with torch.inference_mode(False), preserving_autocast():
             _set(mode)
             positional, named = show(args), show(kwargs)
             watched = grad, seen.written, _Watch(seen), line

@@ -19,25 +19,25 @@ import torch
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import sizes_in, with_hints
 from ..symbolic.symbolic_views import view_of_sizes
-from .kernel_probing import told_by_kernel
+from .kernel_probing import kernel_result
 from .shapes import infer, infer_in_place
 from .tensor_iterator import elementwise
 
-__all__ = ["inferred_at_hints", "told_of_sizes"]
+__all__ = ["infer_checked", "infer_symbolic"]
 
 aten = torch.ops.aten
 
 
-def told_of_sizes(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def infer_symbolic(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the result of an operator on symbolic sizes, or None if no rule covers it."""
     if (view := view_of_sizes(op, args, kwargs)) is not None:
         return view
     if op is aten._to_copy.default and next(sizes_in(args), None) is not None:
         return infer(op, args, kwargs)  # between all dtypes; torch's own wants ints
-    return inferred_at_hints(op, args, kwargs)
+    return infer_checked(op, args, kwargs)
 
 
-def inferred_at_hints(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def infer_checked(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the result with Sizes. Raises what the operator raises at this call's sizes."""
     if next(sizes_in((tuple(args), dict(kwargs))), None) is None:
         return None
@@ -45,7 +45,7 @@ def inferred_at_hints(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     if made is None:
         made = infer_in_place(op, args, kwargs)
     here = with_hints(tuple(args)), with_hints(dict(kwargs))
-    known = told_by_kernel(op, *here)
+    known = kernel_result(op, *here)
     if known is None:
         known = op(*here[0], **here[1])
     if made is None and _is_elementwise(op) and isinstance(known, torch.Tensor):

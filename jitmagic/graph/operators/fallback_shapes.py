@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..fresh_meta import broadcast, fresh_meta, has_elements, refuse_nothing, same_shape
+from ..fresh_meta import broadcast, fresh_meta, has_elements, refuse_empty, same_shape
 from ..symbolic.sym_node import is_dense_in, may_be
 
 __all__ = ["FALLBACK_RULES", "refuse_repeated"]
@@ -107,7 +107,7 @@ def _top(x: Tensor, k: int, dim: int = -1, *args: Any) -> tuple[Tensor, Tensor] 
 
 def _extreme(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor] | None:
     """Infer max.dim, min.dim; torch's meta functions accept empty tensors, eager does not."""
-    refuse_nothing(x.shape, dim)
+    refuse_empty(x.shape, dim)
     shape = _without(x, dim, keepdim)
     if shape is None:
         return None

@@ -17,7 +17,7 @@ import torch
 from ..fresh_meta import fresh_meta
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import as_dimensions, has_strides_along, with_hints
-from .kernel_probing import told_by_kernel
+from .kernel_probing import kernel_result
 from .tensor_iterator import strides_along
 
 __all__ = ["CHANNELS_LAST", "in_kernel_format", "is_of_images"]
@@ -53,7 +53,7 @@ def _told(op: Any, args: Any, kwargs: Any, results: list[torch.Tensor]) -> Any:
         shapes = [(few, *t.shape[1:]) if _counts(t, batch) else t.shape for t in results]
         if sum(torch.Size(shape).numel() for shape in shapes) > _MOST:
             continue
-        known = told_by_kernel(op, _cut(args, batch, few), _cut(kwargs, batch, few), _MOST)
+        known = kernel_result(op, _cut(args, batch, few), _cut(kwargs, batch, few), _MOST)
         if known is not None:
             told = list(tensors_in(known))
             return told if [t.shape for t in told] == shapes else None

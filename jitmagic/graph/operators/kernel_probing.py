@@ -4,8 +4,8 @@ Comes in: an operator and its arguments as meta tensors. Goes out: its results a
 None. The first call of torch's meta functions written in Python imports sympy (0.3 s) or
 torch._dynamo (1.8 s); a CPU kernel answers on tensors of the same shapes in some microseconds. Only
 operators with such a meta function are asked: their shapes do not depend on data. If the kernel
-fails, the meta function is used. Insignificant strides (`is_loose`) depend on the kernel itself,
-which therefore runs whenever there are any.
+fails, the meta function is used. Insignificant strides depend on the kernel itself, which therefore
+runs whenever there are any.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import torch
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import sizes_in
 from .pointwise import is_pointwise
-from .tensor_iterator import is_loose
+from .tensor_iterator import has_insignificant_strides
 
-__all__ = ["told_by_kernel"]
+__all__ = ["kernel_result"]
 
 _MOST = 1 << 13  # elements of all arguments: their outer product still fits in memory
 _DATA = (
@@ -32,7 +32,7 @@ _DATA = (
 )
 
 
-def told_by_kernel(
+def kernel_result(
     op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], most: int = _MOST
 ) -> Any:
     """Return the operator's results, or None if the kernel cannot run or refuses. `most`: the limit
@@ -43,7 +43,7 @@ def told_by_kernel(
     if next(sizes_in((args, dict(kwargs))), None) is not None:
         return None  # a kernel is asked about one size
     tensors = list(tensors_in((args, dict(kwargs))))
-    if not (_has_slow_meta(op) or any(map(is_loose, tensors))):
+    if not (_has_slow_meta(op) or any(map(has_insignificant_strides, tensors))):
         return None
     if not tensors or sum(t.numel() for t in tensors) > most or not all(map(_is_plain, tensors)):
         return None

@@ -19,7 +19,7 @@ from ..node_meta import tensors_in
 from ..propagate import run_on_meta
 from ..symbolic.sym_node import in_layout
 
-__all__ = ["meets_itself", "why_order_matters"]
+__all__ = ["overlaps_itself", "why_order_matters"]
 
 # Writes that do not go where they read, element by element: not even the same view may be both.
 _SCATTERS = frozenset(
@@ -46,11 +46,11 @@ def why_order_matters(
     targets = {id(tensor) for tensor in written}
     elsewhere = _reads_elsewhere(name)
     for storage, one in involved:
-        if meets_itself(one):
+        if overlaps_itself(one):
             return "several elements of the written tensor share one place in memory"
         for other in earlier.setdefault(storage, []):
             is_target = elsewhere and not targets.isdisjoint((id(one), id(other)))
-            if _meet(one, other, is_target or name in _SCATTERS):
+            if _overlap(one, other, is_target or name in _SCATTERS):
                 return "it writes to memory that it reads through another view"
         earlier[storage].append(one)
     return None
@@ -95,7 +95,7 @@ def _reach(tensor: torch.Tensor) -> int:
     return sum((step * (size - 1) for step, size in _layout(tensor)[1]), 0)
 
 
-def meets_itself(tensor: torch.Tensor) -> bool:
+def overlaps_itself(tensor: torch.Tensor) -> bool:
     """Return whether two elements of the tensor share one memory location."""
     if not in_layout("!=", tensor.numel(), 0):  # of sizes that data decide: most have elements
         return False
@@ -111,7 +111,7 @@ def _repeats(tensor: torch.Tensor) -> bool:
     return bool(_places(tensor).unique().numel() < tensor.numel())
 
 
-def _meet(one: torch.Tensor, other: torch.Tensor, same_counts: bool = False) -> bool:
+def _overlap(one: torch.Tensor, other: torch.Tensor, same_counts: bool = False) -> bool:
     """Return whether two views of a storage overlap; identical views only if `same_counts`."""
     if not one.numel() or not other.numel():
         return False

@@ -16,10 +16,10 @@ __all__ = [
     "FLOATING",
     "KEEPING",
     "PROMOTING",
-    "is_of_number",
     "is_pointwise",
     "is_transcendental",
     "overloads",
+    "takes_wrapped_number",
 ]
 
 aten = torch.ops.aten
@@ -81,7 +81,7 @@ def is_transcendental(op: Any) -> bool:
     return op in _TRANSCENDENTAL
 
 
-def is_of_number(op: Any, args: Sequence[Any]) -> bool:
+def takes_wrapped_number(op: Any, args: Sequence[Any]) -> bool:
     """Return whether the only tensor is a wrapped number, which dispatch modes see as a number.
 
     jvp and vmap copy and expand such numbers. Kernels accept them, jitmagic's rules do not.

@@ -25,16 +25,16 @@ from ...symbols.reading import Readings
 from ...symbols.scalar import Symbol, evaluate, symbols_of
 from ...symbols.size import Dimension, Size, SizeFloat, expr_of, size_of, value_of
 from ..attribution import Silence
-from ..linked_history import linked
+from ..linked_history import link_history
 from ..memory import storages_in
 from ..nested import rebuilt
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import as_dimension, as_dimensions, as_torch, sizes_in
-from .size_formulas import Unlike, Windows, windows_in
+from .size_formulas import FormulaReader, ResultsDiffer, candidate_sizes
 
-__all__ = ["Again", "Known", "at_this_call", "other_vectors", "told_at_vectors"]
+__all__ = ["CallSignature", "SizeValues", "at_this_call", "other_vectors", "shapes_by_sampling"]
 
-Known = dict[Expr, int]
+SizeValues = dict[Expr, int]
 Run = Callable[[Any], tuple[Any, Collection[int]]]
 # Errors for refused arguments; meta functions of torch before 2.13 assert some of them.
 _REFUSALS = (RuntimeError, ValueError, IndexError, AssertionError)
@@ -53,7 +53,7 @@ _MOST = 1 << 14  # larger sizes than this are left out: some calls count them on
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class CallSignature:
     """Identifies a call that may be repeated in a trace on tensors of the same layout, like a cell
     of a recurrent layer. Its warnings are shown each time.
     """
@@ -73,7 +73,7 @@ class Again:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _SampledCall:
     """The sampled results of a call: those of this call's sizes, and the layout of each tensor."""
 
     like: Any
@@ -86,11 +86,11 @@ class _Told:
         if any(t.requires_grad for t in like):
             for tensor, t in zip(fresh, like, strict=True):
                 tensor.requires_grad_(t.requires_grad)
-            fresh = list(linked(fresh, sources, like))
+            fresh = list(link_history(fresh, sources, like))
         return _replaced(self.like, iter(fresh))
 
 
-def told_at_vectors(run: Run, arguments: Any, again: Again | None = None) -> Any:
+def shapes_by_sampling(run: Run, arguments: Any, signature: CallSignature | None = None) -> Any:
     """Return the result of `run(arguments)` with Sizes, or None. `run` returns results and the
     memory written to.
     """
@@ -102,35 +102,37 @@ def told_at_vectors(run: Run, arguments: Any, again: Again | None = None) -> Any
     of_data = [one for one in symbols if context.of_data(one)]
     if not context.has_hints([one for one in symbols if one not in of_data]):
         return None
-    key = None if again is None or of_data else again.key(arguments)
-    told = context.sampled.get(key) or _told(run, arguments, context, symbols)
-    if told is None and of_data:
+    key = None if signature is None or of_data else signature.key(arguments)
+    sampled = context.sampled.get(key) or _sampled(run, arguments, context, symbols)
+    if sampled is None and of_data:
         pairs = _that_may_be_equal(arguments)
-        tried = (_told_if_equal(run, arguments, context, symbols, pair) for pair in pairs)
-        told = next((one for one in tried if one is not None), None)
-    if told is None:
+        tried = (_sampled_if_equal(run, arguments, context, symbols, pair) for pair in pairs)
+        sampled = next((one for one in tried if one is not None), None)
+    if sampled is None:
         return None
-    if again is not None and key is not None and not again.place.is_broken:
-        context.sampled[again.key(arguments)] = told  # the call may have left sizes one value
-    return told.of(list(tensors_in(arguments)))
+    if signature is not None and key is not None and not signature.place.has_warned:
+        context.sampled[signature.key(arguments)] = (
+            sampled  # the call may have left sizes one value
+        )
+    return sampled.of(list(tensors_in(arguments)))
 
 
-def _told_if_equal(
+def _sampled_if_equal(
     run: Run,
     arguments: Any,
     context: Context,
     symbols: Sequence[Symbol],
     pair: tuple[Expr, Expr],
-) -> _Told | None:
+) -> _SampledCall | None:
     """Sample a call that raises unless two sizes are equal, one of them data-dependent."""
     for known in _vectors(context, symbols):
         one, other = (evaluate(expr, dict(known)) for expr in pair)
         if one != other and not _raises(run, _at(arguments, known, {})):
             return None
-    told: _Told | None = context.assuming_equal(
-        *pair, lambda: _told(run, arguments, context, symbols)
+    sampled: _SampledCall | None = context.assuming_equal(
+        *pair, lambda: _sampled(run, arguments, context, symbols)
     )
-    return told
+    return sampled
 
 
 def _raises(run: Run, arguments: Any) -> bool:
@@ -152,12 +154,14 @@ def _that_may_be_equal(arguments: Any) -> list[tuple[Expr, Expr]]:
     return list({frozenset(pair): pair for pair in pairs}.values())[:_MOST_PAIRS]
 
 
-def _told(run: Run, arguments: Any, context: Context, symbols: Sequence[Symbol]) -> _Told | None:
-    told = _read(run, arguments, context, symbols, _vectors(context, symbols), None)
-    if told is None and (windows := windows_in(arguments)):
+def _sampled(
+    run: Run, arguments: Any, context: Context, symbols: Sequence[Symbol]
+) -> _SampledCall | None:
+    sampled = _read(run, arguments, context, symbols, _vectors(context, symbols), None)
+    if sampled is None and (windows := candidate_sizes(arguments)):
         close = _vectors(context, symbols, _CLOSE_STEPS)
-        told = _read(run, arguments, context, symbols, close, windows)
-    return told
+        sampled = _read(run, arguments, context, symbols, close, windows)
+    return sampled
 
 
 def _read(
@@ -165,9 +169,9 @@ def _read(
     arguments: Any,
     context: Context,
     symbols: Sequence[Symbol],
-    vectors: list[Known],
+    vectors: list[SizeValues],
     windows: list[Expr] | None,
-) -> _Told | None:
+) -> _SampledCall | None:
     """Sample the results at these size tuples; sizes may be `windows` of others."""
     sizes = list(dict.fromkeys(sizes_in(arguments)))
     of_data = [one for one in symbols if context.of_data(one)]
@@ -187,10 +191,10 @@ def _read(
             return None  # views have rules of their own
     results = [result for result, _ in outcomes]
     exprs = [*(size.expr for size in sizes), *_near(symbols)]
-    reader = Windows if windows else _Reader
+    reader = FormulaReader if windows else _Reader
     try:
         made = _joined(results, reader([*exprs, *(windows or ())], vectors, context))
-    except Unlike:
+    except ResultsDiffer:
         return None
     for few in (0, 1) if of_data else ():
         if not _holds_for(made, run, arguments, {**vectors[0], **dict.fromkeys(of_data, few)}):
@@ -198,11 +202,11 @@ def _read(
     if not of_data and not _holds_in_any_order(made, run, arguments, context, vectors[0]):
         return None
     layouts = [(as_dimensions(t.shape), as_dimensions(t.stride())) for t in tensors_in(made)]
-    return _Told(results[0], layouts)
+    return _SampledCall(results[0], layouts)
 
 
 def _holds_in_any_order(
-    made: Any, run: Run, arguments: Any, context: Context, hints: Known
+    made: Any, run: Run, arguments: Any, context: Context, hints: SizeValues
 ) -> bool:
     """Return whether the result holds for smaller sizes and other orders of sizes. If not, it may
     be the lesser of two sizes (`diag`): their order is guarded and the check repeated.
@@ -218,12 +222,12 @@ def _holds_in_any_order(
 
 
 def _holds_where_turned(
-    made: Any, run: Run, arguments: Any, context: Context, hints: Known
+    made: Any, run: Run, arguments: Any, context: Context, hints: SizeValues
 ) -> bool:
     return all(_holds_for(made, run, arguments, known) for known in _turned(context, hints))
 
 
-def _turned(context: Context, hints: Known) -> list[Known]:
+def _turned(context: Context, hints: SizeValues) -> list[SizeValues]:
     """Return smaller values, and values in other orders, that pass the guards."""
     count = len(hints)
     large = max(hints.values()) + count * _APART
@@ -232,13 +236,13 @@ def _turned(context: Context, hints: Known) -> list[Known]:
     return [known for known in vectors if context.allows(known)]
 
 
-def other_vectors(context: Context, symbols: Sequence[Symbol]) -> list[Known]:
+def other_vectors(context: Context, symbols: Sequence[Symbol]) -> list[SizeValues]:
     """Return a few values of the symbols that pass the guards: larger than in this call, the
     smallest, at which tensors may be empty, and those of `_turned`.
     """
-    hints: Known = {symbol: context.hint_of(symbol) for symbol in symbols}
+    hints: SizeValues = {symbol: context.hint_of(symbol) for symbol in symbols}
     larger = [known for known in _vectors(context, symbols) if known != hints]
-    smallest: Known = dict(hints)
+    smallest: SizeValues = dict(hints)
     for symbol in symbols:
         limits = context.range_of(symbol)
         if limits is not None and limits.low >= 0:
@@ -248,7 +252,7 @@ def other_vectors(context: Context, symbols: Sequence[Symbol]) -> list[Known]:
 
 
 def _outcomes(
-    run: Run, given: list[Any], vectors: list[Known], of_data: bool
+    run: Run, given: list[Any], vectors: list[SizeValues], of_data: bool
 ) -> dict[int, tuple[Any, Any]]:
     """Return the call's result for each size tuple, by index.
 
@@ -265,13 +269,13 @@ def _outcomes(
                 raise
             continue
         if len(made) == 2 and len({len(list(tensors_in(one))) for one, _ in made.values()}) > 1:
-            raise Unlike
+            raise ResultsDiffer
     return dict(sorted(made.items()))
 
 
 def at_this_call(arguments: Any) -> Any:
     """Return the arguments with the sizes of this call, as fresh tensors."""
-    known: Known = {
+    known: SizeValues = {
         symbol: size.context.hint_of(symbol)
         for size in dict.fromkeys(sizes_in(arguments))
         for symbol in symbols_of(size.expr)
@@ -279,7 +283,7 @@ def at_this_call(arguments: Any) -> Any:
     return _at(arguments, known, {})
 
 
-def _holds_for(made: Any, run: Run, arguments: Any, known: Known) -> bool:
+def _holds_for(made: Any, run: Run, arguments: Any, known: SizeValues) -> bool:
     """Return whether the results have these shapes at `known`, or the call raises there."""
     try:
         found, _ = run(_at(arguments, known, {}))
@@ -302,14 +306,14 @@ def _near(symbols: Sequence[Symbol]) -> Iterator[Expr]:
 
 def _vectors(
     context: Context, symbols: Sequence[Symbol], steps: Sequence[int] = _STEPS
-) -> list[Known]:
+) -> list[SizeValues]:
     """Return values of the symbols that pass the guards, those of this call first."""
     ranges = {symbol: context.range_of(symbol) for symbol in symbols}
     free = [s for s, limits in ranges.items() if limits is None or limits.low != limits.high]
-    hints: Known = {symbol: context.hint_of(symbol) for symbol in symbols}
+    hints: SizeValues = {symbol: context.hint_of(symbol) for symbol in symbols}
     steps = (*_STEPS, *_SMALL_STEPS) if any(map(context.of_data, symbols)) else steps
 
-    def vectors(moving: Sequence[Symbol]) -> Iterator[Known]:
+    def vectors(moving: Sequence[Symbol]) -> Iterator[SizeValues]:
         for step in steps if moving else ():
             known = dict(hints)
             if step:
@@ -337,7 +341,7 @@ def _moved(hint: int, step: int, n: int, limits: Interval | None) -> int:
     return low + (step + n) % (high - low + 1)
 
 
-def _at(value: Any, known: Known, made: dict[int, torch.Tensor]) -> Any:
+def _at(value: Any, known: SizeValues, made: dict[int, torch.Tensor]) -> Any:
     """Return the nested arguments at these sizes; a tensor that occurs twice stays one tensor."""
     if isinstance(value, torch.SymInt):
         return value_of(as_dimension(value), dict(known))
@@ -354,7 +358,7 @@ def _at(value: Any, known: Known, made: dict[int, torch.Tensor]) -> Any:
     return value
 
 
-def _tensor_at(value: torch.Tensor, known: Known) -> torch.Tensor:
+def _tensor_at(value: torch.Tensor, known: SizeValues) -> torch.Tensor:
     shape, stride = (
         [value_of(n, dict(known)) for n in as_dimensions(numbers)]
         for numbers in (value.shape, value.stride())
@@ -393,7 +397,9 @@ def _known_value(number: Dimension) -> Expr:
 class _Reader:
     """Finds one expression for the numbers seen at all size tuples."""
 
-    def __init__(self, exprs: Sequence[Expr], vectors: Sequence[Known], context: Context) -> None:
+    def __init__(
+        self, exprs: Sequence[Expr], vectors: Sequence[SizeValues], context: Context
+    ) -> None:
         self._exprs, self._vectors, self._context = exprs, vectors, context
         self._readings: dict[tuple[int, int], Readings] = {}  # the first pair tells nearly always
 
@@ -408,7 +414,7 @@ class _Reader:
             expr = self._readings[a, b].read(numbers[a], numbers[b])
             if expr is not None and self._values(expr) == list(numbers):
                 return size_of(expr, self._context)
-        raise Unlike
+        raise ResultsDiffer
 
     def _values(self, expr: Expr) -> list[int]:
         made = size_of(expr, self._context)
@@ -421,22 +427,22 @@ Read = Callable[[Sequence[int]], Any]
 def _joined(results: Sequence[Any], read: Read) -> Any:
     first = results[0]
     if len({type(one) for one in results}) > 1:
-        raise Unlike
+        raise ResultsDiffer
     if isinstance(first, torch.Tensor):
         return _joined_tensor(results, read)
     if isinstance(first, tuple | list):
         if len({len(one) for one in results}) > 1:
-            raise Unlike
+            raise ResultsDiffer
         return rebuilt(first, [_joined(items, read) for items in zip(*results, strict=True)])
     if any(one != first for one in results):
-        raise Unlike
+        raise ResultsDiffer
     return first
 
 
 def _joined_tensor(tensors: Sequence[torch.Tensor], read: Read) -> torch.Tensor:
     facts = {(t.dtype, t.dim(), t.requires_grad, t.storage_offset(), t.device) for t in tensors}
     if len(facts) > 1 or tensors[0].storage_offset():
-        raise Unlike
+        raise ResultsDiffer
     shape, stride = (
         [read(numbers) for numbers in zip(*each, strict=True)]
         for each in ([t.shape for t in tensors], [t.stride() for t in tensors])

@@ -16,16 +16,16 @@ from typing import Any
 import torch
 
 from ...symbols.size import Size
-from ..fresh_meta import fresh_meta, joins_to_rows, refuse_nothing, same_shape
+from ..fresh_meta import fresh_meta, joins_to_rows, refuse_empty, same_shape
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import in_layout
 from .convolution import convolution, convolution_backward
 from .factories import FACTORY_RULES, counted
 from .fallback_shapes import FALLBACK_RULES, refuse_repeated
 from .network import NETWORK_RULES
-from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, is_of_number, overloads
+from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads, takes_wrapped_number
 from .recurrent import RECURRENT_RULES
-from .tensor_iterator import Tensors, dense, elementwise, is_loose, like
+from .tensor_iterator import Tensors, dense, elementwise, has_insignificant_strides, like
 from .without_meta import WITHOUT_META
 
 __all__ = ["infer", "infer_in_place", "is_integer", "number_dtype", "promoted"]
@@ -38,10 +38,10 @@ Rule = Callable[..., Any]
 def infer(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the result of op on meta tensors, or None if no rule covers it."""
     rule = _RULES.get(op)
-    if rule is None or is_of_number(op, args):
+    if rule is None or takes_wrapped_number(op, args):
         return None
     made = rule(*args, **kwargs)
-    hangs_on_kernel = op in _BY_LAYOUT and any(map(is_loose, tensors_in(args)))
+    hangs_on_kernel = op in _BY_LAYOUT and any(map(has_insignificant_strides, tensors_in(args)))
     return None if hangs_on_kernel else made
 
 
@@ -219,7 +219,7 @@ def _reduction(kind: str) -> Rule:
         if kind == "bool":
             result_dtype = torch.uint8 if x.dtype is torch.uint8 else torch.bool
         if kind in ("same", "place"):
-            refuse_nothing(x.shape, dims)
+            refuse_empty(x.shape, dims)
         if kind == "place":
             result_dtype = torch.int64
         return fresh_meta(_reduced_shape(x.shape, dims, keepdim), result_dtype)
@@ -349,7 +349,7 @@ _ACTIVATIONS = tuple(
 )
 _POINTWISE = (PROMOTING, FLOATING, KEEPING)
 
-# The layouts of these rules hold if all strides are significant (see `is_loose`).
+# The layouts of these rules hold if all strides are significant (see `has_insignificant_strides`).
 _BY_LAYOUT: Mapping[Any, Rule] = {
     **{op: _same_layout for op in (*_ACTIVATIONS, aten._prelu_kernel.default)},
     **{getattr(aten, f"{name}_backward").default: _gradient(False) for name in _GRADIENTS},

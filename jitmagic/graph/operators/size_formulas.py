@@ -19,18 +19,18 @@ from ...symbols.size import Size, expr_of, size_of, value_of
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import as_dimension, as_dimensions
 
-__all__ = ["Unlike", "Windows", "windows_in"]
+__all__ = ["FormulaReader", "ResultsDiffer", "candidate_sizes"]
 
 _NUMBERS, _DIMS = 2, 6  # of a call, that are tried
 _MARGINS = range(-4, 8)  # what paddings add to a dimension and kernels take away
 _FACTORS = 4  # of a product besides a constant
 
 
-class Unlike(Exception):
+class ResultsDiffer(Exception):
     """Raised if the results at two size tuples differ in more than sizes."""
 
 
-def windows_in(arguments: Any) -> list[Expr]:
+def candidate_sizes(arguments: Any) -> list[Expr]:
     """Return the candidate sizes for windows, steps or parts of the number along a dimension.
 
     The number is guarded to be positive.
@@ -62,7 +62,7 @@ def _numbers_in(value: Any) -> Iterator[Any]:
             yield from _numbers_in(item)
 
 
-class Windows:
+class FormulaReader:
     """Recognises numbers as such expressions and products of them, by their values at all size
     tuples, since many expressions have two small numbers in common.
     """
@@ -82,7 +82,7 @@ class Windows:
         is_told = all(type(number) is int for number in numbers)  # data decide others
         expr = self._of(tuple(numbers), _FACTORS) if is_told else None
         if expr is None:
-            raise Unlike
+            raise ResultsDiffer
         return size_of(expr, self._context)
 
     def _of(self, numbers: tuple[int, ...], depth: int) -> Expr | None:

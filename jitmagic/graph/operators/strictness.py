@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ..fresh_meta import broadcast, has_elements, refuse_nothing
+from ..fresh_meta import broadcast, has_elements, refuse_empty
 from ..node_meta import tensors_in
 from ..propagate import EagerRaises
 from ..symbolic.symbolic_views import view_of_sizes
@@ -203,7 +203,7 @@ def _check_elements(first: torch.Tensor, dim: Any) -> None:
     if isinstance(dim, torch.Tensor):  # the larger of two tensors
         return
     try:
-        refuse_nothing(first.shape, dim)
+        refuse_empty(first.shape, dim)
     except IndexError as error:
         raise EagerRaises(error) from None
 

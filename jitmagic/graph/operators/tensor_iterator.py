@@ -20,7 +20,7 @@ __all__ = [
     "Tensors",
     "dense",
     "elementwise",
-    "is_loose",
+    "has_insignificant_strides",
     "iterator_strides",
     "like",
     "strides_along",
@@ -39,7 +39,7 @@ def elementwise(tensors: Tensors, dtype: torch.dtype) -> torch.Tensor:
     return fresh_meta(shape, dtype, iterator_strides(shape, tensors))
 
 
-def is_loose(value: Any) -> bool:
+def has_insignificant_strides(value: Any) -> bool:
     """Return whether it is a tensor with insignificant strides, those of extents 0 and 1.
 
     It depends on the kernel whether they are kept: a number that it wraps as a tensor, say, is an

@@ -18,11 +18,11 @@ from ..fresh_meta import fresh_meta, same_shape
 from ..operators.recurrent import differentiable
 from .sym_node import as_dimension, as_torch
 
-__all__ = ["Fresh", "padded_by_data", "sized_by_data"]
+__all__ = ["NewSize", "padded_by_data", "sized_by_data"]
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
-Fresh = Callable[[int, int], Size | None]
+NewSize = Callable[[int, int], Size | None]
 """Creates an unbacked size within limits (least, most); None if that is not allowed here."""
 _MOST = 2**31
 _MASKS = (torch.bool, torch.uint8)
@@ -35,7 +35,7 @@ class _Refused(Exception):
 class _Sizes:
     """Creates the sizes of one call's results."""
 
-    def __init__(self, fresh: Fresh) -> None:
+    def __init__(self, fresh: NewSize) -> None:
         self._fresh = fresh
 
     def up_to(self, most: Any, least: int = 0) -> Any:
@@ -46,7 +46,11 @@ class _Sizes:
 
 
 def sized_by_data(
-    op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], fresh: Fresh, call: Callable[..., Any]
+    op: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    fresh: NewSize,
+    call: Callable[..., Any],
 ) -> Any:
     """Return the operator's results on the meta device, or None. `call` runs an operator there."""
     sizes = _Sizes(fresh)
@@ -163,7 +167,7 @@ def _packed(
 
 
 def padded_by_data(
-    fresh: Fresh, rows: Tensor, counts: Tensor, batch_first: bool, padding: Any, steps: Any
+    fresh: NewSize, rows: Tensor, counts: Tensor, batch_first: bool, padding: Any, steps: Any
 ) -> tuple[Tensor, Tensor] | None:
     """Infer `_pad_packed_sequence`, which torch decomposes before a dispatch mode sees it: there
     are as many sequences as the first step has rows.

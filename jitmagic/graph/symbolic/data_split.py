@@ -42,32 +42,32 @@ from ..regions import FunctionCall
 from ..subgraphs import Subgraph, assemble, refuse_crossing
 from .size_nodes import size_in
 
-__all__ = ["Piece", "Pieces", "makers_in", "split_at_data"]
+__all__ = ["DataPartition", "DataPartitions", "makers_in", "split_at_data"]
 
 
 _MOST_LEVELS = 16  # alternations between calls with such sizes and without, after an operator
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A partition. `by_data`: of operators with data-dependent output shapes. `asked`: the outputs
-    that are results of the whole graph.
+class DataPartition:
+    """A partition. `data_dependent`: of operators with data-dependent output shapes. `asked`: the
+    outputs that are results of the whole graph.
     """
 
     part: Subgraph
-    by_data: bool
+    data_dependent: bool
     asked: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class DataPartitions:
     """The partitions in order, and the slots of the graph's outputs (subgraphs.py)."""
 
-    pieces: tuple[Piece, ...]
+    partitions: tuple[DataPartition, ...]
     outputs: tuple[int, ...]
 
 
-def split_at_data(gm: GraphModule) -> Pieces | None:
+def split_at_data(gm: GraphModule) -> DataPartitions | None:
     """Return the partitions, or None without data-dependent sizes. Raises OperationFailed if the
     graph cannot be split.
     """
@@ -107,7 +107,7 @@ def makers_in(nodes: Sequence[Node]) -> list[Node]:
     found: list[Any] = []
     for node in nodes:
         fresh = {s for s in symbols_in(node) if isinstance(s.origin, DataSize)} - seen
-        if fresh or node.meta.get("by_data"):
+        if fresh or node.meta.get("data_dependent"):
             found.append(node if not _is_size(node) else node.args[0])
             seen |= fresh
     return sorted(dict.fromkeys(found), key=nodes.index)
@@ -275,10 +275,12 @@ def _is_shared(target: Node, here: int, assigned: Mapping[Node, int]) -> bool:
     )
 
 
-# ------------------------------------------------------------------------------- the pieces
+# ------------------------------------------------------------------------------- the partitions
 
 
-def _pieces(nodes: Sequence[Node], assigned: Mapping[Node, int], sizes: Container[Node]) -> Pieces:
+def _pieces(
+    nodes: Sequence[Node], assigned: Mapping[Node, int], sizes: Container[Node]
+) -> DataPartitions:
     owners = _owners(nodes)
 
     def where_sizes_are_read(body: list[Node]) -> set[Node]:
@@ -290,13 +292,13 @@ def _pieces(nodes: Sequence[Node], assigned: Mapping[Node, int], sizes: Containe
 
     split = assemble(nodes, assigned, sizes, where_sizes_are_read)
     results = set(split.outputs)
-    pieces: list[Piece] = []
+    pieces: list[DataPartition] = []
     slot = sum(node.op == "placeholder" for node in nodes)
     for index, part in zip(sorted(set(assigned.values())), split.subgraphs, strict=True):
         asked = frozenset(n for n in range(part.outputs) if slot + n in results)
-        pieces.append(Piece(part, bool(index % 2), asked))
+        pieces.append(DataPartition(part, bool(index % 2), asked))
         slot += part.outputs
-    return Pieces(tuple(pieces), split.outputs)
+    return DataPartitions(tuple(pieces), split.outputs)
 
 
 def _owners(nodes: Sequence[Node]) -> dict[Symbol, Node]:

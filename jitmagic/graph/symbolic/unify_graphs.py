@@ -22,7 +22,7 @@ from ...symbols.reading import Readings
 from ...symbols.size import size_of, value_of
 from ..lazy_module import LazyModule
 
-__all__ = ["Differs", "fits", "generalised", "merged", "same"]
+__all__ = ["GraphsDiffer", "fits", "merge_graphs", "same", "unify"]
 
 Join = Callable[[Any, Any], Any]
 Counterparts = dict[Node, Node]
@@ -32,27 +32,27 @@ _COMPARED = (int, bool, str, complex, torch.dtype, torch.device, torch.layout, t
 _FEW = 4096  # elements of constants that are compared by value
 
 
-class Differs(Exception):
+class GraphsDiffer(Exception):
     """Raised if two graphs are not visibly one program's at different sizes."""
 
 
-def generalised(
+def unify(
     first: GraphModule, second: GraphModule, readings: Readings, context: Context
 ) -> GraphModule:
-    """Return the graph with Sizes of `context` in place of numbers that differ. Raises Differs."""
+    """Return the graph with Sizes of `context` for numbers that differ. Raises GraphsDiffer."""
 
     def join(a: Any, b: Any) -> Any:
         if type(a) is not int or type(b) is not int:
             return same(a, b)
         expr = readings.read(a, b)
         if expr is None:
-            raise Differs(f"{a} and {b} are no visible function of the sizes")
+            raise GraphsDiffer(f"{a} and {b} are no visible function of the sizes")
         return size_of(expr, context)
 
-    return merged(first, second, join, {})
+    return merge_graphs(first, second, join, {})
 
 
-def merged(
+def merge_graphs(
     first: GraphModule, second: GraphModule, join: Join, copies: dict[Node, Node]
 ) -> GraphModule:
     """Return the graph with `join(a, b)` of values that differ; nodes that `join` adds come before
@@ -79,21 +79,21 @@ def fits(symbolic: GraphModule, concrete: GraphModule, known: dict[Expr, int]) -
             counterparts[node] = other
             _joined((node.args, node.kwargs), (other.args, other.kwargs), counterparts, join)
             _joined(node.meta.get("spec"), other.meta.get("spec"), counterparts, join)
-    except Differs:
+    except GraphsDiffer:
         return False
     return True
 
 
 def _pairs(first: GraphModule, second: GraphModule) -> list[tuple[Node, Node]]:
-    """Return pairs of corresponding nodes. Raises Differs if their calls differ."""
+    """Return pairs of corresponding nodes. Raises GraphsDiffer if their calls differ."""
     pairs = list(zip(first.graph.nodes, second.graph.nodes, strict=False))
     if len(pairs) != max(len(first.graph.nodes), len(second.graph.nodes)):
-        raise Differs("the graphs have other nodes")
+        raise GraphsDiffer("the graphs have other nodes")
     for a, b in pairs:
         if a.op != b.op or (a.op == "call_function" and a.target is not b.target):
-            raise Differs(f"{a.target} is {b.target} at other sizes")
+            raise GraphsDiffer(f"{a.target} is {b.target} at other sizes")
         if a.op == "get_attr" and not _is_one(_attribute(first, a), _attribute(second, b)):
-            raise Differs(f"the constant {a.target} is another at other sizes")
+            raise GraphsDiffer(f"the constant {a.target} is another at other sizes")
     return pairs
 
 
@@ -126,7 +126,7 @@ def _joined(a: Any, b: Any, counterparts: Counterparts, join: Join) -> Any:
     match a, b:
         case Node(), _:
             if counterparts[a] is not b:
-                raise Differs(f"{a.name} is used elsewhere")
+                raise GraphsDiffer(f"{a.name} is used elsewhere")
             return a
         case TensorSpec(), TensorSpec():
             return _joined_spec(a, b, counterparts, join)
@@ -147,17 +147,17 @@ def _joined_spec(
     }
     made = replace(a, **sizes)
     if replace(b, **sizes) != made:
-        raise Differs(f"{a} is {b}")
+        raise GraphsDiffer(f"{a} is {b}")
     return made
 
 
 def same(a: Any, b: Any) -> Any:
-    """Return the value if both are indistinguishable, else raise Differs. Objects of other types
-    are compared by identity.
+    """Return the value if both are indistinguishable, else raise GraphsDiffer. Objects of other
+    types are compared by identity.
     """
     if a is b or (type(a) is type(b) and _equal(a, b)):
         return a
-    raise Differs(f"{a!r} is {b!r}")
+    raise GraphsDiffer(f"{a!r} is {b!r}")
 
 
 def _equal(a: Any, b: Any) -> bool:
