@@ -60,8 +60,8 @@ aten = torch.ops.aten
 
 
 class GraphBuilder:
-    """A graph under construction. `grad_enabled` is the traced program's current grad mode;
-    `step()` returns the tracer's position (node_meta.py).
+    """A graph under construction. `grad_enabled` is the traced program's grad mode now; `step()`
+    returns the tracer's position (node_meta.py).
     """
 
     def __init__(
@@ -280,8 +280,8 @@ class GraphBuilder:
     def call_transform(
         self, target: Any, args: tuple[Any, ...], device: torch.device, lines: tuple[UserLine, ...]
     ) -> tuple[Any, ...]:
-        """Record a call of a target that runs graphs of its own (transforms.py); return a node for
-        each item of its flat result. It writes to none of its arguments.
+        """Record a call that runs graphs of its own (transforms.py) and writes to no argument;
+        return a node for each item of its flat result.
         """
         values = map_nodes(args, _value)
         outcome = run_on_history(target, values, self.grad_enabled, self.sizes)
@@ -300,8 +300,8 @@ class GraphBuilder:
         )
 
     def reachable_leaves(self, outputs: Sequence[Node]) -> list[Node | None]:
-        """Return the leaves that a backward from these nodes reaches, inputs and the program's own;
-        None for each leaf outside the graph.
+        """Return the leaves that a backward from these nodes reaches; None for each outside the
+        graph.
         """
         return [self._nodes.get(leaf) for leaf in reachable_leaves(list(map(_value, outputs)))]
 
@@ -411,7 +411,7 @@ class GraphBuilder:
     def _unpack(
         self, node: Node, value: Any, device: torch.device, lines: tuple[UserLine, ...]
     ) -> Any:
-        """Add getitem nodes for the tensors of a sequence; return the sequence with those nodes."""
+        """Add getitem nodes for the tensors of a sequence; return it with those nodes."""
         if isinstance(value, torch.Tensor):
             if value not in self._nodes:
                 self._describe(node, value, spec_on(value, device), lines)
@@ -430,8 +430,8 @@ class GraphBuilder:
         return rebuilt(value, items)
 
     def _settle(self, target: Target, value: Any, given: list[Node]) -> Any:
-        """Return a fresh view where kernels choose the strides: a no-op on meta may be a copy in
-        reality.
+        """Return a fresh view where kernels choose the strides: a no-op on meta may be a real
+        copy.
         """
         if isinstance(value, torch.Tensor) and target_name(target) in ("contiguous", "reshape"):
             node = self._nodes.get(value)
@@ -440,9 +440,7 @@ class GraphBuilder:
         return value
 
     def _is_input(self, value: torch.Tensor) -> bool:
-        """Return whether the tensor is an input of the frame; those of a region belong to its
-        caller.
-        """
+        """Return whether it is an input of the frame; those of a region belong to its caller."""
         return self.root is self and self._nodes[value].op == "placeholder"
 
     def _describe(self, node: Node, value: Any, spec: Any, lines: tuple[UserLine, ...]) -> None:

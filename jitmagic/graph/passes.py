@@ -1,8 +1,10 @@
 """Passes over a torch-level graph, each in place and each preserving the program's behaviour.
 
-drop_dead_code   erases unused pure nodes; random draws, writes, mode changes and raising calls stay
-merge_equal      merges equal pure calls (cse) where the results cannot be told apart
-run_passes       user passes: callables that take the GraphModule and may return another one
+    drop_dead_code   erases unused pure nodes; draws, writes, mode changes and raising calls stay
+    merge_equal      merges equal pure calls (cse) where the results cannot be told apart
+    run_passes       user passes: callables that take the GraphModule and may return another one
+
+Mutations, random draws and changes of modes keep their order.
 """
 
 from __future__ import annotations

@@ -118,10 +118,9 @@ def run_on_meta(
 ) -> Any:
     """Call `target` (a function, or a method's name) on meta tensors in that grad mode.
 
-    `written` receives the storages that the call writes to. Warnings are attributed to `line` and
-    shown for the sizes of this call; without it none are shown. `guesses` allows sampling the
-    result's shape at a few sizes, which is wrong for calls that read the autograd history of their
-    arguments: the sampled tensors have none.
+    `written` receives the storages written to. Warnings name `line`; without it none are shown.
+    `guesses` allows sampling the shapes, which is wrong for calls that read the autograd history of
+    their arguments: sampled tensors have none.
     """
     with torch.inference_mode(False):
         storages: set[int] = set() if written is None else written
@@ -138,8 +137,8 @@ def call_on_meta(
     line: UserLine | None = None,
     guesses: bool = True,
 ) -> Any:
-    """Do `run_on_meta` outside inference mode. `above` sees the ATen calls first; a call that torch
-    cannot run at symbolic sizes then raises.
+    """Do `run_on_meta` outside inference mode. `above` sees the ATen calls first; calls that torch
+    cannot run at symbolic sizes then raise.
     """
     _SHAPES.written, _SHAPES.names_devices = written, is_transform(target)
     repeats = line is None or (above is None and _varies((args, kwargs)))
@@ -207,9 +206,7 @@ def _warn(target: Target, arguments: tuple[Any, Any], line: UserLine) -> None:
 
 @contextmanager
 def allowing_data_sizes(fresh: NewSize | None) -> Iterator[list[Any]]:
-    """Allow data-dependent result sizes in the block. `fresh` creates them; yields a list of those
-    created.
-    """
+    """Allow data-dependent sizes, created by `fresh`, in the block; yields the list of them."""
     made: list[Any] = []
 
     def noted(least: int, most: int) -> Any:
@@ -254,19 +251,15 @@ def _noted(
 
 
 def _retry_with_ints(target: Target, args: Any) -> None:
-    """Restart the trace with ints if the call has symbolic sizes: a meta function may refuse
-    symbols where eager accepts the call.
-    """
+    """Restart the trace with ints: a meta function may refuse symbols that eager accepts."""
     symbols = dict.fromkeys(symbol for size in sizes_in(args) for symbol in symbols_of(size.expr))
     if symbols:
         raise Specialize(symbols, f"{call_name(target)} on symbolic sizes") from None
 
 
 class _Shapes(DispatchMode):
-    """Answers floating-point calls that eager certainly accepts by jitmagic's own shape rules.
-
-    torch's meta kernels for them are Python functions that take 150 µs, and the first one imports
-    torch._dynamo.
+    """Answers floating-point calls that eager certainly accepts by jitmagic's own shape rules:
+    torch's meta kernels for them are Python functions of 150 µs that import torch._dynamo first.
     """
 
     def __init__(self) -> None:
@@ -310,9 +303,7 @@ class _Shapes(DispatchMode):
         return without_data(outcome) if is_foreign(func) or not tensors else outcome
 
     def _by_torch(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run torch's meta function; if it fails on symbolic sizes, sample the shapes at
-        several.
-        """
+        """Run torch's meta function, or sample it if it fails on symbolic sizes."""
         if func._schema.is_mutable:
             _refuse_to_grow(func, args, kwargs)
         try:
@@ -335,10 +326,7 @@ class _Shapes(DispatchMode):
 
 
 def _refuse_to_grow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raise as eager does if an in-place result would be larger than its operand.
-
-    Meta functions resize it with a warning before they raise.
-    """
+    """Raise if an in-place result would grow; meta functions resize with a warning first."""
     if not func._opname.endswith("_") or is_foreign(func) or _varies(args):
         return
     functional = getattr(aten, func._opname.removesuffix("_"), None)
@@ -370,9 +358,7 @@ def _storages_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 def _is_safe(func: Any, tensors: list[torch.Tensor], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether eager certainly accepts these dtypes: all floating, or those the operation
-    allows.
-    """
+    """Return whether eager certainly accepts these dtypes: all floating, or the allowed ones."""
     if func in _ANY_DTYPE:
         return True
     if not all(t.is_meta for t in tensors):
@@ -462,9 +448,7 @@ _RANGES = ("fft_fftfreq", "fft_rfftfreq")  # of numbers: no transform is done
 
 
 def _with_kernel_strides(target: Target, args: tuple[Any, ...], result: Any) -> Any:
-    """Apply the rule of convolution kernels, which meta lacks: channels_last input or weight gives
-    a channels_last result.
-    """
+    """Make the result channels_last where input or weight is, as kernels do."""
     if not target_name(target).startswith(_CONVOLUTIONS) or not isinstance(result, torch.Tensor):
         return result
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -499,9 +483,7 @@ def input_meta(spec: TensorSpec) -> torch.Tensor:
 
 
 def _as_non_leaf(meta: torch.Tensor) -> torch.Tensor:
-    """Give it a grad_fn without making it a view, so that it may be written like an
-    intermediate.
-    """
+    """Give it a grad_fn without making it a view: it may be written like an intermediate."""
     extents = sorted(zip(meta.stride(), meta.shape, strict=True))
     reach, overlaps = 0, False
     for stride, size in extents:
