@@ -92,7 +92,9 @@ def _compile_frame(
     """Compile a frame, ending its graph before an operation that a stage refuses."""
     if (refused := reason_not_to_trace(snapshot)) is not None:
         if handle.options.fullgraph:
-            raise Unsupported(refused.why, "call it otherwise, or without fullgraph=True", None)
+            raise Unsupported(
+                refused.why, "call it in another way, or without fullgraph=True", None
+            )
         return refused
     # Only autograd, not the tracer, finds out that an operation cannot be differentiated: the frame
     # is then traced again, up to it.

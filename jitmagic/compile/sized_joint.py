@@ -96,7 +96,7 @@ class _Kernels:
         self._made: list[Template] = []
         self._lock = RLock()
         self._is_sized = True
-        self.compiled = 0  # how often a compiler was asked, or has to be
+        self.compiled = 0  # how many templates needed a compiler
 
     def known(self, values: Vector) -> Template | None:
         """Return the existing template for these values."""

@@ -348,7 +348,7 @@ def _templates(traced: Trace, options: Options, record: Recording) -> Templates 
             return None
         try:
             others = _graphs_at(traced, probe)
-        except Exception as error:  # whatever a stage raised: it compiles for sizes that come
+        except Exception as error:  # any stage may raise: each size tuple is compiled alone then
             stage.keep(f"no graph at sizes {probe}: {type(error).__name__}: {error}")
             return None
         return Templates(places_of(traced), _expressions(traced), probe, others, options)

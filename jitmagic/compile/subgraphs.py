@@ -48,7 +48,7 @@ def compile_subgraphs(
             return _compile_split(split, specs, compile_, options)
     except OperationFailed:
         raise
-    except CompileFailed as failed:  # outputs that share memory, say: one graph does without
+    except CompileFailed as failed:  # e.g. outputs share memory: compile one graph
         compiled = compile_(gm, specs, make_inputs)
         _warn_one_autograd_node(record, str(failed))
         return compiled

@@ -71,7 +71,7 @@ def for_all_sizes(
     with record.stage(title) as stage:
         try:
             made = make()
-        except Exception as error:  # whatever a stage raised
+        except Exception as error:  # any stage may raise
             stage.keep(f"only for {values}: {type(error).__name__}: {error}")
             return None
         is_right = made.predicates.holds_for(values)
@@ -218,7 +218,7 @@ class Templates:
         self._limit = options.recompile_limit * (1 + len(others))
         self._made: list[tuple[GraphModule, Template]] = []
         self._lock = RLock()
-        self.compiled = 0  # how many graphs a compiler was asked for, or has to be
+        self.compiled = 0  # how many graphs needed a compiler
 
     def executable(
         self, gm: GraphModule, name: str, values: Vector, target: Target, record: Recording

@@ -1,14 +1,14 @@
 """Builds a torch-level torch.fx.Graph while the program is traced, propagating shapes at once.
 
-Comes in: placeholders with their TensorSpec; calls of torch functions and tensor methods (`call`),
-whose tensor arguments are nodes of this graph. Goes out: for every call its result with a Node in
-place of each tensor, and in the end a GraphModule with one flat tuple of outputs.
+Comes in: placeholders with their TensorSpec; calls of torch functions and tensor methods (`call`).
+Goes out: for every call its result with a Node in place of each tensor, and in the end a
+GraphModule with one flat tuple of outputs.
 
 The graph records the program in order, including mutations, random draws and changes of grad mode
 and autocast: run on real inputs it does what the traced code does, except that it fills no autocast
 cache. node_meta.py lists what a node carries. A call whose result holds no tensor and which changes
-nothing leaves no node: it is a constant of the trace. A result that is an existing tensor (in-place
-methods, `x.float()` of a float tensor) is that tensor's node.
+nothing leaves no node: it is a constant. A result that is an existing tensor (in-place methods,
+`x.float()` of a float tensor) is that tensor's node.
 """
 
 from __future__ import annotations
@@ -60,15 +60,13 @@ aten = torch.ops.aten
 
 
 class GraphBuilder:
-    """A graph under construction. `grad_enabled` is the traced program's grad mode now; `step()`
-    returns the tracer's position (node_meta.py).
-    """
+    """A graph under construction; its modes are those of the traced program's position."""
 
     def __init__(
         self, grad_enabled: bool | None = None, step: Callable[[], int] = lambda: 0
     ) -> None:
         self.graph = Graph()
-        self.step = step
+        self.step = step  # returns the tracer's position (node_meta.py)
         self.grad_enabled = torch.is_grad_enabled() if grad_enabled is None else grad_enabled
         self.autocast = read_autocast()
         self.differentiates = False  # whether autograd would have recorded anything
@@ -82,7 +80,7 @@ class GraphBuilder:
         self.unknown_strides: set[Node] = set()  # nodes whose strides the kernels choose
         self.assertions: list[Node] = []  # see `assert_false`
         self.has_cast = self.autocast != OFF  # whether autocast was ever on
-        self.warns = True  # whether what torch warns of is shown
+        self.warns = True  # whether torch's warnings are shown
         self.modes_vary = False  # whether it runs in modes not known yet
         self.inference = InferenceMemory()
         self.default_dtype: torch.dtype | None = None  # where the program has set another
@@ -119,7 +117,7 @@ class GraphBuilder:
             point = self.graph.inserting_before(first)
         with point:
             node = self.graph.placeholder(_identifier(name))
-        # fx names nodes, not parameters, apart: `forward(S, s)` would begin with `s = S`.
+        # fx makes node names unique, not parameters: `forward(S, s)` would begin with `s = S`.
         node.target = node.name
         meta = input_meta(spec)
         self._describe(node, meta, spec, ())
@@ -182,7 +180,7 @@ class GraphBuilder:
             args = tuple(given_args)
         given = tensor_nodes_in((args, kwargs))
         if any(node.graph is not self.graph for node in given):
-            raise DataDependent("a number of a graph that is closed")
+            raise DataDependent("a number of a finished graph")
         devices = {id(node.meta["val"]): device_of(node) for node in given}
         name = target_name(target)
         values, named = map_nodes((args, kwargs), _value)

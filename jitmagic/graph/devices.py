@@ -109,7 +109,7 @@ def _common(
     if len(rest) == 1:
         (accelerator,) = rest
         on_cpu = [tensor for tensor in tensors if device_of(tensor) == CPU]
-        # A kernel takes one such number; `where` copies them to the device.
+        # A kernel accepts one CPU scalar; `where` copies several to the device.
         numbers = all(t.dim() == 0 for t in on_cpu) and (len(on_cpu) == 1 or bare == "where")
         if numbers and (bare in _ELEMENTWISE or name in _ELEMENTWISE or name in _BINARY_DUNDERS):
             if _writes_first(name) and own == CPU:

@@ -58,7 +58,7 @@ __all__ = [
 aten = torch.ops.aten
 Target = Callable[..., Any] | str
 
-# What torch says when an operation needs the data of a meta tensor, or has no meta implementation.
+# torch's errors for operations that need the data of a meta tensor, or have no meta implementation.
 _NO_DATA = (
     "cannot be called on meta tensors",
     "Cannot copy out of meta tensor",

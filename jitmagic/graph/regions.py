@@ -42,7 +42,7 @@ class Region:
         """Run the graph on its inputs from `groups`, in the grad mode of the caller."""
         given = [groups[group][place] for group, place in self.feeds]
         if any(value is None for value in given):
-            raise RuntimeError("a gradient is missing that was there when the backward was traced")
+            raise RuntimeError("a gradient is missing that existed when the backward was traced")
         _ENTERED.modes.append(torch.is_grad_enabled())
         try:
             outputs = self.graph(*given)

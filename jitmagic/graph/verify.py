@@ -69,10 +69,10 @@ def _check_order(graph: Graph) -> None:
 def _check_output(node: Node) -> None:
     (results,) = node.args
     if not isinstance(results, tuple) or not all(isinstance(item, Node) for item in results):
-        _fail(node, "the outputs are no flat tuple of nodes")
+        _fail(node, "the outputs are not a flat tuple of nodes")
     for item in node.all_input_nodes:
         if not isinstance(item.meta.get("spec"), TensorSpec):
-            _fail(item, "an output that is no tensor")
+            _fail(item, "an output that is not a tensor")
 
 
 def _check_placeholder(node: Node) -> None:

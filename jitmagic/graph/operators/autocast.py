@@ -122,7 +122,9 @@ class CastCache:
         made = self._by_leaf.setdefault(id(tensor), (before, tensor._version))
         self._in_memory[storage_under(tensor)] = tensor, device
         if made != (dtype, tensor._version):
-            raise StaleCast(f"one to {made[0]}" if made[0] is not dtype else "one of an old value")
+            raise StaleCast(
+                f"a cast to {made[0]}" if made[0] is not dtype else "a cast of an older value"
+            )
 
     def has(self, tensor: torch.Tensor) -> bool:
         """Return whether eager has cached a cast of the tensor."""
@@ -139,7 +141,9 @@ class CastCache:
         for leaf, device in self._cast_in_memory_of(tensors):
             if self._around.dtype_on(device) is not None:
                 if not (leaf.dim() and id(leaf) in self._with_history and is_input(leaf)):
-                    raise StaleCast("the leaf is written to, the block around the call goes on")
+                    raise StaleCast(
+                        "the leaf is written to inside an autocast block that outlives the call"
+                    )
                 self._outliving.add(id(leaf))
             self._by_leaf[id(leaf)] = self._by_leaf[id(leaf)][0], _OF_AN_OLD_VALUE
 
@@ -227,7 +231,7 @@ class _Shown(torch.Tensor):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        raise EagerRaises(RuntimeError(f"{func} met a tensor of the trace outside of it"))
+        raise EagerRaises(RuntimeError(f"{func} met a tensor of the trace outside the trace"))
 
 
 @dataclass(slots=True)
@@ -442,7 +446,7 @@ def _check_fresh(results: list[torch.Tensor], inputs: list[torch.Tensor]) -> Non
     taken = set(map(storage_under, inputs))
     for result in results:
         if not isinstance(result, _Shown):
-            raise EagerRaises(RuntimeError("it makes a tensor of data under autocast"))
+            raise EagerRaises(RuntimeError("it makes a tensor from Python data under autocast"))
         storage = storage_under(result.held)
         if storage in taken or result.storage_offset():
             raise EagerRaises(RuntimeError("its results share memory under autocast"))

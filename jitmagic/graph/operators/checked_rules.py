@@ -33,7 +33,9 @@ def infer_symbolic(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     if (view := view_of_sizes(op, args, kwargs)) is not None:
         return view
     if op is aten._to_copy.default and next(sizes_in(args), None) is not None:
-        return infer(op, args, kwargs)  # between all dtypes; torch's own wants ints
+        return infer(
+            op, args, kwargs
+        )  # the rule converts between all dtypes; torch's own needs ints
     return infer_checked(op, args, kwargs)
 
 

@@ -45,7 +45,7 @@ _ORDERED_ONLY = frozenset(
     "mode cummax cummin nansum nanmean histc softmax log_softmax softmin group_norm glu bernoulli "
     "multinomial".split()
 )
-# Some of these exist for one integer dtype or another; that is for their kernels to say.
+# Some of these exist for some integer dtypes; their kernels decide.
 _FLOATING_MOSTLY = frozenset(
     "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d "
     "adaptive_max_pool2d adaptive_max_pool3d adaptive_avg_pool3d interpolate unfold fold lp_pool1d "
@@ -82,13 +82,13 @@ def why_dtypes_are_refused(
     if not _takes(name, first):
         return f"it is not implemented for {first}"
     if name in _PRODUCTS and _differ(name, kinds):
-        return "operands of different dtypes, or of bools"
+        return "operands of different dtypes, or bools"
     if name in ("index_put", "index_put_") and kinds[-1] != first:
-        return "what is put has another dtype"
+        return "the values have another dtype"
     if name in _ONE_DTYPE and len(_without_index(name, kinds)) > 1:
         return "operands of different dtypes"
     if name in _NORMS and not all(kind.is_floating_point for kind in kinds):
-        return "scales that are no floating-point numbers"
+        return "scales that are not floating-point numbers"
     if name in _INDEX_DTYPES and len(kinds) > 1 and kinds[1] not in _INDEX_DTYPES[name]:
         return f"an index or a mask of {kinds[1]}"
     labelled = name in ("cross_entropy", "nll_loss") and len(kinds) > 1

@@ -140,7 +140,9 @@ def _indexed(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
     last = first + len(given)
     if None in indices[first:last] or last > x.dim() or x.dtype.is_complex:
         return None
-    if not (x.is_contiguous() or len(given) == x.dim()):  # else its strides have a say
+    if not (
+        x.is_contiguous() or len(given) == x.dim()
+    ):  # else the result's layout depends on its strides
         return None
     if any(i.dtype not in (torch.int64, torch.int32) or not _usual(i) for i in given):
         return None

@@ -125,7 +125,7 @@ def without_data(made: Any, device: torch.device | None = None) -> Any:
     return torch.empty_strided(made.shape, made.stride(), dtype=made.dtype, device="meta")
 
 
-# -- what may be registered anew -------------------------------------------------------------------
+# -- new registrations -----------------------------------------------------------------------------
 
 
 class Registrations:

@@ -41,7 +41,7 @@ def kernel_result(
     if not _can_be_asked(op) or torch.cuda.is_available():  # a GPU's layouts may be others
         return None
     if next(sizes_in((args, dict(kwargs))), None) is not None:
-        return None  # a kernel is asked about one size
+        return None  # a kernel runs at one size only
     tensors = list(tensors_in((args, dict(kwargs))))
     if not (_has_slow_meta(op) or any(map(has_insignificant_strides, tensors))):
         return None

@@ -26,7 +26,7 @@ _SCATTERS = frozenset(
     "index_add_ index_copy_ index_reduce_ index_put_ scatter_ scatter_add_ scatter_reduce_ put_ "
     "masked_scatter_".split()
 )
-_ELEMENTWISE = frozenset(("copy", "fill", "masked_fill", "where"))  # though torch does not say so
+_ELEMENTWISE = frozenset(("copy", "fill", "masked_fill", "where"))  # not tagged pointwise by torch
 _BASIC = (int, slice, torch.SymInt)
 _MOST = 1 << 20  # elements looked at one by one; beyond, spans that meet are taken for an overlap
 
@@ -47,7 +47,7 @@ def why_order_matters(
     elsewhere = _reads_elsewhere(name)
     for storage, one in involved:
         if overlaps_itself(one):
-            return "several elements of the written tensor share one place in memory"
+            return "several elements of the written tensor share one memory location"
         for other in earlier.setdefault(storage, []):
             is_target = elsewhere and not targets.isdisjoint((id(one), id(other)))
             if _overlap(one, other, is_target or name in _SCATTERS):
@@ -115,7 +115,7 @@ def _overlap(one: torch.Tensor, other: torch.Tensor, same_counts: bool = False) 
     """Return whether two views of a storage overlap; identical views only if `same_counts`."""
     if not one.numel() or not other.numel():
         return False
-    # Eager compares strides as they are, of dimensions with one element too.
+    # Eager compares all strides, also the insignificant ones of dimensions with one element.
     same = (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
     if same and one.storage_offset() == other.storage_offset():
         return same_counts

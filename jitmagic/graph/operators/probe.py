@@ -376,6 +376,6 @@ def _refusal(
                 call_from(Silence(), getattr(given[0], target), given[1:], named)
             else:
                 call_from(Silence(), target, given, named)
-    except Exception as error:  # whatever the kernel raises is what the program would see
+    except Exception as error:  # any error of the kernel is what the program would see
         return error.with_traceback(None)
     return None

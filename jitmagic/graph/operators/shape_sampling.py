@@ -140,7 +140,7 @@ def _raises(run: Run, arguments: Any) -> bool:
         run(arguments)
     except NotImplementedError:
         return False
-    except Exception as error:  # what else it may be says nothing of what eager accepts
+    except Exception as error:  # other errors are no evidence about eager
         return isinstance(error, _REFUSALS)
     return False
 
@@ -401,7 +401,9 @@ class _Reader:
         self, exprs: Sequence[Expr], vectors: Sequence[SizeValues], context: Context
     ) -> None:
         self._exprs, self._vectors, self._context = exprs, vectors, context
-        self._readings: dict[tuple[int, int], Readings] = {}  # the first pair tells nearly always
+        self._readings: dict[
+            tuple[int, int], Readings
+        ] = {}  # the first pair nearly always suffices
 
     def __call__(self, numbers: Sequence[int]) -> Any:
         """Return the Dimension. Small numbers fit several expressions, so several pairs are

@@ -132,7 +132,7 @@ def _factors(x: Tensor) -> tuple[Tensor, Tensor] | None:
 
 # -- attention -------------------------------------------------------------------------------------
 
-_LAYER_WEIGHTS = 8  # those behind the first sum
+_LAYER_WEIGHTS = 8  # those after the first residual sum
 
 
 def _masked(x: Tensor, num_heads: int) -> dict[int | None, tuple[int, ...]]:

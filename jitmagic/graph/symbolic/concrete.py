@@ -80,7 +80,7 @@ def concrete_graph(
         replay.follow(node)
     made, left = replay.builder.finish(name)
     if results_of(made) != results_of(gm):
-        raise CompileFailed("results of the graph are one tensor at these sizes")
+        raise CompileFailed("several results of the graph are one tensor at these sizes")
     return made, tuple(replay.fed[node] for node in left)
 
 
@@ -132,7 +132,7 @@ def sized_graph(gm: GraphModule, values: Values) -> tuple[GraphModule, tuple[int
 
     def use(node: Node) -> Any:
         if isinstance(made[node], SizeFloat):
-            raise CompileFailed(f"a call takes {made[node]}, which is a float computed of sizes")
+            raise CompileFailed(f"a call takes {made[node]}, which is a float computed from sizes")
         return made[node]
 
     def add_input(node: Node, value: int | Filled) -> Node:

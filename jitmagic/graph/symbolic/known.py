@@ -24,7 +24,7 @@ from .ranges import known_name
 
 __all__ = ["known_mask", "known_number", "known_value"]
 
-_MOST_NODES = 64  # computed for one answer: it is asked while the program is traced
+_MOST_NODES = 64  # per query, which runs while the program is traced
 _MOST_ELEMENTS = 1 << 16
 _MOST_OF_A_MASK = 1 << 24  # 20 ms for each call
 _SMALL = 256  # bfloat16 has all integers up to here

@@ -154,7 +154,7 @@ def takes_float(target: Target, arguments: Call, number: int, grad: bool) -> boo
         return False
     try:
         one, other = (_run(target, *arguments(n), grad) for n in (float(number), number))
-    except Exception:  # eager raises as well, or wants an int
+    except Exception:  # eager raises too, or needs an int
         return False
     return one == other
 
@@ -216,7 +216,7 @@ class _Probe:
         """Return the outcome; None if torch raises."""
         try:
             return _run(self._target, *self._arguments(number), self._grad)
-        except Exception:  # whatever torch raises: eager would, or has no result without data
+        except Exception:  # eager raises too, or the call needs data
             return None
 
     def _is_accepted(self, number: float) -> bool:

@@ -68,7 +68,7 @@ def with_size_inputs(
 
 def _size_input(graph: Graph, symbol: Symbol) -> Node:
     node = graph.placeholder(symbol.name, type_expr=torch.SymInt)
-    node.target = node.name  # fx names nodes apart, not parameters
+    node.target = node.name  # fx makes node names unique, not parameters
     return node
 
 

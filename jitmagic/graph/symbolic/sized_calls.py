@@ -123,7 +123,7 @@ def _times(n: Any, factor: Any) -> Any:
     exact = Fraction(factor)
     if max(exact.numerator, exact.denominator) >= _EXACT:
         exact = exact.limit_denominator(_EXACT)
-        # Where the product is no integer it is too far from one for float64 to cross it.
+        # A product that is not an integer is too far from one for float64 rounding to reach it.
         least = _rounded_otherwise(factor, exact)
         if n >= _LARGEST or (least < _LARGEST and n % exact.denominator == 0 and n >= least):
             return None

@@ -130,7 +130,7 @@ class ConditionNode(SymbolicNode):
     def guard_or_true(self, file: str, line: int) -> bool:
         return self.decide() if self.has_hints() else self.known() is not False
 
-    # -- what `guard_or_false` and its like, written in Python, ask an environment of shapes ------
+    # -- the ShapeEnv protocol that torch's Python (`guard_or_false` ...) uses --------------------
 
     @property
     def shape_env(self) -> ConditionNode:

@@ -46,7 +46,7 @@ def unify(
             return same(a, b)
         expr = readings.read(a, b)
         if expr is None:
-            raise GraphsDiffer(f"{a} and {b} are no visible function of the sizes")
+            raise GraphsDiffer(f"{a} and {b} are not a recognised function of the sizes")
         return size_of(expr, context)
 
     return merge_graphs(first, second, join, {})
@@ -88,12 +88,12 @@ def _pairs(first: GraphModule, second: GraphModule) -> list[tuple[Node, Node]]:
     """Return pairs of corresponding nodes. Raises GraphsDiffer if their calls differ."""
     pairs = list(zip(first.graph.nodes, second.graph.nodes, strict=False))
     if len(pairs) != max(len(first.graph.nodes), len(second.graph.nodes)):
-        raise GraphsDiffer("the graphs have other nodes")
+        raise GraphsDiffer("the graphs have different nodes")
     for a, b in pairs:
         if a.op != b.op or (a.op == "call_function" and a.target is not b.target):
             raise GraphsDiffer(f"{a.target} is {b.target} at other sizes")
         if a.op == "get_attr" and not _is_one(_attribute(first, a), _attribute(second, b)):
-            raise GraphsDiffer(f"the constant {a.target} is another at other sizes")
+            raise GraphsDiffer(f"the constant {a.target} differs at other sizes")
     return pairs
 
 
