@@ -30,7 +30,7 @@ from ..graph.propagate import target_name
 from ..graph.regions import FunctionCall
 from ..graph.symbolic.number_ranges import number_in
 from ..graph.symbolic.sym_node import as_dimensions, as_torch
-from ..graph.symbolic.symbolic_index import INDEXING, selected
+from ..graph.symbolic.symbolic_index import INDEXING, select_by_sizes
 from ..graph.transforms import is_transform
 from ..spec import TensorSpec, contiguous_strides
 from .decompose import TABLE
@@ -196,7 +196,7 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTe
             value = _gradients(node, args, mode)
         elif is_transform(node.target):
             value = transformed(node.target, args, saved)  # type: ignore[arg-type]
-        elif node.target in INDEXING and (found := selected(args)) is not None:
+        elif node.target in INDEXING and (found := select_by_sizes(args)) is not None:
             value = found[0]
         elif callable(node.target) or node.op == "call_method":
             is_method = isinstance(node.target, str)

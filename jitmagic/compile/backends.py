@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from ..budget import uncounted
 from ..bytecode import FrameSnapshot
 from ..errors import ASSERTION, CompileFailed
-from ..graph.lazy_module import written
+from ..graph.lazy_module import with_code
 from ..graph.operators.autocast import restoring_modes
 from ..graph.symbolic.python_numbers import in_python
 from ..guards.read import read_source
@@ -32,7 +32,7 @@ _FX_CODE = "<eval_with_key>"  # the file name that torch.fx gives the code of a 
 
 def interpreted_by_torch(gm: GraphModule) -> Executable:
     """Return the executable of backend="eager"."""
-    return restoring_modes(gm, written(in_python(gm)).forward)
+    return restoring_modes(gm, with_code(in_python(gm)).forward)
 
 
 def call_backend(
@@ -43,7 +43,7 @@ def call_backend(
 ) -> Executable:
     """Call the user's own backend with the graph and return its executable."""
     with record.stage(USERS_BACKEND), uncounted():
-        run = backend(written(gm), make_inputs())
+        run = backend(with_code(gm), make_inputs())
         if not callable(run):
             raise CompileFailed(f"the backend returned {run!r}, which is not callable")
     return restoring_modes(gm, _as_tuple(run))

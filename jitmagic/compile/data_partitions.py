@@ -30,7 +30,7 @@ from ..spec import TensorSpec
 from ..trace.result import NOWHERE, GraphInput, Trace
 from ..trace.varying.concrete import hints_of, places_of, with_hints
 from .sized_joint import Builders
-from .sizes import CompiledGraph, Sized
+from .sizes import CompiledGraph, SizeCompiler
 
 __all__ = ["compile_partitions", "results_of", "trace_of"]
 
@@ -98,7 +98,7 @@ def _for_all_sizes(
     options: Options,
     record: Recording,
 ) -> Executable:
-    made = Sized(own, partial(compile_static, asked=piece.asked), builders, options, record)
+    made = SizeCompiler(own, partial(compile_static, asked=piece.asked), builders, options, record)
     hints = hints_of(own)
     inputs = examples([entry.spec for entry in with_hints(own).inputs])
     if not made.is_expected(hints):

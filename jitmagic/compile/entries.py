@@ -47,13 +47,20 @@ from ..trace.residual.undo import can_start_over, written_before_raising
 from ..trace.result import Break, Trace
 from .compared import comparable
 
-__all__ = ["check_backwards", "computes", "left_to_eager", "make_entry", "variant_of", "wrapped"]
+__all__ = [
+    "check_backwards",
+    "has_operations",
+    "left_to_eager",
+    "make_entry",
+    "variant_of",
+    "wrap_executable",
+]
 
 
 handles(release_arguments)(finalizers.begins)
 
 
-def computes(traced: Trace) -> bool:
+def has_operations(traced: Trace) -> bool:
     """Return whether the trace's graph has an operation."""
     return any(node.op not in ("placeholder", "output") for node in traced.graph.graph.nodes)
 
@@ -78,7 +85,7 @@ def left_to_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Ent
     if _has_frame_readers(handle, snapshot) and (body.cellvars or body.freevars):
         why = "a callee may look at its variables (f_locals), and inner functions share some"
         return eager_entry(handle.run_plainly, snapshot, state, Eager(why, where))
-    if reason.spreads and not computes(traced):
+    if reason.spreads and not has_operations(traced):
         guards = (*state, *traced.because)
         return eager_entry(handle.run_hooked, snapshot, guards, Eager(message, where))
     if handle.library is None:
@@ -104,12 +111,12 @@ def check_backwards(snapshot: FrameSnapshot, traced: Trace) -> None:
     """Make backwards of autograd functions and of recomputed regions check the Python state that
     they rely on.
     """
-    for later in _later(traced):
+    for later in _backward_functions(traced):
         steps, _ = lower_guards(later.guards, (), snapshot.globals, snapshot.builtins)
         later.holds = GuardProgram(steps).check
 
 
-def _later(traced: Trace) -> list[Any]:
+def _backward_functions(traced: Trace) -> list[Any]:
     """Return the program's own functions that the backward of a graph may have to run."""
     calls = [call.original for _, call in calls_in(traced.graph)]
     return [one for one in (*calls, *regions_of(traced.graph)) if one is not None]
@@ -118,7 +125,7 @@ def _later(traced: Trace) -> list[Any]:
 # ------------------------------------------------------------------------- around the executable
 
 
-def wrapped(run: Executable, traced: Trace, options: Options, in_parts: bool) -> Executable:
+def wrap_executable(run: Executable, traced: Trace, options: Options, in_parts: bool) -> Executable:
     """Wrap the executable as the frame calls it. `in_parts` is a CompiledGraph's."""
     # From the inside out: each wraps the one before, and costs a call only where it is needed.
     if traced.spent_results and options.backend in ("native", "aot_eager"):  # no autograd ran
@@ -127,10 +134,10 @@ def wrapped(run: Executable, traced: Trace, options: Options, in_parts: bool) ->
         run = with_numbers(run, numbers)
     draws = any(node.meta.get("random") for node in traced.graph.graph.nodes)
     if (traced.mutated or draws) and can_start_over(traced):
-        copied, watched = _written_half_way(traced, options, in_parts)
+        copied, watched = _partially_written(traced, options, in_parts)
         run = undo_on_error(run, copied, draws, watched) if copied or watched or draws else run
     # Also without objects of the call: autograd's nodes check state only if a call holds some.
-    if not traced.held and not any(later.guards for later in _later(traced)):
+    if not traced.held and not any(later.guards for later in _backward_functions(traced)):
         return run
     count = len(traced.inputs)
     interpreted = options.backend not in ("native", "aot_eager")
@@ -147,7 +154,7 @@ def _interpreted_holding(run: Executable, count: int) -> Executable:
     return call
 
 
-def _written_half_way(
+def _partially_written(
     traced: Trace, options: Options, in_parts: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return (inputs that may be written before an expected error, those written only before an

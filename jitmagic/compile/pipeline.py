@@ -48,11 +48,18 @@ from ..trace.varying.concrete import places_of
 from .backends import call_backend, example_inputs, interpreted_by_torch
 from .background import build_in_background, may_wait
 from .data_partitions import compile_partitions
-from .entries import check_backwards, computes, left_to_eager, make_entry, variant_of, wrapped
+from .entries import (
+    check_backwards,
+    has_operations,
+    left_to_eager,
+    make_entry,
+    variant_of,
+    wrap_executable,
+)
 from .executable import build_executable, builders_for_sizes
 from .frozen_weights import FrozenExecutable, frozen_places
 from .lazy_backwards import prepare_backward, stand_in_inputs, warn_of_replay
-from .sizes import Build, CompiledGraph, Sized, sized
+from .sizes import Build, CompiledGraph, SizeCompiler, compile_sizes
 from .subgraphs import compile_subgraphs
 from .tracing import has_own_symbols, stop_before, trace_frame, trace_statically
 
@@ -62,7 +69,7 @@ Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inpu
 flatten = FlatCode.of
 _ATTEMPTS = 4  # per frame; each found one operation that cannot be compiled
 # Python functions of jitmagic that compiled graphs call: hidden from torch.compile.
-for _called_in_graph in (BackwardCache.__call__, Replay.__call__, Sized.missed):
+for _called_in_graph in (BackwardCache.__call__, Replay.__call__, SizeCompiler.missed):
     hide(_called_in_graph.__code__)
 
 
@@ -135,9 +142,9 @@ def _compile_trace(
     check_backwards(snapshot, traced)
     try:
         run: Executable | None = None
-        if computes(traced):
+        if has_operations(traced):
             compiled = compile_graph(handle, traced, snapshot, record)
-            run = wrapped(compiled.run, traced, handle.options, compiled.in_parts)
+            run = wrap_executable(compiled.run, traced, handle.options, compiled.in_parts)
         if record.wanted:
             return build_in_background(record)
         with record.stage("emit"):
@@ -179,7 +186,7 @@ def compile_graph(
     if places_of(traced):
         # A user's backend has one graph for all sizes, those of static variants included.
         known = [] if callable(options.backend) else handle.ledger.static_shapes(snapshot)
-        return sized(traced, make_inputs(), static, builders, options, record, known)
+        return compile_sizes(traced, make_inputs(), static, builders, options, record, known)
     return static(traced, make_inputs, record, None)
 
 

@@ -36,7 +36,7 @@ from ..autograd.sized import trace_sized_joint
 from ..autograd.verify import verify_joint
 from ..errors import CompileFailed
 from ..graph.subgraphs import Subgraph, split_into_subgraphs
-from ..graph.symbolic.concrete import Filled, graph_at, results_of
+from ..graph.symbolic.concrete import ScalarInput, graph_at, results_of
 from ..late import collector_paused
 from ..options import Options
 from ..records import LazyPayload, Recording
@@ -270,7 +270,9 @@ class SizedJoint:
         places, results = places_among(inputs, self._kept), results_of(self._sized.graph)
         if places == tuple(range(inputs)):
             return whole
-        numbers = [(one.spec.dtype, one.value) for one in self._kept if isinstance(one, Filled)]
+        numbers = [
+            (one.spec.dtype, one.value) for one in self._kept if isinstance(one, ScalarInput)
+        ]
         first = inputs + len(numbers)
         step, outputs = (whole, places, results, ()), tuple(range(first, first + results))
         return split_template(inputs, (step,), outputs, tuple(numbers), self._named)
@@ -367,12 +369,12 @@ def _own(symbol: Symbol, interval: Interval, value: int) -> Symbol:
     return Symbol(symbol.name, int, interval, (symbol.origin, next(_COUNT)))
 
 
-def places_among(inputs: int, kept: Sequence[int | Filled]) -> tuple[int, ...]:
+def places_among(inputs: int, kept: Sequence[int | ScalarInput]) -> tuple[int, ...]:
     """Return where a graph's inputs are among those of a call, followed by the numbers computed
     from sizes. A graph may take fewer, without inputs that were read only for a size.
     """
     fresh = itertools.count(inputs)
-    return tuple(next(fresh) if isinstance(one, Filled) else one for one in kept)
+    return tuple(next(fresh) if isinstance(one, ScalarInput) else one for one in kept)
 
 
 def checks(

@@ -34,10 +34,10 @@ from ..autograd.result import output_specs
 from ..budget import OutOfTime, within
 from ..errors import SizesDiffer, warn
 from ..frame.sandbox import sandbox
-from ..graph.lazy_module import written
+from ..graph.lazy_module import with_code
 from ..graph.operators.autocast import restoring_modes
 from ..graph.subgraphs import split_if_possible
-from ..graph.symbolic.concrete import Filled, results_of
+from ..graph.symbolic.concrete import ScalarInput, results_of
 from ..guards.guard import InRange, SizesRelate
 from ..guards.source import Source
 from ..options import Options
@@ -57,7 +57,7 @@ from .sized_backend import SizedBackend
 from .sized_joint import KEPT, Builders, BuiltExecutable, SizedJoint, checks, places_among
 from .template import Templates, for_all_sizes
 
-__all__ = ["Build", "CompiledGraph", "Sized", "sized"]
+__all__ = ["Build", "CompiledGraph", "SizeCompiler", "compile_sizes"]
 
 Vector = tuple[int, ...]
 Shapes = Mapping[Source, tuple[int, ...]]
@@ -82,7 +82,7 @@ class CompiledGraph(NamedTuple):
 Compile = Callable[[Trace, Inputs, Recording, Build], CompiledGraph]
 
 
-def sized(
+def compile_sizes(
     traced: Trace,
     inputs: Sequence[torch.Tensor],
     compile_static: Compile,
@@ -94,18 +94,18 @@ def sized(
     """Compile for the sizes of `inputs`. `static`: shapes of variants that have kernels of their
     own. Raises what a stage raises.
     """
-    made = Sized(traced, compile_static, builders, options, record, _vectors(traced, static))
+    made = SizeCompiler(traced, compile_static, builders, options, record, _vectors(traced, static))
     made.add(hints_of(traced), inputs, record)
     return CompiledGraph(made.run, in_parts=made.in_parts)
 
 
-def _in_order(traced: Trace) -> Executable:
+def _op_by_op(traced: Trace) -> Executable:
     """Return the graph op by op, for sizes that nothing is compiled for.
 
     Unlike compiled code, it may have written to inputs when it raises; it then restores them if
     eager is to start over.
     """
-    run = restoring_modes(traced.graph, written(traced.graph).forward)
+    run = restoring_modes(traced.graph, with_code(traced.graph).forward)
     early = written_before_raising(traced) if can_start_over(traced) else ()
     return undo_on_error(run, early, False) if early else run
 
@@ -122,11 +122,11 @@ def _vectors(traced: Trace, known: Iterable[Shapes]) -> frozenset[Vector]:
     )
 
 
-class Sized:
+class SizeCompiler:
     """Compiles a symbolic graph for the sizes that occur; `run` is the executable."""
 
     __slots__ = (
-        *("_builders", "_compile", "_costly", "_expected", "_is_patient", "_is_sized", "_in_order"),
+        *("_builders", "_compile", "_costly", "_expected", "_is_patient", "_is_sized", "_op_by_op"),
         *("_joints", "_kernels", "_later", "_limit", "_lock", "_made", "_options", "_planning"),
         *("_static", "_symbols", "_traced", "_waited", "in_parts", "run"),
     )
@@ -152,7 +152,7 @@ class Sized:
         self._is_patient = options.keep == "faster"
         self._planning = 0.0  # seconds, for all that were made
         self._waited: dict[Vector, float] = {}  # seconds op by op of those that were not
-        self._in_order: list[Executable] = []  # when it is needed
+        self._op_by_op: list[Executable] = []  # when it is needed
         self._lock = RLock()
         self._kernels: list[Templates | None] = []  # when they are needed
         self._symbols, self._expected = tuple(places_of(traced)), expected_of(traced)
@@ -231,7 +231,7 @@ class Sized:
 
         warns = values != hints_of(self._traced)  # the trace has warned for those
         concrete, taken = at_sizes(self._traced, values, warns)
-        numbers = tuple(one.make() for one in taken if isinstance(one, Filled))
+        numbers = tuple(one.make() for one in taken if isinstance(one, ScalarInput))
         places, known = places_among(len(inputs), taken), (*inputs, *numbers)
         made = self._compile(concrete, lambda: [known[place] for place in places], record, build)
         self.in_parts = self.in_parts or made.in_parts
@@ -250,9 +250,9 @@ class Sized:
     @property
     def _graph(self) -> Executable:
         """Return the graph op by op; built when needed, as generating its code is slow."""
-        if not self._in_order:
-            self._in_order.append(_in_order(self._traced))
-        return self._in_order[0]
+        if not self._op_by_op:
+            self._op_by_op.append(_op_by_op(self._traced))
+        return self._op_by_op[0]
 
     def missed(self, values: Vector, inputs: Sequence[torch.Tensor]) -> Executable:
         """Return the executable for a call of these sizes, which are new or were evicted."""

@@ -56,12 +56,12 @@ def compile_subgraphs(
 
 
 def _warn_one_autograd_node(record: Recording, why: str) -> None:
-    told = (
+    message = (
         f"results of {record.name} that are computed from one another are one autograd node, "
         f"so none can be differentiated with respect to another: {why}\n"
         "  hint: where such gradients are needed, put jitmagic.graph_break() between the results"
     )
-    warn_once(record, "one node", told)
+    warn_once(record, "one node", message)
 
 
 def _compile_split(

@@ -86,18 +86,18 @@ def _trace_sizes(
     if handle.resume_line is not None:
         handed_on, args = handle.flat.root.handed_on, (*snapshot.args, *snapshot.cells)
         dynamic = dynamic_dims(options, differing, handed_on.is_constant)
-        dynamic = dynamic and partial(_also, dynamic, handed_on.ranges)
+        dynamic = dynamic and partial(_merged_dims, dynamic, handed_on.ranges)
         earlier = replace(earlier, at_break=handed_on.size_at)
         flat = handle.flat
         read = flat.item if options.dynamic is True and flat.head in handed_on.reads else None
         numbers = handed_on.numbers_of(flat.parameters, args, read) | numbers_of_round(flat)
         varying = varying if not numbers else numbers | (varying or frozenset())
     run = partial(_trace_loops, handle, snapshot, stop, varying, earlier)
-    traced = _from_one(run, dynamic, earlier)
+    traced = _with_maybe_one_dims(run, dynamic, earlier)
     if options.dynamic is None and dynamic is not None:
         changed = resized(traced, lambda source: marked_static(read_source(source, snapshot)))
         for ones in (True, False) if changed else ():
-            again = run(partial(_also, dynamic, partial(_changed, changed, ones)))
+            again = run(partial(_merged_dims, dynamic, partial(_changed, changed, ones)))
             if has_own_symbols(handle, again) and (not ones or _ends_alike(again, traced)):
                 traced = again
                 break
@@ -120,7 +120,7 @@ def _has_many_static(handle: Handle, snapshot: FrameSnapshot) -> bool:
     return len(handle.ledger.static_shapes(snapshot)) >= handle.options.recompile_limit // 2
 
 
-def _from_one(
+def _with_maybe_one_dims(
     run: Callable[[Dims | None], Trace],
     dims: Dims | None,
     earlier: Earlier,
@@ -208,7 +208,7 @@ def _ends_alike(one: Trace, other: Trace) -> bool:
     return ends[0] == ends[1]
 
 
-def _also(
+def _merged_dims(
     dims: Dims,
     more: Dims,
     source: Source,

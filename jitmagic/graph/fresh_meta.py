@@ -19,10 +19,10 @@ from .symbolic.sym_node import (
     as_dimension,
     as_dimensions,
     as_torch,
+    expected_to_hold,
     in_layout,
-    may_be,
-    never,
-    of_data,
+    is_data_dependent,
+    known_false,
 )
 
 __all__ = [
@@ -93,14 +93,14 @@ def _are_same(a: Any, b: Any) -> bool:
     a, b = as_dimension(a), as_dimension(b)  # through torch it takes 20 times as long
     if is_same(a, b):
         return True
-    if of_data(a) or of_data(b):
-        return never("!=", a, b)
+    if is_data_dependent(a) or is_data_dependent(b):
+        return known_false("!=", a, b)
     return bool(a == b)
 
 
 def has_elements(x: torch.Tensor) -> bool:
     """Return whether the tensor is non-empty; for data-dependent sizes that is assumed."""
-    return may_be("!=", x.numel(), 0)
+    return expected_to_hold("!=", x.numel(), 0)
 
 
 def refuse_empty(shape: Sequence[int], dim: Any = None) -> None:
@@ -112,7 +112,7 @@ def refuse_empty(shape: Sequence[int], dim: Any = None) -> None:
     if not isinstance(named, list | tuple) or not named:
         named = range(len(sizes))
     for each in named:
-        if not -len(sizes) <= each < len(sizes) or not may_be("!=", sizes[each], 0):
+        if not -len(sizes) <= each < len(sizes) or not expected_to_hold("!=", sizes[each], 0):
             raise IndexError(f"a reduction over dimension {each}, which has no elements")
 
 
@@ -123,9 +123,9 @@ def _is_one(extent: int) -> bool:
 
 def _must_be_equal(a: Any, b: Any) -> bool:
     """Return whether a data-dependent size has to equal the other, as neither is 1."""
-    if type(a) is type(b) is int or not (never("==", a, 1) and never("==", b, 1)):
+    if type(a) is type(b) is int or not (known_false("==", a, 1) and known_false("==", b, 1)):
         return False
-    return (of_data(a) or of_data(b)) and may_be("==", a, b)
+    return (is_data_dependent(a) or is_data_dependent(b)) and expected_to_hold("==", a, b)
 
 
 def broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:

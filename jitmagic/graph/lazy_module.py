@@ -2,7 +2,7 @@
 
 Compiler passes only read nodes: of ten modules created in a compile hardly any runs as Python, and
 generating the code costs 0.2 ms plus 30 us a node. A module that leaves the package is passed
-through `written` first, so that it looks like any other GraphModule.
+through `with_code` first, so that it looks like any other GraphModule.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-__all__ = ["LazyModule", "written"]
+__all__ = ["LazyModule", "with_code"]
 
 # Names in the repr() of a complex number; fx knows those of a float.
 _PARTS = {"nanj": complex(0.0, math.nan), "infj": complex(0.0, math.inf)}
@@ -52,7 +52,7 @@ class LazyModule(GraphModule):
         return _plain(self).__reduce_package__(exporter)
 
 
-def written(gm: GraphModule) -> GraphModule:
+def with_code(gm: GraphModule) -> GraphModule:
     """Return the module with its code generated: `gm.forward` is then the function that fx
     writes.
     """

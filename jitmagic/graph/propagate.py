@@ -31,14 +31,14 @@ from .operators.foreign import is_foreign, name_of, without_data
 from .operators.image_formats import in_kernel_format
 from .operators.kernel_probing import kernel_result
 from .operators.recurrent import by_one_step
-from .operators.shape_sampling import CallSignature, at_this_call, shapes_by_sampling
+from .operators.shape_sampling import CallSignature, shapes_by_sampling, with_sizes_of_call
 from .operators.shapes import infer, infer_in_place
 from .operators.without_meta import WITHOUT_META, only_writes
-from .symbolic.data_sizes import NewSize, padded_by_data, sized_by_data
-from .symbolic.sized_calls import call_of_sizes
+from .symbolic.data_sizes import NewSize, infer_data_dependent, infer_padded_sequence
+from .symbolic.sized_calls import call_with_sizes
 from .symbolic.sym_node import as_dimension, as_torch, sizes_in
 from .symbolic.sym_numbers import refusal
-from .symbolic.symbolic_index import INDEXING, selected
+from .symbolic.symbolic_index import INDEXING, select_by_sizes
 from .transforms import is_transform
 
 __all__ = [
@@ -197,7 +197,7 @@ def _varies(value: Any) -> bool:
 def _warn(target: Target, arguments: tuple[Any, Any], line: UserLine) -> None:
     """Repeat a call on fresh tensors of this call's sizes, so that its warning names them."""
     try:
-        _noted(target, line, at_this_call(arguments))
+        _noted(target, line, with_sizes_of_call(arguments))
     except Warning as error:  # a filter has it raise
         raise EagerRaises(error) from None
     except Exception:  # it passed on symbols: an error on made-up tensors is not eager's
@@ -226,16 +226,16 @@ def _run(
 ) -> Any:
     if isinstance(target, str):
         if isinstance(args[0], torch.Tensor):
-            return call_of_sizes(place, getattr(type(args[0]), target), args, kwargs)
+            return call_with_sizes(place, getattr(type(args[0]), target), args, kwargs)
         return call_from(place, getattr(args[0], target), args[1:], kwargs)
-    if target in INDEXING and (found := selected(args)) is not None:
+    if target in INDEXING and (found := select_by_sizes(args)) is not None:
         return found[0]
     if target is torch._pad_packed_sequence and _SHAPES.fresh is not None:
-        told = padded_by_data(_SHAPES.fresh, *args, **kwargs)
-        if told is not None:
-            return told
+        made = infer_padded_sequence(_SHAPES.fresh, *args, **kwargs)
+        if made is not None:
+            return made
     function = by_one_step(target)
-    made = call_of_sizes(place, function, args, kwargs)
+    made = call_with_sizes(place, function, args, kwargs)
     return _with_kernel_strides(target, args, made)
 
 
@@ -281,7 +281,7 @@ class _Shapes(DispatchMode):
             if only_writes(func):
                 return None
         if self.fresh is not None:
-            made = sized_by_data(func, args, named, self.fresh, self._once_more)
+            made = infer_data_dependent(func, args, named, self.fresh, self._once_more)
             if made is not None:
                 return made
         tensors = _tensors(args)

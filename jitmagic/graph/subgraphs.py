@@ -79,7 +79,7 @@ def split_into_subgraphs(gm: GraphModule, asked: Container[int] | None = None) -
     """Split a graph; return None if no result depends on another. `asked`: the indices of results
     that a gradient may be asked for. Raises CompileFailed if a split is needed but impossible.
     """
-    nodes = _made_late(gm.graph.nodes)
+    nodes = _with_late_factories(gm.graph.nodes)
     flat: Sequence[Node] = nodes[-1].args[0]  # type: ignore[assignment]
     wanted = dict.fromkeys(node for n, node in enumerate(flat) if asked is None or n in asked)
     quiet = _not_recorded(nodes)
@@ -129,7 +129,7 @@ def _has_history(result: Node) -> bool:
     return any(tensor.requires_grad for tensor in tensors_in(value_of(result)))
 
 
-def _made_late(nodes: Iterable[Node]) -> list[Node]:
+def _with_late_factories(nodes: Iterable[Node]) -> list[Node]:
     """Return the nodes with each factory call moved to just before its first use, into the subgraph
     that fills its result.
     """
@@ -176,7 +176,7 @@ def _split_range(nodes: Sequence[Node], quiet: Container[Node], result: Node) ->
     final = max(nodes.index(result), *written, 0)
     later = nodes[final + 1 : -1]
     recorded = [node for node in later if node not in quiet]
-    behind = _behind(result, recorded, own if written else set())
+    behind = _calls_after(result, recorded, own if written else set())
     others = {node for node in _results(nodes) if node is not result and _has_history(node)}
     between = others & behind
     cells = _memory_of_all((*others, *(node for node in nodes if node.op == "placeholder")))
@@ -194,7 +194,7 @@ def _split_range(nodes: Sequence[Node], quiet: Container[Node], result: Node) ->
     return range(final, first)
 
 
-def _behind(result: Node, recorded: Sequence[Node], cells: set[int]) -> set[Node]:
+def _calls_after(result: Node, recorded: Sequence[Node], cells: set[int]) -> set[Node]:
     """Return the recorded calls from which a gradient would reach the result, also through other
     memory. `cells`: storages all of whose views lead to the result.
     """
@@ -202,13 +202,13 @@ def _behind(result: Node, recorded: Sequence[Node], cells: set[int]) -> set[Node
     for node in recorded:
         reads = not behind.isdisjoint(node.all_input_nodes)
         reads = reads or bool(cells and cells & _memory_of_all(node.all_input_nodes))
-        if reads and _leads_on(node):
+        if reads and _passes_gradients(node):
             behind.add(node)
             cells |= _written_by(node)
     return behind
 
 
-def _leads_on(node: Node) -> bool:
+def _passes_gradients(node: Node) -> bool:
     """Return whether gradients of a call's results, or of its writes, may reach what it reads."""
     if isinstance(node.meta.get("spec"), TensorSpec | tuple):
         return _differentiable(node)
@@ -333,7 +333,7 @@ def assemble(
         entered = tuple(others.values())
         others = _other_modes(others, body, callers)
         graph = extract(inputs, (*entered, *body, *map(callers.__getitem__, others)), outputs)
-        _tell_histories(graph, inputs, [n for n in nodes if assigned.get(n, place) < place])
+        _mark_histories(graph, inputs, [n for n in nodes if assigned.get(n, place) < place])
         dead = [slots[node] for node in inputs if node not in later and node.op != "placeholder"]
         taken = tuple(slots[node] for node in inputs)
         subgraphs.append(Subgraph(graph, taken, len(outputs), tuple(dead)))
@@ -343,9 +343,11 @@ def assemble(
     return Split(tuple(subgraphs), tuple(slots[node] for node in flat))
 
 
-def _tell_histories(graph: GraphModule, inputs: Sequence[Node], before: Sequence[Node]) -> None:
+def _mark_histories(graph: GraphModule, inputs: Sequence[Node], before: Sequence[Node]) -> None:
     """Mark the inputs of a subgraph that require grad only since an earlier call wrote to them."""
-    cells = _memory_of_all(n for call in before if _leads_on(call) for n in mutated_by(call))
+    cells = _memory_of_all(
+        n for call in before if _passes_gradients(call) for n in mutated_by(call)
+    )
     for node, held in zip(inputs, graph.graph.find_nodes(op="placeholder"), strict=True):
         records = any(tensor.requires_grad for tensor in tensors_in(value_of(node)))
         if node.op != "placeholder" and records and memory_of(node) & cells:

@@ -228,7 +228,7 @@ def test_new_sizes_do_not_enter_python(name: str, monkeypatch: pytest.MonkeyPatc
     for values in (*VECTORS[:3], (25, 43)):  # rows of one step of lanes have kernels of their own
         check(made, program, make(*values))
         made(*make(*values))  # without gradients it is another variant
-    for owner, method in ((sizes.Sized, "compile_for"), (_Kernels, "template")):
+    for owner, method in ((sizes.SizeCompiler, "compile_for"), (_Kernels, "template")):
         was = getattr(owner, method)
 
         def told(self: Any, *args: Any, was: Any = was) -> Any:

@@ -21,7 +21,7 @@ from ...errors import CompileFailed, UserLine
 from ...graph.fresh_meta import Metas, fresh_meta, sharing
 from ...graph.operators.checked_rules import infer_symbolic
 from ...graph.operators.device_layouts import laid_out_on
-from ...graph.operators.foreign import acts, is_foreign, without_data
+from ...graph.operators.foreign import has_side_effects, is_foreign, without_data
 from ...graph.operators.image_formats import in_kernel_format
 from ...graph.operators.kernel_probing import kernel_result
 from ...graph.operators.shape_sampling import shapes_by_sampling
@@ -184,7 +184,7 @@ class Recorder:
         """
         check()
         # Random numbers, new memory and effects differ for each call and are never shared.
-        own = acts(op) or op._opname.startswith(_EMPTY)
+        own = has_side_effects(op) or op._opname.startswith(_EMPTY)
         named = ((k, _frozen(v)) for k, v in kwargs.items())
         # Calls of other tangents or regions are not shared: a partial backward may drop one of
         # them, and a checkpointed region recomputes its own.

@@ -210,7 +210,7 @@ def autocast_as(mode: Autocast) -> Iterator[None]:
 # -- tensors that report a real device and hold a meta tensor --------------------------------------
 
 
-class _Shown(torch.Tensor):
+class _DeviceTensor(torch.Tensor):
     """A meta tensor that C++ sees as the real one: its device, dtype, layout and requires_grad."""
 
     held: torch.Tensor
@@ -218,8 +218,8 @@ class _Shown(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def make(held: torch.Tensor, device: torch.device, requires_grad: bool) -> _Shown:
-        shown = dataless(_Shown, held, device, int(held.storage_offset()), requires_grad)
+    def make(held: torch.Tensor, device: torch.device, requires_grad: bool) -> _DeviceTensor:
+        shown = dataless(_DeviceTensor, held, device, int(held.storage_offset()), requires_grad)
         shown.held = held
         return shown
 
@@ -235,7 +235,7 @@ class _Shown(torch.Tensor):
 
 
 @dataclass(slots=True)
-class _Seen:
+class _RecordedRun:
     """One run: the ATen calls that arrived below autocast, its result or error."""
 
     calls: list[tuple[Any, ...]] = field(default_factory=list)
@@ -244,7 +244,7 @@ class _Seen:
     error: Exception | None = None
 
 
-class _Silent(DispatchMode):
+class _IgnoreWrites(DispatchMode):
     """Answers in-place calls without executing them; autograd records them all the same."""
 
     def __torch_dispatch__(
@@ -257,21 +257,21 @@ class _Silent(DispatchMode):
         return args[0]
 
 
-def _shown_like(value: torch.Tensor, device: torch.device) -> _Shown:
+def _shown_like(value: torch.Tensor, device: torch.device) -> _DeviceTensor:
     """Return a tensor on `device` that is a leaf of the autograd graph iff `value` is one."""
     if value.is_leaf:
-        return _Shown.make(value.data, device, value.requires_grad)
-    shown = _Shown.make(value.data, device, False)
+        return _DeviceTensor.make(value.data, device, value.requires_grad)
+    shown = _DeviceTensor.make(value.data, device, False)
     leaf = torch.empty((), device=META, requires_grad=True)
-    with torch.enable_grad(), _Silent():
+    with torch.enable_grad(), _IgnoreWrites():
         shown.add_(leaf)
     return shown
 
 
-class _Watch(DispatchMode):
+class _CallRecorder(DispatchMode):
     """Runs every ATen call on the held meta tensors and records it."""
 
-    def __init__(self, seen: _Seen) -> None:
+    def __init__(self, seen: _RecordedRun) -> None:
         super().__init__()
         self.seen = seen
 
@@ -283,7 +283,7 @@ class _Watch(DispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         named = dict(kwargs or {})
-        shown = [t for t in tensors_in((args, named)) if isinstance(t, _Shown)]
+        shown = [t for t in tensors_in((args, named)) if isinstance(t, _DeviceTensor)]
         asked = named.get("device")
         device = torch.device(asked) if asked is not None else _device_of(shown)
         makes = not shown and any(a.name == "device" for a in func._schema.arguments)
@@ -297,13 +297,13 @@ class _Watch(DispatchMode):
         return _show(func(*positional, **named), device, owners)
 
 
-def _device_of(shown: list[_Shown]) -> torch.device:
+def _device_of(shown: list[_DeviceTensor]) -> torch.device:
     sized = [t for t in shown if t.dim()] or shown
     return sized[0].device if sized else torch.device("cpu")
 
 
 def _held(value: Any) -> Any:
-    if isinstance(value, _Shown):
+    if isinstance(value, _DeviceTensor):
         return value.held
     if isinstance(value, torch.Tensor):  # numbers in tensors stay: they promote as numbers
         return value.to(META) if value.dim() and not value.is_meta else value
@@ -314,10 +314,10 @@ def _held(value: Any) -> Any:
     return value
 
 
-def _show(value: Any, device: torch.device, owners: Mapping[int, _Shown]) -> Any:
+def _show(value: Any, device: torch.device, owners: Mapping[int, _DeviceTensor]) -> Any:
     if isinstance(value, torch.Tensor):
         known = owners.get(id(value))
-        return _Shown.make(value, device, False) if known is None else known
+        return _DeviceTensor.make(value, device, False) if known is None else known
     if isinstance(value, list | tuple):
         return type(value)(_show(item, device, owners) for item in value)
     return value
@@ -356,10 +356,10 @@ def cast_result(
         return None
     on = _watch(mode, target, args, kwargs, device_of, grad, line)
     if on.error is not None:
-        told = _cast_at_vectors(mode, target, (args, kwargs), device_of, grad, on.error)
-        if told is not None:
+        sampled = _sampled_cast(mode, target, (args, kwargs), device_of, grad, on.error)
+        if sampled is not None:
             kept.note_all(mode, tensors, device_of, grad)
-        return told
+        return sampled
     off = _watch(OFF, target, args, kwargs, device_of, grad, None)  # it has warned
     if off.error is None and on.calls == off.calls:
         return None
@@ -373,7 +373,7 @@ def cast_result(
     return _filled(on.result, with_history)
 
 
-def _cast_at_vectors(
+def _sampled_cast(
     mode: Autocast,
     target: Target,
     arguments: tuple[tuple[Any, ...], dict[str, Any]],
@@ -413,10 +413,10 @@ def _watch(
     device_of: Callable[[torch.Tensor], torch.device],
     grad: bool,
     line: UserLine | None,
-) -> _Seen:
+) -> _RecordedRun:
     """Run the call under `mode` on fresh tensors and record its ATen calls."""
-    seen = _Seen()
-    shown: dict[int, _Shown] = {}
+    seen = _RecordedRun()
+    shown: dict[int, _DeviceTensor] = {}
 
     def show(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -435,7 +435,7 @@ def _watch(
         with torch.inference_mode(False), preserving_autocast():
             _set(mode)
             positional, named = show(args), show(kwargs)
-            watched = grad, seen.written, _Watch(seen), line
+            watched = grad, seen.written, _CallRecorder(seen), line
             seen.result = call_on_meta(target, positional, named, *watched)
     except Exception as error:  # the caller decides: eager may raise the same
         seen.error = error
@@ -445,7 +445,7 @@ def _watch(
 def _check_fresh(results: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
     taken = set(map(storage_under, inputs))
     for result in results:
-        if not isinstance(result, _Shown):
+        if not isinstance(result, _DeviceTensor):
             raise EagerRaises(RuntimeError("it makes a tensor from Python data under autocast"))
         storage = storage_under(result.held)
         if storage in taken or result.storage_offset():

@@ -18,7 +18,7 @@ import torch
 
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import sizes_in, with_hints
-from ..symbolic.symbolic_views import view_of_sizes
+from ..symbolic.symbolic_views import symbolic_view
 from .kernel_probing import kernel_result
 from .shapes import infer, infer_in_place
 from .tensor_iterator import elementwise
@@ -30,7 +30,7 @@ aten = torch.ops.aten
 
 def infer_symbolic(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the result of an operator on symbolic sizes, or None if no rule covers it."""
-    if (view := view_of_sizes(op, args, kwargs)) is not None:
+    if (view := symbolic_view(op, args, kwargs)) is not None:
         return view
     if op is aten._to_copy.default and next(sizes_in(args), None) is not None:
         return infer(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..fresh_meta import broadcast, fresh_meta, has_elements, refuse_empty, same_shape
-from ..symbolic.sym_node import is_dense_in, may_be
+from ..symbolic.sym_node import expected_to_hold, is_dense_in
 
 __all__ = ["FALLBACK_RULES", "refuse_repeated"]
 
@@ -88,7 +88,7 @@ def _scattered(x: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) ->
 def _no_longer(index: Tensor, x: Tensor, free: int | None) -> bool:
     """Return whether the index fits into the tensor in every dimension but `free`."""
     pairs = enumerate(zip(index.shape, x.shape, strict=True))
-    return all(d == free or may_be("<=", a, b) for d, (a, b) in pairs)
+    return all(d == free or expected_to_hold("<=", a, b) for d, (a, b) in pairs)
 
 
 def _sorted(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor] | None:
@@ -98,7 +98,12 @@ def _sorted(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor,
 
 
 def _top(x: Tensor, k: int, dim: int = -1, *args: Any) -> tuple[Tensor, Tensor] | None:
-    if not _usual(x) or not _in_range(dim, x) or k < 0 or not may_be("<=", k, x.shape[dim]):
+    if (
+        not _usual(x)
+        or not _in_range(dim, x)
+        or k < 0
+        or not expected_to_hold("<=", k, x.shape[dim])
+    ):
         return None
     shape = list(x.shape)
     shape[dim] = k
@@ -116,7 +121,7 @@ def _extreme(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor
 
 def _product(x: Tensor, dim: int, keepdim: bool = False, **kwargs: Any) -> Tensor | None:
     shape = _without(x, dim, keepdim) if x.dtype.is_floating_point and not kwargs else None
-    if shape is None or not may_be("!=", x.shape[dim], 0):
+    if shape is None or not expected_to_hold("!=", x.shape[dim], 0):
         return None
     return fresh_meta(shape, x.dtype)
 

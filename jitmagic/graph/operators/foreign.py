@@ -21,7 +21,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 __all__ = [
     "Registrations",
-    "acts",
+    "has_side_effects",
     "is_foreign",
     "is_random_op",
     "name_of",
@@ -64,7 +64,7 @@ def is_random_op(target: object) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def acts(target: object) -> bool:
+def has_side_effects(target: object) -> bool:
     """Return whether each call draws random numbers, or does what only a foreign kernel knows."""
     return is_random_op(target) or is_foreign(target)
 

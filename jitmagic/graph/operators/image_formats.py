@@ -42,11 +42,13 @@ def in_kernel_format(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ma
         return made
     if not any(map(is_of_images, images)):
         return made
-    known = _told(op, with_hints(tuple(args)), with_hints(dict(kwargs)), with_hints(results))
+    known = _kernel_formats(
+        op, with_hints(tuple(args)), with_hints(dict(kwargs)), with_hints(results)
+    )
     return made if known is None else _relaid(made, iter(known))
 
 
-def _told(op: Any, args: Any, kwargs: Any, results: list[torch.Tensor]) -> Any:
+def _kernel_formats(op: Any, args: Any, kwargs: Any, results: list[torch.Tensor]) -> Any:
     """Return the kernel's results, or None if it cannot run or gives other shapes."""
     (batch, *_) = (t.shape[0] for t in tensors_in((args, kwargs)) if t.dim() in CHANNELS_LAST)
     for few in (batch, _FEW):
@@ -55,8 +57,8 @@ def _told(op: Any, args: Any, kwargs: Any, results: list[torch.Tensor]) -> Any:
             continue
         known = kernel_result(op, _cut(args, batch, few), _cut(kwargs, batch, few), _MOST)
         if known is not None:
-            told = list(tensors_in(known))
-            return told if [t.shape for t in told] == shapes else None
+            laid_out = list(tensors_in(known))
+            return laid_out if [t.shape for t in laid_out] == shapes else None
     return None
 
 

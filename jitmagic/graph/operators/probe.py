@@ -31,7 +31,7 @@ from ..node_meta import tensors_in
 from ..propagate import EagerRaises
 from ..symbolic.sym_node import sizes_in, with_hints
 from .dtypes import why_dtypes_are_refused
-from .recurrent import is_over_packed
+from .recurrent import takes_packed_sequence
 
 __all__ = ["check_dtypes", "why_refused"]
 
@@ -132,7 +132,7 @@ def check_dtypes(
         large = not elementwise and sum(t.numel() for t in tensors) > most
         extent = _CUT if large else _UNCUT
         try:
-            answered = _ask(target, name, args, kwargs, device, elementwise, extent)
+            answered = _probe(target, name, args, kwargs, device, elementwise, extent)
         except EagerRaises:
             if of_data:  # the sizes are made up
                 raise Specialize(of_data, name) from None
@@ -175,7 +175,7 @@ def why_refused(
     return _refusal(target, described, named, "cpu", 1)  # a zero may be what it refuses
 
 
-def _ask(
+def _probe(
     target: Callable[..., Any] | str,
     name: str,
     args: Sequence[Any],
@@ -248,7 +248,7 @@ def _is_suspect(
     tensors = list(tensors_in((args, kwargs)))
     if not tensors:
         return _fills_beyond(plain, args, kwargs)
-    if is_over_packed(target, args):
+    if takes_packed_sequence(target, args):
         return False
     if not all(t.is_floating_point() for t in tensors) or len({t.dtype for t in tensors}) > 1:
         return True

@@ -27,8 +27,8 @@ __all__ = [
     "by_one_step",
     "differentiable",
     "is_fused_lstm",
-    "is_over_packed",
     "sequences_in",
+    "takes_packed_sequence",
 ]
 
 aten = torch.ops.aten
@@ -65,7 +65,7 @@ def is_fused_lstm(operator: Any, input: Tensor, states: Sequence[Tensor]) -> boo
     return bool(enabled and usual and not projected)
 
 
-def is_over_packed(function: Any, args: Sequence[Any]) -> bool:
+def takes_packed_sequence(function: Any, args: Sequence[Any]) -> bool:
     """Return whether a layer is called with a packed sequence: counts as second argument."""
     return function in RECURRENT and isinstance(args[3], (list, tuple))
 
@@ -94,7 +94,7 @@ def by_one_step(function: Any) -> Any:
         """Run one step. The last argument says whether the batch comes first; a packed sequence has
         the number of rows of each step as second argument.
         """
-        if is_over_packed(function, (input, *args)):
+        if takes_packed_sequence(function, (input, *args)):
             return _over_packed(input, *args)
         if input.dim() != 3:
             return function(input, *args)

@@ -32,7 +32,13 @@ from ..node_meta import tensors_in
 from ..symbolic.sym_node import as_dimension, as_dimensions, as_torch, sizes_in
 from .size_formulas import FormulaReader, ResultsDiffer, candidate_sizes
 
-__all__ = ["CallSignature", "SizeValues", "at_this_call", "other_vectors", "shapes_by_sampling"]
+__all__ = [
+    "CallSignature",
+    "SizeValues",
+    "other_size_values",
+    "shapes_by_sampling",
+    "with_sizes_of_call",
+]
 
 SizeValues = dict[Expr, int]
 Run = Callable[[Any], tuple[Any, Collection[int]]]
@@ -105,7 +111,7 @@ def shapes_by_sampling(run: Run, arguments: Any, signature: CallSignature | None
     key = None if signature is None or of_data else signature.key(arguments)
     sampled = context.sampled.get(key) or _sampled(run, arguments, context, symbols)
     if sampled is None and of_data:
-        pairs = _that_may_be_equal(arguments)
+        pairs = _possibly_equal(arguments)
         tried = (_sampled_if_equal(run, arguments, context, symbols, pair) for pair in pairs)
         sampled = next((one for one in tried if one is not None), None)
     if sampled is None:
@@ -145,7 +151,7 @@ def _raises(run: Run, arguments: Any) -> bool:
     return False
 
 
-def _that_may_be_equal(arguments: Any) -> list[tuple[Expr, Expr]]:
+def _possibly_equal(arguments: Any) -> list[tuple[Expr, Expr]]:
     """Return pairs of different tensor dimensions, one of them data-dependent."""
     tensors = list(tensors_in(arguments))
     found = dict.fromkeys(size for x in tensors for size in as_dimensions(x.shape))
@@ -190,7 +196,7 @@ def _read(
         if not memory.isdisjoint(storages_in(result).union(written)):
             return None  # views have rules of their own
     results = [result for result, _ in outcomes]
-    exprs = [*(size.expr for size in sizes), *_near(symbols)]
+    exprs = [*(size.expr for size in sizes), *_nearby_formulas(symbols)]
     reader = FormulaReader if windows else _Reader
     try:
         made = _joined(results, reader([*exprs, *(windows or ())], vectors, context))
@@ -211,34 +217,34 @@ def _holds_in_any_order(
     """Return whether the result holds for smaller sizes and other orders of sizes. If not, it may
     be the lesser of two sizes (`diag`): their order is guarded and the check repeated.
     """
-    if _holds_where_turned(made, run, arguments, context, hints):
+    if _holds_reordered(made, run, arguments, context, hints):
         return True
     sizes = {n for t in tensors_in(arguments) for n in as_dimensions(t.shape)}
     ordered = sorted(map(expr_of, sizes), key=lambda expr: evaluate(expr, dict(hints)))
     for left, right in itertools.pairwise(ordered):
         if not isinstance(left, Integer) or not isinstance(right, Integer):
             context.decide("<=", left, right)
-    return _holds_where_turned(made, run, arguments, context, hints)
+    return _holds_reordered(made, run, arguments, context, hints)
 
 
-def _holds_where_turned(
+def _holds_reordered(
     made: Any, run: Run, arguments: Any, context: Context, hints: SizeValues
 ) -> bool:
-    return all(_holds_for(made, run, arguments, known) for known in _turned(context, hints))
+    return all(_holds_for(made, run, arguments, known) for known in _reordered(context, hints))
 
 
-def _turned(context: Context, hints: SizeValues) -> list[SizeValues]:
+def _reordered(context: Context, hints: SizeValues) -> list[SizeValues]:
     """Return smaller values, and values in other orders, that pass the guards."""
     count = len(hints)
     large = max(hints.values()) + count * _APART
-    turned = [range(2, count + 2), range(count + 1, 1, -1), range(large, 0, -_APART)]
-    vectors = [dict(zip(hints, values, strict=False)) for values in turned]
+    reordered = [range(2, count + 2), range(count + 1, 1, -1), range(large, 0, -_APART)]
+    vectors = [dict(zip(hints, values, strict=False)) for values in reordered]
     return [known for known in vectors if context.allows(known)]
 
 
-def other_vectors(context: Context, symbols: Sequence[Symbol]) -> list[SizeValues]:
+def other_size_values(context: Context, symbols: Sequence[Symbol]) -> list[SizeValues]:
     """Return a few values of the symbols that pass the guards: larger than in this call, the
-    smallest, at which tensors may be empty, and those of `_turned`.
+    smallest, at which tensors may be empty, and those of `_reordered`.
     """
     hints: SizeValues = {symbol: context.hint_of(symbol) for symbol in symbols}
     larger = [known for known in _vectors(context, symbols) if known != hints]
@@ -248,7 +254,7 @@ def other_vectors(context: Context, symbols: Sequence[Symbol]) -> list[SizeValue
         if limits is not None and limits.low >= 0:
             smallest[symbol] = int(limits.low)
     allowed = [smallest] if context.allows(smallest) else []
-    return [*larger[:_FEW], *allowed, *_turned(context, hints)]
+    return [*larger[:_FEW], *allowed, *_reordered(context, hints)]
 
 
 def _outcomes(
@@ -273,7 +279,7 @@ def _outcomes(
     return dict(sorted(made.items()))
 
 
-def at_this_call(arguments: Any) -> Any:
+def with_sizes_of_call(arguments: Any) -> Any:
     """Return the arguments with the sizes of this call, as fresh tensors."""
     known: SizeValues = {
         symbol: size.context.hint_of(symbol)
@@ -296,7 +302,7 @@ def _holds_for(made: Any, run: Run, arguments: Any, known: SizeValues) -> bool:
     )
 
 
-def _near(symbols: Sequence[Symbol]) -> Iterator[Expr]:
+def _nearby_formulas(symbols: Sequence[Symbol]) -> Iterator[Expr]:
     """Yield common formulas of windows and strides for a size: `n - 1`, `(n + 1) // 2`."""
     for symbol in symbols:
         for apart in _WINDOWS:

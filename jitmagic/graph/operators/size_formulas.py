@@ -79,8 +79,8 @@ class FormulaReader:
                 self._known.setdefault(values, expr)
 
     def __call__(self, numbers: Sequence[int]) -> Any:
-        is_told = all(type(number) is int for number in numbers)  # data decide others
-        expr = self._of(tuple(numbers), _FACTORS) if is_told else None
+        is_known = all(type(number) is int for number in numbers)  # data decide others
+        expr = self._of(tuple(numbers), _FACTORS) if is_known else None
         if expr is None:
             raise ResultsDiffer
         return size_of(expr, self._context)

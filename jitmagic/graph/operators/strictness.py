@@ -22,7 +22,7 @@ import torch
 from ..fresh_meta import broadcast, has_elements, refuse_empty
 from ..node_meta import tensors_in
 from ..propagate import EagerRaises
-from ..symbolic.symbolic_views import view_of_sizes
+from ..symbolic.symbolic_views import symbolic_view
 from .overlap import why_order_matters
 from .tensor_iterator import dense, like
 
@@ -226,7 +226,7 @@ def _check_slice(
     whole = torch.empty(input.shape, device="meta")
     _check_dim(whole, dim)
     call = torch.ops.aten.slice.Tensor, (whole, dim, start, end, step)
-    part = view_of_sizes(*call, {})
+    part = symbolic_view(*call, {})
     if (part if part is not None else call[0](*call[1])).shape != src.shape:
         _reject("the source does not have the shape of the slice")
 

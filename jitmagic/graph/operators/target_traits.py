@@ -85,9 +85,9 @@ def _makes_new(name: str) -> bool:
 
 def _is_factory(op: torch._ops.OpOverload) -> bool:
     arguments = op._schema.arguments
-    is_told = any(a.name == "pin_memory" and a.kwarg_only for a in arguments)
+    takes_options = any(a.name == "pin_memory" and a.kwarg_only for a in arguments)
     read = [a.name for a in arguments if "Tensor" in str(a.type)]
-    return is_told and read in ([], ["self"]) and not is_random_op(op)
+    return takes_options and read in ([], ["self"]) and not is_random_op(op)
 
 
 # Where running_mean and running_var are, by (keyword, position); the training flag is at 5 in all.

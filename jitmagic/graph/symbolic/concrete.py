@@ -31,13 +31,21 @@ from ..regions import FunctionCall
 from ..transforms import is_transform
 from .number_ranges import add_number, number_in
 
-__all__ = ["Filled", "Values", "concrete_graph", "graph_at", "results_of", "sized_graph", "spec_at"]
+__all__ = [
+    "ScalarInput",
+    "Values",
+    "concrete_graph",
+    "graph_at",
+    "results_of",
+    "sized_graph",
+    "spec_at",
+]
 
 Values = Mapping[Expr, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class ScalarInput:
     """An input that is the same for all calls of these sizes: a 0-dim tensor with a number, which
     may be a Size.
     """
@@ -69,7 +77,7 @@ def _moved_spec(spec: TensorSpec, known: dict[Expr, Any]) -> TensorSpec:
 
 def concrete_graph(
     gm: GraphModule, values: Values, grad: bool, name: str, warns: bool = False
-) -> tuple[GraphModule, tuple[int | Filled, ...]]:
+) -> tuple[GraphModule, tuple[int | ScalarInput, ...]]:
     """Return the graph at these values, and its inputs: indices of the old ones, and new ones.
 
     `grad`: the grad mode on entry. `warns`: a call of the program has these sizes and the trace had
@@ -121,13 +129,15 @@ def graph_at(gm: GraphModule, values: Values) -> GraphModule:
     return LazyModule(gm, graph)
 
 
-def sized_graph(gm: GraphModule, values: Values) -> tuple[GraphModule, tuple[int | Filled, ...]]:
+def sized_graph(
+    gm: GraphModule, values: Values
+) -> tuple[GraphModule, tuple[int | ScalarInput, ...]]:
     """Do `concrete_graph` with Sizes of another Context: arguments hold them, no node computes one.
     Metas stay unchanged.
 
     Raises CompileFailed if a call takes a float computed from sizes.
     """
-    graph, made, kept = Graph(), dict[Node, Any](), dict[Node, int | Filled]()
+    graph, made, kept = Graph(), dict[Node, Any](), dict[Node, int | ScalarInput]()
     known = dict(values)
 
     def use(node: Node) -> Any:
@@ -135,7 +145,7 @@ def sized_graph(gm: GraphModule, values: Values) -> tuple[GraphModule, tuple[int
             raise CompileFailed(f"a call takes {made[node]}, which is a float computed from sizes")
         return made[node]
 
-    def add_input(node: Node, value: int | Filled) -> Node:
+    def add_input(node: Node, value: int | ScalarInput) -> Node:
         with graph.inserting_after(next(reversed(kept), graph._root)):
             copy = graph.placeholder(node.name)
         kept[copy] = value
@@ -152,7 +162,7 @@ def sized_graph(gm: GraphModule, values: Values) -> tuple[GraphModule, tuple[int
         elif node.meta.get("number"):
             number = node.args[1]
             value = number.meta["val"] if isinstance(number, Node) else number
-            copy = add_input(node, Filled(node.meta["spec"], value))
+            copy = add_input(node, ScalarInput(node.meta["spec"], value))
         else:
             args, kwargs = map_nodes(node.args, use), map_nodes(node.kwargs, use)
             copy = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
@@ -185,7 +195,7 @@ class _Replay:
         self.builder.warns = warns
         self.made: dict[Node, Any] = {}
         self.inputs = 0  # of the old graph, so far
-        self.fed: dict[Node, int | Filled] = {}  # inputs of the new one: which they are, or filled
+        self.fed: dict[Node, int | ScalarInput] = {}  # by input of the new graph
         self.step = 0
 
     def follow(self, node: Node) -> None:
@@ -230,7 +240,7 @@ class _Replay:
         value = map_nodes(node.args[1], self.made.__getitem__)
         spec: TensorSpec = node.meta["spec"]
         made = self.builder.placeholder(node.name, spec)
-        self.fed[made] = Filled(spec, value)
+        self.fed[made] = ScalarInput(spec, value)
         return made
 
     def _as_number(self, node: Node) -> Node:

@@ -18,7 +18,7 @@ from ..fresh_meta import fresh_meta, same_shape
 from ..operators.recurrent import differentiable
 from .sym_node import as_dimension, as_torch
 
-__all__ = ["NewSize", "padded_by_data", "sized_by_data"]
+__all__ = ["NewSize", "infer_data_dependent", "infer_padded_sequence"]
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -45,7 +45,7 @@ class _Sizes:
         return as_torch(made)
 
 
-def sized_by_data(
+def infer_data_dependent(
     op: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -166,7 +166,7 @@ def _packed(
     return rows, fresh_meta((sizes.up_to(steps, 1),), torch.int64)
 
 
-def padded_by_data(
+def infer_padded_sequence(
     fresh: NewSize, rows: Tensor, counts: Tensor, batch_first: bool, padding: Any, steps: Any
 ) -> tuple[Tensor, Tensor] | None:
     """Infer `_pad_packed_sequence`, which torch decomposes before a dispatch mode sees it: there

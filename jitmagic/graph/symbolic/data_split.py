@@ -81,8 +81,8 @@ def split_at_data(gm: GraphModule) -> DataPartitions | None:
     sizes = {node for node in nodes if node.op == "call_function" and is_number(node)}
     tensors = [node for node in nodes if node not in sizes]
     why = ""
-    for apart in (True, False):
-        assigned = _assigned(tensors, makers, apart)
+    for separate in (True, False):
+        assigned = _assigned(tensors, makers, separate)
         try:
             for node in nodes:
                 refuse_crossing(node, assigned, _is_shared)
@@ -116,34 +116,34 @@ def makers_in(nodes: Sequence[Node]) -> list[Node]:
 # ------------------------------------------------------------------------------- which piece
 
 
-def _assigned(nodes: Sequence[Node], makers: Sequence[Node], apart: bool) -> dict[Node, int]:
+def _assigned(nodes: Sequence[Node], makers: Sequence[Node], separate: bool) -> dict[Node, int]:
     """Return the partition of each call: odd numbers for data-dependent operators.
 
-    Items of a tuple are taken in its partition. `apart`: calls without data-dependent sizes get
+    Items of a tuple are taken in its partition. `separate`: calls without data-dependent sizes get
     partitions of their own.
     """
     calls = [node for node in nodes if node.op not in ("placeholder", "output")]
     wholes = {node: _whole(node) for node in calls}
-    plain = not any(_keeps_its_place(node) for node in calls)
+    plain = not any(_is_barrier(node) for node in calls)
     needs = _needs(calls, set(makers)) if plain else None
     left, assigned = [node for node in calls if wholes[node] is node], dict[Node, int]()
     for step in range(len(makers)):
         ready = _ready(left, makers, needs)
         if not ready:
             break
-        before = _behind(ready, left, needs)
+        before = _required_by(ready, left, needs)
         for node in left:
             if node in ready or node in before:
                 assigned[node] = 2 * step + (node in ready)
         left = [node for node in left if node not in assigned]
     last = max(assigned.values()) + 1
     assigned.update((node, last) for node in left)
-    if apart and needs is not None:
-        assigned = _apart(assigned, needs)
+    if separate and needs is not None:
+        assigned = _separated(assigned, needs)
     return {node: assigned[wholes[node]] for node in calls}
 
 
-def _apart(assigned: Mapping[Node, int], needs: Needs) -> dict[Node, int]:
+def _separated(assigned: Mapping[Node, int], needs: Needs) -> dict[Node, int]:
     """Move calls that are compiled for one size into partitions of their own."""
     levels: dict[Node, int] = {}
     made: dict[Node, int] = {}
@@ -172,15 +172,15 @@ def _whole(node: Node) -> Node:
         return node
     if node.target is getitem and isinstance(parent.meta.get("spec"), tuple):
         return _whole(parent)
-    return _whole(parent) if _asserts(node) else node
+    return _whole(parent) if _is_assertion(node) else node
 
 
-def _asserts(node: Node) -> bool:
+def _is_assertion(node: Node) -> bool:
     """Return whether the node is an assertion, which stays next to the value it checks."""
     return node.target is torch.ops.aten._linalg_check_errors.default and value_of(node) is None
 
 
-def _keeps_its_place(node: Node) -> bool:
+def _is_barrier(node: Node) -> bool:
     """Return whether other calls must not be moved across it, even independent ones."""
     is_call = not isinstance(node.target, FunctionCall) and node.target != "requires_grad_"
     return changes_mode(node) or not is_call
@@ -244,7 +244,7 @@ def _ready(left: Sequence[Node], makers: Sequence[Node], needs: Needs | None) ->
     return {node for node in rest if node not in waiting}
 
 
-def _behind(ready: set[Node], left: Sequence[Node], needs: Needs | None) -> set[Node]:
+def _required_by(ready: set[Node], left: Sequence[Node], needs: Needs | None) -> set[Node]:
     """Return the calls that must run before the makers."""
     if needs is None:
         (first,) = ready

@@ -98,7 +98,7 @@ class _Computation:
             raise _Unknown
         args, kwargs = map_nodes((node.args, node.kwargs), self._computed)
         if _is_elsewhere(node):
-            args, kwargs = _here(args), _here(kwargs)
+            args, kwargs = _on_cpu(args), _on_cpu(kwargs)
         if isinstance(node.target, str):
             made = getattr(args[0], node.target)(*args[1:], **kwargs)
         else:
@@ -139,15 +139,15 @@ def _is_exact(made: torch.Tensor) -> bool:
     return bool((made == made.round()).all()) and float(made.abs().amax()) <= _SMALL
 
 
-def _here(value: Any) -> Any:
+def _on_cpu(value: Any) -> Any:
     """Return the arguments of a call on another device, adapted to the CPU."""
     if isinstance(value, dict):
         return {
-            name: _CPU if name == "device" and part is not None else _here(part)
+            name: _CPU if name == "device" and part is not None else _on_cpu(part)
             for name, part in value.items()
         }
     if isinstance(value, tuple | list):
-        return type(value)(_here(part) for part in value)
+        return type(value)(_on_cpu(part) for part in value)
     return _CPU if isinstance(value, torch.device) else value
 
 

@@ -104,7 +104,7 @@ class SizeNodes:
                 self.inputs[symbol] = self._capture(around[0]), around[1]
         return self.inputs.get(symbol)
 
-    def are_of_data(self) -> bool:
+    def are_data_dependent(self) -> bool:
         """Return whether all symbols are data-dependent."""
         return all(isinstance(symbol.origin, DataSize) for symbol in self.inputs)  # type: ignore[attr-defined]
 

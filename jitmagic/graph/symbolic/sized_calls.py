@@ -22,14 +22,14 @@ from ..attribution import Silence, call_from
 from ..node_meta import tensors_in
 from .sym_node import sizes_in, with_hints
 
-__all__ = ["call_of_sizes"]
+__all__ = ["call_with_sizes"]
 
 aten = torch.ops.aten
 _EXACT = 1 << 21  # of numerators: their products with sizes are exact in float64
 _LARGEST = 1 << 15  # sizes at which products with other fractions have been compared
 
 
-def call_of_sizes(
+def call_with_sizes(
     line: UserLine | Silence,
     function: Callable[..., Any],
     args: Sequence[Any],

@@ -25,8 +25,18 @@ from .sym_layouts import has_strides_along, is_dense, is_dense_along
 from .sym_numbers import ConditionNode, FloatNode, SymbolicNode, refusal
 
 __all__ = [
-    "as_dimension", "as_dimensions", "as_torch", "has_strides_along", "in_layout", "is_dense_in",
-    "may_be", "never", "of_data", "sizes_in", "sizes_of", "with_hints",
+    "as_dimension",
+    "as_dimensions",
+    "as_torch",
+    "expected_to_hold",
+    "has_strides_along",
+    "in_layout",
+    "is_data_dependent",
+    "is_dense_in",
+    "known_false",
+    "sizes_in",
+    "sizes_of",
+    "with_hints",
 ]  # fmt: skip
 
 Comparison = Callable[[Any, Any], Any]
@@ -69,18 +79,18 @@ def in_layout(op: str, a: Any, b: Any) -> bool:
     return usually(op, as_dimension(a), as_dimension(b))
 
 
-def of_data(size: Any) -> bool:
+def is_data_dependent(size: Any) -> bool:
     """Return whether the size is data-dependent."""
     size = as_dimension(size)
     return isinstance(size, Size) and size.context.of_data(size.expr)
 
 
-def never(op: str, a: Any, b: Any) -> bool:
+def known_false(op: str, a: Any, b: Any) -> bool:
     """Return whether `a op b` is known to be false in every call; adds no guard."""
     return _known(op, as_dimension(a), as_dimension(b)) is False
 
 
-def may_be(op: str, a: Any, b: Any) -> bool:
+def expected_to_hold(op: str, a: Any, b: Any) -> bool:
     """Return `a op b` of dimensions, where eager raises unless it holds (see `expected`)."""
     return expected(op, as_dimension(a), as_dimension(b))
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-__all__ = ["INDEXING", "selected"]
+__all__ = ["INDEXING", "select_by_sizes"]
 
 INDEXING = (operator.getitem, operator.setitem)
 
 
-def selected(args: Sequence[Any]) -> tuple[Any] | None:
+def select_by_sizes(args: Sequence[Any]) -> tuple[Any] | None:
     """Return the indexed tensor in a tuple, or (None,) after an assignment."""
     x, index, *values = args
     parts = index if type(index) is tuple else (index,)

@@ -17,16 +17,23 @@ import torch
 from ...symbols.interval import Interval
 from ...symbols.polynomial import divided
 from ...symbols.size import Dimension, Size, expr_of, hint_of, is_same, min_size, size_of, usually
-from .sym_node import as_dimension, as_dimensions, as_torch, may_be, never, of_data
+from .sym_node import (
+    as_dimension,
+    as_dimensions,
+    as_torch,
+    expected_to_hold,
+    is_data_dependent,
+    known_false,
+)
 
-__all__ = ["view_of_sizes", "view_strides"]
+__all__ = ["symbolic_view", "view_strides"]
 
 aten = torch.ops.aten
 Dimensions = Sequence[Dimension]
 _NOT_NEGATIVE = Interval(0, math.inf)
 
 
-def view_of_sizes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def symbolic_view(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the view, or None if no size is symbolic or no rule covers it."""
     rule = _RULES.get(func)
     if rule is None or kwargs or not _is_symbolic(args):
@@ -75,17 +82,17 @@ def _whole(size: Sequence[Any], total: Dimension) -> list[Dimension] | None:
         if (whole := _quotient(total, rest)) is None:
             return None
         wanted[unknown[0]] = whole
-    return wanted if may_be("==", _product(wanted), total) else None
+    return wanted if expected_to_hold("==", _product(wanted), total) else None
 
 
 def _quotient(total: Dimension, part: Dimension) -> Dimension | None:
     """Return the exact quotient; None if it is not a whole number."""
-    if not may_be("!=", part, 0):
+    if not expected_to_hold("!=", part, 0):
         return None
     if isinstance(part, Size) and part.context.of_data(part.expr):
         exact = divided(expr_of(total), part.expr)
         return None if exact is None else size_of(exact, part.context)
-    return total // part if may_be("==", total % part, 0) else None
+    return total // part if expected_to_hold("==", total % part, 0) else None
 
 
 def _view(x: torch.Tensor, size: Sequence[Any]) -> torch.Tensor | None:
@@ -129,8 +136,8 @@ def _differ(want: Dimension, have: Dimension) -> bool:
     """Return whether a dimension changes; one of extent 1 may become anything."""
     if is_same(want, have):
         return False
-    if never("==", have, 1) and (of_data(want) or of_data(have)):
-        return not may_be("==", want, have)
+    if known_false("==", have, 1) and (is_data_dependent(want) or is_data_dependent(have)):
+        return not expected_to_hold("==", want, have)
     return bool(want != have)
 
 
@@ -216,7 +223,7 @@ def _select(x: torch.Tensor, dim: int, index: Any) -> torch.Tensor | None:
         return None
     if at < 0:  # first: this guards the sign of the index, the checks below may narrow it further
         at = at + shape[place]
-    if not may_be(">=", at, 0) or not may_be("<", at, shape[place]):
+    if not expected_to_hold(">=", at, 0) or not expected_to_hold("<", at, shape[place]):
         return None
     offset = offset + at * stride[place]
     del shape[place]
@@ -244,7 +251,7 @@ def _transpose(x: torch.Tensor, a: int, b: int) -> torch.Tensor | None:
 
 def _parts(x: torch.Tensor, sizes: Dimensions, dim: int) -> list[torch.Tensor] | None:
     place = _dim(dim, x.dim())
-    if place is None or not may_be("==", sum(sizes), x.shape[place]):
+    if place is None or not expected_to_hold("==", sum(sizes), x.shape[place]):
         return None
     shape, stride, offset = _layout(x)
     made = []

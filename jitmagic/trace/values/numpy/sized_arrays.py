@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ....graph.operators.shape_sampling import SizeValues, other_vectors
+from ....graph.operators.shape_sampling import SizeValues, other_size_values
 from ....graph.symbolic.sym_node import as_torch
 from ....symbols.context import Context, Specialize
 from ....symbols.scalar import symbols_of
@@ -60,7 +60,7 @@ class SizedCall:
         recorded: its guards say which sizes there may be."""
         if self._context is None:
             return [first]
-        self.vectors += other_vectors(self._context, self._symbols)
+        self.vectors += other_size_values(self._context, self._symbols)
         verdicts = [judge(self._at(known)) for known in self.vectors[1:]]
         for verdict in verdicts:
             self.check(not verdict.refusal, verdict.refusal)
