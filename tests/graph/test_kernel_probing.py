@@ -44,7 +44,7 @@ class Integers(TorchDispatchMode):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels of the CPU are not asked then")
 @pytest.mark.parametrize("name", TAKE_PIVOTS)
-def test_pivots_are_ones_that_lapack_can_follow(name: str) -> None:
+def test_stand_in_pivots_are_valid_for_lapack(name: str) -> None:
     op, args = TAKE_PIVOTS[name]
     with Integers() as integers:
         told = kernel_result(op, args, {})
@@ -53,7 +53,7 @@ def test_pivots_are_ones_that_lapack_can_follow(name: str) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels of the CPU are not asked then")
-def test_an_index_that_only_0_meets() -> None:
+def test_stand_in_indexes_are_zero() -> None:
     one = torch.ones(1, 3, device="meta")
     at = torch.zeros(2, dtype=torch.int64, device="meta")
     told = kernel_result(aten.index_select.default, (one, 0, at), {})
@@ -62,7 +62,7 @@ def test_an_index_that_only_0_meets() -> None:
 
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 @pytest.mark.parametrize("rows", [0, 1, 2])
-def test_gradients_of_rows_that_are_not_there(rows: int, mode: str) -> None:
+def test_embedding_bag_gradient_of_empty_table(rows: int, mode: str) -> None:
     """The kernel of the gradient writes wherever it is told, and is told only where row 0 is."""
 
     def program(index: Tensor, table: Tensor) -> Tensor:

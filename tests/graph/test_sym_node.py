@@ -157,7 +157,7 @@ def check(guards: Guards, found: list[torch.Tensor], program: Program, *sizes: i
         assert all(a == b for a, b, n in pairs if n > 1), (strides, wanted.stride(), shape)
 
 
-def test_what_counts_a_size_is_not_run_at_large_ones() -> None:
+def test_sampling_skips_large_sizes_if_results_are_counted() -> None:
     """`unbind` of a product of three sizes gave millions of tensors at sizes made up."""
     runs = []
 
@@ -170,7 +170,7 @@ def test_what_counts_a_size_is_not_run_at_large_ones() -> None:
     assert len(runs) == 2
 
 
-def test_a_call_that_comes_again_is_told_once() -> None:
+def test_sampled_shapes_are_cached_per_call_signature() -> None:
     """Each cell of a recurrent layer ran at ten vectors and its results were read off them."""
     runs: list[torch.Size] = []
     guards, place = Guards(8, 12), Silence()
@@ -208,7 +208,7 @@ def test_a_call_that_comes_again_is_told_once() -> None:
     assert not told(empty(8, m))[0]
 
 
-def test_what_a_call_warns_of_is_heard_each_time() -> None:
+def test_warnings_of_sampled_calls_are_shown_each_time() -> None:
     def warned(arguments: tuple[torch.Tensor]) -> tuple[Any, tuple[()]]:
         warnings.warn("again", stacklevel=2)
         return (arguments[0].clone(),), ()
@@ -255,7 +255,7 @@ def test_one_trace_is_right_for_all_sizes(name: str, hints: tuple[int, int]) -> 
 
 @pytest.mark.parametrize("hints", [(8, 12), (33, 7), (6, 64)])
 @pytest.mark.parametrize("name", GUARDED)
-def test_what_depends_on_the_size_is_guarded(name: str, hints: tuple[int, int]) -> None:
+def test_decisions_on_sizes_are_guarded(name: str, hints: tuple[int, int]) -> None:
     try:
         guards, found = traced(GUARDED[name], *hints)
     except (Specialize, EagerRaises) as refused:
@@ -278,7 +278,7 @@ def test_what_depends_on_the_size_is_guarded(name: str, hints: tuple[int, int]) 
         lambda n, E: E(4).view(n),
     ],
 )
-def test_what_needs_an_int_makes_a_constant_of_the_size(use: Callable[..., Any]) -> None:
+def test_reading_an_int_specialises_the_size(use: Callable[..., Any]) -> None:
     guards = Guards(8)
     make = lambda *shape: torch.empty(shape, device="meta")  # noqa: E731 - an argument
     with pytest.raises(Specialize) as caught:
@@ -296,7 +296,7 @@ def test_what_needs_an_int_makes_a_constant_of_the_size(use: Callable[..., Any])
         ("matmul", lambda x, f: (x, x.mT)),
     ],
 )
-def test_kernels_are_asked_at_the_sizes_of_the_call(
+def test_dtypes_are_probed_at_the_hints(
     name: str, args: Callable[[torch.Tensor, torch.Tensor], tuple[Any, ...]]
 ) -> None:
     """Whichever stage asks, symbols are neither hashed nor decided."""
@@ -307,7 +307,7 @@ def test_kernels_are_asked_at_the_sizes_of_the_call(
     assert (guards.ranges, guards.relations) == ({}, [])
 
 
-def test_meta_tensors_that_lie_alike_are_one_where_they_are_shared() -> None:
+def test_meta_tensors_of_equal_layout_are_shared() -> None:
     guards = Guards(8, 12)
     n, m = guards.sizes
     known: Metas = {}
@@ -327,7 +327,7 @@ def test_meta_tensors_that_lie_alike_are_one_where_they_are_shared() -> None:
     assert (guards.ranges, guards.relations) == ({}, [])
 
 
-def test_a_thread_does_not_see_the_meta_tensors_of_another_ones_compile() -> None:
+def test_shared_meta_tensors_are_thread_local() -> None:
     sizes = Guards(8, 12).sizes
     with sharing({}), ThreadPoolExecutor(1) as others:
         known = fresh_meta(sizes, torch.float32)
@@ -355,7 +355,7 @@ def test_a_question_takes_no_range_twice_and_none_where_a_relation_answers(
     assert n.context.decide(*guards.relations[0]) and not tried
 
 
-def test_a_tensor_without_data_asks_nothing_of_its_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensor_without_data_adds_no_size_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     guards = Guards(8, 12)
     like = torch.empty(guards.sizes, device="meta")
     asked: list[str] = []

@@ -158,7 +158,7 @@ def test_other_size_dependent_results_equal_numpys(program: Program) -> None:
     variants(program, "eager", SIZES)
 
 
-def test_a_size_at_which_numpy_warns_is_left_to_it() -> None:
+def test_size_at_which_numpy_warns_runs_in_numpy() -> None:
     compiled = jitmagic.jit(may_be_empty, backend="eager", dynamic=True)
     for n in (9, 5, 3):
         x = torch.ones(n, 2)

@@ -356,7 +356,7 @@ EQUAL: tuple[Callable[..., Any], ...] = (
 
 @pytest.mark.parametrize("program", EQUAL, ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-def test_sizes_that_eager_wants_equal(program: Callable[..., Any], backend: str) -> None:
+def test_sizes_that_eager_requires_equal(program: Callable[..., Any], backend: str) -> None:
     torch.manual_seed(0)
     compiled = jitmagic.jit(program, backend=backend, fullgraph=True)
     for numbers in ([3, 0, 3, 0], [0, 1, 2, 9], *NUMBERS):
