@@ -324,7 +324,7 @@ class SizeCompiler:
 
 
 def _raising(error: SizesDiffer) -> Executable:
-    """Return an executable that raises: the frame then runs in eager, unless it has written
+    """Return an executable that raises: the frame then runs in eager, unless its graph writes to
     inputs.
     """
 

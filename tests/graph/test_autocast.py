@@ -1,4 +1,4 @@
-"""What a call gives under autocast, before any kernel: dtypes as torch's dispatcher has them."""
+"""Results under autocast on meta tensors have the dtypes that torch's dispatcher gives."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""GraphBuilder: what it records, what it refuses, and that the graph does on real tensors what it
-says.
+"""GraphBuilder records and refuses the right calls, and its graph computes the program's
+results.
 """
 
 import operator

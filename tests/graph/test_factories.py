@@ -1,4 +1,4 @@
-"""Shape rules of factories and draws: as the kernels give it, or no answer."""
+"""Shape rules of factories and draws agree with the kernels, or give None."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _meta(part):
 
 
 def _agrees(op, args, options):
-    """Whether a rule answered; what it says is what the kernel gives."""
+    """Return whether a rule answered; its answer must be the kernel's."""
     try:
         expected = op(*args, **options)
     except (RuntimeError, IndexError, ValueError):

@@ -1,4 +1,4 @@
-"""Kernels that tell their results' shapes run on stand-ins: none may send a kernel astray."""
+"""Kernels that are run on stand-ins to infer shapes stay within bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LazyModule: the Python of a graph is written when somebody runs or reads it, and not before."""
+"""LazyModule generates the Python of a graph when it is first run or read, and not before."""
 
 from __future__ import annotations
 

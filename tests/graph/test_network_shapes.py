@@ -1,5 +1,6 @@
-"""The shape rules of layers and losses: as eager's results, None where eager may refuse, and no
-torch._dynamo or sympy for the sake of a convolutional network."""
+"""Shape rules of layers and losses agree with eager or give None where eager may refuse; a
+convolutional network imports neither torch._dynamo nor sympy.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +156,7 @@ _LAYOUTS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
     "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str
 )
 def test_batch_norm_statistics_have_eager_dtype(name: str, dtype: torch.dtype) -> None:
-    """Of 16-bit images with 16-bit and with float32 parameters, or with statistics alone."""
+    """Covers 16-bit images with 16-bit or float32 parameters, or with statistics only."""
     op, arguments = _BATCH_NORMS[name]
     for layout, weights, statistics, has_weights in itertools.product(
         _LAYOUTS, {dtype, torch.float32}, {dtype, torch.float32}, (True, False)

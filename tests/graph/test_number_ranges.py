@@ -1,4 +1,4 @@
-"""Where torch does the same for all numbers in one place of a call."""
+"""Ranges of a float argument in which torch behaves alike."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_probing_preserves_the_random_state() -> None:
 
 
 def test_device_arguments_inside_a_function_are_accepted() -> None:
-    """Of a function under a transform the graph names the program's device."""
+    """The graph of a function under a transform names the program's device."""
 
     def scaled(x: torch.Tensor, s: float) -> torch.Tensor:
         return F.elu(x, s) * torch.full((4, 1), 2.0, device=torch.device("meta"))

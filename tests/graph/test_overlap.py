@@ -1,4 +1,6 @@
-"""Which writes a functional graph may stand for, and which hang on the kernel's own order."""
+"""Overlapping writes are refused where their result depends on the kernel's order, accepted
+otherwise.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`backend="eager"` computes numbers by Python, to the last bit, and not by 0-dim tensors."""
+"""`backend="eager"` computes scalars in Python, bitwise as eager, without 0-dim tensors."""
 
 from __future__ import annotations
 

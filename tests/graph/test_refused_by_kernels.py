@@ -1,5 +1,5 @@
-"""What meta functions accept and kernels refuse raises as in eager, whether its result is read or
-not; also where the operation is a kernel of ours that would compute something.
+"""Calls that meta functions accept and kernels refuse raise as in eager, whether their result is
+read or not; also where jitmagic's own kernel would compute a result.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def test_gpu_kernel_accepts_one_cpu_scalar() -> None:
 
 
 class Counter:
-    """What a program did before the call that raises."""
+    """Records the effects of a program before the call that raises."""
 
     def __init__(self, refused: Callable[[Tensor], Any]) -> None:
         self.calls, self.refused = 0, refused

@@ -1,4 +1,6 @@
-"""A dtype that eager's kernel refuses is refused, whatever the sizes, and read or not."""
+"""Dtypes that eager's kernel refuses are refused at all sizes, whether the result is read or
+not.
+"""
 
 from __future__ import annotations
 

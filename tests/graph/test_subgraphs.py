@@ -1,4 +1,4 @@
-"""Where a graph is split so that gradients can be asked for between its results."""
+"""Graphs are split where gradients between their results may be asked for."""
 
 from __future__ import annotations
 

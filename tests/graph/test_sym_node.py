@@ -109,7 +109,7 @@ GUARDED: dict[str, Program] = {
 
 
 class Guards:
-    """What a trace of two sizes took for granted."""
+    """The guards of a trace of two sizes."""
 
     def __init__(self, *hints: int) -> None:
         self.ranges: dict[Expr, Interval] = {}
@@ -299,7 +299,7 @@ def test_reading_an_int_specialises_the_size(use: Callable[..., Any]) -> None:
 def test_dtypes_are_probed_at_the_hints(
     name: str, args: Callable[[torch.Tensor, torch.Tensor], tuple[Any, ...]]
 ) -> None:
-    """Whichever stage asks, symbols are neither hashed nor decided."""
+    """Probing neither hashes nor decides symbols."""
     guards = Guards(8, 12)
     x = torch.empty(guards.sizes, dtype=torch.int64, device="meta")
     given = args(x, torch.empty(guards.sizes, device="meta"))

@@ -1,4 +1,4 @@
-"""Shape rules of operators that torch has no meta function for, against their kernels."""
+"""Shape rules of operators without a meta function in torch agree with their kernels."""
 
 from __future__ import annotations
 

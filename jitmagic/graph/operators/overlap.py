@@ -130,10 +130,9 @@ def _overlap(one: torch.Tensor, other: torch.Tensor, same_counts: bool = False) 
 
 
 def _places(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the storage offset of every element; symbolic sizes become constants.
+    """Return the storage offset of every element, with symbolic sizes specialised to ints.
 
-    They are converted to ints first: a SymInt combined with a tensor would become a number in the
-    graph.
+    A SymInt in tensor arithmetic would add a node that no result needs.
     """
     offsets = torch.tensor(int(tensor.storage_offset()))
     for step, size in _layout(tensor)[1]:
