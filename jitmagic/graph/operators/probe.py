@@ -11,8 +11,8 @@ are cut down; shapes that no longer fit are refused for that reason, so then onl
 (NotImplementedError) counts.
 
 Each combination is tried once in a process, at the sizes of this call: elementwise operations and
-products on the call's device, others on the CPU, as is all where the device is absent. Errors of the
-CPU other than a missing kernel hold for other devices too. A call whose result is unused is always
+products on the call's device, others on the CPU, as is all where the device is absent. CPU errors
+other than a missing kernel hold for other devices too. A call whose result is unused is always
 probed: no kernel will run it.
 """
 
