@@ -25,7 +25,7 @@ from .sized_joint import BuiltExecutable, own_sizes
 
 __all__ = ["SizedBackend"]
 
-Vector = tuple[int, ...]
+SizeTuple = tuple[int, ...]
 
 
 class SizedBackend:
@@ -41,7 +41,7 @@ class SizedBackend:
         self,
         backend: Callable[..., Any],
         traced: Trace,
-        values: Vector,
+        values: SizeTuple,
         inputs: Sequence[torch.Tensor],
         record: Recording,
     ) -> None:
@@ -53,13 +53,13 @@ class SizedBackend:
         ]
         self._run = call_backend(backend, gm, lambda: examples, record)
 
-    def holds(self, values: Vector) -> bool:
+    def holds(self, values: SizeTuple) -> bool:
         """Return whether the backend's callable serves these values."""
         return self.predicates.holds_for(values)
 
     is_ready = holds
 
-    def made(self, values: Vector, inputs: int, record: Recording) -> BuiltExecutable:
+    def made(self, values: SizeTuple, inputs: int, record: Recording) -> BuiltExecutable:
         """Return the executable for these values, for which `holds` is true."""
         run, order = self._run, self._order
 

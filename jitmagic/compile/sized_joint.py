@@ -57,7 +57,7 @@ __all__ = [
     "KEPT", "Builders", "BuiltExecutable", "SizedJoint", "checks", "own_sizes", "places_among",
 ]  # fmt: skip
 
-Vector = tuple[int, ...]
+SizeTuple = tuple[int, ...]
 Missing = tuple[int, ...]
 _COUNT = itertools.count()
 KEPT = 64  # executables of a template: one more takes microseconds
@@ -98,11 +98,11 @@ class _Kernels:
         self._is_sized = True
         self.compiled = 0  # how many templates needed a compiler
 
-    def known(self, values: Vector) -> Template | None:
+    def known(self, values: SizeTuple) -> Template | None:
         """Return the existing template for these values."""
         return next((template for template in self._made if template.holds(values)), None)
 
-    def template(self, values: Vector, record: Recording) -> Template | None:
+    def template(self, values: SizeTuple, record: Recording) -> Template | None:
         """Return the template for these values, building it if needed; None if there can be
         none.
         """
@@ -115,7 +115,7 @@ class _Kernels:
                 template = self._compile(values, record) if self._is_sized else None
         return template
 
-    def _compile(self, values: Vector, record: Recording) -> Template | None:
+    def _compile(self, values: SizeTuple, record: Recording) -> Template | None:
         hints = dict(zip(self._symbols, values, strict=True))
         given = self._graph, self._name, hints, self._target, self._options, record
         # If earlier assumptions did not fit these sizes, new ones would not fit the next either.
@@ -160,7 +160,7 @@ class SizedJoint:
     def __init__(
         self,
         traced: Trace,
-        values: Vector,
+        values: SizeTuple,
         builders: Builders,
         options: Options,
         record: Recording,
@@ -219,11 +219,11 @@ class SizedJoint:
 
     # -- values of a call ------------------------------------------------------------------------
 
-    def holds(self, values: Vector) -> bool:
+    def holds(self, values: SizeTuple) -> bool:
         """Return whether the graphs are valid for these values."""
         return self.predicates.holds_for(values)
 
-    def is_ready(self, values: Vector) -> bool:
+    def is_ready(self, values: SizeTuple) -> bool:
         """Return whether the forward needs no compiler for these values."""
         return self.holds(values) and all(part.forward.known(values) for part in self._parts)
 
@@ -237,7 +237,7 @@ class SizedJoint:
         """Return the number of times that a compiler was needed."""
         return sum(part.forward.compiled for part in self._parts)
 
-    def made(self, values: Vector, inputs: int, record: Recording) -> BuiltExecutable:
+    def made(self, values: SizeTuple, inputs: int, record: Recording) -> BuiltExecutable:
         """Return the executable of the frame's graph at these values, for which `holds` is true.
         `inputs`: the number of a call's inputs.
         """
@@ -253,7 +253,7 @@ class SizedJoint:
         is_native = len(there) == len(templates) and all(one.is_native for one in there)
         return BuiltExecutable(run, whole if is_native else None, predicates)
 
-    def _alone(self, part: _Part, values: Vector, record: Recording) -> Executable:
+    def _alone(self, part: _Part, values: SizeTuple, record: Recording) -> Executable:
         """Build the forward of one size tuple, for which there can be no template."""
         gm = graph_at(part.parts.forward, self._known(values))
         return self._builders.graph(gm, "forward", record)
@@ -295,7 +295,7 @@ class SizedJoint:
         gm = backward_without(part.parts, missing)
         kernels = self._kernels(gm, "backward")
 
-        def build(values: Vector, record: Recording) -> Executable:
+        def build(values: SizeTuple, record: Recording) -> Executable:
             template = kernels.template(values, record)
             if template is None:
                 return self._builders.graph(concrete(values), "backward", record)
@@ -303,10 +303,10 @@ class SizedJoint:
                 known.add_template(checks((template.predicates,)), template.plan, None)
             return template.instantiate(values)
 
-        def concrete(values: Vector) -> GraphModule:
+        def concrete(values: SizeTuple) -> GraphModule:
             return graph_at(gm, self._known(values))
 
-        def missed(values: Vector, _: object) -> Executable:
+        def missed(values: SizeTuple, _: object) -> Executable:
             with self._lock:
                 run = self._builders.backward(partial(build, values), lambda: concrete(values))
                 known.add(values, run)
@@ -315,12 +315,12 @@ class SizedJoint:
         known = by_sizes((), missed, KEPT)
         return known
 
-    def verify(self, values: Vector) -> None:
+    def verify(self, values: SizeTuple) -> None:
         """Check that each node of the joint graphs gives its operation's result at these values."""
         for part in self._parts:
             verify_joint(graph_at(part.joint.module, self._known(values)))
 
-    def _known(self, values: Vector) -> dict[Expr, int]:
+    def _known(self, values: SizeTuple) -> dict[Expr, int]:
         return dict(zip(self.symbols, values, strict=True))
 
 
@@ -330,7 +330,7 @@ def _shown(parts: Partition, known: dict[Expr, int]) -> Partition:
     return replace(parts, forward=graph_at(parts.forward, known), backward=backward)
 
 
-def _forward(template: Template, values: Vector) -> SizeTemplate | Executable:
+def _forward(template: Template, values: SizeTuple) -> SizeTemplate | Executable:
     return template.plan if template.is_native else template.instantiate(values)
 
 
@@ -346,7 +346,7 @@ def _check_results(gm: GraphModule, joint: Joint) -> None:
 
 
 def own_sizes(
-    ranges: Mapping[Symbol, Interval], values: Vector
+    ranges: Mapping[Symbol, Interval], values: SizeTuple
 ) -> tuple[Predicates, tuple[Dimension, ...]]:
     """Return predicates on fresh symbols, each in its range, and sizes over them; a range with one
     value gives an int.

@@ -59,7 +59,7 @@ from .template import Templates, for_all_sizes
 
 __all__ = ["Build", "CompiledGraph", "SizeCompiler", "compile_sizes"]
 
-Vector = tuple[int, ...]
+SizeTuple = tuple[int, ...]
 Shapes = Mapping[Source, tuple[int, ...]]
 Build = Callable[[GraphModule, str, Target, Recording], Executable | None]
 Inputs = Callable[[], Sequence[torch.Tensor]]
@@ -94,7 +94,9 @@ def compile_sizes(
     """Compile for the sizes of `inputs`. `static`: shapes of variants that have kernels of their
     own. Raises what a stage raises.
     """
-    made = SizeCompiler(traced, compile_static, builders, options, record, _vectors(traced, static))
+    made = SizeCompiler(
+        traced, compile_static, builders, options, record, _size_tuples(traced, static)
+    )
     made.add(hints_of(traced), inputs, record)
     return CompiledGraph(made.run, in_parts=made.in_parts)
 
@@ -110,7 +112,7 @@ def _op_by_op(traced: Trace) -> Executable:
     return undo_on_error(run, early, False) if early else run
 
 
-def _vectors(traced: Trace, known: Iterable[Shapes]) -> frozenset[Vector]:
+def _size_tuples(traced: Trace, known: Iterable[Shapes]) -> frozenset[SizeTuple]:
     """Return the values that the symbols have in these shapes."""
     origins: list[Any] = [symbol.origin for symbol in places_of(traced)]
     if not all(isinstance(origin, SizeOf) for origin in origins):
@@ -138,7 +140,7 @@ class SizeCompiler:
         builders: Builders,
         options: Options,
         record: Recording,
-        static: frozenset[Vector] = frozenset(),
+        static: frozenset[SizeTuple] = frozenset(),
     ) -> None:
         self._traced, self._compile, self._later = traced, compile_, record.for_later()
         self._builders, self._options = builders, options
@@ -147,11 +149,11 @@ class SizeCompiler:
         self.in_parts = False  # whether an executable of those made is
         is_native = options.backend == "native" and not options.tunes
         self._is_sized = is_native or options.backend == "aot_eager" or callable(options.backend)
-        self._made: dict[Vector, Executable] = {}
+        self._made: dict[SizeTuple, Executable] = {}
         self._costly = 0  # of these, how many were compiled
         self._is_patient = options.keep == "faster"
         self._planning = 0.0  # seconds, for all that were made
-        self._waited: dict[Vector, float] = {}  # seconds op by op of those that were not
+        self._waited: dict[SizeTuple, float] = {}  # seconds op by op of those that were not
         self._op_by_op: list[Executable] = []  # when it is needed
         self._lock = RLock()
         self._kernels: list[Templates | None] = []  # when they are needed
@@ -159,7 +161,7 @@ class SizeCompiler:
         places = tuple(places_of(traced).values())
         self.run: BySizes = by_sizes(places, self.missed, KEPT, tuple(static))
 
-    def add(self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording) -> None:
+    def add(self, values: SizeTuple, inputs: Sequence[torch.Tensor], record: Recording) -> None:
         """Compile for these sizes and add the executable to `run`."""
         began = time.perf_counter()
         run = self._made[values] = self.compile_for(values, inputs, record)
@@ -167,7 +169,7 @@ class SizeCompiler:
         self.run.add(values, run)
 
     def compile_for(
-        self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
+        self, values: SizeTuple, inputs: Sequence[torch.Tensor], record: Recording
     ) -> Executable:
         """Return the executable of one size tuple."""
         joint = None if values in self._static else self._joint_of(values, inputs, record)
@@ -187,11 +189,11 @@ class SizeCompiler:
         ranges = {s: s.range for s in self._symbols if isinstance(s.origin, DataSize)}
         return checks(made.predicates, ranges, self._expected, self._symbols)
 
-    def _verify_of(self, joint: SizedJoint | SizedBackend) -> Callable[[Vector], None] | None:
+    def _verify_of(self, joint: SizedJoint | SizedBackend) -> Callable[[SizeTuple], None] | None:
         return joint.verify if self._options.verify else None
 
     def _joint_of(
-        self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
+        self, values: SizeTuple, inputs: Sequence[torch.Tensor], record: Recording
     ) -> SizedJoint | SizedBackend | None:
         """Return the joint for all sizes that these values pass; None if this size tuple is traced
         alone.
@@ -210,7 +212,7 @@ class SizeCompiler:
         return made if made.holds(values) else None
 
     def _make_for_all(
-        self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
+        self, values: SizeTuple, inputs: Sequence[torch.Tensor], record: Recording
     ) -> SizedJoint | SizedBackend:
         backend = self._options.backend
         if callable(backend):
@@ -218,7 +220,7 @@ class SizeCompiler:
         return SizedJoint(self._traced, values, self._builders, self._options, record)
 
     def _compile_alone(
-        self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
+        self, values: SizeTuple, inputs: Sequence[torch.Tensor], record: Recording
     ) -> Executable:
         """Run each stage as for a static graph; kernels may be shared with other size tuples."""
         kernels = None if values in self._static else self._templates(record)
@@ -254,7 +256,7 @@ class SizeCompiler:
             self._op_by_op.append(_op_by_op(self._traced))
         return self._op_by_op[0]
 
-    def missed(self, values: Vector, inputs: Sequence[torch.Tensor]) -> Executable:
+    def missed(self, values: SizeTuple, inputs: Sequence[torch.Tensor]) -> Executable:
         """Return the executable for a call of these sizes, which are new or were evicted."""
         with self._lock:
             is_ready = any(joint.is_ready(values) for joint in self._joints)
@@ -275,7 +277,7 @@ class SizeCompiler:
             self.run.add(values, run)
             return run
 
-    def is_expected(self, values: Vector) -> bool:
+    def is_expected(self, values: SizeTuple) -> bool:
         """Return whether eager accepts these data-dependent sizes. Raises SizesDiffer if the trace
         does not cover them.
         """
@@ -285,7 +287,7 @@ class SizeCompiler:
                 raise SizesDiffer(f"{value} is a size that the trace does not cover")
         return all(is_true_of(op, left, right, known) for op, left, right in self._expected)
 
-    def _is_early(self, values: Vector) -> bool:
+    def _is_early(self, values: SizeTuple) -> bool:
         """Return whether the tuple's calls have taken less time so far than building a plan
         does.
         """
@@ -293,7 +295,7 @@ class SizeCompiler:
         waited = self._waited.get(values, 0.0)
         return plans >= self._limit and waited < self._planning / plans
 
-    def _wait(self, values: Vector, *inputs: torch.Tensor) -> tuple[Any, ...]:
+    def _wait(self, values: SizeTuple, *inputs: torch.Tensor) -> tuple[Any, ...]:
         began = time.perf_counter()
         made: tuple[Any, ...] = self._graph(*inputs)
         if len(self._waited) < _PLANNED * self._limit or values in self._waited:
@@ -304,7 +306,7 @@ class SizeCompiler:
     def _is_full(self) -> bool:
         return self._costly >= self._limit or len(self._made) >= _PLANNED * self._limit
 
-    def _compile_in_call(self, values: Vector, inputs: Sequence[torch.Tensor]) -> Executable:
+    def _compile_in_call(self, values: SizeTuple, inputs: Sequence[torch.Tensor]) -> Executable:
         record = self._later.for_later()
         try:
             with sandbox(), within(self._options.budget):
@@ -354,7 +356,7 @@ def _templates(traced: Trace, options: Options, record: Recording) -> Templates 
         return Templates(places_of(traced), _expressions(traced), probe, others, options)
 
 
-def _other_sizes(traced: Trace) -> Vector | None:
+def _other_sizes(traced: Trace) -> SizeTuple | None:
     """Return sizes far from the program's constants and from one another, which pass the guards."""
     symbols, hints = tuple(places_of(traced)), hints_of(traced)
     related = [
@@ -380,7 +382,7 @@ def _choices(prime: int, hint: int) -> list[int]:
     return [*(prime * times for times in _MULTIPLES), hint + 3, hint - 3, hint + 1, hint - 1, hint]
 
 
-def _graphs_at(traced: Trace, values: Vector) -> list[GraphModule]:
+def _graphs_at(traced: Trace, values: SizeTuple) -> list[GraphModule]:
     """Return the ATen graphs at these sizes, as `pipeline` would compile them."""
     concrete, _ = at_sizes(traced, values)
     specs = [entry.spec for entry in concrete.inputs]

@@ -48,7 +48,7 @@ from .profiler_names import call_places, titles_of
 
 __all__ = ["Template", "Templates", "compile_template", "for_all_sizes"]
 
-Vector = tuple[int, ...]
+SizeTuple = tuple[int, ...]
 _ATTEMPTS = itertools.count()
 
 
@@ -63,7 +63,7 @@ WithPredicates = TypeVar("WithPredicates", bound=_WithPredicates)
 
 
 def for_all_sizes(
-    title: str, values: Vector, make: Callable[[], WithPredicates], record: Recording
+    title: str, values: SizeTuple, make: Callable[[], WithPredicates], record: Recording
 ) -> WithPredicates | None:
     """Return the result of `make` for symbolic sizes; None if it raises, as stages that need ints
     do. The record says which.
@@ -87,7 +87,7 @@ class Template:
 
     plan: SizeTemplate
     predicates: Predicates
-    replays: Callable[[Executable, Vector], Executable] | None = None
+    replays: Callable[[Executable, SizeTuple], Executable] | None = None
 
     def holds(self, values: tuple[int, ...]) -> bool:
         """Return whether it is valid for these values, in the order of its symbols."""
@@ -164,14 +164,14 @@ def _template(
     record.cache_hits += loaded.kernels if loaded.cached else 0
     graph_pool = loaded.graph_pool
 
-    def replays(run: Executable, values: Vector) -> Executable:
+    def replays(run: Executable, values: SizeTuple) -> Executable:
         return with_cuda_graphs(run, plans.plan(values), graph_pool)
 
     return Template(loaded.plan, predicates, None if graph_pool is None else replays)
 
 
 def _shown(
-    plans: PlanTemplate, values: Vector, source: KernelSource | None
+    plans: PlanTemplate, values: SizeTuple, source: KernelSource | None
 ) -> tuple[Plan, KernelSource | None]:
     """Return the plan and the source at these values, for explanations."""
     return plans.plan(values), source
@@ -209,7 +209,7 @@ class Templates:
         self,
         symbols: Iterable[Symbol],
         exprs: Iterable[Expr],
-        probe: Vector,
+        probe: SizeTuple,
         others: Sequence[GraphModule],
         options: Options,
     ) -> None:
@@ -221,7 +221,7 @@ class Templates:
         self.compiled = 0  # how many graphs needed a compiler
 
     def executable(
-        self, gm: GraphModule, name: str, values: Vector, target: Target, record: Recording
+        self, gm: GraphModule, name: str, values: SizeTuple, target: Target, record: Recording
     ) -> Executable | None:
         """Return the executable of the graph at these values; None if it must be compiled for them
         alone, which the record explains.
@@ -238,7 +238,7 @@ class Templates:
             return self._compile(gm, name, values, target, record)
 
     def _compile(
-        self, gm: GraphModule, name: str, values: Vector, target: Target, record: Recording
+        self, gm: GraphModule, name: str, values: SizeTuple, target: Target, record: Recording
     ) -> Executable | None:
         hints = dict(zip(self._symbols, values, strict=True))
         # If earlier assumptions did not fit these sizes, new ones would not fit the next either.

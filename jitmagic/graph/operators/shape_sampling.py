@@ -131,7 +131,7 @@ def _sampled_if_equal(
     pair: tuple[Expr, Expr],
 ) -> _SampledCall | None:
     """Sample a call that raises unless two sizes are equal, one of them data-dependent."""
-    for known in _vectors(context, symbols):
+    for known in _samples(context, symbols):
         one, other = (evaluate(expr, dict(known)) for expr in pair)
         if one != other and not _raises(run, _at(arguments, known, {})):
             return None
@@ -163,9 +163,9 @@ def _possibly_equal(arguments: Any) -> list[tuple[Expr, Expr]]:
 def _sampled(
     run: Run, arguments: Any, context: Context, symbols: Sequence[Symbol]
 ) -> _SampledCall | None:
-    sampled = _read(run, arguments, context, symbols, _vectors(context, symbols), None)
+    sampled = _read(run, arguments, context, symbols, _samples(context, symbols), None)
     if sampled is None and (windows := candidate_sizes(arguments)):
-        close = _vectors(context, symbols, _CLOSE_STEPS)
+        close = _samples(context, symbols, _CLOSE_STEPS)
         sampled = _read(run, arguments, context, symbols, close, windows)
     return sampled
 
@@ -175,23 +175,23 @@ def _read(
     arguments: Any,
     context: Context,
     symbols: Sequence[Symbol],
-    vectors: list[SizeValues],
+    samples: list[SizeValues],
     windows: list[Expr] | None,
 ) -> _SampledCall | None:
     """Sample the results at these size tuples; sizes may be `windows` of others."""
     sizes = list(dict.fromkeys(sizes_in(arguments)))
     of_data = [one for one in symbols if context.of_data(one)]
-    if len(vectors) < _FEWEST:
+    if len(samples) < _FEWEST:
         return None
-    given = [_at(arguments, known, {}) for known in vectors]
+    given = [_at(arguments, known, {}) for known in samples]
     held = [storages_in(one) for one in given]
     try:
-        made_at = _outcomes(run, given, vectors, bool(of_data))
+        made_at = _outcomes(run, given, samples, bool(of_data))
     except Exception:  # the sampled sizes may be at fault; the caller raises for this call's
         return None
     if len(made_at) < _FEWEST:
         return None
-    vectors, outcomes = [vectors[n] for n in made_at], list(made_at.values())
+    samples, outcomes = [samples[n] for n in made_at], list(made_at.values())
     for (result, written), memory in zip(outcomes, [held[n] for n in made_at], strict=True):
         if not memory.isdisjoint(storages_in(result).union(written)):
             return None  # views have rules of their own
@@ -199,13 +199,13 @@ def _read(
     exprs = [*(size.expr for size in sizes), *_nearby_formulas(symbols)]
     reader = FormulaReader if windows else _Reader
     try:
-        made = _joined(results, reader([*exprs, *(windows or ())], vectors, context))
+        made = _joined(results, reader([*exprs, *(windows or ())], samples, context))
     except ResultsDiffer:
         return None
     for few in (0, 1) if of_data else ():
-        if not _holds_for(made, run, arguments, {**vectors[0], **dict.fromkeys(of_data, few)}):
+        if not _holds_for(made, run, arguments, {**samples[0], **dict.fromkeys(of_data, few)}):
             return None
-    if not of_data and not _holds_in_any_order(made, run, arguments, context, vectors[0]):
+    if not of_data and not _holds_in_any_order(made, run, arguments, context, samples[0]):
         return None
     layouts = [(as_dimensions(t.shape), as_dimensions(t.stride())) for t in tensors_in(made)]
     return _SampledCall(results[0], layouts)
@@ -238,8 +238,8 @@ def _reordered(context: Context, hints: SizeValues) -> list[SizeValues]:
     count = len(hints)
     large = max(hints.values()) + count * _APART
     reordered = [range(2, count + 2), range(count + 1, 1, -1), range(large, 0, -_APART)]
-    vectors = [dict(zip(hints, values, strict=False)) for values in reordered]
-    return [known for known in vectors if context.allows(known)]
+    samples = [dict(zip(hints, values, strict=False)) for values in reordered]
+    return [known for known in samples if context.allows(known)]
 
 
 def other_size_values(context: Context, symbols: Sequence[Symbol]) -> list[SizeValues]:
@@ -247,7 +247,7 @@ def other_size_values(context: Context, symbols: Sequence[Symbol]) -> list[SizeV
     smallest, at which tensors may be empty, and those of `_reordered`.
     """
     hints: SizeValues = {symbol: context.hint_of(symbol) for symbol in symbols}
-    larger = [known for known in _vectors(context, symbols) if known != hints]
+    larger = [known for known in _samples(context, symbols) if known != hints]
     smallest: SizeValues = dict(hints)
     for symbol in symbols:
         limits = context.range_of(symbol)
@@ -258,7 +258,7 @@ def other_size_values(context: Context, symbols: Sequence[Symbol]) -> list[SizeV
 
 
 def _outcomes(
-    run: Run, given: list[Any], vectors: list[SizeValues], of_data: bool
+    run: Run, given: list[Any], samples: list[SizeValues], of_data: bool
 ) -> dict[int, tuple[Any, Any]]:
     """Return the call's result for each size tuple, by index.
 
@@ -267,7 +267,7 @@ def _outcomes(
     skipped: the call refuses them in the program too.
     """
     made: dict[int, tuple[Any, Any]] = {0: run(given[0])}
-    for n in sorted(range(1, len(vectors)), key=lambda n: sum(vectors[n].values())):
+    for n in sorted(range(1, len(samples)), key=lambda n: sum(samples[n].values())):
         try:
             made[n] = run(given[n])
         except _REFUSALS:
@@ -310,7 +310,7 @@ def _nearby_formulas(symbols: Sequence[Symbol]) -> Iterator[Expr]:
             yield from (moved, *(floordiv(moved, part) for part in _PARTS))
 
 
-def _vectors(
+def _samples(
     context: Context, symbols: Sequence[Symbol], steps: Sequence[int] = _STEPS
 ) -> list[SizeValues]:
     """Return values of the symbols that pass the guards, those of this call first."""
@@ -319,7 +319,7 @@ def _vectors(
     hints: SizeValues = {symbol: context.hint_of(symbol) for symbol in symbols}
     steps = (*_STEPS, *_SMALL_STEPS) if any(map(context.of_data, symbols)) else steps
 
-    def vectors(moving: Sequence[Symbol]) -> Iterator[SizeValues]:
+    def samples(moving: Sequence[Symbol]) -> Iterator[SizeValues]:
         for step in steps if moving else ():
             known = dict(hints)
             if step:
@@ -332,9 +332,9 @@ def _vectors(
             if context.allows(agreeing):
                 yield agreeing
 
-    found = list(vectors(free))
+    found = list(samples(free))
     if len(found) < _FEWEST:  # comparisons may leave but few values of one, and many of another
-        found = list(vectors([s for s in free if len(list(vectors([s]))) >= _FEWEST])) or found
+        found = list(samples([s for s in free if len(list(samples([s]))) >= _FEWEST])) or found
     return found
 
 
@@ -404,9 +404,9 @@ class _Reader:
     """Finds one expression for the numbers seen at all size tuples."""
 
     def __init__(
-        self, exprs: Sequence[Expr], vectors: Sequence[SizeValues], context: Context
+        self, exprs: Sequence[Expr], samples: Sequence[SizeValues], context: Context
     ) -> None:
-        self._exprs, self._vectors, self._context = exprs, vectors, context
+        self._exprs, self._samples, self._context = exprs, samples, context
         self._readings: dict[
             tuple[int, int], Readings
         ] = {}  # the first pair nearly always suffices
@@ -417,7 +417,7 @@ class _Reader:
         """
         for a, b in _PAIRS:
             if (a, b) not in self._readings:
-                one, two = self._vectors[a], self._vectors[b]
+                one, two = self._samples[a], self._samples[b]
                 self._readings[a, b] = Readings(self._exprs, one, two)  # type: ignore[arg-type]
             expr = self._readings[a, b].read(numbers[a], numbers[b])
             if expr is not None and self._values(expr) == list(numbers):
@@ -426,7 +426,7 @@ class _Reader:
 
     def _values(self, expr: Expr) -> list[int]:
         made = size_of(expr, self._context)
-        return [value_of(made, dict(known)) for known in self._vectors]
+        return [value_of(made, dict(known)) for known in self._samples]
 
 
 Read = Callable[[Sequence[int]], Any]

@@ -68,13 +68,13 @@ class FormulaReader:
     """
 
     def __init__(
-        self, exprs: Sequence[Expr], vectors: Sequence[Mapping[Any, int]], context: Context
+        self, exprs: Sequence[Expr], samples: Sequence[Mapping[Any, int]], context: Context
     ) -> None:
         self._context = context
         self._known: dict[tuple[int, ...], Expr] = {}
         for expr in exprs:
             size = size_of(expr, context)
-            values = tuple(value_of(size, dict(known)) for known in vectors)
+            values = tuple(value_of(size, dict(known)) for known in samples)
             if len(set(values)) > 1 and all(values):
                 self._known.setdefault(values, expr)
 
