@@ -1,4 +1,4 @@
-"""Arrays of numpy whose sizes vary: one variant serves them, and gives what numpy gives.
+"""One variant serves numpy arrays of varying sizes and gives numpy's results.
 
 Where the probe of a call finds it to be another one at other sizes, or a dtype is too narrow for an
 int of the call, the sizes are constants: more variants, and the same results.

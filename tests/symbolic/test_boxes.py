@@ -1,4 +1,4 @@
-"""Slices whose place data tell, written to in one graph: random erasing, CutMix, a crop."""
+"""Slices at data-dependent positions are written in one graph: random erasing, CutMix, a crop."""
 
 from __future__ import annotations
 

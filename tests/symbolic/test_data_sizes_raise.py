@@ -1,5 +1,5 @@
-"""Calls that eager refuses for a size that data decide, behind writes to inputs, attributes and
-lists: eager's exception, and everything as eager leaves it, whichever call comes first.
+"""Calls that eager refuses for a data-dependent size, after writes to inputs, attributes and lists,
+raise eager's exception and leave eager's state, whichever call comes first.
 """
 
 from __future__ import annotations

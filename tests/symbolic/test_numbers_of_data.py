@@ -1,5 +1,5 @@
-"""Numbers read from a tensor where the graph breaks: with dynamic=True they vary from the first
-call on, so what goes on behind the break is compiled once for all that take the same way.
+"""Numbers read from a tensor at a graph break vary from the first call on with dynamic=True: the
+resume function is compiled once for all numbers that take the same path.
 """
 
 from __future__ import annotations

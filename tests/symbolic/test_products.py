@@ -1,4 +1,4 @@
-"""Matrix products whose sizes vary: kernels of ours, right on their side of each limit."""
+"""Matrix products of varying sizes: jitmagic's kernels are chosen correctly at each limit."""
 
 from __future__ import annotations
 

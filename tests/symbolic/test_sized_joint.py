@@ -1,5 +1,5 @@
-"""Joint graphs of all sizes: vectors that were never seen give eager's results and gradients, no
-graph is traced for them, and where a decision would be another one, it is made again.
+"""One joint graph for all sizes gives eager's results and gradients for unseen size tuples without
+tracing; it is rebuilt if a decision differs.
 """
 
 from __future__ import annotations

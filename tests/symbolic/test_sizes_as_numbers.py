@@ -1,4 +1,4 @@
-"""Sizes as numbers: what dtype, shape and value calls give that take one as a scalar argument."""
+"""Calls that take a size as a scalar argument give eager's dtype, shape and value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums whose length varies: one block, several, none; as exact as where the length is known."""
+"""Sums of varying length, over one block, several or none, are as exact as sums of known length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triton kernels for all sizes: what the interpreter makes of one text is right for every size."""
+"""Triton kernels for all sizes: one text is correct for every size in the interpreter."""
 
 from __future__ import annotations
 

@@ -148,8 +148,8 @@ class CastCache:
             self._by_leaf[id(leaf)] = self._by_leaf[id(leaf)][0], _OF_AN_OLD_VALUE
 
     def outlives_frame(self, tensor: torch.Tensor) -> bool:
-        """Return whether eager's cache has a cast of it after the frame, which has written to
-        it.
+        """Return whether eager's cache holds a cast of the leaf after the frame, which has written
+        to it.
         """
         return id(tensor) in self._outliving
 
@@ -201,7 +201,7 @@ def restoring_modes(gm: torch.fx.GraphModule, run: Callable[..., Any]) -> Callab
 
 @contextmanager
 def autocast_as(mode: Autocast) -> Iterator[None]:
-    """Run a block under `mode`."""
+    """Run the block under the autocast mode `mode`."""
     with preserving_autocast():
         _set(mode)
         yield

@@ -1,5 +1,4 @@
-"""Splits graphs with data-dependent sizes into partitions; a call that creates such a size ends
-one.
+"""Splits graphs into partitions at calls that create data-dependent sizes ("makers").
 
 Comes in: a torch-level graph with data-dependent output shapes (data_sizes.py). Goes out:
 partitions that run one after the other. Every second one consists of such operators alone and runs
