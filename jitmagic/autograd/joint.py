@@ -25,12 +25,12 @@ from ..errors import CompileFailed, OperationFailed, UserLine
 from ..graph.dispatch_mode import by_python_dispatcher
 from ..graph.gradients import gradients
 from ..graph.node_meta import tensors_in
-from ..graph.operators.autocast import OFF, autocast_kept, read_autocast
+from ..graph.operators.autocast import OFF, preserving_autocast, read_autocast
 from ..graph.propagate import target_name
 from ..graph.regions import FunctionCall
 from ..graph.symbolic.number_ranges import number_in
 from ..graph.symbolic.sym_node import as_dimensions, as_torch
-from ..graph.symbolic.symbolic_index import INDEXING, selected
+from ..graph.symbolic.symbolic_index import INDEXING, select_by_sizes
 from ..graph.transforms import is_transform
 from ..spec import TensorSpec, contiguous_strides
 from .decompose import TABLE
@@ -110,7 +110,7 @@ def _modes_of_call(grad_enabled: bool) -> Iterator[None]:
         stack.enter_context(torch.set_grad_enabled(grad_enabled))
         # One thread: the dispatch mode is thread-local, a CUDA backward would have its own thread.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-        stack.enter_context(autocast_kept())
+        stack.enter_context(preserving_autocast())
         yield
 
 
@@ -150,7 +150,7 @@ def _run(
 
 def _output_value(node: Node, value: Any) -> Any:
     """Return the value of an output, without history if backward freed it (runtime/native.py)."""
-    return value.detach() if node.meta.get("spent") else value
+    return value.detach() if node.meta.get("freed") else value
 
 
 def _written_since() -> Exception:
@@ -196,7 +196,7 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTe
             value = _gradients(node, args, mode)
         elif is_transform(node.target):
             value = transformed(node.target, args, saved)  # type: ignore[arg-type]
-        elif node.target in INDEXING and (found := selected(args)) is not None:
+        elif node.target in INDEXING and (found := select_by_sizes(args)) is not None:
             value = found[0]
         elif callable(node.target) or node.op == "call_method":
             is_method = isinstance(node.target, str)

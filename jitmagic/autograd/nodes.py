@@ -14,7 +14,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ..graph.lazy_module import LazyModule
-from ..graph.operators.foreign import acts
+from ..graph.operators.foreign import has_side_effects
 from ..graph.operators.raising import may_raise_on_data
 
 __all__ = [
@@ -68,7 +68,7 @@ def runs_once(node: Node) -> bool:
     """Return whether the node draws from a generator or has effects that only its kernel knows. It
     must run once, in order, even if its result is unused.
     """
-    return node.op == "call_function" and acts(node.target)
+    return node.op == "call_function" and has_side_effects(node.target)
 
 
 def alias_root(node: Node) -> Node:

@@ -20,7 +20,7 @@ from ..errors import CompileFailed, OperationFailed
 from ..graph.node_meta import lines_of
 from ..graph.propagate import call_name
 from ..graph.symbolic.number_ranges import READS_NUMBER, number_in
-from ..graph.symbolic.unify_graphs import Differs, merged, same
+from ..graph.symbolic.unify_graphs import GraphsDiffer, merge_graphs, same
 from ..spec import TensorSpec
 from ..symbols.expr import Expr
 from ..symbols.float_reading import read_float
@@ -87,7 +87,7 @@ def for_all_numbers(gm: GraphModule, trace: Callable[[Numbers | None], Joint]) -
     joint, other = trace(first), trace(second)
     try:
         graph, copies = _joined(joint.module, other.module, first, second)
-    except Differs as error:
+    except GraphsDiffer as error:
         node = nodes[0]
         user = next(iter(node.users), node)
         where = next(iter(lines_of(node)), None)
@@ -119,10 +119,10 @@ def _joined(
             return same(a, b)
         expr = read_float(values, (a, b))
         if expr is None:
-            raise Differs(f"{a} and {b} are not a recognised function of it")
+            raise GraphsDiffer(f"{a} and {b} are not a recognised function of it")
         return makers.node(expr)
 
-    made = merged(one, two, join, makers.copies)
+    made = merge_graphs(one, two, join, makers.copies)
     for reader in first.readers:
         # The mark kept unused readers alive until the graphs were merged.
         del makers.copies[reader].meta["number"]

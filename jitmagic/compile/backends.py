@@ -1,7 +1,7 @@
 """Backends that get the torch-level graph: "eager", which runs it, and those of the user.
 
-Comes in: the graph of a trace, and the frame of the call for the `example_inputs` of a backend.
-Goes out: a callable of the graph's inputs, which returns a tuple.
+Comes in: the graph of a trace, and the frame of the call for a backend's `example_inputs`. Goes
+out: a callable of the graph's inputs, which returns a tuple.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch.fx import GraphModule
 from ..budget import uncounted
 from ..bytecode import FrameSnapshot
 from ..errors import ASSERTION, CompileFailed
-from ..graph.lazy_module import written
-from ..graph.operators.autocast import modes_kept
+from ..graph.lazy_module import with_code
+from ..graph.operators.autocast import restoring_modes
 from ..graph.symbolic.python_numbers import in_python
 from ..guards.read import read_source
 from ..records import USERS_BACKEND, Recording
@@ -31,8 +31,8 @@ _FX_CODE = "<eval_with_key>"  # the file name that torch.fx gives the code of a 
 
 
 def interpreted_by_torch(gm: GraphModule) -> Executable:
-    """Of backend="eager"."""
-    return modes_kept(gm, written(in_python(gm)).forward)
+    """Return the executable of backend="eager"."""
+    return restoring_modes(gm, with_code(in_python(gm)).forward)
 
 
 def call_backend(
@@ -41,16 +41,16 @@ def call_backend(
     make_inputs: Callable[[], Sequence[torch.Tensor]],
     record: Recording,
 ) -> Executable:
-    """What the user's own backend makes of the graph."""
+    """Call the user's own backend with the graph and return its executable."""
     with record.stage(USERS_BACKEND), uncounted():
-        run = backend(written(gm), make_inputs())
+        run = backend(with_code(gm), make_inputs())
         if not callable(run):
             raise CompileFailed(f"the backend returned {run!r}, which is not callable")
-    return modes_kept(gm, _as_tuple(run))
+    return restoring_modes(gm, _as_tuple(run))
 
 
 def _as_tuple(run: Callable[..., Any]) -> Executable:
-    """Backends may return a list or a tuple. The user sees what their code raises."""
+    """Convert the results of a backend to a tuple, and mark errors raised by its code."""
 
     def call(*inputs: Any) -> tuple[Any, ...]:
         try:
@@ -65,14 +65,14 @@ def _as_tuple(run: Callable[..., Any]) -> Executable:
 
 
 def _is_of_graph(error: Exception) -> bool:
-    """Return whether an operation of the graph raised: eager then decides what the user sees."""
+    """Return whether an operation of the graph raised; the call is then repeated in eager."""
     frames = traceback.walk_tb(error.__traceback__)
     is_in_graph = any(frame.f_code.co_filename.startswith(_FX_CODE) for frame, _ in frames)
     return is_in_graph or ASSERTION in str(error)
 
 
 def example_inputs(inputs: Iterable[GraphInput], snapshot: FrameSnapshot) -> list[torch.Tensor]:
-    """What the graph is given in this call."""
+    """Return the inputs of the graph in this call."""
     return [_example(entry, snapshot) for entry in inputs]
 
 

@@ -1,8 +1,8 @@
 """Ends a compile whose C++ kernels are missing and builds them in the background.
 
-The option `background` decides. Such a compile returns a PendingBuild and leaves nothing but the
-kernels in the cache: calls run as eager until they are built, then a new compile starts over with
-the guards of its own call. `runtime/ahead.py` has the thread.
+The option `background` decides. Such a compile returns a PendingBuild and leaves only the kernels
+in the cache: calls run in eager until they are built, then a new compile starts over with the
+guards of its own call. `runtime/ahead.py` has the thread.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["build_in_background", "left_to_background", "may_wait"]
 
 
 def may_wait(options: Options) -> bool:
-    """Whether a compile ends where kernels are missing; tuning needs them at once."""
+    """Return whether a compile may end with missing kernels; tuning needs them at once."""
     return options.background is not False and options.backend == "native" and not options.tunes
 
 
 def left_to_background(
     source: KernelSource | None, target: Target, options: Options, record: Recording
 ) -> bool:
-    """Whether the kernels are missing, and are left to the background."""
+    """Return whether the kernels are missing and are left to the background build."""
     if record.wanted is None or (missing := missing_units(source, target, options)) is None:
         return False
     record.wanted.append(missing)
@@ -34,7 +34,7 @@ def left_to_background(
 
 
 def build_in_background(record: Recording) -> PendingBuild:
-    """Build what was left, on another thread, with the progress line."""
+    """Build the missing kernels on another thread, with the progress line."""
 
     def around(build: Callable[[Callable[[str], None]], None]) -> None:
         with record.stage(BUILDING) as stage:

@@ -1,7 +1,7 @@
-"""Which variants are compared with eager on their first calls, and where their times are read.
+"""Decides which variants are compared with eager on their first calls, and on which device.
 
-Comes in: a traced frame. Goes out: Comparable, or None where eager may not take turns with compiled
-code, or where the times of calls would mean nothing.
+Comes in: a traced frame. Goes out: Comparable, or None if eager must not alternate with compiled
+code, or if the times of calls would mean nothing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..trace.result import Break, Trace
 
 __all__ = ["comparable"]
 
-# Of all that a graph's operations give: what eager keeps for a backward, and gradients of that.
+# Eager's memory as a multiple of all results: saved tensors for a backward, and gradients.
 _EAGER_KEEPS = 2
 
 
 def comparable(handle: Handle, traced: Trace) -> Comparable | None:
-    """A resume function is timed as a part of its frame. CUDA graphs are tied to addresses, which
-    turns of eager would move, and are used where they were asked for.
+    """Return how the variant is compared, or None. A resume function is timed as a part of its
+    frame. CUDA graphs are tied to addresses, which eager calls would change, and were asked for.
     """
     options = handle.options
     wanted = options.keep == "faster" and options.backend == "native" and not options.fullgraph
@@ -36,7 +36,7 @@ def comparable(handle: Handle, traced: Trace) -> Comparable | None:
         return None
     accelerators = {device for device in devices_in(traced.graph) if device.type != "cpu"}
     if not accelerators:
-        # Behind a break there may be work for an accelerator, on any of its devices.
+        # After a break there may be work for an accelerator, on any of its devices.
         rest_is_unknown = isinstance(traced.exit, Break) and torch.accelerator.is_available()
         return None if rest_is_unknown else Comparable()
     if options.cuda_graphs or len(accelerators) > 1:
@@ -48,7 +48,7 @@ def comparable(handle: Handle, traced: Trace) -> Comparable | None:
 
 
 def _result_bytes(traced: Trace) -> int:
-    """Of all results of the graph's operations, views included, at the sizes of this call."""
+    """Return the bytes of all results of the graph's operations, views included, in this call."""
     return sum(_bytes(node.meta.get("spec")) for node in traced.graph.graph.nodes)
 
 

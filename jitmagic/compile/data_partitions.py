@@ -1,9 +1,10 @@
-"""A graph in which data decide sizes, compiled in pieces (graph/symbolic/data_split.py).
+"""Compiles a graph with data-dependent sizes in partitions (graph/symbolic/data_split.py).
 
-Comes in: a Trace, its pieces, and how a graph of fixed sizes is compiled. Goes out: one callable.
-What makes a size runs as eager does, between the pieces; one behind it that has such sizes is an
-executable for each vector of them (sizes.py), with one set of kernels, made for an example of these
-sizes before the first call. Gradients flow from piece to piece, as each is an autograd node.
+Comes in: a Trace, its partitions, and a function that compiles a graph of fixed sizes. Goes out:
+one callable. Calls that create a data-dependent size run in eager between the partitions. A
+partition that uses such sizes has an executable for each size tuple (sizes.py), with one set of
+kernels, built for example sizes before the first call. Each partition is an autograd node, so
+gradients flow between them.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from torch.fx import GraphModule, Node
 
 from ..errors import OperationFailed
 from ..graph.node_meta import changes_mode, devices_in, specs_in
-from ..graph.operators.autocast import modes_kept
-from ..graph.symbolic.data_split import Piece, Pieces
+from ..graph.operators.autocast import restoring_modes
+from ..graph.symbolic.data_split import DataPartition, DataPartitions
 from ..options import Options
 from ..records import Recording
 from ..runtime.examples import examples
@@ -29,32 +30,32 @@ from ..spec import TensorSpec
 from ..trace.result import NOWHERE, GraphInput, Trace
 from ..trace.varying.concrete import hints_of, places_of, with_hints
 from .sized_joint import Builders
-from .sizes import CompiledGraph, Sized
+from .sizes import CompiledGraph, SizeCompiler
 
-__all__ = ["compile_pieces", "results_of", "trace_of"]
+__all__ = ["compile_partitions", "results_of", "trace_of"]
 
 Compile = Callable[..., CompiledGraph]
 
 
-def compile_pieces(
+def compile_partitions(
     traced: Trace,
-    split: Pieces,
+    split: DataPartitions,
     compile_static: Compile,
     builders: Builders,
     options: Options,
     record: Recording,
 ) -> CompiledGraph:
-    """The executable. Raises what a stage raises."""
+    """Return the executable. Raises what a stage raises."""
     specs = [entry.spec for entry in traced.inputs]
     runs = []
-    for piece in split.pieces:
+    for piece in split.partitions:
         part = piece.part
         own = trace_of(traced, piece, [specs[slot] for slot in part.inputs])
-        if piece.by_data:
+        if piece.data_dependent:
             run, made = _as_eager(own.graph), None
         elif places_of(own) and options.cuda_graphs and _is_on_gpu(own.graph):
             # Recorded for one size: a compile for each count would never pay.
-            run, made = modes_kept(own.graph, own.graph.forward), None
+            run, made = restoring_modes(own.graph, own.graph.forward), None
         elif places_of(own):
             run, made = _for_all_sizes(own, piece, compile_static, builders, options, record), None
         else:
@@ -70,34 +71,34 @@ def _is_on_gpu(gm: GraphModule) -> bool:
     return any(device.type == "cuda" for device in devices_in(gm))
 
 
-def trace_of(traced: Trace, piece: Piece, specs: Sequence[TensorSpec]) -> Trace:
-    """The piece as a frame's whole graph. `specs`: what it is given, as it was made; what got a
-    history by a write of a piece before has it here.
+def trace_of(traced: Trace, piece: DataPartition, specs: Sequence[TensorSpec]) -> Trace:
+    """Return the partition as the whole graph of a frame. `specs` are those of its inputs when they
+    were made; an input that got a history by a write in an earlier partition requires grad here.
     """
     inputs = []
     for node, made in zip(piece.part.graph.graph.find_nodes(op="placeholder"), specs, strict=True):
         written = node.meta["spec"].requires_grad and not made.requires_grad
         spec = replace(made, requires_grad=True, is_leaf=False) if written else made
         node.meta["spec"] = spec
-        inputs.append(GraphInput("between pieces", NOWHERE, spec))
+        inputs.append(GraphInput("between partitions", NOWHERE, spec))
     return replace(traced, graph=piece.part.graph, inputs=tuple(inputs), mutated=())
 
 
 def results_of(own: Trace) -> list[TensorSpec]:
-    """What its graph gives."""
+    """Return the specs of the results of a trace's graph."""
     output = next(iter(reversed(own.graph.graph.nodes)))
     return [node.meta["spec"] for node in output.args[0]]  # type: ignore[union-attr]
 
 
 def _for_all_sizes(
     own: Trace,
-    piece: Piece,
+    piece: DataPartition,
     compile_static: Compile,
     builders: Builders,
     options: Options,
     record: Recording,
 ) -> Executable:
-    made = Sized(own, partial(compile_static, asked=piece.asked), builders, options, record)
+    made = SizeCompiler(own, partial(compile_static, asked=piece.asked), builders, options, record)
     hints = hints_of(own)
     inputs = examples([entry.spec for entry in with_hints(own).inputs])
     if not made.is_expected(hints):
@@ -107,8 +108,8 @@ def _for_all_sizes(
             made.add(hints, inputs, record)
         except OperationFailed:
             raise
-        except Exception as error:  # the program may never meet it, and compiles what it does meet
-            stage.keep(f"are no example: {error}")
+        except Exception as error:  # the program may never have these sizes
+            stage.keep(f"failed as an example: {error}")
     return made.run
 
 
@@ -116,8 +117,8 @@ def _for_all_sizes(
 
 
 def _as_eager(gm: GraphModule) -> Executable:
-    """The calls, one after the other, without Python where their arguments are plain. Modes do not
-    matter to integers.
+    """Run the calls one after the other, natively where their arguments are plain. Mode changes are
+    dropped for integers.
     """
     nodes = list(gm.graph.nodes)
     if not any(spec.dtype.is_floating_point for node in nodes for spec in specs_in(node)):
@@ -132,7 +133,7 @@ def _as_eager(gm: GraphModule) -> Executable:
             slots[node] = slots[whole] + node.args[1]
             continue
         if (made := _as_call(node)) is None:
-            return modes_kept(gm, gm.forward)
+            return restoring_modes(gm, gm.forward)
         run, read, results = made
         calls.append((run, tuple(slots[one] for one in read), results, ()))
         slots[node], total = total, total + results
@@ -140,8 +141,8 @@ def _as_eager(gm: GraphModule) -> Executable:
 
 
 def _as_call(node: Node) -> tuple[Executable, list[Node], int] | None:
-    """What runs the call, what it reads, and how many results it has; None: it takes what is no
-    tensor and no constant.
+    """Return (executable, inputs, number of results) of a call; None if an argument is neither a
+    tensor nor a constant.
     """
     given = (*node.args, *node.kwargs.values())
     read = list(dict.fromkeys(one for one in given if isinstance(one, Node)))

@@ -1,8 +1,8 @@
-"""From a traced frame and the executable of its graph to what calls run: an Entry.
+"""Builds an Entry from a traced frame and the executable of its graph.
 
 Comes in: a Trace whose guards hold in this call, and a callable of its graph. Goes out: an Entry,
-natively callable where the frame is one graph with a plain result, else with a residual; or one
-that runs as plain Python, where the frame is not to be cut at its graph break.
+called natively if the frame is one graph with a plain result, else with a residual; or one that
+runs plain Python, if the frame is not to be split at its graph break.
 """
 
 from __future__ import annotations
@@ -47,21 +47,29 @@ from ..trace.residual.undo import can_start_over, written_before_raising
 from ..trace.result import Break, Trace
 from .compared import comparable
 
-__all__ = ["check_backwards", "computes", "left_to_eager", "make_entry", "variant_of", "wrapped"]
+__all__ = [
+    "check_backwards",
+    "has_operations",
+    "left_to_eager",
+    "make_entry",
+    "variant_of",
+    "wrap_executable",
+]
 
 
 handles(release_arguments)(finalizers.begins)
 
 
-def computes(traced: Trace) -> bool:
-    """Whether its graph has an operation."""
+def has_operations(traced: Trace) -> bool:
+    """Return whether the trace's graph has an operation."""
     return any(node.op not in ("placeholder", "output") for node in traced.graph.graph.nodes)
 
 
 def left_to_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Entry | Eager | None:
-    """The answer for a frame that is not to be cut at its break, but left to plain Python; None: it
-    is cut, or has no break. The guards are torch's state and what led to the break: nothing else
-    matters to eager. Raises Unsupported under fullgraph.
+    """Return an entry that runs plain Python, if the frame is not to be split at its break.
+
+    None: it is split, or has no break. The entry's guards are torch's state and the facts that led
+    to the break: nothing else matters to eager. Raises Unsupported under fullgraph.
     """
     if not isinstance(traced.exit, Break):
         return None
@@ -74,10 +82,10 @@ def left_to_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Ent
         guards = (*state, *traced.because)
         return eager_entry(handle.run_plainly, snapshot, guards, Eager(message, where))
     body = handle.flat.root.body
-    if _is_looked_at(handle, snapshot) and (body.cellvars or body.freevars):
+    if _has_frame_readers(handle, snapshot) and (body.cellvars or body.freevars):
         why = "a callee may look at its variables (f_locals), and inner functions share some"
         return eager_entry(handle.run_plainly, snapshot, state, Eager(why, where))
-    if reason.spreads and not computes(traced):
+    if reason.spreads and not has_operations(traced):
         guards = (*state, *traced.because)
         return eager_entry(handle.run_hooked, snapshot, guards, Eager(message, where))
     if handle.library is None:
@@ -88,9 +96,10 @@ def left_to_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Ent
     return eager_entry(handle.run_hooked, snapshot, (*state, *traced.because), eager)
 
 
-def _is_looked_at(handle: Handle, snapshot: FrameSnapshot) -> bool:
-    """Return whether callees may look at the variables of the frame, which are kept whole then.
-    Found out at its first break: what resumes there is cut from the same root.
+def _has_frame_readers(handle: Handle, snapshot: FrameSnapshot) -> bool:
+    """Return whether callees may read the frame's variables, which then all stay bound.
+
+    Decided at its first break: the resume functions are cut from the same root.
     """
     root = handle.flat.root
     if root.is_looked_at is None:
@@ -99,16 +108,16 @@ def _is_looked_at(handle: Handle, snapshot: FrameSnapshot) -> bool:
 
 
 def check_backwards(snapshot: FrameSnapshot, traced: Trace) -> None:
-    """Have each backward of an autograd function, and each that computes a region again, check what
-    it relies on of Python's state.
+    """Make backwards of autograd functions and of recomputed regions check the Python state that
+    they rely on.
     """
-    for later in _later(traced):
+    for later in _backward_functions(traced):
         steps, _ = lower_guards(later.guards, (), snapshot.globals, snapshot.builtins)
         later.holds = GuardProgram(steps).check
 
 
-def _later(traced: Trace) -> list[Any]:
-    """The user's functions that the backward of a graph stands for."""
+def _backward_functions(traced: Trace) -> list[Any]:
+    """Return the program's own functions that the backward of a graph may have to run."""
     calls = [call.original for _, call in calls_in(traced.graph)]
     return [one for one in (*calls, *regions_of(traced.graph)) if one is not None]
 
@@ -116,8 +125,8 @@ def _later(traced: Trace) -> list[Any]:
 # ------------------------------------------------------------------------- around the executable
 
 
-def wrapped(run: Executable, traced: Trace, options: Options, in_parts: bool) -> Executable:
-    """The executable as the frame calls it. `in_parts`: as a CompiledGraph's."""
+def wrap_executable(run: Executable, traced: Trace, options: Options, in_parts: bool) -> Executable:
+    """Wrap the executable as the frame calls it. `in_parts` is a CompiledGraph's."""
     # From the inside out: each wraps the one before, and costs a call only where it is needed.
     if traced.spent_results and options.backend in ("native", "aot_eager"):  # no autograd ran
         run = freed_results(run, traced.spent_results, traced.grad_inputs)
@@ -125,10 +134,10 @@ def wrapped(run: Executable, traced: Trace, options: Options, in_parts: bool) ->
         run = with_numbers(run, numbers)
     draws = any(node.meta.get("random") for node in traced.graph.graph.nodes)
     if (traced.mutated or draws) and can_start_over(traced):
-        copied, watched = _written_half_way(traced, options, in_parts)
+        copied, watched = _partially_written(traced, options, in_parts)
         run = undo_on_error(run, copied, draws, watched) if copied or watched or draws else run
-    # Without objects of the call, too: autograd's nodes check state only where a call holds some.
-    if not traced.held and not any(later.guards for later in _later(traced)):
+    # Also without objects of the call: autograd's nodes check state only if a call holds some.
+    if not traced.held and not any(later.guards for later in _backward_functions(traced)):
         return run
     count = len(traced.inputs)
     interpreted = options.backend not in ("native", "aot_eager")
@@ -136,7 +145,7 @@ def wrapped(run: Executable, traced: Trace, options: Options, in_parts: bool) ->
 
 
 def _interpreted_holding(run: Executable, count: int) -> Executable:
-    """`run` is called with so many of the arguments; torch's own nodes keep the others."""
+    """Call `run` with the first `count` arguments; torch's autograd nodes hold the others."""
 
     def call(*args: Any) -> tuple[Any, ...]:
         with regions.holding(args[count:]):
@@ -145,12 +154,11 @@ def _interpreted_holding(run: Executable, count: int) -> Executable:
     return call
 
 
-def _written_half_way(
+def _partially_written(
     traced: Trace, options: Options, in_parts: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The inputs that a graph may have written when something raises that may, and those that only
-    an error that nobody expects finds written: one executable of ours writes when nothing can raise
-    any more.
+    """Return (inputs that may be written before an expected error, those written only before an
+    unexpected one). A single native executable writes once nothing can raise any more.
     """
     if options.backend in ("native", "aot_eager") and not in_parts:
         return (), ()
@@ -164,14 +172,16 @@ def _written_half_way(
 def make_entry(
     handle: Handle, snapshot: FrameSnapshot, traced: Trace, run: Executable | None
 ) -> Entry | Eager:
-    """`run`: the executable, or None. Eager, where what the frame does cannot be written down."""
+    """Return the entry; Eager if the frame's effects cannot be reproduced. `run`: the executable,
+    or None.
+    """
     alone = handle.resume_line is not None and handle.flat.let_go is not None
     template = template_of(traced) if traced.lock is None and not alone else None
     sources = (*(entry.source for entry in traced.inputs), *traced.held)
     if template is not None:
         wanted = (*sources, *template.sources)
         steps, registers = lower_guards(traced.guards, wanted, snapshot.globals, snapshot.builtins)
-        # What guards have read of the call is not read again for the graph or the result.
+        # Sources that guards have read are not read again for the graph or the result.
         inputs, read_again = registers[: len(sources)], registers[len(sources) :]
         shape = template.with_registers(read_again)
         called = run if run is not None else _no_graph
@@ -203,12 +213,12 @@ def make_entry(
 
 
 def _no_graph() -> tuple[Any, ...]:
-    """The executable of a frame that computes nothing."""
+    """Stand in for the executable of a frame that computes nothing."""
     return ()
 
 
 def variant_of(handle: Handle, traced: Trace, record: Recording) -> Variant:
-    """What the entry remembers."""
+    """Return the Variant that the entry is recorded with."""
     ends = None
     if (end := traced.unexpected_break) is not None:
         ends = Eager(*in_library(end.reason.message, end.where, end.line))

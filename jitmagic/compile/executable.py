@@ -1,8 +1,9 @@
-"""One ATen graph to one executable: lower, schedule, render, load, by the best tier that works.
+"""Builds one executable from one ATen graph: lower, schedule, render, load, by the best working
+tier.
 
 Comes in: the graph of a forward or of a backward. Goes out: a callable of its inputs. A tier that
-fails hands over to the next with a warning; the last one replays the graph op by op. When asked,
-tune: products before the schedule, kernels before they are rendered.
+fails falls back to the next with a warning; the last one replays the graph op by op. With
+max-autotune, products are tuned before the schedule and kernels before they are rendered.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ..runtime.tiers import warn_no_compiler, warn_weaker_tier
 from ..schedule import schedule, turned_outputs
 from ..target import Target, find_target, weaker_target
 from .background import left_to_background
-from .lazy_backwards import at_first_use, made_up, tell_of_replay
+from .lazy_backwards import at_first_use, stand_in_inputs, warn_of_replay
 from .profiler_names import call_places, titles_of
 from .sized_joint import Builders
 from .sizes import Build
@@ -49,8 +50,9 @@ def build_executable(
     kernels: Build | None,
     saved: SavedLayouts | None = None,
 ) -> Executable:
-    """Kernels of the best tier that works; one that fails hands over to the next, visibly.
-    `kernels`: asked for an executable first. `saved`: outputs for which any layout is allowed.
+    """Build kernels by the best tier that works; a tier that fails falls back visibly.
+
+    `kernels` is asked for an executable first. `saved`: the outputs that may have any layout.
     """
     device = device_of_kernels(gm)
     target = find_target(device, options)
@@ -77,7 +79,7 @@ def build_native(
     make_inputs: Examples,
     saved: SavedLayouts | None = None,
 ) -> Executable:
-    """The stages, with kernels of one tier."""
+    """Run the stages with kernels of one tier."""
     with record.stage(f"{name}: lower") as stage:
         program = stage.keep(lower(gm, name))
         if options.verify:
@@ -99,7 +101,7 @@ def build_native(
         return _not_loaded
     with record.stage(f"{name}: load") as stage:
         loaded = load(*rendered, target, options, report=stage.say)
-        stage.keep(replace(loaded, run=_not_loaded))  # the record outlives an entry handed back
+        stage.keep(replace(loaded, run=_not_loaded))  # the record outlives the entry
     if saved is not None:
         saved.set_strides(turned_outputs(program, scheduled.program))
     record.kernels += loaded.kernels
@@ -108,18 +110,18 @@ def build_native(
 
 
 def _not_loaded() -> tuple[Any, ...]:
-    """In the place of an executable that nobody will call."""
+    """Stand in for an executable that is never called."""
     return ()
 
 
 def builders_for_sizes(options: Options, record: Recording) -> Builders:
-    """What one joint graph for all sizes is built with."""
+    """Return the functions that build the executables of one joint graph for all sizes."""
     later = record.for_later()
 
     def graph(gm: GraphModule, name: str, record: Recording) -> Executable:
         if options.backend == "aot_eager":
             return fx_executable(gm)
-        return build_executable(gm, name, options, record, partial(made_up, gm), None)
+        return build_executable(gm, name, options, record, partial(stand_in_inputs, gm), None)
 
     def backward(
         build: Callable[[Recording], Executable], replay: Callable[[], GraphModule]
@@ -129,4 +131,4 @@ def builders_for_sizes(options: Options, record: Recording) -> Builders:
     def target(gm: GraphModule) -> Target:
         return find_target(device_of_kernels(gm), options)
 
-    return Builders(target, graph, backward, partial(tell_of_replay, later))
+    return Builders(target, graph, backward, partial(warn_of_replay, later))

@@ -1,9 +1,9 @@
-"""Runs an inference graph whose weights are frozen: what they alone decide is computed once.
+"""Runs an inference graph with frozen weights: values that depend on weights alone are cached.
 
 Comes in: the two executables of autograd/freezing.py. Goes out: an executable of the whole. A call
-compares the weights with those of the last one, by identity and version counter, and computes
-their values again where one has changed: nothing is stale but writes that no counter sees (.data,
-numpy arrays that share memory).
+compares the weights with those of the last call, by identity and version counter, and recomputes
+the values if one has changed. Only writes past the counter (.data, numpy arrays that share memory)
+go unnoticed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["FrozenExecutable", "frozen_places"]
 
 
 def frozen_places(inputs: Sequence[GraphInput]) -> frozenset[int]:
-    """Return the inputs that are parameters and buffers of modules."""
+    """Return the positions of inputs that are parameters and buffers of modules."""
     return frozenset(n for n, entry in enumerate(inputs) if _is_of_module(entry.source))
 
 
@@ -33,12 +33,12 @@ def _is_of_module(source: Source) -> bool:
 
 
 class FrozenExecutable:
-    """`rest`, called with its inputs and with the values of the weights."""
+    """Calls `rest` with its inputs and the cached values of the weights."""
 
     def __init__(self, folded: Executable, rest: Executable, parts: Frozen) -> None:
         self._folded, self._rest = folded, rest
         self._weights, self._inputs = parts.weights, parts.inputs
-        # In one attribute: a thread that reads it has values and versions of one moment.
+        # In one attribute: other threads read values and versions that belong together.
         self._known: tuple[list[torch.Tensor], list[int], tuple[Any, ...]] = [], [], ()
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:

@@ -1,8 +1,8 @@
-"""Backwards, which are built at their first use, calls after the forward.
+"""Builds backwards at their first use, calls after the forward.
 
-Comes in: what builds one, and the graph that can be replayed instead. Goes out: the executable,
-whatever happens: the forward has run by then, so the frame cannot be eager any more. What the user
-should know of it is told once per function.
+Comes in: a function that builds the backward, and the graph to replay if it fails. Goes out: an
+executable in any case: the forward has run by then, so the frame cannot be eager any more. Users
+are told once per function.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..records import COMPILED, Failed, Recording, TookTooLong
 from ..runtime.examples import examples
 from ..runtime.native import Executable
 
-__all__ = ["at_first_use", "made_up", "prepare_backward", "tell_of_replay", "tell_once"]
+__all__ = ["at_first_use", "prepare_backward", "stand_in_inputs", "warn_of_replay", "warn_once"]
 
 
 def prepare_backward(
@@ -36,14 +36,14 @@ def prepare_backward(
     later: Recording,
     make_inputs: Callable[[], Sequence[torch.Tensor]],
 ) -> BackwardCache | None:
-    """What builds it calls later, as the record `later`; None: nothing is differentiated."""
+    """Return a backward that is built at its first use, recorded in `later`; None without one."""
     if parts.backward is None:
         return None
     if record.wanted:
-        # Nothing runs it: its kernels are wanted, to be built beside the forward's.
+        # Never run: its kernels are collected, to be built together with the forward's.
         build(backward_without(parts, ()), "backward", options, record, make_inputs)
     backward = BackwardCache.of(lambda gm: _build_backward(build, gm, options, later), parts)
-    record.later.append(weakref.ref(backward))  # status asks it, and keeps nothing alive
+    record.later.append(weakref.ref(backward))  # for status(), which must not keep it alive
     return backward
 
 
@@ -54,7 +54,7 @@ def _build_backward(
     record: Recording,
 ) -> Executable:
     def made(record: Recording) -> Executable:
-        return build(gm, "backward", options, record, partial(made_up, gm))
+        return build(gm, "backward", options, record, partial(stand_in_inputs, gm))
 
     return at_first_use(made, lambda: gm, options, record)
 
@@ -65,9 +65,7 @@ def at_first_use(
     options: Options,
     record: Recording,
 ) -> Executable:
-    """A backward, when the forward has run and the frame cannot be eager any more. `graph`: what
-    is replayed where it cannot be built.
-    """
+    """Build a backward after its forward has run; if that fails, replay the graph of `graph`."""
     record = record.for_later()
     failed: Failed
     try:
@@ -83,26 +81,26 @@ def at_first_use(
                 raise CompileFailed(failed.why) from None
             raise
         what = f"the backward of {record.name}"
-        tell_once(record, what, failed.report(what, "is replayed op by op"))
+        warn_once(record, what, failed.report(what, "is replayed op by op"))
         return fx_executable(graph())
     if record.stages:  # else it was there already
         record.end(COMPILED)
     return run
 
 
-def tell_of_replay(record: Recording, is_outdated: bool = False) -> None:
-    """Nothing is wrong, but this backward is no quicker than eager's. `is_outdated`: what it relied
-    on of Python's state has changed since it was traced.
+def warn_of_replay(record: Recording, is_outdated: bool = False) -> None:
+    """Warn that a backward is no faster than eager's. `is_outdated`: the Python state that it
+    relied on has changed since it was traced.
     """
     if is_outdated:
-        tell_once(
+        warn_once(
             record,
             "outdated",
             f"the backward of {record.name} reads Python's state (an attribute, a variable, a "
             "mode), which has changed since the forward: such backwards run op by op",
         )
         return
-    tell_once(
+    warn_once(
         record,
         "replay",
         f"{record.name} is differentiated twice (create_graph) or for a batch of gradients: "
@@ -110,13 +108,13 @@ def tell_of_replay(record: Recording, is_outdated: bool = False) -> None:
     )
 
 
-def tell_once(record: Recording, what: str, text: str) -> None:
-    """Once per function, however many variants of it are compiled."""
+def warn_once(record: Recording, what: str, text: str) -> None:
+    """Warn once per function, however many variants of it are compiled."""
     if what not in record.reported:
         record.reported.add(what)
         warn(text)
 
 
-def made_up(gm: GraphModule) -> list[torch.Tensor]:
-    """Tensors of the right kind: what a backward is given is not known when it is compiled."""
+def stand_in_inputs(gm: GraphModule) -> list[torch.Tensor]:
+    """Return example inputs of a backward, whose real inputs are unknown when it is compiled."""
     return examples([node.meta["spec"] for node in gm.graph.nodes if node.op == "placeholder"])

@@ -1,16 +1,15 @@
-"""The order of the stages. Read it as a table of contents.
+"""Runs the stages of a compile in order; reads as a table of contents.
 
     compile_frame       snapshot -> Entry (guards, executable or residual) | Eager | PendingBuild
       trace               tracing.py: which sizes and numbers are symbols, where the frame ends
-      compile_graph       torch-level graph -> executable; backends.py: "eager", yours
-        joint, partition    for graphs of several parts or sizes: subgraphs.py, data_partitions.py,
-        sizes.py
+      compile_graph       torch-level graph -> executable; backends.py: "eager", the user's
+        joint, partition    subgraphs.py, data_partitions.py, sizes.py: of several graphs or sizes
           forward             executable.py: lower, schedule, render, load
           backward            lazy_backwards.py: the same stages, at its first use
-      emit                entries.py: guards and result, or what is left to eager
+      emit                entries.py: guards and result, or an entry that runs eager
 
 Every stage runs inside `record.stage(name)`, which keeps its result and time for explanations and
-lets the progress line speak. A stage that fails makes the frame run as eager, visibly
+updates the progress line. A stage that fails makes the frame run in eager, visibly
 (FallbackWarning); `Unsupported` (fullgraph) and KeyboardInterrupt pass through.
 """
 
@@ -48,12 +47,19 @@ from ..trace.result import Trace
 from ..trace.varying.concrete import places_of
 from .backends import call_backend, example_inputs, interpreted_by_torch
 from .background import build_in_background, may_wait
-from .data_partitions import compile_pieces
-from .entries import check_backwards, computes, left_to_eager, make_entry, variant_of, wrapped
+from .data_partitions import compile_partitions
+from .entries import (
+    check_backwards,
+    has_operations,
+    left_to_eager,
+    make_entry,
+    variant_of,
+    wrap_executable,
+)
 from .executable import build_executable, builders_for_sizes
 from .frozen_weights import FrozenExecutable, frozen_places
-from .lazy_backwards import made_up, prepare_backward, tell_of_replay
-from .sizes import Build, CompiledGraph, Sized, sized
+from .lazy_backwards import prepare_backward, stand_in_inputs, warn_of_replay
+from .sizes import Build, CompiledGraph, SizeCompiler, compile_sizes
 from .subgraphs import compile_subgraphs
 from .tracing import has_own_symbols, stop_before, trace_frame, trace_statically
 
@@ -61,17 +67,18 @@ __all__ = ["compile_frame", "flatten"]
 
 Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inputs
 flatten = FlatCode.of
-_ATTEMPTS = 4  # at one frame, each of which found an operation that cannot be compiled
-# Python of ours that compiled graphs call: torch.compile, where it runs too, passes over it.
-for _called_in_graph in (BackwardCache.__call__, Replay.__call__, Sized.missed):
+_ATTEMPTS = 4  # per frame; each found one operation that cannot be compiled
+# Python functions of jitmagic that compiled graphs call: hidden from torch.compile.
+for _called_in_graph in (BackwardCache.__call__, Replay.__call__, SizeCompiler.missed):
     hide(_called_in_graph.__code__)
 
 
 def compile_frame(
     handle: Handle, snapshot: FrameSnapshot, record: Recording
 ) -> Entry | Eager | PendingBuild:
-    """Compile one call's frame for every later call that passes the same guards. PendingBuild:
-    kernels are built in the background first.
+    """Compile one call's frame for every later call that passes the same guards.
+
+    Returns a PendingBuild if kernels have to be built in the background first.
     """
     if may_wait(handle.options):
         record.wanted = []
@@ -89,10 +96,12 @@ def compile_frame(
 def _compile_frame(
     handle: Handle, snapshot: FrameSnapshot, record: Recording
 ) -> Entry | Eager | PendingBuild:
-    """Where a stage refuses an operation the graph ends before it, like at any other break."""
+    """Compile a frame, ending its graph before an operation that a stage refuses."""
     if (refused := reason_not_to_trace(snapshot)) is not None:
         if handle.options.fullgraph:
-            raise Unsupported(refused.why, "call it otherwise, or without fullgraph=True", None)
+            raise Unsupported(
+                refused.why, "call it in another way, or without fullgraph=True", None
+            )
         return refused
     # Only autograd, not the tracer, finds out that an operation cannot be differentiated: the frame
     # is then traced again, up to it.
@@ -108,7 +117,7 @@ def _compile_frame(
 def _attempt(
     handle: Handle, snapshot: FrameSnapshot, record: Recording, stop: Stop | None
 ) -> Entry | Eager | PendingBuild:
-    """With sizes as symbols, unless that has a stage fail; then as they are in this call."""
+    """Compile with symbolic sizes; if a stage then fails, with the sizes of this call."""
     with record.stage("trace") as stage:
         traced = stage.keep(trace_frame(handle, snapshot, stop))
     if not has_own_symbols(handle, traced):
@@ -125,7 +134,7 @@ def _attempt(
 def _compile_trace(
     handle: Handle, snapshot: FrameSnapshot, record: Recording, traced: Trace, is_last: bool = True
 ) -> Entry | Eager | PendingBuild:
-    """`is_last`: nothing else is tried for this frame."""
+    """Compile one trace. `is_last`: no other trace of this frame will be tried."""
     if (eager := left_to_eager(handle, snapshot, traced)) is not None:
         return eager
     if handle.options.verify:
@@ -133,9 +142,9 @@ def _compile_trace(
     check_backwards(snapshot, traced)
     try:
         run: Executable | None = None
-        if computes(traced):
+        if has_operations(traced):
             compiled = compile_graph(handle, traced, snapshot, record)
-            run = wrapped(compiled.run, traced, handle.options, compiled.in_parts)
+            run = wrap_executable(compiled.run, traced, handle.options, compiled.in_parts)
         if record.wanted:
             return build_in_background(record)
         with record.stage("emit"):
@@ -143,7 +152,7 @@ def _compile_trace(
     except OutOfTime as over:
         over.guards = traced.guards
         raise
-    except Exception as error:  # calls that these guards do not fit may fare better
+    except Exception as error:  # a call with other guards may compile
         known = isinstance(error, OperationFailed | Unsupported)
         if known or not is_last or handle.must_raise(record):
             raise
@@ -161,7 +170,9 @@ def _compile_trace(
 def compile_graph(
     handle: Handle, traced: Trace, snapshot: FrameSnapshot, record: Recording
 ) -> CompiledGraph:
-    """The chosen backend's callable for a torch-level graph; returns a flat tuple of outputs."""
+    """Return the chosen backend's callable for a torch-level graph; it returns a flat tuple of
+    outputs.
+    """
     options = handle.options
     if options.backend == "eager":
         return CompiledGraph(interpreted_by_torch(traced.graph))
@@ -170,12 +181,12 @@ def compile_graph(
     static: Callable[..., CompiledGraph] = partial(_compile_static, options=options, frozen=frozen)
     builders = builders_for_sizes(options, record)
     make_inputs = partial(example_inputs, traced.inputs, snapshot)
-    if (pieces := split_at_data(traced.graph)) is not None:
-        return compile_pieces(traced, pieces, static, builders, options, record)
+    if (partitions := split_at_data(traced.graph)) is not None:
+        return compile_partitions(traced, partitions, static, builders, options, record)
     if places_of(traced):
         # A user's backend has one graph for all sizes, those of static variants included.
         known = [] if callable(options.backend) else handle.ledger.static_shapes(snapshot)
-        return sized(traced, make_inputs(), static, builders, options, record, known)
+        return compile_sizes(traced, make_inputs(), static, builders, options, record, known)
     return static(traced, make_inputs, record, None)
 
 
@@ -189,8 +200,8 @@ def _compile_static(
     options: Options,
     frozen: frozenset[int] = frozenset(),
 ) -> CompiledGraph:
-    """`kernels`: asked for executables first. `asked`: whose gradients are asked for; None: all.
-    `frozen`: inputs that are weights whose values may be computed once.
+    """Compile a graph of fixed sizes. `kernels` is asked for executables first. `asked`: the
+    results whose gradients are asked for; None: all. `frozen`: inputs that are constant weights.
     """
     if callable(options.backend):
         return CompiledGraph(call_backend(options.backend, traced.graph, make_inputs, record))
@@ -210,7 +221,7 @@ def _compile_ahead(
     kernels: Build | None,
     frozen: tuple[torch.fx.GraphModule, frozenset[int]],
 ) -> CompiledGraph:
-    """The executable, and what its outputs are like. `frozen`: inputs of that graph."""
+    """Return the executable and the specs of its outputs. `frozen`: (graph, its weights)."""
     with record.stage("joint") as stage:
         joint = stage.keep(trace_joint(gm, specs))
     with record.stage("partition") as stage:
@@ -220,14 +231,14 @@ def _compile_ahead(
         build = fx_executable
     if frozen[0] is gm and (run := _of_frozen_weights(parts, frozen[1], build, options, record)):
         return CompiledGraph(make_callable(parts, run, None, gm), output_specs(joint))
-    # The forward is built first: its kernels may choose how saved images lie, which the backward
-    # is then compiled for.
+    # The forward is built first: its kernels may choose the layouts of saved images, for which
+    # the backward is then compiled.
     saved = SavedLayouts(parts)
     forward = build(parts.forward, "forward", options, record, make_inputs, saved=saved)
     parts = saved.with_final_strides()
     later = record.for_later()  # a backward is built calls later, and is a record of its own
     backward = prepare_backward(build, parts, options, record, later, make_inputs)
-    executable = make_callable(parts, forward, backward, gm, partial(tell_of_replay, later))
+    executable = make_callable(parts, forward, backward, gm, partial(warn_of_replay, later))
     return CompiledGraph(executable, output_specs(joint))
 
 
@@ -238,9 +249,11 @@ def _of_frozen_weights(
     options: Options,
     record: Recording,
 ) -> Executable | None:
-    """None where weights are differentiated, or nothing depends on them alone."""
+    """Return an executable with cached weights; None if weights are differentiated, or nothing
+    depends on them alone.
+    """
     halves = frozen_parts(parts.forward, places) if places and parts.backward is None else None
     if halves is None:
         return None
-    rest = build(halves.rest, "forward", options, record, partial(made_up, halves.rest))
+    rest = build(halves.rest, "forward", options, record, partial(stand_in_inputs, halves.rest))
     return FrozenExecutable(fx_executable(halves.folded), rest, halves)

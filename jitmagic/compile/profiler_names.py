@@ -1,4 +1,4 @@
-"""titles: what profilers call a compiled graph and its kernels, and where its calls stand.
+"""Names compiled graphs and kernels for profilers, and finds the source lines of their calls.
 
 Comes in: the scheduled program, the ATen graph it was made of, the title of the user's function.
 Goes out: `Plan.titles`: the graph's, then one for each kernel launched, in order: "forward of step
@@ -22,7 +22,7 @@ _MOST = 6  # operations, and places in the source, that a title names
 
 
 def titles_of(program: LoopProgram, gm: GraphModule, owner: str) -> tuple[str, ...]:
-    """`owner`: the function's own title, its name first."""
+    """Return `Plan.titles`. `owner`: the function's own title, its name first."""
     lines = {node.name: lines_of(node)[:1] for node in gm.graph.nodes}
     nests = [step for step in program.steps if isinstance(step, Nest)]
     part = "" if program.name == "forward" else f"{program.name} "
@@ -36,8 +36,8 @@ def titles_of(program: LoopProgram, gm: GraphModule, owner: str) -> tuple[str, .
 
 
 def call_places(program: LoopProgram, gm: GraphModule) -> tuple[tuple[str, int], ...]:
-    """Return `Plan.call_lines`, the lines that warnings of ATen calls name; in a backward, that
-    of backward(), where the caller stands.
+    """Return `Plan.call_lines`, the lines for warnings of ATen calls; none for a backward, whose
+    warnings name the line of backward().
     """
     if program.name == "backward":
         return ()
@@ -47,7 +47,7 @@ def call_places(program: LoopProgram, gm: GraphModule) -> tuple[tuple[str, int],
 
 
 def _places(lines: Iterable[UserLine]) -> str:
-    """` (model.py:13, 14, layers.py:3)`."""
+    """Return text like ` (model.py:13, 14, layers.py:3)`."""
     texts, file = [], ""
     for line in sorted(set(lines), key=lambda line: (line.filename, line.lineno)):
         short = line.file

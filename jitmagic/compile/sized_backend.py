@@ -1,11 +1,11 @@
-"""One graph for all sizes, handed to the user's own backend once.
+"""Passes one graph for all sizes to the user's own backend.
 
 Comes in: a Trace with Sizes, the values of its symbols in one call, and that call's inputs. Goes
-out: a SizedBackend, which serves all values that its predicates are true of. The backend gets what
+out: a SizedBackend, which serves all values that pass its predicates. The backend gets what
 torch.compile gives it: a GraphModule whose inputs include each size as a SymInt, before the first
-tensor that has it, and example inputs with SymInts among the tensors. What it decides by one of
-those is a predicate. Where it reads one as an int, or raises, the caller goes without: the backend
-gets a graph of ints then, for each size tuple.
+tensor that has it, and example inputs with SymInts among the tensors. Its decisions on these sizes
+become predicates. If it reads one as an int, or raises, it gets a graph of ints for each size tuple
+instead.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ..records import Recording
 from ..trace.result import Trace
 from ..trace.varying.concrete import places_of, ranges_of
 from .backends import call_backend
-from .sized_joint import Made, own_sizes
+from .sized_joint import BuiltExecutable, own_sizes
 
 __all__ = ["SizedBackend"]
 
-Vector = tuple[int, ...]
+SizeTuple = tuple[int, ...]
 
 
 class SizedBackend:
-    """A user backend's callable for all sizes, used as SizedJoint is. Raises what the backend
+    """A user backend's callable for all sizes, with SizedJoint's interface. Raises what the backend
     raises.
     """
 
@@ -41,7 +41,7 @@ class SizedBackend:
         self,
         backend: Callable[..., Any],
         traced: Trace,
-        values: Vector,
+        values: SizeTuple,
         inputs: Sequence[torch.Tensor],
         record: Recording,
     ) -> None:
@@ -53,17 +53,17 @@ class SizedBackend:
         ]
         self._run = call_backend(backend, gm, lambda: examples, record)
 
-    def holds(self, values: Vector) -> bool:
+    def holds(self, values: SizeTuple) -> bool:
         """Return whether the backend's callable serves these values."""
         return self.predicates.holds_for(values)
 
     is_ready = holds
 
-    def made(self, values: Vector, inputs: int, record: Recording) -> Made:
-        """The executable of these values, which `holds` is true of."""
+    def made(self, values: SizeTuple, inputs: int, record: Recording) -> BuiltExecutable:
+        """Return the executable for these values, for which `holds` is true."""
         run, order = self._run, self._order
 
         def at_values(*given: torch.Tensor) -> tuple[Any, ...]:
             return run(*[values[size_in_order(n)] if is_size(n) else given[n] for n in order])
 
-        return Made(at_values, None, (self.predicates,))
+        return BuiltExecutable(at_values, None, (self.predicates,))

@@ -1,17 +1,19 @@
-"""One joint graph for all sizes: autograd's split and the kernels of a frame whose sizes differ.
+"""One joint graph for all sizes: the autograd split and the kernels of a frame with symbolic sizes.
 
 Comes in: a Trace with Sizes, and the values of its symbols in one call. Goes out: a SizedJoint,
-whose template makes the executable of other values that pass its predicates: natively, with no
-graph traced and no Python run (extensions/runtime/sizes.h).
+whose template makes the executable of other values that pass its predicates: natively, without
+tracing and without Python (extensions/runtime/sizes.h).
 
-joint and partition run once, on meta tensors with SymInts, as the trace did before them: what
-autograd's formulas, decompositions and torch's C++ decide by a size is a comparison of Sizes, which
-becomes a predicate; whoever reads one as an int raises Specialize, and the frame goes without. So
-all that was decided is known to hold for values that pass. (The other way, to trace each vector and
-compare the graph with the first one's, `sizes.py` takes where this one fails: of a transformer
-layer's 32 ms per vector in training, 28 went into graphs that came out alike.) Which values the
-backward saves is chosen for the hints: any cut is right. With `options.verify` each node of the
-joint graph is compared with what its operation gives at the sizes of each vector.
+joint and partition run once, on meta tensors with SymInts, as the trace did before them. Decisions
+of autograd's formulas, decompositions and torch's C++ on a size are comparisons of Sizes, which
+become predicates. Code that reads a size as an int raises Specialize, and the frame has no
+SizedJoint. So every decision holds for values that pass.
+
+The alternative is to trace each size tuple and to compare the graph with the first one's;
+`sizes.py` does that where this one fails. Of a transformer layer's 32 ms per size tuple in
+training, 28 went into graphs that came out alike. The partition is chosen for the hints: any cut is
+correct. With `options.verify` each node of the joint graph is compared with the result of its
+operation at the sizes of each tuple.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from ..autograd.sized import trace_sized_joint
 from ..autograd.verify import verify_joint
 from ..errors import CompileFailed
 from ..graph.subgraphs import Subgraph, split_into_subgraphs
-from ..graph.symbolic.concrete import Filled, graph_at, results_of
+from ..graph.symbolic.concrete import ScalarInput, graph_at, results_of
 from ..late import collector_paused
 from ..options import Options
 from ..records import LazyPayload, Recording
@@ -52,29 +54,29 @@ from ..trace.varying.concrete import of_sizes, ranges_of
 from .template import Template, compile_template, for_all_sizes
 
 __all__ = [
-    "KEPT", "Builders", "Made", "SizedJoint", "checks", "own_sizes", "places_among",
+    "KEPT", "Builders", "BuiltExecutable", "SizedJoint", "checks", "own_sizes", "places_among",
 ]  # fmt: skip
 
-Vector = tuple[int, ...]
+SizeTuple = tuple[int, ...]
 Missing = tuple[int, ...]
 _COUNT = itertools.count()
 KEPT = 64  # executables of a template: one more takes microseconds
 
 
 class Builders(NamedTuple):
-    """What executables are built with. `target` of a graph; `graph`: the executable of one of ints;
-    `backward`: what its first argument builds, or a replay of the graph that the second gives;
-    `tell`: that a backward is replayed.
+    """Functions that build executables. `target`: the target of a graph. `graph`: the executable of
+    a concrete graph. `backward`: the executable that its first argument builds, or a replay of the
+    second's graph. `warn_of_replay`: warns that a backward is replayed.
     """
 
     target: Callable[[GraphModule], Target]
     graph: Callable[[GraphModule, str, Recording], Executable]
     backward: Callable[[Callable[[Recording], Executable], Callable[[], GraphModule]], Executable]
-    tell: Callable[[bool], None]
+    warn_of_replay: Callable[[bool], None]
 
 
 class _Kernels:
-    """The templates of one ATen graph, one after the other: predicates of schedules differ."""
+    """The templates of one ATen graph: schedules for different sizes have different predicates."""
 
     __slots__ = (
         *("_graph", "_is_sized", "_lock", "_made", "_name", "_options", "_symbols", "_target"),
@@ -94,14 +96,16 @@ class _Kernels:
         self._made: list[Template] = []
         self._lock = RLock()
         self._is_sized = True
-        self.compiled = 0  # how often a compiler was asked, or has to be
+        self.compiled = 0  # how many templates needed a compiler
 
-    def known(self, values: Vector) -> Template | None:
-        """The template for these values that there is."""
+    def known(self, values: SizeTuple) -> Template | None:
+        """Return the existing template for these values."""
         return next((template for template in self._made if template.holds(values)), None)
 
-    def template(self, values: Vector, record: Recording) -> Template | None:
-        """None: there is no template for these values, and none can be made."""
+    def template(self, values: SizeTuple, record: Recording) -> Template | None:
+        """Return the template for these values, building it if needed; None if there can be
+        none.
+        """
         if self._options.backend != "native":  # the graph is run op by op
             return None
         with self._lock:
@@ -111,10 +115,10 @@ class _Kernels:
                 template = self._compile(values, record) if self._is_sized else None
         return template
 
-    def _compile(self, values: Vector, record: Recording) -> Template | None:
+    def _compile(self, values: SizeTuple, record: Recording) -> Template | None:
         hints = dict(zip(self._symbols, values, strict=True))
         given = self._graph, self._name, hints, self._target, self._options, record
-        # Sizes that are like no others before them are not like the next ones either.
+        # If earlier assumptions did not fit these sizes, new ones would not fit the next either.
         supposes = self.compiled <= self._options.recompile_limit // 2
         made = partial(compile_template, *given, supposes=supposes)
         template = for_all_sizes(f"{self._name}: for all sizes", values, made, record)
@@ -125,9 +129,9 @@ class _Kernels:
         return template if template.holds(values) else None
 
 
-class Made(NamedTuple):
-    """What runs at some values. `template`: what makes that of other values which pass all of
-    `predicates`; None: there is none.
+class BuiltExecutable(NamedTuple):
+    """An executable that is valid under `predicates`. `template` makes those of other values that
+    pass; None if there is none.
     """
 
     run: Executable
@@ -137,7 +141,7 @@ class Made(NamedTuple):
 
 @dataclass(slots=True)
 class _Part:
-    """A subgraph of the frame: its graphs, and where its values come from and go to."""
+    """A subgraph of the frame: its graphs, and the slots of its inputs and outputs."""
 
     graph: GraphModule
     joint: Joint
@@ -149,14 +153,14 @@ class _Part:
 
 
 class SizedJoint:
-    """What serves all values that `holds` is true of. Raises whatever a stage raises where a graph
-    cannot be made for sizes: the caller goes without.
+    """Serves all values that pass `holds`. Raises what a stage raises if a graph cannot be made for
+    symbolic sizes.
     """
 
     def __init__(
         self,
         traced: Trace,
-        values: Vector,
+        values: SizeTuple,
         builders: Builders,
         options: Options,
         record: Recording,
@@ -204,7 +208,7 @@ class SizedJoint:
             gm,
             joint,
             parts,
-            SizedShell(parts, self.symbols, gm, self._builders.tell),
+            SizedShell(parts, self.symbols, gm, self._builders.warn_of_replay),
             forward,
             slots,
         )
@@ -215,27 +219,27 @@ class SizedJoint:
 
     # -- values of a call ------------------------------------------------------------------------
 
-    def holds(self, values: Vector) -> bool:
-        """Whether the graphs are those of these values."""
+    def holds(self, values: SizeTuple) -> bool:
+        """Return whether the graphs are valid for these values."""
         return self.predicates.holds_for(values)
 
-    def is_ready(self, values: Vector) -> bool:
-        """Whether the forward needs no compiler for these values."""
+    def is_ready(self, values: SizeTuple) -> bool:
+        """Return whether the forward needs no compiler for these values."""
         return self.holds(values) and all(part.forward.known(values) for part in self._parts)
 
     @property
     def in_parts(self) -> bool:
-        """Whether its graph is cut into subgraphs."""
+        """Return whether the graph is split into subgraphs."""
         return self._slots is not None
 
     @property
     def compiled(self) -> int:
-        """How many graphs a compiler was asked for."""
+        """Return the number of times that a compiler was needed."""
         return sum(part.forward.compiled for part in self._parts)
 
-    def made(self, values: Vector, inputs: int, record: Recording) -> Made:
-        """What runs the frame's graph at these values, which `holds` is true of. `inputs`: how many
-        a call has.
+    def made(self, values: SizeTuple, inputs: int, record: Recording) -> BuiltExecutable:
+        """Return the executable of the frame's graph at these values, for which `holds` is true.
+        `inputs`: the number of a call's inputs.
         """
         templates = [part.forward.template(values, record) for part in self._parts]
         forwards = [
@@ -247,15 +251,17 @@ class SizedJoint:
         there = [template for template in templates if template is not None]
         predicates = (self.predicates, *(template.predicates for template in there))
         is_native = len(there) == len(templates) and all(one.is_native for one in there)
-        return Made(run, whole if is_native else None, predicates)
+        return BuiltExecutable(run, whole if is_native else None, predicates)
 
-    def _alone(self, part: _Part, values: Vector, record: Recording) -> Executable:
-        """The forward of one vector, for which there can be no template."""
+    def _alone(self, part: _Part, values: SizeTuple, record: Recording) -> Executable:
+        """Build the forward of one size tuple, for which there can be no template."""
         gm = graph_at(part.parts.forward, self._known(values))
         return self._builders.graph(gm, "forward", record)
 
     def _assembled(self, forwards: Sequence[SizeTemplate | Executable], inputs: int) -> Any:
-        """What has these forwards, for all sizes; one executable itself where that is all."""
+        """Return the executable with these forwards, for all sizes; an only forward itself if
+        possible.
+        """
         runs = [self._run(part, one) for part, one in zip(self._parts, forwards, strict=True)]
         whole = runs[0]
         if self._slots is not None:
@@ -264,7 +270,9 @@ class SizedJoint:
         places, results = places_among(inputs, self._kept), results_of(self._sized.graph)
         if places == tuple(range(inputs)):
             return whole
-        numbers = [(one.spec.dtype, one.value) for one in self._kept if isinstance(one, Filled)]
+        numbers = [
+            (one.spec.dtype, one.value) for one in self._kept if isinstance(one, ScalarInput)
+        ]
         first = inputs + len(numbers)
         step, outputs = (whole, places, results, ()), tuple(range(first, first + results))
         return split_template(inputs, (step,), outputs, tuple(numbers), self._named)
@@ -277,7 +285,7 @@ class SizedJoint:
         )
 
     def _backward(self, part: _Part, missing: Missing) -> BySizes:
-        """What has the backward without these tangents, for each vector."""
+        """Return the backward without these tangents, for each size tuple."""
         with self._lock, collector_paused():
             if missing not in part.backwards:
                 part.backwards[missing] = self._new_backward(part, missing)
@@ -287,7 +295,7 @@ class SizedJoint:
         gm = backward_without(part.parts, missing)
         kernels = self._kernels(gm, "backward")
 
-        def build(values: Vector, record: Recording) -> Executable:
+        def build(values: SizeTuple, record: Recording) -> Executable:
             template = kernels.template(values, record)
             if template is None:
                 return self._builders.graph(concrete(values), "backward", record)
@@ -295,10 +303,10 @@ class SizedJoint:
                 known.add_template(checks((template.predicates,)), template.plan, None)
             return template.instantiate(values)
 
-        def concrete(values: Vector) -> GraphModule:
+        def concrete(values: SizeTuple) -> GraphModule:
             return graph_at(gm, self._known(values))
 
-        def missed(values: Vector, _: object) -> Executable:
+        def missed(values: SizeTuple, _: object) -> Executable:
             with self._lock:
                 run = self._builders.backward(partial(build, values), lambda: concrete(values))
                 known.add(values, run)
@@ -307,28 +315,28 @@ class SizedJoint:
         known = by_sizes((), missed, KEPT)
         return known
 
-    def verify(self, values: Vector) -> None:
-        """Each node of the joint graphs gives what its operation gives at these values."""
+    def verify(self, values: SizeTuple) -> None:
+        """Check that each node of the joint graphs gives its operation's result at these values."""
         for part in self._parts:
             verify_joint(graph_at(part.joint.module, self._known(values)))
 
-    def _known(self, values: Vector) -> dict[Expr, int]:
+    def _known(self, values: SizeTuple) -> dict[Expr, int]:
         return dict(zip(self.symbols, values, strict=True))
 
 
 def _shown(parts: Partition, known: dict[Expr, int]) -> Partition:
-    """For people, who run the graphs again: as they are in this call."""
+    """Return the partition at this call's sizes, for people, who run the graphs."""
     backward = None if parts.backward is None else graph_at(parts.backward, known)
     return replace(parts, forward=graph_at(parts.forward, known), backward=backward)
 
 
-def _forward(template: Template, values: Vector) -> SizeTemplate | Executable:
+def _forward(template: Template, values: SizeTuple) -> SizeTemplate | Executable:
     return template.plan if template.is_native else template.instantiate(values)
 
 
 def _check_results(gm: GraphModule, joint: Joint) -> None:
-    """A decomposition may take a size for another kind of number: raises CompileFailed where the
-    results are not what the trace says.
+    """Raise CompileFailed if the joint graph's results differ from the trace's: a decomposition may
+    take a size for another kind of number.
     """
     (traced,) = next(iter(gm.graph.find_nodes(op="output"))).args
     for node, made in zip(traced, output_specs(joint), strict=True):  # type: ignore[arg-type]
@@ -338,10 +346,10 @@ def _check_results(gm: GraphModule, joint: Joint) -> None:
 
 
 def own_sizes(
-    ranges: Mapping[Symbol, Interval], values: Vector
+    ranges: Mapping[Symbol, Interval], values: SizeTuple
 ) -> tuple[Predicates, tuple[Dimension, ...]]:
-    """Sizes over symbols of their own, each in its range, and the predicates of what is decided by
-    them; an int where the range has one value.
+    """Return predicates on fresh symbols, each in its range, and sizes over them; a range with one
+    value gives an int.
     """
     pairs = zip(ranges.items(), values, strict=True)
     symbols = [_own(symbol, interval, n) for (symbol, interval), n in pairs]
@@ -353,20 +361,20 @@ def own_sizes(
 
 
 def _own(symbol: Symbol, interval: Interval, value: int) -> Symbol:
-    """A symbol of one joint only: those of another Context must not be equal. Of a size without a
-    hint the trace tells layouts for more than one (`usually`); for none and one there are joints.
+    """Return a fresh symbol: symbols of another Context must not be equal. For an unbacked size the
+    trace assumes a layout for more than one (`usually`); 0 and 1 have joints of their own.
     """
     if hintless(symbol):
         interval = interval.narrowed(MANY if MANY.has(value) else Interval(value, value))
     return Symbol(symbol.name, int, interval, (symbol.origin, next(_COUNT)))
 
 
-def places_among(inputs: int, kept: Sequence[int | Filled]) -> tuple[int, ...]:
-    """Where a graph's inputs are among those of a call and the numbers that are computed of sizes,
-    which come behind them. A graph may take less than a call gives, without what only told a size.
+def places_among(inputs: int, kept: Sequence[int | ScalarInput]) -> tuple[int, ...]:
+    """Return where a graph's inputs are among those of a call, followed by the numbers computed
+    from sizes. A graph may take fewer, without inputs that were read only for a size.
     """
     fresh = itertools.count(inputs)
-    return tuple(next(fresh) if isinstance(one, Filled) else one for one in kept)
+    return tuple(next(fresh) if isinstance(one, ScalarInput) else one for one in kept)
 
 
 def checks(
@@ -375,7 +383,9 @@ def checks(
     relations: Iterable[Relation] = (),
     symbols: Sequence[Symbol] = (),
 ) -> SizeProgram:
-    """Whether all of these are true of values, which are in the order of each one's symbols."""
+    """Return a program that checks all these predicates, on values in the order of their
+    symbols.
+    """
     code = SizeCode(len(predicates[0].symbols))
     if symbols:
         code.set_symbols(symbols)

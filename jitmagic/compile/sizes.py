@@ -1,18 +1,19 @@
-"""One executable for each vector of sizes that a graph with symbols was called with.
+"""Keeps one executable for each size tuple that a graph with symbols was called with.
 
-Comes in: a Trace whose inputs have Sizes, and how a static trace is compiled. Goes out: a callable
-of the tensors alone, which reads the sizes off them. One joint graph serves all vectors that its
-predicates are true of (`sized_joint.py`): what a new one runs is made natively, in microseconds,
-and this module is not asked.
+Comes in: a Trace whose inputs have Sizes, and a function that compiles a static trace. Goes out: a
+callable of the tensors alone, which reads the sizes from them. One joint graph serves all size
+tuples that pass its predicates (`sized_joint.py`): executables for new ones are made natively, in
+microseconds, without this module.
 
-It is asked where no template is there yet, and for each vector of a graph that wants ints (an
-operation that torch's formulas take apart by size): then a new vector is a compile of the graph at
-these sizes (`trace/varying/concrete.py`), not of the frame: nothing is traced, no guard added.
-Kernels are asked of Templates first, which have one set of them for all sizes. Further vectors that
-need a compiler than `limit` run the graph op by op: compiling takes longer than many calls. A plan
-takes time too, as graphs are traced for it: once there are `limit` of them, a vector gets one when
-its calls have taken as long op by op, which is at most twice the time of the better choice. Sizes
-that have a static variant keep its kernels, which are faster and are in the cache.
+This module is called if no template exists yet, and for each size tuple of a graph that needs ints
+(an operation that torch's formulas decompose by size). Then a new tuple is a compile of the graph
+at these sizes (`trace/varying/concrete.py`), not of the frame: nothing is traced, no guard added.
+Kernels come from Templates first, which have one set of them for all sizes.
+
+After `limit` tuples that needed a compiler, further ones run the graph op by op: compiling takes
+longer than many calls. A plan takes time too, as graphs are traced for it: once there are `limit`
+of them, a tuple gets one when its calls have taken as long op by op, which is at most twice the
+time of the better choice. Sizes of a static variant use its kernels, which are faster and cached.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from ..autograd.result import output_specs
 from ..budget import OutOfTime, within
 from ..errors import SizesDiffer, warn
 from ..frame.sandbox import sandbox
-from ..graph.lazy_module import written
-from ..graph.operators.autocast import modes_kept
+from ..graph.lazy_module import with_code
+from ..graph.operators.autocast import restoring_modes
 from ..graph.subgraphs import split_if_possible
-from ..graph.symbolic.concrete import Filled, results_of
+from ..graph.symbolic.concrete import ScalarInput, results_of
 from ..guards.guard import InRange, SizesRelate
 from ..guards.source import Source
 from ..options import Options
@@ -53,24 +54,24 @@ from ..trace.residual.undo import can_start_over, written_before_raising
 from ..trace.result import Trace
 from ..trace.varying.concrete import at_sizes, expected_of, hints_of, places_of
 from .sized_backend import SizedBackend
-from .sized_joint import KEPT, Builders, Made, SizedJoint, checks, places_among
+from .sized_joint import KEPT, Builders, BuiltExecutable, SizedJoint, checks, places_among
 from .template import Templates, for_all_sizes
 
-__all__ = ["Build", "CompiledGraph", "Sized", "sized"]
+__all__ = ["Build", "CompiledGraph", "SizeCompiler", "compile_sizes"]
 
-Vector = tuple[int, ...]
+SizeTuple = tuple[int, ...]
 Shapes = Mapping[Source, tuple[int, ...]]
 Build = Callable[[GraphModule, str, Target, Recording], Executable | None]
 Inputs = Callable[[], Sequence[torch.Tensor]]
-_PLANNED = 32  # times `limit`: vectors that need no compiler, but tracing and memory for a plan
-_PRIMES = (101, 211, 307, 401, 503, 601, 701, 809)  # numbers that programs do not have
+_PLANNED = 32  # times `limit`: size tuples that need tracing and memory, but no compiler
+_PRIMES = (101, 211, 307, 401, 503, 601, 701, 809)  # unlikely as constants of a program
 _MULTIPLES = (1, 2, 4, 8, 16, 3, 5, 64)  # of them, where sizes have to be divisible
 _TRIED = 4096
 
 
 class CompiledGraph(NamedTuple):
-    """What runs, and what its outputs are like; None: as the trace says. `in_parts`: one executable
-    of it writes to inputs before another one may raise.
+    """An executable, and the specs of its outputs; None: as the trace says. `in_parts`: one of its
+    executables may write to inputs before another raises.
     """
 
     run: Executable
@@ -81,7 +82,7 @@ class CompiledGraph(NamedTuple):
 Compile = Callable[[Trace, Inputs, Recording, Build], CompiledGraph]
 
 
-def sized(
+def compile_sizes(
     traced: Trace,
     inputs: Sequence[torch.Tensor],
     compile_static: Compile,
@@ -90,25 +91,29 @@ def sized(
     record: Recording,
     static: Iterable[Shapes] = (),
 ) -> CompiledGraph:
-    """The executable, compiled for the sizes of `inputs`. `static`: shapes of variants that have
-    kernels of their own. Raises what a stage raises.
+    """Compile for the sizes of `inputs`. `static`: shapes of variants that have kernels of their
+    own. Raises what a stage raises.
     """
-    made = Sized(traced, compile_static, builders, options, record, _vectors(traced, static))
+    made = SizeCompiler(
+        traced, compile_static, builders, options, record, _size_tuples(traced, static)
+    )
     made.add(hints_of(traced), inputs, record)
     return CompiledGraph(made.run, in_parts=made.in_parts)
 
 
-def _in_order(traced: Trace) -> Executable:
-    """The graph op by op, for sizes that nothing is compiled for. Other than what is compiled, it
-    may have written to inputs when it raises, and then puts them back if eager is to start over.
+def _op_by_op(traced: Trace) -> Executable:
+    """Return the graph op by op, for sizes that nothing is compiled for.
+
+    Unlike compiled code, it may have written to inputs when it raises; it then restores them if
+    eager is to start over.
     """
-    run = modes_kept(traced.graph, written(traced.graph).forward)
+    run = restoring_modes(traced.graph, with_code(traced.graph).forward)
     early = written_before_raising(traced) if can_start_over(traced) else ()
     return undo_on_error(run, early, False) if early else run
 
 
-def _vectors(traced: Trace, known: Iterable[Shapes]) -> frozenset[Vector]:
-    """The values that the symbols have in these shapes."""
+def _size_tuples(traced: Trace, known: Iterable[Shapes]) -> frozenset[SizeTuple]:
+    """Return the values that the symbols have in these shapes."""
     origins: list[Any] = [symbol.origin for symbol in places_of(traced)]
     if not all(isinstance(origin, SizeOf) for origin in origins):
         return frozenset()
@@ -119,11 +124,11 @@ def _vectors(traced: Trace, known: Iterable[Shapes]) -> frozenset[Vector]:
     )
 
 
-class Sized:
-    """Compiles a symbolic graph for the sizes that come; `run` is the executable."""
+class SizeCompiler:
+    """Compiles a symbolic graph for the sizes that occur; `run` is the executable."""
 
     __slots__ = (
-        *("_builders", "_compile", "_costly", "_expected", "_is_patient", "_is_sized", "_in_order"),
+        *("_builders", "_compile", "_costly", "_expected", "_is_patient", "_is_sized", "_op_by_op"),
         *("_joints", "_kernels", "_later", "_limit", "_lock", "_made", "_options", "_planning"),
         *("_static", "_symbols", "_traced", "_waited", "in_parts", "run"),
     )
@@ -135,7 +140,7 @@ class Sized:
         builders: Builders,
         options: Options,
         record: Recording,
-        static: frozenset[Vector] = frozenset(),
+        static: frozenset[SizeTuple] = frozenset(),
     ) -> None:
         self._traced, self._compile, self._later = traced, compile_, record.for_later()
         self._builders, self._options = builders, options
@@ -144,29 +149,29 @@ class Sized:
         self.in_parts = False  # whether an executable of those made is
         is_native = options.backend == "native" and not options.tunes
         self._is_sized = is_native or options.backend == "aot_eager" or callable(options.backend)
-        self._made: dict[Vector, Executable] = {}
+        self._made: dict[SizeTuple, Executable] = {}
         self._costly = 0  # of these, how many were compiled
         self._is_patient = options.keep == "faster"
         self._planning = 0.0  # seconds, for all that were made
-        self._waited: dict[Vector, float] = {}  # seconds op by op of those that were not
-        self._in_order: list[Executable] = []  # when it is needed
+        self._waited: dict[SizeTuple, float] = {}  # seconds op by op of those that were not
+        self._op_by_op: list[Executable] = []  # when it is needed
         self._lock = RLock()
         self._kernels: list[Templates | None] = []  # when they are needed
         self._symbols, self._expected = tuple(places_of(traced)), expected_of(traced)
         places = tuple(places_of(traced).values())
         self.run: BySizes = by_sizes(places, self.missed, KEPT, tuple(static))
 
-    def add(self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording) -> None:
-        """Compile for these sizes."""
+    def add(self, values: SizeTuple, inputs: Sequence[torch.Tensor], record: Recording) -> None:
+        """Compile for these sizes and add the executable to `run`."""
         began = time.perf_counter()
         run = self._made[values] = self.compile_for(values, inputs, record)
         self._planning += time.perf_counter() - began
         self.run.add(values, run)
 
     def compile_for(
-        self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
+        self, values: SizeTuple, inputs: Sequence[torch.Tensor], record: Recording
     ) -> Executable:
-        """The executable of one vector of sizes."""
+        """Return the executable of one size tuple."""
         joint = None if values in self._static else self._joint_of(values, inputs, record)
         if joint is None:
             return self._compile_alone(values, inputs, record)
@@ -180,18 +185,18 @@ class Sized:
             verify(values)
         return made.run
 
-    def _checks(self, made: Made) -> SizeProgram:
+    def _checks(self, made: BuiltExecutable) -> SizeProgram:
         ranges = {s: s.range for s in self._symbols if isinstance(s.origin, DataSize)}
         return checks(made.predicates, ranges, self._expected, self._symbols)
 
-    def _verify_of(self, joint: SizedJoint | SizedBackend) -> Callable[[Vector], None] | None:
+    def _verify_of(self, joint: SizedJoint | SizedBackend) -> Callable[[SizeTuple], None] | None:
         return joint.verify if self._options.verify else None
 
     def _joint_of(
-        self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
+        self, values: SizeTuple, inputs: Sequence[torch.Tensor], record: Recording
     ) -> SizedJoint | SizedBackend | None:
-        """Return what serves all sizes that these pass; None: this size tuple is traced by
-        itself.
+        """Return the joint for all sizes that these values pass; None if this size tuple is traced
+        alone.
         """
         for joint in self._joints:
             if joint.holds(values):
@@ -207,7 +212,7 @@ class Sized:
         return made if made.holds(values) else None
 
     def _make_for_all(
-        self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
+        self, values: SizeTuple, inputs: Sequence[torch.Tensor], record: Recording
     ) -> SizedJoint | SizedBackend:
         backend = self._options.backend
         if callable(backend):
@@ -215,9 +220,9 @@ class Sized:
         return SizedJoint(self._traced, values, self._builders, self._options, record)
 
     def _compile_alone(
-        self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
+        self, values: SizeTuple, inputs: Sequence[torch.Tensor], record: Recording
     ) -> Executable:
-        """Each stage as for a static graph; kernels may be those of other vectors."""
+        """Run each stage as for a static graph; kernels may be shared with other size tuples."""
         kernels = None if values in self._static else self._templates(record)
         before = 0 if kernels is None else kernels.compiled
 
@@ -228,7 +233,7 @@ class Sized:
 
         warns = values != hints_of(self._traced)  # the trace has warned for those
         concrete, taken = at_sizes(self._traced, values, warns)
-        numbers = tuple(one.make() for one in taken if isinstance(one, Filled))
+        numbers = tuple(one.make() for one in taken if isinstance(one, ScalarInput))
         places, known = places_among(len(inputs), taken), (*inputs, *numbers)
         made = self._compile(concrete, lambda: [known[place] for place in places], record, build)
         self.in_parts = self.in_parts or made.in_parts
@@ -246,13 +251,13 @@ class Sized:
 
     @property
     def _graph(self) -> Executable:
-        """The graph op by op, whose code takes longer to write than most graphs to trace."""
-        if not self._in_order:
-            self._in_order.append(_in_order(self._traced))
-        return self._in_order[0]
+        """Return the graph op by op; built when needed, as generating its code is slow."""
+        if not self._op_by_op:
+            self._op_by_op.append(_op_by_op(self._traced))
+        return self._op_by_op[0]
 
-    def missed(self, values: Vector, inputs: Sequence[torch.Tensor]) -> Executable:
-        """What a call of these sizes runs, which are new, or forgotten."""
+    def missed(self, values: SizeTuple, inputs: Sequence[torch.Tensor]) -> Executable:
+        """Return the executable for a call of these sizes, which are new or were evicted."""
         with self._lock:
             is_ready = any(joint.is_ready(values) for joint in self._joints)
             if values in self._made:
@@ -260,7 +265,7 @@ class Sized:
             elif not self.is_expected(values):
                 return self._graph
             elif is_ready and values not in self._static:
-                run = self._compile_in_call(values, inputs)  # which takes next to nothing
+                run = self._compile_in_call(values, inputs)  # microseconds
             elif self._is_full():
                 return self._graph
             elif self._is_patient and not is_ready and self._is_early(values):
@@ -272,23 +277,25 @@ class Sized:
             self.run.add(values, run)
             return run
 
-    def is_expected(self, values: Vector) -> bool:
-        """Whether eager accepts such sizes where data decide them. Raises SizesDiffer where they
-        are no sizes.
+    def is_expected(self, values: SizeTuple) -> bool:
+        """Return whether eager accepts these data-dependent sizes. Raises SizesDiffer if the trace
+        does not cover them.
         """
         known = dict[Expr, Any](zip(self._symbols, values, strict=True))
         for symbol, value in zip(self._symbols, values, strict=True):
             if isinstance(symbol.origin, DataSize) and not symbol.range.has(value):
-                raise SizesDiffer(f"{value} is no size that the trace goes with")
+                raise SizesDiffer(f"{value} is a size that the trace does not cover")
         return all(is_true_of(op, left, right, known) for op, left, right in self._expected)
 
-    def _is_early(self, values: Vector) -> bool:
-        """Whether its calls have not taken as long yet as a plan takes."""
+    def _is_early(self, values: SizeTuple) -> bool:
+        """Return whether the tuple's calls have taken less time so far than building a plan
+        does.
+        """
         plans = len(self._made)
         waited = self._waited.get(values, 0.0)
         return plans >= self._limit and waited < self._planning / plans
 
-    def _wait(self, values: Vector, *inputs: torch.Tensor) -> tuple[Any, ...]:
+    def _wait(self, values: SizeTuple, *inputs: torch.Tensor) -> tuple[Any, ...]:
         began = time.perf_counter()
         made: tuple[Any, ...] = self._graph(*inputs)
         if len(self._waited) < _PLANNED * self._limit or values in self._waited:
@@ -299,7 +306,7 @@ class Sized:
     def _is_full(self) -> bool:
         return self._costly >= self._limit or len(self._made) >= _PLANNED * self._limit
 
-    def _compile_in_call(self, values: Vector, inputs: Sequence[torch.Tensor]) -> Executable:
+    def _compile_in_call(self, values: SizeTuple, inputs: Sequence[torch.Tensor]) -> Executable:
         record = self._later.for_later()
         try:
             with sandbox(), within(self._options.budget):
@@ -319,7 +326,9 @@ class Sized:
 
 
 def _raising(error: SizesDiffer) -> Executable:
-    """Nothing has run yet: the frame starts over as eager, unless its graph writes to inputs."""
+    """Return an executable that raises: the frame then runs in eager, unless its graph writes to
+    inputs.
+    """
 
     def run(*inputs: torch.Tensor) -> tuple[Any, ...]:
         raise error
@@ -331,7 +340,7 @@ def _raising(error: SizesDiffer) -> Executable:
 
 
 def _templates(traced: Trace, options: Options, record: Recording) -> Templates | None:
-    """None: each vector is compiled by itself."""
+    """Return the templates of the graph; None if each size tuple is compiled alone."""
     if options.backend != "native" or options.tunes:
         return None
     with record.stage("sizes") as stage:
@@ -341,14 +350,14 @@ def _templates(traced: Trace, options: Options, record: Recording) -> Templates 
             return None
         try:
             others = _graphs_at(traced, probe)
-        except Exception as error:  # whatever a stage raised: it compiles for sizes that come
+        except Exception as error:  # any stage may raise: each size tuple is compiled alone then
             stage.keep(f"no graph at sizes {probe}: {type(error).__name__}: {error}")
             return None
         return Templates(places_of(traced), _expressions(traced), probe, others, options)
 
 
-def _other_sizes(traced: Trace) -> Vector | None:
-    """Sizes far from the program's numbers and from one another, which pass the guards."""
+def _other_sizes(traced: Trace) -> SizeTuple | None:
+    """Return sizes far from the program's constants and from one another, which pass the guards."""
     symbols, hints = tuple(places_of(traced)), hints_of(traced)
     related = [
         guard
@@ -369,12 +378,12 @@ def _other_sizes(traced: Trace) -> Vector | None:
 
 
 def _choices(prime: int, hint: int) -> list[int]:
-    """Those near the hint are for numbers that are bounded: an index, a part of a length."""
+    """Return candidates for a size; those near the hint are for bounded numbers, like an index."""
     return [*(prime * times for times in _MULTIPLES), hint + 3, hint - 3, hint + 1, hint - 1, hint]
 
 
-def _graphs_at(traced: Trace, values: Vector) -> list[GraphModule]:
-    """The ATen graphs at these sizes, as `pipeline` would compile them."""
+def _graphs_at(traced: Trace, values: SizeTuple) -> list[GraphModule]:
+    """Return the ATen graphs at these sizes, as `pipeline` would compile them."""
     concrete, _ = at_sizes(traced, values)
     specs = [entry.spec for entry in concrete.inputs]
     graphs: list[GraphModule] = []
@@ -394,7 +403,7 @@ def _graphs_at(traced: Trace, values: Vector) -> list[GraphModule]:
 
 
 def _expressions(traced: Trace) -> Iterator[Expr]:
-    """What the frame computes of its sizes, as far as the shapes of its tensors show it."""
+    """Yield the expressions of sizes in the shapes and strides of the graph's tensors."""
     for node in traced.graph.graph.nodes:
         spec = node.meta.get("spec")
         for each in spec if isinstance(spec, tuple | list) else (spec,):

@@ -1,9 +1,9 @@
-"""A graph whose results are computed from one another, compiled in subgraphs (graph/subgraphs.py).
+"""Compiles a graph whose results are computed from one another in subgraphs (graph/subgraphs.py).
 
-Comes in: a torch-level graph, what its inputs are like, and how one graph is compiled. Goes out:
-one callable, and what its outputs are like. Each subgraph is compiled for what those before it
-give. A graph that cannot be cut is compiled whole, and the user is told what cannot be
-differentiated then.
+Comes in: a torch-level graph, the specs of its inputs, and a function that compiles one graph. Goes
+out: one callable, and the specs of its outputs. Each subgraph is compiled for the outputs of those
+before it. A graph that cannot be split is compiled whole, and the user is told which gradients are
+then unavailable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..records import Recording
 from ..runtime.examples import examples
 from ..runtime.native import split_graph
 from ..spec import TensorSpec
-from .lazy_backwards import tell_once
+from .lazy_backwards import warn_once
 from .sizes import CompiledGraph
 
 __all__ = ["compile_subgraphs"]
@@ -40,26 +40,28 @@ def compile_subgraphs(
     options: Options,
     record: Recording,
 ) -> CompiledGraph:
-    """`asked`: whose gradients are asked for; None: all. One subgraph is the graph itself."""
+    """Compile a graph, in subgraphs if needed. `asked`: the results whose gradients are asked for;
+    None: all.
+    """
     try:
         if (split := split_into_subgraphs(gm, asked)) is not None:
             return _compile_split(split, specs, compile_, options)
     except OperationFailed:
         raise
-    except CompileFailed as failed:  # outputs that share memory, say: one graph does without
+    except CompileFailed as failed:  # e.g. outputs share memory: compile one graph
         compiled = compile_(gm, specs, make_inputs)
-        _tell_of_one_node(record, str(failed))
+        _warn_one_autograd_node(record, str(failed))
         return compiled
     return compile_(gm, specs, make_inputs)
 
 
-def _tell_of_one_node(record: Recording, why: str) -> None:
-    told = (
+def _warn_one_autograd_node(record: Recording, why: str) -> None:
+    message = (
         f"results of {record.name} that are computed from one another are one autograd node, "
         f"so none can be differentiated with respect to another: {why}\n"
         "  hint: where such gradients are needed, put jitmagic.graph_break() between the results"
     )
-    tell_once(record, "one node", told)
+    warn_once(record, "one node", message)
 
 
 def _compile_split(

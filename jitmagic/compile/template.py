@@ -1,15 +1,15 @@
-"""Templates: one ATen graph compiled once for all sizes of its inputs.
+"""Compiles one ATen graph once for all sizes of its inputs.
 
 Comes in: an ATen graph whose specs have Sizes, and the values of their symbols in this call. Goes
 out: a Template, one set of kernels, from which an executable for other values is made without a
-compiler. What the backend decides for these values is no guard of the frame: the caller asks
-`holds`, and where the answer is no, compiles for those values. A symbol that the backend cannot
-leave open is a constant of the template, which then holds for its one value.
+compiler. The backend's assumptions on sizes are not guards of the frame: the caller asks `holds`,
+and if it is false, compiles for those values. A symbol that the backend cannot leave open is a
+constant of the template, which then holds for its one value.
 
-Templates are those of one frame. Sizes are read off the frame's ATen graphs at two vectors of them
-(`graph/symbolic/unify_graphs.py`); a template serves another vector only where the graph that was
-made for it by itself is the template's at these values. So nothing that joint, partition or a
-decomposition decides by a size can go unnoticed.
+`Templates` are those of one frame. Sizes are read off the frame's ATen graphs at two size tuples
+(`graph/symbolic/unify_graphs.py`). A template serves another tuple only if the graph traced for
+that tuple equals the template's graph at these values, so no decision that joint, partition or a
+decomposition makes by a size can go unnoticed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..codegen import render_template
 from ..codegen.plan import KernelSource, Plan
 from ..codegen.plan_template import PlanTemplate
 from ..graph.symbolic.concrete import graph_at
-from ..graph.symbolic.unify_graphs import Differs, fits, generalised
+from ..graph.symbolic.unify_graphs import GraphsDiffer, fits, unify
 from ..loops.lower import lower
 from ..loops.verify import verify
 from ..options import Options
@@ -48,30 +48,30 @@ from .profiler_names import call_places, titles_of
 
 __all__ = ["Template", "Templates", "compile_template", "for_all_sizes"]
 
-Vector = tuple[int, ...]
+SizeTuple = tuple[int, ...]
 _ATTEMPTS = itertools.count()
 
 
-class _ForSome(Protocol):
-    """What was made for the values that its predicates are true of."""
+class _WithPredicates(Protocol):
+    """A result that is valid for the values that pass its predicates."""
 
     @property
     def predicates(self) -> Predicates: ...
 
 
-ForSome = TypeVar("ForSome", bound=_ForSome)
+WithPredicates = TypeVar("WithPredicates", bound=_WithPredicates)
 
 
 def for_all_sizes(
-    title: str, values: Vector, make: Callable[[], ForSome], record: Recording
-) -> ForSome | None:
-    """What `make` makes of sizes that are symbols; None: a stage wants ints, of which it takes
-    those of one call. The record says which it is.
+    title: str, values: SizeTuple, make: Callable[[], WithPredicates], record: Recording
+) -> WithPredicates | None:
+    """Return the result of `make` for symbolic sizes; None if it raises, as stages that need ints
+    do. The record says which.
     """
     with record.stage(title) as stage:
         try:
             made = make()
-        except Exception as error:  # whatever a stage raised
+        except Exception as error:  # any stage may raise
             stage.keep(f"only for {values}: {type(error).__name__}: {error}")
             return None
         is_right = made.predicates.holds_for(values)
@@ -81,26 +81,26 @@ def for_all_sizes(
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Kernels that are loaded, and the plan that launches them. `replays`: puts what runs at some
-    sizes behind CUDA graphs, which are recorded for those alone.
+    """Loaded kernels, and the plan that launches them. `replays` wraps the executable of a size
+    tuple in a CUDA graph, which is recorded for that tuple alone.
     """
 
     plan: SizeTemplate
     predicates: Predicates
-    replays: Callable[[Executable, Vector], Executable] | None = None
+    replays: Callable[[Executable, SizeTuple], Executable] | None = None
 
     def holds(self, values: tuple[int, ...]) -> bool:
-        """Whether it was made for these values too, in the order of its symbols."""
+        """Return whether it is valid for these values, in the order of its symbols."""
         return self.predicates.holds_for(values)
 
     def instantiate(self, values: tuple[int, ...]) -> Executable:
-        """The executable for inputs of these sizes, of which `holds` is true."""
+        """Return the executable for inputs of these sizes, which must pass `holds`."""
         run: Executable = self.plan.at(values)
         return run if self.replays is None else self.replays(run, values)
 
     @property
     def is_native(self) -> bool:
-        """Whether executables for other sizes are made of `plan` alone."""
+        """Return whether `plan` alone makes executables for other sizes."""
         return self.replays is None
 
 
@@ -113,8 +113,10 @@ def compile_template(
     record: Recording,
     supposes: bool = True,
 ) -> Template:
-    """Compile the graph for all values of its symbols that nothing speaks against: with `supposes`
-    for those that are like these. Raises CompileFailed where the tier's kernels are for one size.
+    """Compile the graph for as many values of its symbols as possible.
+
+    `supposes`: only for values that are like these, which gives faster kernels. Raises
+    CompileFailed if the tier's kernels are for one size.
     """
     fixed: set[Symbol] = set()
     while True:
@@ -162,16 +164,16 @@ def _template(
     record.cache_hits += loaded.kernels if loaded.cached else 0
     graph_pool = loaded.graph_pool
 
-    def replays(run: Executable, values: Vector) -> Executable:
+    def replays(run: Executable, values: SizeTuple) -> Executable:
         return with_cuda_graphs(run, plans.plan(values), graph_pool)
 
     return Template(loaded.plan, predicates, None if graph_pool is None else replays)
 
 
 def _shown(
-    plans: PlanTemplate, values: Vector, source: KernelSource | None
+    plans: PlanTemplate, values: SizeTuple, source: KernelSource | None
 ) -> tuple[Plan, KernelSource | None]:
-    """What `render` gives for these values."""
+    """Return the plan and the source at these values, for explanations."""
     return plans.plan(values), source
 
 
@@ -183,18 +185,19 @@ def _predicates(
 
 
 def _own(number: int, symbol: Symbol, hint: int, fixed: Collection[Symbol]) -> Symbol:
-    """A symbol of this attempt only: sizes that are equal are interchangeable, so those of another
-    Context must not be equal. It is a variable of kernels, where the name of an int argument of the
-    program's may be taken.
+    """Return a fresh symbol for this attempt: equal sizes are interchangeable, so symbols of
+    another Context must not be equal. It gets a name of its own, as kernels have variables named
+    like the program's int arguments.
     """
     interval = Interval(hint, hint) if symbol in fixed else symbol.range
     return Symbol(f"s{number}", int, interval, (symbol, next(_ATTEMPTS)))
 
 
 class Templates:
-    """The templates of one frame's graphs, for the symbols of its inputs. `others`: its ATen graphs
-    at another vector, `probe`; `exprs`: what the frame computes of its sizes. A graph that is like
-    none of these is kept: the next one that differs may be like it.
+    """The templates of one frame's graphs, for the symbols of its inputs.
+
+    `others`: its ATen graphs at another size tuple, `probe`. `exprs`: the frame's expressions of
+    its sizes. A graph that matches none of these is kept: the next one that differs may match it.
     """
 
     __slots__ = (
@@ -206,7 +209,7 @@ class Templates:
         self,
         symbols: Iterable[Symbol],
         exprs: Iterable[Expr],
-        probe: Vector,
+        probe: SizeTuple,
         others: Sequence[GraphModule],
         options: Options,
     ) -> None:
@@ -215,13 +218,13 @@ class Templates:
         self._limit = options.recompile_limit * (1 + len(others))
         self._made: list[tuple[GraphModule, Template]] = []
         self._lock = RLock()
-        self.compiled = 0  # how many graphs a compiler was asked for, or has to be
+        self.compiled = 0  # how many graphs needed a compiler
 
     def executable(
-        self, gm: GraphModule, name: str, values: Vector, target: Target, record: Recording
+        self, gm: GraphModule, name: str, values: SizeTuple, target: Target, record: Recording
     ) -> Executable | None:
-        """What runs the graph, which was made for these values; None: it has to be compiled for
-        them alone, and the record says why.
+        """Return the executable of the graph at these values; None if it must be compiled for them
+        alone, which the record explains.
         """
         with self._lock:
             known = dict[Expr, int](zip(self._symbols, values, strict=True))
@@ -235,15 +238,15 @@ class Templates:
             return self._compile(gm, name, values, target, record)
 
     def _compile(
-        self, gm: GraphModule, name: str, values: Vector, target: Target, record: Recording
+        self, gm: GraphModule, name: str, values: SizeTuple, target: Target, record: Recording
     ) -> Executable | None:
         hints = dict(zip(self._symbols, values, strict=True))
-        # Sizes that are like no others before them are not like the next ones either.
+        # If earlier assumptions did not fit these sizes, new ones would not fit the next either.
         supposes = self.compiled <= self._limit // 2
         symbolic: list[GraphModule] = []
 
         def make() -> Template:
-            symbolic.append(self._generalised(gm, hints))
+            symbolic.append(self._unified(gm, hints))
             given = symbolic[0], name, hints, target, self._options, record
             return compile_template(*given, supposes=supposes)
 
@@ -256,14 +259,16 @@ class Templates:
         self._made.append((symbolic[0], template))
         return template.instantiate(values)
 
-    def _generalised(self, gm: GraphModule, hints: Mapping[Symbol, int]) -> GraphModule:
-        """The graph with Sizes. Raises Differs where no graph of the other vector is like it."""
+    def _unified(self, gm: GraphModule, hints: Mapping[Symbol, int]) -> GraphModule:
+        """Return the graph with Sizes. Raises GraphsDiffer if no graph at another size tuple is
+        like it.
+        """
         context = Predicates(hints).context
-        why = Differs("sizes that are constants of the frame")
+        why = GraphsDiffer("sizes that are constants of the frame")
         for other, values in self._others:
             there = dict(zip(self._symbols, values, strict=True))
             try:
-                return generalised(gm, other, Readings(self._exprs, hints, there), context)
-            except Differs as differs:
+                return unify(gm, other, Readings(self._exprs, hints, there), context)
+            except GraphsDiffer as differs:
                 why = differs
         raise why

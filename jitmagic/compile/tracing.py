@@ -1,10 +1,10 @@
-"""How a frame is traced: which of its sizes and numbers may be symbols, and where it has to end.
+"""Traces a frame: decides which of its sizes and numbers are symbols, and where it has to end.
 
-Comes in: a handle, whose ledger tells what varies, and a frame. Goes out: a Trace. Where the frame
-itself leaves a tensor of another size than it found, that is traced again with the size as a symbol
-at once: no call will find the old one. Symbols that
-nobody asked for may not cost more than they save: a frame whose graph breaks with sizes as symbols,
-and does not without, is traced for the sizes of its call, and the Trace says why.
+Comes in: a handle, whose ledger knows what varies, and a frame. Goes out: a Trace. If the frame
+itself resizes a tensor that it reads, it is traced again at once with that size as a symbol: no
+later call has the old size. Symbols that were not asked for must not cost more than they save: a
+frame that breaks only with symbolic sizes is traced for the sizes of its call, and the Trace says
+why.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _PARAMETERS = 4  # how many times longer the loops of optimizers may be than the
 
 
 def trace_frame(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> Trace:
-    """The trace that is compiled for this call."""
+    """Return the trace to compile for this call."""
     options, varying = handle.options, _varying(handle, snapshot)
     if handle.library is not None:
         longer = replace(options, unroll_limit=_PARAMETERS * options.unroll_limit)
@@ -70,7 +70,7 @@ def trace_frame(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> T
 
 
 def _varying(handle: Handle, snapshot: FrameSnapshot) -> frozenset[Source] | None:
-    """Numbers that differed, and those that the options name."""
+    """Return the numbers that differed between calls, and those that the options name."""
     differing = handle.ledger.varying(snapshot)
     declared = declared_numbers(handle.options, snapshot.code.co_varnames, snapshot.args)
     return differing if not declared else declared | (differing or frozenset())
@@ -79,25 +79,25 @@ def _varying(handle: Handle, snapshot: FrameSnapshot) -> frozenset[Source] | Non
 def _trace_sizes(
     handle: Handle, snapshot: FrameSnapshot, stop: Stop | None, varying: frozenset[Source] | None
 ) -> Trace:
-    """With sizes as symbols where they vary."""
+    """Trace with symbols for the sizes that vary."""
     options, differing = handle.options, partial(handle.ledger.differing_sizes, snapshot)
     dynamic = dynamic_dims(options, differing)
     earlier = Earlier(handle.ledger.earlier_sizes(snapshot))
     if handle.resume_line is not None:
         handed_on, args = handle.flat.root.handed_on, (*snapshot.args, *snapshot.cells)
         dynamic = dynamic_dims(options, differing, handed_on.is_constant)
-        dynamic = dynamic and partial(_also, dynamic, handed_on.ranges)
+        dynamic = dynamic and partial(_merged_dims, dynamic, handed_on.ranges)
         earlier = replace(earlier, at_break=handed_on.size_at)
         flat = handle.flat
         read = flat.item if options.dynamic is True and flat.head in handed_on.reads else None
         numbers = handed_on.numbers_of(flat.parameters, args, read) | numbers_of_round(flat)
         varying = varying if not numbers else numbers | (varying or frozenset())
     run = partial(_trace_loops, handle, snapshot, stop, varying, earlier)
-    traced = _from_one(run, dynamic, earlier)
+    traced = _with_maybe_one_dims(run, dynamic, earlier)
     if options.dynamic is None and dynamic is not None:
         changed = resized(traced, lambda source: marked_static(read_source(source, snapshot)))
         for ones in (True, False) if changed else ():
-            again = run(partial(_also, dynamic, partial(_changed, changed, ones)))
+            again = run(partial(_merged_dims, dynamic, partial(_changed, changed, ones)))
             if has_own_symbols(handle, again) and (not ones or _ends_alike(again, traced)):
                 traced = again
                 break
@@ -111,20 +111,22 @@ def _trace_sizes(
 
 
 def _has_many_static(handle: Handle, snapshot: FrameSnapshot) -> bool:
-    """Return whether one more static variant would leave most sizes to eager: a variant of all
-    sizes that has a break serves them. Of a GRU layer over 27 lengths with backward() in the step,
-    8 variants and eager for the rest took 26 s for 60 calls; 4 variants and this one take 18 s.
+    """Return whether one more static variant would leave most sizes to eager.
+
+    A variant of all sizes that has a break serves them. For a GRU layer over 27 lengths with
+    backward() in the step, 8 variants and eager for the rest took 26 s for 60 calls; 4 variants and
+    this one take 18 s.
     """
     return len(handle.ledger.static_shapes(snapshot)) >= handle.options.recompile_limit // 2
 
 
-def _from_one(
+def _with_maybe_one_dims(
     run: Callable[[Dims | None], Trace],
     dims: Dims | None,
     earlier: Earlier,
 ) -> Trace:
-    """Where a dimension that varies is or was of size one, sizes by which nothing is decided, if
-    that ends no graph: they serve whichever dimension is of size one next.
+    """Use unbacked sizes for varying dimensions that are or were of size one, unless that adds a
+    break: one variant then serves whichever dimension is of size one next.
     """
     if dims is None:
         return run(None)
@@ -144,8 +146,8 @@ def _trace_loops(
     earlier: Earlier,
     dims: Dims | None,
 ) -> Trace:
-    """Loops whose number of rounds varies (it is a symbol) are Python's, unless a graph break is
-    not wanted, or a round needs to know which one it is.
+    """Trace with the loops whose trip count varies left to Python, unless fullgraph forbids breaks
+    or an iteration needs to know its index.
     """
     flat, options = handle.flat, handle.options
     if not options.fullgraph:
@@ -184,8 +186,9 @@ def _known(
     peels: bool = False,
     calling: Mapping[int, tuple[Guard, ...]] | None = None,
 ) -> tuple[Loops, Callable[[str], bool] | None]:
-    """Return what is assumed of loops, and of the files whose branches on data go as in this call.
-    `calling`: loops that are Python's where these facts hold.
+    """Return the assumptions on loops, and the files whose branches on data are speculated.
+
+    `calling`: loops that are left to Python while these facts hold.
     """
     foresees = is_library_file if handle.ledger.speculates else None
     may_leave = not handle.options.fullgraph
@@ -195,23 +198,23 @@ def _known(
 def _changed(
     changed: Resized, ones: bool, source: Source, tensor: torch.Tensor
 ) -> Mapping[int, Interval]:
-    """The dimensions that the frame itself makes vary."""
+    """Return the dimensions that the frame itself makes vary."""
     return changed.ranges(source, tensor, is_argument(source, tensor), ones)
 
 
 def _ends_alike(one: Trace, other: Trace) -> bool:
-    """Whether no size has ended a graph, or both end for the same reason."""
+    """Return whether neither trace has a break, or both break at the same instruction."""
     ends = [trace.exit.index if isinstance(trace.exit, Break) else None for trace in (one, other)]
     return ends[0] == ends[1]
 
 
-def _also(
+def _merged_dims(
     dims: Dims,
     more: Dims,
     source: Source,
     tensor: torch.Tensor,
 ) -> Mapping[int, Interval]:
-    """What varies, and more of it."""
+    """Merge the varying dimensions of `more` into those of `dims`."""
     found = dict(dims(source, tensor))
     static = marked_static(tensor)
     for place, limits in more(source, tensor).items():
@@ -221,7 +224,7 @@ def _also(
 
 
 def has_own_symbols(handle: Handle, traced: Trace) -> bool:
-    """Whether sizes are symbols because they were seen to change."""
+    """Return whether sizes are symbols because they were seen to change."""
     symbols = places_of(traced)
     found = any(is_tensor_symbol(symbol) and not _was_asked_for(symbol) for symbol in symbols)
     return handle.options.dynamic is None and found
@@ -239,7 +242,7 @@ def trace_statically(
     why: str,
     where: UserLine | None = None,
 ) -> Trace:
-    """The trace with the sizes of this call, and `why`."""
+    """Trace with the sizes of this call, and record `why`."""
     origins = {symbol.origin for symbol in places_of(symbolic)}
     varying = _varying(handle, snapshot)
     numbers = None if varying is None else frozenset(one for one in varying if one not in origins)
@@ -249,7 +252,7 @@ def trace_statically(
 
 
 def stop_before(failed: OperationFailed, last: Stop | None) -> Stop:
-    """Where the next trace ends. Raises what failed where it has no place before the last one."""
+    """Return where the next trace ends. Raises `failed` if that is not before the last stop."""
     step = failed.node.meta.get("step")
     lines = lines_of(failed.node)
     if step is None or not lines or (last is not None and step >= last.step):

@@ -1,7 +1,8 @@
-"""tuning: what mode="max-autotune" measures between the stages of the pipeline.
+"""Measures variants of products and kernels between the stages, for mode="max-autotune".
 
 Comes in: a LoopProgram before it is scheduled, a Schedule before it is rendered. Goes out: which
-matrix products are kernels of ours, and how each kernel is written. Every trial is in the record.
+matrix products are jitmagic's own kernels, and how each kernel is written. The record has every
+trial.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def best_products(
     record: Recording,
     given: Examples,
 ) -> Mapping[str, bool]:
-    """Which matrix products are kernels of ours, by measurements of the whole graph."""
+    """Choose which matrix products are jitmagic's own kernels, by timing the whole graph."""
     products = product_choices(program, target, options)
     if not products:
         return {}
@@ -59,7 +60,7 @@ def best_kernels(
     record: Recording,
     given: Examples,
 ) -> Mapping[str, Config]:
-    """How each kernel is to be written, by measurements of the kernels."""
+    """Choose the configuration of each kernel by timing it."""
     with record.stage(f"{plan.program.name}: tune") as stage:
         steps, _ = render(plan, target)
         found = tune(steps, choices(plan, target), given, target, options, report=stage.say)

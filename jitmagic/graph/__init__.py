@@ -1,11 +1,29 @@
-"""The torch-level graph: how it is built node by node, what its nodes carry, how it is checked and
-shown.
+"""Builds, checks and prints the torch-level graph that the tracer records.
 
-node_meta   what every node carries: val, spec, lines, mutates, random
-devices     on which device a result lives (meta tensors do not know)
-propagate   one torch call executed on meta tensors
-attribution calls in the name of a user line, for the warnings of torch
-builder     GraphBuilder: placeholders, calls, outputs, the finished GraphModule
-reach       what a node is computed from, and what from it
-passes      dce, cse, user passes      verify   the invariants      show   text for people
+`GraphBuilder` runs every call on meta tensors as it is recorded, so shapes, aliasing and autograd
+history are known at once. `operators/` holds the facts about operators that torch's meta kernels do
+not give; `symbolic/` handles sizes and numbers that vary between calls.
+
+    builder           GraphBuilder: placeholders, calls, outputs, the finished GraphModule
+    node_meta         the keys of `node.meta`: val, spec, lines, mutates, random ...
+    propagate         runs one torch call on meta tensors
+    attribution       issues torch's warnings in the name of the user's line
+    devices           the device of each result (meta tensors do not know it)
+    memory            which storages are written, and by which calls
+    inference_memory  which storages were created under inference mode
+    tensor_nodes      maps meta tensors to their nodes
+    nested, reach     nodes inside nested arguments; ancestors and descendants
+    fresh_meta        creates meta tensors; broadcasting
+    linked_history    gives a meta tensor an autograd history
+    dispatch_mode     base class of jitmagic's torch dispatch modes
+    gradients         `torch.autograd.grad` and the gradient of `backward()` as calls of the graph
+    regions           calls of autograd functions, with the graph of their backward
+    recomputed        regions under torch.utils.checkpoint
+    transforms        calls of torch.func transforms
+    subgraphs         splits a graph so that gradients between its results exist
+    default_dtype     calls under a default dtype that the program set
+    lazy_module       a GraphModule that generates its Python code on demand
+    names             calls torch functions by identity where a name was patched
+    passes            dead code, common subexpressions, user passes
+    verify, show      checks the invariants; prints a graph as Python code
 """

@@ -1,12 +1,12 @@
-"""Calls made in the name of a line of the user's: what torch warns of while a graph is made.
+"""Calls functions in the name of a user line, so that warnings are attributed as in eager.
 
-warnings.warn takes the place that it names, and what it has shown of that place, from the frames
-of its callers. So a call is made from a function whose code claims to be the user's line, with the
-globals of the user's module: the warning reads as in eager.
+`warnings.warn` reads the location it reports, and the registry of warnings already shown there,
+from the frames of its callers. A call is therefore made from a function whose code claims to be the
+user's line, with the globals of the user's module.
 
-A call that is repeated, or made at sizes that the program does not have, is made in nobody's name:
-CPython shows no warning of a module whose `__name__` is None (it takes it for one that is gone at
-exit), which the filters, those of the process, have no part in.
+A repeated call, or one at sizes that the program does not have, must not warn. It is made from a
+module whose `__name__` is None: CPython takes such a module for one that is gone at exit and shows
+nothing, and the process-wide warning filters stay unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CALL = (lambda function, args, kwargs: function(*args, **kwargs)).__code__
 
 
 class Silence:
-    """In place of a line: shows no warning, and tells whether there was one to show."""
+    """Stands in for a line; suppresses warnings and records whether there was one."""
 
     __slots__ = ("names",)
 
@@ -34,7 +34,8 @@ class Silence:
         self.names: dict[str, Any] = {"__name__": None, "__builtins__": builtins}
 
     @property
-    def is_broken(self) -> bool:
+    def has_warned(self) -> bool:
+        """Return whether a warning was issued."""
         return "__warningregistry__" in self.names  # made where a warning looks for its module
 
 
@@ -44,7 +45,7 @@ def call_from(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> Any:
-    """`function(*args, **kwargs)`, as if that line called it."""
+    """Call `function(*args, **kwargs)` as if that line called it."""
     if isinstance(line, Silence):
         return FunctionType(_CALL, line.names)(function, args, kwargs)
     code = _code_of(line.filename, line.lineno, line.function)
@@ -59,7 +60,7 @@ def _code_of(filename: str, lineno: int, function: str) -> CodeType:
 
 @lru_cache(maxsize=256)
 def _name_of(filename: str) -> str:
-    """The module whose file that is; a notebook's cells, which have none, are `__main__`'s."""
+    """Return the name of the module with that file; notebook cells belong to `__main__`."""
     loaded = [m for m in list(sys.modules.values()) if isinstance(m, ModuleType)]
     found = (m.__name__ for m in loaded if vars(m).get("__file__") == filename)
     return next(found, "__main__")

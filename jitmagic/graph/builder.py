@@ -1,15 +1,14 @@
-"""GraphBuilder: makes a torch-level torch.fx.Graph as the trace goes, shapes propagated at once.
+"""Builds a torch-level torch.fx.Graph while the program is traced, propagating shapes at once.
 
-Comes in: placeholders with their TensorSpec; calls of torch functions (`call_function`) and tensor
-methods (`call_method`) whose tensor arguments are nodes of this graph. Goes out: for every call its
-result with a Node in place of each tensor, and in the end a GraphModule with one flat tuple of
-outputs.
+Comes in: placeholders with their TensorSpec; calls of torch functions and tensor methods (`call`).
+Goes out: for every call its result with a Node in place of each tensor, and in the end a
+GraphModule with one flat tuple of outputs.
 
-The graph records the program in order, mutations, random draws and changes of grad mode and of
-autocast included: run as it is on real inputs it does what the traced code does (casts of leaves
-are not kept). What a node carries: node_meta.py. A call whose result holds no tensor and which
-changes nothing leaves no node: it is a constant of the trace. A result that is an existing tensor
-(in-place methods, `x.float()` of a float tensor) is that node.
+The graph records the program in order, including mutations, random draws and changes of grad mode
+and autocast: run on real inputs it does what the traced code does, except that it fills no autocast
+cache. node_meta.py lists what a node carries. A call whose result holds no tensor and which changes
+nothing leaves no node: it is a constant. A result that is an existing tensor (in-place methods,
+`x.float()` of a float tensor) is that tensor's node.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from ..errors import ASSERTION, UserLine
 from ..spec import TensorSpec
 from .default_dtype import spelled_out
 from .devices import place
-from .gradients import gradients, history_of, is_spent, leaves_behind, refuse_sparse
+from .gradients import gradients, has_freed_history, history_of, reachable_leaves, refuse_sparse
 from .inference_memory import InferenceMemory
 from .lazy_module import LazyModule
 from .memory import Writes, storage_of
 from .names import call_by_identity
 from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
 from .node_meta import device_of, is_number_like, lines_of_call, spec_on, tensors_in
-from .operators.autocast import DEVICES, OFF, Autocast, KeptCasts, cast_result, read_autocast
+from .operators.autocast import DEVICES, OFF, Autocast, CastCache, cast_result, read_autocast
 from .operators.foreign import is_foreign
 from .operators.probe import check_dtypes
 from .operators.strictness import check_as_kernels_do, check_for_meta, check_out
@@ -43,14 +42,14 @@ from .passes import drop_dead_code
 from .propagate import (
     DataDependent,
     Target,
+    allowing_data_sizes,
     input_meta,
     run_on_meta,
-    sizes_from,
     strides_are_certain,
     target_name,
 )
 from .regions import FunctionCall
-from .symbolic.data_sizes import Fresh
+from .symbolic.data_sizes import NewSize
 from .symbolic.size_nodes import SizeNodes, expected_in, run_on_history
 from .symbolic.sym_node import as_torch
 from .tensor_nodes import TensorNodes
@@ -61,14 +60,13 @@ aten = torch.ops.aten
 
 
 class GraphBuilder:
-    """A graph under construction. `grad_enabled` is the traced program's grad mode right now;
-    `step()` tells where it is (node_meta.py)."""
+    """A graph under construction; its modes are those of the traced program's position."""
 
     def __init__(
         self, grad_enabled: bool | None = None, step: Callable[[], int] = lambda: 0
     ) -> None:
         self.graph = Graph()
-        self.step = step
+        self.step = step  # returns the tracer's position (node_meta.py)
         self.grad_enabled = torch.is_grad_enabled() if grad_enabled is None else grad_enabled
         self.autocast = read_autocast()
         self.differentiates = False  # whether autograd would have recorded anything
@@ -77,17 +75,17 @@ class GraphBuilder:
         self.leaves: list[Node] = []  # tensors that the program made leaves
         self.mutated_inputs: dict[Node, int] = {}  # placeholders written in place -> at which step
         self.input_writes: list[Node] = []  # and each time that this happens, in order
-        self.kept_casts = KeptCasts()
+        self.cast_cache = CastCache()
         self.writes = Writes()
         self.unknown_strides: set[Node] = set()  # nodes whose strides the kernels choose
         self.assertions: list[Node] = []  # see `assert_false`
         self.has_cast = self.autocast != OFF  # whether autocast was ever on
-        self.warns = True  # whether what torch warns of is shown
+        self.warns = True  # whether torch's warnings are shown
         self.modes_vary = False  # whether it runs in modes not known yet
         self.inference = InferenceMemory()
         self.default_dtype: torch.dtype | None = None  # where the program has set another
         self.sizes = SizeNodes(self.graph)
-        self.fresh_size: Fresh | None = None  # where data may decide sizes
+        self.fresh_size: NewSize | None = None  # where data may decide sizes
         self._sizes_made: list[Any] = []  # by the call under way
         self.entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes = TensorNodes()
@@ -96,21 +94,21 @@ class GraphBuilder:
 
     @property
     def root(self) -> GraphBuilder:
-        """The graph that the program's own tensors are inputs of."""
+        """Return the outermost graph, whose inputs are the program's own tensors."""
         return self
 
     def local(self, node: Node) -> Node:
-        """The node of this graph that stands for one of a graph around it."""
+        """Return the node of this graph that stands for a node of an enclosing graph."""
         return node
 
     def flags_vary(self, node: Node) -> bool:
-        """Whether it is known only later if the tensor requires grad."""
+        """Return whether it is not known yet if the tensor requires grad."""
         return False
 
     # -- inputs and outputs ----------------------------------------------------------------------
 
     def placeholder(self, name: str, spec: TensorSpec) -> Node:
-        """A new graph input; all placeholders come first in the graph."""
+        """Add a graph input after the existing placeholders."""
         last, first = next(reversed(self.inputs), None), next(iter(self.graph.nodes), None)
         point: AbstractContextManager[Any] = nullcontext()
         if last is not None:
@@ -119,7 +117,7 @@ class GraphBuilder:
             point = self.graph.inserting_before(first)
         with point:
             node = self.graph.placeholder(_identifier(name))
-        # fx names nodes, not parameters, apart: `forward(S, s)` would begin with `s = S`.
+        # fx makes node names unique, not parameters: `forward(S, s)` would begin with `s = S`.
         node.target = node.name
         meta = input_meta(spec)
         self._describe(node, meta, spec, ())
@@ -130,7 +128,7 @@ class GraphBuilder:
         return node
 
     def inputs_sharing(self, node: Node) -> list[Node]:
-        """The inputs whose memory a tensor shares."""
+        """Return the inputs that share memory with the tensor."""
         return [input for _, input in self._inputs_over.get(storage_of(node), ())]
 
     def output(self, node: Node) -> int:
@@ -138,10 +136,10 @@ class GraphBuilder:
         return self._outputs.setdefault(node, len(self._outputs))
 
     def finish(self, name: str) -> tuple[GraphModule, tuple[Node, ...]]:
-        """The finished graph and the placeholders left, in order."""
+        """Return the finished graph and the placeholders that are used, in order."""
         self._emit_modes(self.entry_modes, ())
         for node in self._outputs_with_history() if self.backwards else ():
-            node.meta["spent"] = is_spent(_value(node))
+            node.meta["freed"] = has_freed_history(_value(node))
         self.graph.output(tuple(self._outputs))
         drop_dead_code(self.graph)
         kept = []
@@ -156,7 +154,7 @@ class GraphBuilder:
         return module, tuple(kept)
 
     def written(self) -> tuple[int, ...]:
-        """The positions of the finished graph's inputs that it writes to."""
+        """Return the positions of the finished graph's inputs that it writes to."""
         left = [node for node in self.graph.nodes if node.op == "placeholder"]
         return tuple(n for n, node in enumerate(left) if node in self.mutated_inputs)
 
@@ -169,8 +167,8 @@ class GraphBuilder:
         kwargs: dict[str, Any] | None = None,
         lines: tuple[UserLine, ...] = (),
     ) -> Any:
-        """Record a call of a function, or of a method by name; the result with nodes in place of
-        tensors. Raises DataDependent, EagerRaises, MixedDevices.
+        """Record a call of a function, or of a method by name, and return its result with nodes in
+        place of tensors. Raises DataDependent, EagerRaises, MixedDevices.
         """
         check()
         args, kwargs = (*args,), dict(kwargs or {})
@@ -182,7 +180,7 @@ class GraphBuilder:
             args = tuple(given_args)
         given = tensor_nodes_in((args, kwargs))
         if any(node.graph is not self.graph for node in given):
-            raise DataDependent("a number of a graph that is closed")
+            raise DataDependent("a number of a finished graph")
         devices = {id(node.meta["val"]): device_of(node) for node in given}
         name = target_name(target)
         values, named = map_nodes((args, kwargs), _value)
@@ -192,8 +190,8 @@ class GraphBuilder:
         where = lambda tensor: devices[id(tensor)]  # noqa: E731 - an argument, not a name
         line = next(iter(lines), None) if self.warns else None
         check_for_meta(name, placement.args, placement.kwargs)
-        with sizes_from(self.fresh_size) as self._sizes_made:
-            how = self.autocast, self.kept_casts
+        with allowing_data_sizes(self.fresh_size) as self._sizes_made:
+            how = self.autocast, self.cast_cache
             cast = cast_result(*how, target, values, named, where, self.grad_enabled, line)
             value, given_to = cast, (placement.args, placement.kwargs)
             if cast is None:
@@ -214,7 +212,7 @@ class GraphBuilder:
             check_out(name, targets, alone, changed)
         if cast is None:  # the probe runs without autocast, on the dtypes before the casts
             check_dtypes(run, name, placement.args, placement.kwargs, placement.device)
-        self.kept_casts.note_written((node.meta["val"] for node in written), self._is_input)
+        self.cast_cache.note_written((node.meta["val"] for node in written), self._is_input)
         written += statistics_written(target, args, kwargs, written)
         random = draws(target, args, kwargs)
         value = self._settle(target, value, given)
@@ -230,10 +228,10 @@ class GraphBuilder:
         lines: tuple[UserLine, ...],
         follow: Callable[[], tuple[tuple[Node, ...], tuple[Any, ...]]],
     ) -> tuple[Node | None, ...]:
-        """Record a call of an autograd function on (inputs, what its forward made, saved tensors).
+        """Record a call of an autograd function on (inputs, forward results, saved tensors).
 
-        `follow` gives the call its backward, once the tensors have their new history; it returns
-        what that captures and what is left on `ctx`. What was made has a new node from here on.
+        `follow` traces the backward once the tensors have their new history, and returns the
+        tensors it captures and the values left on `ctx`. The results have new nodes from here on.
         """
         values = map_nodes(args, _value)
         held: list[torch.Tensor] = []
@@ -259,7 +257,7 @@ class GraphBuilder:
     def differentiate(
         self, args: tuple[Any, ...], lines: tuple[UserLine, ...]
     ) -> tuple[Node | None, ...]:
-        """Record a call of `gradients`; a node for each gradient, None for those that are None."""
+        """Record a call of `gradients`; return a node for each gradient, or None."""
         values = map_nodes(args, _value)
         outcome = run_on_history(gradients, values, self.grad_enabled, self.sizes)
         refuse_sparse(outcome)
@@ -280,8 +278,8 @@ class GraphBuilder:
     def call_transform(
         self, target: Any, args: tuple[Any, ...], device: torch.device, lines: tuple[UserLine, ...]
     ) -> tuple[Any, ...]:
-        """Record a call of what runs graphs of its own and gives a flat tuple (transforms.py); a
-        node for each thing in it. It writes to none of its arguments.
+        """Record a call that runs graphs of its own (transforms.py) and writes to no argument;
+        return a node for each item of its flat result.
         """
         values = map_nodes(args, _value)
         outcome = run_on_history(target, values, self.grad_enabled, self.sizes)
@@ -299,39 +297,39 @@ class GraphBuilder:
             for index, one in enumerate(known)
         )
 
-    def leaves_behind(self, outputs: Sequence[Node]) -> list[Node | None]:
-        """The leaves that a backward from these nodes leads to: inputs, and the program's own; None
-        for history from outside of the graph.
+    def reachable_leaves(self, outputs: Sequence[Node]) -> list[Node | None]:
+        """Return the leaves that a backward from these nodes reaches; None for each outside the
+        graph.
         """
-        return [self._nodes.get(leaf) for leaf in leaves_behind(list(map(_value, outputs)))]
+        return [self._nodes.get(leaf) for leaf in reachable_leaves(list(map(_value, outputs)))]
 
     def has_history(self, node: Node) -> bool:
-        """Whether autograd has recorded what a node made."""
+        """Return whether autograd has recorded the result of a node."""
         return any(tensor.requires_grad for tensor in tensors_in(node.meta["val"]))
 
     def history(self, outputs: Sequence[Node]) -> dict[Any, None]:
-        """The autograd nodes of meta tensors that a backward from these nodes runs."""
+        """Return the autograd nodes of meta tensors that a backward from these nodes runs."""
         return history_of(list(map(_value, outputs)))
 
     def is_output(self, node: Node) -> bool:
-        """Whether `output` was asked for it."""
+        """Return whether the node was made an output."""
         return node in self._outputs
 
     def differentiable_outputs(self) -> list[Node]:
-        """The outputs whose history no backward of the graph has freed."""
+        """Return the outputs whose history no backward of the graph has freed."""
         found = self._outputs_with_history()
-        return [node for node in found if not (self.backwards and is_spent(_value(node)))]
+        return [node for node in found if not (self.backwards and has_freed_history(_value(node)))]
 
     def _outputs_with_history(self) -> list[Node]:
         return [n for n in self._outputs if n.op != "placeholder" and _value(n).requires_grad]
 
     def is_fresh(self, gradient: Node, others: Sequence[Node | None]) -> bool:
-        """Whether the engine made the tensor, and for one leaf alone."""
+        """Return whether the engine created the tensor for this one leaf only."""
         mine = _value(gradient)
         return sum(_value(other) is mine for other in others if other is not None) == 1
 
     def require_grad(self, node: Node, lines: tuple[UserLine, ...]) -> Node:
-        """Make a tensor of the graph's own a leaf that requires grad; it has a new node then."""
+        """Make a tensor of the graph a leaf that requires grad, and return its new node."""
         value = _value(node)
         run_on_meta("requires_grad_", (value,), {}, self.grad_enabled)
         made = self.graph.call_method("requires_grad_", (node,))
@@ -343,7 +341,7 @@ class GraphBuilder:
         return made
 
     def _taken(self, node: Node, index: int, lines: tuple[UserLine, ...]) -> Node | None:
-        """The node of one result; what was written in place keeps the node that it had."""
+        """Return the node of one result; a result written in place keeps its node."""
         value = node.meta["val"][index]
         if value is None or any(value is _value(dirty) for dirty in node.meta.get("mutates", ())):
             return None if value is None else self._nodes[value]
@@ -353,10 +351,10 @@ class GraphBuilder:
         return taken
 
     def assert_false(self, wrong: Node, lines: tuple[UserLine, ...] = ()) -> None:
-        """The graph raises where the one-element bool `wrong` is true.
+        """Record an assertion: the graph raises if the one-element bool `wrong` is true.
 
-        `_linalg_check_errors` raises where its integers are not zero, on every device and before
-        anything else happens; `_assert_async` would end the process's use of a GPU.
+        `_linalg_check_errors` raises if its integers are not zero, on every device and before
+        anything else happens; `_assert_async` would make the GPU unusable for the process.
         """
         info = self.call("to", (wrong, torch.int32), {}, lines)
         check = aten._linalg_check_errors.default
@@ -365,11 +363,11 @@ class GraphBuilder:
         self.assertions.append(node)
 
     def set_grad_enabled(self, mode: bool) -> None:
-        """The traced program changes the grad mode; a node appears when the next call needs it."""
+        """Note that the program changes the grad mode; a node is added before the next call."""
         self.grad_enabled = mode
 
     def set_autocast(self, mode: Autocast) -> None:
-        """The traced program changes what calls are cast to; nodes appear as for the grad mode."""
+        """Note that the program changes autocast; nodes are added before the next call."""
         self.autocast = mode
         self.has_cast = self.has_cast or mode != OFF
 
@@ -397,7 +395,7 @@ class GraphBuilder:
             self.differentiates = True
         expected = expected_in(map_nodes((args, kwargs), _value)) if self.sizes.are_used else 0
         expects, self._expected = expected > self._expected, max(expected, self._expected)
-        marks = {"by_data": self._sizes_made, "expects": expects, "random": random}
+        marks = {"data_dependent": self._sizes_made, "expects": expects, "random": random}
         node.meta.update((name, True) for name, holds in marks.items() if holds)
         if written:
             node.meta["mutates"] = written
@@ -411,7 +409,7 @@ class GraphBuilder:
     def _unpack(
         self, node: Node, value: Any, device: torch.device, lines: tuple[UserLine, ...]
     ) -> Any:
-        """Getitem nodes for the tensors of a sequence; the structure with those nodes."""
+        """Add getitem nodes for the tensors of a sequence; return it with those nodes."""
         if isinstance(value, torch.Tensor):
             if value not in self._nodes:
                 self._describe(node, value, spec_on(value, device), lines)
@@ -430,7 +428,9 @@ class GraphBuilder:
         return rebuilt(value, items)
 
     def _settle(self, target: Target, value: Any, given: list[Node]) -> Any:
-        """Results whose strides are the kernels' choice: a no-op on meta may copy in reality."""
+        """Return a fresh view where kernels choose the strides: a no-op on meta may be a real
+        copy.
+        """
         if isinstance(value, torch.Tensor) and target_name(target) in ("contiguous", "reshape"):
             node = self._nodes.get(value)
             if node in self.unknown_strides:
@@ -438,7 +438,7 @@ class GraphBuilder:
         return value
 
     def _is_input(self, value: torch.Tensor) -> bool:
-        """Of the frame: a region's are in others' hands."""
+        """Return whether it is an input of the frame; those of a region belong to its caller."""
         return self.root is self and self._nodes[value].op == "placeholder"
 
     def _describe(self, node: Node, value: Any, spec: Any, lines: tuple[UserLine, ...]) -> None:

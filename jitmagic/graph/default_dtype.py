@@ -1,10 +1,10 @@
-"""Calls under a default dtype that the program has set on its way (torch.set_default_dtype).
+"""Records calls under a default dtype that the program set itself (torch.set_default_dtype).
 
-Comes in: a call that is about to be recorded, and the dtype. Goes out: the same call with all that
-the default decides written out: a graph is compiled and run under the default that it began with.
-Only calls without a floating-point argument follow the default: factories get their dtype, integers
-are cast before pointwise arithmetic, as TensorIterator casts them. Another call raises
-FollowsDefault.
+Comes in: a call that is about to be recorded, and the dtype. Goes out: the same call with the
+default's effect spelled out, as a graph is compiled and run under the default that it began with.
+Only calls without a floating-point argument depend on the default: factories get their dtype,
+integers are cast before pointwise arithmetic, as TensorIterator casts them. For other calls
+FollowsDefault is raised.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _CASTING = {*PROMOTING, *FLOATING, *_OPERATORS}
 
 
 class FollowsDefault(Exception):
-    """What the call gives follows the default dtype in a way that no argument says."""
+    """Raised if the result depends on the default dtype and no argument can say so."""
 
 
 def spelled_out(
     call: Callable[..., Node], target: Target, given: Arguments, dtype: torch.dtype
 ) -> Arguments:
-    """Return arguments with which a call gives, under any default dtype, what the given ones give
-    under `dtype`. `call(target, args)` records the casts that this takes.
+    """Return arguments for which the call gives, under any default dtype, the result of the given
+    ones under `dtype`. `call(target, args)` records the casts that this takes.
     """
     nodes = tensor_nodes_in(given)
     if any(_is_inexact(node.meta["val"].dtype) for node in nodes) or _is_in_place(target, given):
@@ -66,7 +66,7 @@ def _is_inexact(dtype: torch.dtype) -> bool:
 
 
 def _is_in_place(target: Target, given: Arguments) -> bool:
-    """Return whether the result's dtype is that of a tensor which is written."""
+    """Return whether the result's dtype is that of a written tensor."""
     name = target_name(target)
     dunder = name.startswith("__i") or name in ("setitem", "__setitem__")
     in_place = name.endswith("_") and not name.endswith("__")
@@ -81,8 +81,8 @@ def _gives(target: Target, given: Arguments, wanted: Sequence[Any]) -> bool:
 
 
 def _results(target: Target, given: Arguments, dtype: torch.dtype) -> list[Any]:
-    """Return the dtypes and shapes of the tensors that a call gives under a default dtype, or its
-    other result.
+    """Return the dtypes and shapes of a call's tensors under a default dtype, or its other
+    result.
     """
     devices: dict[int, torch.device] = {}
 
@@ -102,7 +102,7 @@ def _results(target: Target, given: Arguments, dtype: torch.dtype) -> list[Any]:
 
 @contextmanager
 def _default(dtype: torch.dtype) -> Iterator[None]:
-    """Set torch's default, which is the process's, for one call on meta tensors."""
+    """Set torch's default dtype, which is process-wide, for one call on meta tensors."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

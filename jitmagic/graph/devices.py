@@ -1,9 +1,10 @@
-"""On which device the result of a torch call lives, and how to run that call on meta tensors.
+"""Decides on which device the result of a torch call lives, and how to run the call on meta
+tensors.
 
 Comes in: a call's target, its arguments (meta tensors in place of the real ones) and the real
 device of each. Goes out: a `Placement`: the result's device and the arguments for the meta run. A
-combination that eager would reject, or that no rule covers, raises `MixedDevices`: the call then
-runs as eager, which raises its own error or knows better.
+combination that eager would reject, or that no rule covers, raises `MixedDevices`; the call then
+runs in eager, which raises its own error or returns a result.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _MOVING = frozenset({"copy_", "fill", "fill_"})
 _INDEXING = frozenset(
     {"getitem", "setitem", "__getitem__", "__setitem__", "index_put", "index_put_"}
 )
-# Elementwise calls: a 0-dim CPU tensor acts as a number beside tensors of another device. Those
-# whose kernels torch lets check devices (clamp, logaddexp, nextafter) are not among them.
+# Elementwise calls: a 0-dim CPU tensor acts as a number next to tensors of another device. Calls
+# whose kernels check devices themselves (clamp, logaddexp, nextafter) are excluded.
 _ELEMENTWISE = frozenset(
     """add sub mul truediv true_divide div divide multiply subtract rsub floordiv floor_divide mod
     remainder fmod pow float_power eq ne lt le gt ge maximum minimum fmax fmin atan2 arctan2 and_
@@ -48,7 +49,7 @@ _AUGMENTED = frozenset(
 
 
 class MixedDevices(Exception):
-    """Arguments on devices that no rule lets meet."""
+    """Raised for a combination of devices that no rule covers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Placement:
 
 
 def as_device(given: Any) -> torch.device:
-    """A device argument, with the current index filled in as torch does."""
+    """Convert a device argument, filling in the current index as torch does."""
     device = torch.device("cuda", given) if isinstance(given, int) else torch.device(given)
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
@@ -108,7 +109,7 @@ def _common(
     if len(rest) == 1:
         (accelerator,) = rest
         on_cpu = [tensor for tensor in tensors if device_of(tensor) == CPU]
-        # A kernel takes one such number; `where` copies them to the device.
+        # A kernel accepts one CPU scalar; `where` copies several to the device.
         numbers = all(t.dim() == 0 for t in on_cpu) and (len(on_cpu) == 1 or bare == "where")
         if numbers and (bare in _ELEMENTWISE or name in _ELEMENTWISE or name in _BINARY_DUNDERS):
             if _writes_first(name) and own == CPU:
@@ -136,7 +137,7 @@ _BINARY_DUNDERS = frozenset(
 
 
 def _makes(name: str) -> bool:
-    """Whether a call without tensor arguments is a factory that takes `device=`."""
+    """Return whether a call without tensor arguments is a factory that takes `device=`."""
     return name in _FACTORIES
 
 

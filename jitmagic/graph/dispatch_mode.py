@@ -1,8 +1,7 @@
-"""What our traces are made of: DispatchMode, the base of our torch dispatch modes, and tensors
-without data that such a mode sees.
+"""Defines DispatchMode, the base of jitmagic's torch dispatch modes, and tensors without data.
 
-Making a mode imports nothing: torch's own base class wraps `__torch_dispatch__` in a function that
-imports torch._dynamo (1.8 s) unless the class says that there is no need.
+torch's own base class wraps `__torch_dispatch__` in a function that imports torch._dynamo (1.8 s)
+unless the class declares that it need not; this one does.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ T = TypeVar("T", bound=torch.Tensor)
 
 
 def by_python_dispatcher(chosen: bool) -> AbstractContextManager[Any]:
-    """In here torch takes operations apart in Python, if chosen: what its C++ reads as an int may
-    be a SymInt.
+    """Enable torch's Python dispatcher if `chosen`: composite operators are then decomposed in
+    Python, so ints that C++ would read may be SymInts.
     """
     return torch._C._EnablePythonDispatcher() if chosen else nullcontext()
 
@@ -32,11 +31,11 @@ def dataless(
     offset: int | torch.SymInt,
     requires_grad: bool,
 ) -> T:
-    """A tensor of class `cls` that lies as the meta tensor `like`, `offset` elements into its
-    storage, and reports another device.
+    """Return a tensor of class `cls` with the layout of the meta tensor `like`, at `offset`
+    elements into its storage, that reports another device.
 
-    Told how large the storage is, torch does not compute it: of symbolic sizes that takes 50 calls
-    of Python, 100 us.
+    Passing the storage size spares torch computing it: for symbolic sizes that takes 50 Python
+    calls, 100 us.
     """
     made: T = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
         cls,
@@ -52,7 +51,7 @@ def dataless(
 
 
 class DispatchMode(TorchDispatchMode):
-    """Subclasses define `__torch_dispatch__(self, func, types, args=(), kwargs=None)`."""
+    """Base class; subclasses define `__torch_dispatch__(self, func, types, args, kwargs)`."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -1,8 +1,8 @@
-"""What shape rules make: tensors on the meta device, row-major unless strides are given.
+"""Creates the meta tensors that shape rules return, row-major unless strides are given.
 
-Of symbolic sizes one takes torch 50 to 75 calls of our Python, 150 us, and whether it is row-major
-as many again. Where nobody tells memory by its meta tensor, those that lie alike are one
-(`sharing`).
+A tensor of symbolic sizes costs torch 50 to 75 Python calls (150 us), and asking whether it is
+row-major as many again. Within `sharing`, tensors of equal layout are therefore one object; that is
+safe where memory is not identified by meta tensor.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .symbolic.sym_node import (
     as_dimension,
     as_dimensions,
     as_torch,
+    expected_to_hold,
     in_layout,
-    may_be,
-    never,
-    of_data,
+    is_data_dependent,
+    known_false,
 )
 
 __all__ = [
-    "META", "Metas", "broadcast", "fresh_meta", "has_elements", "joins_to_rows", "refuse_nothing",
+    "META", "Metas", "broadcast", "fresh_meta", "has_elements", "joins_to_rows", "refuse_empty",
     "same_shape", "sharing",
 ]  # fmt: skip
 
@@ -35,7 +35,7 @@ Metas = dict[Any, torch.Tensor]
 
 
 class _Shared(local):
-    """Those of the compiles of one thread: another one's lie alike by other sizes."""
+    """The stack of shared metas, per thread: compiles in other threads have other sizes."""
 
     def __init__(self) -> None:
         self.stack: list[Metas] = []
@@ -46,7 +46,7 @@ _shared = _Shared()
 
 @contextmanager
 def sharing(metas: Metas) -> Iterator[None]:
-    """In here `fresh_meta` gives those of symbolic sizes that there are, and adds to them."""
+    """Let `fresh_meta` reuse the symbolic metas in `metas` and add new ones to it."""
     _shared.stack.append(metas)
     try:
         yield
@@ -75,14 +75,14 @@ def _made(shape: Sequence[int], dtype: torch.dtype, strides: Sequence[int] | Non
 
 
 def _key(numbers: Sequence[Any]) -> tuple[Any, ...]:
-    """Sizes by their expressions: comparing them would ask and guard."""
+    """Return sizes by their expressions: comparing the sizes themselves would add guards."""
     sizes = as_dimensions(numbers)
     return tuple([size.expr if isinstance(size, Size) else size for size in sizes])
 
 
 def same_shape(a: Sequence[int], b: Sequence[int]) -> bool:
-    """The number of dimensions first: comparing symbolic sizes makes guards. Those that data decide
-    are not the same unless that is known.
+    """Return whether two shapes are equal, comparing ranks first: comparing symbolic sizes adds
+    guards. Data-dependent sizes are equal only if that is known.
     """
     return len(a) == len(b) and all(map(_are_same, a, b))
 
@@ -93,43 +93,43 @@ def _are_same(a: Any, b: Any) -> bool:
     a, b = as_dimension(a), as_dimension(b)  # through torch it takes 20 times as long
     if is_same(a, b):
         return True
-    if of_data(a) or of_data(b):
-        return never("!=", a, b)
+    if is_data_dependent(a) or is_data_dependent(b):
+        return known_false("!=", a, b)
     return bool(a == b)
 
 
 def has_elements(x: torch.Tensor) -> bool:
-    """Most calls want some; of a size that data decide it shows when that is there."""
-    return may_be("!=", x.numel(), 0)
+    """Return whether the tensor is non-empty; for data-dependent sizes that is assumed."""
+    return expected_to_hold("!=", x.numel(), 0)
 
 
-def refuse_nothing(shape: Sequence[int], dim: Any = None) -> None:
-    """Raise as eager's kernels do where what a maximum is taken of, all of it where no dimension is
-    named, has no elements.
+def refuse_empty(shape: Sequence[int], dim: Any = None) -> None:
+    """Raise as eager's kernels do if a maximum is taken over no elements. `dim` None means all
+    dimensions.
     """
     named = [dim] if type(dim) is int else dim
     sizes = tuple(shape) or (1,)  # a number has a dimension 0 too
     if not isinstance(named, list | tuple) or not named:
         named = range(len(sizes))
     for each in named:
-        if not -len(sizes) <= each < len(sizes) or not may_be("!=", sizes[each], 0):
+        if not -len(sizes) <= each < len(sizes) or not expected_to_hold("!=", sizes[each], 0):
             raise IndexError(f"a reduction over dimension {each}, which has no elements")
 
 
 def _is_one(extent: int) -> bool:
-    """What is known: a size that data decide is not asked."""
+    """Return whether an extent is the constant 1; adds no guard."""
     return type(extent) is int and extent == 1
 
 
 def _must_be_equal(a: Any, b: Any) -> bool:
-    """Whether a size that data decide has to be the other one, as neither is 1."""
-    if type(a) is type(b) is int or not (never("==", a, 1) and never("==", b, 1)):
+    """Return whether a data-dependent size has to equal the other, as neither is 1."""
+    if type(a) is type(b) is int or not (known_false("==", a, 1) and known_false("==", b, 1)):
         return False
-    return (of_data(a) or of_data(b)) and may_be("==", a, b)
+    return (is_data_dependent(a) or is_data_dependent(b)) and expected_to_hold("==", a, b)
 
 
 def broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:
-    """The shape of an elementwise result."""
+    """Return the shape of an elementwise result."""
     rank = max(map(len, shapes))
     made = [1] * rank
     for shape in shapes:
@@ -144,8 +144,8 @@ def broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:
 
 
 def joins_to_rows(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether what they are joined to is surely row-major. Only where all of them have strides like
-    channels_last does eager keep that, and then the last stride spans the channels.
+    """Return whether the result of joining the tensors is certainly row-major. Eager keeps
+    channels_last only if all have such strides, and then the last stride spans the channels.
     """
     if tensors[0].dim() not in (4, 5):
         return True

@@ -1,9 +1,11 @@
-"""`gradients`: what torch.autograd.grad is in a graph, a call of the engine like any other call;
-`first_gradient`, `copied_gradient`: what backward() stores in a leaf that has no gradient yet.
+"""Computes gradients inside a graph as torch.autograd.grad and backward() do.
 
-Comes in: outputs, inputs and the gradients that come into the outputs, as tensors of any kind with
-a history: real ones, meta tensors of the trace, traced ones of the joint trace, which records what
-the engine runs. Goes out: a gradient for each input, None where no history leads to it.
+`gradients` is a call of the autograd engine that a graph can hold. `first_gradient` and
+`copied_gradient` give what backward() stores in a leaf that has no gradient yet.
+
+Comes in: outputs, inputs and the gradients of the outputs, as tensors of any kind with a history:
+real tensors, meta tensors of the trace, or tensors of the joint trace, which records what the
+engine runs. Goes out: a gradient for each input, None where no history leads to it.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ __all__ = [
     "copied_gradient",
     "first_gradient",
     "gradients",
+    "has_freed_history",
     "history_of",
-    "is_spent",
     "is_stale",
-    "leaves_behind",
+    "reachable_leaves",
     "refuse_sparse",
 ]
 
@@ -40,8 +42,8 @@ def gradients(
     hooked: Sequence[torch.Tensor] = (),
     replaced: Sequence[torch.Tensor] = (),
 ) -> tuple[torch.Tensor | None, ...]:
-    """As torch.autograd.grad, which imports sympy first (0.3 s) and calls this. `replaced`: what
-    hooks have put in the place of the gradients of `hooked`.
+    """Compute torch.autograd.grad without its import of sympy (0.3 s). `replaced` are the gradients
+    that hooks substitute for those of `hooked`.
     """
     pairs = zip(hooked, replaced, strict=True)
     handles = [tensor.register_hook(lambda _, new=new: new) for tensor, new in pairs]
@@ -63,8 +65,9 @@ def gradients(
 
 
 def first_gradient(gradient: torch.Tensor, leaf: torch.Tensor, own: bool) -> torch.Tensor:
-    """As AccumulateGrad: laid out as the leaf where that is dense, else row by row. What the engine
-    made for this leaf alone (`own`) is taken as it is if it lies like that, else it is copied.
+    """Return the gradient as AccumulateGrad stores it: in the leaf's layout if that is dense, else
+    row-major. A gradient that the engine created for this leaf alone (`own`) is not copied if its
+    layout fits already.
     """
     with torch.no_grad():
         if own and _lies_like(gradient, leaf):
@@ -75,14 +78,18 @@ def first_gradient(gradient: torch.Tensor, leaf: torch.Tensor, own: bool) -> tor
 
 
 def copied_gradient(gradient: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
-    """As AccumulateGrad under create_graph=True: a copy with a history, laid out as the leaf."""
+    """Return the gradient as AccumulateGrad stores it under create_graph=True: a copy with a
+    history, in the leaf's layout.
+    """
     if not dense(tuple(leaf.shape), leaf.stride()):
         return gradient.clone(memory_format=torch.contiguous_format)
     return gradient.new_empty_strided(leaf.shape, leaf.stride()).copy_(gradient)
 
 
 def _lies_like(gradient: torch.Tensor, leaf: torch.Tensor) -> bool:
-    """Torch's gradient layout contract (accumulate_grad.h): strides of extents 1 do not matter."""
+    """Check torch's gradient layout contract (accumulate_grad.h); strides of extents 1 are
+    ignored.
+    """
     if not dense(tuple(leaf.shape), leaf.stride()):
         return gradient.is_contiguous()
     sides = zip(leaf.shape, gradient.stride(), leaf.stride(), strict=True)
@@ -90,24 +97,25 @@ def _lies_like(gradient: torch.Tensor, leaf: torch.Tensor) -> bool:
 
 
 def refuse_sparse(computed: Any) -> None:
-    """Raise DataDependent where a gradient is no strided tensor: which rows it has, data decide."""
+    """Raise DataDependent if a gradient is sparse: its number of rows depends on the data."""
     if any(tensor.layout is not torch.strided for tensor in tensors_in(computed)):
         raise DataDependent("a gradient is sparse")
 
 
-def is_spent(result: torch.Tensor) -> bool:
-    """Return whether a backward from the tensor raises, as another one has freed a part of its
+def has_freed_history(result: torch.Tensor) -> bool:
+    """Return whether a backward from the tensor raises because an earlier one freed part of its
     history.
 
-    The nodes are asked: to run them needs data that meta tensors lack, or sizes that are ints.
+    The autograd nodes are inspected instead of run: meta tensors have no data, and sizes may not be
+    ints.
     """
     again = "backward through the graph a second time"
     return any(_refuses_saved(node, again) for node in history_of([result]))
 
 
-def leaves_behind(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors that backward() of the outputs would add gradients to, in the engine's order of
-    finding them.
+def reachable_leaves(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the leaves to which backward() of the outputs would add gradients, in the engine's
+    order.
     """
     leaves = {id(t): t for t in outputs if t.grad_fn is None and t.requires_grad}
     for node in history_of(outputs):
@@ -117,7 +125,7 @@ def leaves_behind(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def history_of(outputs: Sequence[torch.Tensor]) -> dict[Any, None]:
-    """The nodes of autograd that a backward of the outputs runs."""
+    """Return the autograd nodes that a backward of the outputs runs."""
     seen: dict[Any, None] = {}
     waiting = [output.grad_fn for output in outputs if output.grad_fn is not None]
     while waiting:
@@ -129,28 +137,30 @@ def history_of(outputs: Sequence[torch.Tensor]) -> dict[Any, None]:
 
 
 def is_stale(node: Any) -> bool:
-    """Whether a node of autograd has saved a tensor that was written to since: it raises when it
-    runs.
+    """Return whether an autograd node has saved a tensor that was written to since, so that it
+    raises when it runs.
     """
     return _refuses_saved(node, "modified by an inplace operation")
 
 
 def _refuses_saved(node: Any, text: str) -> bool:
-    """Return whether reading one of the tensors that it has saved raises an error with this
-    text.
-    """
+    """Return whether reading one of the node's saved tensors raises an error with this text."""
     return any(text in _refusal(node, name) for name in _names_of_saved(node.__class__))
 
 
 @lru_cache(maxsize=4096)
 def _names_of_saved(kind: type) -> tuple[str, ...]:
-    """Nodes of C++ have an attribute for each, those of Python's functions one for all."""
+    """Return the attributes with saved tensors: one per tensor in C++ nodes, one in all for Python
+    functions.
+    """
     names = [name for name in dir(kind) if name.startswith("_saved_")]
     return tuple(names) if names or not hasattr(kind, "saved_tensors") else ("saved_tensors",)
 
 
 def _refusal(node: Any, name: str) -> str:
-    """The error of unpacking, which compares versions; "" where there is none."""
+    """Return the error message of unpacking a saved tensor, which compares versions; "" if there is
+    none.
+    """
     try:
         getattr(node, name)
     except RuntimeError as error:

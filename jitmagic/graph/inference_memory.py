@@ -1,7 +1,7 @@
-"""Which memory of a graph under construction was made inside a block of inference mode.
+"""Tracks which storages of a graph under construction were created under inference mode.
 
 Comes in: the tensors of each node as it is recorded. Goes out: whether eager would have an
-inference tensor there. Views belong to the memory that they show, wherever they are made.
+inference tensor there. A view shares the state of its storage, wherever it is taken.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ __all__ = ["InferenceMemory"]
 
 
 class InferenceMemory:
-    """`is_on`: the program is inside such a block; `used`: it was in one."""
+    """Storages created under inference mode. `is_on`: the program is in such a block now; `used`:
+    it has been in one.
+    """
 
     __slots__ = ("_made_inside", "is_on", "used")
 
@@ -25,13 +27,15 @@ class InferenceMemory:
         self._made_inside: dict[int, bool] = {}
 
     def note(self, value: Any, is_input: bool) -> None:
-        """What a node gives: its memory is older, or made here and now."""
+        """Record the storages of a node's value; storages that are known already keep their
+        state.
+        """
         inside = self.is_on and not is_input
         for memory in storages_in(value):
             self._made_inside.setdefault(memory, inside)
 
     def holds(self, value: Any) -> bool:
-        """Whether a tensor lies there."""
+        """Return whether the tensor's storage was created under inference mode."""
         if not self.used or not isinstance(value, torch.Tensor):
             return False
         return self._made_inside.get(storage_under(value), False)

@@ -1,8 +1,8 @@
-"""LazyModule: a GraphModule whose Python code is written when somebody runs or reads it.
+"""A GraphModule that generates its Python code when it is first run or read.
 
-Compiles read nodes: of ten modules that one makes, hardly any runs as Python, and to write and
-compile its text takes 0.2 ms and 30 us a node. Whoever is handed one outside the package gets it
-written (`written`), as a module made by torch.fx is.
+Compiler passes only read nodes: of ten modules created in a compile hardly any runs as Python, and
+generating the code costs 0.2 ms plus 30 us a node. A module that leaves the package is passed
+through `with_code` first, so that it looks like any other GraphModule.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-__all__ = ["LazyModule", "written"]
+__all__ = ["LazyModule", "with_code"]
 
 # Names in the repr() of a complex number; fx knows those of a float.
 _PARTS = {"nanj": complex(0.0, math.nan), "infj": complex(0.0, math.inf)}
 
 
 class LazyModule(GraphModule):
-    """What `recompile` makes out of date is written at the next call, or look at the code."""
+    """Postpones the code generation of `recompile` to the next call or look at the code."""
 
     _written = False
 
@@ -29,7 +29,7 @@ class LazyModule(GraphModule):
         return None
 
     def write(self) -> None:
-        """Make `forward` what the graph says now, if it is not yet."""
+        """Generate `forward` from the graph if it is out of date."""
         if not self._written:
             super().recompile()
             type(self).forward.__globals__.update(_PARTS)
@@ -52,8 +52,10 @@ class LazyModule(GraphModule):
         return _plain(self).__reduce_package__(exporter)
 
 
-def written(gm: GraphModule) -> GraphModule:
-    """The module, with its code: `gm.forward` is the function that fx writes."""
+def with_code(gm: GraphModule) -> GraphModule:
+    """Return the module with its code generated: `gm.forward` is then the function that fx
+    writes.
+    """
     if isinstance(gm, LazyModule):
         gm.write()
     return gm
@@ -65,5 +67,5 @@ def _write_then_run(self: LazyModule, *args: Any) -> Any:
 
 
 def _plain(gm: LazyModule) -> GraphModule:
-    """Pickles hold the text of a module, which `recompile` of torch's own returns."""
+    """Return an ordinary GraphModule for pickling, which stores the code."""
     return GraphModule(gm, gm.graph, type(gm).__name__)

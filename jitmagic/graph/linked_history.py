@@ -1,8 +1,8 @@
-"""Meta results with a history that leads to given tensors, for calls that did not run on these.
+"""Gives fresh meta tensors an autograd history that leads to given tensors.
 
-Comes in: what such a call gave (autocast.py runs it on tensors that show another device), and the
-meta tensors of the trace that it was called with. Goes out: fresh meta tensors which autograd's
-engine can go through, once or twice as often as through eager's.
+Needed for calls that ran on other tensors than those of the trace, as autocast.py does. Comes in:
+the results of such a call, and the meta tensors of the trace that it was called with. Goes out:
+fresh meta tensors that the autograd engine can differentiate, as often as eager's results.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["linked"]
+__all__ = ["link_history"]
 
 
 class _Like(NamedTuple):
-    """What a fresh tensor is to be."""
+    """The properties of a tensor to create."""
 
     shape: torch.Size
     stride: tuple[int, ...]
@@ -32,7 +32,9 @@ class _Like(NamedTuple):
 
 
 class _Link(torch.autograd.Function):
-    """An operation of which only the outcome is known; its backward is another one."""
+    """Stands in for an operation of which only the results are known; its backward is another
+    one.
+    """
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -54,13 +56,14 @@ class _Link(torch.autograd.Function):
         return None, None, *(next(made) if like.requires_grad else None for like in ctx.sources)
 
 
-def linked(
+def link_history(
     results: Sequence[torch.Tensor],
     sources: Sequence[torch.Tensor],
     histories: Sequence[torch.Tensor] = (),
 ) -> tuple[torch.Tensor, ...]:
-    """Fresh meta tensors laid out as `results`; those that require grad lead to the sources.
-    `histories`: tensors with the history of the results, where that is not their own.
+    """Return fresh meta tensors in the layouts of `results`, with a history that leads to
+    `sources`. `histories`: tensors that have the results' history, if these do not have it
+    themselves.
     """
     likes = list(map(_Like.of, results))
     with torch.inference_mode(False), torch.enable_grad():
@@ -73,7 +76,7 @@ def linked(
 
 
 def _saves_tensors(results: Sequence[torch.Tensor]) -> bool:
-    """Whether a second backward raises: some node of the history kept tensors for the first."""
+    """Return whether a second backward raises: a node of the history has saved tensors."""
     return any(name.startswith("_raw_saved") for node in _nodes(results) for name in dir(node))
 
 

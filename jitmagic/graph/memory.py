@@ -1,9 +1,8 @@
-"""Which memory the tensors of a graph lie in, and who writes there.
+"""Identifies the storages of a graph's tensors and the calls that write to them.
 
-In: nodes with their meta tensors, which share memory as the program's tensors do; each call that
-writes, as it is recorded. Out: the names of that memory, and the writers of a tensor's in the
-program's order. A name is that of a storage which lives: it holds as long as a node, or whoever
-asks, has a tensor there.
+Comes in: nodes with their meta tensors, which share memory as the program's tensors do; each call
+that writes, as it is recorded. Goes out: storage ids, and the writers of a storage in the program's
+order. An id is valid as long as a node, or the caller, holds a tensor with that storage.
 """
 
 from __future__ import annotations
@@ -20,29 +19,29 @@ __all__ = ["Writes", "memory_of", "storage_of", "storage_under", "storages_in"]
 
 
 def storage_under(tensor: torch.Tensor) -> int:
-    """Which memory a tensor lies in."""
+    """Return the id of a tensor's storage."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def storage_of(node: Node) -> int | None:
-    """Which memory the tensor of a node lies in; None where it is none."""
+    """Return the id of the storage of a node's tensor; None for other values."""
     value = value_of(node)
     return storage_under(value) if isinstance(value, torch.Tensor) else None
 
 
 def storages_in(value: Any) -> set[int]:
-    """Where the tensors of a nested value lie."""
+    """Return the ids of the storages of a nested value's tensors."""
     return {storage_under(tensor) for tensor in tensors_in(value)}
 
 
 def memory_of(node: Node) -> set[int]:
-    """Where all the tensors that a node gives lie."""
+    """Return the ids of the storages of all of a node's results."""
     return storages_in(node.meta.get("val"))
 
 
 class Writes:
-    """The calls of a graph under construction that write, by the memory that they write to.
-    `count` of them so far, once for each memory.
+    """The calls of a graph under construction that write, by storage. `count`: how many so far,
+    once for each storage.
     """
 
     __slots__ = ("_writers", "count")
@@ -52,12 +51,12 @@ class Writes:
         self.count = 0
 
     def note(self, writer: Node, written: Iterable[Node]) -> None:
-        """A call that was recorded, and the tensors among its arguments that it writes to."""
+        """Record a call and the arguments that it writes to."""
         for memory in {storage_under(value_of(node)) for node in written}:
             self._writers.setdefault(memory, []).append(writer)
             self.count += 1
 
     def to(self, node: Node) -> Sequence[Node]:
-        """Who writes to the memory of a tensor, in the program's order."""
+        """Return the calls that write to a tensor's storage, in the program's order."""
         memory = storage_of(node)
         return () if memory is None else self._writers.get(memory, ())

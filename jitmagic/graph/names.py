@@ -1,8 +1,8 @@
-"""Patched names: functions of a graph that their qualified names no longer lead to.
+"""Renames torch functions of a graph that were replaced under their qualified names.
 
-Comes in: a finished torch-level graph. Goes out: the same, where the code that fx writes calls what
-the graph holds. fx writes `torch.nn.functional.silu(x)`; where the program has put another function
-under that name, the code would call that one.
+fx generates `torch.nn.functional.silu(x)` for a call of silu. Where the program has patched that
+attribute, the generated code would call the replacement instead of the function in the graph. Comes
+in: a finished torch-level graph. Goes out: the same graph, with wrappers for such functions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["call_by_identity"]
 
 
 def call_by_identity(graph: Graph) -> None:
-    """Give functions of torch that are not found under their names a name of their own."""
+    """Wrap torch functions that are not found under their qualified names."""
     for node in graph.nodes:
         target = node.target
         of_python = isinstance(target, types.FunctionType | types.BuiltinFunctionType)
@@ -28,7 +28,7 @@ def call_by_identity(graph: Graph) -> None:
 
 
 def _is_found(function: Callable[..., Any]) -> bool:
-    """Whether fx's name for a function leads to it; what is not torch's is no name to fx."""
+    """Return whether fx's name for a function resolves to it; fx needs no name outside torch."""
     if not (function.__module__ or "torch").startswith("torch"):
         return True
     try:

@@ -1,7 +1,7 @@
-"""Nested arguments and results of a call: the nodes and tensors in them.
+"""Finds and replaces the nodes and tensors in nested arguments and results.
 
-Comes in: tuples, lists, dicts and slices. Goes out: what is in them, or the same structure with
-something else in its place.
+Comes in: tuples, lists, dicts and slices. Goes out: their items, or the same structure with other
+items.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def nodes_in(value: Any) -> list[Node]:
 
 
 def tensor_nodes_in(value: Any) -> list[Node]:
-    """The nodes that are no sizes or numbers."""
+    """Return the nodes that stand for tensors, not for sizes or numbers."""
     return [node for node in nodes_in(value) if not is_number(node)]
 
 
 def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
-    """The nested arguments with `change(node)` in place of each node."""
+    """Return the nested arguments with `change(node)` in place of each node."""
     if isinstance(value, Node):
         return change(value)
     if isinstance(value, dict):
@@ -49,7 +49,7 @@ def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
 
 
 def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """The nested result with `change(tensor)` in place of each tensor."""
+    """Return the nested result with `change(tensor)` in place of each tensor."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, tuple | list) and next(tensors_in(value), None) is not None:
@@ -58,8 +58,8 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def rebuilt(like: Any, items: list[Any]) -> Any:
-    """A sequence of `items` of the same class: torch.return_types and named tuples stay what they
-    are.
+    """Return a sequence of `items` of the class of `like`, which may be a named tuple or one of
+    torch.return_types.
     """
     if type(like) in (tuple, list):
         return type(like)(items)

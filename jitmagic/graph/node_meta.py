@@ -1,21 +1,21 @@
-"""What a node of the torch-level graph carries in `node.meta`, under which keys.
+"""Lists the keys of `node.meta` in a torch-level graph, and reads them.
 
-    val      the meta tensor, or the tuple/list structure with meta tensors in it, that the call
-             gave; of a number that calls read, the number in the call that was traced
-    spec     TensorSpec with the real device; the same structure for several results; None without
-             tensors
-    lines    tuple[UserLine, ...]: the user's line, then the lines it was inlined from (innermost
-             first)
-    step     int: the tracer's number of the root frame's instruction that the call is part of
-    mutates  tuple[Node, ...]: arguments written in place
-    spent    True: an output whose history a backward in the graph has freed
-    by_data  True: something that the call makes, if inside, is as large as data say, or the call
-             has no backward that is compiled: it runs as eager does, between pieces of the graph
-    python   True: a 0-dim number that stands for one of Python's
-    random   True: the call draws from the random number generator
+  val             the meta tensor, or a tuple/list structure with meta tensors in it, that the call
+                  returns; for a number that calls read, its value in the traced call
+  spec            TensorSpec with the real device; the same structure for several results; None
+                  without tensors
+  lines           tuple[UserLine, ...]: the user's line, then the lines it was inlined from
+                  (innermost first)
+  step            int: the tracer's number of the root frame's instruction that the call is part of
+  mutates         tuple[Node, ...]: arguments written in place
+  freed           True: an output whose history a backward in the graph has freed
+  data_dependent  True: a tensor created by the call has a data-dependent size, or the call has no
+                  compiled backward: it runs in eager, between partitions of the graph
+  python          True: a 0-dim tensor that stands for a Python number
+  random          True: the call draws from the random number generator
 
-Meta tensors are live: an in-place op on a view changes what its base's node carries in `val`, as in
-eager. `spec` is a snapshot of the moment when the node was made.
+Meta tensors are live: an in-place op on a view changes the `val` of its base's node, as in eager.
+`spec` is a snapshot of the moment when the node was created.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ __all__ = [
 
 
 def value_of(node: Node) -> Any:
-    """The meta tensor (or structure) of a node."""
+    """Return the meta tensor (or structure) of a node."""
     return node.meta["val"]
 
 
 def device_of(node: Node) -> torch.device:
-    """The real device of a node that stands for one tensor."""
+    """Return the real device of a node that stands for one tensor."""
     device: torch.device = node.meta["spec"].device
     return device
 
 
 def is_number(node: Node) -> bool:
-    """Whether it stands for a size, or for a float that a call reads, and no tensor."""
+    """Return whether the node stands for a size or a float that a call reads, not for a tensor."""
     return isinstance(node.meta.get("val"), Size | float)
 
 
 def devices_in(gm: GraphModule) -> set[torch.device]:
-    """The devices that any tensor of a graph is on."""
+    """Return the devices that any tensor of a graph is on."""
     specs = (node.meta.get("spec") for node in gm.graph.nodes)
     return {spec.device for spec in specs if isinstance(spec, TensorSpec)}
 
@@ -80,12 +80,12 @@ def lines_of(node: Node) -> tuple[UserLine, ...]:
 
 
 def lines_of_call(lines: tuple[UserLine, ...], operation: str) -> tuple[UserLine, ...]:
-    """The lines that a node carries: the innermost one names the call."""
+    """Return the lines that a node carries; the innermost one names the call."""
     return (*(replace(line, operation=operation) for line in lines[:1]), *lines[1:])
 
 
 def mutated_by(node: Node) -> tuple[Node, ...]:
-    """The argument nodes that this call writes in place."""
+    """Return the argument nodes that this call writes in place."""
     return tuple(node.meta.get("mutates", ()))
 
 
@@ -98,12 +98,12 @@ _MODES = (
 
 
 def changes_mode(node: Node) -> bool:
-    """Whether the node sets the grad mode or autocast for those behind it."""
+    """Return whether the node sets the grad mode or autocast for the nodes after it."""
     return node.target in _MODES
 
 
 def is_effectful(node: Node) -> bool:
-    """Whether the node has to stay although it is unused."""
+    """Return whether the node must stay although its result is unused."""
     if node.op in ("placeholder", "output"):
         return True
     acts = node.meta.get("random") or node.meta.get("mutates") or changes_mode(node)
@@ -111,7 +111,7 @@ def is_effectful(node: Node) -> bool:
 
 
 def specs_in(node: Node) -> Iterator[TensorSpec]:
-    """Those of all its results."""
+    """Yield the specs of all results of a node."""
     yield from _specs(node.meta.get("spec"))
 
 
@@ -124,7 +124,7 @@ def _specs(spec: Any) -> Iterator[TensorSpec]:
 
 
 def symbols_in(node: Node) -> Iterator[Symbol]:
-    """Of the sizes of its results."""
+    """Yield the symbols in the sizes of a node's results."""
     value = node.meta.get("val")
     if isinstance(value, Size):
         yield from symbols_of(value.expr)
@@ -135,7 +135,7 @@ def symbols_in(node: Node) -> Iterator[Symbol]:
 
 
 def spec_on(value: Any, device: torch.device) -> Any:
-    """The spec of a meta tensor that really lives on `device`; structures are mapped."""
+    """Return the spec of a meta tensor that really lives on `device`; structures are mapped."""
     if isinstance(value, torch.Tensor):
         return TensorSpec(
             as_dimensions(value.shape),
@@ -152,7 +152,9 @@ def spec_on(value: Any, device: torch.device) -> Any:
 
 
 def _is_leaf(value: torch.Tensor) -> bool:
-    """A view taken under no_grad of what was written to since has a history nobody may ask for."""
+    """Return whether the tensor is a leaf. torch raises for a view taken under no_grad whose base
+    was written to since; such a view is not one.
+    """
     try:
         return value.is_leaf
     except RuntimeError:

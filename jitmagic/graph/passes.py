@@ -1,8 +1,10 @@
-"""Passes over a torch-level graph, each in place and each keeping what the program does.
+"""Passes over a torch-level graph, each in place and each preserving the program's behaviour.
 
-drop_dead_code   pure nodes without users go; what draws, writes, changes modes or may raise stays
-merge_equal      equal pure calls become one (cse), where nobody can tell two tensors from one
-run_passes       user passes: callables that get the GraphModule and may return another one
+    drop_dead_code   erases unused pure nodes; draws, writes, mode changes and raising calls stay
+    merge_equal      merges equal pure calls (cse) where the results cannot be told apart
+    run_passes       user passes: callables that take the GraphModule and may return another one
+
+Mutations, random draws and changes of modes keep their order.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ Pass = Callable[[GraphModule], GraphModule | None]
 
 
 def drop_dead_code(graph: Graph) -> int:
-    """Erase dead pure nodes, and changes of modes that nothing runs under."""
+    """Erase dead pure nodes and mode changes that no call runs under; return their number."""
     dead = dead_calls(graph, lambda node: False)
     for node in dead:
         graph.erase_node(node)
@@ -30,8 +32,8 @@ def drop_dead_code(graph: Graph) -> int:
 
 
 def dead_calls(graph: Graph, is_output: Callable[[Node], bool]) -> list[Node]:
-    """Pure nodes that only each other read, the last one first. `is_output`: of a graph that is not
-    finished yet.
+    """Return pure nodes that only dead nodes read, the last one first. `is_output` is needed for a
+    graph that is not finished yet.
     """
     dead: dict[Node, None] = {}
     for node in reversed(graph.nodes):
@@ -43,7 +45,7 @@ def dead_calls(graph: Graph, is_output: Callable[[Node], bool]) -> list[Node]:
 
 
 def _drop_idle_modes(graph: Graph) -> int:
-    """Of consecutive changes of one mode only the last one counts."""
+    """Erase all but the last of consecutive changes of one mode."""
     erased = 0
     previous: dict[tuple[Any, ...], Node] = {}
     for node in list(graph.nodes):
@@ -61,11 +63,10 @@ def _drop_idle_modes(graph: Graph) -> int:
 
 
 def merge_equal(graph: Graph) -> int:
-    """Merge equal pure calls. Nothing is merged in a graph that writes in place, nor what leaves
-    it.
+    """Merge equal pure calls, unless the graph writes in place; return the number merged.
 
-    Two results that are both outputs (or views of what is) must stay two tensors: the caller may
-    write into one of them.
+    Two results that are both outputs (or views of outputs) stay two tensors: the caller may write
+    to one of them.
     """
     nodes = list(graph.nodes)
     if any(node.meta.get("mutates") for node in nodes):
@@ -98,7 +99,7 @@ def _storages_of_outputs(graph: Graph) -> set[int]:
 
 
 def _freeze(value: Any) -> Any:
-    """A hashable form in which 1, 1.0, True and -0.0 stay apart."""
+    """Return a hashable form that distinguishes 1, 1.0, True and -0.0."""
     if isinstance(value, Node):
         return value
     if isinstance(value, dict):

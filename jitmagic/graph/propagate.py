@@ -1,12 +1,11 @@
-"""One torch call executed on meta tensors: shapes, dtypes, views, aliasing and requires_grad for
-free.
+"""Runs one torch call on meta tensors: gives shapes, dtypes, views, aliasing and requires_grad.
 
 Comes in: a call whose tensors are meta tensors, and the grad mode of the traced program. Goes out:
-what the call gives, as meta tensors and plain values. Nothing outside changes: the random number
-generators, the grad mode and the inference mode of the thread are as before.
+its result, as meta tensors and plain values. Nothing outside changes: the random number generators,
+the grad mode and the inference mode of the thread are as before.
 
-    DataDependent(what)   the result depends on tensor data: there is none here
-    EagerRaises(error)    the call raised: the traced program would see that error
+  DataDependent(what)   the result depends on tensor data, which meta tensors do not have
+  EagerRaises(error)    the call raised: the traced program would see that error
 """
 
 from __future__ import annotations
@@ -26,32 +25,32 @@ from ..symbols.scalar import symbols_of
 from .attribution import Silence, call_from
 from .dispatch_mode import DispatchMode
 from .memory import storage_under
-from .operators.checked_rules import told_of_sizes
+from .operators.checked_rules import infer_symbolic
 from .operators.device_layouts import differs_by_device
 from .operators.foreign import is_foreign, name_of, without_data
 from .operators.image_formats import in_kernel_format
-from .operators.kernel_probing import told_by_kernel
+from .operators.kernel_probing import kernel_result
 from .operators.recurrent import by_one_step
-from .operators.shape_sampling import Again, at_this_call, told_at_vectors
+from .operators.shape_sampling import CallSignature, shapes_by_sampling, with_sizes_of_call
 from .operators.shapes import infer, infer_in_place
 from .operators.without_meta import WITHOUT_META, only_writes
-from .symbolic.data_sizes import Fresh, padded_by_data, sized_by_data
-from .symbolic.sized_calls import call_of_sizes
+from .symbolic.data_sizes import NewSize, infer_data_dependent, infer_padded_sequence
+from .symbolic.sized_calls import call_with_sizes
 from .symbolic.sym_node import as_dimension, as_torch, sizes_in
 from .symbolic.sym_numbers import refusal
-from .symbolic.symbolic_index import INDEXING, selected
+from .symbolic.symbolic_index import INDEXING, select_by_sizes
 from .transforms import is_transform
 
 __all__ = [
     "DataDependent",
     "EagerRaises",
     "Target",
+    "allowing_data_sizes",
     "call_name",
     "call_on_meta",
     "input_meta",
     "is_view_in_place",
     "run_on_meta",
-    "sizes_from",
     "strides_are_certain",
     "target_name",
 ]
@@ -59,7 +58,7 @@ __all__ = [
 aten = torch.ops.aten
 Target = Callable[..., Any] | str
 
-# What torch says when an operation needs the data of a meta tensor, or has no meta implementation.
+# torch's errors for operations that need the data of a meta tensor, or have no meta implementation.
 _NO_DATA = (
     "cannot be called on meta tensors",
     "Cannot copy out of meta tensor",
@@ -75,11 +74,11 @@ _NO_DATA = (
 
 
 class DataDependent(Exception):
-    """The call has no result without tensor data."""
+    """Raised if the result depends on tensor data."""
 
 
 class EagerRaises(Exception):
-    """The call raised `error`."""
+    """Raised if the call raised `error`."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -87,8 +86,8 @@ class EagerRaises(Exception):
 
 
 def target_name(target: Target) -> str:
-    """The bare name of a function or method: `relu`, `add_`, `getitem`; `ns::op` of operators
-    registered outside of torch.
+    """Return the bare name of a function or method: `relu`, `add_`, `getitem`; `ns::op` for
+    operators registered outside torch.
     """
     if isinstance(target, str):
         return target
@@ -100,7 +99,7 @@ def target_name(target: Target) -> str:
 
 
 def call_name(target: Target) -> str:
-    """The name that messages call it by."""
+    """Return the name of the call in messages."""
     name = target_name(target)
     if isinstance(target, str):
         return f"Tensor.{name}"
@@ -119,10 +118,9 @@ def run_on_meta(
 ) -> Any:
     """Call `target` (a function, or a method's name) on meta tensors in that grad mode.
 
-    `written` receives the storages that some operator of the call writes to; `line` is the one that
-    warnings name, which are shown for the sizes of this call; without it none are.
-    `guesses`: it may be told by what it gives for a few sizes: what looks at the history of its
-    arguments may not, as tensors made for those sizes have none.
+    `written` receives the storages written to. Warnings name `line`; without it none are shown.
+    `guesses` allows sampling the shapes, which is wrong for calls that read the autograd history of
+    their arguments: sampled tensors have none.
     """
     with torch.inference_mode(False):
         storages: set[int] = set() if written is None else written
@@ -139,15 +137,15 @@ def call_on_meta(
     line: UserLine | None = None,
     guesses: bool = True,
 ) -> Any:
-    """As `run_on_meta`, outside of inference mode; `above` sees the ATen calls first, and a call
-    that goes at no symbolic sizes raises there.
+    """Do `run_on_meta` outside inference mode. `above` sees the ATen calls first; calls that torch
+    cannot run at symbolic sizes then raise.
     """
     _SHAPES.written, _SHAPES.names_devices = written, is_transform(target)
     repeats = line is None or (above is None and _varies((args, kwargs)))
     place = Silence() if line is None or repeats else line
     with torch.set_grad_enabled(grad), _SHAPES, nullcontext() if above is None else above:
         result = _followed(target, args, kwargs, guesses and above is None, place)
-        if line is not None and isinstance(place, Silence) and place.is_broken:
+        if line is not None and isinstance(place, Silence) and place.has_warned:
             _warn(target, (args, kwargs), line)
         return result
 
@@ -168,23 +166,25 @@ def _followed(
         raise
     except NotImplementedError as error:
         raise DataDependent(_first_line(error)) from None
-    except Exception as error:  # whatever a torch function may raise is the program's to see
-        unheard = place if isinstance(place, Silence) else Silence()
-        vectors_run = partial(_noted, target, unheard)
+    except Exception as error:  # any error of a torch function is the program's to see
+        silent = place if isinstance(place, Silence) else Silence()
+        run_sampled = partial(_noted, target, silent)
         is_native = isinstance(target, str | BuiltinFunctionType)  # which has no state of its own
-        again = Again(target, unheard) if is_native else None
-        if may_guess and (told := told_at_vectors(vectors_run, (args, kwargs), again)) is not None:
-            return told
+        signature = CallSignature(target, silent) if is_native else None
+        if may_guess:
+            sampled = shapes_by_sampling(run_sampled, (args, kwargs), signature)
+            if sampled is not None:
+                return sampled
         if isinstance(error, Specialize):
             raise
-        if any(sign in str(error) for sign in _NO_DATA):  # of ints as well
+        if any(sign in str(error) for sign in _NO_DATA):  # whether sizes are symbolic or not
             raise DataDependent(_first_line(error)) from None
         _retry_with_ints(target, (args, kwargs))
         raise EagerRaises(error) from None
 
 
 def _varies(value: Any) -> bool:
-    """Whether a size among the arguments is symbolic; asked of each call traced."""
+    """Return whether a size among the arguments is symbolic; runs for each traced call."""
     if isinstance(value, torch.Tensor):
         return any(type(size) is not int for size in value.shape)
     if isinstance(value, tuple | list):
@@ -195,18 +195,18 @@ def _varies(value: Any) -> bool:
 
 
 def _warn(target: Target, arguments: tuple[Any, Any], line: UserLine) -> None:
-    """Make a call once more, on other tensors of the sizes that eager would name, to be heard."""
+    """Repeat a call on fresh tensors of this call's sizes, so that its warning names them."""
     try:
-        _noted(target, line, at_this_call(arguments))
+        _noted(target, line, with_sizes_of_call(arguments))
     except Warning as error:  # a filter has it raise
         raise EagerRaises(error) from None
-    except Exception:  # it went well on symbols: what it raises on tensors made up is not eager's
+    except Exception:  # it passed on symbols: an error on made-up tensors is not eager's
         return
 
 
 @contextmanager
-def sizes_from(fresh: Fresh | None) -> Iterator[list[Any]]:
-    """In here, results may be as large as data say. `fresh` makes their sizes: those that were."""
+def allowing_data_sizes(fresh: NewSize | None) -> Iterator[list[Any]]:
+    """Allow data-dependent sizes, created by `fresh`, in the block; yields the list of them."""
     made: list[Any] = []
 
     def noted(least: int, most: int) -> Any:
@@ -226,23 +226,23 @@ def _run(
 ) -> Any:
     if isinstance(target, str):
         if isinstance(args[0], torch.Tensor):
-            return call_of_sizes(place, getattr(type(args[0]), target), args, kwargs)
+            return call_with_sizes(place, getattr(type(args[0]), target), args, kwargs)
         return call_from(place, getattr(args[0], target), args[1:], kwargs)
-    if target in INDEXING and (found := selected(args)) is not None:
+    if target in INDEXING and (found := select_by_sizes(args)) is not None:
         return found[0]
     if target is torch._pad_packed_sequence and _SHAPES.fresh is not None:
-        told = padded_by_data(_SHAPES.fresh, *args, **kwargs)
-        if told is not None:
-            return told
+        made = infer_padded_sequence(_SHAPES.fresh, *args, **kwargs)
+        if made is not None:
+            return made
     function = by_one_step(target)
-    made = call_of_sizes(place, function, args, kwargs)
+    made = call_with_sizes(place, function, args, kwargs)
     return _with_kernel_strides(target, args, made)
 
 
 def _noted(
     target: Target, place: UserLine | Silence, arguments: tuple[Any, Any]
 ) -> tuple[Any, set[int]]:
-    """What the call gives, and the memory it writes to."""
+    """Return the result of a call and the storages it writes to."""
     before, _SHAPES.written = _SHAPES.written, set()
     try:
         return _run(target, *arguments, place), _SHAPES.written
@@ -251,23 +251,22 @@ def _noted(
 
 
 def _retry_with_ints(target: Target, args: Any) -> None:
-    """A meta function may want ints where eager is content. Of ints the same call tells."""
+    """Restart the trace with ints: a meta function may refuse symbols that eager accepts."""
     symbols = dict.fromkeys(symbol for size in sizes_in(args) for symbol in symbols_of(size.expr))
     if symbols:
         raise Specialize(symbols, f"{call_name(target)} on symbolic sizes") from None
 
 
 class _Shapes(DispatchMode):
-    """Floating-point calls that eager accepts for sure are answered by rules of our own: torch's
-    meta kernels for them are Python functions that take 150 µs, and the first one imports
-    torch._dynamo.
+    """Answers floating-point calls that eager certainly accepts by jitmagic's own shape rules:
+    torch's meta kernels for them are Python functions of 150 µs that import torch._dynamo first.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.written: set[int] = set()
-        self.fresh: Fresh | None = None
-        self.names_devices = False  # a graph runs as a whole, nobody has moved its calls to meta
+        self.fresh: NewSize | None = None
+        self.names_devices = False  # True while a whole graph runs, whose calls name real devices
 
     def __torch_dispatch__(
         self,
@@ -282,9 +281,9 @@ class _Shapes(DispatchMode):
             if only_writes(func):
                 return None
         if self.fresh is not None:
-            told = sized_by_data(func, args, named, self.fresh, self._once_more)
-            if told is not None:
-                return told
+            made = infer_data_dependent(func, args, named, self.fresh, self._once_more)
+            if made is not None:
+                return made
         tensors = _tensors(args)
         if self.names_devices:
             if func is aten.lift_fresh.default:
@@ -297,25 +296,25 @@ class _Shapes(DispatchMode):
                 outcome = infer_in_place(func, args, named)
             if outcome is not None:
                 return outcome
-        for tell in (told_of_sizes, told_by_kernel):
-            if (told := tell(func, args, named)) is not None:
-                return told
+        for rule in (infer_symbolic, kernel_result):
+            if (made := rule(func, args, named)) is not None:
+                return made
         outcome = self._by_torch(func, args, named)
         return without_data(outcome) if is_foreign(func) or not tensors else outcome
 
     def _by_torch(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """As torch's meta function says: of sizes that it wants to be ints, at several."""
+        """Run torch's meta function, or sample it if it fails on symbolic sizes."""
         if func._schema.is_mutable:
             _refuse_to_grow(func, args, kwargs)
         try:
             made = func(*args, **kwargs)
-        except Exception:  # whatever it raises: of ints it is eager's
-            told = None
+        except Exception:  # for ints the error is eager's
+            sampled = None
             if not func._schema.is_mutable:
-                told = told_at_vectors(partial(self._at_ints, func), (args, kwargs))
-            if told is None:
+                sampled = shapes_by_sampling(partial(self._at_ints, func), (args, kwargs))
+            if sampled is None:
                 raise
-            return told
+            return sampled
         return in_kernel_format(func, args, kwargs, made)
 
     def _at_ints(self, func: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, ...]]:
@@ -327,7 +326,7 @@ class _Shapes(DispatchMode):
 
 
 def _refuse_to_grow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """In place, a result may not be larger. Meta functions warn of what they resize, then raise."""
+    """Raise if an in-place result would grow; meta functions resize with a warning first."""
     if not func._opname.endswith("_") or is_foreign(func) or _varies(args):
         return
     functional = getattr(aten, func._opname.removesuffix("_"), None)
@@ -350,7 +349,7 @@ def _takes_device(func: Any) -> bool:
 
 
 def _storages_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[int]:
-    """The storages of the arguments that the schema marks as written."""
+    """Yield the storages of the arguments that the schema marks as written."""
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[position] if position < len(args) else kwargs.get(argument.name)
@@ -359,7 +358,7 @@ def _storages_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 def _is_safe(func: Any, tensors: list[torch.Tensor], kwargs: Mapping[str, Any]) -> bool:
-    """Whether eager accepts these dtypes for sure: all floating, or what the operation allows."""
+    """Return whether eager certainly accepts these dtypes: all floating, or the allowed ones."""
     if func in _ANY_DTYPE:
         return True
     if not all(t.is_meta for t in tensors):
@@ -421,12 +420,12 @@ _VIEWS_IN_PLACE = frozenset("squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdim
 
 
 def is_view_in_place(target: Target) -> bool:
-    """Whether the call changes only what its tensor is a view of."""
+    """Return whether the call only changes the view that its tensor is."""
     return target_name(target) in _VIEWS_IN_PLACE
 
 
 def strides_are_certain(target: Target, device: torch.device | None = None) -> bool:
-    """Whether the meta run gives the strides that the real kernels of the device give."""
+    """Return whether the meta run gives the strides of the device's real kernels."""
     name = target_name(target)
     if device is not None and device.type != "cpu" and differs_by_device(name):
         return False
@@ -449,7 +448,7 @@ _RANGES = ("fft_fftfreq", "fft_rfftfreq")  # of numbers: no transform is done
 
 
 def _with_kernel_strides(target: Target, args: tuple[Any, ...], result: Any) -> Any:
-    """Convolution kernels keep channels_last where input or weight has it; meta does not."""
+    """Make the result channels_last where input or weight is, as kernels do."""
     if not target_name(target).startswith(_CONVOLUTIONS) or not isinstance(result, torch.Tensor):
         return result
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -472,7 +471,7 @@ def _first_line(error: Exception) -> str:
 
 
 def input_meta(spec: TensorSpec) -> torch.Tensor:
-    """The meta tensor of a graph input: as its spec says; no leaf where the input is none."""
+    """Return the meta tensor of a graph input, a non-leaf if the input is one."""
     with torch.inference_mode(False), torch.enable_grad():
         shape, stride = map(as_torch, spec.shape), map(as_torch, spec.stride)
         meta = torch.empty_strided(tuple(shape), tuple(stride), dtype=spec.dtype, device="meta")
@@ -484,7 +483,7 @@ def input_meta(spec: TensorSpec) -> torch.Tensor:
 
 
 def _as_non_leaf(meta: torch.Tensor) -> torch.Tensor:
-    """Give it a grad_fn without making it a view: it may be written as an intermediate."""
+    """Give it a grad_fn without making it a view: it may be written like an intermediate."""
     extents = sorted(zip(meta.stride(), meta.shape, strict=True))
     reach, overlaps = 0, False
     for stride, size in extents:

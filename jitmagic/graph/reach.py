@@ -1,7 +1,4 @@
-"""What a node is computed from, and what is computed from it.
-
-Comes in: nodes of any one fx graph. Goes out: sets of them, to which the given ones belong.
-"""
+"""Finds the ancestors and descendants of nodes in any fx graph; both include the given nodes."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ __all__ = ["ancestors", "descendants"]
 
 
 def ancestors(roots: Iterable[Node], until: Collection[Node] = ()) -> set[Node]:
-    """What the roots are computed from. The search ends at the nodes in `until`, which belong to it
-    where they are reached.
+    """Return the roots and all nodes they are computed from. The search stops at nodes in `until`,
+    which are included.
     """
     found: set[Node] = set()
     stack = list(roots)
@@ -28,7 +25,7 @@ def ancestors(roots: Iterable[Node], until: Collection[Node] = ()) -> set[Node]:
 
 
 def descendants(seeds: Iterable[Node], among: Iterable[Node]) -> set[Node]:
-    """What is computed from the seeds by way of `among` alone: nodes in the graph's order."""
+    """Return the seeds and all nodes of `among` computed from them, in the graph's order."""
     found = set(seeds)
     for node in among:
         if not found.isdisjoint(node.all_input_nodes):

@@ -1,10 +1,10 @@
-"""Regions of a graph that backward computes again, as torch.utils.checkpoint does.
+"""Regions of a graph that the backward recomputes, as torch.utils.checkpoint does.
 
-`Recomputed` is what `meta["checkpoint"]` of each node of such a region is. `Rerun` says how the
-function that the program gave runs again: on the tensors that enter the region, and the objects
-that the call holds. That is done where the function reads Python's state and a fact about it does
-not hold any more when the backward runs: then the graph is run node by node under torch's own
-checkpoint, which compares what both runs have saved, as in eager.
+`meta["checkpoint"]` of each node of such a region is its `Recomputed`. `Rerun` describes how to run
+the program's function again, from the tensors that enter the region and the objects that the call
+holds. That is needed if the function reads Python state and a fact about it no longer holds when
+the backward runs. The graph is then run node by node under torch's own checkpoint, which compares
+the tensors saved by both runs, as in eager.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["Recomputed", "Rerun", "regions_of", "run_checkpointed"]
 
 @dataclass(slots=True, eq=False)
 class Rerun:
-    """`make` gives the function and its arguments, from the tensors that enter the region (nodes
-    whose `meta["enters"]` has their places) and the objects that the call holds. The last arguments
-    have `names`.
+    """Calls the checkpointed function again. `make` gives the function and its arguments, from the
+    entering tensors (nodes whose `meta["enters"]` holds their indices) and the objects that the
+    call holds. The last arguments are keywords with `names`.
     """
 
     make: Callable[[Sequence[Any], tuple[Any, ...]], list[Any]]
@@ -43,7 +43,7 @@ class Recomputed:
 
 
 def regions_of(graph: GraphModule) -> list[Rerun]:
-    """Runs the checkpointed regions of a graph again."""
+    """Return the reruns of a graph's checkpointed regions."""
     found = dict.fromkeys(node.meta.get("checkpoint") for node in graph.graph.nodes)
     return [one.rerun for one in found if one is not None and one.rerun is not None]
 
@@ -51,12 +51,12 @@ def regions_of(graph: GraphModule) -> list[Rerun]:
 def run_checkpointed(
     graph: GraphModule, inputs: Sequence[torch.Tensor], held: tuple[Any, ...]
 ) -> Any:
-    """The results of a graph whose regions the program's own functions compute again."""
+    """Run a graph whose checkpointed regions are recomputed by the program's own functions."""
     return _Run(graph, held).run(*inputs)
 
 
 class _Run(Interpreter):
-    """Node by node: a region is under torch's checkpoint from its first node to its last."""
+    """Runs a graph node by node, with each region under torch's checkpoint."""
 
     def __init__(self, graph: GraphModule, held: tuple[Any, ...]) -> None:
         super().__init__(graph, garbage_collect_values=False)

@@ -1,13 +1,14 @@
-"""Regions: graphs that run as part of a node of another graph, and the node that has one.
+"""Regions: graphs that run as part of a node of another graph, and the nodes that have one.
 
-`Region` is a graph with a note on what feeds each of its inputs. `FunctionCall` is the target of
-the node that a torch.autograd.Function becomes: the operations of its forward stand before it in
-the graph, under no_grad, and the node makes their results the outputs of an autograd node whose
-backward is the region. Run on tensors of any kind (real, meta, traced) it is a call of `apply` of a
-real autograd function, so that versions, views, zeros for missing gradients, checks and second
-derivatives are torch's own. Its results are the tensors that it was given; only their history is
-new. `Original` is the backward that the program wrote. It runs where the facts of Python's state
-that the region was traced under do not hold when the backward runs.
+A `Region` is a graph with a description of its inputs. `FunctionCall` is the target of the node for
+a torch.autograd.Function. The operations of the forward stand before it in the graph, under
+no_grad; the node makes their results the outputs of an autograd node whose backward is the region.
+Run on tensors of any kind (real, meta, traced) it calls `apply` of a real autograd function:
+versions, views, zeros for missing gradients, checks and second derivatives are torch's own. Its
+results are the tensors that it was given; only their history is new.
+
+`ProgramBackward` is the backward that the program wrote. It runs if the facts about Python state
+that the region was traced under no longer hold when the backward runs.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.fx import GraphModule, Node
 
-__all__ = ["FunctionCall", "Original", "Region", "back_to_entry_mode", "calls_in", "holding"]
+__all__ = ["FunctionCall", "ProgramBackward", "Region", "back_to_entry_mode", "calls_in", "holding"]
 
 Tensors = Sequence[torch.Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """`feeds`: the group of values that each input of the graph is taken from, and the place there.
-    `returns`: for each result the output of the graph that it is, or None.
+    """A graph with `feeds`, the (group, index) of the value that each input takes, and `returns`,
+    the output of the graph for each result, or None.
     """
 
     graph: GraphModule
@@ -38,9 +39,10 @@ class Region:
     returns: tuple[int | None, ...]
 
     def run(self, groups: Mapping[str, Tensors]) -> tuple[torch.Tensor | None, ...]:
+        """Run the graph on its inputs from `groups`, in the grad mode of the caller."""
         given = [groups[group][place] for group, place in self.feeds]
         if any(value is None for value in given):
-            raise RuntimeError("a gradient is missing that was there when the backward was traced")
+            raise RuntimeError("a gradient is missing that existed when the backward was traced")
         _ENTERED.modes.append(torch.is_grad_enabled())
         try:
             outputs = self.graph(*given)
@@ -50,7 +52,7 @@ class Region:
 
 
 class _Entered(threading.local):
-    """The grad modes that the regions which are running were entered in, innermost last."""
+    """Thread-local state: the grad modes in which running regions were entered, innermost last."""
 
     def __init__(self) -> None:
         self.modes: list[bool] = []
@@ -62,14 +64,14 @@ _ENTERED = _Entered()
 
 
 def back_to_entry_mode() -> None:
-    """In a region's graph: the grad mode is again the one that the region was entered in."""
+    """Restore the grad mode in which the running region was entered."""
     torch._C._set_grad_enabled(_ENTERED.modes[-1])
 
 
 @contextmanager
 def holding(held: tuple[Any, ...] | None, outdated: bool = False) -> Iterator[None]:
-    """A block that runs a graph op by op for a call that holds these objects. `outdated`: facts
-    about them are known not to hold.
+    """Run a graph op by op for a call that holds these objects. `outdated`: facts about them are
+    known not to hold.
     """
     before = _ENTERED.held, _ENTERED.outdated
     _ENTERED.held, _ENTERED.outdated = held, outdated
@@ -80,10 +82,10 @@ def holding(held: tuple[Any, ...] | None, outdated: bool = False) -> Iterator[No
 
 
 @dataclass(slots=True)
-class Original:
+class ProgramBackward:
     """The backward that the program wrote. `make` gives its class and the attributes of `ctx`, from
     the tensors and numbers that the forward left there and the objects that the call holds.
-    `guards` are what the region relies on; `holds` checks them, once they are lowered.
+    `guards` are the facts that the region relies on; `holds` checks them, once they are lowered.
     """
 
     make: Callable[[Sequence[Any], tuple[Any, ...]], tuple[Any, dict[str, Any]]]
@@ -91,13 +93,13 @@ class Original:
     holds: Callable[[tuple[Any, ...]], bool] | None = None
 
     def is_wanted(self, ctx: Any) -> bool:
-        """Return whether the region does not say what the backward is now."""
+        """Return whether the traced region is no longer valid for this call."""
         if ctx.held is None or self.holds is None:
             return False
         return bool(ctx.outdated or not self.holds(ctx.held))
 
     def run(self, ctx: Any, gradients: Tensors) -> tuple[Any, ...]:
-        """The gradients, one for each of the call's inputs."""
+        """Run the program's backward; return one gradient for each of the call's inputs."""
         function, attributes = self.make(ctx.left, ctx.held)
         base = torch.autograd.Function
         is_vjp = function.vjp is not base.vjp  # type: ignore[attr-defined]
@@ -108,8 +110,8 @@ class Original:
 
 
 class _Context:
-    """`ctx` as the program's backward sees it; `real` is the one of the FunctionCall, which has a
-    further argument.
+    """The `ctx` that the program's backward sees. `real` belongs to the FunctionCall, which has one
+    more argument.
     """
 
     def __init__(self, real: Any, attributes: Mapping[str, Any]) -> None:
@@ -125,8 +127,8 @@ class _Context:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """What a call has besides its inputs; to autograd it is no tensor."""
+class _CallState:
+    """A call's arguments besides its inputs, wrapped so that autograd sees no tensor."""
 
     made: Tensors
     saved: Tensors
@@ -135,10 +137,10 @@ class _Held:
 
 
 class FunctionCall:
-    """What node.target is for a call of an autograd function of the program's.
+    """The target of a node that calls one of the program's autograd functions.
 
-    `dirty`: places among the inputs, `constant`: places among the results that were marked as not
-    differentiable. `backward` is None until it is known, and where nothing requires grad; so is
+    `dirty` and `constant` are the indices of inputs written in place and of results marked as not
+    differentiable. `backward` is None until it is traced, and where nothing requires grad; so is
     `original`.
     """
 
@@ -157,7 +159,7 @@ class FunctionCall:
         self.dirty, self.constant = tuple(dirty), tuple(constant)
         self.materialize, self.once = materialize, once
         self.backward: Region | None = None
-        self.original: Original | None = None
+        self.original: ProgramBackward | None = None
         backwards: Callable[..., Any] = (
             once_differentiable(self._backward) if once else self._backward
         )
@@ -172,11 +174,11 @@ class FunctionCall:
         captured: Sequence[torch.Tensor],
         left: Sequence[Any] = (),
     ) -> tuple[torch.Tensor | None, ...]:
-        """Only `inputs` are what the autograd node has edges to. `left`: tensors and numbers among
-        the attributes of `ctx`.
+        """Run the call. The autograd node has edges to `inputs` only. `left`: tensors and numbers
+        among the attributes of `ctx`.
         """
         outputs: tuple[torch.Tensor | None, ...] = self._function.apply(
-            *inputs, _Held(made, saved, captured, left)
+            *inputs, _CallState(made, saved, captured, left)
         )
         return outputs
 
@@ -204,7 +206,7 @@ class FunctionCall:
 
 
 def calls_in(graph: GraphModule) -> Iterator[tuple[Node, FunctionCall]]:
-    """The calls of autograd functions in a graph, with their nodes."""
+    """Yield the calls of autograd functions in a graph, with their nodes."""
     for node in graph.graph.nodes:
         if isinstance(node.target, FunctionCall):
             yield node, node.target

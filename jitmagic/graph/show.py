@@ -1,4 +1,4 @@
-"""A torch-level graph as text: Python code with shapes and the user's lines beside it."""
+"""Prints a torch-level graph as Python code with shapes and user lines in comments."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ _OPERATORS = {
 
 
 def show(module: GraphModule, name: str = "graph") -> str:
-    """The graph as a Python function; lines end with the result's spec and the user's line."""
+    """Return the graph as a Python function; lines end with the result's spec and the user's
+    line.
+    """
     nodes = list(module.graph.nodes)
     names = ", ".join(node.name for node in nodes if node.op == "placeholder")
     rows = [(f"def {name}({names}):", "")]

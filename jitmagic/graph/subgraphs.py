@@ -1,11 +1,13 @@
-"""Graphs that are split, so that gradients can be asked for between their results.
+"""Splits graphs so that gradients can be computed between their results.
 
 Comes in: a GraphModule as `GraphBuilder.finish` made it. Goes out: subgraphs that run one after the
-other and give the same, or None where one graph will do; what cannot be split is said in words.
-What is compiled together is one autograd node: gradients flow from its results to its inputs only.
-Eager's user may differentiate the loss with respect to the features beside it, keep their gradient
-or hook it, so a result that another result is computed from ends a subgraph. Subgraphs are
-contiguous in the graph's order: writes and random draws happen when they did.
+other and give the same results, or None if one graph suffices; CompileFailed says why a graph
+cannot be split.
+
+A compiled graph is one autograd node: gradients flow from its results to its inputs only. In eager
+the user may differentiate the loss with respect to intermediate features that are also returned,
+keep their gradient or hook it. A result that another result is computed from therefore ends a
+subgraph. Subgraphs are contiguous in the graph's order: writes and random draws keep theirs.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ _MOST = 16  # splits: each costs a compile, and a call each time
 @dataclass(frozen=True, slots=True)
 class Subgraph:
     """A part of the graph. Values have slots: the graph's inputs come first, then the outputs of
-    each subgraph in order. `inputs`: slots. `outputs`: how many there are. `dead`: slots that are
-    not read after this subgraph.
+    each subgraph in order. `inputs`: slots. `outputs`: their number. `dead`: slots that are not
+    read after this subgraph.
     """
 
     graph: GraphModule
@@ -64,7 +66,9 @@ class Split:
         inputs: Sequence[TensorSpec],
         gives: Callable[[Subgraph, Sequence[TensorSpec]], Sequence[TensorSpec]],
     ) -> list[TensorSpec]:
-        """What all slots are like. `gives`: what a subgraph gives for what it takes, in order."""
+        """Return the specs of all slots. `gives` maps a subgraph and its input specs to its output
+        specs.
+        """
         specs = list(inputs)
         for subgraph in self.subgraphs:
             specs += gives(subgraph, [specs[slot] for slot in subgraph.inputs])
@@ -72,10 +76,10 @@ class Split:
 
 
 def split_into_subgraphs(gm: GraphModule, asked: Container[int] | None = None) -> Split | None:
-    """None if no result depends on another. Raises CompileFailed where one does and two graphs
-    cannot do what one does. `asked`: the results that a gradient may be asked for.
+    """Split a graph; return None if no result depends on another. `asked`: the indices of results
+    that a gradient may be asked for. Raises CompileFailed if a split is needed but impossible.
     """
-    nodes = _made_late(gm.graph.nodes)
+    nodes = _with_late_factories(gm.graph.nodes)
     flat: Sequence[Node] = nodes[-1].args[0]  # type: ignore[assignment]
     wanted = dict.fromkeys(node for n, node in enumerate(flat) if asked is None or n in asked)
     quiet = _not_recorded(nodes)
@@ -97,7 +101,7 @@ def split_into_subgraphs(gm: GraphModule, asked: Container[int] | None = None) -
 
 
 def split_if_possible(gm: GraphModule, asked: Container[int] | None = None) -> Split | None:
-    """None as well where it cannot be cut: it is compiled as one then."""
+    """Do `split_into_subgraphs`, but return None too if the graph cannot be split."""
     try:
         return split_into_subgraphs(gm, asked)
     except CompileFailed:
@@ -109,7 +113,7 @@ def _results(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _differentiable(node: Node) -> bool:
-    if node.meta.get("spent"):
+    if node.meta.get("freed"):
         return False
     spec = node.meta.get("spec")
     specs = spec if isinstance(spec, tuple) else (spec,)
@@ -117,16 +121,18 @@ def _differentiable(node: Node) -> bool:
 
 
 def _has_history(result: Node) -> bool:
-    """At the end: of its own, or since it was written to."""
+    """Return whether a result has a history when the graph ends, its own or through a write."""
     if _differentiable(result):
         return True
-    if result.op == "placeholder" or result.meta.get("spent"):
+    if result.op == "placeholder" or result.meta.get("freed"):
         return False
     return any(tensor.requires_grad for tensor in tensors_in(value_of(result)))
 
 
-def _made_late(nodes: Iterable[Node]) -> list[Node]:
-    """The graph with what is made to be filled before its first use, for the subgraph that does."""
+def _with_late_factories(nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes with each factory call moved to just before its first use, into the subgraph
+    that fills its result.
+    """
     waiting: set[Node] = set()
     placed: list[Node] = []
 
@@ -140,7 +146,7 @@ def _made_late(nodes: Iterable[Node]) -> list[Node]:
     for node in nodes:
         is_call = node.op.startswith("call_")
         is_made = is_call and makes_new(node.target)
-        if is_made and not node.meta.get("by_data"):
+        if is_made and not node.meta.get("data_dependent"):
             waiting.add(node)
         else:
             place(node)
@@ -148,7 +154,7 @@ def _made_late(nodes: Iterable[Node]) -> list[Node]:
 
 
 def _not_recorded(nodes: Sequence[Node]) -> set[Node]:
-    """What runs while autograd does not record."""
+    """Return the nodes that run while autograd does not record."""
     quiet: set[Node] = set()
     records = True
     for node in nodes:
@@ -160,8 +166,8 @@ def _not_recorded(nodes: Sequence[Node]) -> set[Node]:
 
 
 def _split_range(nodes: Sequence[Node], quiet: Container[Node], result: Node) -> range:
-    """The indices of nodes after which the graph may be split: the result has been computed, but
-    nothing yet of what leads from it to other results. Empty where one graph is as good as two.
+    """Return the indices of nodes after which the graph may be split for a result: it has been
+    computed, but no node between it and other results. Empty if no split is needed.
     """
     if result.op == "placeholder" or not _has_history(result):
         return range(0)
@@ -170,7 +176,7 @@ def _split_range(nodes: Sequence[Node], quiet: Container[Node], result: Node) ->
     final = max(nodes.index(result), *written, 0)
     later = nodes[final + 1 : -1]
     recorded = [node for node in later if node not in quiet]
-    behind = _behind(result, recorded, own if written else set())
+    behind = _calls_after(result, recorded, own if written else set())
     others = {node for node in _results(nodes) if node is not result and _has_history(node)}
     between = others & behind
     cells = _memory_of_all((*others, *(node for node in nodes if node.op == "placeholder")))
@@ -188,22 +194,22 @@ def _split_range(nodes: Sequence[Node], quiet: Container[Node], result: Node) ->
     return range(final, first)
 
 
-def _behind(result: Node, recorded: Sequence[Node], cells: set[int]) -> set[Node]:
-    """The recorded calls after the result from which a gradient would reach it, those that write to
-    other memory too. `cells`: memory of which all views lead there.
+def _calls_after(result: Node, recorded: Sequence[Node], cells: set[int]) -> set[Node]:
+    """Return the recorded calls from which a gradient would reach the result, also through other
+    memory. `cells`: storages all of whose views lead to the result.
     """
     behind, cells = {result}, set(cells)
     for node in recorded:
         reads = not behind.isdisjoint(node.all_input_nodes)
         reads = reads or bool(cells and cells & _memory_of_all(node.all_input_nodes))
-        if reads and _leads_on(node):
+        if reads and _passes_gradients(node):
             behind.add(node)
             cells |= _written_by(node)
     return behind
 
 
-def _leads_on(node: Node) -> bool:
-    """Whether gradients of what a call gives, or of what it wrote, may reach what it read."""
+def _passes_gradients(node: Node) -> bool:
+    """Return whether gradients of a call's results, or of its writes, may reach what it reads."""
     if isinstance(node.meta.get("spec"), TensorSpec | tuple):
         return _differentiable(node)
     written = (tensor for target in mutated_by(node) for tensor in tensors_in(value_of(target)))
@@ -211,7 +217,7 @@ def _leads_on(node: Node) -> bool:
 
 
 def _written_by(node: Node) -> set[int]:
-    """The memory that a call writes to."""
+    """Return the storages that a call writes to."""
     return _memory_of_all(mutated_by(node))
 
 
@@ -220,7 +226,7 @@ def _memory_of_all(nodes: Iterable[Node]) -> set[int]:
 
 
 def _given_history(node: Node) -> set[Node]:
-    """What a call of an autograd function turns from a plain tensor into one with a history."""
+    """Return the plain tensors to which a call of an autograd function gives a history."""
     if not isinstance(node.target, FunctionCall):
         return set()
     inputs, outputs = node.args[:2]
@@ -228,7 +234,9 @@ def _given_history(node: Node) -> set[Node]:
 
 
 def _fewest(ranges: Sequence[range]) -> list[int]:
-    """The fewest indices such that each range holds one: taking the ends in order is optimal."""
+    """Return the fewest indices such that each range holds one: taking the ends in order is
+    optimal.
+    """
     chosen: list[int] = []
     for where in sorted(ranges, key=lambda where: where[-1]):
         if not any(index in where for index in chosen):
@@ -237,7 +245,7 @@ def _fewest(ranges: Sequence[range]) -> list[int]:
 
 
 def _assign(nodes: Sequence[Node], ends: Sequence[int]) -> dict[Node, int]:
-    """Each call's subgraph; the parts of a tuple are taken out of it where it is computed."""
+    """Return the subgraph of each call; the items of a tuple are taken where it is computed."""
     assigned: dict[Node, int] = {}
     current = 0
     for n, node in enumerate(nodes):
@@ -250,8 +258,8 @@ def _assign(nodes: Sequence[Node], ends: Sequence[int]) -> dict[Node, int]:
 
 
 def _is_shared(target: Node, here: int, assigned: Mapping[Node, int]) -> bool:
-    """Whether a subgraph may not write to a tensor of those before: it has another input over that
-    memory, or what they read there last may be what their backward has saved.
+    """Return whether a subgraph may not write to a tensor of earlier ones. That holds if it has
+    another input over that memory, or if their backward may have saved what they read there last.
     """
     cells = memory_of(target)
     earlier = [node for node, at in assigned.items() if at < here and cells & memory_of(node)]
@@ -264,7 +272,9 @@ def _is_shared(target: Node, here: int, assigned: Mapping[Node, int]) -> bool:
 
 
 def _last_reads(views: Sequence[Node], here: int, assigned: Mapping[Node, int]) -> bool:
-    """Whether a subgraph before `here` reads the views' memory as the last write there left it."""
+    """Return whether a subgraph before `here` reads the views' memory after the last write to
+    it.
+    """
     cells = _memory_of_all(views)
     users = {user for node in views for user in node.users if assigned.get(user, here) < here}
     calls = [node for node in assigned if node in users]
@@ -277,8 +287,8 @@ def refuse_crossing(
     assigned: Mapping[Node, int],
     is_shared: Callable[[Node, int, Mapping[Node, int]], bool] = _is_shared,
 ) -> None:
-    """Raise CompileFailed if the node crosses a split in a way that two graphs cannot have.
-    `is_shared`: whether a subgraph may not write to a tensor.
+    """Raise CompileFailed if the node crosses a split in an unsupported way. `is_shared` says
+    whether a subgraph may not write to a tensor.
     """
     if node not in assigned:
         return
@@ -286,9 +296,9 @@ def refuse_crossing(
     crosses = any(assigned.get(user, here) != here for user in node.users)
     spec = node.meta["spec"]
     if crosses and not isinstance(spec, TensorSpec):
-        raise CompileFailed(f"{node.name} between them is no tensor")
+        raise CompileFailed(f"{node.name} between them is not a tensor")
     if any(is_shared(target, here, assigned) for target in mutated_by(node)):
-        raise CompileFailed(f"{node.name} writes to memory that both sides know")
+        raise CompileFailed(f"{node.name} writes to memory that both sides read")
 
 
 # ----------------------------------------------------------------------------------------- assembly
@@ -300,8 +310,9 @@ def assemble(
     copied: Container[Node] = (),
     also: Callable[[list[Node]], set[Node]] = lambda body: set(),
 ) -> Split:
-    """The subgraphs that the calls were assigned to. `copied`: calls that each subgraph makes which
-    needs them. `also`: what one reads besides the arguments of its calls.
+    """Build the subgraphs that the calls were assigned to. `copied`: calls that are repeated in
+    each subgraph which needs them. `also`: nodes that a subgraph reads besides its calls'
+    arguments.
     """
     results = _results(nodes)
     slots = {node: n for n, node in enumerate(n for n in nodes if n.op == "placeholder")}
@@ -322,7 +333,7 @@ def assemble(
         entered = tuple(others.values())
         others = _other_modes(others, body, callers)
         graph = extract(inputs, (*entered, *body, *map(callers.__getitem__, others)), outputs)
-        _tell_histories(graph, inputs, [n for n in nodes if assigned.get(n, place) < place])
+        _mark_histories(graph, inputs, [n for n in nodes if assigned.get(n, place) < place])
         dead = [slots[node] for node in inputs if node not in later and node.op != "placeholder"]
         taken = tuple(slots[node] for node in inputs)
         subgraphs.append(Subgraph(graph, taken, len(outputs), tuple(dead)))
@@ -332,9 +343,11 @@ def assemble(
     return Split(tuple(subgraphs), tuple(slots[node] for node in flat))
 
 
-def _tell_histories(graph: GraphModule, inputs: Sequence[Node], before: Sequence[Node]) -> None:
-    """Which inputs of a subgraph require grad only since they were written to by calls before."""
-    cells = _memory_of_all(n for call in before if _leads_on(call) for n in mutated_by(call))
+def _mark_histories(graph: GraphModule, inputs: Sequence[Node], before: Sequence[Node]) -> None:
+    """Mark the inputs of a subgraph that require grad only since an earlier call wrote to them."""
+    cells = _memory_of_all(
+        n for call in before if _passes_gradients(call) for n in mutated_by(call)
+    )
     for node, held in zip(inputs, graph.graph.find_nodes(op="placeholder"), strict=True):
         records = any(tensor.requires_grad for tensor in tensors_in(value_of(node)))
         if node.op != "placeholder" and records and memory_of(node) & cells:
@@ -348,8 +361,10 @@ def _mode(node: Node) -> object:
 def _other_modes(
     before: Mapping[object, Node], body: Sequence[Node], callers: Mapping[object, Node]
 ) -> dict[object, Node]:
-    """After a subgraph: each begins and ends in the caller's grad mode and autocast, which are
-    those at the end of the whole graph. With an autocast comes its dtype.
+    """Return the modes that differ from the caller's after a subgraph, by mode.
+
+    Each subgraph begins and ends in the caller's grad mode and autocast, which are those at the end
+    of the whole graph. An autocast switch comes with its dtype.
     """
     now = {**before, **{_mode(node): node for node in body if changes_mode(node)}}
     differ = [node for mode, node in now.items() if node.args[-1] != callers[mode].args[-1]]
@@ -369,13 +384,13 @@ def _body(
 
 
 def _read(nodes: Sequence[Node], body: Sequence[Node], also: set[Node]) -> list[Node]:
-    """What a subgraph reads that it does not compute, in order."""
+    """Return the nodes that a subgraph reads but does not compute, in order."""
     wanted = (also | {value for node in body for value in node.all_input_nodes}) - set(body)
     return [node for node in nodes if node in wanted]
 
 
 def extract(inputs: Sequence[Node], body: Sequence[Node], outputs: Sequence[Node]) -> GraphModule:
-    """Calls of a graph as a graph of their own."""
+    """Copy calls of a graph into a graph of their own."""
     graph = Graph()
     copied: dict[Node, Node] = {}
     for node in inputs:

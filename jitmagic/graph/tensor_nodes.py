@@ -1,8 +1,8 @@
-"""TensorNodes: which node of a graph under construction stands for a meta tensor.
+"""Maps the meta tensors of a graph under construction to their nodes.
 
-By identity, since tensors compare element by element. Invariant: what has a node is held, so that
-no other tensor comes to be at its address. A node's `meta["val"]` alone does not hold it: a number
-takes its place where a transform captures one, and the next result would pass for that number.
+The map is by identity, since tensors compare element by element. Invariant: a tensor with a node is
+kept alive, so that no other tensor gets its address. A node's `meta["val"]` alone does not ensure
+that: a number replaces it where a transform captures one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["TensorNodes"]
 
 
 class TensorNodes:
-    """Meta tensors and their nodes."""
+    """Maps meta tensors to nodes."""
 
     __slots__ = ("_known",)
 
@@ -31,5 +31,5 @@ class TensorNodes:
         self._known[id(tensor)] = tensor, node
 
     def get(self, tensor: torch.Tensor) -> Node | None:
-        """None: it has no node."""
+        """Return the tensor's node, or None."""
         return self[tensor] if tensor in self else None  # noqa: SIM401 - no mapping

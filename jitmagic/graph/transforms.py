@@ -1,13 +1,12 @@
 """Transforms of torch.func as nodes: a transform, and the graph of the function under it.
 
 `Transformed` is the target of such a node. It takes the tensors among the call's arguments and
-those that the function reads from around it, runs torch's own transform over the region, and gives
-the tensors of the result as one flat tuple. Run on tensors of any kind (real, meta, traced) it is
-the call that the program wrote: the levels of torch.func, its batching rules and what it does under
-an outer autograd are torch's own, and a joint trace below them records plain ATen operations. So no
-rule of batching or differentiation is written twice, and transforms nest in any order.
-
-`Pull` calls the function that a transform gave with its results (torch.func.vjp).
+those that the function captures, runs torch's own transform over the region, and returns the
+tensors of the result as one flat tuple. Run on tensors of any kind (real, meta, traced) it is the
+call that the program wrote: torch.func's levels and batching rules and its behaviour under an outer
+autograd are torch's own, and a joint trace below them records plain ATen operations. So no batching
+or differentiation rule is duplicated, and transforms nest in any order. `Pull` calls the function
+that a transform returned with its results (torch.func.vjp).
 """
 
 from __future__ import annotations
@@ -22,33 +21,35 @@ import torch
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-__all__ = ["Held", "Pattern", "Pull", "Slot", "Transformed", "is_transform"]
+__all__ = ["PassThrough", "Pattern", "Pull", "Slot", "Transformed", "is_transform"]
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """In a structure: where the tensor of that index is."""
+    """In a structure: the position of the tensor of that index."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
-    """In a structure: an object of the program's that a transform hands on as it is."""
+class PassThrough:
+    """In a structure: an object of the program that a transform forwards unchanged."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A structure of tuples, lists, dictionaries; its leaves are constants, Slots and Held."""
+    """A structure of tuples, lists, dictionaries; its leaves are constants, Slots and Helds."""
 
     leaves: tuple[Any, ...]
     spec: Any  # a TreeSpec
 
     @staticmethod
     def of(structure: Any) -> Pattern:
-        """Of what a call gave: its tensors, and functions over tensors, become Slots in order."""
+        """Return the pattern of a call's result: tensors, and functions over tensors, become
+        Slots.
+        """
         leaves, spec = tree_flatten(structure)
         count = iter(range(len(leaves)))
         return Pattern(
@@ -65,7 +66,7 @@ def _is_output(leaf: Any) -> bool:
 
 
 class _OverTensors:
-    """What `Transformed` and `Pull` share. `made`: the structure of what the first run gave."""
+    """Base of `Transformed` and `Pull`. `made`: the structure of the first run's result."""
 
     __module__ = __name__
 
@@ -85,12 +86,12 @@ class _OverTensors:
 
 
 class Transformed(_OverTensors):
-    """What node.target is for a call of a transformed function.
+    """The target of a node that calls a transformed function.
 
-    `takes_function`: the transform is called with the function and gives one to be called with the
-    arguments (grad, vmap); else it is called with both at once (jvp, vjp). `feeds`: for each input
-    of the region, the group it is taken from ("given" to the function, or "captured") and its index
-    there. `arguments` of the call and the function's `answer` are structures over the tensors.
+    `takes_function`: the transform is called with the function and returns one to be called with
+    the arguments (grad, vmap); else it is called with both at once (jvp, vjp). `feeds`: for each
+    input of the region its group ("given" to the function, or "captured") and its index there.
+    `arguments` of the call and the function's `answer` are structures over the tensors.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Transformed(_OverTensors):
     def apply(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """The transform of `function`, called."""
+        """Call the transform of `function`."""
         if self.takes_function:
             return self.transform(function, **self.settings)(*args, **kwargs)
         return self.transform(function, *args, **self.settings, **kwargs)
@@ -133,7 +134,7 @@ class Transformed(_OverTensors):
 
 
 class Pull(_OverTensors):
-    """What node.target is for a call of a function that a transform gave."""
+    """The target of a node that calls a function returned by a transform."""
 
     def __init__(self, settings: Mapping[str, Any], arguments: Pattern) -> None:
         super().__init__("pull", settings)
@@ -144,5 +145,5 @@ class Pull(_OverTensors):
 
 
 def is_transform(target: Any) -> bool:
-    """Whether calling the target runs a transform of torch.func."""
+    """Return whether calling the target runs a transform of torch.func."""
     return isinstance(target, _OverTensors)

@@ -1,9 +1,9 @@
-"""The invariants of a torch-level graph, checked at the stage boundary under `options.verify`.
+"""Checks the invariants of a torch-level graph at the stage boundary, under `options.verify`.
 
 Comes in: a GraphModule as `GraphBuilder.finish` made it. Goes out: nothing, or a `VerifyError`
-naming the node. Checked: placeholders first and each with a TensorSpec; targets that can be called;
-arguments that are nodes or plain constants; metas that agree with their specs; one output, a flat
-tuple of nodes.
+naming the node. Checked: placeholders come first, each with a TensorSpec; targets are callable;
+arguments are nodes or plain constants; metas agree with their specs; one output, a flat tuple of
+nodes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PLAIN = (
 
 
 def verify(module: GraphModule) -> None:
-    """Raise VerifyError where the graph breaks an invariant of this package."""
+    """Raise VerifyError if the graph breaks an invariant of this package."""
     graph = module.graph
     try:
         graph.lint()
@@ -69,10 +69,10 @@ def _check_order(graph: Graph) -> None:
 def _check_output(node: Node) -> None:
     (results,) = node.args
     if not isinstance(results, tuple) or not all(isinstance(item, Node) for item in results):
-        _fail(node, "the outputs are no flat tuple of nodes")
+        _fail(node, "the outputs are not a flat tuple of nodes")
     for item in node.all_input_nodes:
         if not isinstance(item.meta.get("spec"), TensorSpec):
-            _fail(item, "an output that is no tensor")
+            _fail(item, "an output that is not a tensor")
 
 
 def _check_placeholder(node: Node) -> None:

@@ -25,7 +25,7 @@ from ..loops.ir import (
     Value,
     landmarks,
 )
-from ..loops.ops.extern import acts
+from ..loops.ops.extern import has_side_effects
 from .deferred_writes import WriteConstraints, write_constraints
 
 __all__ = [
@@ -129,7 +129,7 @@ def _keeps_order(step: Step) -> bool:
     """Return whether the step draws random numbers or has other side effects, which stay in
     order.
     """
-    return isinstance(step, Extern) and acts(step.op)
+    return isinstance(step, Extern) and has_side_effects(step.op)
 
 
 def analyse(program: LoopProgram) -> Graph:

@@ -88,8 +88,8 @@ class GraphNotes:
         """
 
         def is_kept(node: Node, source: Source) -> bool:
-            casts, leaf = self.graph.kept_casts, node.meta["val"]
-            return casts.is_behind(leaf) or (source in written and casts.has(leaf))
+            casts, leaf = self.graph.cast_cache, node.meta["val"]
+            return casts.outlives_frame(leaf) or (source in written and casts.has(leaf))
 
         inputs = self.inputs.items()
         return tuple(FromSource(one.source) for node, one in inputs if is_kept(node, one.source))

@@ -18,7 +18,7 @@ from torch.fx import Node
 
 from ..graph.builder import GraphBuilder
 from ..graph.gradients import is_stale
-from ..graph.operators.overlap import meets_itself
+from ..graph.operators.overlap import overlaps_itself
 from ..graph.symbolic.sym_node import as_dimensions
 from ..guards.guard import NoOverlap
 from ..spec import TensorSpec
@@ -97,7 +97,7 @@ def _check_change(node: Node, live: torch.Tensor | None) -> None:
     layout = as_dimensions(meta.shape), as_dimensions(meta.stride())
     if layout != (spec.shape, spec.stride):
         raise GraphBreak(MutatedInput.of(why="its shape changes in place"))
-    if meets_itself(meta):  # a part was written: writing back the whole would undo it
+    if overlaps_itself(meta):  # a part was written: writing back the whole would undo it
         raise GraphBreak(MutatedInput.of(why="its elements share memory"))
     is_inference = live is not None and live.is_inference()
     if is_inference and not torch.is_inference_mode_enabled():

@@ -387,7 +387,7 @@ class Trace:
     def spent_results(self) -> tuple[int, ...]:
         """The graph's outputs whose history a backward in the graph has freed."""
         results: Any = next(iter(reversed(self.graph.graph.nodes))).args[0]
-        return tuple(i for i, node in enumerate(results) if node.meta.get("spent"))
+        return tuple(i for i, node in enumerate(results) if node.meta.get("freed"))
 
     @property
     def foresees(self) -> bool:

@@ -2,7 +2,7 @@
 
 Comes in: values with tensors somewhere in tuples, lists and dictionaries. Goes out: the structure
 as torch.func takes it apart, with something in the place of each tensor; what is neither a tensor
-nor a constant is one leaf (`Held`). The way back makes new containers, as torch.func does.
+nor a constant is one leaf (`PassThrough`). The way back makes new containers, as torch.func does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from ..graph.transforms import Held
+from ..graph.transforms import PassThrough
 from .breaks import GraphBreak, UnsupportedArguments
 from .values.base import Machine, Value
 from .values.containers.mappings import DictValue
@@ -51,12 +51,12 @@ def lower_structure(
         return constant if type(constant) is not torch.Size else tuple(constant)
     if value.python_type(machine) in _pytree.SUPPORTED_NODES:
         raise GraphBreak(UnsupportedArguments.of(name=name, what=f"a {value.describe()}"))
-    return Held(value)
+    return PassThrough(value)
 
 
 def raise_structure(machine: Machine, structure: Any, leaf: Callable[[Any], Value | None]) -> Value:
     """The value of a structure; `leaf` gives those of leaves that are no constants."""
-    if isinstance(structure, Held):
+    if isinstance(structure, PassThrough):
         held: Value = structure.value
         return held
     if (known := leaf(structure)) is not None:

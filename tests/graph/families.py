@@ -1,6 +1,5 @@
-"""Families of ordinary operations, compiled in a process of its own: what do they import?
-
-Prints the names of the operations after which sympy or torch._dynamo was there.
+"""Runs families of ordinary operations in a process of its own and prints which of them import
+sympy or torch._dynamo.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a call gives under autocast, before any kernel: dtypes as torch's dispatcher has them."""
+"""Results under autocast on meta tensors have the dtypes that torch's dispatcher gives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from jitmagic.graph.operators.autocast import OFF, Autocast, KeptCasts, cast_result, read_autocast
+from jitmagic.graph.operators.autocast import OFF, Autocast, CastCache, cast_result, read_autocast
 from jitmagic.graph.propagate import EagerRaises
 
 DTYPES = [torch.bfloat16, torch.float16]
@@ -27,7 +27,7 @@ CASES: dict[str, Callable[[Tensor], Any]] = {
 def made_of(mode: Autocast, target: Any, *args: Any, device: str = "cpu", **kwargs: Any) -> Any:
     where = torch.device(device, 0) if device == "cuda" else torch.device(device)
     grad = torch.is_grad_enabled()
-    return cast_result(mode, KeptCasts(), target, args, kwargs, lambda _: where, grad)
+    return cast_result(mode, CastCache(), target, args, kwargs, lambda _: where, grad)
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> Tensor:
@@ -37,7 +37,7 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) ->
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("wide", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", CASES)
-def test_dtypes_are_those_of_eager(name: str, wide: torch.dtype, dtype: torch.dtype) -> None:
+def test_autocast_dtypes_equal_eager(name: str, wide: torch.dtype, dtype: torch.dtype) -> None:
     with torch.autocast("cpu", dtype):
         wanted = CASES[name](torch.ones(4, 4, dtype=wide))
     made = made_of(Autocast(cpu=dtype), CASES[name], meta(4, 4, dtype=wide))
@@ -53,7 +53,7 @@ def test_dtypes_are_those_of_eager(name: str, wide: torch.dtype, dtype: torch.dt
 
 
 @pytest.mark.parametrize("name", ["softmax", "sum", "cumsum"])
-def test_a_wider_dtype_that_is_no_cast_of_an_input_is_seen(name: str) -> None:
+def test_wider_result_dtype_without_input_cast(name: str) -> None:
     made = made_of(Autocast(cpu=torch.bfloat16), name, meta(4, 4, dtype=torch.bfloat16), 0)
     with torch.autocast("cpu", torch.bfloat16):
         wanted = getattr(torch.ones(4, 4, dtype=torch.bfloat16), name)(0)
@@ -70,7 +70,7 @@ def test_each_device_has_a_policy_of_its_own() -> None:
     assert made.dtype is torch.float16
 
 
-def test_results_require_grad_as_in_eager_and_are_no_leaves() -> None:
+def test_results_require_grad_and_are_non_leaves() -> None:
     x = meta(4, 4, grad=True)
     mode = Autocast(cpu=torch.bfloat16)
     made = made_of(mode, torch.matmul, x, x)
@@ -83,14 +83,14 @@ def test_results_require_grad_as_in_eager_and_are_no_leaves() -> None:
     assert inner._version == 0
 
 
-def test_errors_of_cast_calls_are_the_programs() -> None:
+def test_errors_under_autocast_equal_eager() -> None:
     with pytest.raises(EagerRaises, match="dtype"):
         made_of(Autocast(cpu=torch.bfloat16), torch.matmul, meta(4, 4), meta(4, 4).double())
     with pytest.raises(EagerRaises, match="cannot multiply"):
         made_of(Autocast(cpu=torch.bfloat16), torch.matmul, meta(4, 4), meta(3, 4))
 
 
-def test_the_thread_keeps_its_mode() -> None:
+def test_autocast_mode_of_the_thread_is_restored() -> None:
     assert read_autocast() == OFF
     with torch.autocast("cpu", torch.float16, cache_enabled=True):
         before = read_autocast()

@@ -1,5 +1,5 @@
-"""GraphBuilder: what it records, what it refuses, and that the graph does on real tensors what it
-says.
+"""GraphBuilder records and refuses the right calls, and its graph computes the program's
+results.
 """
 
 import operator
@@ -44,7 +44,7 @@ def finish(graph: GraphBuilder, *nodes: torch.fx.Node) -> torch.fx.GraphModule:
     return module
 
 
-def test_a_small_graph_runs_and_says_what_it_is() -> None:
+def test_small_graph_runs_and_prints() -> None:
     x, w = torch.randn(2, 3), torch.randn(4, 3, requires_grad=True)
     graph, (a, b) = builder_for(x, w)
     line = (UserLine("nb.py", 7, "f"),)
@@ -59,7 +59,7 @@ def test_a_small_graph_runs_and_says_what_it_is() -> None:
     assert "float32[2, 4] cpu grad" in show(module)
 
 
-def test_placeholders_may_come_late_and_stay_first() -> None:
+def test_late_placeholders_are_inserted_first() -> None:
     graph, (a,) = builder_for(torch.ones(2))
     b = graph.call(torch.add, (a, 1))
     late = graph.placeholder("self.fc.weight", spec_of(torch.ones(2)))
@@ -70,7 +70,7 @@ def test_placeholders_may_come_late_and_stay_first() -> None:
 NAMES = "s S self lambda_ class_ _ torch device inf nan add Add x_1 X_1 print None_".split()
 
 
-def test_inputs_of_any_names_are_told_apart() -> None:
+def test_input_names_are_made_unique() -> None:
     graph = GraphBuilder(True)
     for name in NAMES:
         node = graph.placeholder(name, spec_of(torch.ones(2)))
@@ -81,7 +81,7 @@ def test_inputs_of_any_names_are_told_apart() -> None:
     assert [int(out[0]) - 1 for out in module(*values)] == list(range(len(NAMES)))
 
 
-def test_unused_inputs_and_dead_nodes_go() -> None:
+def test_unused_inputs_and_dead_nodes_are_erased() -> None:
     graph, (a, b) = builder_for(torch.ones(2), torch.ones(2))
     graph.call(torch.exp, (a,))
     graph.output(graph.call(torch.sin, (b,)))
@@ -212,7 +212,7 @@ def test_non_leaf_inputs_may_be_written() -> None:
     assert a.meta["val"].requires_grad
 
 
-def test_devices_follow_eagers_rules() -> None:
+def test_result_devices_equal_eager() -> None:
     graph = GraphBuilder(True)
     x = graph.placeholder("x", on_cuda(2, 3))
     s = graph.placeholder("s", spec_of(torch.tensor(2.0)))
@@ -259,7 +259,7 @@ _REFUSED_ON_TWO_DEVICES = [
 ]
 
 
-def test_numbers_beside_a_device_are_those_of_kernels_that_check_no_devices() -> None:
+def test_cpu_scalars_mix_only_where_kernels_allow_it() -> None:
     """torch's own table of operators says which kernels leave devices to TensorIterator."""
     table = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
     for entry in table.read_text().split("\n- func: ")[1:]:
@@ -285,7 +285,7 @@ def test_convolution_keeps_channels_last() -> None:
 @pytest.mark.parametrize(
     ("target", "args"), [("roll", (1, 2)), (torch.nn.functional.pixel_unshuffle, (2,))]
 )
-def test_layouts_of_the_cpu_are_not_those_of_a_gpu(target: Any, args: tuple[int, ...]) -> None:
+def test_layouts_differ_between_cpu_and_gpu(target: Any, args: tuple[int, ...]) -> None:
     x = torch.randn(2, 4, 8, 8).to(memory_format=torch.channels_last)
     for spec in (spec_of(x), replace(spec_of(x), device=CUDA)):
         graph = GraphBuilder(True)
@@ -293,7 +293,7 @@ def test_layouts_of_the_cpu_are_not_those_of_a_gpu(target: Any, args: tuple[int,
         assert (y in graph.unknown_strides) == (spec.device == CUDA)
 
 
-def test_merge_equal_keeps_outputs_apart() -> None:
+def test_merge_equal_keeps_outputs_separate() -> None:
     x = torch.randn(3)
     graph, (a,) = builder_for(x)
     one, two = graph.call(torch.sin, (a,)), graph.call(torch.sin, (a,))
@@ -307,7 +307,7 @@ def test_merge_equal_keeps_outputs_apart() -> None:
     assert got[1] is not got[2]
 
 
-def test_merge_equal_tells_constants_apart_and_stops_at_mutation() -> None:
+def test_merge_equal_distinguishes_constants_and_skips_mutation() -> None:
     graph, (a,) = builder_for(torch.ones(3, dtype=torch.int64))
     parts = [graph.call(operator.mul, (a, c)) for c in (1, 1.0, True)]
     module = finish(graph, graph.call(torch.stack, ([graph.call("float", (p,)) for p in parts],)))
@@ -343,7 +343,7 @@ def test_verify_finds_bad_graphs() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-def test_types_that_no_kernel_takes_raise_on_every_device(device):
+def test_dtypes_without_kernels_raise_on_every_device(device):
     graph = GraphBuilder()
     spec = TensorSpec((3,), (1,), torch.int16, torch.device(device))
     counts = graph.placeholder("counts", spec)
@@ -354,7 +354,7 @@ def test_types_that_no_kernel_takes_raise_on_every_device(device):
     assert graph.call(torch.mul, (counts, -2.5)).meta["spec"].dtype is torch.float32
 
 
-def test_a_gpu_draws_by_the_gaps_of_written_memory():
+def test_gpu_draws_into_written_strided_memory_are_refused():
     graph = GraphBuilder()
     kept, written = (
         graph.placeholder(name, TensorSpec((4, 3), (6, 1), torch.float32, CUDA)) for name in "xy"

@@ -1,4 +1,4 @@
-"""Shape rules of factories and draws: as the kernels give it, or no answer."""
+"""Shape rules of factories and draws agree with the kernels, or give None."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _meta(part):
 
 
 def _agrees(op, args, options):
-    """Whether a rule answered; what it says is what the kernel gives."""
+    """Return whether a rule answered; its answer must be the kernel's."""
     try:
         expected = op(*args, **options)
     except (RuntimeError, IndexError, ValueError):
@@ -105,7 +105,7 @@ def _agrees(op, args, options):
     return True
 
 
-def test_factories_are_as_the_kernels_make_them():
+def test_factory_rules_agree_with_kernels():
     answered = set()
     for op, args in FACTORIES:
         for dtype in (*FLOATS, torch.int64, torch.int32, torch.complex64):
@@ -115,7 +115,7 @@ def test_factories_are_as_the_kernels_make_them():
     assert answered == {op for op, _ in FACTORIES}
 
 
-def test_draws_from_tensors_are_as_the_kernels_make_them():
+def test_rules_of_draws_from_tensors_agree_with_kernels():
     answered = {op for op, args in FROM_TENSORS if _agrees(op, args, {})}
     assert answered == {op for op, _ in FROM_TENSORS}
 
@@ -201,7 +201,7 @@ def test_common_programs_import_neither_sympy_nor_dynamo():
     assert done.stdout.startswith("light")
 
 
-def test_what_reads_no_numbers():
+def test_factories_read_no_numbers():
     """Told by the schemas, as torch has them."""
     made = "zeros ones full empty arange eye hann_window new_zeros new_full empty_like ones_like"
     read = "rand randn_like normal_ to _to_copy clone detach tensor linspace sparse_coo_tensor add"

@@ -1,4 +1,4 @@
-"""Shape rules of ATen fallbacks against the kernels."""
+"""Shape rules of ATen fallbacks agree with the kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that tell their results' shapes run on stand-ins: none may send a kernel astray."""
+"""Kernels that are run on stand-ins to infer shapes stay within bounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import jitmagic
-from jitmagic.graph.operators.kernel_probing import told_by_kernel
+from jitmagic.graph.operators.kernel_probing import kernel_result
 
 aten = torch.ops.aten
 SQUARE = torch.eye(4, device="meta")
@@ -44,25 +44,25 @@ class Integers(TorchDispatchMode):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels of the CPU are not asked then")
 @pytest.mark.parametrize("name", TAKE_PIVOTS)
-def test_pivots_are_ones_that_lapack_can_follow(name: str) -> None:
+def test_stand_in_pivots_are_valid_for_lapack(name: str) -> None:
     op, args = TAKE_PIVOTS[name]
     with Integers() as integers:
-        told = told_by_kernel(op, args, {})
+        told = kernel_result(op, args, {})
     assert told is None or integers.seen
     assert all(1 <= pivot <= 4 for pivot in integers.seen)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels of the CPU are not asked then")
-def test_an_index_that_only_0_meets() -> None:
+def test_stand_in_indexes_are_zero() -> None:
     one = torch.ones(1, 3, device="meta")
     at = torch.zeros(2, dtype=torch.int64, device="meta")
-    told = told_by_kernel(aten.index_select.default, (one, 0, at), {})
+    told = kernel_result(aten.index_select.default, (one, 0, at), {})
     assert told is None or told.shape == (2, 3)
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 @pytest.mark.parametrize("rows", [0, 1, 2])
-def test_gradients_of_rows_that_are_not_there(rows: int, mode: str) -> None:
+def test_embedding_bag_gradient_of_empty_table(rows: int, mode: str) -> None:
     """The kernel of the gradient writes wherever it is told, and is told only where row 0 is."""
 
     def program(index: Tensor, table: Tensor) -> Tensor:
@@ -77,6 +77,6 @@ def test_gradients_of_rows_that_are_not_there(rows: int, mode: str) -> None:
     integers = torch.ones(1, dtype=torch.int64, device="meta")
     given = (torch.ones(1, 4, device="meta"), *(integers,) * 4)
     with Integers() as watching:
-        told_by_kernel(bag, (*given, max(rows, 1), False, 1, None), {})
-        assert told_by_kernel(bag, (*given, 0, False, 1, None), {}) is None
+        kernel_result(bag, (*given, max(rows, 1), False, 1, None), {})
+        assert kernel_result(bag, (*given, 0, False, 1, None), {}) is None
     assert set(watching.seen) <= {0}

@@ -1,4 +1,4 @@
-"""LazyModule: the Python of a graph is written when somebody runs or reads it, and not before."""
+"""LazyModule generates the Python of a graph when it is first run or read, and not before."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ WANTED = torch.relu(X * 2 + 1)
         lambda gm: WANTED if "relu" in gm.code and "relu" in str(gm) else None,
     ],
 )
-def test_whoever_asks_is_answered(ask) -> None:
+def test_code_is_generated_on_demand(ask) -> None:
     module = lazy()
     assert not module._written
     assert torch.equal(ask(module), WANTED)
 
 
-def test_an_edit_is_seen_after_recompile_as_in_fx() -> None:
+def test_edits_take_effect_after_recompile() -> None:
     module = lazy()
     forward = module.forward
     assert torch.equal(module(X), WANTED)
@@ -55,7 +55,7 @@ def test_an_edit_is_seen_after_recompile_as_in_fx() -> None:
     assert "neg" in module.code
 
 
-def test_a_users_backend_is_handed_written_code() -> None:
+def test_user_backend_receives_generated_code() -> None:
     given: list[GraphModule] = []
 
     def backend(gm: GraphModule, inputs: list[Tensor]):
@@ -68,7 +68,7 @@ def test_a_users_backend_is_handed_written_code() -> None:
 
 
 @pytest.mark.parametrize(("backend", "times"), [("native", 0), ("eager", 1)])
-def test_code_is_written_only_where_it_runs(monkeypatch, backend: str, times: int) -> None:
+def test_code_is_generated_only_where_it_runs(monkeypatch, backend: str, times: int) -> None:
     written: list[GraphModule] = []
     recompile = GraphModule.recompile
     monkeypatch.setattr(GraphModule, "recompile", lambda gm: (written.append(gm), recompile(gm))[1])

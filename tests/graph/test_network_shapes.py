@@ -1,5 +1,6 @@
-"""The shape rules of layers and losses: as eager's results, None where eager may refuse, and no
-torch._dynamo or sympy for the sake of a convolutional network."""
+"""Shape rules of layers and losses agree with eager or give None where eager may refuse; a
+convolutional network imports neither torch._dynamo nor sympy.
+"""
 
 from __future__ import annotations
 
@@ -100,13 +101,13 @@ def _facts(result: Any) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case[0]))
-def test_rules_say_what_eager_gives(case: tuple[Any, ...]) -> None:
+def test_rules_agree_with_eager(case: tuple[Any, ...]) -> None:
     op, *args = case
     assert _facts(infer(op, _meta(args), {})) == _facts(op(*args))
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: str(case[0]))
-def test_what_eager_refuses_has_no_rule(case: tuple[Any, ...]) -> None:
+def test_rules_give_none_where_eager_refuses(case: tuple[Any, ...]) -> None:
     op, *args = case
     assert infer(op, _meta(args), {}) is None
 
@@ -154,8 +155,8 @@ _LAYOUTS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str
 )
-def test_statistics_of_batch_norms_are_of_eagers_dtype(name: str, dtype: torch.dtype) -> None:
-    """Of 16-bit images with 16-bit and with float32 parameters, or with statistics alone."""
+def test_batch_norm_statistics_have_eager_dtype(name: str, dtype: torch.dtype) -> None:
+    """Covers 16-bit images with 16-bit or float32 parameters, or with statistics only."""
     op, arguments = _BATCH_NORMS[name]
     for layout, weights, statistics, has_weights in itertools.product(
         _LAYOUTS, {dtype, torch.float32}, {dtype, torch.float32}, (True, False)
@@ -179,9 +180,7 @@ def _in_order(x: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
 @pytest.mark.parametrize("transposed", [False, True])
-def test_convolutions_of_sequences_lie_as_eager_has_them(
-    dtype: torch.dtype, transposed: bool
-) -> None:
+def test_conv1d_layouts_equal_eager(dtype: torch.dtype, transposed: bool) -> None:
     """One of length 1, or its weight, may look like an image that is channels_last."""
     settings = ([2], [0], [1], transposed, [1 if transposed else 0], 1)
     shapes = itertools.product((1, 2), (1, 2, 3), (1, 2, 4), (1, 2))

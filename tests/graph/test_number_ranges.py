@@ -1,4 +1,4 @@
-"""Where torch does the same for all numbers in one place of a call."""
+"""Ranges of a float argument in which torch behaves alike."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_range(name: str) -> None:
     assert found == wanted
 
 
-def test_what_is_drawn_to_see_is_not_the_programs() -> None:
+def test_probing_preserves_the_random_state() -> None:
     """Kernels are asked on the CPU, whatever the call's device, and nobody's generator is."""
     torch.manual_seed(0)
     before = torch.get_rng_state()
@@ -63,8 +63,8 @@ def test_what_is_drawn_to_see_is_not_the_programs() -> None:
     assert torch.equal(generator.get_state(), torch.Generator().get_state())
 
 
-def test_devices_within_a_function_are_no_reason_to_refuse() -> None:
-    """Of a function under a transform the graph names the program's device."""
+def test_device_arguments_inside_a_function_are_accepted() -> None:
+    """The graph of a function under a transform names the program's device."""
 
     def scaled(x: torch.Tensor, s: float) -> torch.Tensor:
         return F.elu(x, s) * torch.full((4, 1), 2.0, device=torch.device("meta"))
@@ -72,7 +72,7 @@ def test_devices_within_a_function_are_no_reason_to_refuse() -> None:
     assert range_of(scaled, 0.3) == range_of(F.elu, 0.3)
 
 
-def test_what_dropout_does_otherwise_is_left_out() -> None:
+def test_dropout_range_excludes_special_cases() -> None:
     def dropout(x: torch.Tensor, p: float) -> torch.Tensor:
         return torch.dropout(x, p, True)
 
@@ -97,7 +97,7 @@ def test_infinity_and_nan_where_the_dtype_has_room() -> None:
     ],
     ids=["how many", "a size", "a branch", "no visible function"],
 )
-def test_what_a_number_decides(call: Callable[..., Any]) -> None:
+def test_numbers_that_change_the_result_are_refused(call: Callable[..., Any]) -> None:
     assert range_of(call, 0.3) is None
 
 
@@ -110,7 +110,7 @@ def test_random_numbers_are_not_used_up() -> None:
     assert torch.equal(torch.rand(3), wanted)
 
 
-def test_which_ints_are_floats() -> None:
+def test_ints_that_behave_like_floats() -> None:
     x, whole = meta(), meta(torch.int64, needs_grad=False)
     assert takes_float(F.elu, lambda number: ((x, number), {}), 3, True)
     assert not takes_float(F.hardtanh, lambda number: ((whole, 0, number), {}), 3, True)

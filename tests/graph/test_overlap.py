@@ -1,4 +1,6 @@
-"""Which writes a functional graph may stand for, and which hang on the kernel's own order."""
+"""Overlapping writes are refused where their result depends on the kernel's order, accepted
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -41,18 +43,18 @@ def test_plain_changes_of_values(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", HARMFUL)
-def test_writes_over_what_is_read(case: str) -> None:
+def test_overlapping_writes_are_refused(case: str) -> None:
     name, args = HARMFUL[case]
     written = args[0] if isinstance(args[0], list) else [args[0]]
     assert why_order_matters(name, args, {}, written) is not None
 
 
 @pytest.mark.parametrize(("name", "harmful"), [("mul", False), ("mm", True), ("cumsum", True)])
-def test_results_that_are_written_to_an_operand(name: str, harmful: bool) -> None:
+def test_out_that_overlaps_an_operand_is_refused(name: str, harmful: bool) -> None:
     """`out=`: a kernel that reads on while it writes gives what its own order makes of that."""
     found = why_order_matters(name, (SQUARE, SQUARE), {"out": SQUARE}, [SQUARE])
     assert (found is not None) is harmful
 
 
-def test_nothing_is_asked_of_calls_that_do_not_write() -> None:
+def test_calls_that_do_not_write_are_not_checked() -> None:
     assert why_order_matters("add", (X[1:], X[:-1]), {}, []) is None

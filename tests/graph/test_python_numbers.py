@@ -1,4 +1,4 @@
-"""`backend="eager"` computes numbers by Python, to the last bit, and not by 0-dim tensors."""
+"""`backend="eager"` computes scalars in Python, bitwise as eager, without 0-dim tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_step_is_eagers_to_the_last_bit(name: str, dtype: torch.dtype) -> None:
+def test_optimizer_step_equals_eager_bitwise(name: str, dtype: torch.dtype) -> None:
     seen = []
     for tag in (lambda f: f, lambda f: jitmagic.jit(f, backend="eager")):
         torch.manual_seed(0)
@@ -60,7 +60,7 @@ NUMBERS: dict[str, Callable[[Tensor, float, int], Any]] = {
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_numbers_are_pythons(name: str) -> None:
+def test_scalars_are_computed_in_python(name: str) -> None:
     tagged = jitmagic.jit(NUMBERS[name], backend="eager")
     for i, s in enumerate((0.5, 0.1, 1.7, -0.3, 3e-4), start=3):
         x = torch.randn(7)
@@ -70,7 +70,7 @@ def test_numbers_are_pythons(name: str) -> None:
             assert same, (ours, eagers)
 
 
-def test_nothing_is_left_to_tensors() -> None:
+def test_no_scalar_tensor_remains() -> None:
     def scaled(x: Tensor, s: float, i: int) -> Tensor:
         return x * ((1 - 0.9**2 * s) * 2 + i) / (s + 1.5)
 

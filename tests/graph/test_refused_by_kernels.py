@@ -1,5 +1,5 @@
-"""What meta functions accept and kernels refuse raises as in eager, whether its result is read or
-not; also where the operation is a kernel of ours that would compute something.
+"""Calls that meta functions accept and kernels refuse raise as in eager, whether their result is
+read or not; also where jitmagic's own kernel would compute a result.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_a_call_that_a_kernel_refuses_raises(name: str, read: bool, backend: str
         assert error_of(run, ones(3, 3)) == expected
 
 
-def test_large_tensors_of_two_dtypes_are_asked_too() -> None:
+def test_large_tensors_of_mixed_dtypes_are_probed() -> None:
     def program(x: Tensor) -> Tensor:
         return F.layer_norm(x.double(), (3000,), ones(3000), ones(3000))
 
@@ -124,7 +124,7 @@ DEAD: dict[str, Callable[[Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("name", DEAD)
-def test_a_call_that_is_fine_and_not_read_breaks_nothing(name: str) -> None:
+def test_valid_unused_call_adds_no_break(name: str) -> None:
     unread = DEAD[name]
 
     def program(x: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ def test_a_call_that_is_fine_and_not_read_breaks_nothing(name: str) -> None:
         assert torch.equal(run(ones(3, 3)), ones(3, 3) + 1)
 
 
-def test_a_kernel_of_a_gpu_takes_one_number_of_the_cpu() -> None:
+def test_gpu_kernel_accepts_one_cpu_scalar() -> None:
     gpu = torch.device("cuda", 0)
     x, a, b = (torch.empty(shape, device="meta") for shape in ((3,), (), ()))
     devices = {id(x): gpu, id(a): torch.device("cpu"), id(b): torch.device("cpu")}
@@ -153,7 +153,7 @@ def test_a_kernel_of_a_gpu_takes_one_number_of_the_cpu() -> None:
 
 
 class Counter:
-    """What a program did before the call that raises."""
+    """Records the effects of a program before the call that raises."""
 
     def __init__(self, refused: Callable[[Tensor], Any]) -> None:
         self.calls, self.refused = 0, refused
@@ -167,7 +167,7 @@ class Counter:
 
 @pytest.mark.parametrize("backend", ["native", "eager"])
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_was_done_before_a_refused_call_stays_done(name: str, backend: str) -> None:
+def test_effects_before_a_refused_call_remain(name: str, backend: str) -> None:
     def observed(tag: Callable[..., Any]) -> list[Any]:
         counter = Counter(REFUSED[name])
         run, made = tag(counter.run), []
@@ -182,7 +182,9 @@ def test_what_was_done_before_a_refused_call_stays_done(name: str, backend: str)
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("shape", [(1, 4, 2, 0), (0, 4, 2, 2), (2, 0, 4, 4)])
-def test_a_kernel_that_keeps_the_shape_of_nothing(shape: tuple[int, ...], backend: str) -> None:
+def test_pixel_unshuffle_of_empty_tensor_runs_in_eager(
+    shape: tuple[int, ...], backend: str
+) -> None:
     """pixel_unshuffle, whose meta function does not."""
     x = torch.zeros(shape)
     run = jitmagic.jit(lambda x: F.pixel_unshuffle(x, 2) + 1, **BACKENDS[backend])
@@ -192,7 +194,7 @@ def test_a_kernel_that_keeps_the_shape_of_nothing(shape: tuple[int, ...], backen
 
 
 @pytest.mark.parametrize("written", [False, True])
-def test_parts_of_a_call_are_not_asked_about_one_by_one(
+def test_dead_getitems_are_not_probed_one_by_one(
     written: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each time all of them would be looked at: minutes for thousands of parts."""

@@ -1,4 +1,6 @@
-"""A dtype that eager's kernel refuses is refused, whatever the sizes, and read or not."""
+"""Dtypes that eager's kernel refuses are refused at all sizes, whether the result is read or
+not.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ def test_a_dead_result_raises_as_eager(operation: str, dtype: torch.dtype, size:
         ("matmul", lambda x: (x, x)),
     ],
 )
-def test_products_of_integers_are_asked_on_a_gpu(
+def test_integer_products_are_probed_on_a_gpu(
     name: str, args: Callable[[Tensor], tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """cuBLAS has none. Recorded, they raised in the graph: writes before them were lost."""
@@ -111,7 +113,7 @@ DRAWS: dict[str, Callable[[Tensor], object]] = {
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64], ids=str)
 @pytest.mark.parametrize("draw", DRAWS)
-def test_what_draws_raises_after_what_came_before(
+def test_refused_draw_raises_after_earlier_effects(
     draw: str, dtype: torch.dtype, backend: str
 ) -> None:
     """And asking its kernel, at compile time, takes no random number from the program."""

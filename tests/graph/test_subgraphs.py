@@ -1,4 +1,4 @@
-"""Where a graph is split so that gradients can be asked for between its results."""
+"""Graphs are split where gradients between their results may be asked for."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_result_that_another_is_computed_from_ends_a_subgraph(build: Build) ->
         assert torch.equal(got, want)
 
 
-def test_what_no_subgraph_reads_any_more_is_released() -> None:
+def test_values_are_released_after_their_last_subgraph() -> None:
     split, _ = split_of(dependent)
     assert split is not None
     second = split.subgraphs[1]
@@ -100,18 +100,18 @@ def states(b: GraphBuilder, x: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("build", [apart, detached])
-def test_one_graph_stays_one(build: Build) -> None:
+def test_graph_without_dependent_results_is_not_split(build: Build) -> None:
     assert split_of(build)[0] is None
 
 
 @pytest.mark.parametrize(
     ("build", "why"),
     [
-        (written_later, "mul_ writes to memory that both sides know"),
+        (written_later, "mul_ writes to memory that both sides read"),
         (states, "there are 39 of them in a row, more than 16"),
     ],
 )
-def test_what_cannot_be_split_is_refused_in_words(build: Build, why: str) -> None:
+def test_unsplittable_graph_raises_with_reason(build: Build, why: str) -> None:
     with pytest.raises(CompileFailed, match=why):
         split_of(build)
 

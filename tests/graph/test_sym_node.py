@@ -24,7 +24,7 @@ from jitmagic.graph.dispatch_mode import dataless
 from jitmagic.graph.fresh_meta import Metas, fresh_meta, sharing
 from jitmagic.graph.node_meta import tensors_in
 from jitmagic.graph.operators.probe import check_dtypes
-from jitmagic.graph.operators.shape_sampling import Again, told_at_vectors
+from jitmagic.graph.operators.shape_sampling import CallSignature, shapes_by_sampling
 from jitmagic.graph.propagate import EagerRaises, run_on_meta
 from jitmagic.graph.symbolic.sym_node import SizeNode, as_dimension, as_dimensions, as_torch
 from jitmagic.symbols.context import Context, Specialize
@@ -109,7 +109,7 @@ GUARDED: dict[str, Program] = {
 
 
 class Guards:
-    """What a trace of two sizes took for granted."""
+    """The guards of a trace of two sizes."""
 
     def __init__(self, *hints: int) -> None:
         self.ranges: dict[Expr, Interval] = {}
@@ -157,7 +157,7 @@ def check(guards: Guards, found: list[torch.Tensor], program: Program, *sizes: i
         assert all(a == b for a, b, n in pairs if n > 1), (strides, wanted.stride(), shape)
 
 
-def test_what_counts_a_size_is_not_run_at_large_ones() -> None:
+def test_sampling_skips_large_sizes_if_results_are_counted() -> None:
     """`unbind` of a product of three sizes gave millions of tensors at sizes made up."""
     runs = []
 
@@ -166,11 +166,11 @@ def test_what_counts_a_size_is_not_run_at_large_ones() -> None:
         return arguments[0].flatten().unbind(0), ()
 
     x = torch.empty(Guards(4, 12, 6).sizes, device="meta")
-    assert told_at_vectors(unbound, (x,)) is None
+    assert shapes_by_sampling(unbound, (x,)) is None
     assert len(runs) == 2
 
 
-def test_a_call_that_comes_again_is_told_once() -> None:
+def test_sampled_shapes_are_cached_per_call_signature() -> None:
     """Each cell of a recurrent layer ran at ten vectors and its results were read off them."""
     runs: list[torch.Size] = []
     guards, place = Guards(8, 12), Silence()
@@ -181,7 +181,7 @@ def test_a_call_that_comes_again_is_told_once() -> None:
 
     def told(x: torch.Tensor, *more: Any) -> tuple[int, Any]:
         runs.clear()
-        made = told_at_vectors(halved, (x, *more), Again("halved", place))
+        made = shapes_by_sampling(halved, (x, *more), CallSignature("halved", place))
         return len(runs), made
 
     n, m = guards.sizes
@@ -208,7 +208,7 @@ def test_a_call_that_comes_again_is_told_once() -> None:
     assert not told(empty(8, m))[0]
 
 
-def test_what_a_call_warns_of_is_heard_each_time() -> None:
+def test_warnings_of_sampled_calls_are_shown_each_time() -> None:
     def warned(arguments: tuple[torch.Tensor]) -> tuple[Any, tuple[()]]:
         warnings.warn("again", stacklevel=2)
         return (arguments[0].clone(),), ()
@@ -216,8 +216,10 @@ def test_what_a_call_warns_of_is_heard_each_time() -> None:
     x = torch.empty(Guards(8, 12).sizes, device="meta")
     for place in (Silence(), Silence()):
         run = partial(call_from, place, warned)
-        [made] = told_at_vectors(lambda given, run=run: run((given,), {}), (x,), Again("w", place))
-        assert place.is_broken and made.shape == x.shape
+        [made] = shapes_by_sampling(
+            lambda given, run=run: run((given,), {}), (x,), CallSignature("w", place)
+        )
+        assert place.has_warned and made.shape == x.shape
 
 
 PRODUCTS = (
@@ -253,7 +255,7 @@ def test_one_trace_is_right_for_all_sizes(name: str, hints: tuple[int, int]) -> 
 
 @pytest.mark.parametrize("hints", [(8, 12), (33, 7), (6, 64)])
 @pytest.mark.parametrize("name", GUARDED)
-def test_what_depends_on_the_size_is_guarded(name: str, hints: tuple[int, int]) -> None:
+def test_decisions_on_sizes_are_guarded(name: str, hints: tuple[int, int]) -> None:
     try:
         guards, found = traced(GUARDED[name], *hints)
     except (Specialize, EagerRaises) as refused:
@@ -276,7 +278,7 @@ def test_what_depends_on_the_size_is_guarded(name: str, hints: tuple[int, int]) 
         lambda n, E: E(4).view(n),
     ],
 )
-def test_what_needs_an_int_makes_a_constant_of_the_size(use: Callable[..., Any]) -> None:
+def test_reading_an_int_specialises_the_size(use: Callable[..., Any]) -> None:
     guards = Guards(8)
     make = lambda *shape: torch.empty(shape, device="meta")  # noqa: E731 - an argument
     with pytest.raises(Specialize) as caught:
@@ -294,10 +296,10 @@ def test_what_needs_an_int_makes_a_constant_of_the_size(use: Callable[..., Any])
         ("matmul", lambda x, f: (x, x.mT)),
     ],
 )
-def test_kernels_are_asked_at_the_sizes_of_the_call(
+def test_dtypes_are_probed_at_the_hints(
     name: str, args: Callable[[torch.Tensor, torch.Tensor], tuple[Any, ...]]
 ) -> None:
-    """Whichever stage asks, symbols are neither hashed nor decided."""
+    """Probing neither hashes nor decides symbols."""
     guards = Guards(8, 12)
     x = torch.empty(guards.sizes, dtype=torch.int64, device="meta")
     given = args(x, torch.empty(guards.sizes, device="meta"))
@@ -305,7 +307,7 @@ def test_kernels_are_asked_at_the_sizes_of_the_call(
     assert (guards.ranges, guards.relations) == ({}, [])
 
 
-def test_meta_tensors_that_lie_alike_are_one_where_they_are_shared() -> None:
+def test_meta_tensors_of_equal_layout_are_shared() -> None:
     guards = Guards(8, 12)
     n, m = guards.sizes
     known: Metas = {}
@@ -325,7 +327,7 @@ def test_meta_tensors_that_lie_alike_are_one_where_they_are_shared() -> None:
     assert (guards.ranges, guards.relations) == ({}, [])
 
 
-def test_a_thread_does_not_see_the_meta_tensors_of_another_ones_compile() -> None:
+def test_shared_meta_tensors_are_thread_local() -> None:
     sizes = Guards(8, 12).sizes
     with sharing({}), ThreadPoolExecutor(1) as others:
         known = fresh_meta(sizes, torch.float32)
@@ -353,7 +355,7 @@ def test_a_question_takes_no_range_twice_and_none_where_a_relation_answers(
     assert n.context.decide(*guards.relations[0]) and not tried
 
 
-def test_a_tensor_without_data_asks_nothing_of_its_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensor_without_data_adds_no_size_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     guards = Guards(8, 12)
     like = torch.empty(guards.sizes, device="meta")
     asked: list[str] = []

@@ -1,4 +1,4 @@
-"""Shape rules of operators that torch has no meta function for, against their kernels."""
+"""Shape rules of operators without a meta function in torch agree with their kernels."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _facts(result: Any) -> list[tuple[Any, ...]]:
     return [(r.shape, r.stride(), r.dtype) for r in results]
 
 
-def test_as_the_kernels_make_them() -> None:
+def test_rules_agree_with_kernels() -> None:
     tried = set()
     for op, *args in _cases():
         tried.add(op)
@@ -155,7 +155,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_one_graph_as_eager(name: str, backend: str) -> None:
+def test_one_graph_equals_eager(name: str, backend: str) -> None:
     program = PROGRAMS[name]
     compiled = jitmagic.jit(program, fullgraph=True, backend=backend)
     for start in (ROWS, ROWS * 0.5):
@@ -170,7 +170,7 @@ def test_one_graph_as_eager(name: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
-def test_limits_that_are_no_numbers_raise_as_eager(backend: str) -> None:
+def test_non_finite_limits_raise_as_eager(backend: str) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return torch.histogram(x, 4).hist
 

@@ -1,4 +1,4 @@
-"""Arrays of numpy whose sizes vary: one variant serves them, and gives what numpy gives.
+"""One variant serves numpy arrays of varying sizes and gives numpy's results.
 
 Where the probe of a call finds it to be another one at other sizes, or a dtype is too narrow for an
 int of the call, the sizes are constants: more variants, and the same results.
@@ -158,7 +158,7 @@ def test_other_size_dependent_results_equal_numpys(program: Program) -> None:
     variants(program, "eager", SIZES)
 
 
-def test_a_size_at_which_numpy_warns_is_left_to_it() -> None:
+def test_size_at_which_numpy_warns_runs_in_numpy() -> None:
     compiled = jitmagic.jit(may_be_empty, backend="eager", dynamic=True)
     for n in (9, 5, 3):
         x = torch.ones(n, 2)

@@ -190,7 +190,7 @@ def test_rows_of_any_length(name, values):
         torch.testing.assert_close(result, ROWS[name](x), equal_nan=True)
 
 
-def test_arguments_are_called_as_the_variables_of_a_kernel():
+def test_arguments_named_like_kernel_variables():
     def f(some, rows, first, count):
         return (some * rows).softmax(-1) + (first * count).sum(-1, keepdim=True)
 
@@ -200,7 +200,7 @@ def test_arguments_are_called_as_the_variables_of_a_kernel():
         torch.testing.assert_close(run(*args), f(*args), rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_handed_to_a_thread_is_copied_once():
+def test_thread_arguments_are_copied_once():
     """Behind a masked store a size that was captured by reference would be read again."""
     begin = "[=%s](int64_t begin, int64_t end) JM_APART { [=%s]() JM_BODY {"
     assert begin % ("", "") in _text(lambda x: x + x[:, :1], (600, 64))

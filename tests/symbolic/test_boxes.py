@@ -1,4 +1,4 @@
-"""Slices whose place data tell, written to in one graph: random erasing, CutMix, a crop."""
+"""Slices at data-dependent positions are written in one graph: random erasing, CutMix, a crop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cropped(x: Tensor, i: int, j: int) -> Any:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("program", [erased, pasted, noisy, cropped], ids=lambda one: one.__name__)
-def test_one_graph_wherever_the_box_is(program: Callable[..., Any], backend: str) -> None:
+def test_one_graph_for_all_box_positions(program: Callable[..., Any], backend: str) -> None:
     def drawn(x: Tensor, place: Tensor) -> Any:
         return program(x, *place.tolist())
 

@@ -94,7 +94,7 @@ def experts(x: torch.Tensor) -> Any:
 
 
 def received(x: torch.Tensor) -> Any:
-    """Filled where data decide, read where they do not, twice: layers of a graph network."""
+    """ScalarInput where data decide, read where they do not, twice: layers of a graph network."""
     index = torch.nonzero(x[:, 0] > 0).squeeze(-1)
     h, shared = x, []
     for _ in range(2):
@@ -356,7 +356,7 @@ EQUAL: tuple[Callable[..., Any], ...] = (
 
 @pytest.mark.parametrize("program", EQUAL, ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-def test_sizes_that_eager_wants_equal(program: Callable[..., Any], backend: str) -> None:
+def test_sizes_that_eager_requires_equal(program: Callable[..., Any], backend: str) -> None:
     torch.manual_seed(0)
     compiled = jitmagic.jit(program, backend=backend, fullgraph=True)
     for numbers in ([3, 0, 3, 0], [0, 1, 2, 9], *NUMBERS):

@@ -1,5 +1,5 @@
-"""Calls that eager refuses for a size that data decide, behind writes to inputs, attributes and
-lists: eager's exception, and everything as eager leaves it, whichever call comes first.
+"""Calls that eager refuses for a data-dependent size, after writes to inputs, attributes and lists,
+raise eager's exception and leave eager's state, whichever call comes first.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def outcome(run: Callable[..., Any], numbers: list[int]) -> str:
 @pytest.mark.parametrize("backend", ["native", "aot_eager", "eager"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore")  # pieces that no size of the call goes with run op by op
-def test_what_raises_leaves_all_as_eager_does(kind: str, backend: str) -> None:
+def test_state_after_an_error_equals_eager(kind: str, backend: str) -> None:
     for order in ORDERS:
         compiled = jitmagic.jit(program(kind), backend=backend)
         for numbers in order:

@@ -1,5 +1,5 @@
-"""Results of images lie as eager's, row-major or channels_last, at all sizes of one handle, and
-where they are so large that no kernel is asked about tensors of that size.
+"""Image results have eager's layout, row-major or channels_last, at all sizes of one handle, also
+if they are too large for probing a kernel.
 """
 
 from __future__ import annotations

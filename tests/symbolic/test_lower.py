@@ -1,4 +1,4 @@
-"""One program for all sizes: what the reference interpreter makes of it is what eager does."""
+"""One loop program is correct for all sizes, by the reference interpreter against eager."""
 
 from __future__ import annotations
 

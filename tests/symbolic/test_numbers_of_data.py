@@ -1,5 +1,5 @@
-"""Numbers read from a tensor where the graph breaks: with dynamic=True they vary from the first
-call on, so what goes on behind the break is compiled once for all that take the same way.
+"""Numbers read from a tensor at a graph break vary from the first call on with dynamic=True: the
+resume function is compiled once for all numbers that take the same path.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def test_resume_function_after_a_read_number_is_compiled_once(
     assert set(counts.values()) == {1}
 
 
-def test_each_way_of_a_loop_that_ends_by_data_is_compiled_once() -> None:
+def test_each_exit_of_a_data_dependent_loop_is_compiled_once() -> None:
     """To go on and to end it are two ways."""
     counts = compiles(until_it_rests, True)
     assert max(counts.values()) == 2
@@ -94,7 +94,7 @@ def test_number_becomes_dynamic_after_a_change() -> None:
     assert max(counts.values()) == 2
 
 
-def test_a_bool_that_was_read_is_one_of_two() -> None:
+def test_bool_read_from_a_tensor_has_two_variants() -> None:
     def chosen(x: Tensor) -> Tensor:
         flag = (x.sum() > 12).item()
         return x.cos() if flag else x.sin()

@@ -1,5 +1,5 @@
-"""Results as large as the lesser of two sizes, or of a size and a number: which one that is, is
-guarded, and what the trace conjectured of sizes never reaches the user as an error.
+"""Results with the lesser of two sizes, or of a size and a number: the order is guarded, and a
+wrong conjecture of the trace never reaches the user as an error.
 """
 
 from __future__ import annotations

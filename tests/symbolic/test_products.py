@@ -1,4 +1,4 @@
-"""Matrix products whose sizes vary: kernels of ours, right on their side of each limit."""
+"""Matrix products of varying sizes: jitmagic's kernels are chosen correctly at each limit."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_the_limit_of_small_products_divides_the_sizes():
     assert large.holds_for((limit + 2, 2)) and not large.holds_for((limit, 2))
 
 
-def test_products_are_not_asked_for_the_order_of_their_sizes():
+def test_products_add_no_guard_on_the_order_of_sizes():
     _, found = _text_and_predicates("every size", (64, 50))
     assert found.holds_for((50, 64)) and found.holds_for((51, 51))
 

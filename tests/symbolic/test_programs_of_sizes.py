@@ -209,7 +209,7 @@ def test_kernels_serve_all_sizes(name: str) -> None:
     assert sum(record.kernels > 0 for record in records) <= 3
 
 
-def test_a_graph_that_is_another_at_some_size_is_left_to_eager(
+def test_graph_that_changes_at_some_size_runs_in_eager(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Inferred facts are compared at each size; no part of a wrong graph runs."""

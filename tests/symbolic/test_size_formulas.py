@@ -1,4 +1,4 @@
-"""Numbers that are windows, steps and parts of a call: one variant serves all of them.
+"""One variant serves varying windows, steps and numbers of parts.
 
 Each program is called with a number that varies, at values that eager takes and at edges that it
 may refuse: results, strides and gradients are eager's, and so is what is raised.

@@ -1,5 +1,5 @@
-"""Joint graphs of all sizes: vectors that were never seen give eager's results and gradients, no
-graph is traced for them, and where a decision would be another one, it is made again.
+"""One joint graph for all sizes gives eager's results and gradients for unseen size tuples without
+tracing; it is rebuilt if a decision differs.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def test_new_sizes_do_not_enter_python(name: str, monkeypatch: pytest.MonkeyPatc
     for values in (*VECTORS[:3], (25, 43)):  # rows of one step of lanes have kernels of their own
         check(made, program, make(*values))
         made(*make(*values))  # without gradients it is another variant
-    for owner, method in ((sizes.Sized, "compile_for"), (_Kernels, "template")):
+    for owner, method in ((sizes.SizeCompiler, "compile_for"), (_Kernels, "template")):
         was = getattr(owner, method)
 
         def told(self: Any, *args: Any, was: Any = was) -> Any:
@@ -281,7 +281,7 @@ def test_templates_are_freed_with_their_function() -> None:
     assert alive() == before
 
 
-def test_a_joint_is_made_again_where_its_decisions_would_be_others() -> None:
+def test_joint_is_rebuilt_if_its_predicates_fail() -> None:
     """The written view is dense in one order of its dimensions or in the other."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -345,7 +345,7 @@ def test_a_size_that_fills_a_tensor_is_no_constant(dtype: torch.dtype) -> None:
     assert list(stages(made)).count("forward: render") <= 1 + refused
 
 
-def test_what_cannot_be_traced_for_all_sizes_is_traced_for_each() -> None:
+def test_graph_that_needs_ints_is_traced_for_each_size_tuple() -> None:
     def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x * torch.gradient(x, dim=0)[0] + y  # whose C++ asks for sizes
 
@@ -357,7 +357,7 @@ def test_what_cannot_be_traced_for_all_sizes_is_traced_for_each() -> None:
 
 
 @pytest.mark.parametrize("values", VECTORS[:4])
-def test_a_backward_of_some_results_and_one_of_a_backward(values: tuple[int, int]) -> None:
+def test_partial_and_double_backward(values: tuple[int, int]) -> None:
     def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return (x * y).sin().sum(0), (x.exp() @ y.t()).relu()
 

@@ -1,4 +1,4 @@
-"""Sizes as numbers: what dtype, shape and value calls give that take one as a scalar argument."""
+"""Calls that take a size as a scalar argument give eager's dtype, shape and value."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_size_is_an_int(name: str, backend: str) -> None:
 
 @pytest.mark.filterwarnings("error::jitmagic.FallbackWarning")
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
-def test_a_float_of_a_size_that_data_decide_is_a_number_to_atens_kernels(backend: str) -> None:
+def test_float_of_data_dependent_size_is_a_scalar_of_aten_kernels(backend: str) -> None:
     """Complex numbers have no loops of ours, and the operator wants a tensor there."""
 
     def scaled(x: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.graph.symbolic.unify_graphs import Differs, fits, generalised
+from jitmagic.graph.symbolic.unify_graphs import GraphsDiffer, fits, unify
 from jitmagic.symbols.expr import Integer
 from jitmagic.symbols.interval import Interval
 from jitmagic.symbols.predicates import Predicates
@@ -68,7 +68,7 @@ def compiles(model: nn.Module, graph: str) -> int:
 
 @pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_compiler_runs_once_for_all_sizes_and_once_for_size_one(name: str, train: bool) -> None:
+def test_compiler_runs_once_for_all_sizes_and_once_for_size_one(name: str, train: bool) -> None:
     make, inputs = MODELS[name]
     torch.manual_seed(0)
     model = make()
@@ -111,7 +111,7 @@ def pair(first: dict[str, int], second: dict[str, int]) -> tuple[Predicates, Rea
         ((5, 1234), None),
     ],
 )
-def test_numbers_are_read_as_what_they_are_at_both(
+def test_numbers_become_expressions_with_values_at_both_sizes(
     numbers: tuple[int, int], wanted: object
 ) -> None:
     _, readings = pair({"s": 8, "t": 12}, {"s": 101, "t": 211})
@@ -121,16 +121,16 @@ def test_numbers_are_read_as_what_they_are_at_both(
         assert read is Integer(numbers[0])
 
 
-def test_a_graph_that_differs_in_anything_else_does_not_fit() -> None:
+def test_graph_with_other_differences_does_not_fit() -> None:
     def graph(n: int, scale: float = 2.0, width: int = 16) -> torch.fx.GraphModule:
         return record(lambda x: (x * scale).view(-1, 4), torch.randn(n, width))[0]
 
     found, readings = pair({"s": 8}, {"s": 101})
-    symbolic = generalised(graph(8), graph(101), readings, found.context)
+    symbolic = unify(graph(8), graph(101), readings, found.context)
     [symbol] = found.symbols
     assert fits(symbolic, graph(5), {symbol: 5})
     assert not fits(symbolic, graph(5), {symbol: 6})
     assert not fits(symbolic, graph(5, scale=3.0), {symbol: 5})
     assert not fits(symbolic, graph(5, width=32), {symbol: 5})
-    with pytest.raises(Differs):
-        generalised(graph(8), graph(101, scale=3.0), readings, found.context)
+    with pytest.raises(GraphsDiffer):
+        unify(graph(8), graph(101, scale=3.0), readings, found.context)

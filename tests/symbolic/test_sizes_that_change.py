@@ -273,7 +273,7 @@ class Clock:
 
 
 @pytest.mark.usefixtures("calls_are_compared")  # else each vector has one at once
-def test_a_plan_is_made_once_it_would_have_paid(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_is_built_once_eager_took_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first `recompile_limit` vectors have one at once; then those that come again. So where
     the joint graph is not one for all sizes.
     """
@@ -346,7 +346,9 @@ def step(cache: Layer, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("kind", ["attribute", "list", "dict"])
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("start", [1, 5])
-def test_what_a_frame_makes_grow_is_a_symbol_at_once(kind: str, backend: str, start: int) -> None:
+def test_size_that_the_frame_changes_is_a_symbol_at_once(
+    kind: str, backend: str, start: int
+) -> None:
     """And the mask that grows with it. One that begins at one is an unbacked size."""
     made = jitmagic.jit(step, backend=backend, options={"keep": "compiled"})
     ours, theirs = (Layer(kind, torch.ones(start, 4)) for _ in range(2))
@@ -373,7 +375,7 @@ def branched(cache: Layer) -> torch.Tensor:
 
 @pytest.mark.parametrize("program", [spread, branched])
 @pytest.mark.parametrize("backend", ["eager", "native"])
-def test_a_size_of_one_by_which_something_is_decided(program: Program, backend: str) -> None:
+def test_decision_on_a_size_of_one(program: Program, backend: str) -> None:
     made = jitmagic.jit(program, backend=backend, options={"keep": "compiled"})
     for _ in range(2):
         ours, theirs = (Layer("attribute", torch.ones(1, 4)) for _ in range(2))
@@ -387,7 +389,7 @@ def test_a_size_of_one_by_which_something_is_decided(program: Program, backend: 
     assert handle_of(made).given_up is None
 
 
-def test_what_is_marked_static_stays_so() -> None:
+def test_dimensions_marked_static_stay_static() -> None:
     made = jitmagic.jit(step, backend="eager")
     cache = Layer("attribute", torch.ones(5, 4))
     jitmagic.mark_static(cache.keys)
@@ -407,7 +409,7 @@ def test_repeated_size_is_not_a_new_variant() -> None:
     assert not list(places_of(record.result("trace")))
 
 
-def test_a_break_at_what_data_decide_is_one_for_all_sizes() -> None:
+def test_data_dependent_break_serves_all_sizes() -> None:
     """That ints would do for such a call is not tried: no size is a constant for it."""
 
     def loss(x: torch.Tensor) -> torch.Tensor:

@@ -113,7 +113,7 @@ def test_other_tiers(program: str, tier: str) -> None:
     assert len(handle_of(compiled).journal) == 2
 
 
-def test_what_is_written_is_the_callers_row() -> None:
+def test_writes_reach_the_callers_row() -> None:
     @jitmagic.jit
     def scale(row: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
         row.mul_(by).add_(1)

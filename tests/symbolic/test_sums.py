@@ -1,4 +1,4 @@
-"""Sums whose length varies: one block, several, none; as exact as where the length is known."""
+"""Sums of varying length, over one block, several or none, are as exact as sums of known length."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_sum_is_exact_whatever_its_length(name, hints):
 
 @pytest.mark.parametrize("length", [8, 512, 513, 3000])
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf"), 3e38, -0.0], ids=str)
-def test_values_that_no_correction_survives(length, odd):
+def test_non_finite_values_in_compensated_sums(length, odd):
     template = compiled(SUMS["rows"], lambda m, n: (torch.randn(m, n),), (6, max(length, 64)))
     x = torch.zeros(2, length)
     x[0, length // 2] = x[1, -1] = odd

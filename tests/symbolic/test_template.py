@@ -54,7 +54,7 @@ def test_after_half_of_the_limit_templates_assume_nothing_for_speed(monkeypatch)
         return Template(None, Predicates({Symbol("s0", int, Interval(2, 2), "one"): 2}))
 
     monkeypatch.setattr(templates_module, "compile_template", compiled_for)
-    monkeypatch.setattr(Templates, "_generalised", lambda self, gm, hints: gm)
+    monkeypatch.setattr(Templates, "_unified", lambda self, gm, hints: gm)
     options = Options(recompile_limit=4)
     templates = Templates(
         [Symbol("n", int, INT64, "n")], (), (101,), [GraphModule({}, Graph())], options

@@ -1,4 +1,4 @@
-"""Turned copies of varying sizes go by tiles, whole ones and what is left of them at each edge."""
+"""Transposed copies of varying sizes are tiled, with full tiles and remainders at each edge."""
 
 from __future__ import annotations
 

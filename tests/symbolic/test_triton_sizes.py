@@ -1,4 +1,4 @@
-"""Triton kernels for all sizes: what the interpreter makes of one text is right for every size."""
+"""Triton kernels for all sizes: one text is correct for every size in the interpreter."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_it_compiles_for_a_gpu(name, hints, tmp_path):
     assert set(cubins) == set(source.symbols)
 
 
-def test_sizes_that_fit_make_a_kernel_faster_and_are_said():
+def test_divisible_sizes_speed_up_kernels_and_are_reported():
     """A row in one block, loads of 16 bytes; no range of a size gets narrower for it."""
     _, source, found = _rendered(*PROGRAMS["softmax"], (64, 96))
     assert source.text.count("for ") == 0, "the row is read once"

@@ -104,7 +104,7 @@ class _Graph:
     def differentiable_outputs(self) -> list[Any]:
         return []
 
-    def leaves_behind(self, outputs: list[Any]) -> list[Any]:
+    def reachable_leaves(self, outputs: list[Any]) -> list[Any]:
         return []
 
 

@@ -44,7 +44,7 @@ def _run(f: Any, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("case", CASES)
-def test_one_graph_as_eager(case: str, backend: str) -> None:
+def test_one_graph_equals_eager(case: str, backend: str) -> None:
     compiled = jitmagic.jit(CASES[case], fullgraph=True, backend=backend)
     for x, y in ((X, Y), (X.t().contiguous().t(), Y), (X * 3, Y.expand(3, 4))):
         for ours, eager in zip(_run(compiled, x, y), _run(CASES[case], x, y), strict=True):

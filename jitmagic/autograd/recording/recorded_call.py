@@ -15,7 +15,7 @@ import torch
 from ...graph.attribution import Silence, call_from
 from ...graph.operators.autocast import OFF, read_autocast
 from ...graph.operators.recurrent import is_fused_lstm
-from ...graph.symbolic.sized_calls import call_of_sizes
+from ...graph.symbolic.sized_calls import call_with_sizes
 from ...graph.symbolic.sym_node import sizes_in
 from .checked import data_checked
 
@@ -33,7 +33,7 @@ def recorded_call(
         return call_from(Silence(), data_checked(function), args, kwargs)
     if function is torch.lstm and isinstance(args[2], list | tuple):
         return _lstm(*args, **kwargs)
-    return call_of_sizes(Silence(), data_checked(function), args, kwargs)
+    return call_with_sizes(Silence(), data_checked(function), args, kwargs)
 
 
 def _lstm(input: torch.Tensor, states: Any, weights: Any, *rest: Any) -> Any:

@@ -19,14 +19,14 @@ from torch.fx import Graph, Node
 from ...budget import check
 from ...errors import CompileFailed, UserLine
 from ...graph.fresh_meta import Metas, fresh_meta, sharing
-from ...graph.operators.checked_rules import told_of_sizes
+from ...graph.operators.checked_rules import infer_symbolic
 from ...graph.operators.device_layouts import laid_out_on
-from ...graph.operators.foreign import acts, is_foreign, without_data
+from ...graph.operators.foreign import has_side_effects, is_foreign, without_data
 from ...graph.operators.image_formats import in_kernel_format
-from ...graph.operators.kernel_probing import told_by_kernel
-from ...graph.operators.shape_sampling import told_at_vectors
+from ...graph.operators.kernel_probing import kernel_result
+from ...graph.operators.shape_sampling import shapes_by_sampling
 from ...graph.operators.shapes import infer
-from ...graph.operators.tensor_iterator import is_loose
+from ...graph.operators.tensor_iterator import has_insignificant_strides
 from ...graph.symbolic.sym_node import as_dimension, as_dimensions, sizes_in
 from ...spec import TensorSpec, has_loose_strides
 from ...symbols.size import Size, expr_of
@@ -89,7 +89,7 @@ def _infer_by_torch(op: Any, args: Any, kwargs: dict[str, Any], has_sizes: bool)
         made = op(*args, **kwargs)
     except Exception:  # its reason is unknown: at int sizes the call is eager's
         sampled = (
-            told_at_vectors(partial(_infer_at_ints, op), (args, kwargs)) if has_sizes else None
+            shapes_by_sampling(partial(_infer_at_ints, op), (args, kwargs)) if has_sizes else None
         )
         if sampled is None:
             raise
@@ -184,7 +184,7 @@ class Recorder:
         """
         check()
         # Random numbers, new memory and effects differ for each call and are never shared.
-        own = acts(op) or op._opname.startswith(_EMPTY)
+        own = has_side_effects(op) or op._opname.startswith(_EMPTY)
         named = ((k, _frozen(v)) for k, v in kwargs.items())
         # Calls of other tangents or regions are not shared: a partial backward may drop one of
         # them, and a checkpointed region recomputes its own.
@@ -264,10 +264,10 @@ class Recorder:
             outcome = infer(op, metas, meta_kwargs)
         has_sizes = self.is_sized and next(sizes_in((metas, meta_kwargs)), None) is not None
         if outcome is None and has_sizes:
-            outcome = told_of_sizes(op, metas, meta_kwargs)
+            outcome = infer_symbolic(op, metas, meta_kwargs)
         # The kernel comes before torch's meta function, whose strides may differ from it.
         if outcome is None and device.type == "cpu":
-            outcome = told_by_kernel(op, metas, meta_kwargs)
+            outcome = kernel_result(op, metas, meta_kwargs)
         if outcome is not None:
             return laid_out_on(device, op, metas, outcome)
         made = _infer_by_torch(op, metas, meta_kwargs, has_sizes)
@@ -393,7 +393,8 @@ def _all_row_major(args: Any) -> bool:
     return all(
         _all_row_major(a)
         if isinstance(a, (list, tuple))
-        else not isinstance(a, Sym) or (a.meta.is_contiguous() and not is_loose(a.meta))
+        else not isinstance(a, Sym)
+        or (a.meta.is_contiguous() and not has_insignificant_strides(a.meta))
         for a in args
     )
 

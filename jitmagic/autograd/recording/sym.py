@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch.fx import Node
 
-from ...graph.operators.checked_rules import told_of_sizes
+from ...graph.operators.checked_rules import infer_symbolic
 from ...graph.symbolic.sym_node import as_dimension, as_dimensions, as_torch, sizes_in
 from ...spec import TensorSpec
 
@@ -184,7 +184,7 @@ def _in_dtype(dtype: torch.dtype | None) -> dict[str, torch.dtype]:
 
 def _viewable(meta: torch.Tensor, shape: tuple[int, ...]) -> bool:
     if next(sizes_in((meta, shape)), None) is not None:
-        return told_of_sizes(aten.view.default, (meta, to_meta(shape)), {}) is not None
+        return infer_symbolic(aten.view.default, (meta, to_meta(shape)), {}) is not None
     try:
         meta.view(shape)
     except RuntimeError:

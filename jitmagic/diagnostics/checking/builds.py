@@ -212,9 +212,9 @@ class MeasuredFrame:
         """In order. Raises CompileFailed where it cannot be told which executable is of which."""
         made: list[MeasuredPart] = []
         forwards = iter(build for build in self.builds if not build.is_backward)
-        for traced, by_data in _parts_of(self.traced):
-            forward = None if by_data else next(forwards, None)
-            if forward is None and not by_data:
+        for traced, data_dependent in _parts_of(self.traced):
+            forward = None if data_dependent else next(forwards, None)
+            if forward is None and not data_dependent:
                 raise CompileFailed("a part of its graph has no executable for these sizes")
             backwards = [b for b in self.builds if b.is_backward and b.part is _part(forward)]
             made.append(MeasuredPart(traced, (*([forward] if forward else []), *backwards[:1])))
@@ -233,10 +233,10 @@ def _parts_of(traced: Trace) -> Iterator[tuple[Trace, bool]]:
             yield part, False
         return
     specs = [entry.spec for entry in traced.inputs]
-    for piece in pieces.pieces:
+    for piece in pieces.partitions:
         own = trace_of(traced, piece, [specs[slot] for slot in piece.part.inputs])
         specs += results_of(own)
-        if piece.by_data:
+        if piece.data_dependent:
             yield with_hints(own), True
             continue
         for part in _subgraphs_of(at_hints(own), piece.asked):

@@ -161,7 +161,7 @@ class Case:
         results = next(iter(reversed(self.graph.nodes))).args[0]
         flat = results if isinstance(results, tuple | list) else (results,)
         return frozenset(
-            n for n, node in enumerate(flat) if isinstance(node, Node) and node.meta.get("spent")
+            n for n, node in enumerate(flat) if isinstance(node, Node) and node.meta.get("freed")
         )
 
     def function(self) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ from ...codegen.plan import Alloc, Call, Free, Launch, Reuse
 from ...figures import size
 from ...graph.dispatch_mode import DispatchMode
 from ...graph.node_meta import tensors_in
-from ...graph.operators.autocast import modes_kept
+from ...graph.operators.autocast import restoring_modes
 from ...loops.ir import Extern, Nest
 from ...records import CompileRecord
 from ...runtime.steps import timed_calls
@@ -137,7 +137,7 @@ def _eager(traced: Trace, differentiated: bool) -> tuple[tuple[int, ...], int]:
     gm = traced.graph
     held = [*given, *gm.parameters(), *gm.buffers()]
     with torch.set_grad_enabled(differentiated or differentiates(gm)), _Alive(held) as alive:
-        results = modes_kept(gm, gm.forward)(*given)
+        results = restoring_modes(gm, gm.forward)(*given)
         turn = len(alive.points)
         if differentiated:
             differentiate(results, wanted)

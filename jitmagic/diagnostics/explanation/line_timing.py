@@ -25,7 +25,7 @@ from ...codegen.plan import KernelSource, Plan
 from ...frame.sandbox import sandbox
 from ...graph.gradients import gradients
 from ...graph.node_meta import tensors_in
-from ...graph.operators.autocast import modes_kept
+from ...graph.operators.autocast import restoring_modes
 from ...options import Options
 from ...runtime.examples import example
 from ...runtime.load import load
@@ -212,7 +212,7 @@ def laps_of_graph(gm: GraphModule, specs: Sequence[TensorSpec], differentiated: 
                 node.register_prehook(lambda _: clock.begins(number))
             clock.since = clock.now()
 
-    timed, plain = _with_calls(gm, after), modes_kept(gm, gm.forward)
+    timed, plain = _with_calls(gm, after), restoring_modes(gm, gm.forward)
 
     def lapped() -> _Clock:
         nonlocal clock
@@ -298,4 +298,4 @@ def _with_calls(gm: GraphModule, after: Callable[[int, object], None]) -> Callab
         with copied.inserting_after(node):
             copied.call_function(told, (number, node))
     timed = GraphModule(gm, copied)
-    return modes_kept(timed, timed.forward)
+    return restoring_modes(timed, timed.forward)

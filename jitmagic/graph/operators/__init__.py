@@ -1,1 +1,31 @@
-"""Facts about operators: shapes, dtypes, layouts and what their kernels refuse."""
+"""Facts about torch's operators that their meta kernels do not give.
+
+The meta run of a call (`graph/propagate.py`) asks the shape rules first: torch's meta functions
+written in Python cost 150 us a call and import sympy or torch._dynamo at their first. A rule
+returns None for unusual arguments; torch's meta function decides then. Afterwards the call is
+checked for what kernels refuse and meta functions accept.
+
+    shapes            shape rules of common operations; the table of all rules
+    tensor_iterator   layouts of elementwise results
+    pointwise         the elementwise operations by their dtype promotion
+    fallback_shapes   scans, sorting, pooling, indexing, attention
+    network           normalisations, adaptive pools, padding, losses
+    convolution       convolutions
+    recurrent         LSTM, GRU and RNN layers
+    factories         factories and random draws
+    without_meta      operators for which torch has no meta function
+    shape_sampling    infers symbolic shapes by running a call at several sizes
+    size_formulas     candidate formulas for sizes of windows, steps and parts
+    checked_rules     shape rules on symbolic sizes, checked at this call's sizes
+    kernel_probing    shapes of small results from the CPU kernel
+    image_formats     channels_last results that torch's meta functions miss
+    device_layouts    layouts that differ on a GPU
+    autocast          results of calls under torch.autocast
+    foreign           operators registered with torch.library
+    operator_library  the torch.library namespace of jitmagic's own operators
+    strictness        refuses what only real kernels refuse
+    probe, dtypes     asks kernels, or tables, which dtypes they accept
+    overlap           refuses writes whose result depends on their order
+    raising           which operations may raise because of tensor data
+    target_traits     random draws and hidden writes, by name
+"""

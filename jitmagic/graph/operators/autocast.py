@@ -1,12 +1,14 @@
-"""Autocast in a graph under construction: what a call gives where torch.autocast is on.
+"""Applies autocast to the calls of a graph under construction.
 
 Comes in: a call, its meta tensors with their real devices, and an `Autocast` (the dtype that each
-device is cast to). Goes out: None where the casts change nothing, else the call's results as fresh
-meta tensors. Which operations are cast is torch's own affair, for composites too: the call runs
-twice, with autocast on and off, on tensors that report their real device and hold meta tensors, and
-the ATen calls that arrive are compared. A thread's mode stays as it was whatever happens here.
-Eager keeps the cast of a leaf until the outermost block ends, by leaf alone. A graph casts anew;
-where that would give something else (another dtype, a write in between) StaleCast is raised.
+device casts to). Goes out: None if the casts change nothing, else the call's results as fresh meta
+tensors. torch itself decides which operations are cast, inside composites too. The call runs twice,
+with autocast on and off, on tensors that report their real device and hold meta tensors; the ATen
+calls that arrive are compared. The thread's autocast mode is always restored.
+
+Eager caches the cast of a leaf until the outermost block ends, keyed by the leaf alone. A graph
+casts anew; if that would give another result (another dtype, a write in between), StaleCast is
+raised.
 """
 
 from __future__ import annotations
@@ -20,25 +22,25 @@ import torch
 
 from ...errors import UserLine
 from ..dispatch_mode import DispatchMode, dataless
-from ..linked_history import linked
+from ..linked_history import link_history
 from ..memory import storage_under
 from ..node_meta import changes_mode, tensors_in
 from ..propagate import EagerRaises, Target, call_on_meta, is_view_in_place
 from .probe import check_dtypes
-from .shape_sampling import told_at_vectors
+from .shape_sampling import shapes_by_sampling
 from .strictness import check_as_kernels_do
 
 __all__ = [
     "DEVICES",
     "OFF",
     "Autocast",
-    "KeptCasts",
+    "CastCache",
     "StaleCast",
     "autocast_as",
-    "autocast_kept",
     "cast_result",
-    "modes_kept",
+    "preserving_autocast",
     "read_autocast",
+    "restoring_modes",
 ]
 
 META = torch.device("meta")
@@ -47,13 +49,15 @@ DEVICES = ("cpu", "cuda")
 
 @dataclass(frozen=True, slots=True)
 class Autocast:
-    """The dtype that products are computed in, by device; None where autocast is off."""
+    """The dtype that products are computed in, by device; None if autocast is off."""
 
     cpu: torch.dtype | None = None
     cuda: torch.dtype | None = None
 
     def dtype_on(self, device: str) -> torch.dtype | None:
-        """What `device` casts to; None for devices that jitmagic does not follow, too."""
+        """Return the dtype that `device` casts to; None also for devices that jitmagic does not
+        support.
+        """
         dtype: torch.dtype | None = getattr(self, device) if device in DEVICES else None
         return dtype
 
@@ -65,18 +69,18 @@ _OF_AN_OLD_VALUE = -1  # no version
 
 
 class StaleCast(Exception):
-    """Eager computes with a cast of a leaf that was made earlier in the block and is another."""
+    """Raised if eager would use a cast of a leaf made earlier in the block that is out of date."""
 
 
 def read_autocast() -> Autocast:
-    """The mode of this thread."""
+    """Return the autocast mode of this thread."""
     return Autocast(
         *(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in DEVICES)
     )
 
 
-class KeptCasts:
-    """The casts of leaves that eager has by now, as (dtype, version of the leaf)."""
+class CastCache:
+    """Models eager's autocast cache: the (dtype, version of the leaf) of each cached cast."""
 
     def __init__(self) -> None:
         self.enabled = torch.is_autocast_cache_enabled()
@@ -85,14 +89,14 @@ class KeptCasts:
         self._by_leaf: dict[int, tuple[torch.dtype, int]] = {}  # by id of a graph's meta tensor
         self._in_memory: dict[int, tuple[torch.Tensor, str]] = {}  # by storage: the leaf, where
         self._with_history: set[int] = set()  # of leaves, by id
-        self._behind: set[int] = set()
+        self._outliving: set[int] = set()
 
     def clear(self) -> None:
-        """The outermost block has ended."""
+        """Empty the cache, as eager does when the outermost block ends."""
         self._around = OFF
         self._by_leaf.clear()
         self._in_memory.clear()
-        self._behind.clear()
+        self._outliving.clear()
 
     def note_all(
         self,
@@ -101,14 +105,14 @@ class KeptCasts:
         device_of: Callable[[torch.Tensor], torch.device],
         grad: bool,
     ) -> None:
-        """A call under `mode` casts these; raises StaleCast, see `_note`."""
+        """Record that a call under `mode` casts these tensors; raises StaleCast, see `_note`."""
         for tensor in tensors:
             device = device_of(tensor).type
             if (dtype := mode.dtype_on(device)) is not None:
                 self._note(tensor, device, dtype, grad)
 
     def _note(self, tensor: torch.Tensor, device: str, dtype: torch.dtype, grad: bool) -> None:
-        """Raises StaleCast where eager has a cast of it that is no longer this."""
+        """Record a cast; raises StaleCast if eager has cached another cast of the leaf."""
         kept = tensor.dtype is torch.float32 and tensor.requires_grad and tensor.is_leaf
         if not (kept and self.enabled) or tensor._is_view():
             return
@@ -118,29 +122,36 @@ class KeptCasts:
         made = self._by_leaf.setdefault(id(tensor), (before, tensor._version))
         self._in_memory[storage_under(tensor)] = tensor, device
         if made != (dtype, tensor._version):
-            raise StaleCast(f"one to {made[0]}" if made[0] is not dtype else "one of an old value")
+            raise StaleCast(
+                f"a cast to {made[0]}" if made[0] is not dtype else "a cast of an older value"
+            )
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Whether eager has a cast of it by now."""
+        """Return whether eager has cached a cast of the tensor."""
         return id(tensor) in self._by_leaf
 
     def note_written(
         self, tensors: Iterable[torch.Tensor], is_input: Callable[[torch.Tensor], bool]
     ) -> None:
-        """A call writes to these, be it past the version counter (`.data`). Where the block goes on
-        behind the frame, what eager keeps of an input has to be put there (`is_behind`); raises
-        StaleCast where that cannot be.
+        """Record writes to these tensors, including those past the version counter (`.data`).
+
+        If the autocast block continues after the frame, eager's cached cast of an input has to be
+        put into the real cache (`outlives_frame`); raises StaleCast where that is impossible.
         """
         for leaf, device in self._cast_in_memory_of(tensors):
             if self._around.dtype_on(device) is not None:
                 if not (leaf.dim() and id(leaf) in self._with_history and is_input(leaf)):
-                    raise StaleCast("the leaf is written to, the block around the call goes on")
-                self._behind.add(id(leaf))
+                    raise StaleCast(
+                        "the leaf is written to inside an autocast block that outlives the call"
+                    )
+                self._outliving.add(id(leaf))
             self._by_leaf[id(leaf)] = self._by_leaf[id(leaf)][0], _OF_AN_OLD_VALUE
 
-    def is_behind(self, tensor: torch.Tensor) -> bool:
-        """Whether eager's cache has a cast of it behind the frame, which has written to it."""
-        return id(tensor) in self._behind
+    def outlives_frame(self, tensor: torch.Tensor) -> bool:
+        """Return whether eager's cache holds a cast of the leaf after the frame, which has written
+        to it.
+        """
+        return id(tensor) in self._outliving
 
     def _cast_in_memory_of(
         self, tensors: Iterable[torch.Tensor]
@@ -159,9 +170,9 @@ def _set(mode: Autocast) -> None:
 
 
 @contextmanager
-def autocast_kept() -> Iterator[None]:
-    """A block after which autocast is as before. Within, casts are not kept: the cache would hold
-    tensors of a trace, or weights as they were before a step.
+def preserving_autocast() -> Iterator[None]:
+    """Restore autocast after the block, and disable its cache in it: the cache would hold tensors
+    of a trace, or weights from before an optimizer step.
     """
     enabled = [torch.is_autocast_enabled(device) for device in DEVICES]
     dtypes = [torch.get_autocast_dtype(device) for device in DEVICES]
@@ -176,13 +187,13 @@ def autocast_kept() -> Iterator[None]:
             torch.set_autocast_dtype(device, dtype)
 
 
-def modes_kept(gm: torch.fx.GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:
-    """A torch-level graph run as it is sets modes; they are the caller's again when it raises."""
+def restoring_modes(gm: torch.fx.GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a torch-level graph that sets modes restore the caller's modes, also if it raises."""
     if not any(map(changes_mode, gm.graph.nodes)):
         return run
 
     def call(*inputs: torch.Tensor) -> Any:
-        with torch.set_grad_enabled(torch.is_grad_enabled()), autocast_kept():
+        with torch.set_grad_enabled(torch.is_grad_enabled()), preserving_autocast():
             return run(*inputs)
 
     return call
@@ -190,8 +201,8 @@ def modes_kept(gm: torch.fx.GraphModule, run: Callable[..., Any]) -> Callable[..
 
 @contextmanager
 def autocast_as(mode: Autocast) -> Iterator[None]:
-    """A block that runs under `mode`."""
-    with autocast_kept():
+    """Run the block under the autocast mode `mode`."""
+    with preserving_autocast():
         _set(mode)
         yield
 
@@ -199,16 +210,16 @@ def autocast_as(mode: Autocast) -> Iterator[None]:
 # -- tensors that report a real device and hold a meta tensor --------------------------------------
 
 
-class _Shown(torch.Tensor):
-    """A meta tensor as C++ sees the real one: its device, dtype, layout and requires_grad."""
+class _DeviceTensor(torch.Tensor):
+    """A meta tensor that C++ sees as the real one: its device, dtype, layout and requires_grad."""
 
     held: torch.Tensor
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def make(held: torch.Tensor, device: torch.device, requires_grad: bool) -> _Shown:
-        shown = dataless(_Shown, held, device, int(held.storage_offset()), requires_grad)
+    def make(held: torch.Tensor, device: torch.device, requires_grad: bool) -> _DeviceTensor:
+        shown = dataless(_DeviceTensor, held, device, int(held.storage_offset()), requires_grad)
         shown.held = held
         return shown
 
@@ -220,12 +231,12 @@ class _Shown(torch.Tensor):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        raise EagerRaises(RuntimeError(f"{func} met a tensor of the trace outside of it"))
+        raise EagerRaises(RuntimeError(f"{func} met a tensor of the trace outside the trace"))
 
 
 @dataclass(slots=True)
-class _Seen:
-    """One run: the ATen calls that arrived below autocast, and how it ended."""
+class _RecordedRun:
+    """One run: the ATen calls that arrived below autocast, its result or error."""
 
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     written: set[int] = field(default_factory=set)
@@ -233,8 +244,8 @@ class _Seen:
     error: Exception | None = None
 
 
-class _Silent(DispatchMode):
-    """Answers writes without doing them: autograd notes them all the same."""
+class _IgnoreWrites(DispatchMode):
+    """Answers in-place calls without executing them; autograd records them all the same."""
 
     def __torch_dispatch__(
         self,
@@ -246,21 +257,21 @@ class _Silent(DispatchMode):
         return args[0]
 
 
-def _shown_like(value: torch.Tensor, device: torch.device) -> _Shown:
-    """A tensor on `device` that is a leaf of the autograd graph where `value` is one."""
+def _shown_like(value: torch.Tensor, device: torch.device) -> _DeviceTensor:
+    """Return a tensor on `device` that is a leaf of the autograd graph iff `value` is one."""
     if value.is_leaf:
-        return _Shown.make(value.data, device, value.requires_grad)
-    shown = _Shown.make(value.data, device, False)
+        return _DeviceTensor.make(value.data, device, value.requires_grad)
+    shown = _DeviceTensor.make(value.data, device, False)
     leaf = torch.empty((), device=META, requires_grad=True)
-    with torch.enable_grad(), _Silent():
+    with torch.enable_grad(), _IgnoreWrites():
         shown.add_(leaf)
     return shown
 
 
-class _Watch(DispatchMode):
-    """Runs every ATen call on the held meta tensors and notes it."""
+class _CallRecorder(DispatchMode):
+    """Runs every ATen call on the held meta tensors and records it."""
 
-    def __init__(self, seen: _Seen) -> None:
+    def __init__(self, seen: _RecordedRun) -> None:
         super().__init__()
         self.seen = seen
 
@@ -272,7 +283,7 @@ class _Watch(DispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         named = dict(kwargs or {})
-        shown = [t for t in tensors_in((args, named)) if isinstance(t, _Shown)]
+        shown = [t for t in tensors_in((args, named)) if isinstance(t, _DeviceTensor)]
         asked = named.get("device")
         device = torch.device(asked) if asked is not None else _device_of(shown)
         makes = not shown and any(a.name == "device" for a in func._schema.arguments)
@@ -286,13 +297,13 @@ class _Watch(DispatchMode):
         return _show(func(*positional, **named), device, owners)
 
 
-def _device_of(shown: list[_Shown]) -> torch.device:
+def _device_of(shown: list[_DeviceTensor]) -> torch.device:
     sized = [t for t in shown if t.dim()] or shown
     return sized[0].device if sized else torch.device("cpu")
 
 
 def _held(value: Any) -> Any:
-    if isinstance(value, _Shown):
+    if isinstance(value, _DeviceTensor):
         return value.held
     if isinstance(value, torch.Tensor):  # numbers in tensors stay: they promote as numbers
         return value.to(META) if value.dim() and not value.is_meta else value
@@ -303,17 +314,17 @@ def _held(value: Any) -> Any:
     return value
 
 
-def _show(value: Any, device: torch.device, owners: Mapping[int, _Shown]) -> Any:
+def _show(value: Any, device: torch.device, owners: Mapping[int, _DeviceTensor]) -> Any:
     if isinstance(value, torch.Tensor):
         known = owners.get(id(value))
-        return _Shown.make(value, device, False) if known is None else known
+        return _DeviceTensor.make(value, device, False) if known is None else known
     if isinstance(value, list | tuple):
         return type(value)(_show(item, device, owners) for item in value)
     return value
 
 
 def _described(value: Any) -> Any:
-    """What of an argument tells two runs apart."""
+    """Return the properties of an argument by which two runs are compared."""
     if isinstance(value, torch.Tensor):
         return "tensor", value.dtype, tuple(value.shape)
     if isinstance(value, list | tuple):
@@ -328,7 +339,7 @@ def _described(value: Any) -> Any:
 
 def cast_result(
     mode: Autocast,
-    kept: KeptCasts,
+    kept: CastCache,
     target: Target,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -336,19 +347,19 @@ def cast_result(
     grad: bool,
     line: UserLine | None = None,
 ) -> Any:
-    """What the call gives under `mode`, as new meta tensors; None: what it gives without.
+    """Return the call's results under `mode`, as new meta tensors; None if casts change nothing.
 
-    Raises what the call raises, StaleCast, and EagerRaises where casts make results share memory.
+    Raises what the call raises, StaleCast, and EagerRaises if casts make results share memory.
     """
     tensors = [t for t in tensors_in((args, kwargs)) if t.is_floating_point()]
     if not any(mode.dtype_on(device_of(t).type) for t in tensors) or is_view_in_place(target):
         return None
     on = _watch(mode, target, args, kwargs, device_of, grad, line)
     if on.error is not None:
-        told = _cast_at_vectors(mode, target, (args, kwargs), device_of, grad, on.error)
-        if told is not None:
+        sampled = _sampled_cast(mode, target, (args, kwargs), device_of, grad, on.error)
+        if sampled is not None:
             kept.note_all(mode, tensors, device_of, grad)
-        return told
+        return sampled
     off = _watch(OFF, target, args, kwargs, device_of, grad, None)  # it has warned
     if off.error is None and on.calls == off.calls:
         return None
@@ -358,11 +369,11 @@ def cast_result(
     inputs = list(tensors_in((args, kwargs)))
     results = list(tensors_in(on.result))
     _check_fresh(results, inputs)
-    with_history = iter(linked(results, inputs))
+    with_history = iter(link_history(results, inputs))
     return _filled(on.result, with_history)
 
 
-def _cast_at_vectors(
+def _sampled_cast(
     mode: Autocast,
     target: Target,
     arguments: tuple[tuple[Any, ...], dict[str, Any]],
@@ -370,8 +381,9 @@ def _cast_at_vectors(
     grad: bool,
     error: Exception,
 ) -> Any:
-    """The same of a call that cannot be followed at symbolic sizes, told by ints. Raises `error`
-    where they do not tell it either.
+    """Sample the cast results of a call that fails on symbolic sizes, at several sizes.
+
+    Raises `error` if sampling fails too.
     """
     devices = [device_of(tensor) for tensor in tensors_in(arguments)]
     is_cast = True
@@ -380,14 +392,14 @@ def _cast_at_vectors(
         nonlocal is_cast
         known = {id(t): d for t, d in zip(tensors_in(given), devices, strict=True)}
         args, kwargs = given
-        at_ints = mode, KeptCasts(), target, args, kwargs  # the caller's leaves are others
+        at_ints = mode, CastCache(), target, args, kwargs  # the caller's leaves are others
         made = cast_result(*at_ints, lambda tensor: known[id(tensor)], grad)
         is_cast = made is not None
         if not is_cast:
             raise error
         return made, ()
 
-    made = told_at_vectors(run, arguments)
+    made = shapes_by_sampling(run, arguments)
     if made is None and is_cast:
         raise error
     return made
@@ -401,10 +413,10 @@ def _watch(
     device_of: Callable[[torch.Tensor], torch.device],
     grad: bool,
     line: UserLine | None,
-) -> _Seen:
-    """Run the call under `mode` on tensors of their own."""
-    seen = _Seen()
-    shown: dict[int, _Shown] = {}
+) -> _RecordedRun:
+    """Run the call under `mode` on fresh tensors and record its ATen calls."""
+    seen = _RecordedRun()
+    shown: dict[int, _DeviceTensor] = {}
 
     def show(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -420,10 +432,10 @@ def _watch(
         return value
 
     try:
-        with torch.inference_mode(False), autocast_kept():
+        with torch.inference_mode(False), preserving_autocast():
             _set(mode)
             positional, named = show(args), show(kwargs)
-            watched = grad, seen.written, _Watch(seen), line
+            watched = grad, seen.written, _CallRecorder(seen), line
             seen.result = call_on_meta(target, positional, named, *watched)
     except Exception as error:  # the caller decides: eager may raise the same
         seen.error = error
@@ -433,8 +445,8 @@ def _watch(
 def _check_fresh(results: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
     taken = set(map(storage_under, inputs))
     for result in results:
-        if not isinstance(result, _Shown):
-            raise EagerRaises(RuntimeError("it makes a tensor of data under autocast"))
+        if not isinstance(result, _DeviceTensor):
+            raise EagerRaises(RuntimeError("it makes a tensor from Python data under autocast"))
         storage = storage_under(result.held)
         if storage in taken or result.storage_offset():
             raise EagerRaises(RuntimeError("its results share memory under autocast"))
@@ -442,7 +454,7 @@ def _check_fresh(results: list[torch.Tensor], inputs: list[torch.Tensor]) -> Non
 
 
 def _filled(result: Any, tensors: Iterator[torch.Tensor]) -> Any:
-    """The nested result with what was made in place of its tensors."""
+    """Return the nested result with `tensors` in place of its tensors."""
     if isinstance(result, torch.Tensor):
         return next(tensors)
     if isinstance(result, list | tuple):

@@ -1,10 +1,11 @@
-"""Shape rules on symbolic sizes, checked against torch's meta functions at this call's sizes.
+"""Applies shape rules on symbolic sizes, checked against torch's meta functions at this call's
+sizes.
 
 Comes in: an operator and its arguments as meta tensors, some of whose sizes are symbols. Goes out:
-its result as a rule of `graph/operators/shapes.py` gives it, or None. torch's C++ meta functions
-want ints. At the sizes of this call they tell what eager accepts, and which dtype it gives, which
-no size changes. How the result's sizes depend on those of the operands is the rule's to say; where
-the two do not agree on this call, there is no answer.
+its result by a rule of `graph/operators/shapes.py`, or None. torch's C++ meta functions need ints.
+At the sizes of this call they show what eager accepts and the dtype of the result, which does not
+depend on sizes. The rule gives the result's sizes as functions of the operands' sizes; if the two
+disagree on this call, the result is None.
 """
 
 from __future__ import annotations
@@ -17,34 +18,36 @@ import torch
 
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import sizes_in, with_hints
-from ..symbolic.symbolic_views import view_of_sizes
-from .kernel_probing import told_by_kernel
+from ..symbolic.symbolic_views import symbolic_view
+from .kernel_probing import kernel_result
 from .shapes import infer, infer_in_place
 from .tensor_iterator import elementwise
 
-__all__ = ["inferred_at_hints", "told_of_sizes"]
+__all__ = ["infer_checked", "infer_symbolic"]
 
 aten = torch.ops.aten
 
 
-def told_of_sizes(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What an operator gives on symbolic sizes, None where no rule tells it."""
-    if (view := view_of_sizes(op, args, kwargs)) is not None:
+def infer_symbolic(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the result of an operator on symbolic sizes, or None if no rule covers it."""
+    if (view := symbolic_view(op, args, kwargs)) is not None:
         return view
     if op is aten._to_copy.default and next(sizes_in(args), None) is not None:
-        return infer(op, args, kwargs)  # between all dtypes; torch's own wants ints
-    return inferred_at_hints(op, args, kwargs)
+        return infer(
+            op, args, kwargs
+        )  # the rule converts between all dtypes; torch's own needs ints
+    return infer_checked(op, args, kwargs)
 
 
-def inferred_at_hints(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The result with Sizes. Raises what the operator raises at the sizes of this call."""
+def infer_checked(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the result with Sizes. Raises what the operator raises at this call's sizes."""
     if next(sizes_in((tuple(args), dict(kwargs))), None) is None:
         return None
     made = infer(op, args, kwargs)  # first: where it expects sizes to be equal, the hints are
     if made is None:
         made = infer_in_place(op, args, kwargs)
     here = with_hints(tuple(args)), with_hints(dict(kwargs))
-    known = told_by_kernel(op, *here)
+    known = kernel_result(op, *here)
     if known is None:
         known = op(*here[0], **here[1])
     if made is None and _is_elementwise(op) and isinstance(known, torch.Tensor):
@@ -54,7 +57,7 @@ def inferred_at_hints(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 @lru_cache(maxsize=4096)
 def _is_elementwise(op: Any) -> bool:
-    """Whether TensorIterator alone tells the layout of a fresh result."""
+    """Return whether TensorIterator alone decides the layout of a fresh result."""
     return torch.Tag.pointwise in op.tags and not op._schema.is_mutable
 
 

@@ -2,8 +2,8 @@
 
 torch's own meta function reports row-major results where the kernels keep channels_last, and
 importing what it needs takes 0.3 s. The CPU's rule (ATen/native/Convolution.cpp,
-determine_backend_memory_format): channels_last when input or weight is laid out so. Of another
-device torch itself is asked, about tensors without data: it depends on the dtype (cuDNN takes no
+determine_backend_memory_format): channels_last if input or weight is laid out so. For other devices
+torch itself is asked, with tensors without data: the layout depends on the dtype (cuDNN has no
 channels_last float64), on versions and on whether cuDNN is enabled.
 """
 
@@ -38,7 +38,7 @@ def _is_channels_last(x: torch.Tensor) -> bool:
 
 def _format(x: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
     last = _is_channels_last(x) or _is_channels_last(weight)
-    if last and x.dim() == 3:  # which is made contiguous before, so that few are: of length 1
+    if last and x.dim() == 3:  # the kernel makes it contiguous first: only length 1 stays
         last = _is_channels_last(weight) or x.is_contiguous()
     return torch.channels_last if last else torch.contiguous_format
 
@@ -64,7 +64,7 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> torch.Tensor | None:
-    """aten.convolution on meta tensors; None (volumes, bad arguments): ask torch."""
+    """Run aten.convolution on meta tensors; None (volumes, bad arguments) defers to torch."""
     dims = x.dim() - 2
     if dims not in (1, 2) or weight.dim() != x.dim() or x.dtype is not weight.dtype:
         return None
@@ -99,7 +99,7 @@ def convolution_backward(
     groups: int,
     mask: Sequence[bool],
 ) -> tuple[torch.Tensor | None, ...] | None:
-    """aten.convolution_backward on meta tensors: the gradients asked for."""
+    """Run aten.convolution_backward on meta tensors; return the requested gradients."""
     if x.dim() not in (3, 4) or not has_elements(x):
         return None
     format = _format(x, weight)
@@ -116,7 +116,7 @@ _CUDNN = frozenset({"Cudnn", "CudnnTranspose"})
 
 
 class _StandIn(torch.Tensor):
-    """Shape, strides, dtype and device of a tensor, for functions that ask for no more."""
+    """A tensor without data that reports a shape, strides, dtype and device."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -128,7 +128,9 @@ class _StandIn(torch.Tensor):
 def _chosen(
     device: torch.device, tensors: Sequence[torch.Tensor], settings: Sequence[Any]
 ) -> tuple[torch.Tensor, torch.Tensor, Any]:
-    """Image and weight without data, on `device`, and which library convolves them there."""
+    """Return image and weight without data, on `device`, and the library that convolves them
+    there.
+    """
     x, weight = (dataless(_StandIn, t, device, 0, False) for t in tensors)
     return x, weight, torch._C._select_conv_backend(x, weight, None, *settings)
 
@@ -136,15 +138,15 @@ def _chosen(
 def is_convolved_by_cudnn(
     device: torch.device, tensors: Sequence[torch.Tensor], settings: Sequence[Any]
 ) -> bool:
-    """Of an image and a weight, which are meta tensors that lie as the kernel meets them, and the
-    arguments after the bias.
+    """Return whether cuDNN runs the convolution of an image and a weight, given as meta tensors in
+    the layout that the kernel receives. `settings`: the arguments after the bias.
     """
     _, _, backend = _chosen(device, tensors, settings)
     return backend.name in _CUDNN
 
 
 def convolution_layout(device: torch.device, args: Sequence[Any], made: Any) -> Any:
-    """The meta results of a convolution, or of its backward, as the kernel of `device` has them."""
+    """Return the meta results of a convolution, or of its backward, in `device`'s layout."""
     first = isinstance(made, tuple)  # the backward's first argument is the gradient
     if len(args) < first + 9 or args[first].dim() not in (4, 5):
         return made

@@ -1,8 +1,8 @@
-"""Layouts that kernels of a GPU choose otherwise than those of the CPU.
+"""Adjusts layouts that GPU kernels choose differently from the CPU's.
 
-Comes in: the device of a call and what meta kernels or the rules of shapes.py, which are the CPU's,
-say of its results. Goes out: results laid out as on that device. tests/device checks the rest of
-the operators in channels_last against eager.
+Comes in: the device of a call, and its results by meta kernels or the rules of shapes.py, which are
+the CPU's. Goes out: results in that device's layout. tests/device checks all other operators in
+channels_last against eager.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _NAMES = frozenset(op._opname for op in _LAYOUTS)
 
 
 def laid_out_on(device: torch.device, op: Any, args: Sequence[Any], made: Any) -> Any:
-    """The meta results `made` of an operator, as the kernel of `device` lays them out."""
+    """Return the meta results `made` of an operator in the layout of the device's kernel."""
     layout = None if device.type == "cpu" else _LAYOUTS.get(op)
     return made if layout is None else layout(device, args, made)
 
 
 def differs_by_device(name: str) -> bool:
-    """Whether results of the function or method lie on a GPU otherwise than on the CPU."""
+    """Return whether the function or method has other layouts on a GPU than on the CPU."""
     return name in _NAMES

@@ -1,7 +1,7 @@
-"""Which dtypes the kernels of operations that are not elementwise take: tables, by name.
+"""Tables, by name, of the dtypes that kernels of non-elementwise operations accept.
 
-Comes in: the name and the meta arguments of a call that the meta run accepted. Goes out: a sentence
-when eager's kernel would refuse the dtypes, or may. Elementwise operations: probe.py asks them.
+Comes in: the name and the meta arguments of a call that the meta run accepted. Goes out: the reason
+why eager's kernel refuses the dtypes, or may. Elementwise operations are probed (probe.py).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ORDERED_ONLY = frozenset(
     "mode cummax cummin nansum nanmean histc softmax log_softmax softmin group_norm glu bernoulli "
     "multinomial".split()
 )
-# Some of these exist for one integer dtype or another; that is for their kernels to say.
+# Some of these exist for some integer dtypes; their kernels decide.
 _FLOATING_MOSTLY = frozenset(
     "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d "
     "adaptive_max_pool2d adaptive_max_pool3d adaptive_avg_pool3d interpolate unfold fold lp_pool1d "
@@ -76,19 +76,19 @@ _TARGETS = frozenset({torch.int64, torch.uint8})
 def why_dtypes_are_refused(
     name: str, args: Sequence[Any], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor]
 ) -> str | None:
-    """The reason why eager would raise; `tensors`: all of the call, in order."""
+    """Return the reason why eager would raise, or None. `tensors`: all of the call's, in order."""
     kinds = [t.dtype for t in tensors]
     first = kinds[0]
     if not _takes(name, first):
         return f"it is not implemented for {first}"
     if name in _PRODUCTS and _differ(name, kinds):
-        return "operands of different dtypes, or of bools"
+        return "operands of different dtypes, or bools"
     if name in ("index_put", "index_put_") and kinds[-1] != first:
-        return "what is put has another dtype"
+        return "the values have another dtype"
     if name in _ONE_DTYPE and len(_without_index(name, kinds)) > 1:
         return "operands of different dtypes"
     if name in _NORMS and not all(kind.is_floating_point for kind in kinds):
-        return "scales that are no floating-point numbers"
+        return "scales that are not floating-point numbers"
     if name in _INDEX_DTYPES and len(kinds) > 1 and kinds[1] not in _INDEX_DTYPES[name]:
         return f"an index or a mask of {kinds[1]}"
     labelled = name in ("cross_entropy", "nll_loss") and len(kinds) > 1
@@ -111,7 +111,7 @@ def _takes(name: str, first: torch.dtype) -> bool:
 
 
 def _differ(name: str, kinds: Sequence[torch.dtype]) -> bool:
-    """Operands of a product; the mask of attention may be of bools."""
+    """Return whether operands of a product have several dtypes; attention accepts a bool mask."""
     if name == "scaled_dot_product_attention":
         kinds = [kind for kind in kinds if kind is not torch.bool]
     return len({*kinds}) > 1 or torch.bool in kinds

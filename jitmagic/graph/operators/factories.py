@@ -1,9 +1,9 @@
-"""Shape rules of factories and of random draws.
+"""Shape rules of factories and random draws.
 
 torch's meta functions of these are Python: `torch._check` imports sympy (0.3 s) and `out_wrapper`
-torch._dynamo (1.8 s) when first called. What they give follows from sizes and dtypes alone, so each
-family has one rule here. A rule answers None for arguments that eager may refuse (a negative size,
-a deviation below zero, memory of a special layout): torch's own function is asked then.
+torch._dynamo (1.8 s) when first called. The results follow from sizes and dtypes alone, so each
+family has one rule here. A rule returns None for arguments that eager may refuse (a negative size,
+a deviation below zero, a special layout): torch's own function is asked then.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Tensor = torch.Tensor
 def _made(
     size: Sequence[int], allowed: Callable[[torch.dtype], bool], default: Any, options: Any
 ) -> Tensor | None:
-    """A new row-major tensor, where the options ask for nothing special. `default`: of the schema;
-    a dtype of None is torch's default dtype whatever the schema says.
+    """Return a new row-major tensor, or None for special options. `default`: the schema's dtype; a
+    dtype of None means torch's default dtype whatever the schema says.
     """
     dtype = options.get("dtype", default) or torch.get_default_dtype()
     plain = options.get("device") == META and options.get("layout") in (None, torch.strided)
@@ -53,7 +53,7 @@ def _is_single_or_index(dtype: torch.dtype) -> bool:
 
 
 def _drawn(size: Sequence[int], *args: Any, **options: Any) -> Tensor | None:
-    """rand, randn."""
+    """Infer rand, randn."""
     return _made(size, _is_float, torch.get_default_dtype(), options)
 
 
@@ -62,7 +62,7 @@ def _normal(mean: float, std: float, size: Sequence[int], **options: Any) -> Ten
 
 
 def _integers(*bounds_and_size: Any, **options: Any) -> Tensor | None:
-    """randint(high, size), randint(low, high, size)."""
+    """Infer randint(high, size), randint(low, high, size)."""
     low, high, size = (0, *bounds_and_size)[-3:]
     if not -_EXACT <= low < high <= _EXACT:
         return None
@@ -79,7 +79,7 @@ def _identity(n: int, m: int | None = None, **options: Any) -> Tensor | None:
 
 
 def _spaced(start: Any, end: Any, steps: int, *base: float, **options: Any) -> Tensor | None:
-    """linspace, logspace."""
+    """Infer linspace, logspace."""
     if isinstance(start, complex) or isinstance(end, complex):
         return None
     return _made((steps,), _is_float, torch.get_default_dtype(), options)
@@ -109,7 +109,9 @@ def _triangle_indices(upper: bool) -> Callable[..., Tensor | None]:
 
 
 def _below(rows: int, columns: int, offset: int) -> int:
-    """How many elements of a matrix are on or below the diagonal that is `offset` to the right."""
+    """Return how many elements of a matrix are on or below the diagonal that is `offset` to the
+    right.
+    """
     first = max(-offset, 0)  # the first row with any
     some = rows - first
     if some <= 0 or columns == 0:
@@ -132,13 +134,13 @@ def _alike(x: Tensor) -> Tensor | None:
 
 
 def _like_first(x: Tensor, *args: Any, generator: Any = None) -> Tensor | None:
-    """poisson."""
+    """Infer poisson."""
     return _alike(x)
 
 
 def _leaky(x: Tensor, noise: Tensor, low: float = 0.125, high: float = 1 / 3, *args: Any,
            generator: Any = None) -> Tensor | None:  # fmt: skip
-    """rrelu_with_noise: row-major, whatever the layout of x."""
+    """Infer rrelu_with_noise: row-major, whatever the layout of x."""
     if not _is_float(x.dtype) or low > high or not same_shape(noise.shape, x.shape):
         return None
     return torch.empty(x.shape, dtype=x.dtype, device=META)
@@ -154,7 +156,7 @@ def _integers_like(x: Tensor, *bounds: int, **options: Any) -> Tensor | None:
 
 
 def _normal_around(mean: Any, std: Any = 1.0, *, generator: Any = None) -> Tensor | None:
-    """normal of a tensor and a number, or of two tensors of one shape."""
+    """Infer normal of a tensor and a number, or of two tensors of one shape."""
     tensors = [part for part in (mean, std) if isinstance(part, Tensor)]
     alike = all((t.shape, t.dtype) == (tensors[0].shape, tensors[0].dtype) for t in tensors)
     if not alike or not all(t.is_contiguous() for t in tensors):
@@ -165,7 +167,7 @@ def _normal_around(mean: Any, std: Any = 1.0, *, generator: Any = None) -> Tenso
 def _categories(
     x: Tensor, count: int, replacement: bool = False, *, generator: Any = None
 ) -> Tensor | None:
-    """multinomial."""
+    """Infer multinomial."""
     most = x.shape[-1] if x.dim() in (1, 2) else 0
     if not _is_float(x.dtype) or not 0 < most < _EXACT or count < 1:
         return None
@@ -191,7 +193,7 @@ def _diagonal(x: Tensor, offset: int = 0, first: int = -2, second: int = -1) -> 
 
 
 def _unviewed(grad: Tensor, size: Sequence[int], *args: Any) -> Tensor:
-    """The gradient of a view: zeros of the base's size, with the view's part filled in."""
+    """Infer the gradient of a view: zeros of the base's size, with the view's part filled in."""
     return torch.empty(size, dtype=grad.dtype, device=META)
 
 
@@ -199,7 +201,7 @@ def _unviewed(grad: Tensor, size: Sequence[int], *args: Any) -> Tensor:
 
 
 def _filled(legal: Callable[..., bool]) -> Callable[..., Tensor | None]:
-    """The tensor itself, where it can be written to and the distribution exists."""
+    """Return a rule of an in-place draw, which returns the tensor itself."""
 
     def rule(x: Tensor, *args: Any, generator: Any = None, **named: Any) -> Tensor | None:
         writable = _is_float(x.dtype) and x.is_contiguous()
@@ -209,7 +211,7 @@ def _filled(legal: Callable[..., bool]) -> Callable[..., Tensor | None]:
 
 
 def _refilled(legal: Callable[..., bool]) -> Callable[..., Tensor | None]:
-    """A new tensor: what `_filled` is for graphs that write in place nowhere."""
+    """Return a rule of the functional form of an in-place draw, which returns a new tensor."""
 
     def rule(x: Tensor, *args: Any, generator: Any = None, **named: Any) -> Tensor | None:
         return _alike(x) if legal(*args, **named) else None
@@ -238,7 +240,7 @@ def _is_chance(p: float) -> bool:
 
 
 def counted(start: Any, end: Any, step: Any = 1, **kwargs: Any) -> Tensor | None:
-    """arange: ceil((end - start) / step) numbers, of floats where one of the three is a float."""
+    """Infer arange: ceil((end - start) / step) numbers, floats if one of the three is a float."""
     given = start, end, step
     if not all(type(v) in (float, *_INTS) for v in given) or step == 0:
         return None

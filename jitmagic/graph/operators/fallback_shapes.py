@@ -1,7 +1,7 @@
 """Shape rules of common ATen fallbacks: scans, sorting, pooling, indexing, attention.
 
 torch's meta functions of these are Python that imports sympy (0.3 s) or torch._dynamo (1.8 s) when
-first called. Each rule covers the usual case (row-major arguments, in-range dimensions) and answers
+first called. Each rule covers the usual case (row-major arguments, in-range dimensions) and returns
 None otherwise: torch's own function is asked then.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from ..fresh_meta import broadcast, fresh_meta, has_elements, refuse_nothing, same_shape
-from ..symbolic.sym_node import is_dense_in, may_be
+from ..fresh_meta import broadcast, fresh_meta, has_elements, refuse_empty, same_shape
+from ..symbolic.sym_node import expected_to_hold, is_dense_in
 
 __all__ = ["FALLBACK_RULES", "refuse_repeated"]
 
@@ -30,23 +30,23 @@ def _in_range(dim: int, x: Tensor) -> bool:
 
 
 def refuse_repeated(dims: Sequence[int]) -> None:
-    """Raise as eager does where a dimension, counted from the front, is named twice."""
+    """Raise as eager does if a (non-negative) dimension is named twice."""
     if len(set(dims)) < len(dims):
         raise RuntimeError("a dimension appears multiple times in the list of dims")
 
 
 def _same(x: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
-    """The result looks like the first argument."""
+    """Return a result of the first argument's shape and dtype."""
     return fresh_meta(x.shape, x.dtype) if _usual(x) else None
 
 
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor | None:
-    """The tensor and the mask are broadcast to each other."""
+    """Infer masked_scatter; only for a mask of the tensor's shape, as they broadcast."""
     return _same(x) if same_shape(mask.shape, x.shape) else None
 
 
 def _rolled(x: Tensor, shifts: Any, dims: Any = ()) -> Tensor | None:
-    """_same; channels_last stays where parts are joined, which torch's meta kernel does not say."""
+    """Infer roll like `_same`; joined parts keep channels_last, unlike in torch's meta kernel."""
     aligned = len(shifts) == (len(dims) or 1)
     if not aligned or not all(_in_range(d, x) for d in dims):
         return None
@@ -59,7 +59,7 @@ def _rolled(x: Tensor, shifts: Any, dims: Any = ()) -> Tensor | None:
 
 
 def _along(x: Tensor, dim: Any, *args: Any, **kwargs: Any) -> Tensor | None:
-    """_same for operations whose second argument is a dimension (or several)."""
+    """Infer like `_same` where the second argument is one or several dimensions."""
     dims = dim if isinstance(dim, (list, tuple)) else [dim]
     if not all(_in_range(d, x) for d in dims):
         return None
@@ -68,7 +68,7 @@ def _along(x: Tensor, dim: Any, *args: Any, **kwargs: Any) -> Tensor | None:
 
 
 def _scan(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor | None:
-    """cumsum, cumprod: integers are summed as int64; row-major, however the tensor lies."""
+    """Infer cumsum, cumprod: integers become int64; row-major whatever the layout of x."""
     if x.dtype.is_complex or not _in_range(dim, x):
         return None
     whole = not x.dtype.is_floating_point
@@ -86,9 +86,9 @@ def _scattered(x: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) ->
 
 
 def _no_longer(index: Tensor, x: Tensor, free: int | None) -> bool:
-    """Whether the index fits into the tensor in every dimension but `free`."""
+    """Return whether the index fits into the tensor in every dimension but `free`."""
     pairs = enumerate(zip(index.shape, x.shape, strict=True))
-    return all(d == free or may_be("<=", a, b) for d, (a, b) in pairs)
+    return all(d == free or expected_to_hold("<=", a, b) for d, (a, b) in pairs)
 
 
 def _sorted(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor] | None:
@@ -98,7 +98,12 @@ def _sorted(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor,
 
 
 def _top(x: Tensor, k: int, dim: int = -1, *args: Any) -> tuple[Tensor, Tensor] | None:
-    if not _usual(x) or not _in_range(dim, x) or k < 0 or not may_be("<=", k, x.shape[dim]):
+    if (
+        not _usual(x)
+        or not _in_range(dim, x)
+        or k < 0
+        or not expected_to_hold("<=", k, x.shape[dim])
+    ):
         return None
     shape = list(x.shape)
     shape[dim] = k
@@ -106,8 +111,8 @@ def _top(x: Tensor, k: int, dim: int = -1, *args: Any) -> tuple[Tensor, Tensor] 
 
 
 def _extreme(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor] | None:
-    """max.dim, min.dim, of which meta functions take what has no elements."""
-    refuse_nothing(x.shape, dim)
+    """Infer max.dim, min.dim; torch's meta functions accept empty tensors, eager does not."""
+    refuse_empty(x.shape, dim)
     shape = _without(x, dim, keepdim)
     if shape is None:
         return None
@@ -116,13 +121,13 @@ def _extreme(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor
 
 def _product(x: Tensor, dim: int, keepdim: bool = False, **kwargs: Any) -> Tensor | None:
     shape = _without(x, dim, keepdim) if x.dtype.is_floating_point and not kwargs else None
-    if shape is None or not may_be("!=", x.shape[dim], 0):
+    if shape is None or not expected_to_hold("!=", x.shape[dim], 0):
         return None
     return fresh_meta(shape, x.dtype)
 
 
 def _without(x: Tensor, dim: int, keepdim: bool) -> list[int] | None:
-    """The shape once that dimension is reduced."""
+    """Return the shape after reducing the dimension."""
     if not _usual(x) or not _in_range(dim, x):
         return None
     shape = list(x.shape)
@@ -134,13 +139,15 @@ def _without(x: Tensor, dim: int, keepdim: bool) -> list[int] | None:
 
 
 def _indexed(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
-    """Integer index tensors on neighbouring dimensions: theirs stand in place of those."""
+    """Infer indexing by integer tensors on adjacent dimensions, which their shape replaces."""
     given = [i for i in indices if i is not None]
     first = next((n for n, i in enumerate(indices) if i is not None), 0)
     last = first + len(given)
     if None in indices[first:last] or last > x.dim() or x.dtype.is_complex:
         return None
-    if not (x.is_contiguous() or len(given) == x.dim()):  # else its strides have a say
+    if not (
+        x.is_contiguous() or len(given) == x.dim()
+    ):  # else the result's layout depends on its strides
         return None
     if any(i.dtype not in (torch.int64, torch.int32) or not _usual(i) for i in given):
         return None
@@ -156,7 +163,7 @@ def _index_put(
 
 
 def _picked(x: Tensor, dim: int, index: Tensor) -> Tensor | None:
-    """index_select."""
+    """Infer index_select."""
     if not _usual(x) or not _in_range(dim, x) or index.dim() > 1 or not x.dim():
         return None
     shape = list(x.shape)
@@ -178,7 +185,7 @@ def _pair(values: Sequence[int], default: Sequence[int]) -> Sequence[int]:
 
 
 def _pooled(extent: int, kernel: int, stride: int, pad: int, dilation: int, ceil: bool) -> int:
-    """pooling_output_shape (ATen/native/Pool.h): a last window must start inside."""
+    """Compute pooling_output_shape (ATen/native/Pool.h): the last window must start inside."""
     reach = extent + 2 * pad - dilation * (kernel - 1) - 1 + (stride - 1 if ceil else 0)
     count = reach // stride + 1
     return count - 1 if ceil and (count - 1) * stride >= extent + pad else count
@@ -267,7 +274,7 @@ def _entropy(
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor] | None:
-    """The CPU's flash attention: laid out as the query, log-sum-exp as (batch, length, heads)."""
+    """Infer the CPU's flash attention: query's layout, log-sum-exp as (batch, length, heads)."""
     batch, heads, length, _ = query.shape
     order = sorted(range(4), key=query.stride, reverse=True)
     if not is_dense_in(query, order):
@@ -280,7 +287,7 @@ def _attention(
 
 
 def _swapped(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """A row-major tensor with dimensions 1 and 2 swapped."""
+    """Return a row-major tensor with dimensions 1 and 2 swapped."""
     made = fresh_meta(shape, dtype)
     order = 0, 2, 1, *range(3, len(shape))
     return fresh_meta([made.shape[n] for n in order], dtype, [made.stride(n) for n in order])
@@ -296,7 +303,7 @@ def _attention_gradient(
 
 
 def _row_major(x: Tensor, *args: Any) -> Tensor:
-    """Backwards of softmax: row-major whatever the arguments are."""
+    """Infer backwards of softmax: row-major whatever the layout of the arguments."""
     dtype = next((a for a in args if isinstance(a, torch.dtype)), x.dtype)
     return fresh_meta(x.shape, dtype)
 
@@ -306,12 +313,12 @@ def _log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _angle(x: Tensor) -> Tensor | None:
-    """Of complex numbers: row-major, as the real part of a temporary is copied."""
+    """Infer angle of complex numbers: row-major, as the real part of a temporary is copied."""
     return fresh_meta(x.shape, x.dtype.to_real()) if x.dtype.is_complex else None
 
 
 def _found(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Row-major flags. (torch 2.11's rule keeps the layout of x, its kernel does not.)"""
+    """Return row-major flags. (torch 2.11's rule keeps the layout of x, its kernel does not.)"""
     return fresh_meta(x.shape, torch.bool)
 
 
@@ -325,7 +332,7 @@ def _kept_layout(x: Tensor, *args: Any) -> Tensor | None:
 def _singular_values(
     x: Tensor, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """U, S, Vh: column-major as LAPACK leaves them. (torch's rule takes every meta for CUDA.)"""
+    """Infer U, S, Vh: column-major as in LAPACK. (torch's rule takes any meta for CUDA.)"""
     if x.dim() < 2 or not x.dtype.is_floating_point or not compute_uv:
         return None
     *batch, m, n = x.shape

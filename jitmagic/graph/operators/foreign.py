@@ -1,9 +1,10 @@
-"""Operators registered outside of torch (torch.library): what their registrations say of a call.
+"""Reads what the registrations of operators outside torch (torch.library) say about their calls.
 
-Comes in: an overload or a packet of overloads. Goes out: why a call cannot be in a graph, if so,
-and a `Registrations`, which tells whether the operator is still what it was. The schema says what
-is written and what is shared, the fake kernel what comes out; a kernel may do anything beside, so
-that each call runs once, in the program's order, whether its results are read or not.
+Comes in: an overload or a packet of overloads. Goes out: the reason why a call cannot be in a
+graph, if there is one, and a `Registrations`, which detects that the operator was registered anew.
+The schema declares what is written and shared; the fake kernel gives the results. The kernel may
+have any other side effect, so each call runs once, in the program's order, even if its results are
+unused.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 __all__ = [
     "Registrations",
-    "acts",
+    "has_side_effects",
     "is_foreign",
     "is_random_op",
     "name_of",
@@ -40,12 +41,12 @@ _DEFINED = "_abstract_fn _backward_fn _setup_context_fn".split()  # of torch.lib
 
 
 def is_foreign(target: object) -> TypeGuard[OpOverload | OpOverloadPacket]:
-    """Whether it is an operator registered outside of torch."""
+    """Return whether the target is an operator registered outside torch."""
     return isinstance(target, OpOverload | OpOverloadPacket) and name_of(target)[0] not in _OF_TORCH
 
 
 def name_of(op: OpOverload | OpOverloadPacket) -> tuple[str, str]:
-    """Its namespace and its name there."""
+    """Return the operator's namespace and its name there."""
     qualified = op._qualified_op_name if isinstance(op, OpOverloadPacket) else op._schema.name
     namespace, _, name = qualified.partition("::")
     return namespace, name
@@ -56,15 +57,15 @@ def packet_of(op: OpOverload | OpOverloadPacket) -> OpOverloadPacket:
 
 
 def is_random_op(target: object) -> bool:
-    """Whether the operator is tagged as one that draws random numbers."""
+    """Return whether the operator is tagged as one that draws random numbers."""
     if isinstance(target, OpOverloadPacket):
         return any(map(is_random_op, _overloads(target)))
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
 @lru_cache(maxsize=4096)
-def acts(target: object) -> bool:
-    """Whether each call draws random numbers, or does what only a foreign kernel knows."""
+def has_side_effects(target: object) -> bool:
+    """Return whether each call draws random numbers, or does what only a foreign kernel knows."""
     return is_random_op(target) or is_foreign(target)
 
 
@@ -78,14 +79,14 @@ def _overloads(op: OpOverload | OpOverloadPacket) -> list[OpOverload]:
 
 
 def why_refused(op: OpOverload | OpOverloadPacket) -> str | None:
-    """Why its calls stay outside of graphs; None if they need not."""
+    """Return why calls of the operator must stay outside graphs; None if they need not."""
     reasons = (_refusal(overload) for overload in _overloads(op))
     return next((why for why in reasons if why is not None), None)
 
 
 def _refusal(op: OpOverload) -> str | None:
     if _has(op, "CompositeImplicitAutograd"):
-        return None  # what it is made of tells
+        return None  # the operators it is composed of decide
     if not _has(op, "Meta") or _lacks_fake(op):
         name = op._schema.name
         return f'it has no fake kernel (remedy: torch.library.register_fake("{name}", ...))'
@@ -102,7 +103,7 @@ def _has(op: OpOverload, key: str) -> bool:
 
 
 def _lacks_fake(op: OpOverload) -> bool:
-    """torch.library.custom_op registers a fake kernel that raises until there is a real one."""
+    """Return whether a custom_op has no real fake kernel: torch registers one that raises."""
     definition = OPDEFS.get(op._schema.name)
     if definition is None or definition._opoverload is not op:
         return False
@@ -111,8 +112,9 @@ def _lacks_fake(op: OpOverload) -> bool:
 
 
 def without_data(made: Any, device: torch.device | None = None) -> Any:
-    """What a fake kernel gives, as meta tensors: `torch.empty(...)` in it makes one of the CPU.
-    Raises ValueError where it should be on another device.
+    """Return the results of a fake kernel as meta tensors: `torch.empty(...)` in it is on the CPU.
+
+    Raises ValueError if it should be on another device.
     """
     if isinstance(made, list | tuple):
         return type(made)(without_data(part, device) for part in made)
@@ -123,14 +125,15 @@ def without_data(made: Any, device: torch.device | None = None) -> Any:
     return torch.empty_strided(made.shape, made.stride(), dtype=made.dtype, device="meta")
 
 
-# -- what may be registered anew -------------------------------------------------------------------
+# -- new registrations -----------------------------------------------------------------------------
 
 
 class Registrations:
-    """What a graph with the operator relies on, told anew at each call: the operator itself and the
-    Python functions registered for it, in a tuple to be compared item by item, by identity.
+    """Reads the objects registered for an operator, which are compared at each call.
 
-    The functions behind the keys of the dispatcher are not to be had; which keys have one is.
+    Calling it gives the operator itself and the Python functions registered for it, in a tuple
+    compared item by item, by identity. Functions behind dispatcher keys cannot be read; only which
+    keys have one.
     """
 
     def __init__(self, packet: OpOverloadPacket) -> None:
@@ -160,5 +163,5 @@ class Registrations:
 
 @lru_cache(maxsize=256)
 def registrations(packet: OpOverloadPacket) -> Registrations:
-    """One object for one operator, so that guards on it are equal."""
+    """Return the one Registrations of an operator, so that guards on it are equal."""
     return Registrations(packet)

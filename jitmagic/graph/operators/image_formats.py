@@ -1,10 +1,10 @@
-"""Results of images that keep channels_last, where torch's meta function says row-major.
+"""Corrects the layout of image results that keep channels_last where torch's meta says row-major.
 
-Comes in: an operator, its arguments as meta tensors, and its results as a meta function written in
-Python gives them. Goes out: these results, laid out as the kernel lays them out. Many kernels ask
-at::suggest_memory_format (pads, max_unpool2d, pixel_shuffle), which torch's decompositions forget.
-The CPU's kernel is asked about tensors as large as in this call, or of a batch of two: of its
-results only the memory format counts, which no size changes.
+Comes in: an operator, its arguments as meta tensors, and its results by a meta function written in
+Python. Goes out: these results in the kernel's layout. Many kernels ask at::suggest_memory_format
+(pads, max_unpool2d, pixel_shuffle), which torch's decompositions omit. The CPU's kernel runs on
+tensors of this call's sizes, or on a batch of two; only the memory format of its results is used,
+which does not depend on sizes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from ..fresh_meta import fresh_meta
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import as_dimensions, has_strides_along, with_hints
-from .kernel_probing import told_by_kernel
+from .kernel_probing import kernel_result
 from .tensor_iterator import strides_along
 
 __all__ = ["CHANNELS_LAST", "in_kernel_format", "is_of_images"]
@@ -28,35 +28,37 @@ _FEW = 2  # images of a batch that is larger than that
 
 
 def is_of_images(x: torch.Tensor) -> bool:
-    """Whether channels_last is the layout that at::suggest_memory_format gives."""
+    """Return whether at::suggest_memory_format gives channels_last."""
     order = CHANNELS_LAST.get(x.dim())
     sizes, strides = as_dimensions(x.shape), as_dimensions(x.stride())
     return order is not None and has_strides_along(order, sizes, strides)
 
 
 def in_kernel_format(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made: Any) -> Any:
-    """The meta results `made` of an operator, in the memory format that the CPU's kernel gives."""
+    """Return the meta results `made` in the memory format of the CPU's kernel."""
     images = [t for t in tensors_in((tuple(args), dict(kwargs))) if t.dim() in CHANNELS_LAST]
     results = list(tensors_in(made))
     if op._schema.is_mutable or not any(t.dim() in CHANNELS_LAST for t in results):
         return made
     if not any(map(is_of_images, images)):
         return made
-    known = _told(op, with_hints(tuple(args)), with_hints(dict(kwargs)), with_hints(results))
+    known = _kernel_formats(
+        op, with_hints(tuple(args)), with_hints(dict(kwargs)), with_hints(results)
+    )
     return made if known is None else _relaid(made, iter(known))
 
 
-def _told(op: Any, args: Any, kwargs: Any, results: list[torch.Tensor]) -> Any:
-    """What the kernel gives, None where it is not asked or gives other shapes."""
+def _kernel_formats(op: Any, args: Any, kwargs: Any, results: list[torch.Tensor]) -> Any:
+    """Return the kernel's results, or None if it cannot run or gives other shapes."""
     (batch, *_) = (t.shape[0] for t in tensors_in((args, kwargs)) if t.dim() in CHANNELS_LAST)
     for few in (batch, _FEW):
         shapes = [(few, *t.shape[1:]) if _counts(t, batch) else t.shape for t in results]
         if sum(torch.Size(shape).numel() for shape in shapes) > _MOST:
             continue
-        known = told_by_kernel(op, _cut(args, batch, few), _cut(kwargs, batch, few), _MOST)
+        known = kernel_result(op, _cut(args, batch, few), _cut(kwargs, batch, few), _MOST)
         if known is not None:
-            told = list(tensors_in(known))
-            return told if [t.shape for t in told] == shapes else None
+            laid_out = list(tensors_in(known))
+            return laid_out if [t.shape for t in laid_out] == shapes else None
     return None
 
 
@@ -65,7 +67,7 @@ def _counts(t: torch.Tensor, batch: int) -> bool:
 
 
 def _cut(value: Any, batch: int, few: int) -> Any:
-    """The nested arguments with so many images."""
+    """Return the nested arguments with `few` images in place of `batch`."""
     if isinstance(value, torch.Tensor):
         return value[:few] if few < batch and _counts(value, batch) else value
     if isinstance(value, dict):

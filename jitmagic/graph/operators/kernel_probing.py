@@ -1,10 +1,11 @@
-"""Shapes of small results told by the kernel itself, in place of a meta function written in Python.
+"""Infers shapes of small results by running the CPU kernel on stand-in inputs.
 
 Comes in: an operator and its arguments as meta tensors. Goes out: its results as meta tensors, or
 None. The first call of torch's meta functions written in Python imports sympy (0.3 s) or
-torch._dynamo (1.8 s); a CPU kernel answers on tensors of the same shapes in some microseconds. As
-there is such a meta function, shapes do not hang on data. Whatever fails is asked there again.
-Strides that lead nowhere (`is_loose`) only the kernel itself tells: it is asked wherever there are.
+torch._dynamo (1.8 s); a CPU kernel answers on tensors of the same shapes in some microseconds. Only
+operators with such a meta function are asked: their shapes do not depend on data. If the kernel
+fails, the meta function is used. Insignificant strides depend on the kernel itself, which therefore
+runs whenever there are any.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import torch
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import sizes_in
 from .pointwise import is_pointwise
-from .tensor_iterator import is_loose
+from .tensor_iterator import has_insignificant_strides
 
-__all__ = ["told_by_kernel"]
+__all__ = ["kernel_result"]
 
 _MOST = 1 << 13  # elements of all arguments: their outer product still fits in memory
 _DATA = (
@@ -31,18 +32,18 @@ _DATA = (
 )
 
 
-def told_by_kernel(
+def kernel_result(
     op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], most: int = _MOST
 ) -> Any:
-    """What the operator gives, None where the kernel is not asked or refuses. `most`: elements of
-    all arguments.
+    """Return the operator's results, or None if the kernel cannot run or refuses. `most`: the limit
+    for the elements of all arguments.
     """
     if not _can_be_asked(op) or torch.cuda.is_available():  # a GPU's layouts may be others
         return None
     if next(sizes_in((args, dict(kwargs))), None) is not None:
-        return None  # a kernel is asked about one size
+        return None  # a kernel runs at one size only
     tensors = list(tensors_in((args, dict(kwargs))))
-    if not (_has_slow_meta(op) or any(map(is_loose, tensors))):
+    if not (_has_slow_meta(op) or any(map(has_insignificant_strides, tensors))):
         return None
     if not tensors or sum(t.numel() for t in tensors) > most or not all(map(_is_plain, tensors)):
         return None
@@ -55,12 +56,12 @@ def told_by_kernel(
         and not elementwise
         and (0 in map(torch.Tensor.numel, tensors) or _has_no_rows(named))
     ):
-        return None  # no row may be there: kernels of gradients write where an index says
+        return None  # there may be no row, and kernels of gradients write to the indexed row
     stand_ins = {id(t): _stand_in(t, int(elementwise or id(t) in pivots)) for t in tensors}
     try:
         with torch._C._DisableAutocast():
             made = op(*_mapped(args, stand_ins), **_mapped(dict(kwargs), stand_ins))
-    except Exception:  # of the numbers or of the shapes: the meta function tells
+    except Exception:  # bad numbers or shapes: the meta function raises for them
         return None
     if any(stand_ins[id(t)].shape != t.shape for t in tensors):
         return None
@@ -72,20 +73,21 @@ def _counts(t: torch.Tensor) -> bool:
 
 
 def _named(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments by the names that the schema has for them."""
+    """Return the arguments by their names in the schema."""
     names = (argument.name for argument in op._schema.arguments)
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def _pivots_in(named: Mapping[str, Any]) -> set[int]:
-    """Which tensors LAPACK follows, which counts from 1 and checks nothing. Indexes are 0, which
-    every table has: some kernels check none of theirs either.
+    """Return the ids of LAPACK pivots, which count from 1 and are not checked.
+
+    Other indexes are filled with 0, which every table has: some kernels do not check them either.
     """
     return {id(value) for name, value in named.items() if "pivots" in name.lower()}
 
 
 def _has_no_rows(named: Mapping[str, Any]) -> bool:
-    """Whether a number says that a table is empty: `num_weights` of a gradient."""
+    """Return whether a number says that a table is empty: `num_weights` of a gradient."""
     return any(value == 0 for name, value in named.items() if name.startswith("num_"))
 
 
@@ -97,7 +99,7 @@ def _can_be_asked(op: Any) -> bool:
 
 
 def _is_elementwise(op: Any) -> bool:
-    """Where integers are operands, not indexes: dividing by 1 is no error."""
+    """Return whether integers are operands, not indexes; they are filled with 1 then."""
     return is_pointwise(op) or torch.Tag.pointwise in op.tags or op._opname.startswith("_foreach_")
 
 
@@ -114,7 +116,7 @@ def _is_plain(t: torch.Tensor) -> bool:
 
 
 def _stand_in(t: torch.Tensor, integer: int) -> torch.Tensor:
-    """Of the same layout; its matrices can be inverted."""
+    """Return a CPU tensor of the same layout whose matrices are invertible."""
     made = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu")
     if not (made.is_floating_point() or made.is_complex()):
         return made.fill_(integer)
@@ -133,7 +135,7 @@ def _mapped(value: Any, stand_ins: Mapping[int, torch.Tensor]) -> Any:
 
 
 def _as_meta(value: Any, given: Mapping[int, torch.Tensor]) -> Any:
-    """Results as meta tensors; what was written and is given back is the argument."""
+    """Return the results as meta tensors; an argument that is written and returned stays itself."""
     if isinstance(value, torch.Tensor):
         if id(value) in given:
             return given[id(value)]

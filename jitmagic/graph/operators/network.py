@@ -1,7 +1,7 @@
-"""Shape rules of what networks are built from: normalisations, adaptive pools, padding, losses.
+"""Shape rules of network layers: normalisations, adaptive pools, padding, losses.
 
 As in fallback_shapes.py, each rule covers the usual case (row-major or channels_last, matching
-dtypes and sizes) and answers None otherwise: torch's own meta function is asked then, which imports
+dtypes and sizes) and returns None otherwise: torch's own meta function is asked then, which imports
 torch._dynamo or sympy. A rule never answers for arguments that eager refuses.
 """
 
@@ -25,7 +25,7 @@ _REDUCTIONS = (0, 1, 2)  # what a kernel makes of others is its own
 
 
 def _usual(*tensors: Tensor | None) -> bool:
-    """Row-major, floating, all of one dtype."""
+    """Return whether the tensors are row-major and floating, all of one dtype."""
     given = [t for t in tensors if t is not None]
     kind = given[0].dtype
     return kind.is_floating_point and all(t.is_contiguous() and t.dtype is kind for t in given)
@@ -48,8 +48,9 @@ def _batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Statistics are saved in training only. An image keeps its layout, all else becomes
-    row-major."""
+    """Infer batch norm. Statistics are saved in training only; an image keeps its layout, all else
+    becomes row-major.
+    """
     given = [t for t in (weight, bias, mean, variance) if t is not None]
     kept = _dtype_of_statistics(x, given)
     if kept is None or x.dim() < 2 or not has_elements(x):
@@ -68,8 +69,10 @@ def _batch_norm(
 
 
 def _dtype_of_statistics(x: Tensor, given: Sequence[Tensor]) -> torch.dtype | None:
-    """Of those saved on the CPU; a GPU saves float32 for 16-bit images (ATen, Normalization.cpp),
-    which torch's decompositions do for the CPU too.
+    """Return the dtype of saved statistics on the CPU, or None.
+
+    A GPU saves float32 for 16-bit images (ATen, Normalization.cpp); torch's decompositions do so
+    for the CPU too.
     """
     kinds = {t.dtype for t in given} or {x.dtype}
     wide = x.dtype in (torch.float32, torch.float64)
@@ -88,7 +91,7 @@ def _batch_norm_by_statistics(x: Tensor, *args: Any) -> Any:
 
 
 def _batch_norm_with_reserve(training: bool) -> Callable[..., Any]:
-    """`reserve` is cuDNN's."""
+    """Return the rule of the overloads with cuDNN's `reserve` result."""
 
     def rule(x: Tensor, *args: Any) -> Any:
         made = _batch_norm(x, *(*args[:4], training, *args[4:]))
@@ -98,7 +101,7 @@ def _batch_norm_with_reserve(training: bool) -> Callable[..., Any]:
 
 
 def _updated(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """In place of statistics that are written there are new ones."""
+    """Return the rule of the functional form, which returns new running statistics."""
 
     def functional(x: Tensor, weight: Any, bias: Any, mean: Tensor, *args: Any) -> Any:
         made = rule(x, weight, bias, mean, *args)
@@ -126,7 +129,7 @@ def _group_norm(
 
 
 def _reduced(x: Tensor, dims: Any, keepdim: bool) -> Tensor | None:
-    """Statistics over some dimensions; over all of them when there are none."""
+    """Infer statistics over some dimensions; over all of them if none are named."""
     wanted = [dims] if isinstance(dims, int) else list(dims or range(x.dim()))
     if not _usual(x) or not has_elements(x) or any(not -x.dim() <= d < x.dim() for d in wanted):
         return None
@@ -180,8 +183,8 @@ def _adaptive_maximum_gradient(grad: Tensor, x: Tensor, indices: Tensor) -> Tens
 
 
 def _padded(x: Tensor, pads: Sequence[int], value: Any = 0) -> Tensor | None:
-    """constant_pad_nd: pairs (before, after) from the last dimension on. What is added to is
-    row-major, but for images; of what is not, it is a copy.
+    """Infer constant_pad_nd: pairs (before, after) from the last dimension on. A padded result is
+    row-major except for images; without padding it is a copy.
     """
     if pads and all(n == 0 for n in pads) and not x.dtype.is_complex and len(pads) <= 2 * x.dim():
         return like(x) if len(pads) % 2 == 0 else None
@@ -206,7 +209,7 @@ def _patches(
     pads: Sequence[int],
     steps: Sequence[int],
 ) -> Tensor | None:
-    """im2col: a column of pixels for each place of a window; row-major, however x lies."""
+    """Infer im2col: a column of pixels for each window position; row-major whatever x's layout."""
     if x.dim() not in (3, 4) or not x.dtype.is_floating_point or not has_elements(x):
         return None
     places = _places(x.shape[-2:], kernel, dilation, pads, steps)
@@ -224,7 +227,7 @@ def _image(
     pads: Sequence[int],
     steps: Sequence[int],
 ) -> Tensor | None:
-    """col2im: the sums of what lies on each pixel."""
+    """Infer col2im: the sums of the values at each pixel."""
     if x.dim() not in (2, 3) or not _usual(x) or not has_elements(x):
         return None
     places, area = _places(size, kernel, dilation, pads, steps), kernel[0] * kernel[1]
@@ -241,7 +244,7 @@ def _places(
     pads: Sequence[int],
     steps: Sequence[int],
 ) -> list[int]:
-    """How many windows there are along each dimension; of ints that are none, none."""
+    """Return the number of windows along each dimension, or zeros for invalid ints."""
     ways = zip(size, kernel, dilation, pads, steps, strict=True)
     if any(min(k, d, s) < 1 or p < 0 for _, k, d, p, s in ways):
         return [0, 0]
@@ -264,7 +267,7 @@ def _resized_gradient(
 
 
 def _resizing() -> Mapping[Any, Callable[..., Tensor | None]]:
-    """Of each way to resize and its gradient, whose names end alike."""
+    """Return the rules of each way to resize and of its gradient, whose names end alike."""
     ways = ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d")
     near = (f"{kind}{n}d" for kind in ("nearest", "nearest_exact") for n in (1, 2, 3))
     smooth = ("bilinear2d_aa", "bicubic2d_aa")
@@ -277,7 +280,9 @@ def _resizing() -> Mapping[Any, Callable[..., Tensor | None]]:
 
 
 def _masked(x: Tensor, mask: Tensor, value: Any) -> Tensor | None:
-    """masked_fill with a number: row-major, however x lies; the mask is broadcast to x."""
+    """Infer masked_fill with a number: row-major whatever x's layout; the mask is broadcast to
+    x.
+    """
     if isinstance(value, complex) or mask.dtype is not torch.bool:
         return None
     extents = zip(reversed(mask.shape), reversed(x.shape))  # noqa: B905 - the mask may be shorter
@@ -302,7 +307,7 @@ def _stacked(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
 
 
 def _gated(x: Tensor, dim: int = -1) -> Tensor | None:
-    """glu."""
+    """Infer glu."""
     if not _usual(x) or not -x.dim() <= dim < x.dim() or x.shape[dim] % 2:
         return None
     shape = list(x.shape)
@@ -314,7 +319,7 @@ def _gated(x: Tensor, dim: int = -1) -> Tensor | None:
 
 
 def _loss(x: Tensor, target: Tensor, reduction: int = 1, *args: Any) -> Tensor | None:
-    """mse_loss and its kin: of tensors alike."""
+    """Infer mse_loss and similar losses of two tensors of one shape and dtype."""
     if (
         not _usual(x, target)
         or not same_shape(x.shape, target.shape)
@@ -349,7 +354,7 @@ def _logits_loss(
 def _likelihood(
     x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int
 ) -> tuple[Tensor, Tensor] | None:
-    """nll_loss_forward and nll_loss2d_forward: the classes are the second dimension."""
+    """Infer nll_loss_forward and nll_loss2d_forward: the classes are the second dimension."""
     if (
         not _usual(x, weight)
         or target.dtype is not torch.int64
@@ -394,8 +399,8 @@ def _sampled_gradients(spatial: int) -> Callable[..., tuple[Tensor | None, Tenso
 
 
 def _can_sample(spatial: int, x: Tensor, grid: Tensor) -> bool:
-    """Of other images torch's own meta function tells; it is a decomposition that views the grid
-    by sizes, which C++ takes as ints.
+    """Return whether the rule covers the images. torch's own meta function is a decomposition that
+    views the grid by sizes, which C++ reads as ints.
     """
     if not _usual(x, grid) or not has_elements(x) or not x.dim() == grid.dim() == spatial + 2:
         return False

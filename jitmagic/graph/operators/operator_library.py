@@ -1,8 +1,8 @@
-"""The library of jitmagic's own operators, which lives as long as the process.
+"""The torch.library of jitmagic's own operators, which lives as long as the process.
 
 Comes in: nothing. Goes out: the torch.library.Library for `jitmagic::...`, and whether it has an
-operator. A package that was purged from `sys.modules` leaves its operators behind, and a function
-that it compiled may still call them; the one imported after it uses the same library.
+operator. A package that was purged from `sys.modules` leaves its operators behind, and functions
+that it compiled may still call them; a package imported afterwards uses the same library.
 """
 
 from __future__ import annotations

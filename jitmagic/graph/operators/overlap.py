@@ -1,8 +1,8 @@
-"""Writes whose result hangs on the order in which a kernel visits the elements.
+"""Refuses writes whose result depends on the order in which a kernel visits the elements.
 
-Comes in: the meta arguments of a call and those that it writes to. Goes out: a sentence, or None. A
-functional graph reads all operands before it writes; a kernel that writes over what it has still to
-read gives something else (or raises), and only that kernel knows what.
+Comes in: the meta arguments of a call and those that it writes to. Goes out: the reason, or None. A
+functional graph reads all operands before it writes; a kernel that overwrites elements it has still
+to read gives another result (or raises), which only that kernel determines.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ..node_meta import tensors_in
 from ..propagate import run_on_meta
 from ..symbolic.sym_node import in_layout
 
-__all__ = ["meets_itself", "why_order_matters"]
+__all__ = ["overlaps_itself", "why_order_matters"]
 
 # Writes that do not go where they read, element by element: not even the same view may be both.
 _SCATTERS = frozenset(
     "index_add_ index_copy_ index_reduce_ index_put_ scatter_ scatter_add_ scatter_reduce_ put_ "
     "masked_scatter_".split()
 )
-_ELEMENTWISE = frozenset(("copy", "fill", "masked_fill", "where"))  # though torch does not say so
+_ELEMENTWISE = frozenset(("copy", "fill", "masked_fill", "where"))  # not tagged pointwise by torch
 _BASIC = (int, slice, torch.SymInt)
 _MOST = 1 << 20  # elements looked at one by one; beyond, spans that meet are taken for an overlap
 
@@ -34,7 +34,7 @@ _MOST = 1 << 20  # elements looked at one by one; beyond, spans that meet are ta
 def why_order_matters(
     name: str, args: Sequence[Any], kwargs: dict[str, Any], written: Sequence[torch.Tensor]
 ) -> str | None:
-    """Why the call is not a plain change of values, None where it is one."""
+    """Return why the call's result depends on the order of its writes, or None."""
     if not written:
         return None
     if name.startswith("_foreach_") and len({id(tensor) for tensor in args[0]}) < len(args[0]):
@@ -46,11 +46,11 @@ def why_order_matters(
     targets = {id(tensor) for tensor in written}
     elsewhere = _reads_elsewhere(name)
     for storage, one in involved:
-        if meets_itself(one):
-            return "several elements of the written tensor share one place in memory"
+        if overlaps_itself(one):
+            return "several elements of the written tensor share one memory location"
         for other in earlier.setdefault(storage, []):
             is_target = elsewhere and not targets.isdisjoint((id(one), id(other)))
-            if _meet(one, other, is_target or name in _SCATTERS):
+            if _overlap(one, other, is_target or name in _SCATTERS):
                 return "it writes to memory that it reads through another view"
         earlier[storage].append(one)
     return None
@@ -58,7 +58,7 @@ def why_order_matters(
 
 @cache
 def _reads_elsewhere(name: str) -> bool:
-    """Whether a kernel reads other elements than the one it writes, as products and scans do."""
+    """Return whether a kernel reads other elements than it writes, as products and scans do."""
     plain = name.removesuffix("_")
     packet = getattr(torch.ops.aten, plain, None)
     if packet is None or plain in _ELEMENTWISE or plain.startswith("_foreach_"):
@@ -67,22 +67,22 @@ def _reads_elsewhere(name: str) -> bool:
 
 
 def _regions(name: str, args: Sequence[Any]) -> Sequence[Any]:
-    """The arguments; of an assignment to a part, that part in place of the whole."""
+    """Return the arguments, with the assigned part in place of the whole tensor for setitem."""
     if name not in ("setitem", "__setitem__") or not _is_basic(args[1]):
         return args
     return [run_on_meta(operator.getitem, (args[0], args[1]), {}, grad=False), *args[2:]]
 
 
 def _is_basic(index: Any) -> bool:
-    """Whether an index gives a view."""
+    """Return whether an index gives a view."""
     parts = index if isinstance(index, tuple) else (index,)
     plain = all(part is None or part is Ellipsis or type(part) in _BASIC for part in parts)
     return plain and next(tensors_in(index), None) is None
 
 
 def _layout(tensor: torch.Tensor) -> tuple[int | torch.SymInt, list[tuple[int, int]]]:
-    """The start, and (stride, extent) of the dimensions that have several elements; SymInts where
-    sizes are.
+    """Return the storage offset, and (stride, extent) of the dimensions with several elements;
+    symbolic ones are SymInts.
     """
     pairs = zip(tensor.stride(), tensor.shape, strict=True)
     return tensor.storage_offset(), [
@@ -91,12 +91,12 @@ def _layout(tensor: torch.Tensor) -> tuple[int | torch.SymInt, list[tuple[int, i
 
 
 def _reach(tensor: torch.Tensor) -> int:
-    """Distance from the first to the last element."""
+    """Return the distance from the first to the last element."""
     return sum((step * (size - 1) for step, size in _layout(tensor)[1]), 0)
 
 
-def meets_itself(tensor: torch.Tensor) -> bool:
-    """Whether two elements of the tensor share one place in memory."""
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Return whether two elements of the tensor share one memory location."""
     if not in_layout("!=", tensor.numel(), 0):  # of sizes that data decide: most have elements
         return False
     reach = 0
@@ -111,11 +111,11 @@ def _repeats(tensor: torch.Tensor) -> bool:
     return bool(_places(tensor).unique().numel() < tensor.numel())
 
 
-def _meet(one: torch.Tensor, other: torch.Tensor, same_counts: bool = False) -> bool:
-    """Whether two views of a storage, the same one too if `same_counts`, have a place in common."""
+def _overlap(one: torch.Tensor, other: torch.Tensor, same_counts: bool = False) -> bool:
+    """Return whether two views of a storage overlap; identical views only if `same_counts`."""
     if not one.numel() or not other.numel():
         return False
-    # Eager compares strides as they are, of dimensions with one element too.
+    # Eager compares all strides, also the insignificant ones of dimensions with one element.
     same = (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
     if same and one.storage_offset() == other.storage_offset():
         return same_counts
@@ -130,8 +130,9 @@ def _meet(one: torch.Tensor, other: torch.Tensor, same_counts: bool = False) -> 
 
 
 def _places(tensor: torch.Tensor) -> torch.Tensor:
-    """The offset of every element in the storage: of sizes that vary, which are constants then. A
-    SymInt beside a tensor would stand for a number that nobody is to read.
+    """Return the storage offset of every element, with symbolic sizes specialised to ints.
+
+    A SymInt in tensor arithmetic would add a node that no result needs.
     """
     offsets = torch.tensor(int(tensor.storage_offset()))
     for step, size in _layout(tensor)[1]:

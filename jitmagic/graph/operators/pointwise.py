@@ -1,7 +1,7 @@
 """The pointwise ATen operations, by how they choose the dtype of their result.
 
 Names are packets; `overloads` gives each functional overload with the number of its operands. Used
-for shape rules and, by the partitioner, for what is cheap to compute again.
+for shape rules and by the partitioner, to find operations that are cheap to recompute.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = [
     "FLOATING",
     "KEEPING",
     "PROMOTING",
-    "is_of_number",
     "is_pointwise",
     "is_transcendental",
     "overloads",
+    "takes_wrapped_number",
 ]
 
 aten = torch.ops.aten
@@ -51,7 +51,7 @@ _OVERLOADS = ("default", "Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "
 
 
 def overloads(names: Mapping[str, int]) -> Iterator[tuple[Any, int]]:
-    """The functional tensor-first overloads of the named packets."""
+    """Yield the functional tensor-first overloads of the named packets."""
     for name, operands in names.items():
         packet = getattr(aten, name)
         for overload in packet.overloads():
@@ -77,13 +77,15 @@ def is_pointwise(op: Any) -> bool:
 
 
 def is_transcendental(op: Any) -> bool:
-    """Costs tens of instructions an element rather than one or two."""
+    """Return whether it costs tens of instructions an element rather than one or two."""
     return op in _TRANSCENDENTAL
 
 
-def is_of_number(op: Any, args: Sequence[Any]) -> bool:
-    """Whether a number stands for the only tensor: dispatch modes are shown wrapped numbers so,
-    which jvp and vmap copy and expand. Kernels take them, our rules do not."""
+def takes_wrapped_number(op: Any, args: Sequence[Any]) -> bool:
+    """Return whether the only tensor is a wrapped number, which dispatch modes see as a number.
+
+    jvp and vmap copy and expand such numbers. Kernels accept them, jitmagic's rules do not.
+    """
     return (
         bool(args)
         and isinstance(args[0], int | float | complex | torch.SymInt)

@@ -1,17 +1,19 @@
-"""Whether eager's kernels take these dtypes and numbers: they are asked themselves, on stand-ins.
+"""Probes eager's kernels on stand-ins, to find whether they accept a call's dtypes and numbers.
 
 Comes in: a call on meta tensors and the device that they stand for. Goes out: nothing, or
 `EagerRaises` with the kernel's own error. Meta functions accept what kernels refuse (subtraction of
-bools, `int_tensor *= 0.5`, 1e30 as a factor of float16), and a functional graph would compute
-something there. An elementwise operation is asked on one element; any other on small tensors of the
-call's own shapes, and only where a dtype or a number is one that kernels are known to refuse. Large
-tensors are cut down: shapes that fit no more are refused for another reason, so that only the lack
-of a kernel (NotImplementedError) is believed then. Each combination is tried once in a process, at
-the sizes of this call: elementwise operations and products on the call's device, any other, and
-where that device is not here, on the CPU; what is no matter of the CPU's kernels
-(NotImplementedError) holds for other devices too.
+bools, `int_tensor *= 0.5`, 1e30 as a factor of float16), and a functional graph would compute a
+result.
 
-A call that nothing reads is asked whatever its dtypes: no kernel will ever see it.
+An elementwise operation is probed on one element. Any other is probed on small tensors of the
+call's own shapes, and only for dtypes or numbers that kernels are known to refuse. Large tensors
+are cut down; shapes that no longer fit are refused for that reason, so then only a missing kernel
+(NotImplementedError) counts.
+
+Each combination is tried once in a process, at the sizes of this call: elementwise operations and
+products on the call's device, others on the CPU, as is all where the device is absent. CPU errors
+other than a missing kernel hold for other devices too. A call whose result is unused is always
+probed: no kernel will run it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from ..node_meta import tensors_in
 from ..propagate import EagerRaises
 from ..symbolic.sym_node import sizes_in, with_hints
 from .dtypes import why_dtypes_are_refused
-from .recurrent import is_over_packed
+from .recurrent import takes_packed_sequence
 
 __all__ = ["check_dtypes", "why_refused"]
 
@@ -55,7 +57,7 @@ _FOREACH = (
     "rsqrt reciprocal sign neg abs"
 )
 _FILLS = {"full": 0, "new_full": 1}  # the position of the size, which the answer does not hang on
-# They refuse values: singular matrices, lengths that do not add up.
+# These refuse values that stand-ins have: singular matrices, inconsistent lengths.
 _UNASKED = (
     *("linalg_", "_linalg_", "cholesky", "inverse", "logdet", "slogdet", "svd", "lu", "triangular"),
     *(
@@ -74,7 +76,7 @@ _UNASKED = (
     ),
 )
 _MOST = 1 << 14  # elements that the stand-ins of a call may have
-_MOST_UNCUT = 1 << 25  # and where only the shapes themselves tell, once in a compile
+_MOST_UNCUT = 1 << 25  # the same where cut shapes cannot answer, once in a compile
 _CUT = 8  # the extents of larger ones: windows and kernels of a few elements fit in
 _UNCUT = 1 << 62
 # Functions written in Python: what runs in there is as unknown to the meta run as an operator.
@@ -111,7 +113,7 @@ def check_dtypes(
     kwargs: dict[str, Any],
     device: torch.device,
 ) -> None:
-    """Raise EagerRaises where the kernel refuses the dtypes or the numbers of the call, or may."""
+    """Raise EagerRaises if the kernel refuses the dtypes or the numbers of the call, or may."""
     of_data = [
         symbol
         for size in sizes_in((args, kwargs))
@@ -126,12 +128,12 @@ def check_dtypes(
     if several and not elementwise:
         _refuse_by_rule(name, args, kwargs, tensors)
     if answered:
-        # Which dtypes go together is told whole: sizes that other arguments name cannot be cut.
+        # Mixed dtypes are probed uncut: sizes that other arguments name cannot be cut.
         most = _MOST_UNCUT if several else _MOST
         large = not elementwise and sum(t.numel() for t in tensors) > most
         extent = _CUT if large else _UNCUT
         try:
-            answered = _ask(target, name, args, kwargs, device, elementwise, extent)
+            answered = _probe(target, name, args, kwargs, device, elementwise, extent)
         except EagerRaises:
             if of_data:  # the sizes are made up
                 raise Specialize(of_data, name) from None
@@ -155,8 +157,8 @@ def why_refused(
     kwargs: dict[str, Any],
     device: torch.device,
 ) -> Exception | None:
-    """The error of a call as the kernel sees its shapes and dtypes; None where it is content, known
-    to be asked by `check_dtypes`, or not to be asked.
+    """Return the error of a call that `check_dtypes` does not probe, from its kernel; None if it
+    accepts the call's shapes and dtypes, or cannot be probed.
     """
     in_torch = getattr(target, "__module__", None) in _IN_PYTHON
     if name in _NAMES or not (in_torch or _number_places(name)[0]):
@@ -174,7 +176,7 @@ def why_refused(
     return _refusal(target, described, named, "cpu", 1)  # a zero may be what it refuses
 
 
-def _ask(
+def _probe(
     target: Callable[..., Any] | str,
     name: str,
     args: Sequence[Any],
@@ -183,7 +185,7 @@ def _ask(
     elementwise: bool,
     extent: int,
 ) -> bool:
-    """Whether a kernel of that device has accepted the call. Raises what it raised."""
+    """Return whether a kernel of that device has accepted the call. Raises what it raised."""
     if name in _FILLS:
         at = _FILLS[name]
         size = (
@@ -203,8 +205,8 @@ def _ask(
 
 
 def _is_certain(error: Exception | None, name: str, device: torch.device) -> bool:
-    """Whether what stand-ins of other shapes met says something of the call. Products of what is no
-    floating-point number hardly exist on a GPU: there a break is the better guess.
+    """Return whether the result on stand-ins of other shapes holds for the call. Products of
+    integers hardly exist on a GPU: there a graph break is the better guess.
     """
     no_kernel = isinstance(error, NotImplementedError)
     return no_kernel or (device.type != "cpu" and name.removesuffix("_") in _PRODUCTS)
@@ -218,9 +220,11 @@ def _refusal_on(
     kwargs: tuple[tuple[str, Any], ...],
     elementwise: bool,
 ) -> Exception | None:
-    """The error of that device's kernel. A GPU is asked what is neither elementwise nor a product
-    only where the CPU has no kernel: stand-ins that fail an assertion of the device's would cost
-    its context. While a CUDA graph is recorded, nothing else may run on it.
+    """Return the error of that device's kernel, or None.
+
+    A GPU is probed for other calls than elementwise ones and products only if the CPU has no
+    kernel: a failed device assertion would cost its context. While a CUDA graph is captured,
+    nothing else may run on it.
     """
     here = device.type == "cuda" and torch.cuda.is_available()
     here = here and not torch.cuda.is_current_stream_capturing()
@@ -235,8 +239,8 @@ def _refusal_on(
 def _is_suspect(
     target: Callable[..., Any] | str, name: str, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> bool:
-    """Whether to ask: integers, bools or complex numbers among the tensors, several dtypes, or a
-    number that one of them does not hold; and whether stand-ins can answer.
+    """Return whether to probe: integer, bool or complex tensors, several dtypes, or a number that a
+    dtype cannot hold; and stand-ins can answer.
     """
     plain = name.removesuffix("_")
     known = _number_places(plain)[0] or getattr(target, "__module__", None) in _IN_PYTHON
@@ -245,7 +249,7 @@ def _is_suspect(
     tensors = list(tensors_in((args, kwargs)))
     if not tensors:
         return _fills_beyond(plain, args, kwargs)
-    if is_over_packed(target, args):
+    if takes_packed_sequence(target, args):
         return False
     if not all(t.is_floating_point() for t in tensors) or len({t.dtype for t in tensors}) > 1:
         return True
@@ -254,8 +258,10 @@ def _is_suspect(
 
 
 def _fills_beyond(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Return whether a factory takes a number that its dtype does not hold. A range without end is
-    refused by the shape rule, so the stand-in is as large as the call's own result at most.
+    """Return whether a factory takes a number that its dtype cannot hold.
+
+    Infinite ranges are refused by the shape rule, so the stand-in is at most as large as the
+    result.
     """
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
     numbers = list(_numbers(name, args, kwargs))
@@ -264,8 +270,8 @@ def _fills_beyond(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> boo
 
 @lru_cache(maxsize=1024)
 def _number_places(name: str) -> tuple[bool, frozenset[int], frozenset[str]]:
-    """Whether it is an operation of ATen, and where its overloads take numbers: (known, positions,
-    names). Dimensions and flags are no numbers.
+    """Return (is an ATen operation, positions, names) of its number arguments. Dimensions and flags
+    do not count.
     """
     packet = getattr(torch.ops.aten, name, None)
     if packet is None:
@@ -281,7 +287,7 @@ def _number_places(name: str) -> tuple[bool, frozenset[int], frozenset[str]]:
 
 
 def _numbers(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Any]:
-    """And each float: what a schema calls so, or Python passes on, may become a Scalar in there."""
+    """Yield the number arguments, and each float: composites may pass it on as a Scalar."""
     _, positions, names = _number_places(name)
     given = [arg for n, arg in enumerate(args) if n in positions or type(arg) is float]
     given += [value for key, value in kwargs.items() if key in names or type(value) is float]
@@ -290,7 +296,7 @@ def _numbers(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator
 
 
 def _holds(dtype: torch.dtype, number: Any) -> bool:
-    """Whether converting the number overflows nothing, and it is none of those treated apart."""
+    """Return whether the number converts without overflow and is of no type treated specially."""
     if type(number) not in _NUMBERS:
         return True
     if type(number) in (bool, complex):
@@ -308,7 +314,9 @@ Described = tuple[Any, ...]
 
 
 def _described(value: Any, elementwise: bool, extent: int) -> Described | None:
-    """What a kernel's choice hangs on: dtype and shape (elementwise: if 0-dim), or the value."""
+    """Return the properties that a kernel is chosen by: dtype and shape (elementwise: if 0-dim), or
+    the value.
+    """
     if isinstance(value, torch.Tensor):
         cut = tuple(min(n, extent) for n in value.shape)
         shape = _shape_asked(value.shape) if elementwise else cut
@@ -323,7 +331,9 @@ def _described(value: Any, elementwise: bool, extent: int) -> Described | None:
 
 
 def _shape_asked(shape: Sequence[int]) -> tuple[int, ...]:
-    """A stand-in's for elementwise operations: kernels treat 0-dim and single elements apart."""
+    """Return a stand-in's shape for elementwise operations: kernels treat 0-dim and single elements
+    separately.
+    """
     return (2 if math.prod(shape) != 1 else 1,) if shape else ()
 
 
@@ -350,8 +360,8 @@ def _refusal(
     device: str,
     integer: int = 0,
 ) -> Exception | None:
-    """The error of the call on stand-ins, without the frames that it came through. What it draws,
-    the program still gets.
+    """Return the error of the call on stand-ins, without its traceback; random state is
+    restored.
     """
     drawn_on = [torch.cuda.current_device()] if device == "cuda" else []
     try:
@@ -367,6 +377,6 @@ def _refusal(
                 call_from(Silence(), getattr(given[0], target), given[1:], named)
             else:
                 call_from(Silence(), target, given, named)
-    except Exception as error:  # whatever the kernel raises is what the program would see
+    except Exception as error:  # any error of the kernel is what the program would see
         return error.with_traceback(None)
     return None

@@ -1,10 +1,9 @@
-"""Which operations may raise because of what their tensors hold: they run also when nothing reads
-the result.
+"""Lists operations that may raise because of tensor data, so they run even if unused.
 
 Comes in: the bare name of a torch function, a tensor method or an ATen operator, with its arguments
-as the graph has them. Goes out: whether eager's kernel looks at the data and may refuse it. What
-dtypes and shapes forbid was found when the call was recorded and is of no concern here, unless data
-decide a size of it.
+as the graph has them. Goes out: whether eager's kernel reads the data and may refuse it. Errors due
+to dtypes and shapes were found when the call was recorded and are ignored here, unless a size is
+data-dependent.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _DIVISIONS = frozenset(
 
 
 def may_raise_on_data(node: Node) -> bool:
-    """Whether running the node on real data can raise although recording it went well."""
+    """Return whether running the node on real data can raise although recording succeeded."""
     if node.op not in ("call_function", "call_method"):
         return False
     if node.meta.get("expects"):  # sizes that data decide to be what it takes
@@ -63,8 +62,8 @@ def may_raise_on_data(node: Node) -> bool:
 def call_may_raise(
     target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dtype: torch.dtype | None
 ) -> bool:
-    """`may_raise_on_data` of a call whose first result has this dtype; numbers among its arguments
-    are numbers, tensors may be anything else.
+    """Do `may_raise_on_data` for a call whose first result has this dtype. Only ints, floats and
+    complex numbers among its arguments count as numbers.
     """
     name = target_name(target)
     if not name.endswith("__"):
@@ -75,13 +74,13 @@ def call_may_raise(
 
 
 def has_data_sizes(node: Node) -> bool:
-    """Whether data decide a size of its results, or one that they read."""
+    """Return whether a size of the node's results is data-dependent, or one that they read."""
     return any(isinstance(symbol.origin, DataSize) for symbol in symbols_in(node))
 
 
 def takes_data_size(node: Node) -> bool:
-    """Whether data decide an int that the call takes, as in `zeros(n.item())`: it may be negative,
-    or too large for what is cut.
+    """Return whether the call takes a data-dependent int, as in `zeros(n.item())`: it may be
+    negative, or too large for the tensor that is cut.
     """
     if node.op not in ("call_function", "call_method"):
         return False
@@ -96,7 +95,7 @@ def _is_integer(dtype: torch.dtype | None) -> bool:
 
 
 def _divisor(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """A number as divisor is known already, a tensor may hold a zero."""
+    """Return the divisor: a number was checked when recorded, a tensor may contain a zero."""
     if "other" in kwargs:
         return kwargs["other"]
     return args[0] if name.startswith("__r") else args[1]
@@ -107,7 +106,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _looks_up(index: Any) -> bool:
-    """Whether there is a tensor or a list in an index: slices and integers were checked already."""
+    """Return whether an index has a tensor or a list; slices and integers were checked already."""
     inside = index if isinstance(index, tuple) else (index,)
     listed = any(
         isinstance(part, list) or (isinstance(part, tuple) and _looks_up(part)) for part in inside

@@ -1,11 +1,11 @@
-"""Recurrent layers: their shapes from one step of time, and the operator of an LSTM in training.
+"""Recurrent layers: their shapes from one time step, and the operator of an LSTM in training.
 
-torch's own meta run of a layer takes it apart into every step of the sequence. Comes in: the
-arguments of `torch.lstm`, `gru`, `rnn_tanh` or `rnn_relu` as meta tensors. Goes out: what eager
-gives for them, or its error, in a time that does not depend on the length of the sequence.
+torch's own meta run of a layer unrolls every step of the sequence. Comes in: the arguments of
+`torch.lstm`, `gru`, `rnn_tanh` or `rnn_relu` as meta tensors. Goes out: eager's result or error, in
+a time that does not depend on the length of the sequence.
 
-oneDNN's LSTM keeps what its backward needs only where the grad mode says so, and a compiled
-forward runs without it. `jitmagic::lstm_layer` is that kernel in its training form.
+oneDNN's LSTM saves tensors for its backward only if the grad mode is on, and a compiled forward
+runs with it off. `jitmagic::lstm_layer` is that kernel in its training form.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = [
     "by_one_step",
     "differentiable",
     "is_fused_lstm",
-    "is_over_packed",
     "sequences_in",
+    "takes_packed_sequence",
 ]
 
 aten = torch.ops.aten
@@ -56,20 +56,24 @@ LSTM_LAYER: Any = torch.ops.jitmagic.lstm_layer.default
 
 
 def is_fused_lstm(operator: Any, input: Tensor, states: Sequence[Tensor]) -> bool:
-    """Whether torch hands an LSTM on the CPU to oneDNN, a layer at a time (ATen/native/RNN.cpp)."""
+    """Return whether torch runs an LSTM on the CPU by oneDNN, layer by layer
+    (ATen/native/RNN.cpp).
+    """
     enabled = torch._C._has_mkldnn and torch._C._get_mkldnn_enabled()
     projected = operator is aten.lstm.input and states[0].shape != states[1].shape
     usual = operator is aten.lstm.input and input.dtype is torch.float32 and input.numel()
     return bool(enabled and usual and not projected)
 
 
-def is_over_packed(function: Any, args: Sequence[Any]) -> bool:
-    """Whether it is a call of a layer with the counts of a packed sequence as second argument."""
+def takes_packed_sequence(function: Any, args: Sequence[Any]) -> bool:
+    """Return whether a layer is called with a packed sequence: counts as second argument."""
     return function in RECURRENT and isinstance(args[3], (list, tuple))
 
 
 def sequences_in(node: Node) -> int | torch.SymInt | None:
-    """What `batch_sizes[0]` of a packed sequence is: each sequence has a first step."""
+    """Return the size that `batch_sizes[0]` of a packed sequence is: each sequence has a first
+    step.
+    """
     counts = node.args[0] if node.target is operator.getitem and node.args[1:] == (0,) else None
     if not isinstance(counts, Node) or any("mutates" in user.meta for user in counts.users):
         return None
@@ -82,15 +86,15 @@ def sequences_in(node: Node) -> int | torch.SymInt | None:
 
 
 def by_one_step(function: Any) -> Any:
-    """What to call on meta tensors in place of `function`; itself where it is no layer."""
+    """Return the function to call on meta tensors in place of a layer; others stay."""
     if function not in RECURRENT:
         return function
 
     def outcome(input: Tensor, *args: Any) -> Any:
-        """The last argument says whether the batch comes first; a packed sequence has its second
-        to say how many rows each step has.
+        """Run one step. The last argument says whether the batch comes first; a packed sequence has
+        the number of rows of each step as second argument.
         """
-        if is_over_packed(function, (input, *args)):
+        if takes_packed_sequence(function, (input, *args)):
             return _over_packed(input, *args)
         if input.dim() != 3:
             return function(input, *args)
@@ -114,7 +118,7 @@ def _over_packed(
 
 
 def differentiable(made: Tensor, inputs: Sequence[Tensor]) -> Tensor:
-    """Of the history that a function of these inputs has."""
+    """Give a result the history of a function of these inputs."""
     read = [one for one in inputs if one.requires_grad]
     return sum((one.sum() for one in read), made) if torch.is_grad_enabled() else made
 
@@ -124,7 +128,7 @@ def _empty(*likes: Tensor) -> tuple[Tensor, ...]:
 
 
 def _all_layers(input: Tensor, states: Any, *args: Any) -> tuple[Tensor, ...]:
-    """A layer that is one operation: its arguments have been looked at before."""
+    """Infer a layer that is one operation; its arguments were checked before."""
     *_, both, batch_first = args
     held = states if isinstance(states, (list, tuple)) else [states]
     shape = (*input.shape[:2], held[0].shape[2] * (2 if both else 1))
@@ -135,14 +139,14 @@ def _all_layers(input: Tensor, states: Any, *args: Any) -> tuple[Tensor, ...]:
 
 
 def _layer(input: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    """Results, both states, and what only the kernel's own backward reads."""
+    """Infer results, both states, and the workspace of the kernel's own backward."""
     hx, cx, hidden = args[4], args[5], args[9]
     made = torch.empty((*input.shape[:-1], hidden), dtype=input.dtype, device="meta")
     return (made, *_empty(hx, cx), torch.empty(0, dtype=torch.uint8, device="meta"))
 
 
 def _layer_backward(*args: Any) -> tuple[Tensor, ...]:
-    """Gradients of the input, of two weights and two biases, and of both states."""
+    """Infer gradients of the input, of two weights and two biases, and of both states."""
     return _empty(*args[:7])
 
 

@@ -1,12 +1,11 @@
-"""Shape, dtype and stride rules for the operations that graphs are mostly made of.
+"""Shape, dtype and stride rules of the most common operations.
 
 `infer(op, args, kwargs)` gives the meta tensor of the result, or None: then the operation's own
 meta kernel is asked. Those of the pointwise operations and reductions are Python functions inside
 torch (150 microseconds a call, and the first call imports torch._dynamo); these rules take about
-five. They state what ATen's TensorIterator does: broadcasting, type promotion by category
-(dimensioned tensors over 0-dim tensors over numbers), output strides by the order of the inputs'
-strides. What eager rejects raises here too, or gives None, as long as all tensors are
-floating-point.
+five. They implement ATen's TensorIterator: broadcasting, type promotion by category (dimensioned
+tensors over 0-dim tensors over numbers), output strides by the order of the inputs' strides. Calls
+that eager rejects raise here too, or give None, provided that all tensors are floating-point.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from typing import Any
 import torch
 
 from ...symbols.size import Size
-from ..fresh_meta import fresh_meta, joins_to_rows, refuse_nothing, same_shape
+from ..fresh_meta import fresh_meta, joins_to_rows, refuse_empty, same_shape
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import in_layout
 from .convolution import convolution, convolution_backward
 from .factories import FACTORY_RULES, counted
 from .fallback_shapes import FALLBACK_RULES, refuse_repeated
 from .network import NETWORK_RULES
-from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, is_of_number, overloads
+from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads, takes_wrapped_number
 from .recurrent import RECURRENT_RULES
-from .tensor_iterator import Tensors, dense, elementwise, is_loose, like
+from .tensor_iterator import Tensors, dense, elementwise, has_insignificant_strides, like
 from .without_meta import WITHOUT_META
 
 __all__ = ["infer", "infer_in_place", "is_integer", "number_dtype", "promoted"]
@@ -37,17 +36,19 @@ Rule = Callable[..., Any]
 
 
 def infer(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The result of op on meta tensors, or None where no rule is written here."""
+    """Return the result of op on meta tensors, or None if no rule covers it."""
     rule = _RULES.get(op)
-    if rule is None or is_of_number(op, args):
+    if rule is None or takes_wrapped_number(op, args):
         return None
     made = rule(*args, **kwargs)
-    hangs_on_kernel = op in _BY_LAYOUT and any(map(is_loose, tensors_in(args)))
+    hangs_on_kernel = op in _BY_LAYOUT and any(map(has_insignificant_strides, tensors_in(args)))
     return None if hangs_on_kernel else made
 
 
 def infer_in_place(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The first argument, where op is the in-place form of a pointwise rule and the result fits."""
+    """Return the first argument if op is the in-place form of a pointwise rule and the result fits;
+    else None.
+    """
     functional = _IN_PLACE.get(op)
     result = None if functional is None else infer(functional, args, kwargs)
     if result is None or not same_shape(result.shape, args[0].shape):
@@ -61,7 +62,7 @@ def infer_in_place(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 
 
 def _over(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
-    """Combine two categories: the lower one counts only when it is of a higher kind of number."""
+    """Combine two categories: the lower one counts only if it is of a higher kind of number."""
     if higher is None or lower is None:
         return lower if higher is None else higher
     if higher.is_floating_point:
@@ -72,7 +73,7 @@ def _over(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype 
 
 
 def promoted(values: Sequence[Any]) -> torch.dtype:
-    """The common dtype of tensors and Python numbers, by category."""
+    """Return the common dtype of tensors and Python numbers, by category."""
     sized: torch.dtype | None = None
     scalar: torch.dtype | None = None
     number: torch.dtype | None = None
@@ -92,14 +93,14 @@ def promoted(values: Sequence[Any]) -> torch.dtype:
 
 
 def number_dtype(value: Any) -> torch.dtype:
-    """The dtype of a tensor made of a bool, an int or a float, or of a size."""
+    """Return the dtype of a tensor made of a bool, an int, a float or a size."""
     if isinstance(value, bool | torch.SymBool):
         return torch.bool
     return torch.int64 if is_integer(value) else torch.get_default_dtype()
 
 
 def is_integer(value: Any) -> bool:
-    """Whether torch takes a number for an int: sizes that differ from call to call are ints."""
+    """Return whether torch takes a number for an int, as it does symbolic sizes."""
     return isinstance(value, int | torch.SymInt | Size)
 
 
@@ -114,7 +115,7 @@ def _real(values: Sequence[Any]) -> bool:
 
 
 def _pointwise(dtype_of: Callable[[Sequence[Any]], torch.dtype], operands: int) -> Rule:
-    """Elementwise over the first `operands` arguments (tensors or numbers)."""
+    """Return the elementwise rule over the first `operands` arguments (tensors or numbers)."""
 
     def rule(*args: Any, **kwargs: Any) -> torch.Tensor | None:
         values = [value for value in args[:operands] if value is not None]
@@ -128,7 +129,9 @@ def _pointwise(dtype_of: Callable[[Sequence[Any]], torch.dtype], operands: int) 
 
 
 def _gradient(values_first: bool) -> Rule:
-    """Of an activation, of (grad, values, numbers); which strides win differs between kernels."""
+    """Return the rule of an activation's (grad, values, numbers); kernels differ in whose strides
+    win.
+    """
 
     def rule(
         grad: torch.Tensor, values: torch.Tensor, *args: Any, **kwargs: Any
@@ -160,7 +163,7 @@ def _divided(a: Any, b: Any, *, rounding_mode: str | None = None) -> torch.Tenso
 
 
 def _power_of_number(base: Any, exponent: torch.Tensor) -> torch.Tensor | None:
-    """Always row-major, unlike other elementwise results and unlike its meta function."""
+    """Infer pow.Scalar: row-major, unlike other elementwise results and its meta function."""
     if not _real((base, exponent)):
         return None
     return fresh_meta(exponent.shape, promoted((base, exponent)))
@@ -216,7 +219,7 @@ def _reduction(kind: str) -> Rule:
         if kind == "bool":
             result_dtype = torch.uint8 if x.dtype is torch.uint8 else torch.bool
         if kind in ("same", "place"):
-            refuse_nothing(x.shape, dims)
+            refuse_empty(x.shape, dims)
         if kind == "place":
             result_dtype = torch.int64
         return fresh_meta(_reduced_shape(x.shape, dims, keepdim), result_dtype)
@@ -225,7 +228,7 @@ def _reduction(kind: str) -> Rule:
 
 
 def _matrix(*shapes_of: int, rank: int = 2) -> Rule:
-    """mm, bmm: rows of the one argument, columns of the other."""
+    """Return the rule of mm, bmm: rows of one argument, columns of the other."""
 
     def rule(*args: Any, **kwargs: Any) -> torch.Tensor | None:
         a, b = (args[i] for i in shapes_of)
@@ -293,17 +296,19 @@ def _cat(tensors: Tensors, dim: int = 0) -> torch.Tensor | None:
 
 
 def _same_layout(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Activations with parameters: elementwise over the first argument."""
+    """Infer activations with parameters: elementwise over the first argument."""
     return elementwise([x], x.dtype)
 
 
 def _magnitude(x: torch.Tensor) -> torch.Tensor | None:
-    """Complex ones lie as an empty_like of the input does, unlike what the meta function says."""
+    """Infer abs. For complex input the layout is that of empty_like, unlike in the meta
+    function.
+    """
     return like(x, dtype=x.dtype.to_real()) if x.dtype.is_complex else elementwise([x], x.dtype)
 
 
 def _contiguous(x: torch.Tensor, dim: int, *args: Any) -> torch.Tensor | None:
-    """Softmax and its kin: a contiguous result."""
+    """Infer softmax and similar: a contiguous result."""
     _wrapped(dim, x.dim())
     dtype = next((a for a in args if isinstance(a, torch.dtype)), x.dtype)
     return None if True in args else fresh_meta(x.shape, dtype)
@@ -344,7 +349,7 @@ _ACTIVATIONS = tuple(
 )
 _POINTWISE = (PROMOTING, FLOATING, KEEPING)
 
-# What these say of a layout holds where each stride leads somewhere.
+# The layouts of these rules hold if all strides are significant (see `has_insignificant_strides`).
 _BY_LAYOUT: Mapping[Any, Rule] = {
     **{op: _same_layout for op in (*_ACTIVATIONS, aten._prelu_kernel.default)},
     **{getattr(aten, f"{name}_backward").default: _gradient(False) for name in _GRADIENTS},

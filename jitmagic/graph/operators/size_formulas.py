@@ -1,8 +1,8 @@
-"""Sizes that a number of a call makes of a dimension: windows, steps, parts.
+"""Candidate formulas for sizes that depend on a number of the call: windows, steps, parts.
 
-Comes in: the arguments of a call, one of whose numbers is a symbol and no size of a tensor (the
+Comes in: the arguments of a call, one of whose numbers is a symbol but not a size of a tensor (the
 kernel of a pool, the groups of a norm). Goes out: expressions that the sizes of its results may be,
-and what reads them off results at several vectors of sizes.
+and a reader that recognises them in results at several size tuples.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from ...symbols.size import Size, expr_of, size_of, value_of
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import as_dimension, as_dimensions
 
-__all__ = ["Unlike", "Windows", "windows_in"]
+__all__ = ["FormulaReader", "ResultsDiffer", "candidate_sizes"]
 
 _NUMBERS, _DIMS = 2, 6  # of a call, that are tried
 _MARGINS = range(-4, 8)  # what paddings add to a dimension and kernels take away
 _FACTORS = 4  # of a product besides a constant
 
 
-class Unlike(Exception):
-    """The results at two vectors are not the same but for sizes."""
+class ResultsDiffer(Exception):
+    """Raised if the results at two size tuples differ in more than sizes."""
 
 
-def windows_in(arguments: Any) -> list[Expr]:
-    """What a window of that many elements, a step or a number of parts makes of a dimension. The
-    number is guarded to be one.
+def candidate_sizes(arguments: Any) -> list[Expr]:
+    """Return the candidate sizes for windows, steps or parts of the number along a dimension.
+
+    The number is guarded to be positive.
     """
     tensors = list(tensors_in(arguments))
     dims = list(dict.fromkeys(n for t in tensors for n in as_dimensions(t.shape)))[:_DIMS]
@@ -48,7 +49,7 @@ def windows_in(arguments: Any) -> list[Expr]:
 
 
 def _numbers_in(value: Any) -> Iterator[Any]:
-    """Those that are no sizes of a tensor's."""
+    """Yield the symbolic numbers that are not sizes of a tensor."""
     if isinstance(value, torch.SymInt):
         number = as_dimension(value)
         if isinstance(number, Size):
@@ -61,27 +62,27 @@ def _numbers_in(value: Any) -> Iterator[Any]:
             yield from _numbers_in(item)
 
 
-class Windows:
-    """Numbers of results as such expressions, and products of them: those that have the values seen
-    at all vectors, since many have two small numbers.
+class FormulaReader:
+    """Recognises numbers as such expressions and products of them, by their values at all size
+    tuples, since many expressions have two small numbers in common.
     """
 
     def __init__(
-        self, exprs: Sequence[Expr], vectors: Sequence[Mapping[Any, int]], context: Context
+        self, exprs: Sequence[Expr], samples: Sequence[Mapping[Any, int]], context: Context
     ) -> None:
         self._context = context
         self._known: dict[tuple[int, ...], Expr] = {}
         for expr in exprs:
             size = size_of(expr, context)
-            values = tuple(value_of(size, dict(known)) for known in vectors)
+            values = tuple(value_of(size, dict(known)) for known in samples)
             if len(set(values)) > 1 and all(values):
                 self._known.setdefault(values, expr)
 
     def __call__(self, numbers: Sequence[int]) -> Any:
-        is_told = all(type(number) is int for number in numbers)  # data decide others
-        expr = self._of(tuple(numbers), _FACTORS) if is_told else None
+        is_known = all(type(number) is int for number in numbers)  # data decide others
+        expr = self._of(tuple(numbers), _FACTORS) if is_known else None
         if expr is None:
-            raise Unlike
+            raise ResultsDiffer
         return size_of(expr, self._context)
 
     def _of(self, numbers: tuple[int, ...], depth: int) -> Expr | None:

@@ -1,16 +1,14 @@
-"""What real kernels reject and meta kernels let pass: checked here, so that eager raises its own
-error.
+"""Refuses calls that real kernels reject and meta kernels accept, so that eager raises its error.
 
 Comes in: the name and meta arguments of a call that the meta run accepted, and what it wrote. Goes
 out: nothing, or `EagerRaises`: the traced program then runs the call as plain Python. Being
 stricter than eager costs a graph break; being laxer would give a result where eager raises.
 
-Dtypes and plain numbers are asked of the kernels themselves (graph/operators/probe.py). The names
-here are of what cannot be asked: checks that come after the shapes (of data that a stand-in has
-not, of memory that it lies in otherwise), layouts and draws that no error tells, a process that
-ends instead of raising. No schema and no tag says any of it; each was found by the sweeps of
-tests/operators, which run every sample of every operator, so that a missing name is a failure
-there.
+Dtypes and plain numbers are probed on the kernels themselves (graph/operators/probe.py). The names
+here are for what cannot be probed: checks of data or memory layouts that stand-ins lack, layouts
+and draws that raise no error, kernels that end the process instead of raising. Schemas and tags do
+not declare these; each was found by the sweeps of tests/operators, which run every sample of every
+operator, so that a missing name fails there.
 """
 
 from __future__ import annotations
@@ -21,10 +19,10 @@ from typing import Any
 
 import torch
 
-from ..fresh_meta import broadcast, has_elements, refuse_nothing
+from ..fresh_meta import broadcast, has_elements, refuse_empty
 from ..node_meta import tensors_in
 from ..propagate import EagerRaises
-from ..symbolic.symbolic_views import view_of_sizes
+from ..symbolic.symbolic_views import symbolic_view
 from .overlap import why_order_matters
 from .tensor_iterator import dense, like
 
@@ -55,10 +53,10 @@ _DRAWN_IN_ORDER = frozenset(("dropout", "native_dropout", "rrelu", "rrelu_with_n
 
 
 def check_for_meta(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Raise EagerRaises where a meta function would end the process by dividing by an integer 0."""
+    """Raise EagerRaises if a meta function would end the process by dividing by an integer 0."""
     shuffles = name in ("channel_shuffle", "native_channel_shuffle")
     if shuffles and _argument(args, kwargs, 1, "groups") == 0:
-        _reject("no groups")
+        _reject("groups is 0")
 
 
 def check_as_kernels_do(
@@ -68,7 +66,7 @@ def check_as_kernels_do(
     written: Sequence[torch.Tensor],
     device: torch.device,
 ) -> None:
-    """Raise EagerRaises where a kernel of the device would raise although the meta run did not."""
+    """Raise EagerRaises if a kernel of the device raises although the meta run did not."""
     tensors = list(tensors_in((args, kwargs)))
     _check_arguments(name, args, kwargs, tensors, device)
     collision = why_order_matters(name, args, kwargs, written)
@@ -83,13 +81,13 @@ def check_as_kernels_do(
     if name in _EMPTY_DIMS_UNCLEAR and tensors[0].dim():
         dim = _argument(args, kwargs, 1, "dim")
         if isinstance(dim, tuple | list) and not dim:
-            _reject("whether no dimension means all is for the kernel of the device to say")
+            _reject("kernels differ in whether an empty dim means all dimensions")
     if tensors[0].dim() > _ADDEND_RANK.get(name.removesuffix("_"), tensors[0].dim()):
-        _reject("what is added to has more dimensions than the product")
+        _reject("the addend has more dimensions than the product")
     if name in _FLOATS_ON_GPU and device.type == "cuda" and not tensors[0].is_floating_point():
-        _reject(f"its kernel of the GPU is not implemented for {tensors[0].dtype}")
+        _reject(f"its GPU kernel is not implemented for {tensors[0].dtype}")
     if name == "pixel_unshuffle" and not has_elements(tensors[0]):
-        _reject("of nothing its kernel keeps the shape")
+        _reject("its kernel keeps the shape of an empty tensor")
     if name in _MULTIPLIED_IN_PLACE:
         _check_weights(tensors[0], tensors[_MULTIPLIED_IN_PLACE[name] :])
     if name == "slice_scatter":
@@ -98,16 +96,16 @@ def check_as_kernels_do(
         _check_storage(*args, **kwargs)
     complex_vectors = (tensors[0].is_complex() or name == "linalg_eig") and tensors[0].numel()
     if name in _DEFINED_UP_TO_A_PHASE and complex_vectors:
-        _reject("its gradient looks at the numbers: a loss that depends on the phase is refused")
+        _reject("its gradient depends on the values: a loss that depends on the phase is refused")
     if name == "prod" and tensors[0].is_complex() and tensors[0].requires_grad:
-        _reject("its gradient looks for zeros among the numbers and has two formulas")
+        _reject("its gradient has another formula if there are zeros")
     kept = tensors[0].is_contiguous() or dense(tensors[0].shape, tensors[0].stride())
     if name in _STRIDES_KEPT and not kept:
         _reject("the layout of its result follows the gaps and overlaps of its input")
     if name in _FULL_REDUCTIONS:
         _check_elements(tensors[0], _argument(args, kwargs, 1, "dim"))
     if name in _DRAWN_IN_ORDER and device.type == "cuda" and not kept and tensors[0]._version:
-        _reject("a GPU draws by the gaps in memory, which what was written there may have lost")
+        _reject("a GPU draws in memory order, whose gaps a write may have removed")
     _check_draws(name, args, kwargs, tensors)
 
 
@@ -118,11 +116,11 @@ def _check_arguments(
     tensors: list[torch.Tensor],
     device: torch.device,
 ) -> None:
-    """Values of plain arguments that each kernel treats as it likes, found by their names."""
+    """Check plain arguments, found by name, whose invalid values each kernel treats differently."""
     given = {key: args[n] if n < len(args) else kwargs.get(key) for key, n in _places(name)}
     reduction = given.get("reduction")
     if isinstance(reduction, int) and reduction not in (0, 1, 2):
-        _reject("whether the result is one number is for the kernel to say")
+        _reject("an unknown reduction, which each kernel treats differently")
     strides = given.get("stride")
     if isinstance(strides, (list, tuple)) and any(type(s) is int and s < 0 for s in strides):
         _reject("a negative stride")
@@ -130,20 +128,20 @@ def _check_arguments(
         _reject("the CPU's softmax does not convert")
     dtype = given.get("input_dtype")
     if isinstance(dtype, torch.dtype) and tensors and dtype is not tensors[0].dtype:
-        _reject("the gradient of a result that was converted")
+        _reject("the gradient of a converted result")
     shape = given.get("normalized_shape")
     if isinstance(shape, (list, tuple)) and any(
         isinstance(part, torch.Tensor) and tuple(part.shape) != tuple(shape)
         for part in (given.get("weight"), given.get("bias"))
     ):
-        _reject("scales of another shape than what is normalised")
+        _reject("scales of another shape than the normalised dimensions")
     divisor = given.get("beta") if "loss" in name else None
     inexact = all(t.is_floating_point() for t in tensors)
     if isinstance(divisor, int | float) and abs(divisor) < 1 and not inexact:
-        _reject("a kernel of integers cuts it to 0 and divides by it")
+        _reject("an integer kernel truncates beta to 0 and divides by it")
     graded = tensors and not (tensors[0].is_floating_point() or tensors[0].is_complex())
     if graded and device.type == "cuda" and name.endswith("_backward"):
-        _reject("kernels of gradients on the GPU are hardly ever implemented for integers")
+        _reject("GPU kernels of gradients are hardly ever implemented for integers")
 
 
 _NAMED = frozenset(
@@ -153,8 +151,8 @@ _NAMED = frozenset(
 
 @cache
 def _places(name: str) -> tuple[tuple[str, int], ...]:
-    """Where the operator of that name takes the arguments that are checked; of a Python function of
-    the same name they are elsewhere, or have other types.
+    """Return the positions of checked arguments in the operator's schema; a Python function of the
+    same name has other positions or types.
     """
     packet = getattr(torch.ops.aten, name.removesuffix("_"), None)
     schemas = [getattr(packet, each)._schema for each in packet.overloads()] if packet else []
@@ -169,30 +167,30 @@ def _places(name: str) -> tuple[tuple[str, int], ...]:
 
 
 def check_out(name: str, targets: Any, results: Any, written: Sequence[torch.Tensor]) -> None:
-    """Raise EagerRaises unless `out=targets` takes exactly what the call without it gives.
+    """Raise EagerRaises unless `out=targets` takes exactly the result of the call without it.
 
-    Which dtypes a kernel casts to is for each to say.
+    Which dtypes are cast differs between kernels.
     """
     if name == "kron":
-        _reject("it writes to out= through a view that is said to be none")
+        _reject("it writes to out= through a view that its schema does not declare")
     for target, result in zip(tensors_in(targets), tensors_in(results), strict=False):
         if not any(target is tensor for tensor in written):
-            _reject("the write to out= is not seen")
-        # A meta tensor that is resized has the ints of this call in the place of symbolic sizes.
+            _reject("the meta run does not show the write to out=")
+        # A resized meta tensor has the ints of this call in place of symbolic sizes.
         if [*map(type, target.shape)] != [*map(type, result.shape)]:
-            _reject("it resizes what out= names")
+            _reject("it resizes the tensor in out=")
         if target.dtype is not result.dtype:
-            _reject("whether the result is cast to the dtype of out= is for the kernel to say")
+            _reject("kernels differ in whether the result is cast to the dtype of out=")
 
 
 def _check_channels(first: torch.Tensor, name: str, device: torch.device) -> None:
     if first.dim() < 2:
-        _reject("there is no dimension of channels", IndexError)
+        _reject("there is no channel dimension", IndexError)
     if name == "batch_norm" and device.type == "cpu" and first.dtype in _WHOLE_FLOATS:
-        return  # row-major, whatever comes (graph/operators/network.py)
+        return  # always row-major (graph/operators/network.py)
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(first.dim())
     if not first.is_contiguous() and not (last and first.is_contiguous(memory_format=last)):
-        _reject("the layout of its result is for the kernel of the device to choose")
+        _reject("the device's kernel chooses the layout of its result")
 
 
 def _check_dim(first: torch.Tensor, dim: Any) -> None:
@@ -205,7 +203,7 @@ def _check_elements(first: torch.Tensor, dim: Any) -> None:
     if isinstance(dim, torch.Tensor):  # the larger of two tensors
         return
     try:
-        refuse_nothing(first.shape, dim)
+        refuse_empty(first.shape, dim)
     except IndexError as error:
         raise EagerRaises(error) from None
 
@@ -228,9 +226,9 @@ def _check_slice(
     whole = torch.empty(input.shape, device="meta")
     _check_dim(whole, dim)
     call = torch.ops.aten.slice.Tensor, (whole, dim, start, end, step)
-    part = view_of_sizes(*call, {})
+    part = symbolic_view(*call, {})
     if (part if part is not None else call[0](*call[1])).shape != src.shape:
-        _reject("what is scattered is no slice")
+        _reject("the source does not have the shape of the slice")
 
 
 def _check_storage(
@@ -242,7 +240,7 @@ def _check_storage(
     start = input.storage_offset() if storage_offset is None else storage_offset
     last = start + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     if 0 not in size and (last + 1) * input.element_size() > input.untyped_storage().nbytes():
-        _reject("it reaches beyond the memory that is known of")
+        _reject("it reaches beyond the known storage")
 
 
 def _check_draws(
@@ -252,7 +250,7 @@ def _check_draws(
     if name.endswith("_like"):  # of parts of another tensor they are contiguous
         filled = like(tensors[0], memory_format=kwargs.get("memory_format"))
     if name in _FILLED_AT_RANDOM and (filled is None or not filled.is_contiguous()):
-        _reject("the order in which strided memory is filled decides which number goes where")
+        _reject("the order in which strided memory is filled decides the positions of the numbers")
     if name == "bernoulli_":
         chance = _argument(args, kwargs, 1, "p", 0.5)
         if isinstance(chance, int | float) and not 0 <= chance <= 1:
@@ -270,7 +268,7 @@ def _check_draws(
     elif name in ("bucketize", "searchsorted") and len(tensors) > 1:
         boundaries = tensors[1] if name == "bucketize" else tensors[0]
         if name == "bucketize" and boundaries.dim() != 1:
-            _reject("the boundaries are no vector")
+            _reject("the boundaries are not one-dimensional")
 
 
 def _argument(

@@ -1,10 +1,8 @@
-"""What the name of a torch function tells that its meta run does not: random draws, hidden writes,
-whether numbers are read at all.
+"""Traits of torch functions by name that the meta run does not show: random draws, hidden writes.
 
-Comes in: a call's target and arguments. Goes out: whether it draws from the random number generator
-(then it stays in the graph and draws anew on every call), which arguments the real kernel writes
-without the meta kernel saying so (the running statistics of the normalisations), and whether it
-makes a tensor whatever numbers there are.
+Comes in: a call's target and arguments. Goes out: whether it draws random numbers (it then stays
+in the graph and draws on every call); which arguments only the real kernel writes (the running
+statistics of the normalisations); and whether it is a factory, which reads no numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ _ALWAYS = frozenset(
     native_dropout svd_lowrank pca_lowrank lobpcg trunc_normal_ xavier_uniform_ xavier_normal_
     kaiming_uniform_ kaiming_normal_ orthogonal_ sparse_""".split()
 )
-# These draw unless the flag or probability given says no; nothing is lost by keeping such a node.
+# These draw unless a flag or probability switches it off; keeping such a node costs nothing.
 _MAYBE = frozenset(
     """dropout dropout_ dropout1d dropout2d dropout3d alpha_dropout alpha_dropout_ feature_dropout
     feature_dropout_ feature_alpha_dropout feature_alpha_dropout_ rrelu rrelu_ rrelu_with_noise
@@ -51,7 +49,7 @@ _OFF_BY_DEFAULT = frozenset(
 
 
 def draws(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the call may draw random numbers."""
+    """Return whether the call may draw random numbers."""
     name = target_name(target)
     if name in _ALWAYS:
         return True
@@ -68,14 +66,16 @@ def draws(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
 
 
 def makes_new(target: Target) -> bool:
-    """Whether it is a factory (zeros, new_full, ones_like), which reads and draws no numbers."""
+    """Return whether it is a factory (zeros, new_full, ones_like), which reads and draws no
+    numbers.
+    """
     return _makes_new(target_name(target))
 
 
 @cache
 def _makes_new(name: str) -> bool:
-    """Asked of the schemas: a factory is told how to allocate. What its result is like is called
-    `self`; private ones (_to_copy) may read that.
+    """Decide by the schemas: a factory takes `pin_memory`, and reads at most `self`, the tensor
+    that its result is like; private operators (_to_copy) may read more of it.
     """
     packet = None if name.startswith("_") else getattr(torch.ops.aten, name, None)
     overloads = [getattr(packet, each) for each in packet.overloads()] if packet else []
@@ -85,9 +85,9 @@ def _makes_new(name: str) -> bool:
 
 def _is_factory(op: torch._ops.OpOverload) -> bool:
     arguments = op._schema.arguments
-    is_told = any(a.name == "pin_memory" and a.kwarg_only for a in arguments)
+    takes_options = any(a.name == "pin_memory" and a.kwarg_only for a in arguments)
     read = [a.name for a in arguments if "Tensor" in str(a.type)]
-    return is_told and read in ([], ["self"]) and not is_random_op(op)
+    return takes_options and read in ([], ["self"]) and not is_random_op(op)
 
 
 # Where running_mean and running_var are, by (keyword, position); the training flag is at 5 in all.
@@ -99,7 +99,7 @@ _FLAGS = {"batch_norm": ("training", False), "instance_norm": ("use_input_stats"
 def statistics_written(
     target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], written: tuple[Node, ...]
 ) -> tuple[Node, ...]:
-    """Running statistics that a normalisation updates and that are not in `written` yet."""
+    """Return running statistics that a normalisation updates and that are not in `written`."""
     name = target_name(target).removeprefix("native_")
     if name not in _FLAGS:
         return ()

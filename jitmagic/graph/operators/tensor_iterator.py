@@ -1,7 +1,7 @@
-"""How ATen's TensorIterator lays out a fresh result (ATen/TensorIterator.cpp).
+"""Computes the layout that ATen's TensorIterator gives a fresh result (ATen/TensorIterator.cpp).
 
 Comes in: meta tensors, whose sizes may be symbols. Goes out: the meta tensor of the result, whose
-strides are in the order of those of the inputs.
+strides are ordered like those of the inputs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = [
     "Tensors",
     "dense",
     "elementwise",
-    "is_loose",
+    "has_insignificant_strides",
     "iterator_strides",
     "like",
     "strides_along",
@@ -30,7 +30,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 def elementwise(tensors: Tensors, dtype: torch.dtype) -> torch.Tensor:
-    """A fresh result of TensorIterator."""
+    """Return a fresh result of TensorIterator."""
     first = tensors[0]
     shape: Sequence[int] = first.shape
     if all(same_shape(t.shape, shape) and t.is_contiguous() for t in tensors):
@@ -39,13 +39,14 @@ def elementwise(tensors: Tensors, dtype: torch.dtype) -> torch.Tensor:
     return fresh_meta(shape, dtype, iterator_strides(shape, tensors))
 
 
-def is_loose(value: Any) -> bool:
-    """Whether it is a tensor with strides that lead nowhere, those of extents of 0 and 1. Whether
-    they are kept or made anew hangs on the kernel: a number that it wraps as a tensor, say, is an
+def has_insignificant_strides(value: Any) -> bool:
+    """Return whether it is a tensor with insignificant strides, those of extents 0 and 1.
+
+    It depends on the kernel whether they are kept: a number that it wraps as a tensor, say, is an
     operand of another shape, and then TensorIterator has no fast path.
     """
     if not isinstance(value, torch.Tensor) or any(type(n) is not int for n in value.shape):
-        return False  # of symbolic sizes no kernel is asked
+        return False  # no kernel runs at symbolic sizes
     if 0 in value.shape or 1 not in value.shape:
         return 0 in value.shape
     rows = contiguous_strides(tuple(value.shape))
@@ -54,7 +55,7 @@ def is_loose(value: Any) -> bool:
 
 
 def iterator_strides(shape: Sequence[int], tensors: Tensors) -> tuple[int, ...]:
-    """Strides of a fresh elementwise result (ATen/TensorIterator.cpp, reorder_dimensions)."""
+    """Compute strides of a fresh elementwise result (TensorIterator.cpp, reorder_dimensions)."""
     first = tensors[0].stride()
     if all(same_shape(t.shape, shape) for t in tensors):
         if all(t.is_contiguous() for t in tensors):
@@ -80,7 +81,7 @@ def iterator_strides(shape: Sequence[int], tensors: Tensors) -> tuple[int, ...]:
 
 
 def _aligned(tensor: torch.Tensor, shape: Sequence[int]) -> list[int]:
-    """Strides of tensor against the broadcast shape, 0 where it is broadcast."""
+    """Return the strides of tensor against the broadcast shape, 0 where it is broadcast."""
     missing = len(shape) - tensor.dim()
     strides = [0] * missing
     for i, (extent, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True), missing):
@@ -90,7 +91,7 @@ def _aligned(tensor: torch.Tensor, shape: Sequence[int]) -> list[int]:
 
 
 def _compare(rows: list[list[int]], shape: Sequence[int], left: int, right: int) -> int:
-    """1: `left` moves slower than `right` and should come after it; 0: undecided."""
+    """Return 1 if `left` moves slower than `right` and should come after it, 0 if undecided."""
     for strides in rows:
         a, b = strides[left], strides[right]
         if in_layout("==", a, 0) or in_layout("==", b, 0):
@@ -103,7 +104,7 @@ def _compare(rows: list[list[int]], shape: Sequence[int], left: int, right: int)
 
 
 def strides_along(shape: Sequence[int], fastest_first: Sequence[int]) -> tuple[int, ...]:
-    """Of dense memory."""
+    """Return the strides of dense memory whose dimensions are given fastest first."""
     strides, step = [0] * len(shape), 1
     for dim in fastest_first:
         strides[dim] = step
@@ -112,11 +113,11 @@ def strides_along(shape: Sequence[int], fastest_first: Sequence[int]) -> tuple[i
 
 
 def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Non-overlapping and without holes."""
+    """Return whether the strides are non-overlapping and without gaps."""
     if any(type(extent) is int and extent == 0 for extent in shape):
         return True
     step = 1
-    # By strides alone: of two that are equal the extents tell nothing, and comparing them guards.
+    # By strides alone: the order of equal strides is irrelevant, and comparing extents adds guards.
     for stride, extent in sorted(zip(strides, shape, strict=True), key=_BY_STRIDE):
         if in_layout("==", extent, 1):
             continue
@@ -136,7 +137,7 @@ _BY_STRIDE = cmp_to_key(_in_order)
 def like(
     x: torch.Tensor, *, memory_format: torch.memory_format | None = None, **kwargs: Any
 ) -> torch.Tensor | None:
-    """clone, _to_copy, empty_like: layout kept where it is dense, else as TensorIterator would."""
+    """Infer clone, _to_copy, empty_like: a dense layout is kept, else it is TensorIterator's."""
     dtype = kwargs.get("dtype") or x.dtype
     if memory_format not in (None, torch.preserve_format):
         if memory_format is torch.contiguous_format:

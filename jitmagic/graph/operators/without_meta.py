@@ -1,6 +1,6 @@
-"""Shape rules of operators for which torch has no meta function: without a rule they are a break.
+"""Shape rules of operators that have no meta function in torch, and would be graph breaks.
 
-As in fallback_shapes.py, a rule covers the usual case and answers None for arguments that the
+As in fallback_shapes.py, a rule covers the usual case and returns None for arguments that the
 kernel may refuse; the operators are extern calls.
 """
 
@@ -34,8 +34,8 @@ _KNOWN_BY = (
 
 @lru_cache(maxsize=4096)
 def only_writes(op: Any) -> bool:
-    """Whether it is an operator of torch's that gives nothing and that no meta function tells of:
-    what it writes to stays as large as it is, as in the updates of `fused=True`.
+    """Return whether a torch operator has no results and no meta function, like the updates of
+    `fused=True`: the tensors that it writes to keep their size.
     """
     if op._schema.returns or not op._schema.is_mutable or is_foreign(op):
         return False
@@ -43,7 +43,7 @@ def only_writes(op: Any) -> bool:
 
 
 def _gradient(grad: Tensor, x: Tensor, *args: Any) -> Tensor | None:
-    """Of losses and pools: row-major, as large as what the gradient is of."""
+    """Infer gradients of losses and pools: row-major, of the input's shape."""
     if not x.dtype.is_floating_point or grad.dtype is not x.dtype:
         return None
     return fresh_meta(x.shape, x.dtype)
@@ -53,7 +53,7 @@ def _gradient(grad: Tensor, x: Tensor, *args: Any) -> Tensor | None:
 
 
 def _counts(x: Tensor, bins: Sequence[int], limits: Any, weight: Tensor | None) -> bool:
-    """Whether the kernel accepts that many bins between these limits, with such weights."""
+    """Return whether the kernel accepts these bins, limits and weights."""
     if x.dtype not in _COUNTED or not bins or any(count < 1 for count in bins):
         return False
     if limits is not None:
@@ -79,7 +79,7 @@ def _histogram(
 def _histogram_between(
     x: Tensor, edges: Tensor, *, weight: Tensor | None = None, density: bool = False
 ) -> tuple[Tensor, Tensor] | None:
-    """Between edges that are a tensor."""
+    """Infer a histogram with edges in a tensor."""
     if edges.dim() != 1 or edges.dtype is not x.dtype or len(edges) < 2:
         return None
     if not _counts(x, [1], None, weight) or (weight is not None and weight.shape != x.shape):
@@ -88,7 +88,7 @@ def _histogram_between(
 
 
 def _points(x: Tensor, bins: Sequence[Any], weight: Tensor | None) -> bool:
-    """Whether x is rows of as many coordinates as there are axes, each with one weight."""
+    """Return whether x has rows of one coordinate per axis, each with one weight."""
     rows = x.shape[:-1]
     return x.dim() >= 2 and x.shape[-1] == len(bins) and (weight is None or weight.shape == rows)
 
@@ -123,7 +123,7 @@ def _histogram_of_points_between(
 
 
 def _factors(x: Tensor) -> tuple[Tensor, Tensor] | None:
-    """geqrf: column-major, as LAPACK leaves it."""
+    """Infer geqrf: column-major, as in LAPACK."""
     if x.dim() < 2 or not (x.dtype.is_floating_point or x.dtype.is_complex):
         return None
     *batch, m, n = x.shape
@@ -132,11 +132,11 @@ def _factors(x: Tensor) -> tuple[Tensor, Tensor] | None:
 
 # -- attention -------------------------------------------------------------------------------------
 
-_LAYER_WEIGHTS = 8  # those behind the first sum
+_LAYER_WEIGHTS = 8  # those after the first residual sum
 
 
 def _masked(x: Tensor, num_heads: int) -> dict[int | None, tuple[int, ...]]:
-    """The shapes of masks by their types: of pairs, of padding, of both."""
+    """Return the shapes of masks by their types: of pairs, of padding, of both."""
     batch, length, _ = x.shape
     return {
         0: (length, length),
@@ -160,7 +160,7 @@ def _encoder_layer(
     mask: Tensor | None = None,
     mask_type: int | None = None,
 ) -> Tensor | None:
-    """The fused layer of inference. From torch 2.13 on it has a meta function."""
+    """Infer the fused inference layer, which has a meta function from torch 2.13 on."""
     width = (embed_dim,)
     if x.dim() != 3 or len(others) < _LAYER_WEIGHTS or num_heads < 1:
         return None
@@ -191,7 +191,7 @@ def _encoder_layer(
 def _fake_quantized(
     x: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int
 ) -> tuple[Tensor, Tensor] | None:
-    """With the mask of what was not clamped, for the backward."""
+    """Infer the result and the mask of unclamped elements, for the backward."""
     if x.dtype not in _ATTENDED or not quant_min <= zero_point <= quant_max:
         return None
     return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)

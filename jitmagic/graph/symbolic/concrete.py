@@ -1,9 +1,9 @@
-"""A graph of symbolic sizes for one vector of sizes.
+"""Makes the graph of one size tuple from a graph with symbolic sizes.
 
 Comes in: a torch-level graph whose metas hold Sizes, and the values of its symbols. Goes out: the
-graph that the tracer would have made of tensors of those sizes: each call is recorded again by a
-GraphBuilder, so that metas, views, writes and strides are found anew; sizes are constants, and
-numbers computed of them are inputs: graphs of different sizes are alike, and kernels serve all.
+graph that the tracer would have made for tensors of those sizes. Each call is recorded again by a
+GraphBuilder, so that metas, views, writes and strides are inferred anew. Sizes become constants;
+numbers computed from them become inputs, so that graphs of different sizes share kernels.
 """
 
 from __future__ import annotations
@@ -31,13 +31,21 @@ from ..regions import FunctionCall
 from ..transforms import is_transform
 from .number_ranges import add_number, number_in
 
-__all__ = ["Filled", "Values", "concrete_graph", "graph_at", "results_of", "sized_graph", "spec_at"]
+__all__ = [
+    "ScalarInput",
+    "Values",
+    "concrete_graph",
+    "graph_at",
+    "results_of",
+    "sized_graph",
+    "spec_at",
+]
 
 Values = Mapping[Expr, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class ScalarInput:
     """An input that is the same for all calls of these sizes: a 0-dim tensor with a number, which
     may be a Size.
     """
@@ -50,12 +58,14 @@ class Filled:
 
 
 def spec_at(spec: TensorSpec, values: Values) -> TensorSpec:
-    """The spec where the symbols of its sizes have these values: ints, or Sizes of their own."""
+    """Return the spec with its symbols replaced by these values: ints, or Sizes of another
+    Context.
+    """
     return _moved_spec(spec, dict(values))
 
 
 def _moved_spec(spec: TensorSpec, known: dict[Expr, Any]) -> TensorSpec:
-    """As `spec_at`; what is computed on the way is noted in `known`."""
+    """Do `spec_at` and cache intermediate values in `known`."""
     offset = spec.storage_offset
     return replace(
         spec,
@@ -67,23 +77,23 @@ def _moved_spec(spec: TensorSpec, known: dict[Expr, Any]) -> TensorSpec:
 
 def concrete_graph(
     gm: GraphModule, values: Values, grad: bool, name: str, warns: bool = False
-) -> tuple[GraphModule, tuple[int | Filled, ...]]:
-    """The graph, and its inputs: places of those it still has, and new ones. `grad`: the mode that
-    it is entered in; `warns`: a call of the program has these sizes, and the trace did not.
+) -> tuple[GraphModule, tuple[int | ScalarInput, ...]]:
+    """Return the graph at these values, and its inputs: indices of the old ones, and new ones.
 
-    Raises CompileFailed where it does not compute what the symbolic one does.
+    `grad`: the grad mode on entry. `warns`: a call of the program has these sizes and the trace had
+    not. Raises CompileFailed if it does not compute what the symbolic graph does.
     """
     replay = _Replay(values, grad, warns)
     for node in gm.graph.nodes:
         replay.follow(node)
     made, left = replay.builder.finish(name)
     if results_of(made) != results_of(gm):
-        raise CompileFailed("results of the graph are one tensor at these sizes")
+        raise CompileFailed("several results of the graph are one tensor at these sizes")
     return made, tuple(replay.fed[node] for node in left)
 
 
 def results_of(gm: GraphModule) -> int:
-    """How many results a graph has."""
+    """Return the number of results of a graph."""
     return len(next(iter(reversed(gm.graph.nodes))).args[0])  # type: ignore[arg-type]
 
 
@@ -91,8 +101,8 @@ def results_of(gm: GraphModule) -> int:
 
 
 def graph_at(gm: GraphModule, values: Values) -> GraphModule:
-    """A copy of a graph in whose specs and arguments the symbols are what `values` says:
-    ints, or Sizes of their own.
+    """Return a copy of a graph with the symbols in its specs and arguments replaced by values:
+    ints, or Sizes of another Context.
     """
     known, copies, graph = dict(values), dict[Node, Node](), Graph()
 
@@ -119,21 +129,23 @@ def graph_at(gm: GraphModule, values: Values) -> GraphModule:
     return LazyModule(gm, graph)
 
 
-def sized_graph(gm: GraphModule, values: Values) -> tuple[GraphModule, tuple[int | Filled, ...]]:
-    """As `concrete_graph`, with Sizes of another Context for the symbols: arguments have them, no
-    node computes one. Metas stay as they are.
+def sized_graph(
+    gm: GraphModule, values: Values
+) -> tuple[GraphModule, tuple[int | ScalarInput, ...]]:
+    """Do `concrete_graph` with Sizes of another Context: arguments hold them, no node computes one.
+    Metas stay unchanged.
 
-    Raises CompileFailed where a call takes a float that is computed of sizes.
+    Raises CompileFailed if a call takes a float computed from sizes.
     """
-    graph, made, kept = Graph(), dict[Node, Any](), dict[Node, int | Filled]()
+    graph, made, kept = Graph(), dict[Node, Any](), dict[Node, int | ScalarInput]()
     known = dict(values)
 
     def use(node: Node) -> Any:
         if isinstance(made[node], SizeFloat):
-            raise CompileFailed(f"a call takes {made[node]}, which is a float computed of sizes")
+            raise CompileFailed(f"a call takes {made[node]}, which is a float computed from sizes")
         return made[node]
 
-    def add_input(node: Node, value: int | Filled) -> Node:
+    def add_input(node: Node, value: int | ScalarInput) -> Node:
         with graph.inserting_after(next(reversed(kept), graph._root)):
             copy = graph.placeholder(node.name)
         kept[copy] = value
@@ -150,7 +162,7 @@ def sized_graph(gm: GraphModule, values: Values) -> tuple[GraphModule, tuple[int
         elif node.meta.get("number"):
             number = node.args[1]
             value = number.meta["val"] if isinstance(number, Node) else number
-            copy = add_input(node, Filled(node.meta["spec"], value))
+            copy = add_input(node, ScalarInput(node.meta["spec"], value))
         else:
             args, kwargs = map_nodes(node.args, use), map_nodes(node.kwargs, use)
             copy = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
@@ -175,7 +187,7 @@ def _specs_at(spec: Any, known: dict[Expr, Any]) -> Any:
 
 
 class _Replay:
-    """The new graph so far, and what each node of the old one is there."""
+    """The new graph so far, and the counterpart of each old node in it."""
 
     def __init__(self, values: Values, grad: bool, warns: bool) -> None:
         self.values = values
@@ -183,11 +195,11 @@ class _Replay:
         self.builder.warns = warns
         self.made: dict[Node, Any] = {}
         self.inputs = 0  # of the old graph, so far
-        self.fed: dict[Node, int | Filled] = {}  # inputs of the new one: which they are, or filled
+        self.fed: dict[Node, int | ScalarInput] = {}  # by input of the new graph
         self.step = 0
 
     def follow(self, node: Node) -> None:
-        """Make the node again, in the checkpointed region in which it was made."""
+        """Record the node again, in the checkpointed region in which it was recorded."""
         nodes = self.builder.graph.nodes
         last = next(reversed(nodes), None)
         self._follow(node)
@@ -224,28 +236,30 @@ class _Replay:
             self.made[node] = self._call(node)
 
     def _number(self, node: Node) -> Node:
-        """What `trace.values.scalars.number_node` made."""
+        """Copy a node of `trace.values.scalars.number_node`."""
         value = map_nodes(node.args[1], self.made.__getitem__)
         spec: TensorSpec = node.meta["spec"]
         made = self.builder.placeholder(node.name, spec)
-        self.fed[made] = Filled(spec, value)
+        self.fed[made] = ScalarInput(spec, value)
         return made
 
     def _as_number(self, node: Node) -> Node:
-        """What `add_number` made."""
+        """Copy a node of `add_number`."""
         given = self.made[node.all_input_nodes[0]]
         hint, range, lines = map(node.meta.__getitem__, ("val", "range", "lines"))
         return add_number(self.builder.graph, given, hint, range, tuple(lines), self.step)
 
     def _assert(self, node: Node) -> None:
-        """What `GraphBuilder.assert_false` made."""
+        """Copy a node of `GraphBuilder.assert_false`."""
         args = map_nodes(node.args, self.made.__getitem__)
         made = self.builder.graph.call_function(node.target, args, node.kwargs)  # type: ignore[arg-type]
         made.meta = dict(node.meta)
         self.builder.assertions.append(made)
 
     def _cast(self, node: Node) -> None:
-        """A dtype that is set is on, or is about to be."""
+        """Apply a change of autocast. A dtype is set only where autocast is on or is switched on
+        next.
+        """
         device, value = node.args
         if value is not True:
             dtype = value if isinstance(value, torch.dtype) else None
@@ -274,7 +288,7 @@ class _Replay:
         return made
 
     def _check(self, node: Node, made: Any) -> None:
-        """What the trace said of all sizes has to be so for these."""
+        """Raise SizesDiffer if the trace's claim for all sizes does not hold for these."""
         wanted = spec_at(node.meta["spec"], self.values)
         is_one = isinstance(made, Node)
         # Not its spec: what was written in place may have been another shape when it was made.

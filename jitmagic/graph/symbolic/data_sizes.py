@@ -1,9 +1,9 @@
-"""Operators whose results are as large as tensor data say: `nonzero`, `x[mask]`, `unique`.
+"""Infers results with data-dependent shapes: `nonzero`, `x[mask]`, `unique`.
 
-Comes in: such an operator on meta tensors, and who makes a size that nobody knows yet, in certain
-limits. Goes out: what it gives, with that size, or None: no rule is sure. Nothing of a graph is
-decided by it (symbols/context.py); what reads such a size is compiled apart from what makes it
-(graph/symbolic/data_split.py).
+Comes in: such an operator on meta tensors, and a function that creates an unbacked size within
+limits. Goes out: its results with that size, or None if no rule is certain. Nothing in a graph is
+decided by such a size (symbols/context.py); the calls that read it are compiled separately from the
+call that creates it (graph/symbolic/data_split.py).
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from ..fresh_meta import fresh_meta, same_shape
 from ..operators.recurrent import differentiable
 from .sym_node import as_dimension, as_torch
 
-__all__ = ["Fresh", "padded_by_data", "sized_by_data"]
+__all__ = ["NewSize", "infer_data_dependent", "infer_padded_sequence"]
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
-Fresh = Callable[[int, int], Size | None]
-"""A new size, at least and at most so large; None: not here."""
+NewSize = Callable[[int, int], Size | None]
+"""Creates an unbacked size within limits (least, most); None if that is not allowed here."""
 _MOST = 2**31
 _MASKS = (torch.bool, torch.uint8)
 
 
 class _Refused(Exception):
-    """No size is made here."""
+    """Raised if no unbacked size can be created here."""
 
 
 class _Sizes:
-    """Makes the sizes of one call's results."""
+    """Creates the sizes of one call's results."""
 
-    def __init__(self, fresh: Fresh) -> None:
+    def __init__(self, fresh: NewSize) -> None:
         self._fresh = fresh
 
     def up_to(self, most: Any, least: int = 0) -> Any:
@@ -45,10 +45,14 @@ class _Sizes:
         return as_torch(made)
 
 
-def sized_by_data(
-    op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], fresh: Fresh, call: Callable[..., Any]
+def infer_data_dependent(
+    op: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    fresh: NewSize,
+    call: Callable[..., Any],
 ) -> Any:
-    """The results on the meta device. `call` runs an operator there."""
+    """Return the operator's results on the meta device, or None. `call` runs an operator there."""
     sizes = _Sizes(fresh)
     try:
         if op is aten.index.Tensor:
@@ -67,7 +71,7 @@ def _count(x: Tensor) -> Dimension:
 
 
 def _nonzero(sizes: _Sizes, x: Tensor) -> Tensor:
-    """The coordinates of a dimension lie one after the other."""
+    """Infer nonzero, which is column-major."""
     count = sizes.up_to(_elements(x))
     return fresh_meta((count, x.dim()), torch.int64, (1, count))
 
@@ -87,7 +91,7 @@ def _masked_select(sizes: _Sizes, x: Tensor, mask: Tensor) -> Tensor | None:
 def _by_masks(
     sizes: _Sizes, call: Callable[..., Any], x: Tensor, indices: Sequence[Tensor | None]
 ) -> Any:
-    """A mask stands for the coordinates of what is true in it, of all its dimensions."""
+    """Infer indexing by masks: a mask becomes one index of the true coordinates per dimension."""
     if not any(one is not None and one.dtype in _MASKS for one in indices):
         return None
     made: list[Tensor | None] = []
@@ -143,7 +147,7 @@ def _counted(
 def _ctc_loss(
     sizes: _Sizes, log_probs: Tensor, targets: Tensor, *args: Any
 ) -> tuple[Tensor, Tensor] | None:
-    """The second, for the backward, is as long as the longest target."""
+    """Infer the loss, and the saved table whose length is that of the longest target."""
     if log_probs.dim() not in (2, 3) or not log_probs.dtype.is_floating_point:
         return None
     batch = log_probs.shape[1:-1]
@@ -154,7 +158,7 @@ def _ctc_loss(
 def _packed(
     sizes: _Sizes, x: Tensor, lengths: Tensor, batch_first: bool
 ) -> tuple[Tensor, Tensor] | None:
-    """The rows of all steps, and how many of them each step has."""
+    """Infer the rows of all steps, and the number of rows in each step."""
     if x.dim() < 2 or lengths.dim() != 1 or lengths.dtype is not torch.int64:
         return None
     count, steps = x.shape[0] * x.shape[1], x.shape[1 if batch_first else 0]
@@ -162,11 +166,11 @@ def _packed(
     return rows, fresh_meta((sizes.up_to(steps, 1),), torch.int64)
 
 
-def padded_by_data(
-    fresh: Fresh, rows: Tensor, counts: Tensor, batch_first: bool, padding: Any, steps: Any
+def infer_padded_sequence(
+    fresh: NewSize, rows: Tensor, counts: Tensor, batch_first: bool, padding: Any, steps: Any
 ) -> tuple[Tensor, Tensor] | None:
-    """`_pad_packed_sequence`: as many sequences as the first step has rows. torch takes it apart
-    before any mode sees it.
+    """Infer `_pad_packed_sequence`, which torch decomposes before a dispatch mode sees it: there
+    are as many sequences as the first step has rows.
     """
     if not rows.dim() or counts.dim() != 1:
         return None

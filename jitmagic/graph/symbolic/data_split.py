@@ -1,11 +1,11 @@
-"""Graphs in which data decide sizes, as pieces: what makes such a size ends a piece.
+"""Splits graphs into partitions at calls that create data-dependent sizes ("makers").
 
-Comes in: a torch-level graph in which results are as large as data say (data_sizes.py). Goes out:
-pieces that run one after the other, every second of which is made of such operators alone and runs
-them as eager does; behind it their sizes are those of inputs, as any that differ from call to call
-(sizes.py). A piece before an operator has what that needs, and everything else comes as late as it
-may: experts that each take the rows of a mask are one piece behind all of the masks. Calls that
-write to the same memory, draw random numbers or may raise keep their order.
+Comes in: a torch-level graph with data-dependent output shapes (data_sizes.py). Goes out:
+partitions that run one after the other. Every second one consists of such operators alone and runs
+in eager; after it their sizes are like those of inputs, which may differ from call to call
+(sizes.py). The partition before an operator contains what the operator needs, and everything else
+is scheduled as late as possible: experts that each take the rows of a mask form one partition after
+all masks. Calls that write to the same memory, draw random numbers or may raise keep their order.
 """
 
 from __future__ import annotations
@@ -41,34 +41,34 @@ from ..regions import FunctionCall
 from ..subgraphs import Subgraph, assemble, refuse_crossing
 from .size_nodes import size_in
 
-__all__ = ["Piece", "Pieces", "makers_in", "split_at_data"]
+__all__ = ["DataPartition", "DataPartitions", "makers_in", "split_at_data"]
 
 
-_MOST_LEVELS = 16  # alternations between calls with such sizes and without, behind an operator
+_MOST_LEVELS = 16  # alternations between calls with such sizes and without, after an operator
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of the graph. `by_data`: of operators whose results are as large as data say. `asked`:
-    the outputs that are results of the whole graph.
+class DataPartition:
+    """A partition. `data_dependent`: of operators with data-dependent output shapes. `asked`: the
+    outputs that are results of the whole graph.
     """
 
     part: Subgraph
-    by_data: bool
+    data_dependent: bool
     asked: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """In order, and the slots of the graph's outputs (subgraphs.py)."""
+class DataPartitions:
+    """The partitions in order, and the slots of the graph's outputs (subgraphs.py)."""
 
-    pieces: tuple[Piece, ...]
+    partitions: tuple[DataPartition, ...]
     outputs: tuple[int, ...]
 
 
-def split_at_data(gm: GraphModule) -> Pieces | None:
-    """None where data decide no size. Raises OperationFailed where pieces cannot do what the graph
-    does.
+def split_at_data(gm: GraphModule) -> DataPartitions | None:
+    """Return the partitions, or None without data-dependent sizes. Raises OperationFailed if the
+    graph cannot be split.
     """
     nodes = list(gm.graph.nodes)
     makers = makers_in(nodes)
@@ -80,8 +80,8 @@ def split_at_data(gm: GraphModule) -> Pieces | None:
     sizes = {node for node in nodes if node.op == "call_function" and is_number(node)}
     tensors = [node for node in nodes if node not in sizes]
     why = ""
-    for apart in (True, False):
-        assigned = _assigned(tensors, makers, apart)
+    for separate in (True, False):
+        assigned = _assigned(tensors, makers, separate)
         try:
             for node in nodes:
                 refuse_crossing(node, assigned, _is_shared)
@@ -101,12 +101,12 @@ def _is_size(node: Node) -> bool:
 
 
 def makers_in(nodes: Sequence[Node]) -> list[Node]:
-    """The calls whose results are the first to have a size that data decide."""
+    """Return the calls whose results first have a data-dependent size."""
     seen: set[Expr] = set()
     found: list[Any] = []
     for node in nodes:
         fresh = {s for s in symbols_in(node) if isinstance(s.origin, DataSize)} - seen
-        if fresh or node.meta.get("by_data"):
+        if fresh or node.meta.get("data_dependent"):
             found.append(node if not _is_size(node) else node.args[0])
             seen |= fresh
     return sorted(dict.fromkeys(found), key=nodes.index)
@@ -115,33 +115,35 @@ def makers_in(nodes: Sequence[Node]) -> list[Node]:
 # ------------------------------------------------------------------------------- which piece
 
 
-def _assigned(nodes: Sequence[Node], makers: Sequence[Node], apart: bool) -> dict[Node, int]:
-    """Each call's piece, of odd numbers where data decide sizes. The parts of a tuple are taken out
-    of it where it is computed. `apart`: what has no such sizes has pieces of its own.
+def _assigned(nodes: Sequence[Node], makers: Sequence[Node], separate: bool) -> dict[Node, int]:
+    """Return the partition of each call: odd numbers for data-dependent operators.
+
+    Items of a tuple are taken in its partition. `separate`: calls without data-dependent sizes get
+    partitions of their own.
     """
     calls = [node for node in nodes if node.op not in ("placeholder", "output")]
     wholes = {node: _whole(node) for node in calls}
-    plain = not any(_keeps_its_place(node) for node in calls)
+    plain = not any(_is_barrier(node) for node in calls)
     needs = _needs(calls, set(makers)) if plain else None
     left, assigned = [node for node in calls if wholes[node] is node], dict[Node, int]()
     for step in range(len(makers)):
         ready = _ready(left, makers, needs)
         if not ready:
             break
-        before = _behind(ready, left, needs)
+        before = _required_by(ready, left, needs)
         for node in left:
             if node in ready or node in before:
                 assigned[node] = 2 * step + (node in ready)
         left = [node for node in left if node not in assigned]
     last = max(assigned.values()) + 1
     assigned.update((node, last) for node in left)
-    if apart and needs is not None:
-        assigned = _apart(assigned, needs)
+    if separate and needs is not None:
+        assigned = _separated(assigned, needs)
     return {node: assigned[wholes[node]] for node in calls}
 
 
-def _apart(assigned: Mapping[Node, int], needs: Needs) -> dict[Node, int]:
-    """The pieces with those calls for themselves that are compiled for one size."""
+def _separated(assigned: Mapping[Node, int], needs: Needs) -> dict[Node, int]:
+    """Move calls that are compiled for one size into partitions of their own."""
     levels: dict[Node, int] = {}
     made: dict[Node, int] = {}
     for node, piece in sorted(assigned.items(), key=lambda item: item[1]):
@@ -161,7 +163,7 @@ def _has_sizes_of_data(node: Node) -> bool:
 
 
 def _whole(node: Node) -> Node:
-    """The call that a node goes with: what made the tuple that it is taken out of, or what it
+    """Return the call that a node stays with: that of the tuple it is taken from or of the value it
     asserts; else the node.
     """
     parent = node.args[0] if node.args else None
@@ -169,16 +171,16 @@ def _whole(node: Node) -> Node:
         return node
     if node.target is getitem and isinstance(parent.meta.get("spec"), tuple):
         return _whole(parent)
-    return _whole(parent) if _asserts(node) else node
+    return _whole(parent) if _is_assertion(node) else node
 
 
-def _asserts(node: Node) -> bool:
-    """It gives nothing, and runs beside what it looks at."""
+def _is_assertion(node: Node) -> bool:
+    """Return whether the node is an assertion, which stays next to the value it checks."""
     return node.target is torch.ops.aten._linalg_check_errors.default and value_of(node) is None
 
 
-def _keeps_its_place(node: Node) -> bool:
-    """Whether calls may not change places with it, though they have nothing in common."""
+def _is_barrier(node: Node) -> bool:
+    """Return whether other calls must not be moved across it, even independent ones."""
     is_call = not isinstance(node.target, FunctionCall) and node.target != "requires_grad_"
     return changes_mode(node) or not is_call
 
@@ -187,8 +189,8 @@ Needs = Mapping[Node, set[Node]]
 
 
 def _needs(calls: Sequence[Node], makers: Container[Node]) -> Needs:
-    """What has to run before each call: what it reads, and what was there first of two that write
-    to the same memory or act on what is outside of the graph.
+    """Return the calls that must run before each call: those it reads from, and earlier ones that
+    write to the same memory or have side effects outside the graph.
     """
     needs: dict[Node, set[Node]] = {}
     writers: dict[int, Node] = {}
@@ -222,7 +224,7 @@ def _needs(calls: Sequence[Node], makers: Container[Node]) -> Needs:
 
 
 def _read_by(node: Node) -> list[Node]:
-    """The tensors that a call reads, if only their sizes or a number in them."""
+    """Return the tensors that a call reads, or whose sizes or numbers it reads."""
     found = []
     for one in node.all_input_nodes:
         found += _read_by(one) if is_number(one) else [one]
@@ -230,7 +232,7 @@ def _read_by(node: Node) -> list[Node]:
 
 
 def _ready(left: Sequence[Node], makers: Sequence[Node], needs: Needs | None) -> set[Node]:
-    """The makers that wait for no other one."""
+    """Return the makers that depend on no other maker."""
     rest = [node for node in left if node in makers]
     if needs is None:
         return set(rest[:1])
@@ -241,8 +243,8 @@ def _ready(left: Sequence[Node], makers: Sequence[Node], needs: Needs | None) ->
     return {node for node in rest if node not in waiting}
 
 
-def _behind(ready: set[Node], left: Sequence[Node], needs: Needs | None) -> set[Node]:
-    """What has to run before them."""
+def _required_by(ready: set[Node], left: Sequence[Node], needs: Needs | None) -> set[Node]:
+    """Return the calls that must run before the makers."""
     if needs is None:
         (first,) = ready
         return set(left[: left.index(first)])
@@ -256,8 +258,8 @@ def _behind(ready: set[Node], left: Sequence[Node], needs: Needs | None) -> set[
 
 
 def _is_shared(target: Node, here: int, assigned: Mapping[Node, int]) -> bool:
-    """A piece may write to a tensor of the pieces before if it has no other input over that memory,
-    and no history.
+    """Return whether a partition may not write to a tensor of earlier partitions. It may if it has
+    no other input over that memory, and the tensor has no history.
     """
     memory = memory_of(target)
     before = [node for node, at in assigned.items() if at < here]
@@ -272,32 +274,36 @@ def _is_shared(target: Node, here: int, assigned: Mapping[Node, int]) -> bool:
     )
 
 
-# ------------------------------------------------------------------------------- the pieces
+# ------------------------------------------------------------------------------- the partitions
 
 
-def _pieces(nodes: Sequence[Node], assigned: Mapping[Node, int], sizes: Container[Node]) -> Pieces:
+def _pieces(
+    nodes: Sequence[Node], assigned: Mapping[Node, int], sizes: Container[Node]
+) -> DataPartitions:
     owners = _owners(nodes)
 
     def where_sizes_are_read(body: list[Node]) -> set[Node]:
         around = {one for node in body for one in node.all_input_nodes} | set(body)
         read = {symbol: node for node in around for symbol in symbols_in(node)}
         for symbol in read.keys() - owners.keys():
-            raise _refused(read[symbol], f"no tensor has the size {symbol.name} that it is of")
+            raise _refused(read[symbol], f"no tensor has the size {symbol.name} that it uses")
         return {owners[symbol] for symbol in read}
 
     split = assemble(nodes, assigned, sizes, where_sizes_are_read)
     results = set(split.outputs)
-    pieces: list[Piece] = []
+    pieces: list[DataPartition] = []
     slot = sum(node.op == "placeholder" for node in nodes)
     for index, part in zip(sorted(set(assigned.values())), split.subgraphs, strict=True):
         asked = frozenset(n for n in range(part.outputs) if slot + n in results)
-        pieces.append(Piece(part, bool(index % 2), asked))
+        pieces.append(DataPartition(part, bool(index % 2), asked))
         slot += part.outputs
-    return Pieces(tuple(pieces), split.outputs)
+    return DataPartitions(tuple(pieces), split.outputs)
 
 
 def _owners(nodes: Sequence[Node]) -> dict[Symbol, Node]:
-    """The first tensor that has each symbol as one of its sizes, or the call that reads it."""
+    """Return the first tensor that has each symbol as one of its sizes, or the call that reads
+    it.
+    """
     found: dict[Symbol, Node] = {}
     for node in nodes:
         value = value_of(node) if node.target in (size_in, read_index) else None

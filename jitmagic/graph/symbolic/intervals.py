@@ -1,7 +1,7 @@
-"""Intervals of tensor elements: what a dtype holds, and what becomes of them where it rounds.
+"""Computes intervals of tensor elements: the range of a dtype, and rounding to it.
 
-Comes in: an Interval (symbols/interval.py), a dtype. Goes out: one that holds for every element
-that is not nan.
+Comes in: an Interval (symbols/interval.py), a dtype. Goes out: an interval that holds for every
+element that is not nan.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["rounded", "whole_range"]
 
 
 def whole_range(dtype: torch.dtype) -> Interval:
-    """What a dtype can hold; memory reinterpreted as bool may hold any byte."""
+    """Return the range of a dtype; memory reinterpreted as bool may hold any byte."""
     if dtype.is_floating_point or dtype.is_complex:
         return Interval(-math.inf, math.inf, nan=True)
     if dtype == torch.bool:
@@ -29,7 +29,7 @@ def whole_range(dtype: torch.dtype) -> Interval:
 
 
 def rounded(found: Interval, dtype: torch.dtype) -> Interval:
-    """The range of the same elements converted to a dtype: conversions are monotonic."""
+    """Return the range of the same elements converted to a dtype: conversions are monotonic."""
     whole = whole_range(dtype)
     if dtype.is_complex or not found.low <= found.high:
         return whole  # a bound is nan where infinities met

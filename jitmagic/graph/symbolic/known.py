@@ -1,10 +1,10 @@
-"""Tensors whose values the trace knows: those that it made of constants alone.
+"""Computes tensors whose values the trace knows: those made from constants alone.
 
 Comes in: a node of a graph under construction. Goes out: the tensor that eager would have there, or
-None. It is computed here, on the CPU, by the calls that lead to it: a mask that a library makes and
-then asks about, a size that is kept in a tensor. Inputs, draws, uninitialised memory, tensors that
-somebody writes to, symbolic sizes and calls that are not torch's own are not known; of a GPU's
-tensors only those that come of bools and small integers are, which are the same on every device.
+None. It is computed on the CPU by the calls that produce it: a mask that a library makes and then
+tests, a size that is stored in a tensor. Not known are inputs, draws, uninitialised memory, written
+tensors, symbolic sizes and calls that are not torch's own. GPU tensors are known only if their
+values are bools or small integers, which are the same on every device.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .ranges import known_name
 
 __all__ = ["known_mask", "known_number", "known_value"]
 
-_MOST_NODES = 64  # computed for one answer: it is asked while the program is traced
+_MOST_NODES = 64  # per query, which runs while the program is traced
 _MOST_ELEMENTS = 1 << 16
 _MOST_OF_A_MASK = 1 << 24  # 20 ms for each call
 _SMALL = 256  # bfloat16 has all integers up to here
@@ -32,11 +32,11 @@ _CPU = torch.device("cpu")
 
 
 class _Unknown(Exception):
-    """Some part of it is none of ours."""
+    """Raised if a part of the value is not constant."""
 
 
 class _Pure(DispatchMode):
-    """Lets through what has one result, whoever calls it and when."""
+    """Lets through operators with one possible result; raises _Unknown for others."""
 
     def __torch_dispatch__(
         self,
@@ -51,21 +51,21 @@ class _Pure(DispatchMode):
 
 
 def known_value(graph: GraphBuilder, node: Node) -> torch.Tensor | None:
-    """The tensor at a node as of now, if it lies on the CPU and the trace knows its values."""
+    """Return the node's current tensor if it is on the CPU and its values are known."""
     if _is_elsewhere(node):
         return None
     return _Computation(graph, _MOST_ELEMENTS).of(node)
 
 
 def known_mask(graph: GraphBuilder, node: Node) -> torch.Tensor | None:
-    """A tensor of bools on any device, as one on the CPU; it may be large."""
+    """Return a bool tensor of any device as one on the CPU; it may be large."""
     if node.meta["val"].dtype is not torch.bool:
         return None
     return _Computation(graph, _MOST_OF_A_MASK).of(node)
 
 
 def known_number(graph: GraphBuilder, node: Node) -> bool | int | float | None:
-    """The one number in it."""
+    """Return the number in a one-element tensor, if it is known."""
     if node.meta["val"].numel() != 1 or (value := known_value(graph, node)) is None:
         return None
     number: bool | int | float | complex = value.item()
@@ -73,7 +73,7 @@ def known_number(graph: GraphBuilder, node: Node) -> bool | int | float | None:
 
 
 class _Computation:
-    """One answer: the calls that lead to a node, run on the CPU."""
+    """Runs the calls that produce one node, on the CPU."""
 
     def __init__(self, graph: GraphBuilder, most_elements: int) -> None:
         self._graph = graph
@@ -86,7 +86,7 @@ class _Computation:
         try:
             with torch.no_grad(), _Pure():
                 found: torch.Tensor = self._computed(node)
-        except Exception:  # eager may raise whatever it likes: it will be asked again then
+        except Exception:  # an error is eager's to raise, when the call runs there
             return None
         return found
 
@@ -98,7 +98,7 @@ class _Computation:
             raise _Unknown
         args, kwargs = map_nodes((node.args, node.kwargs), self._computed)
         if _is_elsewhere(node):
-            args, kwargs = _here(args), _here(kwargs)
+            args, kwargs = _on_cpu(args), _on_cpu(kwargs)
         if isinstance(node.target, str):
             made = getattr(args[0], node.target)(*args[1:], **kwargs)
         else:
@@ -111,7 +111,7 @@ class _Computation:
         return made
 
     def _is_plain(self, node: Node) -> bool:
-        """A call of torch's that draws and writes nothing, of parts that are constants or nodes."""
+        """Return whether the node is a pure torch call with constants or nodes as arguments."""
         if node.op not in ("call_function", "call_method") or not known_name(node.target):
             return False
         if node.graph is not self._graph.graph:
@@ -133,25 +133,25 @@ def _is_elsewhere(node: Node) -> bool:
 
 
 def _is_exact(made: torch.Tensor) -> bool:
-    """Whether any device has the same: bools, integers, floats that are small integers."""
+    """Return whether the values are the same on any device: bools, integers, small whole floats."""
     if not made.is_floating_point():
         return not made.is_complex()
     return bool((made == made.round()).all()) and float(made.abs().amax()) <= _SMALL
 
 
-def _here(value: Any) -> Any:
-    """Arguments of a call on another device, for one on the CPU."""
+def _on_cpu(value: Any) -> Any:
+    """Return the arguments of a call on another device, adapted to the CPU."""
     if isinstance(value, dict):
         return {
-            name: _CPU if name == "device" and part is not None else _here(part)
+            name: _CPU if name == "device" and part is not None else _on_cpu(part)
             for name, part in value.items()
         }
     if isinstance(value, tuple | list):
-        return type(value)(_here(part) for part in value)
+        return type(value)(_on_cpu(part) for part in value)
     return _CPU if isinstance(value, torch.device) else value
 
 
 def _check(meta: torch.Tensor, made: torch.Tensor) -> None:
-    """What a call gives here is what the graph will have: autocast may say otherwise."""
+    """Raise _Unknown if the result does not match the graph's, which autocast may change."""
     if (made.dtype, made.shape, made.device.type) != (meta.dtype, meta.shape, "cpu"):
         raise _Unknown

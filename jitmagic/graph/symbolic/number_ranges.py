@@ -1,11 +1,11 @@
-"""Numbers that the calls of a graph read when it runs, and where a call is the same for all.
+"""Handles floats that calls of a graph read at run time: in which interval a call behaves alike.
 
-Comes in: a call whose argument is a float that differs from call to call. Goes out: the interval
-around it in which torch does the same: it calls the same operators, forward and backward, with
-floats that are one function of the number (float_reading.py), and results look alike. Told by
-running the call on meta tensors at numbers from each region between those that code compares with:
-zero, one, what is not finite; and on small tensors of the CPU, whose kernels may refuse a number.
-What torch's Python compares, the tracer has seen and guarded.
+Comes in: a call with a float argument that differs from call to call. Goes out: the interval around
+it in which torch calls the same operators, forward and backward, with floats that are one function
+of the number (float_reading.py), and results of the same layout. It is found by running the call on
+meta tensors at numbers from each region between the values that code compares with (zero, one,
+non-finite), and on small CPU tensors, whose kernels may refuse a number. Comparisons in torch's
+Python are seen and guarded by the tracer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NUMBER = Symbol("number", float, ANY_FLOAT, "probe")
 _PRODUCTS = (aten.mul.Tensor, aten.mul.Scalar)
 _CPU = torch.device("cpu")
 _MOST, _CUT = 1 << 14, 8  # elements of small tensors, and the extents of those that are cut down
-# In order: each with numbers of it, the first two of which tell the functions.
+# In order, each with sample numbers; the first two identify the functions.
 _REGIONS: tuple[tuple[Interval, tuple[float, ...]], ...] = (
     (Interval(-math.inf, -math.inf), (-math.inf,)),
     (Interval(-_MAX, -_TINY), (-0.37134182367183743, -2.9172618239812375)),
@@ -59,7 +59,7 @@ _OPEN = (1, 3, 5)  # those between
 
 
 def number_in(tensor: torch.Tensor) -> float:
-    """The number that a tensor of the graph is, for a call that takes no tensor there."""
+    """Return the number in a tensor of the graph, for a call that takes no tensor there."""
     return float(tensor.item())
 
 
@@ -71,8 +71,8 @@ def add_number(
     lines: tuple[UserLine, ...],
     step: int,
 ) -> Node:
-    """A node for the float that a 0-dim node is, whose value in this call is `hint`; calls are
-    alike in `range`. Each call has its own, so that they stay together.
+    """Add a node for the float in a 0-dim node, whose value in this call is `hint`; calls behave
+    alike in `range`. Each call has a node of its own, so that they stay together.
     """
     made = graph.call_function(number_in, (node,))
     made.meta.update(val=hint, spec=None, lines=lines, step=step, range=range)
@@ -81,7 +81,7 @@ def add_number(
 
 @dataclass(slots=True)
 class _Outcome:
-    """What a call does, in order, each with the floats that it does it with."""
+    """The operators that a call runs, in order, each with its float arguments."""
 
     steps: list[tuple[Any, list[float]]] = field(default_factory=list)
 
@@ -91,7 +91,7 @@ class _Outcome:
 
 
 def _described(value: Any, floats: list[float]) -> Any:
-    """A form that can be compared, without floats."""
+    """Return a comparable form without the floats, which are appended to `floats`."""
     if type(value) is float:
         floats.append(value)
         return float
@@ -105,7 +105,7 @@ def _described(value: Any, floats: list[float]) -> Any:
 
 
 class _Noted(DispatchMode):
-    """Notes each operator."""
+    """Records each operator."""
 
     def __init__(self, outcome: _Outcome) -> None:
         super().__init__()
@@ -124,8 +124,9 @@ class _Noted(DispatchMode):
 
 
 def _all_arguments(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-    """In the schema's order: a mode is not told of those that are as their default. Ints for floats
-    are floats.
+    """Return the arguments in the schema's order, with ints for floats converted.
+
+    A dispatch mode does not see arguments that equal their default.
     """
     given = []
     for n, argument in enumerate(func._schema.arguments):
@@ -138,33 +139,33 @@ def _all_arguments(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Call = Callable[[float], Arguments]
-"""The arguments of a call, on meta tensors, for a number in one place."""
+"""Returns the arguments of a call, on meta tensors, with the given number in one of them."""
 
 
 def range_of_number(target: Target, arguments: Call, hint: float, grad: bool) -> Interval | None:
-    """Where the call is the same as for `hint`; None: it is no number that may vary."""
+    """Return the interval in which the call behaves as for `hint`; None if it may not vary."""
     probe = _Probe(target, arguments, grad)
     return next((found for base in _bases(hint) if (found := probe.around(base)).has(hint)), None)
 
 
 def takes_float(target: Target, arguments: Call, number: int, grad: bool) -> bool:
-    """Whether the call of an int is that of the float. Of integers it never is."""
+    """Return whether the call of an int equals that of the float; never so for integer tensors."""
     if not any(tensor.is_floating_point() for tensor in tensors_in(arguments(number))):
         return False
     try:
         one, other = (_run(target, *arguments(n), grad) for n in (float(number), number))
-    except Exception:  # eager raises as well, or wants an int
+    except Exception:  # eager raises too, or needs an int
         return False
     return one == other
 
 
 def samples_in(limits: Interval) -> list[float]:
-    """Numbers of an interval, from each of the regions."""
+    """Return numbers of an interval, from each of the regions."""
     return [n for _, numbers in _REGIONS for n in numbers if limits.has(n)]
 
 
 def _bases(hint: float) -> Iterator[int]:
-    """The regions between the exceptional numbers that the hint is in, or next to."""
+    """Yield the open regions that the hint is in, or next to."""
     for n in _OPEN:
         low, high = _REGIONS[n][0][:2]
         near = math.nextafter(low, -math.inf) <= hint <= math.nextafter(high, math.inf)
@@ -173,14 +174,15 @@ def _bases(hint: float) -> Iterator[int]:
 
 
 class _Probe:
-    """What one call does with numbers."""
+    """Runs one call with different numbers."""
 
     def __init__(self, target: Target, arguments: Call, grad: bool) -> None:
         self._target, self._arguments, self._grad = target, arguments, grad
 
     def around(self, base: int) -> Interval:
-        """The regions around one in which the call is alike; an empty interval: not even there. No
-        number is beyond what the least of the dtypes holds: eager raises for those.
+        """Return the interval around a region in which the call behaves alike, or an empty one.
+
+        It ends at the smallest maximum of the dtypes: eager raises for larger numbers.
         """
         numbers = _REGIONS[base][1]
         outcomes = [self._run(number) for number in numbers]
@@ -211,14 +213,14 @@ class _Probe:
         return min((torch.finfo(d).max for d in dtypes if d.is_floating_point), default=_MAX)
 
     def _run(self, number: float) -> _Outcome | None:
-        """None: torch raises."""
+        """Return the outcome; None if torch raises."""
         try:
             return _run(self._target, *self._arguments(number), self._grad)
-        except Exception:  # whatever torch raises: eager would, or has no result without data
+        except Exception:  # eager raises too, or the call needs data
             return None
 
     def _is_accepted(self, number: float) -> bool:
-        """Whether the CPU's kernels take it, on small tensors: meta functions take more."""
+        """Return whether CPU kernels accept it on small tensors: meta functions accept more."""
         try:
             _differentiated(self._target, *_small(self._arguments(number)), self._grad)
         except Exception:  # also of the small tensors: then nothing is known
@@ -229,7 +231,7 @@ class _Probe:
 def _functions(
     numbers: Sequence[float], outcomes: Sequence[_Outcome | None]
 ) -> list[list[Expr]] | None:
-    """What the floats of each step are."""
+    """Return the float arguments of each step as functions of the number, or None."""
     first, second = outcomes[:2]
     if first is None or second is None or not _is_alike(first, second):
         return None
@@ -246,8 +248,8 @@ def _is_alike(first: _Outcome, second: _Outcome) -> bool:
 
 
 def _fits(outcome: _Outcome | None, number: float, like: _Outcome, exprs: list[list[Expr]]) -> bool:
-    """Whether the steps are those of another number; of a product with one that is 1, which torch's
-    formulas leave out, nothing is missing.
+    """Return whether the steps equal those at another number. A product whose factor is 1 may be
+    missing: torch's formulas omit it.
     """
     if outcome is None:
         return False
@@ -263,12 +265,12 @@ def _fits(outcome: _Outcome | None, number: float, like: _Outcome, exprs: list[l
 
 
 def _is_same(a: float | None, b: float) -> bool:
-    """-0.0 is left out, too, where the default is 0.0."""
+    """Compare floats; -0.0 is omitted too where the default is 0.0."""
     return is_same_float(a, b) or a == b == 0
 
 
 def _run(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool) -> _Outcome:
-    """Forward and backward, on tensors of its own."""
+    """Run forward and backward on fresh tensors and return the outcome."""
     outcome = _Outcome()
     noted = _Noted(outcome)
 
@@ -290,7 +292,7 @@ def _run(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bo
 def _differentiated(
     target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool
 ) -> None:
-    """The call and its backward on the CPU. What it draws, the program still gets."""
+    """Run the call and its backward on the CPU, preserving the random state."""
 
     def call(given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         if isinstance(target, str):
@@ -308,7 +310,7 @@ def _differentiated(
 
 
 class _OnTheCpu(TorchFunctionMode):
-    """Calls name the CPU where they name a device: those of a function under a transform, too."""
+    """Replaces device arguments by the CPU, also in functions under a transform."""
 
     def __torch_function__(
         self,
@@ -326,7 +328,7 @@ def _moved(argument: Any) -> Any:
 
 
 def _small(arguments: Arguments) -> Arguments:
-    """Tensors of the CPU, cut down where they are large; indices are zero."""
+    """Return small CPU tensors in place of the arguments; indices are zero."""
     tensors = list(tensors_in(arguments))
     extent = _CUT if sum(tensor.numel() for tensor in tensors) > _MOST else _MOST
 
@@ -347,7 +349,7 @@ def _backward(
     fresh: Callable[[torch.Tensor], torch.Tensor],
     mode: AbstractContextManager[Any],
 ) -> None:
-    """The call on `fresh` tensors, and its backward."""
+    """Run the call on `fresh` tensors, and its backward."""
     leaves: list[torch.Tensor] = []
 
     def made(tensor: torch.Tensor) -> torch.Tensor:
@@ -384,7 +386,7 @@ def _copied(
             known[id(value)] = copied(value)
         return known[id(value)]
     if isinstance(value, torch.Generator):
-        raise TypeError("its numbers are the program's")
+        raise TypeError("drawing from the program's generator would change its state")
     if isinstance(value, dict):
         return {name: _copied(item, copied, known) for name, item in value.items()}
     if type(value) in (tuple, list):

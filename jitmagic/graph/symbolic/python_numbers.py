@@ -1,8 +1,8 @@
-"""Numbers of a graph that runs as Python: computed by Python, as eager computes them.
+"""Computes scalar arithmetic of a graph that runs as Python in Python, as eager does.
 
 Comes in: a torch-level graph whose numbers are 0-dim nodes marked `python` (trace/values/scalars).
-Goes out: the same graph with Python's own arithmetic in their place; a 0-dim tensor only where
-something else than a product or a sum takes the number. An operation on 0-dim tensors costs a
+Goes out: the same graph with Python arithmetic in their place. A 0-dim tensor remains only where an
+operation other than a product or a sum takes the number. An operation on 0-dim tensors costs a
 microsecond, one on floats 50 ns: a step of AdamW has eleven of them for each parameter.
 """
 
@@ -33,7 +33,7 @@ _WIDE = (torch.float32, torch.float64)
 
 
 def in_python(gm: GraphModule) -> GraphModule:
-    """The graph with its numbers computed by Python; the same module where there are none."""
+    """Return the graph with its numbers computed by Python; the same module if it has none."""
     numbers: set[Node] = set()
     for node in gm.graph.nodes:
         if _is_number(node, numbers):
@@ -55,7 +55,7 @@ def _is_read(node: Node) -> bool:
 
 
 def _is_operand(node: Node) -> bool:
-    """A number in the dtype of what it is combined with, wherever it goes."""
+    """Return whether a number has the dtype of all tensors that it is combined with."""
     dtype = node.meta["spec"].dtype
     return dtype in _WIDE and all(_takes(user, node, dtype) for user in node.users)
 
@@ -70,7 +70,7 @@ def _takes(user: Node, number: Node, dtype: torch.dtype) -> bool:
 
 
 class _Rewriter:
-    """A graph so far, and what stands in it for the nodes of the other."""
+    """Builds the new graph and maps the old nodes to it."""
 
     def __init__(self, numbers: set[Node]) -> None:
         self.numbers = numbers
@@ -101,7 +101,7 @@ class _Rewriter:
         return made if arg in self.numbers else self.graph.call_method("item", (made,))
 
     def _tensor(self, node: Node) -> Any:
-        """What a node that stays takes: a product takes the number itself."""
+        """Return the argument of a node that stays: products take the number itself."""
         made = self._made[node]
         if node not in self.numbers or _is_cast(node):
             return made

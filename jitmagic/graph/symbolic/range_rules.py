@@ -1,7 +1,7 @@
-"""Interval rules: the range of an operation's result out of those of its operands.
+"""Interval rules: the range of an operation's result from the ranges of its operands.
 
-Comes in: a `Call`. Goes out: an Interval of the exact results, widened by what kernels may round
-beyond the result's dtype, eager's and generated ones; None where nothing can be said.
+Comes in: a `Call`. Goes out: an Interval of the exact results, widened by the rounding that eager's
+and generated kernels may do beyond the result's dtype; None if nothing is known.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["RULES", "Call", "Rule", "ranges_of"]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operation whose result is asked for; `read` gives the range of an argument."""
+    """An operation whose result range is computed; `read` gives the range of an argument."""
 
     name: str
     args: tuple[Any, ...]  # as in the graph
@@ -35,7 +35,7 @@ class Call:
     finite: bool  # whether what is computed is taken to be finite
 
     def given(self, position: int, name: str, default: object = None) -> Any:
-        """An argument by position or by name."""
+        """Return an argument by position or by name."""
         argument = self.args[position] if position < len(self.args) else self.kwargs.get(name)
         return default if argument is None else argument
 
@@ -55,7 +55,7 @@ def ranges_of(*names: str) -> Callable[[Rule], Rule]:
 
 
 def _widened(low: float, high: float, call: Call, scale: tuple[float, float]) -> Interval:
-    """Room for the roundings of an inexact operation on numbers as large as `scale`."""
+    """Widen an interval for the rounding of an inexact operation on numbers as large as `scale`."""
     if not call.value.dtype.is_floating_point:
         return Interval(low, high)
     eps = 4 * torch.finfo(call.value.dtype).eps
@@ -66,8 +66,9 @@ def _widened(low: float, high: float, call: Call, scale: tuple[float, float]) ->
 
 
 def _unit_draw(call: Call) -> Interval:
-    """Half-open: float32 and float64 draws are multiples of their last bit below 1; of smaller
-    dtypes that is not relied on, and there no value is rare."""
+    """Return the range of a draw from [0, 1). float32 and float64 draws are multiples of their last
+    bit below 1; smaller dtypes may round to 1, and there no value is rare.
+    """
     dtype = call.value.dtype
     if dtype not in (torch.float32, torch.float64):
         return Interval(0.0, 1.0)
@@ -123,7 +124,7 @@ def _ones(call: Call) -> Interval | None:
 
 @ranges_of("arange")
 def _counted(call: Call) -> Interval | None:
-    """Of integers; the end is not reached."""
+    """Bound arange of integers, which does not reach its end."""
     start, end, step = {1: (0, *call.args, 1), 2: (*call.args, 1), 3: call.args}.get(
         len(call.args), (None, None, None)
     )
@@ -158,7 +159,7 @@ def _converted(call: Call) -> Interval | None:
 
 @ranges_of("max", "min", "amax", "amin")
 def _extreme(call: Call) -> Interval | None:
-    """Of one tensor; two make `maximum` and `minimum`."""
+    """Bound the extreme of one tensor; two tensors are `maximum` and `minimum`."""
     if len(call.args) == 1:
         return call.read(call.args[0])
     if call.name in ("amax", "amin") or type(call.args[1]) is int:
@@ -176,7 +177,7 @@ def _larger_or_smaller(call: Call) -> Interval | None:
 
 @ranges_of("where")
 def _either(call: Call) -> Interval | None:
-    """As a method the condition comes second: all three are looked at."""
+    """Bound where; as a method the condition comes second, so all three arguments count."""
     if len(call.args) != 3:
         return None
     ranges = [call.read(arg) for arg in call.args]
@@ -195,7 +196,7 @@ def _relu(call: Call) -> Interval | None:
 
 @ranges_of("clamp", "clip")
 def _clamp(call: Call) -> Interval | None:
-    """The upper limit wins where it is below the lower one."""
+    """Bound clamp; the upper limit wins if it is below the lower one."""
     x = call.read(call.args[0])
     least = call.read(call.given(1, "min", -math.inf))
     most = call.read(call.given(2, "max", math.inf))
@@ -207,13 +208,13 @@ def _clamp(call: Call) -> Interval | None:
 
 @ranges_of("abs", "absolute")
 def _absolute(call: Call) -> Interval | None:
-    """The least integer has no absolute value in its dtype: `rounded` notices."""
+    """Bound abs; the least integer has no absolute value in its dtype, which `rounded` handles."""
     return call.read(call.args[0]).abs()
 
 
 @ranges_of("exp", "softmax", "sqrt")
 def _not_negative(call: Call) -> Interval | None:
-    """-0.0 included; softmax of nothing but -inf is nan."""
+    """Bound results >= -0.0; softmax of only -inf is nan."""
     x = call.read(call.args[0])
     high = 1 + 4 * torch.finfo(call.value.dtype).eps if call.name == "softmax" else math.inf
     return Interval(0.0, high, x.nan or call.name == "softmax" or x.low < 0)
@@ -221,7 +222,7 @@ def _not_negative(call: Call) -> Interval | None:
 
 @ranges_of("sigmoid", "tanh", "sin", "cos")
 def _bounded(call: Call) -> Interval | None:
-    """Approximations may leave the interval by their last bits; sin and cos of inf are nan."""
+    """Bound approximations, which may exceed the interval by their last bits; sin(inf) is nan."""
     x = call.read(call.args[0])
     bounds = _widened(0.0 if call.name == "sigmoid" else -1.0, 1.0, call, (1.0, 1.0))
     endless = math.inf in (x.high, -x.low) and call.name in ("sin", "cos")
@@ -232,8 +233,9 @@ def _bounded(call: Call) -> Interval | None:
 
 
 def _operands(call: Call) -> tuple[Interval, Interval] | None:
-    """Of two operands and no options; a number may be converted to the dtype before or after, so
-    it must not overflow there."""
+    """Return the ranges of two operands, if there are no options. A number may be converted to the
+    dtype before or after the operation, so it must not overflow there.
+    """
     if len(call.args) != 2 or call.kwargs:
         return None
     a, b = map(call.read, call.args)
@@ -264,7 +266,7 @@ def _sum(call: Call) -> Interval | None:
 
 @ranges_of("mul", "truediv", "div")
 def _product(call: Call) -> Interval | None:
-    """Quotients only by what cannot be zero."""
+    """Bound products, and quotients whose divisor cannot be zero."""
     operands = _operands(call)
     if operands is None:
         return None
@@ -279,7 +281,7 @@ def _product(call: Call) -> Interval | None:
 
 
 def _sign_of_product(a: Interval, b: Interval) -> Interval | None:
-    """Of factors that may be infinite: 0 * inf is nan."""
+    """Bound a product with factors that may be infinite: 0 * inf is nan."""
     return Interval(0.0, math.inf, nan=True) if a.low >= 0 and b.low >= 0 else None
 
 
@@ -343,7 +345,9 @@ _FINITE = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, 
 
 @ranges_of(*_FINITE)
 def _finite(call: Call) -> Interval | None:
-    """What is computed is hardly ever nan; what is given may have nan for what is missing."""
+    """Bound isfinite and similar. Computed values are taken as finite; inputs may use nan for
+    missing values.
+    """
     node = call.given(0, "input")
     if not call.finite or not isinstance(node, Node):
         return None

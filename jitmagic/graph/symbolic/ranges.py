@@ -1,10 +1,10 @@
-"""Interval analysis of tensor elements: ranges that decide a branch on data without a break.
+"""Interval analysis of tensor elements: decides branches on data without a graph break.
 
-Comes in: a node of a graph under construction. Goes out: the truth of a one-element tensor, where
-the ranges of what it was computed from leave one answer, whatever the inputs are and whatever is
-drawn; or the answer that all but one draw in a million lead to, which has to be asserted. What an
-operation makes of ranges is in range_rules.py; without a rule, and for inputs of the graph, an
-element is anything that its dtype can hold.
+Comes in: a node of a graph under construction. Goes out: the truth of a one-element tensor, if the
+ranges of its operands leave one answer, whatever the inputs and random draws are; or the answer of
+all but one draw in a million, which has to be asserted. The rule of each operation is in
+range_rules.py; without a rule, and for inputs of the graph, an element is anything that its dtype
+can hold.
 """
 
 from __future__ import annotations
@@ -27,28 +27,29 @@ from .range_rules import RULES, Call
 __all__ = ["always_true", "known_name", "known_truth", "likely_truth", "truth_if_finite"]
 
 _HARDLY_EVER = 2.0**-20  # the probability that a draw is closer than this to an end of its interval
-_MOST_NODES = 64  # looked at for one answer: it is asked while the program is traced
+_MOST_NODES = 64  # per query, which runs while the program is traced
 _AUGMENTED = ("add", "sub", "mul", "truediv", "and", "or")  # operators with an in-place form
 
 
 def known_truth(graph: GraphBuilder, node: Node) -> bool | None:
-    """`bool(tensor)`, if the range of its one element leaves no other answer."""
+    """Return `bool(tensor)` if the range of its one element decides it."""
     return _truth(graph, node, 0.0)
 
 
 def likely_truth(graph: GraphBuilder, node: Node) -> bool | None:
-    """`bool(tensor)`, if only draws at the very ends of their intervals give another answer. A
-    probability that stands for never (1e-30) still is above the smallest draw, which is zero."""
+    """Return `bool(tensor)` if only draws at the ends of their intervals give another answer. A
+    probability meant as never (1e-30) is still above the smallest draw, which is zero.
+    """
     return _truth(graph, node, _HARDLY_EVER)
 
 
 def truth_if_finite(graph: GraphBuilder, node: Node) -> bool | None:
-    """`bool(tensor)`, if nothing that is computed and then looked at is infinite or nan."""
+    """Return `bool(tensor)` if finite intermediate values decide it."""
     return _truth(graph, node, _HARDLY_EVER, finite=True)
 
 
 def always_true(graph: GraphBuilder, node: Node) -> bool:
-    """Whether no element of a tensor can be false."""
+    """Return whether no element of a tensor can be false."""
     return _Reader(graph, 0.0).at(node, None).truth is True
 
 
@@ -59,7 +60,7 @@ def _truth(graph: GraphBuilder, node: Node, margin: float, *, finite: bool = Fal
 
 
 class _Reader:
-    """Reads ranges of nodes, as of a place in the program: in-place writes change them."""
+    """Reads ranges of nodes at a point of the program: in-place writes change them."""
 
     def __init__(self, graph: GraphBuilder, margin: float, *, finite: bool = False) -> None:
         self._graph = graph
@@ -68,7 +69,7 @@ class _Reader:
         self._left = _MOST_NODES
 
     def at(self, node: Node, place: Node | None) -> Interval:
-        """The range of a node's elements just before `place` (None: now)."""
+        """Return the range of a node's elements just before `place` (None: now)."""
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
             return Interval(-math.inf, math.inf, nan=True)
@@ -80,7 +81,9 @@ class _Reader:
         return whole_range(value.dtype) if found is None else rounded(found, value.dtype)
 
     def _last_writer(self, node: Node, place: Node | None) -> Node | None:
-        """Who wrote to the memory of a tensor last, after it was made and before `place`."""
+        """Return the last call that wrote to the node's memory, after it was made and before
+        `place`.
+        """
         for writer in reversed(self._graph.writes.to(node)):
             if place is None or writer < place:
                 return writer if node < writer else None
@@ -108,7 +111,7 @@ class _Reader:
 
 
 def known_name(target: Any) -> str:
-    """The name of a method of tensors, an operator, or a function of torch; "" for others."""
+    """Return the name of a tensor method, an operator, or a function of torch; "" for others."""
     name = target_name(target)
     if isinstance(target, str):
         return name

@@ -1,9 +1,9 @@
-"""A torch-level graph of symbolic sizes that takes them as inputs, as those of torch.compile do.
+"""Makes a torch-level graph take its symbolic sizes as inputs, as the graphs of torch.compile do.
 
-Comes in: a graph in which sizes are read off its inputs, and where each symbol is read. Goes out:
-the same graph with a placeholder for each symbol, which torch.fx types as SymInt, before the first
-input that has it, and the order of all its inputs. An input that only sizes were read off is left
-out.
+Comes in: a graph that reads sizes from its inputs, and where each symbol is read. Goes out: the
+same graph with a placeholder for each symbol, which torch.fx types as SymInt, before the first
+input that has it, and the order of all its inputs. An input that was read only for its sizes is
+dropped.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ def is_size(place: int) -> bool:
 
 
 def size_in_order(place: int) -> int:
-    """The position of the symbol that an item of an Order is."""
+    """Return the position of the symbol that an item of an Order is."""
     return ~place
 
 
 def with_size_inputs(
     gm: GraphModule, places: Mapping[Symbol, tuple[int, int]], known: Sequence[Dimension]
 ) -> tuple[GraphModule, Order]:
-    """The graph that takes each of these symbols as an int, but those that are one in `known`.
-    `places`: (input, dimension) of each.
+    """Return the graph that takes each of these symbols as an int, and the order of its inputs.
+
+    `places`: (input, dimension) of each symbol. Symbols that are ints in `known` become constants.
     """
     made: dict[Node, Any] = {}
     pairs = zip(places, known, strict=True)
@@ -67,12 +68,12 @@ def with_size_inputs(
 
 def _size_input(graph: Graph, symbol: Symbol) -> Node:
     node = graph.placeholder(symbol.name, type_expr=torch.SymInt)
-    node.target = node.name  # fx names nodes apart, not parameters
+    node.target = node.name  # fx makes node names unique, not parameters
     return node
 
 
 def _copy(graph: Graph, node: Node, made: Mapping[Node, Any]) -> Node:
-    """Without the specs of the trace, whose sizes are those of another Context."""
+    """Copy a node without the specs of the trace, whose sizes belong to another Context."""
     copy = graph.node_copy(node, made.__getitem__)
     if copy.op == "placeholder":
         copy.target = copy.name

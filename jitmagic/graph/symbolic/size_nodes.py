@@ -1,8 +1,8 @@
-"""Nodes of a graph for the sizes that its calls take.
+"""Creates graph nodes for the sizes that calls take.
 
 Comes in: arguments of a call with Sizes (or SymInts) in them. Goes out: the arguments with nodes in
-their place: `aten.sym_size.int` or `sym_stride` of an input for a symbol (`operator.index`, where
-the input is the number itself), calls of `operator` and `math` for arithmetic. One node for each
+their place: `aten.sym_size.int` or `sym_stride` of an input for a symbol (`operator.index` if the
+input is the number itself), calls of `operator` and `math` for arithmetic. One node for each
 expression; its meta `val` is the Size.
 """
 
@@ -30,27 +30,30 @@ __all__ = ["LARGEST_SIZE", "SizeNodes", "expected_in", "run_on_history", "size_i
 aten = torch.ops.aten
 LARGEST_SIZE = 2**31  # of those that data decide
 _VALUE = -1  # in place of a dimension: the input is the number itself
-# Calls that take floats which no shape, dtype or stride of their results depends on.
+# Calls with float arguments that do not affect the shape, dtype or strides of their results.
 _TAKING_FLOATS = ("full", "linspace", "logspace", "dropout", "scaled_dot_product_attention")
 
 
 def size_in(tensor: torch.Tensor) -> int:
-    """The size that a tensor of the graph says. The trace takes for granted that it can be one."""
+    """Return a tensor's number as a size, which the trace assumes it to be; raises SizesDiffer if
+    not.
+    """
     size = operator.index(tensor)
     if not 0 <= size <= LARGEST_SIZE:
-        raise SizesDiffer(f"{size} is no size")
+        raise SizesDiffer(f"{size} is not a size")
     return size
 
 
 def expected_in(value: Any) -> int:
-    """How much is expected of the sizes that data decide, in nested arguments that have some."""
+    """Return the number of expectations on data-dependent sizes in nested arguments."""
     size = next(sizes_in(value), None)
     return 0 if size is None else len(size.context.expected)
 
 
 class SizeNodes:
-    """Those of one graph. `inputs`: the input and place where each symbol is read, of sizes and of
-    strides by `read`; `outer`: those of the graph around it, of whose nodes `capture` makes inputs.
+    """The size nodes of one graph. `inputs`: the node and dimension (or stride) that each symbol is
+    read from, by the operators `read`. `outer`: those of the enclosing graph; `capture` makes
+    inputs of its nodes.
     """
 
     def __init__(
@@ -66,48 +69,50 @@ class SizeNodes:
 
     @property
     def are_used(self) -> bool:
-        """Whether there are symbols at all."""
+        """Return whether there are symbols at all."""
         return bool(self.inputs) or (self._outer is not None and self._outer.are_used)
 
     def symbols(self) -> list[Any]:
-        """Those read in this graph and in those around it."""
+        """Return the symbols read in this graph and in enclosing graphs."""
         return [*self.inputs, *(() if self._outer is None else self._outer.symbols())]
 
     def add_input(self, node: Node, spec: TensorSpec) -> None:
-        """An input; symbols that it is the first to have are read off it."""
+        """Add an input; symbols that occur in it first are read from it."""
         strides = ((stride_place(dim), step) for dim, step in enumerate(spec.stride))
         for place, size in (*enumerate(spec.shape), *strides):
             if isinstance(size, Size) and isinstance(size.expr, Symbol):
                 self.inputs.setdefault(size.expr, (node, place))
 
     def add_result(self, node: Node, shape: Sequence[Any]) -> None:
-        """What a call made: sizes that data decide are read off the first that has them."""
+        """Add a call's result; data-dependent sizes that occur in it first are read from it."""
         for dim, size in enumerate(shape):
             symbol = None if type(size) is int else expr_of(as_dimension(size))
             if isinstance(symbol, Symbol) and isinstance(symbol.origin, DataSize):
                 self.inputs.setdefault(symbol, (node, dim))
 
     def add_number(self, node: Node, symbol: Expr) -> None:
-        """An input that is an int, which may be a size."""
+        """Add an input that is an int, which may be a size."""
         self.inputs[symbol] = node, _VALUE
 
     def place_of(self, symbol: Expr) -> tuple[Node, int] | None:
-        """The input and dimension where the symbol is read; of a number the dimension is -1."""
+        """Return the node and dimension that the symbol is read from; -1 if the node is the
+        number.
+        """
         if symbol not in self.inputs and self._outer is not None:
             around = self._outer.place_of(symbol)
             if around is not None:
                 self.inputs[symbol] = self._capture(around[0]), around[1]
         return self.inputs.get(symbol)
 
-    def are_of_data(self) -> bool:
-        """Whether those of the inputs are known."""
+    def are_data_dependent(self) -> bool:
+        """Return whether all symbols are data-dependent."""
         return all(isinstance(symbol.origin, DataSize) for symbol in self.inputs)  # type: ignore[attr-defined]
 
     def in_call(
         self, target: Target, arguments: Any, lines: tuple[UserLine, ...], step: int
     ) -> Any:
-        """The nested arguments with a node for each size. Raises Specialize for a float on which it
-        may depend how the result looks.
+        """Return the nested arguments with a node for each size. Raises Specialize for a float that
+        the shape of the result may depend on.
         """
         if target_name(target) not in _TAKING_FLOATS:
             for size in sizes_in(arguments):
@@ -147,7 +152,7 @@ class SizeNodes:
         return node
 
     def _reading(self, symbol: Symbol) -> tuple[Any, tuple[Any, ...]]:
-        """The call that reads it."""
+        """Return the target and arguments of the call that reads the symbol."""
         found = self.place_of(symbol)
         if found is None:
             raise Specialize((symbol,), "a function with a graph of its own")
@@ -160,8 +165,8 @@ class SizeNodes:
 
 
 def run_on_history(target: Target, args: tuple[Any, ...], grad: bool, sizes: SizeNodes) -> Any:
-    """What a call on meta tensors gives that goes by their history. Sizes are behind that which
-    no argument has: where it fails, it is tried without any.
+    """Run a call on meta tensors that follows their autograd history, which may have symbolic sizes
+    that no argument has. If it fails, Specialize restarts the trace without symbols.
     """
     try:
         return run_on_meta(target, args, {}, grad, guesses=False)

@@ -1,8 +1,8 @@
-"""Calls whose C++ reads sizes as ints, by the operators that they end in, which take SymInts.
+"""Replaces calls whose C++ reads sizes as ints by the operators that they run, which take SymInts.
 
-Comes in: a torch function and its arguments, with SymInts among them, where a dispatch mode is
-active. Goes out: its result. So what is told and recorded for all sizes are the operators of a
-static graph, and eager's numbers; torch's own Python for such calls computes them otherwise.
+Comes in: a torch function and its arguments, with SymInts among them, while a dispatch mode is
+active. Goes out: its result. The recorded operators are those of a static graph and give eager's
+results; torch's own Python decompositions of such calls compute them differently.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from ..attribution import Silence, call_from
 from ..node_meta import tensors_in
 from .sym_node import sizes_in, with_hints
 
-__all__ = ["call_of_sizes"]
+__all__ = ["call_with_sizes"]
 
 aten = torch.ops.aten
 _EXACT = 1 << 21  # of numerators: their products with sizes are exact in float64
 _LARGEST = 1 << 15  # sizes at which products with other fractions have been compared
 
 
-def call_of_sizes(
+def call_with_sizes(
     line: UserLine | Silence,
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> Any:
-    """`function(*args, **kwargs)`, as if that line called it."""
+    """Call `function(*args, **kwargs)` as if that line called it."""
     by_operator = _BY_OPERATORS.get(function)
     if by_operator is not None and (made := by_operator(*args, **kwargs)) is not None:
         return made
@@ -49,8 +49,9 @@ def call_of_sizes(
 
 
 def _made(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """A tensor of numbers, by the operator of that name, shown to the mode as the dispatcher does.
-    Raises RuntimeError where there is none.
+    """Run the factory of that name by its operator, dispatched to the mode as C++ does.
+
+    Raises RuntimeError if no overload fits.
     """
     hinted = with_hints(tuple(args)), with_hints(dict(kwargs))
     overload = torch._C._jit_resolve_packet(f"aten::{name}", *hinted[0], **hinted[1])
@@ -70,8 +71,8 @@ def _interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> torch.Tensor | None:
-    """Of arguments that go together its overload without a list of factors, which takes the sizes
-    of the result alone.
+    """Run the overload without a list of factors, which takes only the sizes of the result; None
+    for arguments that do not fit together.
     """
     if mode == "area" or next(sizes_in((x, size)), None) is None:
         return None
@@ -95,7 +96,7 @@ def _interpolate(
 
 
 def _max_pool1d(x: torch.Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
-    """By max_pool2d over rows of one (ATen/native/Pooling.cpp), which asks for no size."""
+    """Run max_pool2d over rows of height one (ATen/native/Pooling.cpp), which reads no size."""
     names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     if len(args) > len(names) or next(sizes_in(x), None) is None:
@@ -112,8 +113,8 @@ def _max_pool1d(x: torch.Tensor, *args: Any, return_indices: bool = False, **kwa
 
 
 def _times(n: Any, factor: Any) -> Any:
-    """The product of a size with it, rounded down as float64; None: for some n it is not that of
-    integers, of which this is one, or may be.
+    """Return int(n * factor) of a size in exact integers; None if float64 rounds to another integer
+    for this size, or may.
     """
     if not isinstance(factor, int | float) or not 0 < factor < _EXACT:
         return None
@@ -122,7 +123,7 @@ def _times(n: Any, factor: Any) -> Any:
     exact = Fraction(factor)
     if max(exact.numerator, exact.denominator) >= _EXACT:
         exact = exact.limit_denominator(_EXACT)
-        # Where the product is no integer it is too far from one for float64 to cross it.
+        # A product that is not an integer is too far from one for float64 rounding to reach it.
         least = _rounded_otherwise(factor, exact)
         if n >= _LARGEST or (least < _LARGEST and n % exact.denominator == 0 and n >= least):
             return None
@@ -131,17 +132,19 @@ def _times(n: Any, factor: Any) -> Any:
 
 @cache
 def _rounded_otherwise(factor: float, exact: Fraction) -> int:
-    """The least size whose product is an integer that float64 does not give: 45 * 1.4 < 63."""
+    """Return the least size whose exact product is an integer that float64 misses, like 45 * 1.4 <
+    63.
+    """
     whole = range(0, _LARGEST, exact.denominator)
     return next((n for n in whole if int(n * factor) != n * exact), _LARGEST)
 
 
 def _fill_diagonal(x: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor | None:
-    """The elements whose indices are all one (ATen/native/Fill.cpp, which asks for strides)."""
+    """Fill the elements whose indices are equal (ATen/native/Fill.cpp, which reads strides)."""
     is_cube = x.dim() == 2 or all(size == x.shape[0] for size in x.shape)
     if x.dim() < 2 or not is_cube or next(sizes_in(x), None) is None:
         return None
-    if wrap and x.dim() == 2 and x.shape[0] > x.shape[1] + 1:  # it goes on below
+    if wrap and x.dim() == 2 and x.shape[0] > x.shape[1] + 1:  # the diagonal wraps around
         return None
     diagonal = x.diagonal()
     while diagonal.dim() > 1:
@@ -153,7 +156,7 @@ def _fill_diagonal(x: torch.Tensor, fill_value: Any, wrap: bool = False) -> torc
 def _diagonal(
     x: torch.Tensor, offset: Any = 0, dim1: int = 0, dim2: int = 1
 ) -> torch.Tensor | None:
-    """That of the part of x which begins there: an offset is an int to torch, a start is none."""
+    """Take the diagonal of a narrowed tensor: torch's offset must be an int, a start need not."""
     if not isinstance(offset, torch.SymInt):
         return None
     rank = x.dim()
@@ -167,7 +170,7 @@ def _diagonal(
 
 
 def _unfold(x: torch.Tensor, dimension: int, size: Any, step: Any) -> torch.Tensor | None:
-    """As the view that it is: both numbers are ints to torch."""
+    """Build the view directly: torch reads both numbers as ints."""
     if not any(isinstance(number, torch.SymInt) for number in (size, step)):
         return None
     rank = x.dim()
@@ -175,7 +178,7 @@ def _unfold(x: torch.Tensor, dimension: int, size: Any, step: Any) -> torch.Tens
         return None
     dim = dimension % rank
     if size < 0 or step <= 0 or size > x.shape[dim]:
-        return None  # which raises
+        return None  # torch raises
     shape, stride = list(x.shape), list(x.stride())
     shape[dim] = (shape[dim] - size) // step + 1
     strides = [*stride, stride[dim]]
@@ -184,7 +187,7 @@ def _unfold(x: torch.Tensor, dimension: int, size: Any, step: Any) -> torch.Tens
 
 
 def _unsafe_chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Any:
-    """As ATen/native/TensorShape.cpp has it, which asks for the size."""
+    """Split as ATen/native/TensorShape.cpp does, which reads the size."""
     if type(chunks) is not int or chunks <= 0 or not -x.dim() <= dim < x.dim():
         return None
     size = x.shape[dim]
@@ -193,7 +196,7 @@ def _unsafe_chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Any:
     return torch.unsafe_split(x, (size + (chunks - 1)) // chunks, dim)
 
 
-# Each gives None where its function is called as it is.
+# Each returns None if its function is to be called unchanged.
 _BY_OPERATORS: Mapping[Any, Callable[..., Any]] = {
     interpolate: _interpolate,
     max_pool1d: _max_pool1d,

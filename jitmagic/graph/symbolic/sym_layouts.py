@@ -1,6 +1,6 @@
-"""Layouts of tensors whose sizes may be symbols (c10/core/Contiguity.h, c10/core/MemoryFormat.h).
+"""Decides layouts of tensors with symbolic sizes (c10/core/Contiguity.h, c10/core/MemoryFormat.h).
 
-Comes in: sizes and strides, `int | Size`. Goes out: what torch asks of them, decided as `usually`.
+Comes in: sizes and strides, `int | Size`. Goes out: contiguity and density, decided by `usually`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["has_strides_along", "is_dense", "is_dense_along"]
 
 
 def is_dense_along(order: Sequence[int], sizes: list[Dimension], strides: list[Dimension]) -> bool:
-    """Whether the elements lie one after the other, the first of `order` moving fastest."""
+    """Return whether the elements are contiguous, the first dimension of `order` moving fastest."""
     if len(order) != len(sizes):
         return False
     if any(usually("==", size, 0) for size in sizes):
@@ -30,8 +30,8 @@ def is_dense_along(order: Sequence[int], sizes: list[Dimension], strides: list[D
 
 
 def has_strides_along(order: Sequence[int], sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
-    """TensorImpl::is_strides_like_channels_last, for an order of the dimensions from the innermost
-    on; ambiguous layouts are row-major.
+    """Compute TensorImpl::is_strides_like_channels_last for an order of the dimensions, innermost
+    first; ambiguous layouts are row-major.
     """
     if len(order) != len(sizes) or usually("==", strides[1], 0):
         return False
@@ -47,7 +47,7 @@ def has_strides_along(order: Sequence[int], sizes: Sequence[Any], strides: Seque
 
 
 def is_dense(order: Any, sizes: list[Dimension], strides: list[Dimension]) -> bool:
-    """Whether some order of the dimensions is dense."""
+    """Return whether some order of the dimensions is dense."""
     moving = [place for place, size in enumerate(sizes) if usually("!=", size, 1)]
     if any(usually("==", sizes[place], 0) for place in moving):
         return True

@@ -1,13 +1,13 @@
-"""torch.SymInt over our own sizes: meta tensors whose dimensions differ from call to call.
+"""Implements torch.SymInt over jitmagic's sizes: meta tensors whose dimensions vary between calls.
 
-Comes in: dimensions (`int | Size`) and what torch's C++ asks of a symbolic number. Goes out:
-SymInts that compute as `Size` does, and `Size`s again. What torch decides on (`bool(n == m)`) is
-`Context.decide`; a value it reads as an int is `Size.__index__`, which raises Specialize: no value
-of one call gets into a graph for all of them.
+Comes in: dimensions (`int | Size`) and the questions of torch's C++ about symbolic numbers. Goes
+out: SymInts that compute as `Size` does, and `Size`s again. A decision of torch (`bool(n == m)`) is
+`Context.decide`; a value read as an int is `Size.__index__`, which raises Specialize: no value of
+one call enters a graph for all of them.
 
-torch's own ShapeEnv is not used: it needs sympy (0.5 s to import, 100 µs per comparison), asks its
-own guards in its own words, and two systems that narrow ranges would have to agree. The protocol
-below is all that C++ needs of it; the methods have the names that torch calls.
+torch's own ShapeEnv is not used: it needs sympy (0.5 s to import, 100 µs per comparison) and words
+guards its own way, and two systems that narrow ranges would have to agree. C++ needs only the
+protocol below, whose method names are torch's.
 """
 
 from __future__ import annotations
@@ -25,8 +25,18 @@ from .sym_layouts import has_strides_along, is_dense, is_dense_along
 from .sym_numbers import ConditionNode, FloatNode, SymbolicNode, refusal
 
 __all__ = [
-    "as_dimension", "as_dimensions", "as_torch", "has_strides_along", "in_layout", "is_dense_in",
-    "may_be", "never", "of_data", "sizes_in", "sizes_of", "with_hints",
+    "as_dimension",
+    "as_dimensions",
+    "as_torch",
+    "expected_to_hold",
+    "has_strides_along",
+    "in_layout",
+    "is_data_dependent",
+    "is_dense_in",
+    "known_false",
+    "sizes_in",
+    "sizes_of",
+    "with_hints",
 ]  # fmt: skip
 
 Comparison = Callable[[Any, Any], Any]
@@ -37,8 +47,9 @@ _NAMES: dict[Comparison, str] = {
 
 
 def as_torch(value: Any) -> Any:
-    """A size as a SymInt; ints and everything else as they are. A float computed of sizes is what
-    it is in this call: `SizeNodes` lets it into calls alone whose shapes do not depend on it.
+    """Return a size as a SymInt; ints and everything else unchanged. A float computed from sizes
+    becomes its value in this call: `SizeNodes` admits it only to calls whose shapes do not depend
+    on it.
     """
     if isinstance(value, SizeFloat):
         return value.context.value_of(value.expr)
@@ -46,7 +57,7 @@ def as_torch(value: Any) -> Any:
 
 
 def as_dimension(value: Any) -> Any:
-    """What torch gives as a size, as an int or our Size; what is none as it is."""
+    """Return torch's size as an int or a Size; other values unchanged."""
     return value.node.value if isinstance(value, (torch.SymInt, torch.SymFloat)) else value
 
 
@@ -55,37 +66,39 @@ def as_dimensions(values: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def sizes_of(value: Any) -> Any:
-    """Nested arguments with Sizes in place of SymInts."""
+    """Return nested arguments with Sizes in place of SymInts."""
     if type(value) in (tuple, list):
         return type(value)(map(sizes_of, value))
     return as_dimension(value)
 
 
 def in_layout(op: str, a: Any, b: Any) -> bool:
-    """`a op b` of dimensions, for what only a layout depends on (see `usually`)."""
+    """Compare two dimensions where only a layout depends on the answer (see `usually`)."""
     if type(a) is int and type(b) is int:
         return bool(COMPARISONS[op](a, b))
     return usually(op, as_dimension(a), as_dimension(b))
 
 
-def of_data(size: Any) -> bool:
-    """Whether data decide it."""
+def is_data_dependent(size: Any) -> bool:
+    """Return whether the size is data-dependent."""
     size = as_dimension(size)
     return isinstance(size, Size) and size.context.of_data(size.expr)
 
 
-def never(op: str, a: Any, b: Any) -> bool:
-    """Whether `a op b` is known to hold in no call; guards nothing."""
+def known_false(op: str, a: Any, b: Any) -> bool:
+    """Return whether `a op b` is known to be false in every call; adds no guard."""
     return _known(op, as_dimension(a), as_dimension(b)) is False
 
 
-def may_be(op: str, a: Any, b: Any) -> bool:
-    """`a op b` of dimensions, where eager raises unless it holds (see `expected`)."""
+def expected_to_hold(op: str, a: Any, b: Any) -> bool:
+    """Return `a op b` of dimensions, where eager raises unless it holds (see `expected`)."""
     return expected(op, as_dimension(a), as_dimension(b))
 
 
 def sizes_in(value: Any) -> Iterator[Size]:
-    """The sizes in a nested structure of tensors, SymInts, tuples, lists, dicts and slices."""
+    """Yield the sizes in a nested structure of tensors, SymInts, tuples, lists, dicts and
+    slices.
+    """
     value = as_dimension(value)
     if isinstance(value, Size):
         yield value
@@ -99,12 +112,12 @@ def sizes_in(value: Any) -> Iterator[Size]:
     elif not isinstance(value, (tuple, list)):
         return
     for item in value:
-        if type(item) is not int:  # as nearly all are, each of which would be a generator
+        if type(item) is not int:  # nearly all are ints: spares a generator for each
             yield from sizes_in(item)
 
 
 def with_hints(value: Any) -> Any:
-    """The nested arguments as they are in this call: of ints, tensors of those sizes."""
+    """Return the nested arguments with their sizes in this call: ints, tensors of those sizes."""
     if isinstance(value, SizeFloat):
         return value.context.value_of(value.expr)
     if isinstance(value, torch.SymInt | Size):
@@ -196,7 +209,9 @@ class SizeNode(SymbolicNode):
         return self if self.value <= other.value else other
 
     def sym_max(self, other: SizeNode) -> SizeNode:
-        """Only strides are asked for it here, `max(size, 1)`: an empty tensor may have any."""
+        """Return the larger. C++ only asks it for strides, `max(size, 1)`: an empty tensor's may be
+        any.
+        """
         return self if usually(">=", self.value, other.value) else other
 
     def sym_sum(self, args: Sequence[SizeNode]) -> SizeNode:
@@ -287,8 +302,9 @@ def _layout(
 
 
 def is_dense_in(tensor: torch.Tensor, order: Sequence[int]) -> bool:
-    """Whether the elements lie one after the other, the last dimension of `order` moving fastest.
-    torch refuses a view of a tensor with symbolic sizes where no dispatch mode is on.
+    """Return whether the elements are contiguous, the last dimension of `order` moving fastest.
+
+    torch refuses a view of a tensor with symbolic sizes unless a dispatch mode is on.
     """
     shape, stride = as_dimensions(tensor.shape), as_dimensions(tensor.stride())
     return is_dense_along(order[::-1], list(shape), list(stride))

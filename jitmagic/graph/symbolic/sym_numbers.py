@@ -1,7 +1,7 @@
-"""What torch asks of symbolic numbers that are no sizes: truth values, floats computed of sizes.
+"""Implements torch.SymBool and torch.SymFloat: truth values, and floats computed from sizes.
 
-Comes in: questions about sizes, and SizeFloats. Goes out: nodes for torch.SymBool and SymFloat;
-those of sizes are sym_node.py's, and so is why they are our own.
+Comes in: comparisons of sizes, and SizeFloats. Goes out: their nodes. Nodes of sizes are in
+sym_node.py, which also says why torch's own are not used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...symbols.size import Size, SizeFloat, hint_of, hintless
 
 __all__ = ["ConditionNode", "FloatNode", "SymbolicNode", "refusal"]
 
-# Where C++ asks for nothing but the layout of a tensor.
+# Files in which C++ asks only for the layout of a tensor.
 _LAYOUTS = ("core/TensorImpl.h", "core/TensorImpl.cpp", "core/SymbolicShapeMeta.cpp")
 
 
@@ -25,7 +25,7 @@ def refusal(value: Any, what: str) -> Specialize:
 
 
 class SymbolicNode:
-    """What torch asks of both kinds."""
+    """The part of torch's protocol that all nodes share."""
 
     value: Any
 
@@ -60,7 +60,7 @@ class SymbolicNode:
         return self
 
     def str(self) -> str:
-        """In what torch warns of and raises: the size of this call, as in eager."""
+        """Return the value in this call, for torch's warnings and errors, as in eager."""
         return str(hint_of(self.value) if isinstance(self.value, Size) else self.value)
 
     _graph_repr = __str__ = str
@@ -73,9 +73,11 @@ class SymbolicNode:
 
 
 class ConditionNode(SymbolicNode):
-    """A question that has not been asked: `decide` answers and guards it, `known` only answers
-    (None: that takes a guard), `usual` answers for what any answer leaves right, `check` where
-    eager raises unless it holds. `has_hints`: whether it has an answer in this call.
+    """A comparison that has not been decided yet.
+
+    `decide` decides and guards it; `known` returns the answer only if that needs no guard, else
+    None. `usual` decides if any answer is correct, `check` if eager raises unless it holds.
+    `has_hints`: whether it has an answer in this call.
     """
 
     def __init__(
@@ -120,15 +122,15 @@ class ConditionNode(SymbolicNode):
     def statically_known_true(self, file: str, line: int) -> bool:
         return self.known() is True
 
-    # The general case is right for any value, but eager gives another layout or a view where it
-    # takes the special one (reshape, expand): it is left to numbers that are not known yet.
+    # torch's general case is correct for any value, but eager gives another layout or a view in
+    # the special case (reshape, expand): only unbacked numbers take the general one.
     def guard_or_false(self, file: str, line: int) -> bool:
         return self.decide() if self.has_hints() else self.known() is True
 
     def guard_or_true(self, file: str, line: int) -> bool:
         return self.decide() if self.has_hints() else self.known() is not False
 
-    # -- what `guard_or_false` and its like, written in Python, ask an environment of shapes ------
+    # -- the ShapeEnv protocol that torch's Python (`guard_or_false` ...) uses --------------------
 
     @property
     def shape_env(self) -> ConditionNode:
@@ -144,7 +146,7 @@ class ConditionNode(SymbolicNode):
     def evaluate_sym_node(
         self, node: ConditionNode, size_oblivious: bool = False, fallback_value: bool | None = None
     ) -> bool:
-        """What data decide is as the caller says for what it cannot know."""
+        """Decide the condition; if it is data-dependent, return the caller's fallback."""
         try:
             return node.decide()
         except Specialize as special:
@@ -187,8 +189,8 @@ class ConditionNode(SymbolicNode):
 
 
 class FloatNode(SymbolicNode):
-    """A float: `value` is one, or a SizeFloat. Formulas of autograd divide by what is left of a
-    size; a value that C++ reads is refused.
+    """A float: `value` is one, or a SizeFloat. Autograd's formulas divide by products of sizes; a
+    value that C++ reads is refused.
     """
 
     def __init__(self, value: float | SizeFloat) -> None:

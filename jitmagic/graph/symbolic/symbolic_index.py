@@ -1,8 +1,8 @@
-"""`x[i]` and `x[i] = y` of meta tensors where an index is a size: torch's own indexing wants ints.
+"""Indexes meta tensors by a symbolic int, `x[i]` and `x[i] = y`: torch's own indexing needs ints.
 
-Comes in: the arguments of `operator.getitem` or `setitem`. Goes out: what the call gives, in a
-tuple, by `select` where a SymInt is and torch's indexing for the rest, or None where there is no
-SymInt, or tensors index beside it.
+Comes in: the arguments of `operator.getitem` or `setitem`. Goes out: the call's result, in a tuple,
+by `select` for each SymInt and torch's indexing for the rest; or None if there is no SymInt, or
+tensors index too.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-__all__ = ["INDEXING", "selected"]
+__all__ = ["INDEXING", "select_by_sizes"]
 
 INDEXING = (operator.getitem, operator.setitem)
 
 
-def selected(args: Sequence[Any]) -> tuple[Any] | None:
-    """The indexed tensor, or after an assignment None."""
+def select_by_sizes(args: Sequence[Any]) -> tuple[Any] | None:
+    """Return the indexed tensor in a tuple, or (None,) after an assignment."""
     x, index, *values = args
     parts = index if type(index) is tuple else (index,)
     if not isinstance(x, torch.Tensor) or not any(isinstance(one, torch.SymInt) for one in parts):
@@ -40,7 +40,9 @@ _SIMPLE = (int, slice, torch.SymInt)
 
 
 def _dim(x: torch.Tensor, parts: Sequence[Any], place: int) -> int:
-    """Which dimension of the result a part is about, before those of ints that are sizes go."""
+    """Return the dimension of the result that a part is about, before symbolic ints are
+    selected.
+    """
     taken = sum(one is not None and one is not ... for one in parts)
     dim = 0
     for one in parts[:place]:

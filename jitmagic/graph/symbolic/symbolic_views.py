@@ -1,8 +1,8 @@
-"""Views of meta tensors with symbolic sizes, for which torch's C++ kernels want ints.
+"""Views of meta tensors with symbolic sizes, for which torch's C++ kernels need ints.
 
 Comes in: a view operator and its arguments, at least one of them with a SymInt. Goes out: the view,
-an `as_strided` of the same memory (which takes SymInts), or None where eager would raise or copy:
-then torch is asked, and raises as it does. Comparisons are decided and guarded by `Size`.
+an `as_strided` of the same memory (which takes SymInts), or None if eager would raise or copy: then
+torch's own operator runs or raises. Comparisons are decided and guarded by `Size`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,24 @@ import torch
 from ...symbols.interval import Interval
 from ...symbols.polynomial import divided
 from ...symbols.size import Dimension, Size, expr_of, hint_of, is_same, min_size, size_of, usually
-from .sym_node import as_dimension, as_dimensions, as_torch, may_be, never, of_data
+from .sym_node import (
+    as_dimension,
+    as_dimensions,
+    as_torch,
+    expected_to_hold,
+    is_data_dependent,
+    known_false,
+)
 
-__all__ = ["view_of_sizes", "view_strides"]
+__all__ = ["symbolic_view", "view_strides"]
 
 aten = torch.ops.aten
 Dimensions = Sequence[Dimension]
 _NOT_NEGATIVE = Interval(0, math.inf)
 
 
-def view_of_sizes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The view, or None where no size is symbolic or no rule knows it."""
+def symbolic_view(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the view, or None if no size is symbolic or no rule covers it."""
     rule = _RULES.get(func)
     if rule is None or kwargs or not _is_symbolic(args):
         return None
@@ -65,7 +72,7 @@ def _product(sizes: Dimensions) -> Dimension:
 
 
 def _whole(size: Sequence[Any], total: Dimension) -> list[Dimension] | None:
-    """The sizes with -1 replaced; None: that is no whole number."""
+    """Return the sizes with -1 replaced; None if that is not a whole number."""
     wanted = list(as_dimensions(size))
     unknown = [place for place, n in enumerate(wanted) if not isinstance(n, Size) and n == -1]
     if len(unknown) > 1 or any(not isinstance(n, Size) and n < -1 for n in wanted):
@@ -75,17 +82,17 @@ def _whole(size: Sequence[Any], total: Dimension) -> list[Dimension] | None:
         if (whole := _quotient(total, rest)) is None:
             return None
         wanted[unknown[0]] = whole
-    return wanted if may_be("==", _product(wanted), total) else None
+    return wanted if expected_to_hold("==", _product(wanted), total) else None
 
 
 def _quotient(total: Dimension, part: Dimension) -> Dimension | None:
-    """None: that is no whole number."""
-    if not may_be("!=", part, 0):
+    """Return the exact quotient; None if it is not a whole number."""
+    if not expected_to_hold("!=", part, 0):
         return None
     if isinstance(part, Size) and part.context.of_data(part.expr):
         exact = divided(expr_of(total), part.expr)
         return None if exact is None else size_of(exact, part.context)
-    return total // part if may_be("==", total % part, 0) else None
+    return total // part if expected_to_hold("==", total % part, 0) else None
 
 
 def _view(x: torch.Tensor, size: Sequence[Any]) -> torch.Tensor | None:
@@ -100,7 +107,7 @@ def _view(x: torch.Tensor, size: Sequence[Any]) -> torch.Tensor | None:
 def view_strides(
     shape: Dimensions, stride: Dimensions, wanted: Dimensions
 ) -> list[Dimension] | None:
-    """Strides of a view with other sizes (ATen/TensorUtils.cpp, computeStride_impl)."""
+    """Return strides of a view with other sizes (ATen/TensorUtils.cpp, computeStride_impl)."""
     if not shape:
         return [1] * len(wanted)
     made: list[Dimension] = [0] * len(wanted)
@@ -126,11 +133,11 @@ def view_strides(
 
 
 def _differ(want: Dimension, have: Dimension) -> bool:
-    """Whether a dimension is no longer what it was: of 1 it may be anything."""
+    """Return whether a dimension changes; one of extent 1 may become anything."""
     if is_same(want, have):
         return False
-    if never("==", have, 1) and (of_data(want) or of_data(have)):
-        return not may_be("==", want, have)
+    if known_false("==", have, 1) and (is_data_dependent(want) or is_data_dependent(have)):
+        return not expected_to_hold("==", want, have)
     return bool(want != have)
 
 
@@ -187,8 +194,8 @@ def _slice(
 
 
 def _length(first: Dimension, last: Dimension) -> Dimension:
-    """Of a slice: where data say where it begins, the ranges of both ends do not tell that it is
-    not negative.
+    """Return the length of a slice. With a data-dependent start, the ranges of both ends do not
+    show that it is non-negative.
     """
     length = last - min_size(first, last)
     if isinstance(length, Size) and length.context.of_data(length.expr):
@@ -214,9 +221,9 @@ def _select(x: torch.Tensor, dim: int, index: Any) -> torch.Tensor | None:
     place, at = _dim(dim, len(shape)), as_dimension(index)
     if place is None:
         return None
-    if at < 0:  # asked first: it narrows an index to one half, the limits might to less
+    if at < 0:  # first: this guards the sign of the index, the checks below may narrow it further
         at = at + shape[place]
-    if not may_be(">=", at, 0) or not may_be("<", at, shape[place]):
+    if not expected_to_hold(">=", at, 0) or not expected_to_hold("<", at, shape[place]):
         return None
     offset = offset + at * stride[place]
     del shape[place]
@@ -244,7 +251,7 @@ def _transpose(x: torch.Tensor, a: int, b: int) -> torch.Tensor | None:
 
 def _parts(x: torch.Tensor, sizes: Dimensions, dim: int) -> list[torch.Tensor] | None:
     place = _dim(dim, x.dim())
-    if place is None or not may_be("==", sum(sizes), x.shape[place]):
+    if place is None or not expected_to_hold("==", sum(sizes), x.shape[place]):
         return None
     shape, stride, offset = _layout(x)
     made = []
@@ -262,7 +269,7 @@ def _split_with_sizes(
 
 
 def _split(x: torch.Tensor, size: Any, dim: int = 0) -> list[torch.Tensor] | None:
-    """How many parts there are is guarded."""
+    """Split a dimension; the number of parts is guarded."""
     place, each = _dim(dim, x.dim()), as_dimension(size)
     if place is None or each <= 0:
         return None
@@ -314,7 +321,9 @@ def _alias(x: torch.Tensor) -> torch.Tensor:
 
 
 def _copied(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Of `split_copy` and its like: what the view gives, each in memory of its own."""
+    """Return the rule of `split_copy` and similar: the view's results, each in memory of its
+    own.
+    """
 
     def copies(*args: Any) -> Any:
         made = rule(*args)

@@ -1,8 +1,8 @@
-"""One graph for all sizes, out of the same program's graphs at two vectors of sizes.
+"""Unifies the same program's graphs at two size tuples into one graph for all sizes.
 
 Comes in: two ATen graphs, of the same calls in the same order. Goes out: a graph with Sizes where
-their numbers differ. It is a conjecture: `fits` says whether it is the graph that was found at
-other sizes, of which nothing less than each argument and each spec has to be the same.
+their numbers differ. It is a conjecture: `fits` checks it against the graph found at other sizes,
+in which each argument and each spec has to be equal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...symbols.reading import Readings
 from ...symbols.size import size_of, value_of
 from ..lazy_module import LazyModule
 
-__all__ = ["Differs", "fits", "generalised", "merged", "same"]
+__all__ = ["GraphsDiffer", "fits", "merge_graphs", "same", "unify"]
 
 Join = Callable[[Any, Any], Any]
 Counterparts = dict[Node, Node]
@@ -32,31 +32,31 @@ _COMPARED = (int, bool, str, complex, torch.dtype, torch.device, torch.layout, t
 _FEW = 4096  # elements of constants that are compared by value
 
 
-class Differs(Exception):
-    """Two graphs are not one program's at different sizes, or not visibly so."""
+class GraphsDiffer(Exception):
+    """Raised if two graphs are not visibly one program's at different sizes."""
 
 
-def generalised(
+def unify(
     first: GraphModule, second: GraphModule, readings: Readings, context: Context
 ) -> GraphModule:
-    """The graph with Sizes, answered for by `context`, in place of what differs. Raises Differs."""
+    """Return the graph with Sizes of `context` for numbers that differ. Raises GraphsDiffer."""
 
     def join(a: Any, b: Any) -> Any:
         if type(a) is not int or type(b) is not int:
             return same(a, b)
         expr = readings.read(a, b)
         if expr is None:
-            raise Differs(f"{a} and {b} are no visible function of the sizes")
+            raise GraphsDiffer(f"{a} and {b} are not a recognised function of the sizes")
         return size_of(expr, context)
 
-    return merged(first, second, join, {})
+    return merge_graphs(first, second, join, {})
 
 
-def merged(
+def merge_graphs(
     first: GraphModule, second: GraphModule, join: Join, copies: dict[Node, Node]
 ) -> GraphModule:
-    """The graph with `join(a, b)` where two are not alike; nodes that this makes come before those
-    that it is asked for. `copies`: receives the node for each of the first graph's.
+    """Return the graph with `join(a, b)` of values that differ; nodes that `join` adds come before
+    the node that it is called for. `copies` receives the node for each of the first graph's.
     """
     graph, counterparts = Graph(), Counterparts()
     for node, other in _pairs(first, second):
@@ -67,7 +67,7 @@ def merged(
 
 
 def fits(symbolic: GraphModule, concrete: GraphModule, known: dict[Expr, int]) -> bool:
-    """Whether the graph with these values of its symbols is the concrete one."""
+    """Return whether the graph with these values of its symbols equals the concrete one."""
 
     def join(a: Any, b: Any) -> Any:
         same(value_of(a, known), b)
@@ -79,21 +79,21 @@ def fits(symbolic: GraphModule, concrete: GraphModule, known: dict[Expr, int]) -
             counterparts[node] = other
             _joined((node.args, node.kwargs), (other.args, other.kwargs), counterparts, join)
             _joined(node.meta.get("spec"), other.meta.get("spec"), counterparts, join)
-    except Differs:
+    except GraphsDiffer:
         return False
     return True
 
 
 def _pairs(first: GraphModule, second: GraphModule) -> list[tuple[Node, Node]]:
-    """The nodes, which have to be of the same calls."""
+    """Return pairs of corresponding nodes. Raises GraphsDiffer if their calls differ."""
     pairs = list(zip(first.graph.nodes, second.graph.nodes, strict=False))
     if len(pairs) != max(len(first.graph.nodes), len(second.graph.nodes)):
-        raise Differs("the graphs have other nodes")
+        raise GraphsDiffer("the graphs have different nodes")
     for a, b in pairs:
         if a.op != b.op or (a.op == "call_function" and a.target is not b.target):
-            raise Differs(f"{a.target} is {b.target} at other sizes")
+            raise GraphsDiffer(f"{a.target} is {b.target} at other sizes")
         if a.op == "get_attr" and not _is_one(_attribute(first, a), _attribute(second, b)):
-            raise Differs(f"the constant {a.target} is another at other sizes")
+            raise GraphsDiffer(f"the constant {a.target} differs at other sizes")
     return pairs
 
 
@@ -102,7 +102,7 @@ def _attribute(gm: GraphModule, node: Node) -> Any:
 
 
 def _is_one(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two traces have met the same constant: literals are made anew."""
+    """Return whether two traces have the same constant; literals are compared by value."""
     if a is b:
         return True
     if (a.dtype, a.shape, a.stride(), a.device) != (b.dtype, b.shape, b.stride(), b.device):
@@ -126,7 +126,7 @@ def _joined(a: Any, b: Any, counterparts: Counterparts, join: Join) -> Any:
     match a, b:
         case Node(), _:
             if counterparts[a] is not b:
-                raise Differs(f"{a.name} is used elsewhere")
+                raise GraphsDiffer(f"{a.name} is used elsewhere")
             return a
         case TensorSpec(), TensorSpec():
             return _joined_spec(a, b, counterparts, join)
@@ -147,15 +147,17 @@ def _joined_spec(
     }
     made = replace(a, **sizes)
     if replace(b, **sizes) != made:
-        raise Differs(f"{a} is {b}")
+        raise GraphsDiffer(f"{a} is {b}")
     return made
 
 
 def same(a: Any, b: Any) -> Any:
-    """Both, if they are indistinguishable. Of unknown types nothing but identity is known."""
+    """Return the value if both are indistinguishable, else raise GraphsDiffer. Objects of other
+    types are compared by identity.
+    """
     if a is b or (type(a) is type(b) and _equal(a, b)):
         return a
-    raise Differs(f"{a!r} is {b!r}")
+    raise GraphsDiffer(f"{a!r} is {b!r}")
 
 
 def _equal(a: Any, b: Any) -> bool:

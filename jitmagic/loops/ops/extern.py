@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from ...errors import VerifyError
-from ...graph.operators.foreign import acts, is_foreign
+from ...graph.operators.foreign import has_side_effects, is_foreign
 from ...graph.operators.raising import call_may_raise
 from ...spec import TensorSpec, contiguous_strides
 from ..builder import LoopBuilder, Out
 from ..tensor_view import TensorView
 
-__all__ = ["acts", "call_may_raise", "fallback_to_aten", "is_foreign", "returns_view"]
+__all__ = ["call_may_raise", "fallback_to_aten", "has_side_effects", "is_foreign", "returns_view"]
 
 
 def fallback_to_aten(

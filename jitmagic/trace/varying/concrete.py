@@ -13,7 +13,7 @@ from dataclasses import replace
 from torch.fx import GraphModule
 
 from ...graph.node_meta import symbols_in
-from ...graph.symbolic.concrete import Filled, Values, concrete_graph, sized_graph, spec_at
+from ...graph.symbolic.concrete import ScalarInput, Values, concrete_graph, sized_graph, spec_at
 from ...graph.symbolic.size_nodes import size_in
 from ...guards.guard import GlobalState
 from ...symbols.expr import Expr
@@ -99,7 +99,7 @@ def _symbols(traced: Trace) -> Iterator[tuple[tuple[int, int], Size]]:
 
 def at_sizes(
     traced: Trace, values: tuple[int, ...], warns: bool = False
-) -> tuple[Trace, tuple[int | Filled, ...]]:
+) -> tuple[Trace, tuple[int | ScalarInput, ...]]:
     """The trace with these values of `places_of(traced)`, and the inputs of its graph; `warns`:
     what torch warns of is shown. Raises CompileFailed where the graph is not the one that would
     have been traced.
@@ -110,7 +110,7 @@ def at_sizes(
     return _with_graph(traced, graph, kept, known), kept
 
 
-def of_sizes(traced: Trace, known: Values) -> tuple[Trace, tuple[int | Filled, ...]]:
+def of_sizes(traced: Trace, known: Values) -> tuple[Trace, tuple[int | ScalarInput, ...]]:
     """The trace with other Sizes for its symbols, which nothing but arguments and specs of its
     graph have. Raises CompileFailed where that cannot be.
     """
@@ -119,14 +119,14 @@ def of_sizes(traced: Trace, known: Values) -> tuple[Trace, tuple[int | Filled, .
 
 
 def _with_graph(
-    traced: Trace, graph: GraphModule, kept: tuple[int | Filled, ...], known: Values
+    traced: Trace, graph: GraphModule, kept: tuple[int | ScalarInput, ...], known: Values
 ) -> Trace:
     inputs = tuple(_input(traced, place, known) for place in kept)
     mutated = tuple(n for n, place in enumerate(kept) if place in traced.mutated)
     return replace(traced, graph=graph, inputs=inputs, mutated=mutated)
 
 
-def _input(traced: Trace, place: int | Filled, known: Values) -> GraphInput:
-    if isinstance(place, Filled):  # computed of what the first inputs tell
+def _input(traced: Trace, place: int | ScalarInput, known: Values) -> GraphInput:
+    if isinstance(place, ScalarInput):  # computed of what the first inputs tell
         return GraphInput("size", NOWHERE, place.spec, InputKind.SCALAR)
     return replace(traced.inputs[place], spec=spec_at(traced.inputs[place].spec, known))

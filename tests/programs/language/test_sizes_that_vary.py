@@ -289,7 +289,7 @@ def fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*args: Any) -> Any:
         raise jitmagic.errors.CompileFailed("no symbols here")
 
-    monkeypatch.setattr(pipeline, "sized", failing)
+    monkeypatch.setattr(pipeline, "compile_sizes", failing)
 
 
 @pytest.mark.parametrize("fullgraph", [False, True])

@@ -105,7 +105,7 @@ def _set_dtype(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _set_cache_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     (enabled,) = _constants(machine, args)
     machine.autocast = _rest(machine)._replace(cache=enabled)
-    machine.graph.kept_casts.enabled = enabled
+    machine.graph.cast_cache.enabled = enabled
     return machine.constant(None)
 
 
@@ -113,7 +113,7 @@ def _nest(change: int) -> Callable[[Machine, Args, Kwargs], Value]:
     def nest(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         nesting = _rest(machine).nesting + change
         if nesting == 0:
-            machine.graph.kept_casts.clear()
+            machine.graph.cast_cache.clear()
         machine.autocast = _rest(machine)._replace(nesting=nesting)
         return machine.constant(nesting)
 

@@ -19,7 +19,7 @@ from torch.fx import Node
 
 from ....graph.node_meta import device_of, spec_on
 from ....graph.propagate import EagerRaises
-from ....graph.regions import FunctionCall, Original, Region
+from ....graph.regions import FunctionCall, ProgramBackward, Region
 from ....spec import TensorSpec
 from ...breaks import BackwardRefused, GraphBreak, RefusedTorchCall, TorchCallFailed
 from ...effects import EffectLog
@@ -248,7 +248,7 @@ class _Call:
             facts.check_copies()
             remaker = Remaker(self.machine, facts)
             make, left = remaker.original(self.cls, self.context.attributes)
-        call.original = Original(make, facts.guards)
+        call.original = ProgramBackward(make, facts.guards)
         return captured, left
 
     def _region(

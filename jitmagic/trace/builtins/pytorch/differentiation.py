@@ -232,7 +232,7 @@ def _leaves(
     graph = machine.graph
     if graph.modes_vary or graph.root is not graph:
         raise _refused("it is called in a backward", _BACKWARD)
-    nodes = graph.leaves_behind([output.node for output in outputs])
+    nodes = graph.reachable_leaves([output.node for output in outputs])
     if not nodes:
         raise _refused("no tensor requires grad", _BACKWARD)
     if any(node is None for node in nodes):

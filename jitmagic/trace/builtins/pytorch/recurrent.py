@@ -69,7 +69,7 @@ def _drops(machine: Machine, args: Args) -> bool:
 def _as_eager(made: Value, drops: bool = False) -> Value:
     """Run as eager does, between pieces of the graph."""
     first: Any = made.items[0]  # type: ignore[attr-defined]
-    first.node.args[0].meta.update(by_data=True, random=drops)
+    first.node.args[0].meta.update(data_dependent=True, random=drops)
     return made
 
 

@@ -72,7 +72,11 @@ def _can_assert(machine: Machine, expr: Expr, node: Any) -> bool:
     for all sizes of its inputs has no assertions.
     """
     graph = machine.graph
-    if not isinstance(node, Node) or graph.root is not graph or not graph.sizes.are_of_data():
+    if (
+        not isinstance(node, Node)
+        or graph.root is not graph
+        or not graph.sizes.are_data_dependent()
+    ):
         return False
     return not machine.symbols.has_hints((expr,)) and not machine.catches()
 

@@ -21,7 +21,7 @@ from torch.fx import Node
 from ....graph.builder import GraphBuilder
 from ....graph.nested import map_nodes
 from ....graph.node_meta import changes_mode, specs_in
-from ....graph.operators.autocast import autocast_kept
+from ....graph.operators.autocast import preserving_autocast
 from ....guards.read import read_source
 from ....spec import TensorSpec
 from ....symbols.size import Size, hint_of
@@ -119,7 +119,7 @@ class PartialRun:
         with (
             torch.random.fork_rng(devices=()),
             torch.set_grad_enabled(graph.entry_modes[0]),
-            autocast_kept(),
+            preserving_autocast(),
         ):
             if self._generator is not None:
                 torch.set_rng_state(self._generator)

@@ -18,7 +18,7 @@ from torch.fx import Node
 
 from ....bytecode.instruction import Instruction
 from ....graph.symbolic.ranges import likely_truth, truth_if_finite
-from ....graph.symbolic.sym_node import of_data, sizes_in
+from ....graph.symbolic.sym_node import is_data_dependent, sizes_in
 from ....symbols.context import Specialize
 from ....symbols.scalar import symbols_of
 from ...breaks import TensorBranch
@@ -100,7 +100,7 @@ def foreseen_list(machine: Any, node: Node) -> list[Any] | None:
     if not 0 < found.numel() <= _MOST_FORESEEN:
         return None
     if sizes := [*sizes_in(meta)]:  # other lists of one number would pass for this one
-        if not all(map(of_data, sizes)):
+        if not all(map(is_data_dependent, sizes)):
             return None
         raise Specialize([symbol for size in sizes for symbol in symbols_of(size.expr)], "tolist()")
     graph, lines = machine.graph, machine.lines()

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ....graph.operators.shape_sampling import Known, other_vectors
+from ....graph.operators.shape_sampling import SizeValues, other_size_values
 from ....graph.symbolic.sym_node import as_torch
 from ....symbols.context import Context, Specialize
 from ....symbols.scalar import symbols_of
@@ -40,7 +40,7 @@ class SizedCall:
         sizes = list(dict.fromkeys((*self._numbers, *of_arrays)))
         self._symbols = list(dict.fromkeys(one for n in sizes for one in symbols_of(n.expr)))
         self._context: Context | None = sizes[0].context if sizes else None
-        self.vectors: list[Known] = [{}]
+        self.vectors: list[SizeValues] = [{}]
         if self._context is not None:
             if not self._context.has_hints(self._symbols):
                 self.check(False, "they are known only when the kernels have run")
@@ -60,7 +60,7 @@ class SizedCall:
         recorded: its guards say which sizes there may be."""
         if self._context is None:
             return [first]
-        self.vectors += other_vectors(self._context, self._symbols)
+        self.vectors += other_size_values(self._context, self._symbols)
         verdicts = [judge(self._at(known)) for known in self.vectors[1:]]
         for verdict in verdicts:
             self.check(not verdict.refusal, verdict.refusal)
@@ -71,7 +71,7 @@ class SizedCall:
         self.check(torch.float16 not in dtypes, "roundings of float16 grow with them")
         return results
 
-    def _at(self, known: Known) -> Call:
+    def _at(self, known: SizeValues) -> Call:
         arguments = self._call.args, list(self._call.kwargs.values())
         args, named = (_valued(part, known) for part in arguments)
         kwargs = dict(zip(self._call.kwargs, named, strict=True))
@@ -79,7 +79,7 @@ class SizedCall:
         return replace(self._call, args=args, kwargs=kwargs, slots=specs)
 
 
-def at_sizes(spec: ArraySpec, known: Known) -> ArraySpec:
+def at_sizes(spec: ArraySpec, known: SizeValues) -> ArraySpec:
     """An array where the symbols of its sizes have these values."""
     shape, stride = (
         tuple(value_of(n, dict(known)) for n in part) for part in (spec.shape, spec.stride)
@@ -110,7 +110,7 @@ def _leaves(tree: Any) -> Iterator[Any]:
         yield tree
 
 
-def _valued(tree: Any, known: Known) -> Any:
+def _valued(tree: Any, known: SizeValues) -> Any:
     if isinstance(tree, slice):
         return slice(*(value_of(n, dict(known)) for n in (tree.start, tree.stop, tree.step)))
     if type(tree) in (tuple, list):

@@ -33,7 +33,7 @@ def bind_data(machine: Machine, owner: Any, value: Any) -> None:
         return  # what `p.data += x` stores, and module.to(dtype) that converts nothing
     if source is None or graph.root is not graph or not _can_bind(graph, owner, source):
         owner.refuse(machine, "setting attribute 'data'")
-    if graph.kept_casts.has(owner.meta):
+    if graph.cast_cache.has(owner.meta):
         raise GraphBreak(KeptCast.of(name="set_data", what="one of an old value"))
     lines = machine.lines()
     wants_grad = owner.meta.requires_grad

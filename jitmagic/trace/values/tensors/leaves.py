@@ -123,7 +123,7 @@ def keep_leaves(graph: GraphBuilder) -> None:
     A graph has an autograd node for the sake of its inputs: the graph is split behind such leaves.
     """
     outputs = graph.differentiable_outputs() if graph.leaves else []
-    behind = set(graph.leaves_behind(outputs))
+    behind = set(graph.reachable_leaves(outputs))
     if behind <= set(graph.leaves):
         for leaf in graph.leaves:
             if leaf in behind:
@@ -138,7 +138,7 @@ def check_leaves(notes: GraphNotes) -> None:
     graph, switched = notes.graph, notes.of(Switched)
     if not switched:
         return
-    behind = set(graph.leaves_behind(graph.differentiable_outputs()))
+    behind = set(graph.reachable_leaves(graph.differentiable_outputs()))
     became = [notes.owners.get(leaf) for leaf in graph.leaves if leaf in behind]
     handed_out = [node for node in notes.owners if graph.is_output(node)]
     bases = [live._base for live in notes.live_inputs() if live._is_view()]

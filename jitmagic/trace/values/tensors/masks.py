@@ -18,7 +18,7 @@ from torch.fx import Node
 from ....graph.builder import GraphBuilder
 from ....graph.fresh_meta import same_shape
 from ....graph.propagate import Target
-from ....graph.symbolic.sym_node import of_data
+from ....graph.symbolic.sym_node import is_data_dependent
 from ..base import Machine
 from ..numbers.items import call_with_known
 
@@ -58,7 +58,7 @@ def by_coordinates(
 
 
 def _is_sized_by_data(value: Any) -> bool:
-    return _is_tensor(value) and any(map(of_data, _meta(value).shape))
+    return _is_tensor(value) and any(map(is_data_dependent, _meta(value).shape))
 
 
 def _filled(
