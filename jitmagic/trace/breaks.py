@@ -1,13 +1,12 @@
-"""Why a trace ends: one class per reason, and the exceptions that carry a way out of the machine.
+"""The reasons for graph breaks, one class each, and the exception that carries them.
 
-Comes in: whatever a handler or a value found it cannot follow.  Goes out: `GraphBreak(reason)`,
-raised anywhere below `Machine.run`; the machine restarts the trace and ends it before the
-instruction of the root frame that led there. Nothing needs to be rolled back, so raising is always
-safe.
+A handler or a value that meets something it cannot trace raises `GraphBreak(reason)`, anywhere
+below `Machine.run`. The machine restarts the trace and ends it before the instruction of the root
+frame that led there. No state is rolled back, so raising is always safe.
 
     raise GraphBreak(UnknownCFunction.of(name="numpy.dot"))
 
-The other ways out of a handler, `ObservedError` and `Unrestorable`, are about values:
+The other exceptions that leave a handler, `ObservedError` and `Unrestorable`, are in
 values/base.py.
 """
 
@@ -83,9 +82,11 @@ class GraphBreak(Exception):
 
 
 class Reason(BreakReason):
-    """A reason with its sentences: `title` (the heading of its section in the docs), `template`
-    (what happened), `explanation` (why), `advice` (a hint), and with what a later call has to share
-    to meet the same break (machine.py `_because`).
+    """A reason and its texts.
+
+    `title` is the heading of its section in the docs, `template` says what happened, `explanation`
+    why, and `advice` is a hint. `rests_on` says which facts a later call must share to meet the
+    same break (`GuardBook.led_to`).
     """
 
     title: ClassVar[str]
@@ -95,7 +96,7 @@ class Reason(BreakReason):
 
     @classmethod
     def of(cls, **facts: Any) -> Self:
-        """The reason with its sentences filled in."""
+        """Return the reason with its texts filled in."""
         return cls(cls.template.format(**facts), cls.advice.format(**facts))
 
 
@@ -220,7 +221,7 @@ class TorchCallFailed(Reason):
 
 class KeptCast(Reason):
     title = "A cast that autocast has cached"
-    whole_frame = True  # behind a cut the casts that eager has by then would be missing
+    whole_frame = True  # after a cut, the casts that eager has cached by then would be missing
     rests_on = "values"
     template = "{name}() computes with a cast that autocast has kept: {what}"
     explanation = "Eager keeps the cast of a leaf until the outermost block of autocast ends."
@@ -244,13 +245,13 @@ class Mortal(Reason):
 
 class ReferredWeakly(Mortal):
     title = "A weak reference to a new object"
-    whole_frame = True  # not only its own end is seen: what a graph need not make was never there
+    whole_frame = True  # a graph may drop the object that is referred to, which eager makes
     explanation = "Objects that a graph needs no more are not made, those at a graph break live on."
 
 
 class ActiveMode(Reason):
     title = "A torch function or dispatch mode"
-    rests_on = "nothing"  # the guard of torch's state says it
+    rests_on = "nothing"  # the GlobalState guard covers it
     whole_frame = True
     template = "a torch function mode or dispatch mode is active"
     explanation = "A mode has to see every operation of the program, one by one."
@@ -321,7 +322,7 @@ class PlainLoop(Reason):
     title = "A long loop without tensor work"
     rests_on = "nothing"
     whole_loop = True
-    hooks_callees = False  # a hooked call costs more, and the rounds seen would not gain by it
+    hooks_callees = False  # a hooked call costs more, and compiling the callees would gain nothing
     template = "the rounds of this loop are plain Python, and they are many"
     explanation = "Python runs the whole loop; what comes before it and behind it is compiled."
     advice = "compute it outside of the compiled function; fullgraph=True unrolls it"

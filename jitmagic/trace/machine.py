@@ -1,12 +1,10 @@
-"""trace: a frame snapshot becomes a Trace.
-
-Comes in: `FrameSnapshot` (live objects, none of which is changed) and `Options`.
-Goes out: `Trace`: graph, guards, effects and either the returned value or a Break.
+"""The interpreter: `trace` turns a frame snapshot into a Trace.
 
 The machine interprets the frame's bytecode over Values (values/base.py); each opcode has a handler
-in opcodes/. Calls of Python functions are inlined: interpreted by the same machine in a frame of
-their own. Where something cannot be followed the attempt is thrown away and the frame is traced
-again up to the instruction of the root frame that led there (restarts.py); nothing is rolled back.
+in opcodes/. Calls of Python functions are inlined: the same machine interprets them in a frame of
+their own. Code that cannot be traced ends the attempt, and the frame is traced again up to the
+instruction of the root frame that led there (restarts.py). No state is rolled back. Live objects
+are read and never changed.
 """
 
 from __future__ import annotations
@@ -99,13 +97,13 @@ def trace(
     loops: Loops = UNROLLED,
     foresees: Callable[[str], bool] | None = None,
 ) -> Trace:
-    """Interpret a frame symbolically. Pure: reads live objects, changes none, compiles nothing.
+    """Interpret a frame symbolically; reads live objects, changes none and compiles nothing.
 
-    `stop` is where the trace has to end at the latest (tests break everywhere with it). `varying`:
-    floats and ints that are symbols, until an attempt finds that one has to be a constant; if it is
-    not None, what counts in a tensor is known to be a natural number. `dynamic`: so may these
-    dimensions be symbols. `loops`: where Python runs a loop. `foresees`: files in which data are
-    taken to decide what they do in this call.
+    `stop` is the last instruction that the trace may end before (tests break everywhere with it).
+    `varying`: floats and ints that are symbols, until an attempt finds that one has to be a
+    constant; if it is not None, counters in tensors are known to be natural numbers. `dynamic`
+    gives the dimensions that may be symbols. `loops`: loops that Python runs. `foresees`: tells for
+    a file whether data-dependent branches in it are speculated to go as in this call.
     """
     programs: dict[CodeType, Program] = {}
     constants, first, compiled_branch = Constants(), stop, True
@@ -120,8 +118,8 @@ def trace(
             compiled_branch, stop = False, first
             release_tracebacks(raised)
         except Specialize as special:
-            # Each restart makes a symbol a constant, so there are only so many. The stop is taken
-            # back: with a constant there the next attempt may get past it.
+            # Each restart makes a symbol a constant, so their number is limited. The stop is reset:
+            # with a constant there the next attempt may get past it.
             constants = with_constants(constants, special, machine.symbols.where)
             stop = first
             release_tracebacks(special)
@@ -132,7 +130,7 @@ def trace(
         except OutOfTime as over:
             over.guards = machine.guards.finish(machine.entry_state)
             raise
-        except Exception as error:  # code that takes ints for granted, ours or torch's
+        except Exception as error:  # code of jitmagic's or torch's that needs ints
             constants, stop = all_sizes(constants, machine.symbols, error), first
             release_tracebacks(error)
         finally:
@@ -140,7 +138,9 @@ def trace(
 
 
 class Machine:
-    """One attempt at a trace. What values and handlers may ask of it: values/base.py `Machine`."""
+    """One attempt at a trace. `Machine` in values/base.py has the part that values and handlers
+    use.
+    """
 
     def __init__(
         self,
@@ -156,12 +156,12 @@ class Machine:
         self.options, self.loops = options, loops
         self.foresees: Callable[[str], bool] | None = None
         self.compiled_branch = True
-        self.written_behind: Container[Source] = ()  # leaves, by what follows the stop
+        self.written_behind: Container[Source] = ()  # leaves that code after the stop writes to
         self.symbols = Symbols(varying, constants or {}, self.guard, dynamic)
         self.snapshot = snapshot
         self.effects = EffectLog()
         self.aliased_dicts = AliasedDicts()
-        # Read once, at the entry: what the program switches on its way is in the graph.
+        # Read once, at the entry: later changes of these modes are recorded in the graph.
         self.entry_state = read_state()
         self.notes = GraphNotes(GraphBuilder(self.entry_state.grad_enabled, lambda: self._steps))
         self.graph.fresh_size = self._fresh_size
@@ -173,9 +173,9 @@ class Machine:
         self._generators: list[GeneratorValue] = []
         self.owners, self.literals = dict[int, Value](), dict[int, Value]()  # by id
         self._hooks: list[Callable[[Builder], None]] = []
-        self.later: BackwardFacts | None = None  # of what runs later and is being followed
+        self.later: BackwardFacts | None = None  # of a backward that is being traced
         self._steps = 0
-        self._step_mark = 0  # how many guards there were when the root's instruction began
+        self._step_mark = 0  # number of guards when the root's instruction began
         self.instructions = 0
         self.watch = LoopWatch(loops.plain)
         self.root = self._root_frame()
@@ -202,7 +202,7 @@ class Machine:
             if undecided is None:
                 raise
             raise self._restart(undecided, self.symbols.where) from None
-        except RecursionError:  # of this interpreter's own frames, several for each inlined call
+        except RecursionError:  # this interpreter uses several Python frames per inlined call
             raise self._restart(InlineTooDeep.of(limit=len(self.frames) + 1)) from None
         assert isinstance(signal, Returned)
         return self._finish(lambda builder: Return(builder(signal.value)))
@@ -212,7 +212,9 @@ class Machine:
         return self.symbols.data_size(least, most, self.where())
 
     def forget(self) -> None:
-        """Let go of everything: what the user's call was given does not wait for the collector."""
+        """Release all references, so that the arguments of the call do not wait for the garbage
+        collector.
+        """
         for generator in self._generators:
             del generator.resume, generator.must_close  # closures over the generator itself
         forget_facts(self.notes)
@@ -229,8 +231,8 @@ class Machine:
         because = () if mark is None else self.guards.led_to(reason, self._step_mark, mark)
         if step is None:
             step = self.step
-            # A loop too long to unroll ends the graph at its second round, not wherever the limit
-            # was reached: what resumes there is one round, compiled once for all that follow.
+            # A loop too long to unroll ends the graph at its second iteration, not at the limit:
+            # the resume function there is one iteration, compiled once for all that follow.
             if isinstance(reason, TooManyInstructions) and self.watch.first_round is not None:
                 step = min(step, self.watch.first_round)
         return Restart(Stop(step, reason, where or self.root.line(), because))
@@ -256,7 +258,7 @@ class Machine:
             where = None if lost.reason else self.root.line()
             # The value cannot be rebuilt in Python: the graph has to end before it was created.
             raise Restart(Stop(lost.born, reason, where)) from None
-        except TooManyRecipes as long:  # calls that meet all that this one met are left to eager
+        except TooManyRecipes as long:  # later calls that meet these guards run as eager
             because = tuple(self.guards.since(0))
             raise Restart(Stop(1, long.reason, self.root.line(), because)) from None
         self.guard(*self.known.unread())
@@ -282,7 +284,7 @@ class Machine:
         return trace
 
     def _break(self, builder: ExitBuilder) -> Break:
-        """The state of the root frame before the instruction to stop at."""
+        """Describe the state of the root frame before the instruction to stop at."""
         assert self.stop is not None
         stack = tuple(None if value is None else builder(value) for value in self.root.stack)
         body = self.root.program.body
@@ -318,7 +320,7 @@ class Machine:
         return any(frame.program.catches_at(frame.at) for frame in self.frames)
 
     def handled(self) -> Value | None:
-        """The exception being handled: what a bare `raise` raises again."""
+        """Return the exception being handled, which a bare `raise` raises again."""
         return next((one.handling[-1] for one in reversed(self.frames) if one.handling), None)
 
     def resume(self, frame: Frame) -> Signal:
@@ -335,10 +337,10 @@ class Machine:
 
     def execute(self, frame: Frame) -> Signal:
         """Interpret one instruction."""
-        if frame is self.root:  # graphs end between its instructions only: a callee cannot resume
+        if frame is self.root:  # graphs end here only: an inlined callee cannot resume
             self._begin_step()
         self.instructions += 1
-        # The guards behind `mark` are what this instruction read: a break rests on those facts.
+        # The guards after `mark` are what this instruction read: a break rests on those facts.
         instruction, mark = frame.instruction, len(self.guards)
         frame.next = frame.at + 1
         try:
@@ -365,7 +367,7 @@ class Machine:
         check_head(self)
 
     def unwind(self, frame: Frame, observed: ObservedError) -> None:
-        """Go on at the handler of the current instruction, or leave the frame."""
+        """Jump to the handler of the current instruction, or leave the frame."""
         handler = frame.program.handler_at(frame.at)
         if handler is None:
             raise observed
@@ -408,7 +410,7 @@ class Machine:
         if self.later is not None and (shared := self.later.shared(obj, source)) is not None:
             return shared
         kind = type(obj)
-        if kind in ATOMS:  # by value: whether two equal ints are one object must not be guarded
+        if kind in ATOMS:  # by value: the identity of two equal ints must not be guarded
             return wrap_object(self, obj, source)
         known = self.known.memo.get(id(obj))
         if known is not None:
@@ -441,7 +443,7 @@ class Machine:
     def class_of(self, kind: type, source: Source | None) -> ClassValue:
         if (cls := self.known.classes.get(kind)) is None:
             cls = self.known.classes[kind] = class_value(kind, source)
-        if cls.source is None:  # named by the tracer first, read by the program now
+        if cls.source is None:  # the tracer referred to it before, and the program reads it now
             cls.source = source
         return cls
 
@@ -479,7 +481,7 @@ class Machine:
         return signal.value
 
     def class_names(self, body: FunctionValue) -> dict[str, Value]:
-        """The names that the body of a class statement leaves."""
+        """Return the names that the body of a class statement binds."""
         frame = self._callee(body, [], {})
         self.resume(frame)
         return frame.names

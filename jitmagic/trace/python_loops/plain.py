@@ -1,13 +1,12 @@
-"""Plain loops: a long loop whose rounds do no tensor work is left to Python as a whole.
+"""Plain loops: leaves a long loop without tensor work to Python as a whole.
 
-Comes in: the rounds of loops as the machine follows them. Goes out: a graph break before the
-outermost loop of the root frame that would be unrolled for long and records nothing, which Python
-then runs from its first round to its last (exit_edges.py); or before the call of the root frame
-that runs such code. The decision is taken after a sample of rounds where the number of those left
-is known. It counts instructions and not seconds, so that every machine decides alike.
+The graph breaks before the outermost loop of the root frame that would take long to unroll and
+records nothing; Python runs it to its end (exit_edges.py). If the loop is in an inlined callee, the
+graph breaks before the call. Where the trip count is known, a sample of iterations decides. The
+limit counts instructions, not seconds, so that every machine decides alike.
 
-Tensor work is what `GraphBuilder.work` counts: arithmetic on numbers, whether they are symbols of
-the graph or not, is none.
+Tensor work is what `GraphBuilder.work` counts; arithmetic on numbers does not count, even on
+symbols of the graph.
 """
 
 from __future__ import annotations
@@ -31,16 +30,17 @@ from .training import check_round
 
 __all__ = ["Leaving", "LoopWatch", "check_instruction", "effort_of", "found_loops", "go_back"]
 
-_LONGEST = 30_000  # instructions without tensor work: 0.4 s at the 12 µs that one takes to follow
-_NUMBER_NODE = 100  # what arithmetic on a symbol costs all stages: 1.2 to 1.6 ms, in instructions
+_LONGEST = 30_000  # instructions without tensor work: 0.4 s to trace, at 12 µs each
+_NUMBER_NODE = 100  # arithmetic on a symbol costs all stages 1.2 to 1.6 ms: in instructions
 _CHECKED_EVERY = 256  # instructions
-_SAMPLE = _LONGEST // 10  # after so many, what is left of a loop is estimated
+_SAMPLE = _LONGEST // 10  # instructions after which the rest of a loop is estimated
 
 
 @dataclass(eq=False)
 class Leaving:
-    """Records what the attempts at one trace leave to Python: heads of loops, by number of
-    instruction of the root frame's code, and functions that nothing else is expected of.
+    """Loops and functions that the attempts at one trace have left to Python.
+
+    Loops are heads, as indices of instructions of the root frame's code.
     """
 
     heads: set[int] = field(default_factory=set)
@@ -49,7 +49,7 @@ class Leaving:
 
 @dataclass(eq=False, slots=True)
 class LoopRun:
-    """One run of a loop, from its entry on; the numbers are the machine's at that time."""
+    """One run of a loop; the numbers are those of the machine when it was entered."""
 
     step: int
     effort: int
@@ -61,15 +61,16 @@ class LoopRun:
 
 @dataclass(eq=False, slots=True)
 class SeenLoop:
-    """Records of all runs of a loop of the root frame whether a round has recorded something, and
-    the guards that its rounds have added, as spans of numbers.
+    """Summary of all runs of a loop of the root frame: whether an iteration has recorded something.
+
+    `facts` are the guards that its iterations have added, as spans of indices.
     """
 
     is_idle: bool = True
     facts: list[tuple[int, int]] = field(default_factory=list)
 
     def see(self, machine: Any, run: LoopRun) -> None:
-        """A round has ended."""
+        """Record the end of an iteration."""
         self.is_idle &= run.work == _work(machine)
         if self.facts and self.facts[-1][0] == run.facts:
             self.facts.pop()
@@ -77,18 +78,20 @@ class SeenLoop:
 
 
 class LoopWatch:
-    """Records what one attempt has seen of loops. `plain`: heads of loops that are Python's."""
+    """The loops that one attempt has seen; `plain`: heads of loops that Python runs."""
 
     def __init__(self, plain: Iterable[int]) -> None:
         self.leaving = Leaving(set(plain))
-        self.stretch = LoopRun(0, 0, 0)  # since something was recorded last
+        self.stretch = LoopRun(0, 0, 0)  # since the last recorded operation
         self.seen: dict[int, SeenLoop] = {}  # loops of the root frame, by heads
-        self.first_round: int | None = None  # the step at which a loop of the root first goes back
-        self.returned: dict[CodeType, int] = {}  # functions that were inlined: the effort before
+        self.first_round: int | None = None  # the step of the root's first backward jump
+        self.returned: dict[CodeType, int] = {}  # functions: the effort at their call
 
 
 def effort_of(machine: Any) -> int:
-    """Return how long a trace has taken, in instructions: what is recorded costs later stages."""
+    """Return the cost of the trace so far in instructions, with that of recorded nodes to later
+    stages.
+    """
     effort: int = machine.instructions + _NUMBER_NODE * machine.graph.root.arithmetic
     return effort
 
@@ -99,7 +102,7 @@ def _work(machine: Any) -> int:
 
 
 def go_back(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """Follow a backward jump: to the next round of a loop, or leave that to Python."""
+    """Follow a backward jump to the next iteration of a loop, or break to leave that to Python."""
     frame.goes_back = True
     if frame is machine.root and machine.watch.first_round is None:
         machine.watch.first_round = machine.step + 1
@@ -108,9 +111,7 @@ def go_back(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 def check_instruction(machine: Any, frame: Frame) -> None:
-    """Before an instruction: end the graph where it would become too long, or the compile where
-    its time is up.
-    """
+    """End the graph if it would become too long, or the compile if its time is up."""
     if machine.loops.may_leave and frame.at in _loops_of(machine, frame):
         _arrive_at_head(machine, frame)
     number = machine.instructions
@@ -123,15 +124,16 @@ def check_instruction(machine: Any, frame: Frame) -> None:
 
 
 def found_loops(machine: Any, breaks: bool) -> tuple[Any, ...]:
-    """Return what a Trace says of loops, from `plain_loops` on."""
+    """Return the fields of a Trace about loops, from `plain_loops` on."""
     leaving: Leaving = machine.watch.leaving
     plain = frozenset(leaving.heads), tuple(leaving.callees)
     return *plain, _idle_loops(machine), _open_loops(machine) if breaks else {}
 
 
 def _idle_loops(machine: Any) -> dict[int, tuple[Guard, ...]]:
-    """The loops of the root frame of which at least one round was followed and none has recorded
-    anything, by their heads, with the guards that their rounds have added.
+    """Return the loops of the root frame that were unrolled and recorded nothing, by their heads.
+
+    The values are the guards that their iterations have added.
     """
     seen: dict[int, SeenLoop] = machine.watch.seen
     book: GuardBook = machine.guards
@@ -143,7 +145,7 @@ def _idle_loops(machine: Any) -> dict[int, tuple[Guard, ...]]:
 
 
 def _open_loops(machine: Any) -> dict[int, OpenLoop]:
-    """The loops of the root frame that the trace ends in, by their heads."""
+    """Return the loops of the root frame that contain the end of the trace, by their heads."""
     root: Frame = machine.root
     found = {}
     for at, loop in _loops_of(machine, root).items():
@@ -155,15 +157,18 @@ def _open_loops(machine: Any) -> dict[int, OpenLoop]:
 
 
 def _loops_of(machine: Any, frame: Frame) -> Mapping[int, frozenset[int]]:
-    """The loops of a frame's code, by the numbers of their heads. A resume function begins in the
-    middle of one: its loops are those of the function that it is a part of.
+    """Return the loops of a frame's code, by the indices of their heads.
+
+    A resume function may begin inside of a loop, so its loops are those of the root's code.
     """
     known: Mapping[int, frozenset[int]] | None = machine.loops.bodies
     return known if frame is machine.root and known is not None else frame.program.loops_of()
 
 
 def _arrive_at_head(machine: Any, frame: Frame) -> None:
-    """A frame is at the head of a loop: at its entry, or (`frame.goes_back`) behind a round."""
+    """Record that a frame reached the head of a loop, at its entry or after an iteration
+    (`goes_back`).
+    """
     run, goes_back = frame.loops.get(frame.at), frame.goes_back
     frame.goes_back = False
     if not goes_back or run is None:
@@ -178,12 +183,12 @@ def _arrive_at_head(machine: Any, frame: Frame) -> None:
 
 
 def _run_begins(machine: Any) -> LoopRun:
-    """A loop is entered now."""
+    """Return the record of a loop that is entered now."""
     return LoopRun(machine.step, effort_of(machine), _work(machine), len(machine.guards))
 
 
 def _estimate(machine: Any, frame: Frame, run: LoopRun) -> None:
-    """End the graph where the rounds that are left would be unrolled for too long."""
+    """End the graph if unrolling the remaining iterations would take too long."""
     done = effort_of(machine) - run.effort
     if done < _SAMPLE or (left := _rounds_left(frame)) is None:
         return
@@ -195,12 +200,12 @@ def _estimate(machine: Any, frame: Frame, run: LoopRun) -> None:
         reason = TooManyInstructions.of(limit=machine.options.unroll_limit)
         if frame is not machine.root or not run.step:
             raise GraphBreak(reason)
-        # What resumes at the second round is one round, compiled once for all that follow.
+        # The resume function at the second iteration is compiled once for all that follow.
         raise Restart(Stop(run.second, reason, frame.line()))
 
 
 def _rounds_left(frame: Frame) -> int | None:
-    """Return the rounds that a `for` loop has left; None: unknown."""
+    """Return the remaining iterations of a `for` loop; None: unknown."""
     if frame.instruction.op != "FOR_ITER" or (top := frame.stack[-1]) is None:
         return None
     iterator = top.real if isinstance(top, Lazy) else top
@@ -208,7 +213,7 @@ def _rounds_left(frame: Frame) -> int | None:
 
 
 def _check_stretch(machine: Any) -> None:
-    """Called now and then: end the graph where nothing has been recorded for long."""
+    """End the graph if nothing has been recorded for long; called every few instructions."""
     if _work(machine) != machine.watch.stretch.work:
         machine.watch.stretch = _run_begins(machine)
     elif effort_of(machine) - machine.watch.stretch.effort > _LONGEST:
@@ -216,8 +221,9 @@ def _check_stretch(machine: Any) -> None:
 
 
 def _leave_to_python(machine: Any) -> None:
-    """The outermost loop of the root frame that is running and has recorded nothing, else the call
-    that runs the loop, or whatever it is that takes so long.
+    """Break before the outermost running loop of the root frame that has recorded nothing.
+
+    If there is none, break at the call that runs the loop.
     """
     root: Frame = machine.root
     bodies = _loops_of(machine, root)
@@ -244,7 +250,9 @@ def _line_at(frame: Frame, at: int) -> UserLine:
 
 
 def _leave_callees(machine: Any, since: LoopRun) -> None:
-    """Functions that were called and returned since then, when nothing was recorded."""
+    """Leave functions to Python that were called and returned since then without recording
+    anything.
+    """
     begun: dict[CodeType, int] = machine.watch.returned
     machine.watch.leaving.callees.update(
         (code, None) for code, at in begun.items() if at >= since.effort

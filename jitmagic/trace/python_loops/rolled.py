@@ -1,9 +1,9 @@
-"""Rolled loops: how often they run varies, so Python runs them and one round is compiled.
+"""Rolled loops: Python runs loops whose trip count varies, and one iteration is compiled.
 
-Comes in: the head of a loop whose number of rounds is a symbol. Goes out: a graph break there, and
-at each later round, whose resume function is that round alone; or the number is a constant and the
-loop is unrolled, where only that will do: the trace may not break, nobody can go on at the
-loop (a generator's), or a round needs to know which one it is.
+The graph breaks at the head of such a loop and at each later iteration, whose resume function is
+that iteration alone. Where that is impossible, the trip count becomes a constant and the loop is
+unrolled: the trace may not break, the loop cannot be resumed (a generator's), or an iteration
+depends on its number.
 """
 
 from __future__ import annotations
@@ -60,20 +60,22 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """What a trace knows of loops of varying length. `may_roll`: they end the graph, `peels`: after
-    one round of a loop that begins in it; the heads, by number of instruction of the root frame's
-    code, of those that do so in each round, and of those that were found to need the number of the
-    round."""
+    """Facts about the loops of the root frame; heads are indices of instructions of its code.
+
+    `may_roll`: loops of varying length end the graph; `peels`: after one iteration, if they begin
+    in it. `heads`: those that break at each iteration. `unrolled`: those that need the number of
+    the iteration.
+    """
 
     may_roll: bool = False
     peels: bool = False
     heads: frozenset[int] = frozenset()
     unrolled: frozenset[int] = frozenset()
-    filled: frozenset[Source] = frozenset()  # lists that a loop of varying length fills
-    may_leave: bool = False  # long loops without tensor work, to Python as a whole
-    plain: frozenset[int] = frozenset()  # the heads of those that are
+    filled: frozenset[Source] = frozenset()  # lists filled by a loop of varying length
+    may_leave: bool = False  # long loops without tensor work may be left to Python
+    plain: frozenset[int] = frozenset()  # heads of those that are
     calling: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)
-    """Plain loops whose callees are compiled, with the facts that have to hold for that."""
+    """Plain loops whose callees are compiled, with the facts that this depends on."""
     bodies: Mapping[int, frozenset[int]] | None = None  # all loops of the root frame, by heads
 
 
@@ -81,14 +83,14 @@ UNROLLED = Loops()
 
 
 class _Begun:
-    """The heads of rolled loops whose first round is a part of this graph."""
+    """The heads of rolled loops whose first iteration is part of this graph."""
 
     def __init__(self) -> None:
         self.heads: set[int] = set()
 
 
 def rounds_vary(machine: Any, symbols: Iterable[Symbol], what: str) -> NoReturn:
-    """Somebody wants the next item of what has a varying number of them."""
+    """Break or specialise, because the next item of an iterable of varying length is requested."""
     symbols = tuple(symbols)
     undecided = any(map(hintless, symbols)) and not _is_foreseen(machine)
     if (machine.loops.may_roll or undecided) and _can_end(machine):
@@ -115,12 +117,12 @@ def check_head(machine: Any) -> None:
 
 
 def _begins_here(iterator: Value | None) -> bool:
-    """Whether the trace made it: Python goes on with one that was there before."""
+    """Return whether the trace made the iterator; Python advances one from before the trace."""
     return iterator is not None and iterator.source is None
 
 
 def peels(machine: Any) -> bool:
-    """Whether the first item of what has a varying number of them may be taken."""
+    """Return whether the trace may take the first item of an iterable of varying length."""
     here = machine.frame is machine.root
     return here and machine.loops.peels and machine.loops.may_roll and _can_end(machine)
 
@@ -133,8 +135,10 @@ def check_filled(machine: Any, source: Source | None) -> None:
 
 
 def _can_end(machine: Any) -> bool:
-    """Whether a frame of Python functions is at the head of a loop, which can be gone on with: not
-    in a function under a transform, or a backward, whose graph ends with it.
+    """Return whether the trace may end at the current loop head.
+
+    It may not in a function under a transform or a backward, whose graph would end with it, nor in
+    a library or a generator.
     """
     frame = machine.frame
     if machine.graph is not machine.graph.root:
@@ -177,7 +181,9 @@ def loops_of(
 
 
 def _bodies(flat: FlatCode) -> dict[int, frozenset[int]]:
-    """The root's loops in the numbers of a function's own code, which may begin inside of one."""
+    """Return the root's loops in the indices of a function's own code, which may begin inside of
+    one.
+    """
     numbers = {instruction: number for number, instruction in flat.at.items()}
     return {
         numbers[head]: frozenset(numbers[one] for one in loop if one in numbers)
@@ -187,32 +193,37 @@ def _bodies(flat: FlatCode) -> dict[int, frozenset[int]]:
 
 
 def counts_of_rounds(trace: Trace) -> list[Hashable]:
-    """Where what may vary comes from for which loops were unrolled. What data decide is foreseen: a
-    loop over anything else of that kind has ended the graph.
+    """Return the origins of the trip counts for which loops were unrolled.
+
+    Data-dependent ones are left out: they are speculated, or have ended the graph.
     """
     counts = [constant.origin for constant in trace.specialized if constant.counts_rounds]
     return [origin for origin in counts if not isinstance(origin, DataSize)]
 
 
 def ends_at_loop(trace: Trace) -> bool:
-    """Whether Python goes on with a loop behind the trace."""
+    """Return whether Python continues with a loop after the trace."""
     return isinstance(trace.exit, Break) and isinstance(trace.exit.reason, RolledLoop | FilledList)
 
 
 def begins_loop(flat: FlatCode, trace: Trace) -> bool:
-    """Whether Python goes on with one behind the trace that this is no round of."""
+    """Return whether Python continues with a loop other than the one that this is an
+    iteration of.
+    """
     return ends_at_loop(trace) and flat.at[trace.exit.index] is not flat.head  # type: ignore[attr-defined]
 
 
 def note_plain(flat: FlatCode, heads: Iterable[int]) -> None:
-    """Have Python run these loops from now on, as a whole."""
+    """Leave these loops to Python as a whole from now on."""
     flat.root.plain.update(flat.at[head] for head in heads if head in flat.at)
 
 
 def note_open(flat: FlatCode, trace: Trace) -> dict[int, tuple[Guard, ...]]:
-    """The loops of a graph break whose rounds record nothing from one break to the next: only the
-    breaks are left of them, which Python runs in a row. Their callees may be compiled. A break that
-    rests on facts of the call says nothing of other calls: the next trace alone relies on these.
+    """Leave loops to Python whose iterations record nothing from one break to the next.
+
+    Only the breaks are left of them, which Python runs in a row; their callees may be compiled. A
+    break that rests on facts of the call says nothing about other calls, so only the next trace
+    uses the result.
     """
     root, found = flat.root, []
     for head, loop in trace.open_loops.items():
@@ -227,8 +238,10 @@ def note_open(flat: FlatCode, trace: Trace) -> dict[int, tuple[Guard, ...]]:
 
 
 def idle_around(flat: FlatCode, unrolled: Trace, rolled: Trace) -> list[int]:
-    """The outermost loop around the end of a trace, if its rounds recorded nothing when it was
-    unrolled: one of varying length is Python's as a whole then, not its rounds.
+    """Return the outermost loop around the end of a trace, if unrolling its iterations recorded
+    nothing.
+
+    If its trip count varies, Python runs it as a whole instead of iteration by iteration.
     """
     if not ends_at_loop(rolled):
         return []
@@ -241,12 +254,12 @@ def idle_around(flat: FlatCode, unrolled: Trace, rolled: Trace) -> list[int]:
 
 
 def note(flat: FlatCode, trace: Trace) -> None:
-    """Have the loop that ended a trace be rolled from now on."""
+    """Roll the loop that ended a trace from now on."""
     if not ends_at_loop(trace):
         return
     head = flat.at[trace.exit.index]  # type: ignore[attr-defined]
     is_call = isinstance(trace.exit.reason, FilledList) or head.op.startswith("CALL")  # type: ignore[attr-defined]
-    if is_call and head.op != "FOR_ITER":  # of a function with such a loop, or what reads a list
+    if is_call and head.op != "FOR_ITER":  # the callee has such a loop, or the call reads a list
         flat.root.counting.add(head)
     else:
         flat.root.rolled.add(head)
@@ -254,7 +267,7 @@ def note(flat: FlatCode, trace: Trace) -> None:
 
 
 def hand_on(flat: FlatCode, trace: Trace, snapshot: FrameSnapshot) -> None:
-    """What varies at a break is known behind it."""
+    """Record the facts of a graph break for the resume functions after it."""
     if isinstance(trace.exit, Break) and trace.exit.reason.plain_rest:
         return  # the frame is not cut there
     item = None
@@ -267,7 +280,7 @@ def hand_on(flat: FlatCode, trace: Trace, snapshot: FrameSnapshot) -> None:
 
 
 def _stored_in_loop(root: Root, head: Instruction) -> set[object]:
-    """The live variables that the loop with that head writes to."""
+    """Return the live variables that the loop with that head writes to."""
     body = root.body.instructions
     begin = body.index(head)
     jumps = (n for n, one in enumerate(body) if one.target is head and n > begin)
@@ -276,21 +289,23 @@ def _stored_in_loop(root: Root, head: Instruction) -> set[object]:
 
 
 def unroll(flat: FlatCode) -> None:
-    """Have the loop that this function is a round of be unrolled from now on."""
+    """Unroll the loop that this function is an iteration of from now on."""
     assert flat.head is not None
     flat.root.rolled.discard(flat.head)
     flat.root.unrolled.add(flat.head)
 
 
 def numbers_of_round(flat: FlatCode) -> frozenset[Source]:
-    """Return what the rounds of a loop change in objects that they find; empty if not a round."""
+    """Return the numbers that iterations change in objects from outside; empty if not an
+    iteration.
+    """
     if flat.head not in flat.root.rolled:
         return frozenset()
     return flat.root.handed_on.changed_in(flat.parameters)
 
 
 def items_of_round(flat: FlatCode, args: tuple[object, ...]) -> frozenset[Source]:
-    """The ints that differ from round to round, where a resume function is a loop's round."""
+    """Return the ints among the items of a loop, if a resume function is an iteration of it."""
     if flat.item is None or flat.head not in flat.root.rolled:
         return frozenset()
     index = flat.parameters.index(flat.item)
@@ -298,7 +313,7 @@ def items_of_round(flat: FlatCode, args: tuple[object, ...]) -> frozenset[Source
 
 
 def _ints(value: object, source: Source) -> Iterable[Source]:
-    """Of an item: itself, or what enumerate() and zip() put together."""
+    """Yield the ints in an item: itself, or the parts that enumerate() and zip() combine."""
     if type(value) is int:
         yield source
     elif type(value) is tuple:

@@ -1,10 +1,10 @@
-"""What dies where the program lets go of it: objects that tell when they do (a `__del__`).
+"""Finalizer timing: breaks where the last reference to an object with a finalizer may be dropped.
 
-Comes in: a resume function of a frame that made such an object, which begins by letting go of what
-it was handed, so that its frame alone holds that. Goes out: a graph break at each instruction after
-which the frame holds one of its values no more: Python executes it, and the object dies, or does
-not, as in eager. Values that nothing notices the end of are let go of anywhere; the others stay
-bound, read again or not, until the program unbinds them or returns.
+A frame that creates an object with `__del__` breaks there, and its resume functions hold the only
+references to their arguments. The trace of such a function ends before each instruction after which
+the frame no longer holds one of its values. Python executes that instruction, so the object dies
+when it does in eager. Values without a visible end are dropped anywhere; the others stay bound,
+even if not read again, until the program unbinds them or returns.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CONTAINERS = frozenset({list, tuple, dict, set})
 
 
 class _Held:
-    """What the root frame holds, by id, before the instruction at `line`."""
+    """The objects that the root frame references, by id, before the instruction at `line`."""
 
     def __init__(self) -> None:
         self.watches = False
@@ -44,14 +44,18 @@ class _Held:
 
 
 def begins(machine: Any, args: Args, kwargs: Kwargs) -> Value:
-    """The call that a resume function of such a frame begins with."""
+    """Start to watch references; called through the call that such a resume function begins
+    with.
+    """
     machine.notes.root.of(_Held).watches = True
     result: Value = machine.constant(None)
     return result
 
 
 def check_held(machine: Any) -> None:
-    """Before an instruction of the root frame: whether the last one has let go of something."""
+    """Break if the last instruction of the root frame has dropped a reference; called
+    before each.
+    """
     held = machine.notes.root.of(_Held)
     if not held.watches:
         return
@@ -64,7 +68,7 @@ def check_held(machine: Any) -> None:
 
 
 def held_names(machine: Any) -> frozenset[str]:
-    """Of the variables that stay bound behind a graph break, whether they are read again or not."""
+    """Return the variables that stay bound after a graph break even if they are not read again."""
     held = machine.notes.root.of(_Held)
     if not held.watches and not isinstance(machine.stop.reason, Mortal):
         return frozenset()
@@ -73,8 +77,10 @@ def held_names(machine: Any) -> frozenset[str]:
 
 
 def lets_callee_hold(machine: Any) -> bool:
-    """Whether the call that ends the graph takes what the frame itself does not go on to hold: its
-    end is in the callee's hands, and while callees are hooked the interpreter's stack holds it too.
+    """Return whether the call that ends the graph takes the frame's last reference to an object.
+
+    The callee decides when it dies, and while callees are hooked the interpreter's stack would hold
+    it too.
     """
     if not machine.notes.root.of(_Held).watches or "CALL" not in machine.root.instruction.op:
         return False
@@ -97,7 +103,9 @@ def _may_end_here(machine: Any, value: Value) -> bool:
 
 
 def _lives(machine: Any) -> Iterator[tuple[object, Source]]:
-    """The objects from before this graph that the root frame holds and whose end may be noticed."""
+    """Yield the objects from before this graph that the root frame holds and whose end may be
+    visible.
+    """
     for value in (*machine.root.slots.values(), *machine.root.stack):
         for one in (value, _contents(value)):
             live = None if one is None else _held_object(machine, one)
@@ -106,7 +114,10 @@ def _lives(machine: Any) -> Iterator[tuple[object, Source]]:
 
 
 def _held_object(machine: Any, value: Value) -> object:
-    """What the frame was handed. Others hold what is reached from there, until that is changed."""
+    """Return the argument that a value represents.
+
+    Objects reached from there have other owners, until those are changed.
+    """
     if value.source is None or _is_plain(machine, value):
         return None
     live: object = value.obj if isinstance(value, Lazy) else getattr(value, "live", None)
@@ -124,7 +135,7 @@ def _is_handed(source: Source) -> bool:
 
 
 def _contents(value: Value | None) -> Value | None:
-    """Of a cell that was looked into; one that was not has what it had."""
+    """Return the contents of a cell that was read; others still have their former contents."""
     cell = value.real if isinstance(value, Lazy) else value
     return cell.contents if isinstance(cell, CellValue) else None
 
@@ -144,7 +155,9 @@ def _is_plain_object(machine: Any, obj: object, source: Source | None) -> bool:
 
 
 def _is_plain_container(machine: Any, obj: object, source: Source) -> bool:
-    """Of what the program has unpacked: how many items there are is guarded then."""
+    """Return whether it is a container that the program has unpacked, so that its length is
+    guarded.
+    """
     if not isinstance(obj, list | tuple) or type(obj) not in (list, tuple):
         return False
     if not machine.relies_on(LengthIs(source, len(obj))):

@@ -1,9 +1,8 @@
-"""rebuild: recipes, sources and effects of a trace as bytecode.
+"""Generates bytecode for the recipes, sources and effects of a trace.
 
-Comes in: the data of trace/result.py. Goes out: instructions that read, build and write back the
-same values when the compiled graph has run. Every value is rebuilt into a temporary of its own
-before anything is written back: a source read after an effect would see the new state. One recipe
-object is one Python object.
+The code reads, builds and writes back the same values as the traced program when the compiled graph
+has run. Every value is rebuilt into a temporary before anything is written back, because a source
+read after an effect would see the new state. One recipe object is one Python object.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ class Writer:
     flat: FlatCode
     builtins: dict[str, Any]
     answering: frozenset[Source] = frozenset()
-    """Objects whose class has a `__getattribute__` in Python: it would see a read of `__dict__`."""
+    """Objects whose class has a Python `__getattribute__`, which would see reads of `__dict__`."""
     code: Code = field(default_factory=list)
     made: dict[Recipe, str] = field(default_factory=dict)
 
@@ -126,13 +125,13 @@ class Writer:
             self.code.extend(part)
 
     def load(self, recipe: Recipe) -> Code:
-        """Push a recipe's value; it has been made, or is a constant."""
+        """Return code that pushes the value of a recipe, which is a constant or has been made."""
         if isinstance(recipe, Constant):
             return build.load_const(recipe.value)
         return build.load_fast(self.made[recipe], bound=True)
 
     def make(self, recipe: Recipe) -> None:
-        """Make a recipe's value (its parts first) and keep it in a temporary."""
+        """Make the value of a recipe (its parts first) and store it in a temporary."""
         if isinstance(recipe, Constant) or recipe in self.made:
             return
         for part in _parts(recipe):
@@ -142,7 +141,7 @@ class Writer:
 
 
 def answering(guards: Iterable[Guard]) -> frozenset[Source]:
-    """Of what a trace knows the class of, see `Writer.answering`."""
+    """Return the objects whose class has a `__getattribute__` in Python, by the guards on types."""
     exact = (guard for guard in guards if isinstance(guard, TypeIs))
     return frozenset(g.source for g in exact if _answers(g.type))
 
@@ -157,7 +156,9 @@ def _answers(kind: type) -> bool:
 
 
 def draw_numbers(writer: Writer, draws: Sequence[Draw]) -> int:
-    """Code that does the draws, in order; and where in it `rewind` is possible from."""
+    """Write code that performs the draws in order; return the position from which `rewind`
+    works.
+    """
     generators = [draw.generator for draw in draws if not _is_drawn(draw.generator)]
     for generator in generators:
         writer.make(generator)
@@ -173,19 +174,19 @@ def draw_numbers(writer: Writer, draws: Sequence[Draw]) -> int:
 
 
 def _is_drawn(generator: Recipe) -> bool:
-    """Whether the frame makes it: there is nothing to put back."""
+    """Return whether the frame makes the generator, so that no state has to be restored."""
     return isinstance(generator, FromSource) and isinstance(generator.source, Drawn)
 
 
 def rewind(draws: Sequence[Draw]) -> Code:
-    """Code that takes the draws back."""
+    """Return code that undoes the draws."""
     if not draws:
         return []
     return [*_call(set_states, build.load_fast(_STATES, bound=True)), *build.pop_top()]
 
 
 def keep_casts(writer: Writer, leaves: Sequence[Recipe]) -> None:
-    """Code that has autocast keep their casts."""
+    """Write code that has autocast cache the casts of the leaves."""
     for leaf in leaves:
         writer.make(leaf)
         writer.put(_call(keep_cast, writer.load(leaf)), build.pop_top())
@@ -209,7 +210,7 @@ def make_values(writer: Writer, trace: Trace) -> None:
     order: list[Recipe] = []
     for root in roots:
         _collect(root, seen, order)
-    # Sources and graph outputs first: what is built from them may call user-visible constructors.
+    # Sources and graph outputs first: building the rest may call user-visible constructors.
     for recipe in order:
         if isinstance(recipe, (FromSource, FromGraph)):
             writer.make(recipe)
@@ -264,7 +265,7 @@ def _loads(writer: Writer, recipes: Iterable[Recipe]) -> Code:
 
 
 def _build(recipe: Recipe, writer: Writer) -> Code:
-    """Code that pushes the value of a recipe whose parts are made."""
+    """Return code that pushes the value of a recipe whose parts are made."""
     match recipe:
         case FromSource(source):
             return _load_source(source, writer)
@@ -351,7 +352,9 @@ _READERS: Mapping[type, Callable[[Any], object]] = {
 
 
 def _load_source(source: Source, writer: Writer) -> Code:
-    """Code that reads a source again, without running user code where a plain read exists."""
+    """Return code that reads a source again, without running user code where a plain read
+    exists.
+    """
     match source:
         case Argument(index=index):
             return build.load_fast(writer.flat.parameters[index], bound=True)
@@ -477,9 +480,11 @@ def replay(effect: Effect, writer: Writer) -> Code:
 
 
 def _replace_dict(target: dict[Any, Any], new: dict[Any, Any]) -> None:
-    """Keys that stay keep their places and others come behind them, as in the user's code: an
-    iterator over `target` that goes on afterwards meets what it would meet there. All of it past
-    any methods that a class of the user's has."""
+    """Give a dictionary new contents, past any methods that a class of the user's has.
+
+    Keys that stay keep their positions and others are appended, as in the user's code: an iterator
+    over `target` that is advanced afterwards then sees what it would in eager.
+    """
     base = OrderedDict if isinstance(target, OrderedDict) else dict
     places = {id(key): place for place, key in enumerate(base.__iter__(target))}
     stay: set[int] = set()
