@@ -1,6 +1,7 @@
-"""Opcodes that build, extend and take apart containers, strings and slices.
+"""Opcodes that build, extend and unpack containers, strings and slices.
 
-What LIST_APPEND and its kin extend is usually new, but in a resume function it came as an argument.
+LIST_APPEND and its kin usually extend a new object, but in a resume function it came as an
+argument.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def set_update(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("DICT_UPDATE", "DICT_MERGE")
 def dict_update(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """`{**x}` and `f(**x)`: only the latter minds repeated keys."""
+    """Execute `{**x}` and `f(**x)`; only the latter rejects repeated keys."""
     source = frame.pop(machine)
     target = frame.peek(_count(instruction), machine)
     assert isinstance(target, DictValue)
@@ -153,7 +154,7 @@ def unpack_sequence(machine: Any, frame: Frame, instruction: Instruction) -> Non
 
 @opcode("UNPACK_EX")
 def unpack_ex(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """`a, *b, c = x`: counts before (low byte) and after (high byte) the star."""
+    """Execute `a, *b, c = x`; the argument has the counts before (low byte) and after the star."""
     before, after = _count(instruction) & 255, _count(instruction) >> 8
     items = unpack(machine, frame.pop(machine))
     if len(items) < before + after:

@@ -100,7 +100,7 @@ def return_const(machine: Any, frame: Frame, instruction: Instruction) -> Return
 
 @opcode("RETURN_GENERATOR")
 def return_generator(machine: Any, frame: Frame, instruction: Instruction) -> Yielded:
-    """The frame is suspended before its body; the first value sent in is dropped."""
+    """Suspend the frame before its body; the first value sent in is dropped."""
     return Yielded(machine.constant(None))
 
 
@@ -111,7 +111,7 @@ def yield_value(machine: Any, frame: Frame, instruction: Instruction) -> Yielded
 
 @opcode("SEND", until=(3, 11))
 def send(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """`yield from`: the sent value is on top of the inner iterator."""
+    """Execute `yield from`; the sent value is on top of the inner iterator."""
     if not _sent(machine, frame):
         del frame.stack[-2]
         frame.jump(instruction.target)
@@ -119,13 +119,13 @@ def send(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("SEND", since=(3, 12))
 def send_312(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """The inner iterator stays for END_SEND."""
+    """Execute `yield from`; the inner iterator stays for END_SEND."""
     if not _sent(machine, frame):
         frame.jump(instruction.target)
 
 
 def _sent(machine: Any, frame: Frame) -> bool:
-    """Advance the inner iterator; its item, or at its end its result, replaces what was sent."""
+    """Advance the inner iterator; its item or final result replaces the sent value."""
     sent = frame.pop(machine)
     item, result = _advance(machine, frame.peek(1, machine), sent)
     frame.push(result if item is None else item)
@@ -133,7 +133,7 @@ def _sent(machine: Any, frame: Frame) -> bool:
 
 
 def _advance(machine: Any, inner: Value, sent: Value) -> tuple[Value | None, Value]:
-    """The next item, and what `yield from` gives once there is none."""
+    """Return the next item, or the value of `yield from` once the iterator is exhausted."""
     if isinstance(inner, GeneratorValue):
         return inner.send(machine, sent), inner.result
     return inner.next(machine), machine.constant(None)
@@ -141,5 +141,5 @@ def _advance(machine: Any, inner: Value, sent: Value) -> tuple[Value | None, Val
 
 @opcode("END_SEND", since=(3, 12))
 def end_send(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """The receiver goes, the result stays."""
+    """Drop the receiver below the result."""
     del frame.stack[-2]

@@ -30,7 +30,7 @@ def raise_varargs(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 def _exception(machine: Any, value: Value) -> Value:
-    """The instance to raise; a class is called."""
+    """Return the exception to raise; a class is called."""
     if isinstance(value, ClassValue):
         value = value.call(machine, [], {}).realize(machine)
     if not isinstance(value, ExceptionValue):

@@ -42,8 +42,10 @@ def _set_part(machine: Any, function: FunctionValue, part: int, value: Value) ->
 
 @opcode("MAKE_FUNCTION", until=(3, 12))
 def make_function(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """Below the code: defaults, keyword defaults, annotations, closure, as the argument's bits
-    say."""
+    """Make a function of the code on top; bits of the argument say which parts are below it.
+
+    They are defaults, keyword defaults, annotations and closure.
+    """
     function = _new_function(machine, frame)
     assert isinstance(instruction.arg, int)
     for part in (_CLOSURE, _ANNOTATIONS, _KWDEFAULTS, _DEFAULTS):

@@ -18,7 +18,7 @@ __all__: list[str] = []
 
 
 def _module(machine: Any, name: str) -> Value:
-    """The Value of a loaded module; an import that would run code breaks."""
+    """Return the Value of a loaded module; an import that would run code is a graph break."""
     load_named(name)
     module = sys.modules.get(name)
     if type(module) is not ModuleType:
@@ -30,8 +30,10 @@ def _module(machine: Any, name: str) -> Value:
 
 @opcode("IMPORT_NAME")
 def import_name(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """`import a.b` gives a; `from a.b import c` gives a.b; relative names count from the
-    package."""
+    """Import a module: `import a.b` gives a, `from a.b import c` gives a.b.
+
+    Relative names count from the package.
+    """
     names = frame.pop(machine).as_constant(machine)
     level = frame.pop(machine).as_constant(machine)
     name = str(instruction.arg)
@@ -54,7 +56,7 @@ def _absolute(machine: Any, frame: Frame, name: str, level: int) -> str:
 
 @opcode("IMPORT_FROM")
 def import_from(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """The module stays on the stack; a name it lacks may be a submodule."""
+    """Load a name of the module, which stays on the stack; a missing name may be a submodule."""
     module = frame.peek(1, machine)
     name = str(instruction.arg)
     try:

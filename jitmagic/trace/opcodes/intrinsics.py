@@ -34,6 +34,6 @@ def call_intrinsic_1(machine: Any, frame: Frame, instruction: Instruction) -> No
 
 @opcode("CALL_INTRINSIC_2", since=(3, 12))
 def call_intrinsic_2(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """Exception groups and type parameters."""
+    """Break: these helpers are for exception groups and type parameters."""
     why = f"intrinsic {instruction.arg} is not modelled"
     raise GraphBreak(UnsupportedOpcode.of(opcode=instruction.op, why=why))

@@ -16,7 +16,7 @@ __all__ = ["refuse_mapping"]
 
 
 def _first(machine: Machine, args: Args) -> list[Value]:
-    """The items of the one argument, if there is one."""
+    """Return the items of the one argument, if there is one."""
     return unpack(machine, args[0]) if args else []
 
 
@@ -55,7 +55,7 @@ def _pairs(machine: Machine, args: Args, kwargs: Kwargs) -> list[Pair]:
 
 
 def refuse_mapping(machine: Machine, value: Value) -> None:
-    """What has keys() is asked for them and not walked."""
+    """Break for an object with keys(): dict() calls that instead of iterating."""
     if hasattr(value.python_type(machine), "keys"):
         value.refuse(machine, "use as a mapping")
 

@@ -1,4 +1,4 @@
-"""Methods of list, tuple, dict and their kin."""
+"""Methods of list, tuple, dict and similar containers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _as_dict(machine: Machine, value: Value) -> DictValue:
 
 
 def _accessible(machine: Machine, value: Value, name: str) -> DictValue:
-    """For methods of OrderedDict that call back into a class that inherits from it."""
+    """Break for methods of OrderedDict that call back into a subclass."""
     if isinstance(value, DictObjectValue):
         return value.accessible(machine, name)
     return _as_dict(machine, value)
@@ -232,7 +232,7 @@ def _update(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
 
 
 def _pairs(machine: Machine, value: Value) -> list[tuple[Value, Value]]:
-    """The pairs of a mapping or of an iterable of pairs."""
+    """Return the pairs of a mapping or of an iterable of pairs."""
     if (pairs := mapping_pairs(machine, value)) is not None:
         return list(pairs)
     refuse_mapping(machine, value)

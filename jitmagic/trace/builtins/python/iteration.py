@@ -110,7 +110,7 @@ def _sorted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def sorted_values(machine: Machine, items: Sequence[Value], kwargs: Kwargs) -> list[Value]:
-    """Stable, by `key` and `reverse`, comparing with `<` only, as list.sort does."""
+    """Sort stably by `key` and `reverse`, comparing with `<` only, as list.sort does."""
     key = kwargs.get("key")
     plain = key is None or is_none(key.realize(machine))
     keyed = [

@@ -1,4 +1,4 @@
-"""itertools, step by step as CPython's C code takes items from what it is given."""
+"""itertools, item by item as CPython's C code takes them from its arguments."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__: list[str] = []
 
 
 def _stepped(machine: Machine, value: Value) -> Value:
-    """`iter(value)`."""
+    """Return `iter(value)`."""
     return value.realize(machine).iterate(machine).realize(machine)
 
 
 def _is_true_of(machine: Machine, function: Value, item: Value) -> bool:
-    """`bool(function(item))`; None: the item's own truth."""
+    """Return `bool(function(item))`; without a function, the item's own truth."""
     verdict = item if is_none(function) else function.call(machine, [item], {})
     return verdict.realize(machine).truth(machine)
 
@@ -251,7 +251,7 @@ def _tee(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 class _Groups(StepIterator):
-    """itertools.groupby: `item` is what was taken from the iterator and given to no group yet."""
+    """An itertools.groupby; `item` was taken from the iterator and is in no group yet."""
 
     __slots__ = ("group", "item", "iterator", "key", "key_of", "wanted")
 
@@ -259,8 +259,8 @@ class _Groups(StepIterator):
         super().__init__(machine, itertools.groupby, iter(()))
         self.iterator, self.key_of = iterator, key_of
         self.item: Value | None = None
-        self.key: Value | None = None  # of the item taken last
-        self.wanted: Value | None = None  # of the group given last
+        self.key: Value | None = None  # key of the item taken last
+        self.wanted: Value | None = None  # key of the group returned last
         self.group: Value | None = None
 
     def _take(self, machine: Machine) -> bool:
@@ -305,7 +305,9 @@ def _groupby(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _register_combinatoric(function: Callable[..., Any], iterables: int | None) -> None:
-    """Those that first take in all items; `iterables` of the arguments are such (None: all)."""
+    """Register a function that first reads all items of the arguments `iterables` (None: of
+    all).
+    """
 
     @handles(function)
     def combine(machine: Machine, args: Args, kwargs: Kwargs) -> Value:

@@ -1,4 +1,6 @@
-"""What classes inherit from object, tuple and BaseException: the ends of `super()` chains."""
+"""Methods that classes inherit from object, tuple and BaseException: the ends of `super()`
+chains.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,7 @@ def _tuple_new(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _exception_init(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """BaseException.__init__ keeps its arguments."""
+    """Model BaseException.__init__, which stores its arguments."""
     if not isinstance(args[0], ExceptionValue) or kwargs:
         raise GraphBreak(UnknownCFunction.of(name=name_of(BaseException.__init__)))
     args[0].args = tuple(args[1:])

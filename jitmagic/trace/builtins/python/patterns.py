@@ -1,7 +1,7 @@
 """The re module on constants.
 
-Comes in: patterns and texts that are constants. Goes out: matches, computed now, and what their
-methods say. A match that outlives the trace is found anew by the call that found it.
+Matches of constant patterns and texts are computed while tracing, and so are the results of their
+methods. A match that outlives the trace is rebuilt by the call that found it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MATCH_CALLS = ("group", "groups", "groupdict", "start", "end", "span", "expand"
 
 
 class PatternValue(Value):
-    """A compiled pattern of which text and flags are known."""
+    """A compiled pattern whose text and flags are known."""
 
     __slots__ = ("live",)
 
@@ -66,7 +66,7 @@ class PatternValue(Value):
 
 
 class MatchValue(Value):
-    """What a search found: `pattern.how(*given)`."""
+    """The match that `pattern.how(*given)` found."""
 
     __slots__ = ("given", "how", "live", "pattern")
 
@@ -140,7 +140,7 @@ def _constants(machine: Machine, args: Args, kwargs: Kwargs, name: str) -> tuple
 
 
 def _folded(machine: Machine, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Value:
-    """A pure call on constants; what it raises, the traced program raises."""
+    """Evaluate a pure call on constants; an error is raised in the traced program."""
     positional, named = _constants(machine, args, kwargs, function.__name__)
     return machine.constant(_run(machine, function, positional, named))
 
@@ -181,7 +181,9 @@ def _compile(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _register(name: str, count: int) -> None:
-    """`re.name(pattern, ...)`, where flags come behind `count` other arguments, or by name."""
+    """Register `re.name(pattern, ...)`, whose flags come after `count` other arguments, or
+    by name.
+    """
     function = getattr(re, name)
 
     @handles(function)

@@ -1,7 +1,7 @@
 """inspect.signature of a Python function: the names and kinds of its parameters.
 
-Comes in: a function, or a method bound to its first argument. Goes out: what its code object says,
-guarded as every call of it is. A signature that leaves the trace is made by Python.
+Reads the code object of a function or bound method, which is guarded as in every call of it. Python
+makes a signature that leaves the trace.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KIND = inspect.Parameter
 
 
 class _Made(Value):
-    """Something that only Python can make."""
+    """A value that only Python can rebuild."""
 
     __slots__ = ("born",)
 
@@ -75,7 +75,7 @@ class ParameterValue(_Made):
 
 
 class ParametersValue(ReadOnlyTable):
-    """`signature.parameters`."""
+    """The mapping `signature.parameters`."""
 
     __slots__ = ("born",)
 
@@ -89,7 +89,7 @@ class ParametersValue(ReadOnlyTable):
 
 
 def _parameters(code: types.CodeType) -> Iterator[tuple[str, object]]:
-    """(name, kind) of all parameters in the order of a signature."""
+    """Return (name, kind) of all parameters in the order of a signature."""
     names = code.co_varnames
     positional = code.co_argcount
     keyword_only = names[positional : positional + code.co_kwonlyargcount]

@@ -1,8 +1,8 @@
-"""sum(): of constants, of numbers that vary, of live containers without a look at their items.
+"""sum() of constants, of symbolic numbers, and of live containers without reading their items.
 
-Comes in: the call. Goes out: what Python adds up, in its order. CPython 3.12 and later correct
-floats for what their additions lose to rounding, up to the first item that is no number; so does
-the graph, to the last bit.
+The result is that of Python's additions, in order. CPython 3.12 and later correct floats for
+rounding errors, up to the first item that is not a number; the graph does the same, to the last
+bit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _sum(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     start = args[1] if len(args) > 1 else kwargs.get("start", machine.constant(0))
     items = members(machine, args[0])
     if isinstance(args[0], SetValue) and not all(map(_is_integer, items)):
-        items = unpack(machine, args[0])  # the order tells in the last digit
+        items = unpack(machine, args[0])  # the order affects the last digit
     return _added(machine, start, items)
 
 
@@ -47,7 +47,7 @@ def _is_integer(value: Value) -> bool:
 
 
 def _of_live(machine: Machine, args: Args, kwargs: Kwargs) -> Value | None:
-    """Of what a live container held and what was put behind that; None: see its items."""
+    """Return the sum of a live container and the items appended to it; None: read the items."""
     if (live := live_numbers(args, kwargs)) is None:
         return None
     numbers, path, behind = live
@@ -60,7 +60,10 @@ def _of_live(machine: Machine, args: Args, kwargs: Kwargs) -> Value | None:
 def _behind_floats(
     machine: Machine, numbers: list[float], path: Source, behind: Sequence[Value]
 ) -> Value | None:
-    """Two numbers say what came of the floats before: their sum and what that lost."""
+    """Add items to the sum of a live container's floats.
+
+    Two numbers represent that sum: the rounded value and the compensation.
+    """
     if any(type(number) is not float for number in numbers):
         return None
     high, low = (
@@ -81,7 +84,7 @@ def _plainly(machine: Machine, start: Value, items: Sequence[Value]) -> Value:
 
 
 def _added(machine: Machine, start: Value, items: Sequence[Value]) -> Value:
-    """All of them, from the left."""
+    """Return the sum of all from left to right."""
     numbers = [start, *items]
     count, first = _count_of_numbers(machine, numbers) if _CORRECTS else (0, None)
     if first is None:
@@ -102,7 +105,9 @@ def _total(start: Any, *numbers: Any) -> Any:
 
 
 def _count_of_numbers(machine: Machine, items: Sequence[Value]) -> tuple[int, int | None]:
-    """How many items come before the first that is no number, and which is the first float."""
+    """Return how many numbers come before the first other item, and the index of the first
+    float.
+    """
     first = None
     for place, item in enumerate(items):
         kind = item.realize(machine).python_type(machine)
@@ -114,7 +119,7 @@ def _count_of_numbers(machine: Machine, items: Sequence[Value]) -> tuple[int, in
 
 
 def _corrected(machine: Machine, high: Value, low: Value, numbers: Sequence[Value]) -> Value:
-    """`sum(numbers)` behind those that came to `high`, which lost `low`."""
+    """Return `sum(numbers)` continued from a sum of `high` with the compensation `low`."""
     for number in (one.realize(machine) for one in numbers):
         if number.python_type(machine) is float:
             low = binary(machine, "+", low, _of_two(machine, "lost", high, number))
@@ -123,7 +128,7 @@ def _corrected(machine: Machine, high: Value, low: Value, numbers: Sequence[Valu
 
 
 def _of_two(machine: Machine, op: str, left: Value, right: Value) -> Value:
-    """An operation on floats that is no operator."""
+    """Apply a float operation that is not a Python operator."""
     a, b = scalar_of(machine, left), scalar_of(machine, right)
     assert a is not None
     assert b is not None

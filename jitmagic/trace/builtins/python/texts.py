@@ -21,7 +21,7 @@ _CONVERSIONS: dict[str, Callable[[object], str]] = {"s": str, "r": repr, "a": as
 
 
 def text_of(machine: Machine, value: Value, how: str) -> Value:
-    """`str(value)` ("s"), `repr(value)` ("r") or `ascii(value)` ("a")."""
+    """Return `str(value)` ("s"), `repr(value)` ("r") or `ascii(value)` ("a")."""
     if value.is_constant(machine):
         return fold(machine, _CONVERSIONS[how], value)
     if isinstance(value, ExceptionValue) and how == "s":
@@ -37,7 +37,7 @@ def text_of(machine: Machine, value: Value, how: str) -> Value:
 
 
 def _of_parts(machine: Machine, value: SequenceValue | DictValue) -> str:
-    """What Python says of a list, tuple or dict; one that holds itself is too deep to follow."""
+    """Return the text of a list, tuple or dict; one that contains itself breaks."""
 
     def told(part: Value) -> str:
         return str(text_of(machine, part.realize(machine), "r").as_constant(machine))
@@ -55,7 +55,7 @@ def _of_parts(machine: Machine, value: SequenceValue | DictValue) -> str:
 
 
 def formatted(machine: Machine, value: Value, conversion: str, spec: Value | None) -> Value:
-    """A replacement field of an f-string."""
+    """Return the text of a replacement field of an f-string."""
     if conversion:
         value = text_of(machine, value, conversion)
     value = value.written_as(machine)

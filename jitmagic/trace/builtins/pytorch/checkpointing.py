@@ -1,10 +1,9 @@
 """torch.utils.checkpoint without reentry: a region of the graph that backward computes again.
 
-Comes in: the call. Goes out: what the function returns, followed as any call, with its nodes marked
-(`meta["checkpoint"]`: a `Recomputed` per region); autograd/partition.py keeps what enters a region
-and what was drawn in it. Eager runs the function a second time: where that would be noticed (it
-writes to what was there before, prints, or draws other numbers) the call is a graph break. What it
-reads of Python's state is looked at again by the backward
+The function is traced as any call and its nodes are marked (`meta["checkpoint"]`: a `Recomputed`
+per region). autograd/partition.py saves the inputs of a region and its random numbers. Eager runs
+the function a second time: where that would be visible (it writes to older memory, prints, or draws
+other numbers) the call is a graph break. Python state that it reads is read again by the backward
 (trace/values/autograd/backward_facts.py).
 """
 
@@ -33,7 +32,7 @@ __all__: list[str] = []
 
 _NAME = "torch.utils.checkpoint.checkpoint"
 _STANDARD = {"context_fn": checkpoint.noop_context_fn, "debug": False, "use_reentrant": False}
-# What decides whether a second run is compared with the first, and where it ends.
+# Settings that control the comparison of the second run with the first, and its early stop.
 _NO_MATTER = ("determinism_check", "early_stop")
 
 
@@ -87,7 +86,7 @@ def _followed(
 
 
 def _of_tensors(machine: Machine, result: Value) -> Value:
-    """The result, if it holds nothing but tensors and constants that the function has made."""
+    """Return the result, if it contains only constants and tensors that the function has made."""
     if isinstance(result, TupleValue) and result.source is None:
         return TupleValue([_of_tensors(machine, item) for item in result.realized(machine)])
     if isinstance(result, ListValue) and result.source is None:
@@ -119,20 +118,23 @@ def _refused(why: str) -> GraphBreak:
 
 
 def _since(nodes: Any, before: Sequence[Node]) -> list[Node]:
-    """What was recorded since; inputs are put before everything else."""
+    """Return the nodes recorded since then; inputs are inserted before everything else."""
     known = set(before)
     return [node for node in nodes if node not in known and node.op != "placeholder"]
 
 
 def _writes_outside(made: Sequence[Node], before: Sequence[Node]) -> bool:
-    """Whether any node writes to memory that was there before the region, or to that of an input
-    that the region was the first to read."""
+    """Return whether a node writes to memory from before the region, or to an input that it read
+    first.
+    """
     written = {storage_of(node) for one in made for node in one.meta.get("mutates", ())}
     read = (node for one in made for node in one.all_input_nodes if node.op == "placeholder")
     return any(storage_of(node) in written for node in (*before, *read) if "val" in node.meta)
 
 
 def _mark(made: Sequence[Node], region: Recomputed) -> None:
-    """A region inside of another belongs to the outer one: that is what is run again."""
+    """Mark the nodes of a region; one inside of another belongs to the outer one, which
+    runs again.
+    """
     for node in made:
         node.meta["checkpoint"] = region

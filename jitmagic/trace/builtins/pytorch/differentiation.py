@@ -1,9 +1,8 @@
 """torch.autograd.grad and backward() within the traced code.
 
-Comes in: values of the graph. Goes out: one node that runs autograd's engine over what the graph
-has computed so far (graph/gradients.py), and, of backward(), the new values of `.grad`; or a break
-where history from outside of the graph, hooks, a mode or a form of the call decides what eager
-gives.
+One node runs autograd's engine over the graph so far (graph/gradients.py); backward() also sets the
+new values of `.grad`. The call is a break where history from outside of the graph, hooks, a mode or
+unusual arguments affect eager's result.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from .process_state import read_state
 __all__: list[str] = []
 
 _NAME = "torch.autograd.grad"
-_ones_like = torch.ones_like  # this one, whoever takes its name later
+_ones_like = torch.ones_like  # this object, even if it is replaced later
 _PARAMETERS = (
     "outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs",
     "allow_unused", "is_grads_batched", "materialize_grads",
@@ -56,7 +55,7 @@ def _grad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     _refuse_foreign_history(machine, inputs)
     if watched_behind(machine, outputs):
         raise _refused("a tensor has hooks")
-    for value in inputs:  # the engine runs those of what it computes a gradient for
+    for value in inputs:  # the engine runs the hooks of tensors whose gradient it computes
         rely_on_no_hooks(machine, value)
     incoming = _incoming(machine, outputs, arguments.get("grad_outputs"))
     call = (
@@ -109,7 +108,9 @@ def _backward_method(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.autograd.backward)
 def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """A gradient for each leaf that the engine would reach, then what AccumulateGrad does."""
+    """Compute a gradient for each leaf that the engine would reach, then accumulate as
+    AccumulateGrad.
+    """
     arguments = {**dict(zip(_BACKWARD_PARAMETERS, args, strict=False)), **kwargs}
     if set(arguments) - set(_BACKWARD_PARAMETERS) or "grad_variables" in arguments:
         raise _unfollowed("other arguments", _BACKWARD)
@@ -153,9 +154,10 @@ def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _run_hooks(
     machine: Machine, start: tuple[list[Node], list[Node]], watched: list[Watched]
 ) -> dict[Node, Node]:
-    """What hooks give for gradients: of which tensor, and what. Each is run with the gradient that
-    the engine has for its tensor after the hooks before it; the backend computes what these calls
-    of the engine have in common once.
+    """Return the gradients that hooks replace, by the node of their tensor.
+
+    Each hook runs with the engine's gradient of its tensor after the hooks before it. The backend
+    computes the common parts of these calls of the engine once.
     """
     replaced: dict[Node, Node] = {}
     for watch in watched:
@@ -173,19 +175,19 @@ def _run_hooks(
 
 
 def _extra(replaced: dict[Node, Node]) -> tuple[list[Node], ...]:
-    """Further arguments of `gradients`."""
+    """Return the further arguments of `gradients`."""
     return (list(replaced), list(replaced.values())) if replaced else ()
 
 
 def _answer(machine: Machine, watched: Watched, gradient: Node) -> Node | None:
-    """Of a hook, which runs as the engine runs it: without grad mode."""
+    """Return the result of a hook, run without grad mode as in the engine."""
     assert watched.hook is not None
     meta: torch.Tensor = gradient.meta["val"]
     version = meta._version
     with _without_grad_mode(machine):
         try:
             answer = watched.hook.call(machine, [lift(machine, gradient)], {}).realize(machine)
-        except ObservedError:  # by then the engine has accumulated some gradients, and not others
+        except ObservedError:  # the engine would have accumulated some gradients by then
             raise _refused("a hook raises", _BACKWARD) from None
     if meta._version != version:
         raise _refused("a hook writes to a gradient", _BACKWARD)
@@ -200,7 +202,7 @@ def _answer(machine: Machine, watched: Watched, gradient: Node) -> Node | None:
 
 
 def _retain(machine: Machine, tensor: TensorValue, gradient: Node) -> None:
-    """As the hook of retain_grad() does: a copy, or a sum that is a new tensor."""
+    """Set `.grad` as the hook of retain_grad() does: a copy, or a sum that is a new tensor."""
     with _without_grad_mode(machine):
         value = lift(machine, gradient)
         if tensor.grad is None or is_none(tensor.grad):
@@ -212,7 +214,7 @@ def _retain(machine: Machine, tensor: TensorValue, gradient: Node) -> None:
 
 @contextmanager
 def _without_grad_mode(machine: Machine) -> Iterator[None]:
-    """As the engine runs what it calls."""
+    """Disable grad mode, as the engine does for the code that it calls."""
     mode = machine.graph.grad_enabled
     machine.graph.set_grad_enabled(False)
     try:
@@ -224,7 +226,7 @@ def _without_grad_mode(machine: Machine) -> Iterator[None]:
 def _leaves(
     machine: Machine, outputs: list[TensorValue], inputs: Value | None
 ) -> list[TensorValue]:
-    """Whose gradients are accumulated: all that the history leads to, or those asked for."""
+    """Return the leaves whose gradients are accumulated: all in the history, or those requested."""
     graph = machine.graph
     if graph.modes_vary or graph.root is not graph:
         raise _refused("it is called in a backward", _BACKWARD)
@@ -249,7 +251,7 @@ def _leaves(
 
 
 def _accumulate(machine: Machine, leaf: TensorValue, gradient: Node, own: bool) -> None:
-    """Into `.grad`, in place where there is one: whoever holds that tensor sees it."""
+    """Add to `.grad`, in place if there is one, so that other holders of that tensor see it."""
     before = leaf.get_attr(machine, "grad").realize(machine)
     if is_none(before):
         total = machine.graph.call(first_gradient, (gradient, leaf.node, own))
@@ -262,7 +264,7 @@ def _accumulate(machine: Machine, leaf: TensorValue, gradient: Node, own: bool) 
 
 
 def _accumulate_with_history(machine: Machine, leaf: TensorValue, gradient: Node) -> None:
-    """With create_graph=True nothing is written in place: `.grad` is a new tensor each time."""
+    """Set `.grad` to a new tensor: with create_graph=True nothing is written in place."""
     before = leaf.get_attr(machine, "grad").realize(machine)
     if is_none(before):
         total = lift(machine, machine.graph.call(copied_gradient, (gradient, leaf.node)))
@@ -274,8 +276,10 @@ def _accumulate_with_history(machine: Machine, leaf: TensorValue, gradient: Node
 
 
 def _warn_of_cycles(machine: Machine) -> None:
-    """The engine warns of create_graph=True once in a process; only the engine knows whether it
-    has. A filter that makes the warning an error would end the program at its line.
+    """Record the engine's warning about create_graph=True, which it gives once per process.
+
+    Only the engine knows whether it has. A filter that makes it an error would end the program at
+    its line.
     """
     if not machine.graph.grad_enabled:
         raise _refused("grad mode is off", _BACKWARD)
@@ -311,7 +315,7 @@ def _refuse_forms(machine: Machine, arguments: dict[str, Value]) -> None:
 
 
 def _refuse_foreign_history(machine: Machine, inputs: list[TensorValue]) -> None:
-    """What the engine would find that the graph does not have."""
+    """Break if the engine would find history that is not in the graph."""
     graph = machine.graph
     if graph.modes_vary:
         raise _refused("it is called in a backward")
@@ -325,7 +329,7 @@ def _refuse_foreign_history(machine: Machine, inputs: list[TensorValue]) -> None
 def _incoming(
     machine: Machine, outputs: list[TensorValue], given: Value | None
 ) -> list[TensorValue]:
-    """The gradients that come into the outputs: given, or ones for outputs of one element."""
+    """Return the gradients of the outputs: those passed, or ones for outputs of one element."""
     if given is None or (given.is_constant(machine) and given.as_constant(machine) is None):
         values: list[Value] = [machine.constant(None) for _ in outputs]
     else:

@@ -1,11 +1,11 @@
-"""State of the process that torch tells: read now, and guarded by asking again at each call.
+"""Process state that torch reports: read while tracing, and guarded by reading it again at each
+call.
 
-Comes in: calls of C functions without arguments that tell a switch or a setting, and of functions
-whose answer is settled. Goes out: constants of the trace. Python functions around such getters
-(torch.backends.cuda.flash_sdp_enabled) are inlined down to them
-(trace/builtins/pytorch/torch_rules.py). What sets state is never followed: it breaks. Not here:
-grad mode (trace/values/contexts/contexts.py), autocast (autocast.py), and anomaly mode, which a
-compile sets aside so that it cannot be read inside one.
+C functions without arguments that return a switch or a setting give constants of the trace. Python
+functions around such getters (torch.backends.cuda.flash_sdp_enabled) are inlined down to them
+(trace/builtins/pytorch/torch_rules.py). Calls that set state break. Handled elsewhere: grad mode
+(trace/values/contexts/contexts.py), autocast (autocast.py), and anomaly mode, which a compile
+suspends so that it cannot be read inside one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _GETTERS = (
 
 
 def read_state(machine: Machine, getter: Callable[[], object]) -> Value:
-    """What a C function without arguments tells, at each call anew."""
+    """Return the result of a C function without arguments, guarded by calling it in each call."""
     if "cudnn" in getattr(getter, "__name__", "") and FLAGS_ARE_SET in machine.notes.marks:
         raise GraphBreak(RefusedTorchCall.of(name=getter.__name__, why="a block has set it"))  # type: ignore[attr-defined]
     state = getter()
@@ -64,7 +64,7 @@ for _name in _GETTERS:
 
 
 def _is_in_global_state(read: Callable[..., object]) -> None:
-    """A function whose answer the GlobalState guard of every entry covers."""
+    """Register a function whose result the GlobalState guard of every entry covers."""
 
     @handles(read)
     def _read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
@@ -105,7 +105,7 @@ def _set_default_device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.set_default_dtype)
 def _set_default_dtype(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Followed where it sets what is set, which the guard of torch's state covers."""
+    """Accept a call that sets the present dtype, which the GlobalState guard covers."""
     (dtype,) = [*args, *kwargs.values()]
     if not dtype.is_constant(machine) or dtype.as_constant(machine) != torch.get_default_dtype():
         why = "it changes the state of the process"
@@ -114,8 +114,10 @@ def _set_default_dtype(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _is_settled(device: Any, ask: Callable[[], object]) -> None:
-    """What a device tells for ever once it is initialized, or where torch is built without it;
-    until then it is asked at each call.
+    """Register a query about a device whose result is final once the device is initialized.
+
+    It is final too if torch is built without the device. Until then the result is guarded at each
+    call.
     """
 
     @handles(ask)
@@ -134,8 +136,10 @@ if torch.distributed.is_available():
 
 
 def _is_capturing(name: str, device: Any) -> None:
-    """Whether a graph of the device is being captured, which may change between two calls; a torch
-    built without the device raises, or says no.
+    """Register the query whether a CUDA-style graph is being captured, which may change between
+    calls.
+
+    A torch built without the device raises, or returns False.
     """
     ask = getattr(device, "is_current_stream_capturing", None)
     if ask is None:
@@ -155,7 +159,7 @@ _is_capturing("xpu", torch.xpu)
 
 
 def _is_built_in(ask: Callable[[], object]) -> None:
-    """What depends on the machine and on what torch was built with."""
+    """Register a query whose result depends only on the machine and the build of torch."""
 
     @handles(ask)
     def _read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:

@@ -1,11 +1,11 @@
-"""torch.lstm, gru, rnn_tanh, rnn_relu: what nn.LSTM and its kin call.
+"""torch.lstm, gru, rnn_tanh and rnn_relu, which nn.LSTM and its kin call.
 
-Comes in: the arguments of a call. Goes out: one node, or a graph break. Over a packed sequence,
-which is as long as data say, the node is of those that run as eager does, between pieces of the
-graph (graph/symbolic/data_split.py), and so are packing and padding. Over a padded one, where no
-kernel has the backward of a layer, its formula is that of every step: 0.12 s of compiling for each,
-and a seventh of eager's time after that (GRU, 35 steps, two layers), so that long sequences run as
-eager does, too, and those whose length varies: each length would be a compile.
+A call becomes one node, or a graph break. Over a packed sequence, whose length is data-dependent,
+the node runs as eager does between partitions of the graph (graph/symbolic/data_split.py), and so
+do packing and padding. Over a padded sequence, if no kernel has the backward of a layer, the
+formula of each step is recorded. That costs 0.12 s of compile time per step, and runs in a seventh
+of eager's time (GRU, 35 steps, two layers). So long sequences run as eager does too, and those
+whose length varies: each length would be a compile.
 """
 
 from __future__ import annotations
@@ -67,14 +67,16 @@ def _drops(machine: Machine, args: Args) -> bool:
 
 
 def _as_eager(made: Value, drops: bool = False) -> Value:
-    """Run as eager does, between pieces of the graph."""
+    """Record a node that runs as eager does, between partitions of the graph."""
     first: Any = made.items[0]  # type: ignore[attr-defined]
     first.node.args[0].meta.update(by_data=True, random=drops)
     return made
 
 
 def _refuse_other_devices(function: Any, given: Sequence[TensorValue]) -> None:
-    """Lengths are on the CPU always, and a node's results are all on one device."""
+    """Break unless all are on the CPU: lengths always are, and a node's results share one
+    device.
+    """
     if any(device_of(one.node).type != "cpu" for one in given):
         raise _refuse(function, "the lengths of a packed sequence are on the CPU")
 
@@ -91,7 +93,7 @@ def _pack_or_pad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _tensors(machine: Machine, function: Any, value: Value) -> list[TensorValue]:
-    """A tensor, or those of a list."""
+    """Return a tensor, or those of a list."""
     held = value.items if isinstance(value, SequenceValue) else [value]
     known = [one.realize(machine) for one in held]
     tensors = [one for one in known if isinstance(one, TensorValue)]
@@ -103,7 +105,7 @@ def _tensors(machine: Machine, function: Any, value: Value) -> list[TensorValue]
 def _has_backward(
     machine: Machine, function: Any, input: TensorValue, states: list[Any], batch_first: Value
 ) -> bool:
-    """Whether a compiled graph can hold the backward of the layers."""
+    """Return whether a compiled graph can hold the backward of the layers."""
     if device_of(input.node).type != "cpu":
         raise _refuse(function, "the backward of cuDNN's layers needs their weights in one buffer")
     machine.guard(StateRead(torch._C._get_mkldnn_enabled, torch._C._get_mkldnn_enabled()))
