@@ -275,7 +275,7 @@ class ExitBuilder:
         if isinstance(node, LostNode):
             raise Unrestorable("a tensor at a level of torch.func", node.born, node.reason)
         if node.graph is not self._graph.graph:
-            why = "a number that it computed is kept elsewhere"
+            why = "a number that it computed escapes"
             reason = TransformRefused.of(name="torch.func", why=why)
             raise Unrestorable("a number at a level of torch.func", node.meta["step"], reason)
         index = self._graph.output(node)

@@ -17,7 +17,7 @@ class LostNode:
     """Stands for the node of an escaped tensor; `born`: the root-frame instruction to break at."""
 
     def __init__(self, name: str, born: int) -> None:
-        self.reason = TransformRefused.of(name=name, why="a tensor of its own is kept elsewhere")
+        self.reason = TransformRefused.of(name=name, why="a tensor that it made escapes")
         self.born = born
 
     def __getattr__(self, name: str) -> NoReturn:

@@ -278,7 +278,7 @@ class Machine:
         trace = Trace(name, graph, inputs, guards, effects, exit_, *rest)
         # An assertion that fails hands the call to eager, which runs the frame from its start.
         if self.graph.assertions and not can_assert(trace.inputs[n].spec for n in trace.mutated):
-            what = "an assertion, where eager cannot run from the start again"
+            what = "an assertion, after which eager cannot run from the start"
             step = self.graph.assertions[0].meta["step"]
             raise self._restart(TensorBranch.of(what=what), step=step)
         return trace

@@ -257,7 +257,7 @@ class Specialized:
 
 
 NOWHERE: Source = Argument(-1, "computed")
-"""Of inputs that no call gives: what is computed on the way."""
+"""The source of inputs that are computed in the frame instead of passed by the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,19 +292,19 @@ class BreakReason:
     message: str
     hint: str = ""
     rests_on: ClassVar[Literal["nothing", "types", "values"]] = "types"
-    """What of the things that the instruction met has led to the break."""
+    """The facts that led to the break: none, the types of the operands, or also their values."""
     whole_frame: ClassVar[bool] = False
-    """No other instruction of the frame would fare better."""
+    """All instructions of the frame would meet it, so the frame runs as eager."""
     plain_rest: ClassVar[bool] = False
-    """With whole_frame: what follows a cut, too, is left to plain Python."""
+    """With whole_frame: the code after a cut is left to plain Python too."""
     spreads: ClassVar[bool] = False
-    """What is computed from what led to the break meets the same: the rest is left to eager."""
+    """Results computed from the operand would break too, so the rest is left to eager."""
     whole_loop: ClassVar[bool] = False
     """Python runs the loop that the instruction is the head of, not that instruction alone."""
     hooks_callees: ClassVar[bool] = True
-    """Whatever Python calls there is compiled by itself."""
+    """Functions that Python calls there are compiled by themselves."""
     expected: ClassVar[bool] = False
-    """The user asked for it, or sees the error that is raised there."""
+    """The user requested it, or sees the error that is raised there."""
 
     @property
     def kind(self) -> str:
@@ -378,7 +378,7 @@ class Trace:
     plain_loops: frozenset[int] = frozenset()  # heads of loops that Python runs as a whole
     plain_callees: tuple[CodeType, ...] = ()  # functions that run for long and record nothing
     idle_loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)
-    """Heads of loops that were unrolled and recorded nothing, with what their rounds relied on."""
+    """Heads of loops that were unrolled and recorded nothing, with guards of their iterations."""
     open_loops: Mapping[int, OpenLoop] = field(default_factory=dict)
     """The loops that contain the break, by their heads."""
 

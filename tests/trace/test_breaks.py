@@ -151,7 +151,7 @@ def test_limits() -> None:
 def test_a_tensor_is_not_cut_into_thousands() -> None:
     _, exit_, _ = broken(lambda x: torch.stack(x.unbind(0), -1), torch.ones(301), unroll_limit=6000)
     assert isinstance(exit_.reason, breaks.TooManyResults) and exit_.reason.whole_frame
-    assert exit_.reason.message == "Tensor.unbind gives 301 tensors"
+    assert exit_.reason.message == "Tensor.unbind returns 301 tensors"
 
 
 def test_a_loop_that_is_too_long_breaks_in_its_second_round() -> None:

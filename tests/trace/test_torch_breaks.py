@@ -290,7 +290,7 @@ BREAKS = {
     sparse_gradient: "a gradient is sparse", strided_beyond: "the memory",
     shape_mismatch: "RuntimeError", bad_argument: "IndexError",
     index_error: "IndexError", conv_stride: "layout", inference: "inference_mode()",
-    autocast_elsewhere: "not followed",
+    autocast_elsewhere: "not supported",
     lstsq: "tensor data", compiled: "", script: "", python_random: "",
     tensor_subclass: "another kind", apply_python: "every element", from_buffer: "",
     module_inside: "made outside of graphs", np_function: "",

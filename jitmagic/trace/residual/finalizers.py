@@ -62,7 +62,7 @@ def check_held(machine: Any) -> None:
     objects = {id(live): (live, source) for live, source in _lives(machine)}
     for key, (live, source) in held.objects.items():
         if key not in objects and not _is_plain_container(machine, live, source):
-            reason = Mortal.of(what=f"the frame lets go of a {type(live).__name__}")
+            reason = Mortal.of(what=f"the frame drops a {type(live).__name__}")
             raise Restart(Stop(machine.step - 1, reason, held.line))
     held.objects, held.line = objects, machine.root.line()
 

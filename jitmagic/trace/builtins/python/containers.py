@@ -205,7 +205,7 @@ def _reversed_keys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -
         before = list(target.pairs)
         for token in reversed(before):
             if list(target.pairs) != before:
-                target.refuse(machine, "iteration while keys come and go")
+                target.refuse(machine, "iteration while keys are added or removed")
             yield target.pairs[token][0]
 
     ordered = issubclass(target.kind, collections.OrderedDict)

@@ -234,7 +234,7 @@ def _tee(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     iterator = _stepped(machine, args[0])
     kind: type = type(itertools.tee(())[0])
     if iterator.python_type(machine) is kind:
-        raise GraphBreak(UnsupportedArguments.of(name="tee", what="what another tee gave"))
+        raise GraphBreak(UnsupportedArguments.of(name="tee", what="an iterator of another tee"))
     seen: list[Value] = []
 
     def steps() -> Iterator[Value]:

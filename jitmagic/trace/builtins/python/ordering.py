@@ -55,7 +55,7 @@ def _register_heap(function: Callable[..., Any]) -> None:
     @handles(function)
     def changed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if not isinstance(args[0], ListValue) or kwargs:
-            what = "a heap that is no list"
+            what = "a heap that is not a list"
             raise GraphBreak(UnsupportedArguments.of(name=function.__name__, what=what))
         return _follow(machine, function, args[0], *(_Item(machine, one) for one in args[1:]))
 
@@ -76,7 +76,7 @@ def _register_bisect(function: Callable[..., Any]) -> None:
         target, key = named.pop("a", None), named.pop("key", machine.constant(None))
         inserts = function in (bisect.insort_left, bisect.insort_right)
         if not isinstance(target, ListValue if inserts else SequenceValue) or "x" not in named:
-            what = "no list" if inserts else "no sequence"
+            what = "not a list" if inserts else "no sequence"
             raise GraphBreak(UnsupportedArguments.of(name=function.__name__, what=what))
         sought = _Item(machine, named.pop("x"))
         given: dict[str, Any] = {

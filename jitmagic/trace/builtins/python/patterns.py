@@ -133,7 +133,7 @@ class _Method(Value):
 def _constants(machine: Machine, args: Args, kwargs: Kwargs, name: str) -> tuple[Any, Any]:
     values = [value.realize(machine) for value in (*args, *kwargs.values())]
     if not all(value.is_constant(machine) for value in values):
-        what = "arguments that are no constants"
+        what = "arguments that are not constants"
         raise GraphBreak(UnsupportedArguments.of(name=f"re.{name}", what=what))
     named = {key: value.realize(machine).as_constant(machine) for key, value in kwargs.items()}
     return tuple(value.realize(machine).as_constant(machine) for value in args), named
@@ -151,7 +151,7 @@ def _run(machine: Machine, function: Callable[..., Any], positional: Any, named:
     except (IndexError, TypeError, ValueError) as error:
         raise machine.error(type(error), *error.args, exact=True) from None
     except re.error:
-        raise GraphBreak(UnsupportedArguments.of(name="re", what="a wrong pattern")) from None
+        raise GraphBreak(UnsupportedArguments.of(name="re", what="an invalid pattern")) from None
 
 
 def _searched(

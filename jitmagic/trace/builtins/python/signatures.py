@@ -110,7 +110,7 @@ def _signature(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     bound = isinstance(args[0], BoundMethodValue)
     function = args[0].function.realize(machine) if bound else args[0]  # type: ignore[attr-defined]
     if len(args) > 1 or kwargs or not isinstance(function, FunctionValue):
-        raise GraphBreak(UnsupportedArguments.of(name="inspect.signature", what="no function"))
+        raise GraphBreak(UnsupportedArguments.of(name="inspect.signature", what="not a function"))
     for name in ("__wrapped__", "__signature__"):
         if _has(machine, function, name):
             function.refuse(machine, f"the signature with a {name}")

@@ -60,7 +60,7 @@ def _constants(machine: Machine, args: Args) -> list[Any]:
 
 def _device(name: str, device: object) -> str:
     if device not in DEVICES:
-        why = f"it is about {device!r}, a device that is not followed"
+        why = f"it is about {device!r}, a device that is not supported"
         raise GraphBreak(RefusedTorchCall.of(name=f"torch.{name}", why=why))
     return str(device)
 
@@ -128,7 +128,7 @@ handles(torch.autocast_decrement_nesting)(_nest(-1))
 def _clear_cache(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Do nothing: graphs cache no casts, and the thread's own go when it leaves its last block."""
     if _rest(machine).nesting:
-        why = "casts of an open block are kept for it"
+        why = "an open block has cached casts for it"
         raise GraphBreak(RefusedTorchCall.of(name="torch.clear_autocast_cache", why=why))
     return machine.constant(None)
 

@@ -51,7 +51,7 @@ _SPECIAL = ("boxed_grads_call", "clear_saved_tensors_on_access")  # since torch 
 def _apply(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     cls = args[0]
     if not isinstance(cls, ClassValue):
-        raise _refused(cls.describe(), "it is called on no class")
+        raise _refused(cls.describe(), "it is not called on a class")
     for name in _SPECIAL:
         if _fact(machine, cls, name) not in (False, NOTHING):
             raise _refused(cls.live.__name__, f"it sets {name}")
@@ -172,7 +172,7 @@ class _Call:
                 break
             own |= {node} if node.op != "placeholder" else set()
         if any((node := _node(value)) is not None and node not in own for value in results):
-            raise _refused(self.name, "it returns a tensor that is no input and not its own")
+            raise _refused(self.name, "it returns a tensor that is neither an input nor its own")
 
     # -- the node --------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class _Call:
         marked = {name: [_node(v) for v in of] for name, of in self.context.marked.items()}
         given = tuple(self.inputs), tuple(nodes), tuple(marked["save_for_backward"])
         if any(node not in self.inputs for node in marked["mark_dirty"]):
-            raise _refused(self.name, "it marks a tensor as dirty that is no input")
+            raise _refused(self.name, "it marks a tensor as dirty that is not an input")
         if self.two_parts and {*nodes} & {*self.inputs} & {*given[2]} - {None}:
             raise _refused(self.name, "it returns an input that it saves")
         constant = [n for n in marked["mark_non_differentiable"] if n in nodes]

@@ -44,7 +44,7 @@ def _checkpoint(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     others = [name for name, value in own.items() if not _is(machine, value, _STANDARD[name])]
     if "use_reentrant" not in own or others:
         what = others[0] if others else "use_reentrant"
-        raise _refused(f"{what} asks for what is done in backward alone")
+        raise _refused(f"{what} affects the backward alone")
     before, changes = list(machine.graph.graph.nodes), machine.effects.changes
     keeps_draws = bool(same_draws.as_constant(machine))
     if machine.later is not None:
@@ -53,7 +53,7 @@ def _checkpoint(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         result, region = _followed(machine, args, given, keeps_draws)
     made = _since(machine.graph.graph.nodes, before)
     if machine.effects.changes != changes or _writes_outside(made, before):
-        raise _refused("backward runs it again, and it changes what was there before")
+        raise _refused("backward runs it again, and it changes older objects")
     if any("random" in node.meta for node in made) and not keeps_draws:
         raise _refused("backward draws other numbers (preserve_rng_state=False)")
     _mark(made, region)
@@ -76,7 +76,7 @@ def _followed(
         facts.check_copies()
         make, left = Remaker(machine, facts).rebuilt([*args, *given.values()])
     if facts.is_stale:
-        raise _refused("it reads what the frame has changed")
+        raise _refused("it reads an object that the frame has changed")
     if not all(isinstance(node, Node) for node in left):
         raise _refused("it takes a size")
     rerun = Rerun(make, len(left), names, facts.guards, keeps_draws)

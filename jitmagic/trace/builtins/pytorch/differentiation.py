@@ -79,7 +79,7 @@ def _run(machine: Machine, name: str, call: tuple[Any, ...]) -> tuple[Node | Non
     if any(live.is_inference() for live in lives):  # a compiled graph saves nothing, eager raises
         raise _refused("autograd cannot save an inference tensor", name)
     if makers_in(list(machine.graph.graph.nodes)):  # its pieces are differentiated by the engine
-        raise _refused("data decide sizes in the same graph", name)
+        raise _refused("the same graph has data-dependent sizes", name)
     try:
         nodes: tuple[Node | None, ...] = machine.graph.differentiate(call, machine.lines())
     except DataDependent as why:
@@ -194,10 +194,10 @@ def _answer(machine: Machine, watched: Watched, gradient: Node) -> Node | None:
     if is_none(answer):
         return None
     if not isinstance(answer, TensorValue) or answer.meta.requires_grad:
-        raise _refused("a hook gives something else than a gradient", _BACKWARD)
+        raise _refused("a hook returns something other than a gradient", _BACKWARD)
     alike = (answer.meta.shape, answer.meta.dtype) == (meta.shape, meta.dtype)
     if not alike or device_of(answer.node) != device_of(gradient):
-        raise _refused("a hook gives another kind of gradient", _BACKWARD)
+        raise _refused("a hook returns a gradient of another kind", _BACKWARD)
     return answer.node
 
 
@@ -234,10 +234,10 @@ def _leaves(
     if not nodes:
         raise _refused("no tensor requires grad", _BACKWARD)
     if any(node is None for node in nodes):
-        raise _refused("history from outside of the graph leads on", _BACKWARD)
+        raise _refused("the history goes on outside of the graph", _BACKWARD)
     leaves = [value for node in nodes if isinstance(value := lift(machine, node), TensorValue)]
     if any(leaf.node is not node for leaf, node in zip(leaves, nodes, strict=True)):
-        raise _refused("a leaf requires no grad any more", _BACKWARD)
+        raise _refused("a leaf no longer requires grad", _BACKWARD)
     if inputs is not None and not is_none(inputs):
         wanted = _tensors(machine, inputs, "inputs")
         if len(set(wanted)) < len(wanted) or any(tensor not in leaves for tensor in wanted):
@@ -298,7 +298,7 @@ def _tensors(machine: Machine, value: Value, what: str) -> list[TensorValue]:
     values = [item.realize(machine) for item in items]
     tensors = [item for item in values if isinstance(item, TensorValue)]
     if not tensors or len(tensors) < len(values):
-        raise _unfollowed(f"{what} that are no tensors")
+        raise _unfollowed(f"{what} that are not tensors")
     return tensors
 
 

@@ -151,7 +151,7 @@ def _swap_one(machine: Machine, root: NNModuleValue, path: str, value: Value) ->
     holders = [(table, held) for table in tables if (held := table.find(machine, key)) is not None]
     before = module.get_attr(machine, name) if holders else None
     if before is None or _identity(before) is not _identity(holders[0][1]):
-        raise _unfollowed(f"the name {path!r}, which is no parameter or buffer")
+        raise _unfollowed(f"the name {path!r}, which is not a parameter or buffer")
     (table, held), *_ = holders
     table.put(machine, key, value)
     return held

@@ -58,7 +58,7 @@ for _kind in ARRAY_SCALARS:
 def _from_numpy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     array = args[0] if len(args) == 1 and not kwargs else None
     if not isinstance(array, ArrayValue) or array.kind is not np.ndarray:
-        raise GraphBreak(NumpyCall.of(name="torch.from_numpy", why="it is given no array"))
+        raise GraphBreak(NumpyCall.of(name="torch.from_numpy", why="its argument is not an array"))
     return _shared(machine, array)
 
 

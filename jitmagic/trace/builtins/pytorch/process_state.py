@@ -97,7 +97,7 @@ def _default_device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _set_default_device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     (device,) = [*args, *kwargs.values()]
     if not device.is_constant(machine):
-        raise GraphBreak(UnsupportedArguments.of(name="set_default_device", what="no constant"))
+        raise GraphBreak(UnsupportedArguments.of(name="set_default_device", what="not a constant"))
     value = device.as_constant(machine)
     set_default_device(machine, None if value is None else torch.device(value))
     return machine.constant(None)

@@ -67,7 +67,7 @@ def _has_torch_function(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     because plain Python after a later break would still see the mode.
     """
     if default_device(machine) is not None and len(machine.frames) == 1:
-        why = "the mode of the default device is shown the call"
+        why = "the mode of the default device intercepts the call"
         raise GraphBreak(RefusedTorchCall.of(name="torch.overrides.has_torch_function", why=why))
     machine.frames[-1].past_default_device = True
     return machine.constant(False)
@@ -101,7 +101,7 @@ def _new(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if len(sizes) == 1 and isinstance(sizes[0], SizeValue):
         sizes = sizes[0].realized(machine)
     if kwargs or any(size.python_type(machine) is not int for size in sizes):
-        raise GraphBreak(UnsupportedArguments.of(name="Tensor.new", what="no size"))
+        raise GraphBreak(UnsupportedArguments.of(name="Tensor.new", what="not sizes"))
     made = TupleValue(sizes or [machine.constant(0)])
     return record(machine, "new_empty", [args[0], made])
 
@@ -241,7 +241,7 @@ def _of_legacy_class(kind: Any, machine: Machine, args: Args, kwargs: Kwargs) ->
         if share is not None and given[0].python_type(machine) is np.ndarray:
             return share(machine, given, options)
     if kwargs or not all(arg.python_type(machine) is int for arg in given):
-        what = "other arguments than a list or sizes"
+        what = "arguments other than a list or sizes"
         raise GraphBreak(UnsupportedArguments.of(name=name_of(kind), what=what))
     return record(machine, torch.empty, [TupleValue(given or [machine.constant(0)])], options)
 

@@ -198,7 +198,7 @@ def refusal_of(function: types.FunctionType | types.BuiltinFunctionType) -> str 
     """Return why a function of torch is not traced; None if it is a graph node."""
     refused = _refused(function)
     if refused is None and not is_leaf_function(function):
-        return "it is no tensor operation that jitmagic knows"
+        return "it is not a tensor operation that jitmagic knows"
     return refused
 
 
