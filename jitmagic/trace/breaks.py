@@ -32,6 +32,7 @@ __all__ = [
     "KeptCast",
     "LoopIterator",
     "LoopOfBreaks",
+    "ManyRounds",
     "Mortal",
     "MutatedGenerator",
     "MutatedInput",
@@ -376,6 +377,14 @@ class TooManyInstructions(Reason):
     template = "more than {limit} instructions in one trace"
     explanation = "Loops are unrolled; a very long one would make a huge graph."
     advice = "raise unroll_limit, or vectorise the loop"
+
+
+class ManyRounds(Reason):
+    title = "A long loop of small operations"
+    rests_on = "nothing"
+    template = "Python runs this loop of many small iterations, one compiled iteration at a time"
+    explanation = "Unrolling it into a graph would take longer than 2 s to compile."
+    advice = "compute it on whole tensors, or accept the graph break"
 
 
 class TooManyResults(Reason):

@@ -31,6 +31,7 @@ from .breaks import (
     EscapingException,
     GraphBreak,
     InlineTooDeep,
+    ManyRounds,
     MutatedGenerator,
     TensorBranch,
     TooManyInstructions,
@@ -233,7 +234,8 @@ class Machine:
             step = self.step
             # A loop too long to unroll ends the graph at its second iteration, not at the limit:
             # the resume function there is one iteration, compiled once for all that follow.
-            if isinstance(reason, TooManyInstructions) and self.watch.first_round is not None:
+            too_long = isinstance(reason, TooManyInstructions | ManyRounds)
+            if too_long and self.watch.first_round is not None:
                 step = min(step, self.watch.first_round)
         return Restart(Stop(step, reason, where or self.root.line(), because))
 
@@ -293,7 +295,7 @@ class Machine:
         locals_: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n not in cell_names}
         cells: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n in cell_names}
         where = self.stop.where or self.root.line()
-        rest = stack, locals_, cells, held_names(self), lets_callee_hold(self)
+        rest = stack, locals_, cells, held_names(self), self.root.line(), lets_callee_hold(self)
         return Break(self.stop.reason, where, self.root.at, *rest)
 
     # -- frames ----------------------------------------------------------------------------------

@@ -184,6 +184,8 @@ class TransformBuilder(_InnerBuilder):
     def __init__(self, outer: GraphNotes, name: str, grad_enabled: bool) -> None:
         reads = torch.Tensor.size, torch.Tensor.stride  # sym_size ignores functorch levels
         super().__init__(outer, name, grad_enabled, reads)
+        if outer.graph.default_dtype is not None:
+            self._refuse("the frame has changed the default dtype")
         # Maps nodes of the root graph for floats that vary to their Values.
         around = outer.graph
         self.numbers: dict[Node, Any] = (

@@ -341,6 +341,7 @@ class Break(Exit):
     locals: Mapping[str, Recipe]  # plain fast locals that are bound
     cells: Mapping[str, Recipe]  # cell and free variables: recipes of the cells themselves
     held: frozenset[str] = frozenset()  # variables that stay bound even if they are not read again
+    line: UserLine | None = None  # of the instruction; `where` may be in a function that it calls
     callee_holds: bool = False  # callees are not hooked: only the call keeps some object alive
 
 

@@ -14,15 +14,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import CodeType
-from typing import Any
+from typing import Any, NoReturn
 
 from ...budget import check
 from ...bytecode.instruction import Instruction
 from ...errors import UserLine
 from ...guards.guard import Guard
-from ..breaks import GraphBreak, PlainCall, PlainFunction, PlainLoop, TooManyInstructions
+from ..breaks import (
+    GraphBreak,
+    ManyRounds,
+    PlainCall,
+    PlainFunction,
+    PlainLoop,
+    TooManyInstructions,
+)
+from ..library_files import is_installed
 from ..restarts import Restart, Stop
-from ..result import OpenLoop
+from ..result import BreakReason, OpenLoop
 from ..state import Frame, GuardBook
 from ..values.base import Lazy
 from ..values.containers.iterators import IteratorValue
@@ -32,6 +40,9 @@ __all__ = ["Leaving", "LoopWatch", "check_instruction", "effort_of", "found_loop
 
 _LONGEST = 30_000  # instructions without tensor work: 0.4 s to trace, at 12 µs each
 _NUMBER_NODE = 100  # arithmetic on a symbol costs all stages 1.2 to 1.6 ms: in instructions
+_TENSOR_NODE = 80  # a small operation of a loop: 1 ms in all stages, in instructions
+_MANY_ROUNDS = 512  # small iterations, inner loops included; loops over layers have fewer
+_SMALL_ROUND = 16  # operations of a small iteration
 _CHECKED_EVERY = 256  # instructions
 _SAMPLE = _LONGEST // 10  # instructions after which the rest of a loop is estimated
 
@@ -56,6 +67,7 @@ class LoopRun:
     work: int
     facts: int = 0  # guards
     rounds: int = 0
+    trips: int = 0  # iterations of all loops before it
     second: int = 0  # the step at which its second round began
 
 
@@ -84,6 +96,7 @@ class LoopWatch:
         self.leaving = Leaving(set(plain))
         self.stretch = LoopRun(0, 0, 0)  # since the last recorded operation
         self.seen: dict[int, SeenLoop] = {}  # loops of the root frame, by heads
+        self.trips = 0  # iterations of all loops
         self.first_round: int | None = None  # the step of the root's first backward jump
         self.returned: dict[CodeType, int] = {}  # functions: the effort at their call
 
@@ -104,6 +117,7 @@ def _work(machine: Any) -> int:
 def go_back(machine: Any, frame: Frame, instruction: Instruction) -> None:
     """Follow a backward jump to the next iteration of a loop, or break to leave that to Python."""
     frame.goes_back = True
+    machine.watch.trips += 1
     if frame is machine.root and machine.watch.first_round is None:
         machine.watch.first_round = machine.step + 1
     frame.jump(instruction.target)
@@ -184,13 +198,17 @@ def _arrive_at_head(machine: Any, frame: Frame) -> None:
 
 def _run_begins(machine: Any) -> LoopRun:
     """Return the record of a loop that is entered now."""
-    return LoopRun(machine.step, effort_of(machine), _work(machine), len(machine.guards))
+    done = effort_of(machine), _work(machine)
+    return LoopRun(machine.step, *done, len(machine.guards), trips=machine.watch.trips)
 
 
 def _estimate(machine: Any, frame: Frame, run: LoopRun) -> None:
     """End the graph if unrolling the remaining iterations would take too long."""
-    done = effort_of(machine) - run.effort
-    if done < _SAMPLE or (left := _rounds_left(frame)) is None:
+    done, left = effort_of(machine) - run.effort, _rounds_left(frame)
+    users = not is_installed(frame.program.code.co_filename)  # optimizers loop over parameters
+    if users and run.work != _work(machine) and _are_many(machine, run, done, left):
+        _leave_rounds(machine, frame, run, ManyRounds.of())
+    if done < _SAMPLE or left is None:
         return
     expected = done + done // run.rounds * left
     if run.work == _work(machine):
@@ -198,10 +216,29 @@ def _estimate(machine: Any, frame: Frame, run: LoopRun) -> None:
             _leave_to_python(machine)
     elif done > machine.options.unroll_limit // 10 and expected > machine.options.unroll_limit:
         reason = TooManyInstructions.of(limit=machine.options.unroll_limit)
-        if frame is not machine.root or not run.step:
-            raise GraphBreak(reason)
-        # The resume function at the second iteration is compiled once for all that follow.
-        raise Restart(Stop(run.second, reason, frame.line()))
+        _leave_rounds(machine, frame, run, reason)
+
+
+def _leave_rounds(machine: Any, frame: Frame, run: LoopRun, reason: BreakReason) -> NoReturn:
+    """Break at the second iteration, whose resume function is compiled once for all that follow."""
+    if frame is not machine.root or not run.step:
+        raise GraphBreak(reason)
+    raise Restart(Stop(run.second, reason, frame.line()))
+
+
+def _are_many(machine: Any, run: LoopRun, done: int, left: int | None) -> bool:
+    """Return whether the iterations of a loop are many and small, and would take long to compile.
+
+    Inner loops are included. 3,000 iterations of `x = x + i` took 7 to 12 s.
+    """
+    trips, work = machine.watch.trips - run.trips, _work(machine) - run.work
+    cost = done + _TENSOR_NODE * work
+    if cost < _SAMPLE or work > trips * _SMALL_ROUND or machine.options.fullgraph:
+        return False
+    # Assume that a `while` runs twice as long again, and longer if it was left to Python before.
+    more = (3.0 if run.step else 100.0) if left is None else 1 + left / run.rounds
+    most: float = 1.5 * machine.options.unroll_limit
+    return bool(trips * more > _MANY_ROUNDS and cost * more > most)
 
 
 def _rounds_left(frame: Frame) -> int | None:
