@@ -50,7 +50,7 @@ from .compared import comparable
 __all__ = ["check_backwards", "computes", "left_to_eager", "make_entry", "variant_of", "wrapped"]
 
 
-handles(release_arguments)(finalizers.begins)
+handles(release_arguments)(finalizers.start_watching)
 
 
 def computes(traced: Trace) -> bool:
@@ -165,7 +165,7 @@ def make_entry(
     handle: Handle, snapshot: FrameSnapshot, traced: Trace, run: Executable | None
 ) -> Entry | Eager:
     """`run`: the executable, or None. Eager, where what the frame does cannot be written down."""
-    alone = handle.resume_line is not None and handle.flat.let_go is not None
+    alone = handle.resume_line is not None and handle.flat.release is not None
     template = template_of(traced) if traced.lock is None and not alone else None
     sources = (*(entry.source for entry in traced.inputs), *traced.held)
     if template is not None:
@@ -215,4 +215,4 @@ def variant_of(handle: Handle, traced: Trace, record: Recording) -> Variant:
     constants = {symbol.origin: symbol.where for symbol in traced.specialized}
     compared, later = comparable(handle, traced), tuple(record.later)
     known = traced.guards, COMPILED, later, ends, compared, traced.varying, constants
-    return Variant(*known, speculates=traced.foresees, loops=traced.idle_loops)
+    return Variant(*known, speculates=traced.speculates, loops=traced.idle_loops)

@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["OldCast", "keep_cast"]
+__all__ = ["OutdatedCast", "cache_cast"]
 
 
-class OldCast(Exception):
+class OutdatedCast(Exception):
     """Raised when the cache holds a cast of an older value of the leaf; the frame starts over as
     eager.
     """
@@ -37,9 +37,9 @@ class _Block(threading.local):
 _block = _Block()
 
 
-def keep_cast(leaf: torch.Tensor) -> None:
+def cache_cast(leaf: torch.Tensor) -> None:
     """Have torch cache the cast of a leaf, as its first use in the frame does in eager. Raises
-    OldCast.
+    OutdatedCast.
     """
     if _block.mark() is None:
         mark = torch.ones(1, device=leaf.device, requires_grad=True)
@@ -50,7 +50,7 @@ def keep_cast(leaf: torch.Tensor) -> None:
         _cast(leaf)
         _block.versions[id(leaf)] = weakref.ref(leaf), leaf._version
     elif version != leaf._version:
-        raise OldCast
+        raise OutdatedCast
 
 
 def _cast(leaf: torch.Tensor) -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "ActiveMode",
     "BackwardRefused",
     "CachedCall",
+    "CachedCast",
     "Construction",
     "DataDecidesSize",
     "DisabledFunction",
@@ -28,12 +29,12 @@ __all__ = [
     "FailedOperation",
     "FilledList",
     "GraphBreak",
+    "HasFinalizer",
     "InlineTooDeep",
-    "KeptCast",
+    "LoopIteration",
     "LoopIterator",
     "LoopOfBreaks",
-    "ManyRounds",
-    "Mortal",
+    "ManyIterations",
     "MutatedGenerator",
     "MutatedInput",
     "NumpyCall",
@@ -43,10 +44,8 @@ __all__ = [
     "PlainLoop",
     "PrintCall",
     "Reason",
-    "ReferredWeakly",
     "RefusedTorchCall",
     "RolledLoop",
-    "RoundOfLoop",
     "SharedNamespace",
     "StateSet",
     "StatefulCall",
@@ -69,6 +68,7 @@ __all__ = [
     "UnsupportedOperation",
     "UnsupportedTensor",
     "UserGraphBreak",
+    "WeaklyReferenced",
 ]
 
 
@@ -220,7 +220,7 @@ class TorchCallFailed(Reason):
     explanation = "The call runs as plain Python, so that the error comes with its own traceback."
 
 
-class KeptCast(Reason):
+class CachedCast(Reason):
     title = "A cast that autocast has cached"
     whole_frame = True  # after a cut, the casts that eager has cached by then would be missing
     rests_on = "values"
@@ -237,14 +237,14 @@ class TransformedTensor(Reason):
     advice = "tag the function that applies the transform; plain calls of this one are compiled"
 
 
-class Mortal(Reason):
+class HasFinalizer(Reason):
     title = "An object with a finalizer"
     template = "an object made here has a finalizer: {what}"
     explanation = "Python makes it and drops it, so that the finalizer runs when it does in eager."
     advice = "make the object outside of the compiled function"
 
 
-class ReferredWeakly(Mortal):
+class WeaklyReferenced(HasFinalizer):
     title = "A weak reference to a new object"
     whole_frame = True  # a graph may drop the object that is referred to, which eager makes
     explanation = "A graph would not make the object, or would keep it alive across a graph break."
@@ -307,7 +307,7 @@ class RolledLoop(Reason):
     advice = "write it without a loop over that, or pad to one length; fullgraph=True unrolls it"
 
 
-class RoundOfLoop(RolledLoop):
+class LoopIteration(RolledLoop):
     title = "One iteration of a loop that Python runs"
     expected = True  # the break that rolled the loop has been reported
     template = "Python runs this loop: one compiled iteration serves any number of them"
@@ -379,7 +379,7 @@ class TooManyInstructions(Reason):
     advice = "raise unroll_limit, or vectorise the loop"
 
 
-class ManyRounds(Reason):
+class ManyIterations(Reason):
     title = "A long loop of small operations"
     rests_on = "nothing"
     template = "Python runs this loop of many small iterations, one compiled iteration at a time"

@@ -17,7 +17,7 @@ from ..graph.builder import GraphBuilder
 from ..guards.guard import DifferentObjects, TypeIs
 from ..guards.source import Drawn, Referent, Source
 from .breaks import TooManyItems, TransformRefused
-from .escaped_tensors import LostNode
+from .escaped_tensors import EscapedNode
 from .result import (
     BreakReason,
     Constant,
@@ -144,7 +144,7 @@ class EffectLog:
     def draws(self, builder: Builder) -> tuple[Draw, ...]:
         return tuple(Draw(builder(generator), perform) for generator, perform in self._draws)
 
-    def tells_more_than_gradients(self) -> bool:
+    def has_effects_besides_gradients(self) -> bool:
         """Return whether anything but gradients was written, or anything called but draws and
         caches.
         """
@@ -272,7 +272,7 @@ class ExitBuilder:
         return Invoke(callee, args)
 
     def output(self, value: Value, node: Any) -> FromGraph:
-        if isinstance(node, LostNode):
+        if isinstance(node, EscapedNode):
             raise Unrestorable("a tensor at a level of torch.func", node.born, node.reason)
         if node.graph is not self._graph.graph:
             why = "a number that it computed escapes"

@@ -10,10 +10,10 @@ from typing import NoReturn
 
 from .breaks import GraphBreak, TransformRefused
 
-__all__ = ["LostNode"]
+__all__ = ["EscapedNode"]
 
 
-class LostNode:
+class EscapedNode:
     """Stands for the node of an escaped tensor; `born`: the root-frame instruction to break at."""
 
     def __init__(self, name: str, born: int) -> None:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 class Owner(Protocol):
     """The tensor that a node represents: a TensorValue (trace/values/tensors/tensor.py)."""
 
-    node: Any  # the newest one, or a LostNode
+    node: Any  # the newest one, or a EscapedNode
 
     @property
     def live(self) -> torch.Tensor | None:
@@ -83,7 +83,7 @@ class GraphNotes:
         graph, left = self.graph.finish(name)
         return graph, tuple(self.inputs[node] for node in left)
 
-    def casts_behind(self, written: Container[Source] = ()) -> tuple[FromSource, ...]:
+    def cached_casts(self, written: Container[Source] = ()) -> tuple[FromSource, ...]:
         """Return the leaves whose autocast casts stay cached after the call.
 
         They are those that the graph writes to, and those of `written` (leaves written after the

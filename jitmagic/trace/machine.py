@@ -31,7 +31,7 @@ from .breaks import (
     EscapingException,
     GraphBreak,
     InlineTooDeep,
-    ManyRounds,
+    ManyIterations,
     MutatedGenerator,
     TensorBranch,
     TooManyInstructions,
@@ -44,9 +44,9 @@ from .graph_notes import GraphNotes
 from .input_memory import check_histories
 from .knowledge import Knowledge, reached_again
 from .opcodes.registry import Returned, Signal, handler_for
-from .python_loops.plain import Leaving, LoopWatch, check_instruction, effort_of, found_loops
+from .python_loops.plain import LeftToPython, LoopWatch, check_instruction, effort_of, found_loops
 from .python_loops.rolled import UNROLLED, Loops, check_head
-from .residual.finalizers import check_held, held_names, lets_callee_hold
+from .residual.finalizers import check_dropped, names_kept_bound, passes_last_reference
 from .residual.undo import can_assert
 from .restarts import (
     CompiledBranchRaises,
@@ -76,9 +76,9 @@ from .varying.symbolic import (
     Constants,
     DynamicDims,
     Symbols,
-    all_sizes,
-    of_undecided,
+    undecided_reason,
     with_constants,
+    without_symbolic_sizes,
 )
 from .wrap import Wrapper, wrap_object
 
@@ -96,23 +96,23 @@ def trace(
     varying: frozenset[Source] | None = None,
     dynamic: DynamicDims | None = None,
     loops: Loops = UNROLLED,
-    foresees: Callable[[str], bool] | None = None,
+    may_speculate: Callable[[str], bool] | None = None,
 ) -> Trace:
     """Interpret a frame symbolically; reads live objects, changes none and compiles nothing.
 
     `stop` is the last instruction that the trace may end before (tests break everywhere with it).
     `varying`: floats and ints that are symbols, until an attempt finds that one has to be a
     constant; if it is not None, counters in tensors are known to be natural numbers. `dynamic`
-    gives the dimensions that may be symbols. `loops`: loops that Python runs. `foresees`: tells for
-    a file whether data-dependent branches in it are speculated to go as in this call.
+    gives the dimensions that may be symbols. `loops`: loops that Python runs. `may_speculate` says
+    for a file whether its data-dependent branches are speculated to go as in this call.
     """
     programs: dict[CodeType, Program] = {}
     constants, first, compiled_branch = Constants(), stop, True
-    written, leaving = set[Source](), Leaving(set(loops.plain))
+    written, left = set[Source](), LeftToPython(set(loops.plain))
     while True:
         machine = Machine(snapshot, options, stop, programs, varying, constants, dynamic, loops)
-        machine.foresees, machine.compiled_branch = foresees, compiled_branch
-        machine.written_behind, machine.watch.leaving = written, leaving
+        machine.may_speculate, machine.compiled_branch = may_speculate, compiled_branch
+        machine.written_later, machine.watch.left_to_python = written, left
         try:
             return machine.run()
         except CompiledBranchRaises as raised:
@@ -126,13 +126,13 @@ def trace(
             release_tracebacks(special)
         except Restart as restart:
             stop = earlier(restart.stop, stop)
-            written |= {leaf.source for leaf in machine.notes.root.casts_behind()}
+            written |= {leaf.source for leaf in machine.notes.root.cached_casts()}
             release_tracebacks(restart)
         except OutOfTime as over:
             over.guards = machine.guards.finish(machine.entry_state)
             raise
         except Exception as error:  # code of jitmagic's or torch's that needs ints
-            constants, stop = all_sizes(constants, machine.symbols, error), first
+            constants, stop = without_symbolic_sizes(constants, machine.symbols, error), first
             release_tracebacks(error)
         finally:
             machine.forget()
@@ -155,9 +155,9 @@ class Machine:
         loops: Loops = UNROLLED,
     ) -> None:
         self.options, self.loops = options, loops
-        self.foresees: Callable[[str], bool] | None = None
+        self.may_speculate: Callable[[str], bool] | None = None
         self.compiled_branch = True
-        self.written_behind: Container[Source] = ()  # leaves that code after the stop writes to
+        self.written_later: Container[Source] = ()  # leaves that code after the stop writes to
         self.symbols = Symbols(varying, constants or {}, self.guard, dynamic)
         self.snapshot = snapshot
         self.effects = EffectLog()
@@ -199,7 +199,7 @@ class Machine:
                 check_branch(self.notes.marks)
             raise self._restart(broken.reason, broken.where, mark=broken.mark) from None
         except Specialize as special:
-            undecided = of_undecided(special, self.foresees)
+            undecided = undecided_reason(special, self.may_speculate)
             if undecided is None:
                 raise
             raise self._restart(undecided, self.symbols.where) from None
@@ -234,7 +234,7 @@ class Machine:
             step = self.step
             # A loop too long to unroll ends the graph at its second iteration, not at the limit:
             # the resume function there is one iteration, compiled once for all that follow.
-            too_long = isinstance(reason, TooManyInstructions | ManyRounds)
+            too_long = isinstance(reason, TooManyInstructions | ManyIterations)
             if too_long and self.watch.first_round is not None:
                 step = min(step, self.watch.first_round)
         return Restart(Stop(step, reason, where or self.root.line(), because))
@@ -270,7 +270,7 @@ class Machine:
         because = self.stop.because if self.stop and isinstance(exit_, Break) else ()
         self.guard(*because)
         name = self.snapshot.name
-        casts = self.notes.casts_behind(self.written_behind)
+        casts = self.notes.cached_casts(self.written_later)
         graph, inputs = self.notes.finish(name)
         guards = self.guards.finish(self.entry_state)
         constants = (*self.symbols.constants.values(), *self.symbols.counted())
@@ -295,7 +295,14 @@ class Machine:
         locals_: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n not in cell_names}
         cells: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n in cell_names}
         where = self.stop.where or self.root.line()
-        rest = stack, locals_, cells, held_names(self), self.root.line(), lets_callee_hold(self)
+        rest = (
+            stack,
+            locals_,
+            cells,
+            names_kept_bound(self),
+            self.root.line(),
+            passes_last_reference(self),
+        )
         return Break(self.stop.reason, where, self.root.at, *rest)
 
     # -- frames ----------------------------------------------------------------------------------
@@ -365,7 +372,7 @@ class Machine:
         self._step_mark = len(self.guards)
         if self.stop is not None and self._steps == self.stop.step:
             raise Reached
-        check_held(self)
+        check_dropped(self)
         check_head(self)
 
     def unwind(self, frame: Frame, observed: ObservedError) -> None:

@@ -26,7 +26,7 @@ from ..graph.regions import FunctionCall, Region, back_to_entry_mode
 from ..graph.symbolic.size_nodes import SizeNodes
 from ..spec import TensorSpec
 from .breaks import BackwardRefused, GraphBreak, TransformRefused
-from .escaped_tensors import LostNode
+from .escaped_tensors import EscapedNode
 from .graph_notes import GraphNotes
 
 __all__ = ["RegionBuilder", "TransformBuilder"]
@@ -212,7 +212,7 @@ class TransformBuilder(_InnerBuilder):
         closed = *self.closed(self._name), outputs
         for node, owner in self.notes.owners.items():
             if owner.node is node:
-                owner.node = LostNode(self._name, self.step())
+                owner.node = EscapedNode(self._name, self.step())
         return closed
 
     @property

@@ -253,7 +253,7 @@ class Specialized:
     name: str
     why: str
     where: UserLine | None
-    counts_rounds: bool = False  # of a loop that was unrolled
+    is_trip_count: bool = False  # of a loop that was unrolled
 
 
 NOWHERE: Source = Argument(-1, "computed")
@@ -390,7 +390,7 @@ class Trace:
         return tuple(i for i, node in enumerate(results) if node.meta.get("spent"))
 
     @property
-    def foresees(self) -> bool:
+    def speculates(self) -> bool:
         """Return whether a data-dependent branch was speculated to go as in the traced call."""
         return any(node.meta.get("foreseen") for node in self.graph.graph.nodes)
 

@@ -337,7 +337,7 @@ def test_a_mixed_loop_that_is_too_long_is_found_early() -> None:
     fn, x = jitmagic.jit(program), torch.zeros(2)
     assert fn(x).tolist() == [20000.0] * 2
     (first, *_) = handle_of(fn).journal
-    assert first.result("trace").exit.reason.kind == "ManyRounds"
+    assert first.result("trace").exit.reason.kind == "ManyIterations"
 
 
 def adds(x: torch.Tensor, ts: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -15,13 +15,13 @@ from ...bytecode.flow import stack_effect
 from ...bytecode.versions import RUNNING
 from ..residual.resume import Root
 
-__all__ = ["WayOn", "call_group", "run_by_python", "unsettled_names", "ways_on"]
+__all__ = ["ExitEdge", "call_group", "exit_edges", "run_by_python", "unsettled_names"]
 
 Code = list[Instruction]
 
 
 @dataclass(frozen=True, slots=True)
-class WayOn:
+class ExitEdge:
     """An edge from `source`, which Python runs, to `target`, where a resume function begins."""
 
     source: Instruction
@@ -49,7 +49,9 @@ def run_by_python(root: Root, breaking: Instruction, whole_loop: bool) -> frozen
     return frozenset(region)
 
 
-def ways_on(root: Root, breaking: Instruction, region: frozenset[Instruction]) -> Iterator[WayOn]:
+def exit_edges(
+    root: Root, breaking: Instruction, region: frozenset[Instruction]
+) -> Iterator[ExitEdge]:
     """Yield the edges out of a region that begins at `breaking`."""
     if len(region) == 1:
         yield from _edges(root.body, breaking)
@@ -85,7 +87,7 @@ def call_group(body: Body, breaking: Instruction) -> Code:
     return body.instructions[first : last + 1]
 
 
-def _edges(body: Body, source: Instruction) -> Iterator[WayOn]:
+def _edges(body: Body, source: Instruction) -> Iterator[ExitEdge]:
     """Yield all edges out of one instruction."""
     after = body.instructions.index(source) + 1
     following = body.instructions[after] if after < len(body.instructions) else None
@@ -94,9 +96,9 @@ def _edges(body: Body, source: Instruction) -> Iterator[WayOn]:
         assert source.target is not None
         landing = tuple(RUNNING.loop_landing)
         place = body.instructions.index(source.target) + len(landing)
-        yield WayOn(source, body.instructions[place], True, -1, landing)
+        yield ExitEdge(source, body.instructions[place], True, -1, landing)
     elif source.target is not None:
-        yield WayOn(source, source.target, True, before + stack_effect(source, jump=True))
+        yield ExitEdge(source, source.target, True, before + stack_effect(source, jump=True))
     if source.op not in RUNNING.no_fallthrough and following is not None:
         effect = before + stack_effect(source, jump=False)
-        yield WayOn(source, following, False, effect)
+        yield ExitEdge(source, following, False, effect)

@@ -18,12 +18,12 @@ from ...spec import TensorSpec
 from ..residual.resume import FlatCode
 from ..result import Break, Constant, FromGraph, FromSource, Recipe, Trace
 
-__all__ = ["is_peeled"]
+__all__ = ["should_peel"]
 
 Found = dict[str, tuple[object, ...]]
 
 
-def is_peeled(flat: FlatCode, before: Trace, behind: Trace) -> bool:
+def should_peel(flat: FlatCode, before: Trace, behind: Trace) -> bool:
     """Return whether the first iteration of the loop that `before` ends at joins the frame's graph.
 
     It does if `behind`, the trace with one iteration, ends there too and leaves inputs of another

@@ -22,7 +22,7 @@ from ...errors import UserLine
 from ...guards.guard import Guard
 from ..breaks import (
     GraphBreak,
-    ManyRounds,
+    ManyIterations,
     PlainCall,
     PlainFunction,
     PlainLoop,
@@ -36,7 +36,7 @@ from ..values.base import Lazy
 from ..values.containers.iterators import IteratorValue
 from .training import check_round
 
-__all__ = ["Leaving", "LoopWatch", "check_instruction", "effort_of", "found_loops", "go_back"]
+__all__ = ["LeftToPython", "LoopWatch", "check_instruction", "effort_of", "found_loops", "go_back"]
 
 _LONGEST = 30_000  # instructions without tensor work: 0.4 s to trace, at 12 µs each
 _NUMBER_NODE = 100  # arithmetic on a symbol costs all stages 1.2 to 1.6 ms: in instructions
@@ -48,7 +48,7 @@ _SAMPLE = _LONGEST // 10  # instructions after which the rest of a loop is estim
 
 
 @dataclass(eq=False)
-class Leaving:
+class LeftToPython:
     """Loops and functions that the attempts at one trace have left to Python.
 
     Loops are heads, as indices of instructions of the root frame's code.
@@ -93,7 +93,7 @@ class LoopWatch:
     """The loops that one attempt has seen; `plain`: heads of loops that Python runs."""
 
     def __init__(self, plain: Iterable[int]) -> None:
-        self.leaving = Leaving(set(plain))
+        self.left_to_python = LeftToPython(set(plain))
         self.stretch = LoopRun(0, 0, 0)  # since the last recorded operation
         self.seen: dict[int, SeenLoop] = {}  # loops of the root frame, by heads
         self.trips = 0  # iterations of all loops
@@ -139,8 +139,8 @@ def check_instruction(machine: Any, frame: Frame) -> None:
 
 def found_loops(machine: Any, breaks: bool) -> tuple[Any, ...]:
     """Return the fields of a Trace about loops, from `plain_loops` on."""
-    leaving: Leaving = machine.watch.leaving
-    plain = frozenset(leaving.heads), tuple(leaving.callees)
+    left: LeftToPython = machine.watch.left_to_python
+    plain = frozenset(left.heads), tuple(left.callees)
     return *plain, _idle_loops(machine), _open_loops(machine) if breaks else {}
 
 
@@ -186,7 +186,7 @@ def _arrive_at_head(machine: Any, frame: Frame) -> None:
     run, goes_back = frame.loops.get(frame.at), frame.goes_back
     frame.goes_back = False
     if not goes_back or run is None:
-        run = frame.loops[frame.at] = LoopRun(0, 0, 0) if goes_back else _run_begins(machine)
+        run = frame.loops[frame.at] = LoopRun(0, 0, 0) if goes_back else _started_run(machine)
     if not goes_back:
         return
     run.rounds += 1
@@ -196,7 +196,7 @@ def _arrive_at_head(machine: Any, frame: Frame) -> None:
     _estimate(machine, frame, run)
 
 
-def _run_begins(machine: Any) -> LoopRun:
+def _started_run(machine: Any) -> LoopRun:
     """Return the record of a loop that is entered now."""
     done = effort_of(machine), _work(machine)
     return LoopRun(machine.step, *done, len(machine.guards), trips=machine.watch.trips)
@@ -206,8 +206,8 @@ def _estimate(machine: Any, frame: Frame, run: LoopRun) -> None:
     """End the graph if unrolling the remaining iterations would take too long."""
     done, left = effort_of(machine) - run.effort, _rounds_left(frame)
     users = not is_installed(frame.program.code.co_filename)  # optimizers loop over parameters
-    if users and run.work != _work(machine) and _are_many(machine, run, done, left):
-        _leave_rounds(machine, frame, run, ManyRounds.of())
+    if users and run.work != _work(machine) and _are_many_and_small(machine, run, done, left):
+        _break_at_second(machine, frame, run, ManyIterations.of())
     if done < _SAMPLE or left is None:
         return
     expected = done + done // run.rounds * left
@@ -216,17 +216,17 @@ def _estimate(machine: Any, frame: Frame, run: LoopRun) -> None:
             _leave_to_python(machine)
     elif done > machine.options.unroll_limit // 10 and expected > machine.options.unroll_limit:
         reason = TooManyInstructions.of(limit=machine.options.unroll_limit)
-        _leave_rounds(machine, frame, run, reason)
+        _break_at_second(machine, frame, run, reason)
 
 
-def _leave_rounds(machine: Any, frame: Frame, run: LoopRun, reason: BreakReason) -> NoReturn:
+def _break_at_second(machine: Any, frame: Frame, run: LoopRun, reason: BreakReason) -> NoReturn:
     """Break at the second iteration, whose resume function is compiled once for all that follow."""
     if frame is not machine.root or not run.step:
         raise GraphBreak(reason)
     raise Restart(Stop(run.second, reason, frame.line()))
 
 
-def _are_many(machine: Any, run: LoopRun, done: int, left: int | None) -> bool:
+def _are_many_and_small(machine: Any, run: LoopRun, done: int, left: int | None) -> bool:
     """Return whether the iterations of a loop are many and small, and would take long to compile.
 
     Inner loops are included. 3,000 iterations of `x = x + i` took 7 to 12 s.
@@ -252,7 +252,7 @@ def _rounds_left(frame: Frame) -> int | None:
 def _check_stretch(machine: Any) -> None:
     """End the graph if nothing has been recorded for long; called every few instructions."""
     if _work(machine) != machine.watch.stretch.work:
-        machine.watch.stretch = _run_begins(machine)
+        machine.watch.stretch = _started_run(machine)
     elif effort_of(machine) - machine.watch.stretch.effort > _LONGEST:
         _leave_to_python(machine)
 
@@ -271,13 +271,13 @@ def _leave_to_python(machine: Any) -> None:
     ]
     if plain:
         step, at = min(plain)
-        machine.watch.leaving.heads.add(at)
+        machine.watch.left_to_python.heads.add(at)
         _leave_callees(machine, root.loops[at])
         raise Restart(Stop(step or machine.step, PlainLoop.of(), _line_at(root, at)))
     if len(machine.frames) > 1:
         _leave_callees(machine, machine.watch.stretch)
         callee = machine.frames[1].program
-        has_returned = callee.code in machine.watch.leaving.callees  # a recursion
+        has_returned = callee.code in machine.watch.left_to_python.callees  # a recursion
         raise GraphBreak((PlainFunction if has_returned else PlainCall).of(name=callee.body.name))
 
 
@@ -291,6 +291,6 @@ def _leave_callees(machine: Any, since: LoopRun) -> None:
     anything.
     """
     begun: dict[CodeType, int] = machine.watch.returned
-    machine.watch.leaving.callees.update(
+    machine.watch.left_to_python.callees.update(
         (code, None) for code, at in begun.items() if at >= since.effort
     )

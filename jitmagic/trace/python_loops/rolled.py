@@ -23,10 +23,10 @@ from ...symbols.size import DataSize, hintless
 from ..breaks import (
     FilledList,
     GraphBreak,
+    LoopIteration,
     LoopOfBreaks,
     PlainLoop,
     RolledLoop,
-    RoundOfLoop,
     TrainingLoop,
 )
 from ..library_files import is_library
@@ -39,21 +39,21 @@ from ..values.base import Value
 __all__ = [
     "UNROLLED",
     "Loops",
-    "begins_loop",
     "check_filled",
     "check_head",
-    "counts_of_rounds",
     "ends_at_loop",
-    "hand_on",
-    "idle_around",
-    "items_of_round",
+    "ends_at_other_loop",
+    "idle_loop_around",
+    "items_of_iteration",
+    "leave_open_loops",
+    "leave_to_python",
     "loops_of",
-    "note",
-    "note_open",
-    "note_plain",
-    "numbers_of_round",
+    "numbers_of_iteration",
     "peels",
-    "rounds_vary",
+    "record_facts",
+    "roll",
+    "trip_count_origins",
+    "trip_count_varies",
     "unroll",
 ]
 
@@ -82,20 +82,20 @@ class Loops:
 UNROLLED = Loops()
 
 
-class _Begun:
+class _StartedLoops:
     """The heads of rolled loops whose first iteration is part of this graph."""
 
     def __init__(self) -> None:
         self.heads: set[int] = set()
 
 
-def rounds_vary(machine: Any, symbols: Iterable[Symbol], what: str) -> NoReturn:
+def trip_count_varies(machine: Any, symbols: Iterable[Symbol], what: str) -> NoReturn:
     """Break or specialise, because the next item of an iterable of varying length is requested."""
     symbols = tuple(symbols)
     undecided = any(map(hintless, symbols)) and not _is_foreseen(machine)
     if (machine.loops.may_roll or undecided) and _can_end(machine):
         raise GraphBreak(RolledLoop.of(what=what))
-    raise Specialize(symbols, f"the number of rounds of a loop ({what})", counts_rounds=True)
+    raise Specialize(symbols, f"the number of rounds of a loop ({what})", is_trip_count=True)
 
 
 def check_head(machine: Any) -> None:
@@ -103,17 +103,17 @@ def check_head(machine: Any) -> None:
     at, loops = machine.root.at, machine.loops
     if at in loops.calling:
         raise Restart(Stop(machine.step, LoopOfBreaks.of(), machine.root.line(), loops.calling[at]))
-    if at in machine.watch.leaving.heads:
+    if at in machine.watch.left_to_python.heads:
         raise GraphBreak(PlainLoop.of())
     if at not in loops.heads:
         if at == machine.root.rolls_at:
             raise GraphBreak(TrainingLoop.of())
         return
-    begun = machine.notes.root.of(_Begun).heads
+    begun = machine.notes.root.of(_StartedLoops).heads
     if loops.peels and at not in begun and _begins_here(machine.root.stack[-1]):
         begun.add(at)
         return
-    raise GraphBreak(RoundOfLoop.of())
+    raise GraphBreak(LoopIteration.of())
 
 
 def _begins_here(iterator: Value | None) -> bool:
@@ -153,7 +153,9 @@ def _can_end(machine: Any) -> bool:
 
 def _is_foreseen(machine: Any) -> bool:
     """Return whether data-dependent branches are speculated (values/numbers/speculation.py)."""
-    return machine.foresees is not None and machine.foresees(machine.frame.program.body.filename)
+    return machine.may_speculate is not None and machine.may_speculate(
+        machine.frame.program.body.filename
+    )
 
 
 def loops_of(
@@ -173,7 +175,7 @@ def loops_of(
     plain = may_leave, numbers(root.plain).union(calling), calling, _bodies(flat)
     if not may_roll and not root.rolled and not root.counting:
         return Loops(False, False, frozenset(), frozenset(), frozenset(), *plain)
-    filled = frozenset(root.handed_on.filled)
+    filled = frozenset(root.resume_facts.filled)
     if flat.head in root.counting and flat.item is not None:
         filled |= {Argument(-1, flat.item)}
     heads, unrolled = numbers(root.rolled - root.plain), numbers(root.unrolled)
@@ -192,12 +194,12 @@ def _bodies(flat: FlatCode) -> dict[int, frozenset[int]]:
     }
 
 
-def counts_of_rounds(trace: Trace) -> list[Hashable]:
+def trip_count_origins(trace: Trace) -> list[Hashable]:
     """Return the origins of the trip counts for which loops were unrolled.
 
     Data-dependent ones are left out: they are speculated, or have ended the graph.
     """
-    counts = [constant.origin for constant in trace.specialized if constant.counts_rounds]
+    counts = [constant.origin for constant in trace.specialized if constant.is_trip_count]
     return [origin for origin in counts if not isinstance(origin, DataSize)]
 
 
@@ -206,19 +208,19 @@ def ends_at_loop(trace: Trace) -> bool:
     return isinstance(trace.exit, Break) and isinstance(trace.exit.reason, RolledLoop | FilledList)
 
 
-def begins_loop(flat: FlatCode, trace: Trace) -> bool:
+def ends_at_other_loop(flat: FlatCode, trace: Trace) -> bool:
     """Return whether Python continues with a loop other than the one that this is an
     iteration of.
     """
     return ends_at_loop(trace) and flat.at[trace.exit.index] is not flat.head  # type: ignore[attr-defined]
 
 
-def note_plain(flat: FlatCode, heads: Iterable[int]) -> None:
+def leave_to_python(flat: FlatCode, heads: Iterable[int]) -> None:
     """Leave these loops to Python as a whole from now on."""
     flat.root.plain.update(flat.at[head] for head in heads if head in flat.at)
 
 
-def note_open(flat: FlatCode, trace: Trace) -> dict[int, tuple[Guard, ...]]:
+def leave_open_loops(flat: FlatCode, trace: Trace) -> dict[int, tuple[Guard, ...]]:
     """Leave loops to Python whose iterations record nothing from one break to the next.
 
     Only the breaks are left of them, which Python runs in a row; their callees may be compiled. A
@@ -233,11 +235,11 @@ def note_open(flat: FlatCode, trace: Trace) -> dict[int, tuple[Guard, ...]]:
             found.append(head)
     if not trace.because:
         root.calling.update(flat.at[head] for head in found)
-        note_plain(flat, found)
+        leave_to_python(flat, found)
     return dict.fromkeys(found, trace.because)
 
 
-def idle_around(flat: FlatCode, unrolled: Trace, rolled: Trace) -> list[int]:
+def idle_loop_around(flat: FlatCode, unrolled: Trace, rolled: Trace) -> list[int]:
     """Return the outermost loop around the end of a trace, if unrolling its iterations recorded
     nothing.
 
@@ -253,7 +255,7 @@ def idle_around(flat: FlatCode, unrolled: Trace, rolled: Trace) -> list[int]:
     )[:1]
 
 
-def note(flat: FlatCode, trace: Trace) -> None:
+def roll(flat: FlatCode, trace: Trace) -> None:
     """Roll the loop that ended a trace from now on."""
     if not ends_at_loop(trace):
         return
@@ -263,20 +265,20 @@ def note(flat: FlatCode, trace: Trace) -> None:
         flat.root.counting.add(head)
     else:
         flat.root.rolled.add(head)
-        flat.root.handed_on.fill(trace)
+        flat.root.resume_facts.fill(trace)
 
 
-def hand_on(flat: FlatCode, trace: Trace, snapshot: FrameSnapshot) -> None:
+def record_facts(flat: FlatCode, trace: Trace, snapshot: FrameSnapshot) -> None:
     """Record the facts of a graph break for the resume functions after it."""
     if isinstance(trace.exit, Break) and trace.exit.reason.plain_rest:
         return  # the frame is not cut there
     item = None
     if ends_at_loop(trace):
         head = flat.at[trace.exit.index]  # type: ignore[attr-defined]
-        flat.root.handed_on.change(trace, snapshot, _stored_in_loop(flat.root, head))
+        flat.root.resume_facts.change(trace, snapshot, _stored_in_loop(flat.root, head))
     if isinstance(trace.exit, Break) and (head := flat.at[trace.exit.index]).op == "FOR_ITER":
         item = item_name(flat.root, head, len(trace.exit.stack))
-    flat.root.handed_on.add(trace, flat.at, item)
+    flat.root.resume_facts.add(trace, flat.at, item)
 
 
 def _stored_in_loop(root: Root, head: Instruction) -> set[object]:
@@ -295,16 +297,16 @@ def unroll(flat: FlatCode) -> None:
     flat.root.unrolled.add(flat.head)
 
 
-def numbers_of_round(flat: FlatCode) -> frozenset[Source]:
+def numbers_of_iteration(flat: FlatCode) -> frozenset[Source]:
     """Return the numbers that iterations change in objects from outside; empty if not an
     iteration.
     """
     if flat.head not in flat.root.rolled:
         return frozenset()
-    return flat.root.handed_on.changed_in(flat.parameters)
+    return flat.root.resume_facts.changed_in(flat.parameters)
 
 
-def items_of_round(flat: FlatCode, args: tuple[object, ...]) -> frozenset[Source]:
+def items_of_iteration(flat: FlatCode, args: tuple[object, ...]) -> frozenset[Source]:
     """Return the ints among the items of a loop, if a resume function is an iteration of it."""
     if flat.item is None or flat.head not in flat.root.rolled:
         return frozenset()

@@ -32,22 +32,28 @@ from ...bytecode import (
     with_signature,
 )
 from ...bytecode.versions import RUNNING
-from ..breaks import Mortal
-from ..python_loops.exit_edges import WayOn, call_group, run_by_python, unsettled_names, ways_on
+from ..breaks import HasFinalizer
+from ..python_loops.exit_edges import (
+    ExitEdge,
+    call_group,
+    exit_edges,
+    run_by_python,
+    unsettled_names,
+)
 from ..result import Break, Return, Trace
 from .rebuild import (
     CannotRestore,
     Code,
     Writer,
-    answering,
+    cache_casts,
     draw_numbers,
-    keep_casts,
     make_values,
     replay,
     rewind,
     run_graph,
+    with_getattribute,
 )
-from .resume import FlatCode, ResumeKey, Root, flatten, let_go_of
+from .resume import FlatCode, ResumeKey, Root, call_release, flatten
 from .undo import can_start_over
 
 __all__ = ["CannotRestore", "FrameScope", "emit"]
@@ -63,7 +69,7 @@ class FrameScope:
     """Makes the dispatcher of a new resume function."""
     continue_with: Callable[..., Any]
     """continue_with(dispatcher, *args) makes the `Continue` for the dispatcher's loop."""
-    let_go: Callable[[], None]
+    release: Callable[[], None]
     """Called first in a resume function that must hold the only references to its arguments."""
     plain: Callable[..., Any]
     """The traced code itself, called with the dispatcher's arguments when the graph raises."""
@@ -79,11 +85,11 @@ def emit(
     undone, the error is passed on instead. Raises CannotRestore when the break is at an instruction
     that cannot be re-entered.
     """
-    writer = Writer(flat, scope.builtins, answering(trace.guards))
-    writer.put(let_go_of(flat.let_go))
+    writer = Writer(flat, scope.builtins, with_getattribute(trace.guards))
+    writer.put(call_release(flat.release))
     starts_over = graph is not None and can_start_over(trace)
     before = draw_numbers(writer, trace.draws)
-    keep_casts(writer, trace.casts)
+    cache_casts(writer, trace.casts)
     after = len(writer.code)
     run_graph(writer, trace, graph)
     tried = writer.code[before:] if starts_over else writer.code[before:after]
@@ -179,12 +185,12 @@ def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
     region = run_by_python(root, breaking, exit_.reason.whole_loop)
     body, copies = root.body.clone(_run_here(root, breaking) if len(region) == 1 else None)
     flatten(body, flat.parameters)
-    root.lets_go |= isinstance(exit_.reason, Mortal)
+    root.releases_arguments |= isinstance(exit_.reason, HasFinalizer)
     _restore(writer, exit_, root.live[breaking] | _held(exit_, root))
     writer.put(build.jump(copies[call_group(root.body, breaking)[0]]))
     tails = [
         _leave(body, copies, flat, exit_, way, region, scope)
-        for way in ways_on(root, breaking, region)
+        for way in exit_edges(root, breaking, region)
     ]
     is_alone = len(region) == 1
     if is_alone and _is_call_form(breaking):
@@ -216,12 +222,12 @@ def _leave(
     copies: Mapping[Instruction, Instruction],
     flat: FlatCode,
     exit_: Break,
-    way: WayOn,
+    way: ExitEdge,
     region: frozenset[Instruction],
     scope: FrameScope,
 ) -> Code:
     """Edit: redirect one exit edge to the returned code, which hands over to a resume function."""
-    key, absent = _key_of(exit_, way, flat.root, region, scope.let_go)
+    key, absent = _key_of(exit_, way, flat.root, region, scope.release)
     tail = _hand_over(key, absent, flat.resume(key, scope.make_resume), scope.continue_with)
     settled = {**exit_.locals, **exit_.cells}
     doubtful = unsettled_names(region, frozenset(settled)).intersection(key.names)
@@ -300,7 +306,7 @@ def _restore(writer: Writer, exit_: Break, live: frozenset[str]) -> None:
     for entry in exit_.stack:
         writer.put([Instruction("PUSH_NULL")] if entry is None else writer.load(entry))
     left = set(writer.flat.parameters).difference(writer.flat.root.body.slots())  # the stack
-    if writer.flat.let_go is not None:  # values that were moved must not stay in another variable
+    if writer.flat.release is not None:  # values that were moved must not stay in another variable
         left.update(name for name in writer.flat.parameters if name not in live)
     for name in (*writer.made.values(), *sorted(left)):  # not the user's variables
         writer.put(build.delete_fast(name))
@@ -347,10 +353,10 @@ def _held(exit_: Break, root: Root) -> frozenset[str]:
 
 def _key_of(
     exit_: Break,
-    way: WayOn,
+    way: ExitEdge,
     root: Root,
     region: frozenset[Instruction],
-    let_go: Callable[[], None],
+    release: Callable[[], None],
 ) -> tuple[ResumeKey, int | None]:
     """Return the key of the resume function, and the index of a NULL that it must push by
     itself.
@@ -372,8 +378,8 @@ def _key_of(
             absent = depth - 2 if RUNNING.null_first else depth - 1
             nulls[depth - 2 :] = [index == absent for index in (depth - 2, depth - 1)]
     names = in_users_order((n for n in bound if n in needed), root.body)
-    let_go_first = let_go if root.lets_go else None
-    return ResumeKey(way.target, names, tuple(nulls), let_go_first), absent
+    release_first = release if root.releases_arguments else None
+    return ResumeKey(way.target, names, tuple(nulls), release_first), absent
 
 
 def _hand_over(

@@ -18,13 +18,13 @@ import torch
 from ...errors import UserLine
 from ...guards.guard import LengthIs, TypeIs
 from ...guards.source import Argument, CellContents, Item, Source
-from ..breaks import Mortal
+from ..breaks import HasFinalizer
 from ..restarts import Restart, Stop
 from ..values.base import Args, Kwargs, Lazy, Value
 from ..values.objects.constants import ATOMS, ConstantValue
 from ..values.objects.functions import CellValue
 
-__all__ = ["begins", "check_held", "held_names", "lets_callee_hold"]
+__all__ = ["check_dropped", "names_kept_bound", "passes_last_reference", "start_watching"]
 
 _PLAIN = frozenset(
     {*ATOMS, torch.Tensor, torch.nn.Parameter, torch.Size, slice, type, types.ModuleType}
@@ -34,7 +34,7 @@ _PLAIN = frozenset(
 _CONTAINERS = frozenset({list, tuple, dict, set})
 
 
-class _Held:
+class _References:
     """The objects that the root frame references, by id, before the instruction at `line`."""
 
     def __init__(self) -> None:
@@ -43,46 +43,46 @@ class _Held:
         self.line: UserLine | None = None
 
 
-def begins(machine: Any, args: Args, kwargs: Kwargs) -> Value:
-    """Start to watch references; called through the call that such a resume function begins
+def start_watching(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+    """Start to watch references; called through the call that such a resume function start_watching
     with.
     """
-    machine.notes.root.of(_Held).watches = True
+    machine.notes.root.of(_References).watches = True
     result: Value = machine.constant(None)
     return result
 
 
-def check_held(machine: Any) -> None:
+def check_dropped(machine: Any) -> None:
     """Break if the last instruction of the root frame has dropped a reference; called
     before each.
     """
-    held = machine.notes.root.of(_Held)
+    held = machine.notes.root.of(_References)
     if not held.watches:
         return
     objects = {id(live): (live, source) for live, source in _lives(machine)}
     for key, (live, source) in held.objects.items():
         if key not in objects and not _is_plain_container(machine, live, source):
-            reason = Mortal.of(what=f"the frame drops a {type(live).__name__}")
+            reason = HasFinalizer.of(what=f"the frame drops a {type(live).__name__}")
             raise Restart(Stop(machine.step - 1, reason, held.line))
     held.objects, held.line = objects, machine.root.line()
 
 
-def held_names(machine: Any) -> frozenset[str]:
+def names_kept_bound(machine: Any) -> frozenset[str]:
     """Return the variables that stay bound after a graph break even if they are not read again."""
-    held = machine.notes.root.of(_Held)
-    if not held.watches and not isinstance(machine.stop.reason, Mortal):
+    held = machine.notes.root.of(_References)
+    if not held.watches and not isinstance(machine.stop.reason, HasFinalizer):
         return frozenset()
     slots = machine.root.slots.items()
     return frozenset(name for name, value in slots if not _may_end_here(machine, value))
 
 
-def lets_callee_hold(machine: Any) -> bool:
+def passes_last_reference(machine: Any) -> bool:
     """Return whether the call that ends the graph takes the frame's last reference to an object.
 
     The callee decides when it dies, and while callees are hooked the interpreter's stack would hold
     it too.
     """
-    if not machine.notes.root.of(_Held).watches or "CALL" not in machine.root.instruction.op:
+    if not machine.notes.root.of(_References).watches or "CALL" not in machine.root.instruction.op:
         return False
     stack = [value for value in machine.root.stack if value is not None]
     objects = [live for value in stack if (live := _held_object(machine, value)) is not None]

@@ -55,7 +55,7 @@ from ...guards.source import (
     TypeAttr,
     TypeOf,
 )
-from ..autocast_cache import keep_cast
+from ..autocast_cache import cache_cast
 from ..random_states import set_states, states_of
 from ..result import (
     Break,
@@ -93,13 +93,13 @@ __all__ = [
     "CannotRestore",
     "Code",
     "Writer",
-    "answering",
+    "cache_casts",
     "draw_numbers",
-    "keep_casts",
     "make_values",
     "replay",
     "rewind",
     "run_graph",
+    "with_getattribute",
 ]
 
 Code = list[Instruction]
@@ -117,7 +117,7 @@ class Writer:
 
     flat: FlatCode
     builtins: dict[str, Any]
-    answering: frozenset[Source] = frozenset()
+    with_getattribute: frozenset[Source] = frozenset()
     """Objects whose class has a Python `__getattribute__`, which would see reads of `__dict__`."""
     code: Code = field(default_factory=list)
     made: dict[Recipe, str] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class Writer:
         self.made[recipe] = name
 
 
-def answering(guards: Iterable[Guard]) -> frozenset[Source]:
+def with_getattribute(guards: Iterable[Guard]) -> frozenset[Source]:
     """Return the objects whose class has a `__getattribute__` in Python, by the guards on types."""
     exact = (guard for guard in guards if isinstance(guard, TypeIs))
     return frozenset(g.source for g in exact if _answers(g.type))
@@ -187,11 +187,11 @@ def rewind(draws: Sequence[Draw]) -> Code:
     return [*_call(set_states, build.load_fast(_STATES, bound=True)), *build.pop_top()]
 
 
-def keep_casts(writer: Writer, leaves: Sequence[Recipe]) -> None:
+def cache_casts(writer: Writer, leaves: Sequence[Recipe]) -> None:
     """Write code that has autocast cache the casts of the leaves."""
     for leaf in leaves:
         writer.make(leaf)
-        writer.put(_call(keep_cast, writer.load(leaf)), build.pop_top())
+        writer.put(_call(cache_cast, writer.load(leaf)), build.pop_top())
 
 
 def _drawn(index: int) -> str:
@@ -368,7 +368,7 @@ def _load_source(source: Source, writer: Writer) -> Code:
             return [*table, *build.load_const(name), *build.binary_subscr()]
         case Drawn(index=index):
             return build.load_fast(_drawn(index), bound=True)
-        case InstanceDict(base=base) if base in writer.answering:
+        case InstanceDict(base=base) if base in writer.with_getattribute:
             return _call(_own_dict, _load_source(base, writer))
         case InstanceDict(base=base):
             return [*_load_source(base, writer), *build.load_attr("__dict__")]

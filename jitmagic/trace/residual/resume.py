@@ -37,17 +37,17 @@ from ...bytecode.decode import instruction_count
 from ...bytecode.flow import loop_landings, reached_from, regions_by_instruction, successors
 from ...errors import BytecodeError
 from ...guards.source import UNNAMED
-from .resume_facts import HandedOn
+from .resume_facts import ResumeFacts
 
 __all__ = [
     "STORES",
     "FlatCode",
     "ResumeKey",
     "Root",
+    "call_release",
     "carries_stack",
     "flatten",
     "item_name",
-    "let_go_of",
 ]
 
 _SUPER_ARGUMENTS = 2
@@ -62,7 +62,7 @@ class ResumeKey:
     instruction: Instruction
     names: tuple[str, ...]
     nulls: tuple[bool, ...]
-    let_go: Callable[[], None] | None = None  # first call in it, see FrameScope.let_go
+    release: Callable[[], None] | None = None  # first call in it, see FrameScope.release
 
 
 @dataclass(eq=False)
@@ -80,10 +80,12 @@ class Root:
     calling: set[Instruction] = field(default_factory=set)  # plain loops that consist of breaks
     recording: set[Instruction] = field(default_factory=set)  # heads of loops with tensor work
     counting: set[Instruction] = field(default_factory=set)  # calls that give lists of any length
-    handed_on: HandedOn = field(default_factory=HandedOn)
+    resume_facts: ResumeFacts = field(default_factory=ResumeFacts)
     is_looked_at: bool | None = None  # by callees (frame_readers.py); None: not known yet
     loops: dict[Instruction, frozenset[Instruction]] = field(default_factory=dict)  # by head
-    lets_go: bool = False  # its resume functions hold the only references to their arguments
+    releases_arguments: bool = (
+        False  # its resume functions hold the only references to their arguments
+    )
     resumes: dict[ResumeKey, Any] = field(default_factory=dict)
 
     @cached_property
@@ -126,7 +128,7 @@ class FlatCode:
     at: dict[int, Instruction]
     head: Instruction | None = None
     item: str | None = None
-    let_go: Callable[[], None] | None = None
+    release: Callable[[], None] | None = None
 
     @classmethod
     def of(cls, code: CodeType) -> FlatCode:
@@ -197,7 +199,7 @@ def _resume_code(root: Root, key: ResumeKey) -> FlatCode:
     carried = [name for name, null in zip(on_stack, key.nulls, strict=True) if not null]
     parameters = (*key.names, *carried)
     flatten(body, parameters)
-    prologue = [*build.prologue(), *let_go_of(key.let_go)]
+    prologue = [*build.prologue(), *call_release(key.release)]
     for name, null in zip(on_stack, key.nulls, strict=True):
         null_push = [Instruction("PUSH_NULL")]
         # Moved, not copied: in eager only the stack holds such a value, and drops it.
@@ -213,14 +215,14 @@ def _resume_code(root: Root, key: ResumeKey) -> FlatCode:
     at = {index: origin[i] for index, i in enumerate(body.instructions) if i in origin}
     head = _head_before(root, key)
     item = on_stack[-1] if head is not None else None
-    return FlatCode(code, parameters, root, at, head, item, key.let_go)
+    return FlatCode(code, parameters, root, at, head, item, key.release)
 
 
-def let_go_of(let_go: Callable[[], None] | None) -> list[Instruction]:
-    """Return code for `let_go()`, if the frame must hold the only references to its arguments."""
-    if let_go is None:
+def call_release(release: Callable[[], None] | None) -> list[Instruction]:
+    """Return code for `release()`, if the frame must hold the only references to its arguments."""
+    if release is None:
         return []
-    return [*build.push_callable_then(build.load_const(let_go)), *build.pop_top()]
+    return [*build.push_callable_then(build.load_const(release)), *build.pop_top()]
 
 
 def _head_before(root: Root, key: ResumeKey) -> Instruction | None:
@@ -229,7 +231,7 @@ def _head_before(root: Root, key: ResumeKey) -> Instruction | None:
     It may also be a call that contains such a loop, or a call that reads data. None: neither.
     """
     head = root.before.get(key.instruction)
-    known = head in root.rolled or head in root.counting or head in root.handed_on.reads
+    known = head in root.rolled or head in root.counting or head in root.resume_facts.reads
     return head if known and key.nulls and not key.nulls[-1] else None
 
 

@@ -39,11 +39,11 @@ from ..result import (
 )
 from ..varying.growing_sizes import numbers_written
 
-__all__ = ["HandedOn", "without_index"]
+__all__ = ["ResumeFacts", "without_index"]
 
 
 @dataclass(eq=False)
-class HandedOn:
+class ResumeFacts:
     """Facts by the names of variables; `item[1]` names a part of one."""
 
     sizes: dict[str, dict[int, Any]] = field(default_factory=dict)  # by index, of the last break

@@ -123,7 +123,7 @@ class Effects(Protocol):
     def call_cache(self, cached: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
         """A call of a functools.lru_cache, which counts and keeps; its result is known."""
 
-    def tells_more_than_gradients(self) -> bool:
+    def has_effects_besides_gradients(self) -> bool:
         """Return whether more than gradients was written, or than draws and caches called."""
 
     def writes_more_than_gradients(self) -> bool:

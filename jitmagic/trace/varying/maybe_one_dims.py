@@ -14,21 +14,21 @@ import torch
 from ...guards.source import Source
 from ...symbols.interval import GrowingRange, Interval
 from ...symbols.size import Dimension, hint_of, lower_bound, upper_bound
-from .symbolic import Earlier
+from .symbolic import SizeHistory
 
-__all__ = ["FromOne"]
+__all__ = ["MaybeOneDims"]
 
 Dims = Callable[[Source, torch.Tensor], Mapping[int, Interval]]
 
 
-class FromOne:
+class MaybeOneDims:
     """Ranges from one on; `is_found`: a dimension that a trace asked for is or was of size one."""
 
-    def __init__(self, dims: Dims, earlier: Earlier) -> None:
+    def __init__(self, dims: Dims, earlier: SizeHistory) -> None:
         self._dims, self._earlier = dims, earlier
         self.is_found = False
 
-    def noted(self, source: Source, tensor: torch.Tensor) -> Mapping[int, Interval]:
+    def observed(self, source: Source, tensor: torch.Tensor) -> Mapping[int, Interval]:
         """Return the varying dimensions unchanged, and note sizes of one."""
         made = self._dims(source, tensor)
         known = self._known(source, tensor, made).values()

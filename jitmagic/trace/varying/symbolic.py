@@ -43,14 +43,14 @@ __all__ = [
     "Constants",
     "Count",
     "DynamicDims",
-    "Earlier",
     "InputNumber",
     "KnownCount",
+    "SizeHistory",
     "Symbols",
-    "all_sizes",
-    "of_undecided",
     "specialized",
+    "undecided_reason",
     "with_constants",
+    "without_symbolic_sizes",
 ]
 
 _EXAMPLE = 61  # example value of data-dependent sizes, if in range
@@ -59,7 +59,7 @@ Constants = dict[Hashable, Specialized]
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class SizeHistory:
     """Earlier sizes and strides of a tensor.
 
     Dimensions whose sizes differed in an existing variant, or that were two symbols at the break
@@ -80,7 +80,7 @@ class DynamicDims:
     """The sizes and strides of a tensor that may vary, by index, with their ranges."""
 
     of: Callable[[Source, torch.Tensor], Mapping[int, Interval]]
-    earlier: Earlier
+    earlier: SizeHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +257,8 @@ def _too_late(*guards: Guard) -> NoReturn:
     raise AssertionError(f"guards behind the end of the trace: {guards}")
 
 
-def of_undecided(
-    special: Specialize, foresees: Callable[[str], bool] | None = None
+def undecided_reason(
+    special: Specialize, may_speculate: Callable[[str], bool] | None = None
 ) -> Reason | None:
     """Return the break for hintless sizes whose value is needed.
 
@@ -271,13 +271,13 @@ def of_undecided(
     if isinstance(symbol.origin, SizeOf):
         return UnbackedSize.of(size=size_name(symbol), why=special.why)
     where: Any = symbol.origin.where  # type: ignore[attr-defined]
-    if foresees is not None and foresees(where.filename):
+    if may_speculate is not None and may_speculate(where.filename):
         return None
     what = f"of line {where.lineno}, `{where.text}`"
     return DataDecidesSize.of(what=what, why=special.why)
 
 
-def all_sizes(known: Constants, symbols: Symbols, error: Exception) -> Constants:
+def without_symbolic_sizes(known: Constants, symbols: Symbols, error: Exception) -> Constants:
     """Return constants so that the next attempt has no symbolic sizes; raises `error` if there were
     none.
     """
@@ -291,7 +291,7 @@ def all_sizes(known: Constants, symbols: Symbols, error: Exception) -> Constants
 def with_constants(known: Constants, special: Specialize, where: UserLine | None) -> Constants:
     """Return the constants of the next attempt."""
     symbols = [s for s in special.symbols if not hintless(s)]
-    rounds = special.counts_rounds
+    rounds = special.is_trip_count
     fresh = {
         s.origin: specialized(s, special.why, where, rounds) for s in symbols or special.symbols
     }
@@ -300,8 +300,8 @@ def with_constants(known: Constants, special: Specialize, where: UserLine | None
 
 
 def specialized(
-    symbol: Symbol, why: str, where: UserLine | None, counts_rounds: bool = False
+    symbol: Symbol, why: str, where: UserLine | None, is_trip_count: bool = False
 ) -> Specialized:
     """Return the record of a symbol that has to be a constant."""
     name = size_name(symbol) if is_tensor_symbol(symbol) else symbol.name
-    return Specialized(symbol.origin, name, why, where, counts_rounds)
+    return Specialized(symbol.origin, name, why, where, is_trip_count)

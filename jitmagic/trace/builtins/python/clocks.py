@@ -36,7 +36,7 @@ _LIMITS = {float: Interval(0.0, 2.0**53), int: Interval(0, 2**63 - 1)}
 
 
 @dataclass(frozen=True, slots=True)
-class Early:
+class EarlyReading:
     """The origin of the symbol of a reading before the graph: the index among the frame's draws."""
 
     index: int
@@ -77,7 +77,7 @@ def _reads(clock: Clock) -> None:
     @handles(clock)
     def read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         graph = machine.graph
-        origin = Early(machine.effects.drawn)
+        origin = EarlyReading(machine.effects.drawn)
         if args or kwargs or graph is not graph.root or origin in machine.symbols.constants:
             raise broken
         last = _last_operation(graph.graph)

@@ -19,7 +19,7 @@ from ....symbols.expr import Integer
 from ....symbols.scalar import Symbol, symbols_of
 from ....symbols.size import Dimension, Size
 from ...breaks import GraphBreak, RolledLoop
-from ...python_loops.rolled import peels, rounds_vary
+from ...python_loops.rolled import peels, trip_count_varies
 from ...result import Recipe
 from ..base import Builder, Machine, Value
 from ..containers.iterators import IteratorValue, advanced
@@ -202,7 +202,7 @@ class VaryingIterator(IteratorValue):
             if item is not None:
                 self.taken = 1
                 return item
-        rounds_vary(machine, self.symbols, self.what)
+        trip_count_varies(machine, self.symbols, self.what)
 
     def recipe(self, builder: Builder) -> Recipe:
         made = builder.invoke(self.begin, (builder(self.over),))
