@@ -128,6 +128,7 @@ def dict_update(machine: Any, frame: Frame, instruction: Instruction) -> None:
     if pairs is None:
         source.refuse(machine, "** unpacking")
     for key, value in pairs:
+        # DICT_MERGE is `f(**x)`, where a repeated key is an error.
         if instruction.op == "DICT_MERGE" and target.find(machine, key) is not None:
             name = key.realize(machine).as_constant(machine)
             message = f"got multiple values for keyword argument '{name}'"

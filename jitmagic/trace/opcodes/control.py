@@ -27,6 +27,7 @@ def jump_backward(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 def _branch(machine: Any, frame: Frame, instruction: Instruction, taken: bool) -> None:
+    # 3.11 has conditional backward jumps; later versions jump back in JUMP_BACKWARD only.
     if taken and "BACKWARD" in instruction.op:
         go_back(machine, frame, instruction)
     elif taken:
@@ -55,6 +56,7 @@ def pop_jump_if_not_none(machine: Any, frame: Frame, instruction: Instruction) -
 
 @opcode("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", until=(3, 11))
 def jump_or_pop(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """Jump and keep the top, or pop it; 3.12 replaced these by COPY, POP_JUMP and POP_TOP."""
     wanted = instruction.op == "JUMP_IF_TRUE_OR_POP"
     if frame.peek(1, machine).truth(machine) == wanted:
         frame.jump(instruction.target)
@@ -64,6 +66,7 @@ def jump_or_pop(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("TO_BOOL", since=(3, 13))
 def to_bool(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    # The jump that follows in 3.13 requires an exact bool.
     frame.push(machine.constant(frame.pop(machine).truth(machine)))
 
 
@@ -85,7 +88,8 @@ def for_iter(machine: Any, frame: Frame, instruction: Instruction) -> None:
         return
     frame.pop_raw()
     frame.jump(instruction.target)
-    frame.next += len(RUNNING.loop_landing)  # what stands there is skipped unseen
+    # From 3.12 on the target is END_FOR (and POP_TOP in 3.13), which FOR_ITER has done already.
+    frame.next += len(RUNNING.loop_landing)
 
 
 @opcode("RETURN_VALUE")
@@ -134,6 +138,7 @@ def _sent(machine: Any, frame: Frame) -> bool:
 
 def _advance(machine: Any, inner: Value, sent: Value) -> tuple[Value | None, Value]:
     """Return the next item, or the value of `yield from` once the iterator is exhausted."""
+    # Only generators receive sent values and have a result; other iterators are advanced.
     if isinstance(inner, GeneratorValue):
         return inner.send(machine, sent), inner.result
     return inner.next(machine), machine.constant(None)

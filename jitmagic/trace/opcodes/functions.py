@@ -48,6 +48,7 @@ def make_function(machine: Any, frame: Frame, instruction: Instruction) -> None:
     """
     function = _new_function(machine, frame)
     assert isinstance(instruction.arg, int)
+    # The compiler pushes them in the opposite order.
     for part in (_CLOSURE, _ANNOTATIONS, _KWDEFAULTS, _DEFAULTS):
         if instruction.arg & part:
             _set_part(machine, function, part, frame.pop_lazy())
@@ -61,6 +62,7 @@ def make_function_313(machine: Any, frame: Frame, instruction: Instruction) -> N
 
 @opcode("SET_FUNCTION_ATTRIBUTE", since=(3, 13))
 def set_function_attribute(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """Set one part of a function; 3.13 moved the parts here from MAKE_FUNCTION."""
     function = frame.pop(machine)
     assert isinstance(function, FunctionValue)
     assert isinstance(instruction.arg, int)

@@ -19,8 +19,10 @@ __all__: list[str] = []
 
 def _module(machine: Any, name: str) -> Value:
     """Return the Value of a loaded module; an import that would run code is a graph break."""
+    # torch imports some modules lazily when a program reads them; the tracer does so here.
     load_named(name)
     module = sys.modules.get(name)
+    # Subclasses of ModuleType may compute attributes in code of their own (lazy loaders).
     if type(module) is not ModuleType:
         why = f"module {name!r} is not loaded yet"
         raise GraphBreak(UnsupportedOpcode.of(opcode="IMPORT_NAME", why=why))
@@ -40,6 +42,7 @@ def import_name(machine: Any, frame: Frame, instruction: Instruction) -> None:
     if level:
         name = _absolute(machine, frame, name, level)
     target = _module(machine, name)
+    # Without a `from` list the statement binds the top-level package.
     if not names:
         target = _module(machine, name.partition(".")[0])
     frame.push(target)

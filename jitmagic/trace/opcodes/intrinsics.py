@@ -24,6 +24,7 @@ def call_intrinsic_1(machine: Any, frame: Frame, instruction: Instruction) -> No
     elif instruction.arg == _LIST_TO_TUPLE and isinstance(operand, ListValue):
         frame.push(TupleValue(operand.items))
     elif instruction.arg == STOPITERATION_ERROR and isinstance(operand, ExceptionValue):
+        # PEP 479: a StopIteration that leaves a generator body becomes a RuntimeError.
         if operand.matches(machine, StopIteration):
             raise machine.error(RuntimeError, "generator raised StopIteration")
         frame.push(operand)

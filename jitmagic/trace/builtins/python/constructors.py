@@ -22,6 +22,7 @@ def _first(machine: Machine, args: Args) -> list[Value]:
 
 @handles(list)
 def _list(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    # Copies a live list without reading its items, which would be guarded one by one.
     if args and isinstance(args[0], StoredItems):
         return args[0].as_list()
     return ListValue(_first(machine, args))
@@ -29,6 +30,7 @@ def _list(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(tuple)
 def _tuple(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    # tuple(t) returns t itself if it is exactly a tuple.
     if args and isinstance(args[0], TupleValue) and args[0].python_type(machine) is tuple:
         return args[0]
     return TupleValue(_first(machine, args))

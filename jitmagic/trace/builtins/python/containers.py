@@ -67,6 +67,7 @@ def _insert(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
 def _pop(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     target = _as_list(owner)
     index = index_of(machine, args[0]) if args else -1
+    # A queue that is consumed from the front must not guard all of its items.
     if index == 0 and (first := target.take_first(machine)) is not None:
         return first
     if not target.items:

@@ -48,6 +48,7 @@ def _copy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if len(args) != 1 or kwargs:
         raise GraphBreak(UnsupportedArguments.of(name="copy.copy", what="such arguments"))
     value = args[0]
+    # copy.copy returns immutable objects themselves.
     if type(value) is TupleValue or isinstance(value, SliceValue):
         return value
     if isinstance(value, SetValue):
@@ -89,6 +90,7 @@ def _rebuilt(machine: Machine, value: Value, part: Part, memo: dict[Value, Value
     if isinstance(value, NamedTupleValue):
         return NamedTupleValue(value.cls, [part(item) for item in value.items])
     if isinstance(value, ListValue):
+        # Recorded before its items are copied, because a list may contain itself.
         listed = memo[value] = ListValue([])
         listed.items.extend(part(item) for item in list(value.items))
         return listed
@@ -99,7 +101,7 @@ def _rebuilt(machine: Machine, value: Value, part: Part, memo: dict[Value, Value
     if isinstance(value, DictValue):
         return _dictionary(machine, value, part, memo)
     if isinstance(value, SetValue) and value.is_constant(machine):
-        values = operand_of_values(machine, value.store.values)  # deepcopy adds them one by one
+        values = operand_of_values(machine, value.store.values)  # deepcopy adds items one by one
         copied_set = SetStore.made(machine, value.kind, values)
         if not value.store.is_ordered:
             copied_set.forget_order()
@@ -152,6 +154,7 @@ def _tensor(machine: Machine, value: TensorValue, memo: dict[Value, Value]) -> V
         grad = value.get_attr(machine, "grad").realize(machine)
         if not (isinstance(grad, ConstantValue) and grad.value is None):
             value.refuse(machine, "copying with its gradient")
+    # deepcopy keeps aliasing: two views of one memory give two views of one copy.
     memory = storage_under(meta)
     others = (known for known in memo if isinstance(known, TensorValue))
     if any(storage_under(known.meta) == memory for known in others):

@@ -105,6 +105,7 @@ def _reversed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(sorted)
 def _sorted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    # Keys of equal rank keep the order of the items, which is unknown for a set.
     items = unpack(machine, args[0]) if "key" in kwargs else members(machine, args[0])
     return ListValue(sorted_values(machine, items, kwargs))
 

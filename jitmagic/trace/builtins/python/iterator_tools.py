@@ -86,6 +86,7 @@ def _islice(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
                     break
             else:
                 return
+        # islice advances the iterator to `stop` even if `step` passes it.
         while stop is not None and position < stop and iterator.next(machine) is not None:
             position += 1
 
@@ -162,7 +163,7 @@ def _accepts(*args: Any, **kwargs: Any) -> bool:
 
 
 def _batched(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    fold_call(machine, _accepts, args[1:], kwargs, "batched")  # or raises what Python raises
+    fold_call(machine, _accepts, args[1:], kwargs, "batched")  # raises Python's own errors
     items = drain(machine, _stepped(machine, args[0]))
     size = index_of(machine, args[1] if len(args) > 1 else kwargs["n"])
     is_strict = "strict" in kwargs and kwargs["strict"].realize(machine).truth(machine)
@@ -233,6 +234,7 @@ def _compress(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _tee(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     iterator = _stepped(machine, args[0])
     kind: type = type(itertools.tee(())[0])
+    # tee() of a tee shares its buffer instead of advancing it.
     if iterator.python_type(machine) is kind:
         raise GraphBreak(UnsupportedArguments.of(name="tee", what="an iterator of another tee"))
     seen: list[Value] = []
@@ -286,6 +288,7 @@ class _Groups(StepIterator):
         return TupleValue([self.key, self.group])
 
     def _members(self, machine: Machine, key: Value) -> Iterator[Value]:
+        # Advancing the groupby ends the groups before, as in CPython.
         me = self.group
         while self.group is me:
             if self.item is None and not self._take(machine):

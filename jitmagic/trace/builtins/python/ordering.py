@@ -32,6 +32,7 @@ class _Item:
 
     def __lt__(self, other: _Item) -> bool:
         machine = self.machine
+        # heapq and bisect compare with `<` only.
         return compare(machine, "<", self.value, other.value).realize(machine).truth(machine)
 
 
@@ -76,7 +77,7 @@ def _register_bisect(function: Callable[..., Any]) -> None:
         target, key = named.pop("a", None), named.pop("key", machine.constant(None))
         inserts = function in (bisect.insort_left, bisect.insort_right)
         if not isinstance(target, ListValue if inserts else SequenceValue) or "x" not in named:
-            what = "not a list" if inserts else "no sequence"
+            what = "not a list" if inserts else "not a sequence"
             raise GraphBreak(UnsupportedArguments.of(name=function.__name__, what=what))
         sought = _Item(machine, named.pop("x"))
         given: dict[str, Any] = {
