@@ -378,6 +378,7 @@ def _key_of(
             absent = depth - 2 if RUNNING.null_first else depth - 1
             nulls[depth - 2 :] = [index == absent for index in (depth - 2, depth - 1)]
     names = in_users_order((n for n in bound if n in needed), root.body)
+    # After a break for a finalizer, all resume functions must hold the only references.
     release_first = release if root.releases_arguments else None
     return ResumeKey(way.target, names, tuple(nulls), release_first), absent
 

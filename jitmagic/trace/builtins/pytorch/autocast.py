@@ -50,6 +50,7 @@ def bring_thread_to(mode: Autocast, rest: AutocastDetails) -> None:
     while (nesting := read_autocast_details().nesting) < rest.nesting:
         torch.autocast_increment_nesting()
     for _ in range(nesting - rest.nesting):
+        # As torch.autocast.__exit__ does, which clears the cache with the outermost block.
         if torch.autocast_decrement_nesting() == 0:
             torch.clear_autocast_cache()
 
@@ -96,6 +97,7 @@ def _set_dtype(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     device, dtype = _constants(machine, args)
     device = _device("set_autocast_dtype", device)
     machine.autocast = _rest(machine)._replace(**{device: dtype})
+    # The graph knows a mode by its dtype, None where autocast is off.
     if machine.graph.autocast.dtype_on(device) is not None:
         machine.graph.set_autocast(replace(machine.graph.autocast, **{device: dtype}))
     return machine.constant(None)

@@ -51,6 +51,7 @@ def _checkpoint(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         result, region = args[0].realize(machine).call(machine, args[1:], given), Recomputed(None)
     else:
         result, region = _followed(machine, args, given, keeps_draws)
+    # Eager runs the function twice, so a write or an effect would happen twice.
     made = _since(machine.graph.graph.nodes, before)
     if machine.effects.changes != changes or _writes_outside(made, before):
         raise _refused("backward runs it again, and it changes older objects")

@@ -124,6 +124,7 @@ def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     leaves = _leaves(machine, outputs, arguments.get("inputs"))
     incoming = _incoming(machine, outputs, arguments.get("grad_tensors"))
     watched = watched_behind(machine, outputs)
+    # Hooks are traced for plain gradients of all leaves only.
     if watched and (create or "inputs" in arguments):
         raise _refused("a tensor has hooks", _BACKWARD)
     if create:

@@ -41,6 +41,7 @@ def _register(function: Any) -> None:
             if owner.source is None:
                 raise
             machine.effects.perform(BuiltinValue(function), args, kwargs)
+            # The call happens after the graph: gradients read from here on would be the old ones.
             machine.notes.marks.add(GRADIENTS_GONE)
             return machine.constant(None)
         for parameter in parameters:

@@ -76,6 +76,7 @@ class _PaddingValue(Value):
         aligned = record(machine, "all", [record(machine, operator.eq, [beginning, keep])])
         rest = record(machine, "logical_not", [aligned])
         rows = record(machine, operator.or_, [keep, rest])
+        # If a mask is not left-aligned, eager runs over all rows: `rest` keeps all of them.
         shown = record(machine, "unsqueeze", [rows, machine.constant(-1)])
         return record(machine, torch.where, [shown, self.owner.padded, args[0]])
 
@@ -90,6 +91,7 @@ def _left_aligned(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     """
     if machine.frame.program.code is not _ENCODER:
         raise GraphBreak(TensorItem.of(what="torch _nested_tensor_from_mask_left_aligned()"))
+    # The encoder has taken a branch that is only right together with the padding at its end.
     if machine.frame is machine.root:
         born: int = machine.step
 

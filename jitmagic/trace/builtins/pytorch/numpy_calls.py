@@ -98,6 +98,7 @@ def _copies(convert: Callable[..., torch.Tensor]) -> None:
             return record(machine, convert, args, kwargs)
         if len(args) > 1 or not kwargs.keys() <= {"dtype", "device"}:
             raise GraphBreak(NumpyCall.of(name=name_of(convert), why="of its arguments"))
+        # torch.tensor() copies, and its result is contiguous whatever the array's layout.
         order = machine.constant(torch.contiguous_format)
         copy = record(machine, "clone", [args[0].tensor], {"memory_format": order})
         return record(machine, "to", [copy], kwargs) if kwargs else copy
@@ -108,6 +109,7 @@ _copies(torch.tensor)
 
 def _shared(machine: Machine, array: ArrayValue) -> Value:
     """Return a new tensor over the array's memory; a scalar is copied."""
+    # detach() is an alias without history, as torch.from_numpy makes.
     return record(machine, "detach" if array.kind is np.ndarray else "clone", [array.tensor])
 
 
