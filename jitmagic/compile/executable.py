@@ -118,7 +118,7 @@ def builders_for_sizes(options: Options, record: Recording) -> Builders:
 
     def graph(gm: GraphModule, name: str, record: Recording) -> Executable:
         if options.backend == "aot_eager":
-            return replayed(gm)
+            return fx_executable(gm)
         return build_executable(gm, name, options, record, partial(made_up, gm), None)
 
     def backward(
