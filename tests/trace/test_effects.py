@@ -67,7 +67,7 @@ def test_none_checks_guard_the_type_alone() -> None:
     assert kinds(made, of="a") == ["TypeIs"]
 
 
-def test_a_list_that_only_grows_is_not_looked_at() -> None:
+def test_a_list_that_only_grows_is_not_guarded() -> None:
     def grow(xs: list[Any], n: int) -> None:
         xs.append(n)
         xs.extend([1, n])

@@ -175,7 +175,7 @@ def test_values(name: str, dtype: torch.dtype) -> None:
     assert agrees(VALUED[name], tensor_of(dtype), [3, 1, 1023, 1024, 2**31 - 1, -7]) == "cd"
 
 
-def test_out_of_an_integer_dtype_eager_is_asked() -> None:
+def test_values_out_of_an_integer_dtype_run_as_eager() -> None:
     """`fill_(300)` raises for uint8: a constant, whose graph is never made."""
     x = torch.zeros(4, dtype=torch.uint8)
     agrees(lambda x, i: x.masked_fill(x == 0, i), x, [3, 255, 256])
@@ -240,7 +240,7 @@ CONSTANT: dict[str, Callable[[Tensor, int], Any]] = {
 
 
 @pytest.mark.parametrize("name", CONSTANT)
-def test_whatever_else_is_done_makes_it_a_constant(name: str) -> None:
+def test_other_operations_make_it_a_constant(name: str) -> None:
     values = [1, 2, 5, 4]
     x = torch.arange(12) % 2 + 1.0  # exact powers: the bits of others are each kernel's own
     assert agrees(CONSTANT[name], x, values) == "cccc"
@@ -408,7 +408,7 @@ def test_gradients(name: str, dtype: torch.dtype) -> None:
     assert variants(compiled) == "cd"
 
 
-def test_one_number_is_data_though_another_cannot_be() -> None:
+def test_one_number_is_a_symbol_though_another_is_a_constant() -> None:
     def program(x: Tensor, i: int, rate: float, at: int) -> Tensor:
         return x * i * rate + len(f"{at}")
 
@@ -445,7 +445,7 @@ def test_across_a_graph_break() -> None:
     assert variants(compiled) == "ccdd"
 
 
-def test_numbers_alone_do_not_use_up_the_limit() -> None:
+def test_numbers_do_not_use_up_the_recompile_limit() -> None:
     def program(i: int, rate: float) -> tuple[int, float]:
         return i * 3 - 7, rate * 0.9
 
@@ -457,7 +457,7 @@ def test_numbers_alone_do_not_use_up_the_limit() -> None:
                 assert compiled(i, rate) == program(i, rate)
 
 
-def test_sums_carried_over_breaks_do_not_use_up_the_limit() -> None:
+def test_sums_across_breaks_do_not_use_up_the_recompile_limit() -> None:
     def program(rows: Tensor, count: int) -> float:
         total = 0.0
         for i in range(count):

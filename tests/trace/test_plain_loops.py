@@ -303,7 +303,7 @@ def dumping(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("program", [printing, dumping])
-def test_a_loop_of_breaks_is_run_in_a_row(program: Program) -> None:
+def test_python_runs_a_loop_of_breaks_as_a_whole(program: Program) -> None:
     fn, x = jitmagic.jit(program), torch.zeros(2)
     for _ in range(3):
         with contextlib.redirect_stdout(io.StringIO()) as said:
@@ -315,7 +315,7 @@ def test_a_loop_of_breaks_is_run_in_a_row(program: Program) -> None:
     assert dispatched(fn) <= 8
 
 
-def test_a_loop_with_tensor_work_keeps_its_rounds_compiled() -> None:
+def test_iterations_with_tensor_work_are_compiled() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         for i in range(300):
             print(end="")
@@ -381,7 +381,7 @@ def adds_until(x: torch.Tensor, ts: Sequence[torch.Tensor]) -> torch.Tensor:
 @pytest.mark.parametrize(
     "program", [adds, adds_while, adds_nested, adds_items, adds_in_callee, adds_until]
 )
-def test_many_small_rounds_are_not_unrolled(program: Callable[..., torch.Tensor]) -> None:
+def test_many_small_iterations_are_not_unrolled(program: Callable[..., torch.Tensor]) -> None:
     fn, x = jitmagic.jit(program), torch.linspace(0, 1, 4)
     for n in (2500, 2500, 2400, 3):
         ts = list(torch.rand(n, 4))

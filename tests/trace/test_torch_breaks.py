@@ -274,7 +274,7 @@ def module_inside(x):
 BREAKS = {
     item: "item", tolist: "tolist", to_numpy: "numpy", branch: "branch depends on tensor data",
     truth: "tensor data", as_int: "", as_float: "", show: "print", text: "", one_hot: "one_hot",
-    nonzero_length: "data decide", mask_branch: "y = x[x > 0]",
+    nonzero_length: "data-dependent", mask_branch: "y = x[x > 0]",
     slice_by_tensor: "", contains: "in", equal: "equal", allclose: "allclose",
     hook: "register_hook",
     parameter_inside: "such a value", seed: "state of the process",
@@ -332,7 +332,7 @@ def test_tensors_that_are_no_inputs(make):
     assert broken.where.text == "return x * 2, z"
 
 
-def test_a_strange_tensor_may_pass_through():
+def test_an_unsupported_tensor_may_be_returned():
     odd = X.to_sparse()
 
     def program(x, y):
