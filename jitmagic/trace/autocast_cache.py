@@ -17,9 +17,7 @@ __all__ = ["OutdatedCast", "cache_cast"]
 
 
 class OutdatedCast(Exception):
-    """Raised when the cache holds a cast of an older value of the leaf; the frame starts over as
-    eager.
-    """
+    """The cache holds a cast of an older value of the leaf; the frame starts over as eager."""
 
 
 class _Block(threading.local):
@@ -38,9 +36,7 @@ _block = _Block()
 
 
 def cache_cast(leaf: torch.Tensor) -> None:
-    """Have torch cache the cast of a leaf, as its first use in the frame does in eager. Raises
-    OutdatedCast.
-    """
+    """Have torch cache the cast of a leaf, as its first use does in eager. Raises OutdatedCast."""
     if _block.mark() is None:
         mark = torch.ones(1, device=leaf.device, requires_grad=True)
         _cast(mark)

@@ -1,8 +1,7 @@
-"""Decides whether dropping a suspended generator, which raises GeneratorExit in it, has visible
-effects.
+"""Decides whether dropping a suspended generator has visible effects.
 
-Takes the frame of a generator that is alive at an exit. If its handlers of GeneratorExit do nothing
-visible, the exit drops the generator without running them.
+Dropping raises GeneratorExit in it. If its handlers of that do nothing visible, an exit drops the
+generator without running them.
 """
 
 from __future__ import annotations

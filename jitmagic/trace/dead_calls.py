@@ -34,9 +34,7 @@ _MOST = 1 << 14  # elements of a call: stand-ins cost a compile microseconds
 
 
 def check_dead_calls(graph: GraphBuilder) -> None:
-    """Raise Unrestorable where eager would raise at a call that is dropped or follows an input
-    write.
-    """
+    """Raise Unrestorable where eager would raise at a call that the graph may not reach."""
     for node in (*reversed(dead_calls(graph.graph, graph.is_output)), *_without_return(graph)):
         if node.op not in ("call_function", "call_method") or _is_part(node) or _is_view(node):
             continue
@@ -48,8 +46,7 @@ def check_dead_calls(graph: GraphBuilder) -> None:
 
 
 def _without_return(graph: GraphBuilder) -> list[Node]:
-    """Return the calls, in order, after which an error of the graph cannot be followed by plain
-    Python.
+    """Return the calls after which plain Python cannot follow an error of the graph, in order.
 
     Large calls are skipped. Under autocast the tensors of a node are not those that kernels see.
     """
@@ -84,8 +81,6 @@ def _is_part(node: Node) -> bool:
 
 
 def _is_view(node: Node) -> bool:
-    """Return whether the node shares memory: its meta function has checked its strides as a kernel
-    does.
-    """
+    """Return whether the node shares memory: its meta function has checked its strides already."""
     memory = storage_of(node)
     return any(storage_of(source) == memory for source in node.all_input_nodes)

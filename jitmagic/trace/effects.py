@@ -48,9 +48,7 @@ Entry = Callable[[Builder], "Effect | tuple[Effect, ...]"]
 
 
 class EffectLog:
-    """The effects so far, in order. Entries are functions that describe the effect when the exit is
-    built.
-    """
+    """The effects so far, in order, as functions that describe them when the exit is built."""
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
@@ -67,8 +65,8 @@ class EffectLog:
     def set_attr(
         self, target: Value, name: str, value: Value, setter: object | None = None
     ) -> None:
-        """Record a write to an attribute of an object from before the call; `setter`: the exact
-        setter, if it matters.
+        """Record a write to an attribute of an older object; `setter`: the exact one, if it
+        matters.
         """
         if target.source is not None:
             self.changes += 1
@@ -95,9 +93,7 @@ class EffectLog:
         )
 
     def contents(self, container: Any) -> None:
-        """Record that a list, dict, set or cell has new contents; `container.replace` gives them at
-        the exit.
-        """
+        """Record that a container or cell has new contents, which `container.replace` describes."""
         self.changes += container.source is not None
         if container.source is None or id(container) in self._contents:
             return
@@ -121,8 +117,8 @@ class EffectLog:
         )
 
     def call_cache(self, cached: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
-        """Record a call of a functools.lru_cache, made for its counters and its entry; its result
-        is known.
+        """Record a call of a functools.lru_cache for its counters and its entry; the result is
+        known.
         """
         self.perform(cached, args, kwargs)
         self._calls[self.count - 1] = True
@@ -145,9 +141,7 @@ class EffectLog:
         return tuple(Draw(builder(generator), perform) for generator, perform in self._draws)
 
     def has_effects_besides_gradients(self) -> bool:
-        """Return whether anything but gradients was written, or anything called but draws and
-        caches.
-        """
+        """Return whether anything but gradients was written, or called except draws and caches."""
         return self.changes > self.gradients + self.drawn + sum(self._calls.values())
 
     def writes_more_than_gradients(self) -> bool:
@@ -242,9 +236,7 @@ class ExitBuilder:
         return FromSource(value.source)
 
     def _make(self, value: Value) -> Recipe:
-        """Return the recipe of a new object. One that contains itself is made empty and filled by
-        an effect.
-        """
+        """Return the recipe of a new object; one that contains itself is filled by an effect."""
         if id(value) in self._active:
             raise _SelfContaining
         self._active.add(id(value))
@@ -304,8 +296,8 @@ class ExitBuilder:
         self._late.append(Perform(setter, (Constant(index),)))
 
     def effects(self) -> tuple[Effect, ...]:
-        """Return all effects: fills of new objects, then the program's own, then iterators
-        advanced.
+        """Return all effects: fills of new objects, the program's own, then advances of
+        iterators.
         """
         fills: list[Effect] = []
         while self._unfilled or self._containers:

@@ -1,5 +1,4 @@
-"""GraphNotes: facts about a graph under construction that only the tracer needs, next to its
-GraphBuilder.
+"""GraphNotes: facts about a graph under construction that only the tracer needs.
 
 They map inputs to the sources that they are read from, and nodes to the tensors that they
 represent. `Machine.notes` belongs to the graph that calls are recorded in; a graph inside a graph

@@ -33,8 +33,7 @@ Span = tuple[str, int, int]  # device, first byte, end
 
 
 def check_written_inputs(machine: Machine, notes: GraphNotes) -> None:
-    """Break if a write so far, or an input read since, is not a plain change of one tensor's
-    values.
+    """Break if a write so far, or an input read since, is not a plain change of values.
 
     Only checks what is new since the last call: optimizers write to hundreds of inputs.
     """
@@ -49,10 +48,9 @@ def check_written_inputs(machine: Machine, notes: GraphNotes) -> None:
 
 
 def check_histories(notes: GraphNotes) -> None:
-    """Raise Unrestorable where the graph writes to a tensor that a result's autograd history has
-    saved.
+    """Raise Unrestorable where the graph writes to a tensor that autograd has saved before.
 
-    Eager raises when that result is differentiated, so the write belongs to another graph. A read
+    Eager raises when that history is differentiated, so the write belongs to another graph. A read
     after the write has the history it has in eager. New leaves and hooks are checked too, because
     autograd does not see them in a graph.
     """
@@ -111,8 +109,7 @@ def _check_change(node: Node, live: torch.Tensor | None) -> None:
 
 @dataclass(slots=True)
 class _Spans:
-    """Byte ranges of inputs, sorted and merged where they overlap, so that a lookup takes
-    logarithmic time.
+    """Byte ranges of inputs, sorted and merged where they overlap, for fast lookups.
 
     Each range names its input, or None if it has several.
     """
@@ -147,9 +144,7 @@ class _Spans:
 
 @dataclass(slots=True)
 class _Compared:
-    """State of the pairwise checks of a graph: byte ranges of its inputs, and how many were
-    checked.
-    """
+    """State of the pairwise checks of a graph: byte ranges of inputs, and numbers checked."""
 
     at: dict[Node, Span] = field(default_factory=dict)  # byte ranges of inputs, read once
     inputs: int = 0  # number checked

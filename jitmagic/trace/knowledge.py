@@ -29,9 +29,7 @@ class Knowledge:
     found: list[tuple[Lazy, Source]] = field(default_factory=list)  # that existed
 
     def unread(self) -> list[TypeIs]:
-        """Return guards for objects that were found but never read: the program may have asked if
-        they exist.
-        """
+        """Return guards for objects that were found but never read: their existence may matter."""
         unread = (pair for pair in self.found if pair[0].real is None)
         return [TypeIs(source, type(found.obj)) for found, source in unread]
 

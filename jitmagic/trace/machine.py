@@ -139,9 +139,7 @@ def trace(
 
 
 class Machine:
-    """One attempt at a trace. `Machine` in values/base.py has the part that values and handlers
-    use.
-    """
+    """One attempt at a trace. `Machine` in values/base.py is the part that values use."""
 
     def __init__(
         self,
@@ -213,9 +211,7 @@ class Machine:
         return self.symbols.data_size(least, most, self.where())
 
     def forget(self) -> None:
-        """Release all references, so that the arguments of the call do not wait for the garbage
-        collector.
-        """
+        """Release all references: arguments of the call must not wait for the garbage collector."""
         for generator in self._generators:
             del generator.resume, generator.must_close  # closures over the generator itself
         forget_facts(self.notes)
@@ -235,8 +231,8 @@ class Machine:
             # A loop too long to unroll ends the graph at its second iteration, not at the limit:
             # the resume function there is one iteration, compiled once for all that follow.
             too_long = isinstance(reason, TooManyInstructions | ManyIterations)
-            if too_long and self.watch.first_round is not None:
-                step = min(step, self.watch.first_round)
+            if too_long and self.watch.first_jump_back is not None:
+                step = min(step, self.watch.first_jump_back)
         return Restart(Stop(step, reason, where or self.root.line(), because))
 
     def _finish(self, make_exit: Callable[[ExitBuilder], Exit]) -> Trace:
@@ -484,8 +480,8 @@ class Machine:
             self._generators.append(generator)
             self.resume(frame)  # ends at RETURN_GENERATOR
             return generator
-        begun = effort_of(self)
-        signal, self.watch.returned[function.code] = self.resume(frame), begun
+        effort_before = effort_of(self)
+        signal, self.watch.returned[function.code] = self.resume(frame), effort_before
         assert isinstance(signal, Returned)
         return signal.value
 

@@ -1,8 +1,6 @@
-"""Refuses calls that return more tensors than a graph should hold, such as a long column unbound
-into rows.
+"""Refuses calls that return too many tensors for a graph, such as the rows of a long column.
 
-The graph break leaves the rest of the frame to plain Python: a graph of what follows would guard
-each tensor.
+The graph break leaves the rest of the frame to plain Python: a graph of it would guard each tensor.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Graphs that run as part of a node of another graph: a backward, or a function under a torch.func
-transform.
+"""Graphs that run inside a node of another graph: backwards, functions under torch.func transforms.
 
 Calls are recorded as in any graph; nodes of the graphs around it among their arguments are
 captured. The result is the graph, the feeds of its inputs, and the captured outer nodes. Writes to
@@ -33,9 +32,7 @@ __all__ = ["RegionBuilder", "TransformBuilder"]
 
 
 class _InnerBuilder(GraphBuilder):
-    """A builder of an inner graph. `outer`: the notes of the graph around it; `name`: for
-    messages.
-    """
+    """Builds an inner graph; `outer`: the notes of the graph around it, `name`: for messages."""
 
     def __init__(
         self,
@@ -89,9 +86,7 @@ class _InnerBuilder(GraphBuilder):
     def closed(
         self, name: str
     ) -> tuple[GraphModule, tuple[tuple[str, int], ...], tuple[Node, ...]]:
-        """Return the finished graph, the feeds of its inputs, and the outer nodes that it
-        captured.
-        """
+        """Return the finished graph, the feeds of its inputs, and the captured outer nodes."""
         graph, left = self.finish(name)
         feeds = [self._feeds[node] for node in left]
         outer = list(self._captured)

@@ -354,7 +354,7 @@ class OpenLoop:
     """
 
     began_inside: bool
-    went_round: bool
+    has_iterated: bool
     recorded: bool
 
 

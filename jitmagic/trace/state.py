@@ -150,9 +150,7 @@ def _merged(parts: list[EntriesEmpty | KeyAbsent]) -> EntriesEmpty:
 
 
 def _is_implied(guard: InRange, ranges: Iterable[InRange]) -> bool:
-    """Return whether a narrower range of its source is guarded; a trace narrows them step
-    by step.
-    """
+    """Return whether a narrower range of its source is guarded too."""
     return any(
         other is not guard
         and guard.low <= other.low
@@ -375,9 +373,7 @@ class Frame:
         return self.pop_lazy().realize(machine)
 
     def pop_pair(self, machine: Machine) -> tuple[Value, Value]:
-        """Pop the two topmost values and return them, the deeper one first, realized in
-        that order.
-        """
+        """Pop the two topmost values, realized, the deeper one first."""
         upper = self.pop_lazy()
         lower = self.pop(machine)
         return lower, upper.realize(machine)

@@ -28,9 +28,7 @@ __all__ = ["lower_structure", "raise_structure"]
 def lower_structure(
     machine: Machine, value: Value, name: str, leaf: Callable[[TensorValue], Any]
 ) -> Any:
-    """Return the pytree of a value, `leaf(tensor)` for each tensor; `name`: the callee, for
-    messages.
-    """
+    """Return the pytree of a value, with `leaf(tensor)` for each tensor; `name`: the callee."""
     value = value.realize(machine)
     if isinstance(value, TensorValue):
         return leaf(value)

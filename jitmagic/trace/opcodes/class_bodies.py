@@ -54,9 +54,7 @@ def setup_annotations(machine: Any, frame: Frame, instruction: Instruction) -> N
 
 @opcode("LOAD_LOCALS", since=(3, 12))
 def load_locals(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """Push the names as they are now, which is enough for the lookup that follows; other uses
-    break.
-    """
+    """Push the names as they are now, for the lookup that follows; other uses break."""
     frame.push(NamesNow(dict(frame.names)))
 
 

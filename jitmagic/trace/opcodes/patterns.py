@@ -31,9 +31,7 @@ def get_len(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("MATCH_SEQUENCE")
 def match_sequence(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """Push whether the subject's class says that it is a sequence: a deque, a subclass of
-    abc.Sequence.
-    """
+    """Push whether the subject's class is a sequence, by its flags (deques, abc.Sequence)."""
     kind = frame.peek(1, machine).python_type(machine)
     frame.push(machine.constant(has_flag(machine, kind, _SEQUENCE)))
 
@@ -60,9 +58,7 @@ def match_keys(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("MATCH_CLASS")
 def match_class(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """Match `case Kind(a, b, name=c)`: push the subjects of the sub-patterns as a tuple, or
-    None.
-    """
+    """Match `case Kind(a, b, name=c)`: push the sub-patterns' subjects as a tuple, or None."""
     names = frame.pop(machine)
     kind = frame.pop(machine)
     subject = frame.pop(machine)
@@ -79,9 +75,7 @@ def match_class(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 def _positional(machine: Any, subject: Value, kind: ClassValue, count: int) -> list[Value | str]:
-    """Return the subjects of positional sub-patterns: the subject itself, or names of
-    attributes.
-    """
+    """Return the subjects of positional sub-patterns: the subject itself, or attribute names."""
     if not count:
         return []
     try:

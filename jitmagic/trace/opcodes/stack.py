@@ -13,9 +13,7 @@ __all__: list[str] = []
 
 @opcode("NOP", "RESUME", "CACHE", "EXTENDED_ARG", "PRECALL", "COPY_FREE_VARS")
 def nothing(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """Do nothing: these have no effect on the model (free variables are in their slots at the
-    start).
-    """
+    """Do nothing: these do not change the model (free variables are in their slots already)."""
 
 
 @opcode("POP_TOP")

@@ -66,9 +66,7 @@ def exit_edges(
 
 
 def unsettled_names(region: frozenset[Instruction], bound: frozenset[str]) -> frozenset[str]:
-    """Return the variables that may be unbound when a region is left; `bound`: those bound before
-    it.
-    """
+    """Return variables that may be unbound after a region; `bound`: those bound before it."""
     if len(region) == 1:
         return frozenset()
     stored = {i.arg for i in region if i.op in ("STORE_FAST", "LOAD_FAST_AND_CLEAR")}

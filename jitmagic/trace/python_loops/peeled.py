@@ -42,9 +42,7 @@ def should_peel(flat: FlatCode, before: Trace, behind: Trace) -> bool:
 def _found(
     trace: Trace, exit_: Break, specs: Mapping[Source, TensorSpec], live: frozenset[str]
 ) -> Found:
-    """Return for each live variable its kind and layout, and the first variable with the same
-    object.
-    """
+    """Return for each live variable its kind, its layout, and which variable shares its object."""
     results: Any = next(iter(reversed(trace.graph.graph.nodes))).args[0]
     holders: dict[object, str] = {}
     found: Found = {}

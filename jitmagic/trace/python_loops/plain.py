@@ -34,15 +34,15 @@ from ..result import BreakReason, OpenLoop
 from ..state import Frame, GuardBook
 from ..values.base import Lazy
 from ..values.containers.iterators import IteratorValue
-from .training import check_round
+from .training import check_iteration
 
 __all__ = ["LeftToPython", "LoopWatch", "check_instruction", "effort_of", "found_loops", "go_back"]
 
 _LONGEST = 30_000  # instructions without tensor work: 0.4 s to trace, at 12 µs each
 _NUMBER_NODE = 100  # arithmetic on a symbol costs all stages 1.2 to 1.6 ms: in instructions
 _TENSOR_NODE = 80  # a small operation of a loop: 1 ms in all stages, in instructions
-_MANY_ROUNDS = 512  # small iterations, inner loops included; loops over layers have fewer
-_SMALL_ROUND = 16  # operations of a small iteration
+_MANY_ITERATIONS = 512  # small iterations, inner loops included; loops over layers have fewer
+_SMALL_ITERATION = 16  # operations of a small iteration
 _CHECKED_EVERY = 256  # instructions
 _SAMPLE = _LONGEST // 10  # instructions after which the rest of a loop is estimated
 
@@ -66,9 +66,9 @@ class LoopRun:
     effort: int
     work: int
     facts: int = 0  # guards
-    rounds: int = 0
+    iterations: int = 0
     trips: int = 0  # iterations of all loops before it
-    second: int = 0  # the step at which its second round began
+    second: int = 0  # the step at which its second iteration began
 
 
 @dataclass(eq=False, slots=True)
@@ -97,14 +97,12 @@ class LoopWatch:
         self.stretch = LoopRun(0, 0, 0)  # since the last recorded operation
         self.seen: dict[int, SeenLoop] = {}  # loops of the root frame, by heads
         self.trips = 0  # iterations of all loops
-        self.first_round: int | None = None  # the step of the root's first backward jump
+        self.first_jump_back: int | None = None  # the step of the root's first backward jump
         self.returned: dict[CodeType, int] = {}  # functions: the effort at their call
 
 
 def effort_of(machine: Any) -> int:
-    """Return the cost of the trace so far in instructions, with that of recorded nodes to later
-    stages.
-    """
+    """Return the cost of the trace and of its nodes in later stages, in instructions."""
     effort: int = machine.instructions + _NUMBER_NODE * machine.graph.root.arithmetic
     return effort
 
@@ -118,10 +116,10 @@ def go_back(machine: Any, frame: Frame, instruction: Instruction) -> None:
     """Follow a backward jump to the next iteration of a loop, or break to leave that to Python."""
     frame.goes_back = True
     machine.watch.trips += 1
-    if frame is machine.root and machine.watch.first_round is None:
-        machine.watch.first_round = machine.step + 1
+    if frame is machine.root and machine.watch.first_jump_back is None:
+        machine.watch.first_jump_back = machine.step + 1
     frame.jump(instruction.target)
-    check_round(machine, frame)
+    check_iteration(machine, frame)
 
 
 def check_instruction(machine: Any, frame: Frame) -> None:
@@ -165,8 +163,8 @@ def _open_loops(machine: Any) -> dict[int, OpenLoop]:
     for at, loop in _loops_of(machine, root).items():
         if root.at in loop:
             run = root.loops.get(at, LoopRun(0, 0, 0))
-            went_round = run.rounds > 0 or (root.goes_back and root.at == at)
-            found[at] = OpenLoop(not run.step, went_round, run.work != _work(machine))
+            has_iterated = run.iterations > 0 or (root.goes_back and root.at == at)
+            found[at] = OpenLoop(not run.step, has_iterated, run.work != _work(machine))
     return found
 
 
@@ -180,16 +178,14 @@ def _loops_of(machine: Any, frame: Frame) -> Mapping[int, frozenset[int]]:
 
 
 def _arrive_at_head(machine: Any, frame: Frame) -> None:
-    """Record that a frame reached the head of a loop, at its entry or after an iteration
-    (`goes_back`).
-    """
+    """Record that a frame is at the head of a loop: its entry, or (`goes_back`) an iteration."""
     run, goes_back = frame.loops.get(frame.at), frame.goes_back
     frame.goes_back = False
     if not goes_back or run is None:
         run = frame.loops[frame.at] = LoopRun(0, 0, 0) if goes_back else _started_run(machine)
     if not goes_back:
         return
-    run.rounds += 1
+    run.iterations += 1
     run.second = run.second or machine.step
     if frame is machine.root:
         machine.watch.seen.setdefault(frame.at, SeenLoop()).see(machine, run)
@@ -204,13 +200,13 @@ def _started_run(machine: Any) -> LoopRun:
 
 def _estimate(machine: Any, frame: Frame, run: LoopRun) -> None:
     """End the graph if unrolling the remaining iterations would take too long."""
-    done, left = effort_of(machine) - run.effort, _rounds_left(frame)
+    done, left = effort_of(machine) - run.effort, _iterations_left(frame)
     users = not is_installed(frame.program.code.co_filename)  # optimizers loop over parameters
     if users and run.work != _work(machine) and _are_many_and_small(machine, run, done, left):
         _break_at_second(machine, frame, run, ManyIterations.of())
     if done < _SAMPLE or left is None:
         return
-    expected = done + done // run.rounds * left
+    expected = done + done // run.iterations * left
     if run.work == _work(machine):
         if expected > _LONGEST:
             _leave_to_python(machine)
@@ -233,15 +229,15 @@ def _are_many_and_small(machine: Any, run: LoopRun, done: int, left: int | None)
     """
     trips, work = machine.watch.trips - run.trips, _work(machine) - run.work
     cost = done + _TENSOR_NODE * work
-    if cost < _SAMPLE or work > trips * _SMALL_ROUND or machine.options.fullgraph:
+    if cost < _SAMPLE or work > trips * _SMALL_ITERATION or machine.options.fullgraph:
         return False
     # Assume that a `while` runs twice as long again, and longer if it was left to Python before.
-    more = (3.0 if run.step else 100.0) if left is None else 1 + left / run.rounds
+    more = (3.0 if run.step else 100.0) if left is None else 1 + left / run.iterations
     most: float = 1.5 * machine.options.unroll_limit
-    return bool(trips * more > _MANY_ROUNDS and cost * more > most)
+    return bool(trips * more > _MANY_ITERATIONS and cost * more > most)
 
 
-def _rounds_left(frame: Frame) -> int | None:
+def _iterations_left(frame: Frame) -> int | None:
     """Return the remaining iterations of a `for` loop; None: unknown."""
     if frame.instruction.op != "FOR_ITER" or (top := frame.stack[-1]) is None:
         return None
@@ -267,7 +263,7 @@ def _leave_to_python(machine: Any) -> None:
     plain = [
         (run.step, at)
         for at, run in root.loops.items()
-        if run.rounds and run.work == _work(machine) and root.at in bodies[at]
+        if run.iterations and run.work == _work(machine) and root.at in bodies[at]
     ]
     if plain:
         step, at = min(plain)
@@ -287,10 +283,8 @@ def _line_at(frame: Frame, at: int) -> UserLine:
 
 
 def _leave_callees(machine: Any, since: LoopRun) -> None:
-    """Leave functions to Python that were called and returned since then without recording
-    anything.
-    """
-    begun: dict[CodeType, int] = machine.watch.returned
+    """Leave functions to Python that returned since then without recording anything."""
+    started: dict[CodeType, int] = machine.watch.returned
     machine.watch.left_to_python.callees.update(
-        (code, None) for code, at in begun.items() if at >= since.effort
+        (code, None) for code, at in started.items() if at >= since.effort
     )

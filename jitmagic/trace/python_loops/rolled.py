@@ -92,10 +92,10 @@ class _StartedLoops:
 def trip_count_varies(machine: Any, symbols: Iterable[Symbol], what: str) -> NoReturn:
     """Break or specialise, because the next item of an iterable of varying length is requested."""
     symbols = tuple(symbols)
-    undecided = any(map(hintless, symbols)) and not _is_foreseen(machine)
+    undecided = any(map(hintless, symbols)) and not _is_speculated(machine)
     if (machine.loops.may_roll or undecided) and _can_end(machine):
         raise GraphBreak(RolledLoop.of(what=what))
-    raise Specialize(symbols, f"the number of rounds of a loop ({what})", is_trip_count=True)
+    raise Specialize(symbols, f"the trip count of a loop ({what})", is_trip_count=True)
 
 
 def check_head(machine: Any) -> None:
@@ -109,9 +109,9 @@ def check_head(machine: Any) -> None:
         if at == machine.root.rolls_at:
             raise GraphBreak(TrainingLoop.of())
         return
-    begun = machine.notes.root.of(_StartedLoops).heads
-    if loops.peels and at not in begun and _begins_here(machine.root.stack[-1]):
-        begun.add(at)
+    started = machine.notes.root.of(_StartedLoops).heads
+    if loops.peels and at not in started and _begins_here(machine.root.stack[-1]):
+        started.add(at)
         return
     raise GraphBreak(LoopIteration.of())
 
@@ -151,7 +151,7 @@ def _can_end(machine: Any) -> bool:
     return not (frame is machine.root and frame.at in machine.loops.unrolled)
 
 
-def _is_foreseen(machine: Any) -> bool:
+def _is_speculated(machine: Any) -> bool:
     """Return whether data-dependent branches are speculated (values/numbers/speculation.py)."""
     return machine.may_speculate is not None and machine.may_speculate(
         machine.frame.program.body.filename
@@ -183,8 +183,9 @@ def loops_of(
 
 
 def _bodies(flat: FlatCode) -> dict[int, frozenset[int]]:
-    """Return the root's loops in the indices of a function's own code, which may begin inside of
-    one.
+    """Return the root's loops in the indices of a function's own code.
+
+    A resume function may begin inside of a loop.
     """
     numbers = {instruction: number for number, instruction in flat.at.items()}
     return {
@@ -209,9 +210,7 @@ def ends_at_loop(trace: Trace) -> bool:
 
 
 def ends_at_other_loop(flat: FlatCode, trace: Trace) -> bool:
-    """Return whether Python continues with a loop other than the one that this is an
-    iteration of.
-    """
+    """Return whether Python continues with a loop that this is not an iteration of."""
     return ends_at_loop(trace) and flat.at[trace.exit.index] is not flat.head  # type: ignore[attr-defined]
 
 
@@ -231,7 +230,7 @@ def leave_open_loops(flat: FlatCode, trace: Trace) -> dict[int, tuple[Guard, ...
     for head, loop in trace.open_loops.items():
         if loop.recorded:
             root.recording.add(flat.at[head])
-        elif loop.began_inside and loop.went_round and flat.at[head] not in root.recording:
+        elif loop.began_inside and loop.has_iterated and flat.at[head] not in root.recording:
             found.append(head)
     if not trace.because:
         root.calling.update(flat.at[head] for head in found)
@@ -240,8 +239,7 @@ def leave_open_loops(flat: FlatCode, trace: Trace) -> dict[int, tuple[Guard, ...
 
 
 def idle_loop_around(flat: FlatCode, unrolled: Trace, rolled: Trace) -> list[int]:
-    """Return the outermost loop around the end of a trace, if unrolling its iterations recorded
-    nothing.
+    """Return the outermost loop around the end of a trace, if its iterations recorded nothing.
 
     If its trip count varies, Python runs it as a whole instead of iteration by iteration.
     """
@@ -298,9 +296,7 @@ def unroll(flat: FlatCode) -> None:
 
 
 def numbers_of_iteration(flat: FlatCode) -> frozenset[Source]:
-    """Return the numbers that iterations change in objects from outside; empty if not an
-    iteration.
-    """
+    """Return the numbers that iterations change in older objects; empty if not an iteration."""
     if flat.head not in flat.root.rolled:
         return frozenset()
     return flat.root.resume_facts.changed_in(flat.parameters)

@@ -14,7 +14,7 @@ from ..breaks import GraphBreak, TrainingLoop
 from ..state import Frame
 from ..values.containers.iterators import IteratorValue
 
-__all__ = ["check_round", "note_gradients"]
+__all__ = ["check_iteration", "note_gradients"]
 
 _MOST_NODES = 300  # nodes of the graph if the remaining iterations were unrolled
 
@@ -25,7 +25,7 @@ def note_gradients(machine: Any) -> None:
         frame.gradients.add(frame.at)
 
 
-def check_round(machine: Any, frame: Frame) -> None:
+def check_iteration(machine: Any, frame: Frame) -> None:
     """Break before the iteration of a training loop that a backward jump leads to.
 
     The root frame breaks at the loop's head and resumes there. An inlined frame cannot: its call
@@ -36,7 +36,7 @@ def check_round(machine: Any, frame: Frame) -> None:
     nodes = len(machine.graph.graph.nodes)
     of_round = nodes - frame.nodes_at.get(frame.next, 0)
     frame.nodes_at[frame.next] = nodes
-    left = _rounds_left(frame)
+    left = _iterations_left(frame)
     if not any(frame.next <= at <= frame.at for at in frame.gradients):
         return
     if left is not None and left * of_round <= _MOST_NODES:
@@ -47,9 +47,7 @@ def check_round(machine: Any, frame: Frame) -> None:
 
 
 def _may_break(machine: Any, frame: Frame) -> bool:
-    """Return whether the trace may end here, which a graph within the graph and a generator rule
-    out.
-    """
+    """Return whether the trace may end here: not in an inner graph, nor in a generator."""
     if machine.options.fullgraph or machine.graph is not machine.graph.root:
         return False
     if frame.program.body.flags & inspect.CO_GENERATOR:
@@ -57,10 +55,8 @@ def _may_break(machine: Any, frame: Frame) -> bool:
     return not (frame is machine.root and frame.next in machine.loops.unrolled)
 
 
-def _rounds_left(frame: Frame) -> int | None:
-    """Return the remaining iterations of the loop at the next instruction; None: not known in
-    advance.
-    """
+def _iterations_left(frame: Frame) -> int | None:
+    """Return the remaining iterations of the loop at the next instruction; None: unknown."""
     over = frame.stack[-1] if frame.stack else None
     is_for = frame.program.body.instructions[frame.next].op == "FOR_ITER"
     return over.items_left() if is_for and isinstance(over, IteratorValue) else None

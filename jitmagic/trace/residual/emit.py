@@ -323,9 +323,7 @@ def _is_call_form(instruction: Instruction) -> bool:
 
 
 def _load_plainly(instruction: Instruction) -> None:
-    """Edit: push the plain value only. A resume function cannot receive a NULL, so it pushes its
-    own.
-    """
+    """Edit: push the plain value only; a resume function pushes the NULL by itself."""
     if instruction.op == "LOAD_METHOD":
         instruction.op = "LOAD_ATTR"
     instruction.flag = False
@@ -358,9 +356,7 @@ def _key_of(
     region: frozenset[Instruction],
     release: Callable[[], None],
 ) -> tuple[ResumeKey, int | None]:
-    """Return the key of the resume function, and the index of a NULL that it must push by
-    itself.
-    """
+    """Return the key of the resume function, and the index of a NULL that it must push."""
     settled = {**exit_.locals, **exit_.cells}
     bound = (*settled, *unsettled_names(region, frozenset(settled)).difference(settled))
     needed = frozenset(bound) if root.is_looked_at else root.live[way.target] | exit_.held

@@ -44,18 +44,14 @@ class _References:
 
 
 def start_watching(machine: Any, args: Args, kwargs: Kwargs) -> Value:
-    """Start to watch references; called through the call that such a resume function start_watching
-    with.
-    """
+    """Start to watch references; such a resume function begins with a call of this."""
     machine.notes.root.of(_References).watches = True
     result: Value = machine.constant(None)
     return result
 
 
 def check_dropped(machine: Any) -> None:
-    """Break if the last instruction of the root frame has dropped a reference; called
-    before each.
-    """
+    """Break if the root frame's last instruction has dropped a reference to an object."""
     held = machine.notes.root.of(_References)
     if not held.watches:
         return
@@ -103,9 +99,7 @@ def _may_end_here(machine: Any, value: Value) -> bool:
 
 
 def _lives(machine: Any) -> Iterator[tuple[object, Source]]:
-    """Yield the objects from before this graph that the root frame holds and whose end may be
-    visible.
-    """
+    """Yield older objects that the root frame holds and whose end may be visible."""
     for value in (*machine.root.slots.values(), *machine.root.stack):
         for one in (value, _contents(value)):
             live = None if one is None else _held_object(machine, one)
@@ -155,9 +149,7 @@ def _is_plain_object(machine: Any, obj: object, source: Source | None) -> bool:
 
 
 def _is_plain_container(machine: Any, obj: object, source: Source) -> bool:
-    """Return whether it is a container that the program has unpacked, so that its length is
-    guarded.
-    """
+    """Return whether the program has unpacked the container, so that its length is guarded."""
     if not isinstance(obj, list | tuple) or type(obj) not in (list, tuple):
         return False
     if not machine.relies_on(LengthIs(source, len(obj))):

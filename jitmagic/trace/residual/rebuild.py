@@ -158,9 +158,7 @@ def _answers(kind: type) -> bool:
 
 
 def draw_numbers(writer: Writer, draws: Sequence[Draw]) -> int:
-    """Write code that performs the draws in order; return the position from which `rewind`
-    works.
-    """
+    """Write code for the draws in order; return the position from which `rewind` works."""
     generators = [draw.generator for draw in draws if not _is_drawn(draw.generator)]
     for generator in generators:
         writer.make(generator)
@@ -355,9 +353,7 @@ _READERS: Mapping[type, Callable[[Any], object]] = {
 
 
 def _load_source(source: Source, writer: Writer) -> Code:
-    """Return code that reads a source again, without running user code where a plain read
-    exists.
-    """
+    """Return code that reads a source again, without running user code if a plain read exists."""
     match source:
         case Argument(index=index):
             return build.load_fast(writer.flat.parameters[index], bound=True)

@@ -55,9 +55,7 @@ _SUPER_ARGUMENTS = 2
 
 @dataclass(frozen=True, slots=True)
 class ResumeKey:
-    """One resume point: an instruction of the root, the bound variables, the stack (True: a
-    NULL).
-    """
+    """A resume point: an instruction of the root, the bound variables, the NULLs on the stack."""
 
     instruction: Instruction
     names: tuple[str, ...]
@@ -67,9 +65,7 @@ class ResumeKey:
 
 @dataclass(eq=False)
 class Root:
-    """The body of a tagged function, the liveness of its variables, and the resume functions so
-    far.
-    """
+    """The body of a tagged function, the liveness of its variables, its resume functions."""
 
     body: Body
     live: Mapping[Instruction, frozenset[str]]
@@ -140,9 +136,7 @@ class FlatCode:
         return cls(code, (*body.parameters, *body.freevars), root, at)
 
     def resume(self, key: ResumeKey, make: Callable[[FlatCode], Any]) -> Any:
-        """Return the dispatcher of the resume function for `key`; `make` is called for a new one
-        only.
-        """
+        """Return the dispatcher of the resume function for `key`; `make` makes a new one."""
         root = self.root
         if key not in root.resumes:
             root.resumes[key] = make(_resume_code(root, key))
@@ -150,9 +144,7 @@ class FlatCode:
 
 
 def flatten(body: Body, parameters: tuple[str, ...]) -> None:
-    """Edit: make `parameters` plain positional ones, and every other variable and cell a plain
-    local.
-    """
+    """Edit: make `parameters` plain positional ones, and all other variables plain locals."""
     others = [name for name in body.slots() if name not in parameters]
     body.varnames = [*parameters, *others]
     body.cellvars, body.freevars = [], []
@@ -161,9 +153,7 @@ def flatten(body: Body, parameters: tuple[str, ...]) -> None:
 
 
 def stack_name(index: int) -> str:
-    """Return the parameter for the index-th stack value, a name that no Python variable can
-    have.
-    """
+    """Return the parameter for a stack value, a name that no Python variable can have."""
     return f"{UNNAMED}{index}"
 
 
@@ -259,9 +249,7 @@ def _spell_out_super(body: Body) -> None:
 
 
 def _handler_instructions(body: Body) -> frozenset[Instruction]:
-    """Return the instructions that only run with an exception pushed, from PUSH_EXC_INFO to
-    POP_EXCEPT.
-    """
+    """Return the instructions that run with an exception pushed: PUSH_EXC_INFO to POP_EXCEPT."""
     following = dict(zip(body.instructions, body.instructions[1:], strict=False))
     inside: set[Instruction] = set()
     work = [region.target for region in body.regions]

@@ -90,9 +90,7 @@ class ResumeFacts:
                     self.filled.add(without_index(source))
 
     def change(self, trace: Trace, now: FrameSnapshot, stored: Container[object]) -> None:
-        """Record the numbers that an iteration changes, and those in variables `stored` in the
-        loop.
-        """
+        """Record numbers that an iteration changes, and those in variables `stored` in the loop."""
         for paths, number in numbers_written(trace):
             if number is None or not any(_is_now(path, number, now) for path in paths):
                 self.changed.update(map(without_index, paths))
@@ -102,8 +100,8 @@ class ResumeFacts:
                 self.numbers.add(name)
 
     def changed_in(self, names: Sequence[str]) -> frozenset[Source]:
-        """Return the numbers that iterations change, as paths from the arguments of a resume
-        function.
+        """Return the numbers that iterations change, as paths from a resume function's
+        arguments.
         """
         places = {name: index for index, name in enumerate(names)}
         found = (_with_index(source, places) for source in self.changed)
@@ -128,9 +126,7 @@ class ResumeFacts:
     def numbers_of(
         self, names: Sequence[str], args: Sequence[object], read: str | None
     ) -> frozenset[Source]:
-        """Return the arguments of a resume function that are numbers and vary, `read` among
-        them.
-        """
+        """Return a resume function's arguments that are varying numbers, `read` among them."""
         given = enumerate(zip(names, args, strict=True))
         return frozenset(
             Argument(index, name)
@@ -211,8 +207,8 @@ class _Tensors:
         return None
 
     def layouts_of_items(self, recipe: Recipe | None, name: str) -> Iterator[tuple[str, Layout]]:
-        """Yield the layouts of an iterator's items that are rows of a tensor, and of the items'
-        parts.
+        """Yield the layouts of an iterator's items, and of their parts, that are rows of a
+        tensor.
         """
         if not isinstance(recipe, Invoke) or not isinstance(recipe.callee, Constant):
             return

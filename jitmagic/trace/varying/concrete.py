@@ -35,8 +35,7 @@ __all__ = [
 
 
 def places_of(traced: Trace) -> dict[Symbol, tuple[int, int]]:
-    """Return the symbols among the sizes and strides of the inputs, with (input, index) of a
-    reading.
+    """Return the symbols in the sizes and strides of inputs, with (input, index) of a reading.
 
     An input that is an int and a size of the graph is read itself: its index is -1.
     """

@@ -64,9 +64,7 @@ class Resized:
 
 
 def resized(traced: Trace, constants: Callable[[Source], Collection[int]]) -> Resized:
-    """Return the dimensions that the frame's effects change, without the `constants` of an
-    input.
-    """
+    """Return the dimensions that the frame's effects change, except an input's `constants`."""
     outputs: Any = next(iter(reversed(traced.graph.graph.nodes))).args[0]
     before = {
         place: (entry.source, entry.spec)
@@ -92,9 +90,7 @@ def resized(traced: Trace, constants: Callable[[Source], Collection[int]]) -> Re
 
 
 def numbers_written(traced: Trace) -> Iterator[tuple[tuple[Source, ...], int | float | None]]:
-    """Yield each number that the frame writes, with the paths that may read it; None:
-    data-dependent.
-    """
+    """Yield each number that the frame writes (None: data-dependent), with paths to it."""
     for effect in traced.effects:
         written: list[tuple[tuple[Source, ...], Recipe]]
         if isinstance(effect, SetGlobal):
@@ -132,9 +128,7 @@ def _place_of(source: Source) -> Place | None:
 
 
 def _written(effect: Effect) -> Iterator[tuple[Place, Recipe]]:
-    """Yield the attributes and items of the call's objects that an effect writes, with the new
-    values.
-    """
+    """Yield the attributes and items that an effect writes, with the new values."""
     match effect:
         case SetAttr(FromSource(source), name, value):
             yield (source, name), value

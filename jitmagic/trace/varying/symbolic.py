@@ -127,14 +127,14 @@ class Symbols(Context):
         self.values: dict[Source, Any] = {}  # ScalarValues by source
         self.where: UserLine | None = None  # line of the Specialize that ends the attempt
         # An instruction of the root that narrowed a symbol, and the steps at which it did.
-        self.rounds: dict[tuple[Symbol, int], set[int]] = {}
+        self.narrowed_at: dict[tuple[Symbol, int], set[int]] = {}
         self.place: Callable[[Symbol], tuple[int, int] | None] = lambda symbol: None
         self._guard = guard
 
     def _guard_range(self, symbol: Symbol, range: Interval) -> None:
         if (place := self.place(symbol)) is not None:
             at, step = place
-            self.rounds.setdefault((symbol, at), set()).add(step)
+            self.narrowed_at.setdefault((symbol, at), set()).add(step)
         if is_tensor_symbol(symbol):
             for guard in guards_of_range(symbol, range):
                 self._guard(guard)
@@ -153,13 +153,11 @@ class Symbols(Context):
         self._guard(relate(op, left, right))
 
     def counted(self) -> Iterator[Specialized]:
-        """Yield the numbers that tests of `while` loops narrowed to a single value, one test per
-        iteration.
-        """
-        for symbol in {symbol: None for (symbol, _), at in self.rounds.items() if len(at) > 1}:
+        """Yield the numbers that tests of `while` loops narrowed to one value, test by test."""
+        for symbol in {symbol: None for (symbol, _), at in self.narrowed_at.items() if len(at) > 1}:
             range = self.range_of(symbol)
             if range is not None and range.low == range.high:
-                yield specialized(symbol, "the number of rounds of a loop", None, True)
+                yield specialized(symbol, "the trip count of a loop", None, True)
 
     def forget(self) -> None:
         """Release the references to the call: sizes outlive the trace."""
@@ -180,9 +178,7 @@ class Symbols(Context):
         )
 
     def is_given_or_computed(self, expr: Expr) -> bool:
-        """Return whether Python can compute it before the graph runs, from numbers that
-        were read.
-        """
+        """Return whether Python can compute it before the graph, from numbers that were read."""
 
         def is_read(symbol: Symbol) -> bool:
             return _is_given(symbol.origin) and symbol.origin in self.values
@@ -207,9 +203,7 @@ class Symbols(Context):
         return Size(symbol, self)
 
     def varying_dims(self, source: Source, tensor: torch.Tensor) -> dict[int, Interval]:
-        """Return the sizes and strides of an input that become symbols, by index, with their
-        ranges.
-        """
+        """Return the sizes and strides of an input that become symbols, by index, with ranges."""
         if self.dynamic is None:
             return {}
         found = {}
@@ -232,9 +226,7 @@ class Symbols(Context):
         return own
 
     def _history(self, own: Symbol, hint: int) -> tuple[Hashable, Size | None]:
-        """Return the values of a size now and in earlier calls, and its symbol at the break
-        before.
-        """
+        """Return the values of a size now and in earlier calls, and its symbol at the break."""
         origin: Any = own.origin
         if self.dynamic is None:
             return (hint, own.range), None
@@ -278,9 +270,7 @@ def undecided_reason(
 
 
 def without_symbolic_sizes(known: Constants, symbols: Symbols, error: Exception) -> Constants:
-    """Return constants so that the next attempt has no symbolic sizes; raises `error` if there were
-    none.
-    """
+    """Return the constants that leave no symbolic sizes; raises `error` if there were none."""
     if not symbols.sizes:
         raise error
     why = f"{type(error).__name__}: {error}".partition("\n")[0]
@@ -291,9 +281,9 @@ def without_symbolic_sizes(known: Constants, symbols: Symbols, error: Exception)
 def with_constants(known: Constants, special: Specialize, where: UserLine | None) -> Constants:
     """Return the constants of the next attempt."""
     symbols = [s for s in special.symbols if not hintless(s)]
-    rounds = special.is_trip_count
+    is_count = special.is_trip_count
     fresh = {
-        s.origin: specialized(s, special.why, where, rounds) for s in symbols or special.symbols
+        s.origin: specialized(s, special.why, where, is_count) for s in symbols or special.symbols
     }
     assert fresh.keys() - known.keys(), "a symbol becomes a constant once"
     return {**known, **fresh}

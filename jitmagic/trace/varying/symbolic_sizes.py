@@ -116,9 +116,7 @@ def _strides(
     varying: Container[int],
     symbol_at: Callable[[int], Dimension],
 ) -> tuple[Any, ...]:
-    """Return strides from the innermost on: products where they match, else a symbol or a
-    constant.
-    """
+    """Return strides from the innermost on: products if they match, else symbols or constants."""
     made: list[Dimension] = [0] * len(shape)
     step: Dimension = 1
     for dim in sorted(range(len(shape)), key=lambda dim: (spec.stride[dim], -dim)):
@@ -131,9 +129,7 @@ def _strides(
 
 
 def _products(spec: TensorSpec, shape: Sequence[Dimension]) -> tuple[Any, ...] | None:
-    """Return strides as products of sizes, if the tensor is dense in some order of its
-    dimensions.
-    """
+    """Return strides as products of sizes, if the tensor is dense in some dimension order."""
     rank = len(shape)
     rows = list(range(rank - 1, -1, -1))
     for order in (rows, sorted(rows, key=lambda dim: (spec.stride[dim], -dim))):

@@ -143,9 +143,7 @@ def _dictionary(
 
 
 def _tensor(machine: Machine, value: TensorValue, memo: dict[Value, Value]) -> Value:
-    """Copy a tensor; those that share memory would be copied with it, so each needs its own
-    memory.
-    """
+    """Copy a tensor; views of one memory would be copied together, so they break."""
     meta = value.meta
     plain = value.kind.__name__ == "Tensor" and meta.is_contiguous() and not meta.requires_grad
     if not plain or (value.live is not None and vars(value.live)):

@@ -158,9 +158,7 @@ def _delattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(id)
 def _id(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Return the id of an object from before the call that is guarded to be the same in
-    each call.
-    """
+    """Return the id of an object from before the call, guarded to be the same in each call."""
     value = args[0]
     live = getattr(value, "live", None)
     if live is None or value.source is None or value.varies:

@@ -308,9 +308,7 @@ def _groupby(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _register_combinatoric(function: Callable[..., Any], iterables: int | None) -> None:
-    """Register a function that first reads all items of the arguments `iterables` (None: of
-    all).
-    """
+    """Register a function that first reads all items of `iterables` arguments (None: of all)."""
 
     @handles(function)
     def combine(machine: Machine, args: Args, kwargs: Kwargs) -> Value:

@@ -81,9 +81,7 @@ def _is_only_said(category: Value) -> bool:
 
 
 def raises_warnings(category: type) -> bool:
-    """Return whether a filter turns such a warning into an error, which would end the program
-    there.
-    """
+    """Return whether a filter turns such a warning into an error, which would end the program."""
     kinds = [kind for action, _, kind, *_ in warnings.filters if action == "error"]
     return any(issubclass(category, kind) for kind in kinds)
 

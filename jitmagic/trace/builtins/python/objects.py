@@ -1,6 +1,4 @@
-"""Methods that classes inherit from object, tuple and BaseException: the ends of `super()`
-chains.
-"""
+"""Methods inherited from object, tuple and BaseException: the ends of `super()` chains."""
 
 from __future__ import annotations
 

@@ -181,9 +181,7 @@ def _compile(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _register(name: str, count: int) -> None:
-    """Register `re.name(pattern, ...)`, whose flags come after `count` other arguments, or
-    by name.
-    """
+    """Register `re.name(pattern, ...)`; flags come after `count` other arguments, or by name."""
     function = getattr(re, name)
 
     @handles(function)

@@ -105,9 +105,7 @@ def _total(start: Any, *numbers: Any) -> Any:
 
 
 def _count_of_numbers(machine: Machine, items: Sequence[Value]) -> tuple[int, int | None]:
-    """Return how many numbers come before the first other item, and the index of the first
-    float.
-    """
+    """Return how many numbers come before another item, and the index of the first float."""
     first = None
     for place, item in enumerate(items):
         kind = item.realize(machine).python_type(machine)

@@ -163,8 +163,8 @@ class _Call:
                 set_grad_mode(machine, mode)
 
     def _refuse_foreign(self, results: Sequence[Value], last: Node | None) -> None:
-        """Break if autograd would change tensors that are neither inputs nor made by the
-        forward.
+        """Break for results that are neither inputs nor made by the forward: autograd
+        changes them.
         """
         own = set(self.inputs)
         for node in reversed(self.machine.graph.graph.nodes):
@@ -289,9 +289,7 @@ class _Call:
         return lift(self.machine, made)
 
     def _saved(self, region: RegionBuilder) -> list[Value]:
-        """Return the values of `saved_tensors`: those of the forward, with the history that they
-        have now.
-        """
+        """Return the values of `saved_tensors` with the history that they have now."""
         values: list[Value] = []
         for place, saved in enumerate(self.context.marked["save_for_backward"]):
             if not isinstance(saved, TensorValue):
@@ -334,16 +332,12 @@ def _requires_grad(node: Node) -> bool:
 
 
 def _wanting(spec: TensorSpec) -> TensorSpec:
-    """Return the spec of a gradient with a history, for a backward that is differentiated
-    itself.
-    """
+    """Return the spec of a gradient with a history, for a backward that is differentiated."""
     return replace(spec, requires_grad=True, is_leaf=False)
 
 
 def _without_once(machine: Machine, backward: Value) -> tuple[Value, bool]:
-    """Return the function inside torch's once_differentiable, which the node applies to the
-    region.
-    """
+    """Return the function inside torch's once_differentiable, which the node applies."""
     if not isinstance(backward, FunctionValue) or backward.code is not _ONCE:
         return backward, False
     cell = backward.closure[_ONCE.co_freevars.index("fn")].realize(machine)

@@ -125,17 +125,13 @@ def _since(nodes: Any, before: Sequence[Node]) -> list[Node]:
 
 
 def _writes_outside(made: Sequence[Node], before: Sequence[Node]) -> bool:
-    """Return whether a node writes to memory from before the region, or to an input that it read
-    first.
-    """
+    """Return whether a node writes to memory from before the region, or to an input."""
     written = {storage_of(node) for one in made for node in one.meta.get("mutates", ())}
     read = (node for one in made for node in one.all_input_nodes if node.op == "placeholder")
     return any(storage_of(node) in written for node in (*before, *read) if "val" in node.meta)
 
 
 def _mark(made: Sequence[Node], region: Recomputed) -> None:
-    """Mark the nodes of a region; one inside of another belongs to the outer one, which
-    runs again.
-    """
+    """Mark the nodes of a region; an inner region belongs to the outer one, which runs again."""
     for node in made:
         node.meta["checkpoint"] = region

@@ -112,9 +112,7 @@ def _backward_method(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.autograd.backward)
 def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Compute a gradient for each leaf that the engine would reach, then accumulate as
-    AccumulateGrad.
-    """
+    """Compute the gradients of all leaves that the engine would reach, and accumulate them."""
     arguments = {**dict(zip(_BACKWARD_PARAMETERS, args, strict=False)), **kwargs}
     if set(arguments) - set(_BACKWARD_PARAMETERS) or "grad_variables" in arguments:
         raise _unfollowed("other arguments", _BACKWARD)

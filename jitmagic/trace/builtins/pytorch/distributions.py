@@ -25,9 +25,7 @@ _lazy: Any = utils._lazy_property_and_property
 
 @handles(kl.kl_divergence)
 def _divergence(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Call the formula registered for the two classes; a guard checks that the registry is
-    unchanged.
-    """
+    """Call the formula registered for the two classes; guards check that it still is."""
     if len(args) != 2 or kwargs:
         raise GraphBreak(UnsupportedArguments.of(name="kl_divergence", what="keywords"))
     found = kl._dispatch_kl(*(arg.python_type(machine) for arg in args))

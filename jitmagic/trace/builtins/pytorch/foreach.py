@@ -1,7 +1,7 @@
 """torch._foreach_*, the list operations of optimizers, and their grouping of tensors.
 
 Takes lists of tensors, numbers and lists of numbers. Records one node, as torch makes one call; or,
-if a number is a tensor, the tensor operation for each element in the order of the list.
+if a number is symbolic, the tensor operation for each element in the order of the list.
 """
 
 from __future__ import annotations
@@ -96,9 +96,7 @@ def _refusal(name: str, what: str) -> GraphBreak:
 
 @lru_cache(maxsize=1)
 def _gives_what_it_wrote() -> bool:
-    """Return whether in-place list operations return the list, as in newer versions of torch, or
-    None.
-    """
+    """Return whether in-place list operations return the list (newer versions of torch) or None."""
     function: Any = torch._foreach_neg_
     return function([torch.zeros(())]) is not None
 
@@ -124,7 +122,7 @@ _GROUPING = "tensors by device and dtype"
     _foreach_utils._group_tensors_by_device_and_dtype,
 )
 def _grouped(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Group the lists by the tensors of the first: {(device, dtype): (lists, indices if
+    """Group the lists by the first one's tensors: {(device, dtype): (lists, indices if
     requested)}.
     """
     if len(args) != 1 or set(kwargs) - {"with_indices"}:
@@ -155,9 +153,7 @@ def _kind(value: Value) -> tuple[torch.device, torch.dtype]:
 
 
 def _check_alike(first: Sequence[Value], column: Sequence[Value]) -> None:
-    """Break for lists whose tensors differ, as eager refuses them; step counters may be on
-    the CPU.
-    """
+    """Break for lists whose tensors differ, as eager does; step counters may be on the CPU."""
     for left, right in zip(first, column, strict=False):
         if isinstance(right, ConstantValue) and right.value is None:
             continue

@@ -86,9 +86,7 @@ class _PaddingValue(Value):
 
 @handles(torch._nested_tensor_from_mask_left_aligned)
 def _left_aligned(machine: Any, args: Args, kwargs: Kwargs) -> Value:
-    """Return True whatever the data: the code after it handles both cases, and must not break
-    halfway.
-    """
+    """Return True whatever the data: the code after it handles both cases."""
     if machine.frame.program.code is not _ENCODER:
         raise GraphBreak(TensorItem.of(what="torch _nested_tensor_from_mask_left_aligned()"))
     # The encoder has taken a branch that is only right together with the padding at its end.

@@ -123,9 +123,7 @@ def _follow_fused(module: Any, name: str) -> None:
 
 
 def _with_steps_on_device(machine: Machine, run: Callable[..., Value], named: Kwargs) -> Value:
-    """Run with float64 steps: for steps counted in float32 the kernel computes corrections in
-    double.
-    """
+    """Run with float64 steps: from float32 steps the kernel computes corrections in double."""
     steps = named["state_steps"]
     assert isinstance(steps, ListValue)
     counted = [step.realize(machine) for step in steps.realized(machine)]
@@ -139,9 +137,7 @@ def _with_steps_on_device(machine: Machine, run: Callable[..., Value], named: Kw
 
 
 def _device_of(machine: Machine, params: Value) -> str | None:
-    """Return the device type of the parameters if they share one and have 32 or 64 bits,
-    else None.
-    """
+    """Return the device type that all parameters share, if they have 32 or 64 bits, else None."""
     assert isinstance(params, ListValue)
     devices: set[str] = set()
     for param in params.realized(machine):

@@ -1,10 +1,9 @@
-"""Process state that torch reports: read while tracing, and guarded by reading it again at each
-call.
+"""Process state that torch reports: read while tracing, guarded by reading it in each call.
 
 C functions without arguments that return a switch or a setting give constants of the trace. Python
 functions around such getters (torch.backends.cuda.flash_sdp_enabled) are inlined down to them
-(trace/builtins/pytorch/torch_rules.py). Calls that set state break. Handled elsewhere: grad mode
-(trace/values/contexts/contexts.py), autocast (autocast.py), and anomaly mode, which a compile
+(trace/builtins/pytorch/torch_rules.py). Most calls that set state break. Handled elsewhere: grad
+mode (trace/values/contexts/contexts.py), autocast (autocast.py), and anomaly mode, which a compile
 suspends so that it cannot be read inside one.
 """
 
@@ -139,8 +138,7 @@ if torch.distributed.is_available():
 
 
 def _is_capturing(name: str, device: Any) -> None:
-    """Register the query whether a CUDA-style graph is being captured, which may change between
-    calls.
+    """Register the query whether the device captures a graph, which may change between calls.
 
     A torch built without the device raises, or returns False.
     """

@@ -74,9 +74,7 @@ def _as_eager(made: Value, drops: bool = False) -> Value:
 
 
 def _refuse_other_devices(function: Any, given: Sequence[TensorValue]) -> None:
-    """Break unless all are on the CPU: lengths always are, and a node's results share one
-    device.
-    """
+    """Break unless all are on the CPU, as lengths are: a node's results share one device."""
     if any(device_of(one.node).type != "cpu" for one in given):
         raise _refuse(function, "the lengths of a packed sequence are on the CPU")
 

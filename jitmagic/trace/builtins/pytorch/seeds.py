@@ -1,5 +1,4 @@
-"""Seeds set in a frame (`torch.manual_seed(0)`, `numpy.random.seed(step)`) and generators made
-there.
+"""Seeds set in a frame (`torch.manual_seed(0)`), and generators made there.
 
 Takes a function that seeds shared generators, or makes one (`numpy.random.default_rng(seed)`), and
 an int from the call or a constant. It becomes a draw without a result, or the generator

@@ -53,9 +53,7 @@ def _follow_istft(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _sizes(
     x: Tensor, window: Tensor | None, given: Mapping[str, Any]
 ) -> tuple[int, int, int, int, int] | None:
-    """Return n_fft, hop, window length, begin and end of the result; None: eager refuses or
-    warns.
-    """
+    """Return n_fft, hop, window length, begin and end; None: eager refuses or warns."""
     n_fft: Any = given.get("n_fft")
     known = all(type(size) is int for size in (n_fft, *x.shape))
     if not known or not x.is_complex() or x.dim() not in (2, 3) or not x.numel():

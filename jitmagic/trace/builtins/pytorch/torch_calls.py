@@ -95,9 +95,7 @@ def _annotate(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.Tensor.new)
 def _new(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Model `x.new(2, 3)` as `x.new_empty(2, 3)`; of a list it would make a tensor of these
-    numbers.
-    """
+    """Model `x.new(2, 3)` as `x.new_empty(2, 3)`; a list argument would give its numbers."""
     sizes = [part.realize(machine) for part in args[1:]]
     if len(sizes) == 1 and isinstance(sizes[0], SizeValue):
         sizes = sizes[0].realized(machine)

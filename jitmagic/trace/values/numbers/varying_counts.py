@@ -53,7 +53,7 @@ def place_of_test(machine: Any, symbol: Symbol) -> tuple[int, int] | None:
     if machine.frame is not root or any(isinstance(one, IteratorValue) for one in root.stack):
         return None
     at, step = root.at, machine.step
-    if machine.loops.may_roll and machine.symbols.rounds.get((symbol, at), set()) - {step}:
+    if machine.loops.may_roll and machine.symbols.narrowed_at.get((symbol, at), set()) - {step}:
         raise GraphBreak(RolledLoop.of(what=symbol.name))
     return at, step
 
