@@ -119,8 +119,8 @@ def _later(traced: Trace) -> list[Any]:
 def wrapped(run: Executable, traced: Trace, options: Options, in_parts: bool) -> Executable:
     """The executable as the frame calls it. `in_parts`: as a CompiledGraph's."""
     # From the inside out: each wraps the one before, and costs a call only where it is needed.
-    if traced.spent_results and options.backend in ("native", "aot_eager"):  # no autograd ran
-        run = freed_results(run, traced.spent_results, traced.grad_inputs)
+    if traced.freed_results and options.backend in ("native", "aot_eager"):  # no autograd ran
+        run = freed_results(run, traced.freed_results, traced.grad_inputs)
     if numbers := tuple(i for i, entry in enumerate(traced.inputs) if entry.is_scalar):
         run = with_numbers(run, numbers)
     draws = any(node.meta.get("random") for node in traced.graph.graph.nodes)

@@ -175,7 +175,7 @@ class EffectLog:
         self._latest.pop((id(target), name), None)
         self._entries.append(entry)
 
-    def tell(self, builder: ExitBuilder) -> None:
+    def describe(self, builder: ExitBuilder) -> None:
         """Describe all effects to the exit."""
         for entry in self._entries:
             for effect in _all_of(entry(builder)):
@@ -192,8 +192,8 @@ def _is_write(callee: Recipe) -> bool:
     return method is setattr
 
 
-def _all_of(told: Effect | tuple[Effect, ...]) -> tuple[Effect, ...]:
-    return told if isinstance(told, tuple) else (told,)
+def _all_of(entry: Effect | tuple[Effect, ...]) -> tuple[Effect, ...]:
+    return entry if isinstance(entry, tuple) else (entry,)
 
 
 class ExitBuilder:
@@ -251,7 +251,7 @@ class ExitBuilder:
         finally:
             self._active.discard(id(value))
 
-    def tells(self, value: Value) -> bool:
+    def describes(self, value: Value) -> bool:
         return id(value) in self._recipes
 
     def constant(self, value: object) -> Recipe:
@@ -357,14 +357,16 @@ def _distinct_dictionaries(
     for of_classes in (False, True):  # a class's is behind a mappingproxy only
         changed = _dictionaries(mutated, of_classes)
         known = _dictionaries(seen, of_classes) | changed
-        met = _that_meet([store for _, store in changed.values()], known)
+        met = _overlapping([store for _, store in changed.values()], known)
         sources = tuple(source for key, (source, _) in changed.items() if key in met)
         if sources and len(met) > 1:
             rest = (source for key, (source, _) in known.items() if key in met - changed.keys())
             machine.guard(DifferentObjects(sources, tuple(rest)))
 
 
-def _that_meet(changed: list[TableStore], known: dict[int, tuple[Source, TableStore]]) -> set[int]:
+def _overlapping(
+    changed: list[TableStore], known: dict[int, tuple[Source, TableStore]]
+) -> set[int]:
     """Return the dictionaries with a change that another would see if both were one object."""
     written: set[object] = set()
     for store in changed:

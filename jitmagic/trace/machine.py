@@ -240,7 +240,7 @@ class Machine:
         builder = ExitBuilder(self, self.graph)
         try:
             exit_ = make_exit(builder)
-            self.effects.tell(builder)
+            self.effects.describe(builder)
             for hook in self._hooks:
                 hook(builder)
             for generator in self._generators:
@@ -291,15 +291,17 @@ class Machine:
         locals_: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n not in cell_names}
         cells: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n in cell_names}
         where = self.stop.where or self.root.line()
-        rest = (
+        return Break(
+            self.stop.reason,
+            where,
+            self.root.at,
             stack,
             locals_,
             cells,
-            names_kept_bound(self),
-            self.root.line(),
-            passes_last_reference(self),
+            held=names_kept_bound(self),
+            line=self.root.line(),
+            callee_holds=passes_last_reference(self),
         )
-        return Break(self.stop.reason, where, self.root.at, *rest)
 
     # -- frames ----------------------------------------------------------------------------------
 

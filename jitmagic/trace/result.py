@@ -331,7 +331,7 @@ class Break(Exit):
 
     The residual restores `locals`, `cells` and `stack` (bottom first; None is a NULL pushed by
     PUSH_NULL-like instructions), executes that one instruction as plain Python in its place
-    (exception handlers included) and hands over to a resume function for each way on.
+    (exception handlers included) and hands over to the resume function of the edge taken.
     """
 
     reason: BreakReason
@@ -384,7 +384,7 @@ class Trace:
     """The loops that contain the break, by their heads."""
 
     @property
-    def spent_results(self) -> tuple[int, ...]:
+    def freed_results(self) -> tuple[int, ...]:
         """Return the graph's outputs whose history a backward in the graph has freed."""
         results: Any = next(iter(reversed(self.graph.graph.nodes))).args[0]
         return tuple(i for i, node in enumerate(results) if node.meta.get("spent"))

@@ -70,7 +70,7 @@ class Builder(Protocol):
     def __call__(self, value: Value) -> Recipe:
         """The recipe of a value, made once."""
 
-    def tells(self, value: Value) -> bool:
+    def describes(self, value: Value) -> bool:
         """Whether the exit hands the value on, by itself or within another."""
 
     def constant(self, value: object) -> Recipe:

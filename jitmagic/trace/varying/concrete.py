@@ -27,7 +27,7 @@ __all__ = [
     "data_symbols",
     "expected_of",
     "hints_of",
-    "of_sizes",
+    "with_symbols",
     "places_of",
     "ranges_of",
     "with_hints",
@@ -112,7 +112,7 @@ def at_sizes(
     return _with_graph(traced, graph, kept, known), kept
 
 
-def of_sizes(traced: Trace, known: Values) -> tuple[Trace, tuple[int | Filled, ...]]:
+def with_symbols(traced: Trace, known: Values) -> tuple[Trace, tuple[int | Filled, ...]]:
     """Return the trace with other Sizes for its symbols, and the inputs of its graph.
 
     Only arguments and specs of the graph have them. Raises CompileFailed where that cannot be.

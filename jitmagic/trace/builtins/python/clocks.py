@@ -100,7 +100,7 @@ def _check_last(
     reading: Value, last: Node, graph: Graph, born: int, broken: GraphBreak, builder: Builder
 ) -> None:
     """Raise Unrestorable if operations after the reading would be measured with those before it."""
-    if builder.tells(reading) and _last_operation(graph) is not last:
+    if builder.describes(reading) and _last_operation(graph) is not last:
         raise Unrestorable("a reading of a clock", born, broken.reason)
 
 

@@ -23,7 +23,7 @@ __all__: list[str] = []
 _KIND = inspect.Parameter
 
 
-class _Made(Value):
+class _Signed(Value):
     """A value that only Python can rebuild."""
 
     __slots__ = ("born",)
@@ -39,7 +39,7 @@ class _Made(Value):
         raise Unrestorable("a signature", self.born)
 
 
-class SignatureValue(_Made):
+class SignatureValue(_Signed):
     """inspect.Signature."""
 
     __slots__ = ("parameters",)
@@ -55,7 +55,7 @@ class SignatureValue(_Made):
         return self.parameters if name == "parameters" else super().get_attr(machine, name)
 
 
-class ParameterValue(_Made):
+class ParameterValue(_Signed):
     """inspect.Parameter."""
 
     __slots__ = ("kind", "name")

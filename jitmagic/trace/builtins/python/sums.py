@@ -33,7 +33,7 @@ _CORRECTS = sum([0.1] * 10) == 1.0  # CPython 3.12 and later
 
 @handles(sum)
 def _sum(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    if (known := _of_live(machine, args, kwargs)) is not None:
+    if (known := _live_sum(machine, args, kwargs)) is not None:
         return known
     start = args[1] if len(args) > 1 else kwargs.get("start", machine.constant(0))
     items = members(machine, args[0])
@@ -46,18 +46,18 @@ def _is_integer(value: Value) -> bool:
     return isinstance(value, ConstantValue) and type(value.value) is int
 
 
-def _of_live(machine: Machine, args: Args, kwargs: Kwargs) -> Value | None:
+def _live_sum(machine: Machine, args: Args, kwargs: Kwargs) -> Value | None:
     """Return the sum of a live container and the items appended to it; None: read the items."""
     if (live := live_numbers(args, kwargs)) is None:
         return None
     numbers, path, behind = live
     has_floats = any(type(number) is float for number in numbers)
     if _CORRECTS and behind and (has_floats or _count_of_numbers(machine, behind)[1]):
-        return _behind_floats(machine, numbers, path, behind)
+        return _continued_sum(machine, numbers, path, behind)
     return _added(machine, machine.wrap(sum(numbers), Reduced(path, sum)), behind)
 
 
-def _behind_floats(
+def _continued_sum(
     machine: Machine, numbers: list[float], path: Source, behind: Sequence[Value]
 ) -> Value | None:
     """Add items to the sum of a live container's floats.
@@ -120,12 +120,12 @@ def _corrected(machine: Machine, high: Value, low: Value, numbers: Sequence[Valu
     """Return `sum(numbers)` continued from a sum of `high` with the compensation `low`."""
     for number in (one.realize(machine) for one in numbers):
         if number.python_type(machine) is float:
-            low = binary(machine, "+", low, _of_two(machine, "lost", high, number))
+            low = binary(machine, "+", low, _float_operation(machine, "lost", high, number))
         high = binary(machine, "+", high, number)
-    return _of_two(machine, "corrected", high, low)
+    return _float_operation(machine, "corrected", high, low)
 
 
-def _of_two(machine: Machine, op: str, left: Value, right: Value) -> Value:
+def _float_operation(machine: Machine, op: str, left: Value, right: Value) -> Value:
     """Apply a float operation that is not a Python operator."""
     a, b = scalar_of(machine, left), scalar_of(machine, right)
     assert a is not None

@@ -32,23 +32,23 @@ def text_of(machine: Machine, value: Value, how: str) -> Value:
         if result is not None:
             return result
     if isinstance(value, SequenceValue | DictValue) and how in "sr":
-        return machine.constant(_of_parts(machine, value))
+        return machine.constant(_container_text(machine, value))
     raise GraphBreak(UnsupportedOperation.of(what="conversion to text", types=value.describe()))
 
 
-def _of_parts(machine: Machine, value: SequenceValue | DictValue) -> str:
+def _container_text(machine: Machine, value: SequenceValue | DictValue) -> str:
     """Return the text of a list, tuple or dict; one that contains itself breaks."""
 
-    def told(part: Value) -> str:
+    def text(part: Value) -> str:
         return str(text_of(machine, part.realize(machine), "r").as_constant(machine))
 
     kind = value.python_type(machine)
     if kind is dict and isinstance(value, DictValue):
         pairs = zip(value.keys(), value.values(), strict=True)
-        return "{" + ", ".join(f"{told(key)}: {told(held)}" for key, held in pairs) + "}"
+        return "{" + ", ".join(f"{text(key)}: {text(held)}" for key, held in pairs) + "}"
     if kind not in (list, tuple):
         raise GraphBreak(UnsupportedOperation.of(what="conversion to text", types=value.describe()))
-    inside = ", ".join(map(told, unpack(machine, value)))
+    inside = ", ".join(map(text, unpack(machine, value)))
     if kind is list:
         return f"[{inside}]"
     return f"({inside},)" if value.length(machine) == 1 else f"({inside})"

@@ -73,7 +73,7 @@ def _followed(
         result = function.realize(machine).call(
             machine, positional, dict(zip(names, named, strict=True))
         )
-        result = _of_tensors(machine, result.realize(machine))
+        result = _checked_result(machine, result.realize(machine))
         facts.check_copies()
         make, left = Remaker(machine, facts).rebuilt([*args, *given.values()])
     if facts.is_stale:
@@ -86,17 +86,17 @@ def _followed(
     return result, Recomputed(rerun)
 
 
-def _of_tensors(machine: Machine, result: Value) -> Value:
+def _checked_result(machine: Machine, result: Value) -> Value:
     """Return the result, if it contains only constants and tensors that the function has made."""
     if isinstance(result, TupleValue) and result.source is None:
-        return TupleValue([_of_tensors(machine, item) for item in result.realized(machine)])
+        return TupleValue([_checked_result(machine, item) for item in result.realized(machine)])
     if isinstance(result, ListValue) and result.source is None:
-        return ListValue([_of_tensors(machine, item) for item in result.realized(machine)])
+        return ListValue([_checked_result(machine, item) for item in result.realized(machine)])
     if isinstance(result, DictValue) and result.source is None and result.kind is dict:
         pairs = [
             (
-                _of_tensors(machine, key.realize(machine)),
-                _of_tensors(machine, value.realize(machine)),
+                _checked_result(machine, key.realize(machine)),
+                _checked_result(machine, value.realize(machine)),
             )
             for key, value in result.pairs.values()
         ]

@@ -132,7 +132,7 @@ def _wrap_seed(machine: Machine, obj: Any, source: Source) -> Value | None:
     return _SeedFunction(obj, source, found)
 
 
-class _Made(Value):
+class _GeneratorMaker(Value):
     """A function that makes a generator, and the seed."""
 
     __slots__ = ("make", "number")
@@ -154,7 +154,7 @@ def _makes_generators(make: Any, limits: Interval) -> None:
     @handles(make)
     def made(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         number = _number(machine, make.__name__, args, kwargs, limits)
-        source = machine.effects.draw(_Made(make, number), _make, make.__name__)
+        source = machine.effects.draw(_GeneratorMaker(make, number), _make, make.__name__)
         return GeneratorObjectValue(make(0), source)
 
 

@@ -219,12 +219,12 @@ def _wrap_limits(machine: Machine, obj: Any, source: Source) -> Value:
 )
 def _make_tensor(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     if cls.live is torch.Tensor and default_device(machine) is None:
-        return _of_legacy_class(cls.live, machine, args, kwargs)
+        return _make_legacy_tensor(cls.live, machine, args, kwargs)
     why = "it makes a leaf or an uninitialised tensor of a class"
     raise GraphBreak(RefusedTorchCall.of(name=name_of(cls.live), why=why))
 
 
-def _of_legacy_class(kind: Any, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _make_legacy_tensor(kind: Any, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Model `torch.IntTensor([1, 2])` and `torch.Tensor(2, 3)`: from data, or of a shape alone."""
     given = [arg.realize(machine) for arg in args]
     dtype = default_dtype(machine) if kind is torch.Tensor else kind.dtype
@@ -247,7 +247,7 @@ def _of_legacy_class(kind: Any, machine: Machine, args: Args, kwargs: Kwargs) ->
 
 for _kind in torch._tensor_classes:
     if not (_kind.is_sparse or _kind.is_cuda):
-        handles(_kind)(partial(_of_legacy_class, _kind))
+        handles(_kind)(partial(_make_legacy_tensor, _kind))
 
 
 @constructs(lambda kind: issubclass(kind, torch.autograd.Function), before_others=True)

@@ -281,7 +281,7 @@ class BackwardFacts:
     def _check_exit(self, builder: Builder) -> None:
         """Raise Unrestorable where an object that the frame made has changed since, or may."""
         for value, contents in self._own:
-            if _has_changed(value, contents) or builder.tells(value):
+            if _has_changed(value, contents) or builder.describes(value):
                 why = f"the forward leaves it a {value.describe()} that may change later"
                 reason = BackwardRefused.of(name=self._name, why=why)
                 raise Unrestorable("what a backward reads", self._born, reason)

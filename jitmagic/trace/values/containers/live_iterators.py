@@ -108,7 +108,7 @@ class LiveIterator(IteratorValue):
         """In a resume function: the loop was left, and what it ran over is as it was."""
         assert self.source is not None
         changed = any(one.is_changed(self.machine) for one in self.containers())
-        return _is_on_stack(self.source) and not builder.tells(self) and not changed
+        return _is_on_stack(self.source) and not builder.describes(self) and not changed
 
     def containers(self) -> Iterator[Value]:
         """What it runs over in the end."""

@@ -182,7 +182,7 @@ class _Followed:
 
         def check(builder: Builder) -> None:
             for part, contents in zip(parts, as_returned, strict=True):
-                handed_out = isinstance(part, _OBJECTS) and builder.tells(part)
+                handed_out = isinstance(part, _OBJECTS) and builder.describes(part)
                 if handed_out or _contents(part) != contents:
                     what = f"an object that {cached.live.__name__} keeps"
                     raise Unrestorable(what, self.born)
