@@ -48,7 +48,7 @@ from ..symbols.scalar import Symbol
 from ..symbols.size import Dimension, Size, hintless
 from ..target import Target
 from ..trace.result import Trace
-from ..trace.varying.concrete import with_symbols, ranges_of
+from ..trace.varying.concrete import ranges_of, with_symbols
 from .template import Template, compile_template, for_all_sizes
 
 __all__ = [

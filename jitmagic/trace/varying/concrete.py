@@ -27,10 +27,10 @@ __all__ = [
     "data_symbols",
     "expected_of",
     "hints_of",
-    "with_symbols",
     "places_of",
     "ranges_of",
     "with_hints",
+    "with_symbols",
 ]
 
 
