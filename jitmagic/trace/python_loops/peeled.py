@@ -23,19 +23,19 @@ __all__ = ["should_peel"]
 Found = dict[str, tuple[object, ...]]
 
 
-def should_peel(flat: FlatCode, before: Trace, behind: Trace) -> bool:
+def should_peel(flat: FlatCode, before: Trace, after: Trace) -> bool:
     """Return whether the first iteration of the loop that `before` ends at joins the frame's graph.
 
-    It does if `behind`, the trace with one iteration, ends there too and leaves inputs of another
+    It does if `after`, the trace with one iteration, ends there too and leaves inputs of another
     kind, layout or aliasing.
     """
-    if not isinstance(before.exit, Break) or not isinstance(behind.exit, Break):
+    if not isinstance(before.exit, Break) or not isinstance(after.exit, Break):
         return False
-    if before.exit.index != behind.exit.index:
+    if before.exit.index != after.exit.index:
         return False
-    specs = {entry.source: entry.spec for entry in (*before.inputs, *behind.inputs)}
-    live = flat.root.live[flat.at[behind.exit.index]]
-    first, later = (_found(trace, trace.exit, specs, live) for trace in (before, behind))  # type: ignore[arg-type]
+    specs = {entry.source: entry.spec for entry in (*before.inputs, *after.inputs)}
+    live = flat.root.live[flat.at[after.exit.index]]
+    first, later = (_found(trace, trace.exit, specs, live) for trace in (before, after))  # type: ignore[arg-type]
     return first != later
 
 

@@ -74,6 +74,7 @@ def resized(traced: Trace, constants: Callable[[Source], Collection[int]]) -> Re
     dims: dict[Source, set[int]] = {}
     sizes: set[int] = set()
     for place, value in (pair for effect in traced.effects for pair in _written(effect)):
+        # Only a tensor that replaces an input in the same attribute or item is its new value.
         if place not in before or not isinstance(value, FromGraph):
             continue
         source, old = before[place]
@@ -86,6 +87,7 @@ def resized(traced: Trace, constants: Callable[[Source], Collection[int]]) -> Re
         if changed:
             dims.setdefault(source, set()).update(changed)
             sizes.update(size for pair in changed.values() for size in pair)
+    # Too many other dimensions are of size one to take them for the same extent.
     return Resized(dims, frozenset(sizes - {1}))
 
 

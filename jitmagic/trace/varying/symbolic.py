@@ -196,6 +196,7 @@ class Symbols(Context):
     def data_size(self, least: int, most: int, where: UserLine) -> Size | None:
         """Return a data-dependent size within these limits; None: it has to be known."""
         origin = DataSize(self.count_of(DataSize), where)
+        # An earlier attempt found that this one has to be known.
         if origin in self.constants:
             return None
         symbol = Symbol(f"u{origin.number}", int, Interval(least, most), origin)
@@ -246,7 +247,7 @@ def _is_given(origin: Hashable) -> bool:
 
 
 def _too_late(*guards: Guard) -> NoReturn:
-    raise AssertionError(f"guards behind the end of the trace: {guards}")
+    raise AssertionError(f"guards after the end of the trace: {guards}")
 
 
 def undecided_reason(

@@ -198,8 +198,8 @@ def _extreme(machine: Machine, op: str, args: Args, kwargs: Kwargs) -> Value:
     """Return the first item that no other is `op` of, by `key` if given."""
     if (live := live_numbers(args, kwargs)) is not None:
         function = min if op == "<" else max
-        numbers, path, behind = live
-        items = [machine.wrap(function(numbers), Reduced(path, function)), *behind]
+        numbers, path, appended = live
+        items = [machine.wrap(function(numbers), Reduced(path, function)), *appended]
     else:
         items = members(machine, args[0]) if len(args) == 1 else list(args)
     if not items:

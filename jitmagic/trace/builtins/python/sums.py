@@ -50,15 +50,15 @@ def _live_sum(machine: Machine, args: Args, kwargs: Kwargs) -> Value | None:
     """Return the sum of a live container and the items appended to it; None: read the items."""
     if (live := live_numbers(args, kwargs)) is None:
         return None
-    numbers, path, behind = live
+    numbers, path, appended = live
     has_floats = any(type(number) is float for number in numbers)
-    if _CORRECTS and behind and (has_floats or _count_of_numbers(machine, behind)[1]):
-        return _continued_sum(machine, numbers, path, behind)
-    return _added(machine, machine.wrap(sum(numbers), Reduced(path, sum)), behind)
+    if _CORRECTS and appended and (has_floats or _count_of_numbers(machine, appended)[1]):
+        return _continued_sum(machine, numbers, path, appended)
+    return _added(machine, machine.wrap(sum(numbers), Reduced(path, sum)), appended)
 
 
 def _continued_sum(
-    machine: Machine, numbers: list[float], path: Source, behind: Sequence[Value]
+    machine: Machine, numbers: list[float], path: Source, appended: Sequence[Value]
 ) -> Value | None:
     """Add items to the sum of a live container's floats.
 
@@ -70,10 +70,10 @@ def _continued_sum(
         machine.wrap(function(numbers), Reduced(path, function))
         for function in (rounded_sum, sum_compensation)
     )
-    count, _ = _count_of_numbers(machine, behind)
-    if any(scalar_of(machine, item.realize(machine)) is None for item in behind[:count]):
+    count, _ = _count_of_numbers(machine, appended)
+    if any(scalar_of(machine, item.realize(machine)) is None for item in appended[:count]):
         return None
-    return _plainly(machine, _corrected(machine, high, low, behind[:count]), behind[count:])
+    return _plainly(machine, _corrected(machine, high, low, appended[:count]), appended[count:])
 
 
 def _plainly(machine: Machine, start: Value, items: Sequence[Value]) -> Value:
