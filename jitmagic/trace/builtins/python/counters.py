@@ -40,6 +40,7 @@ class CounterValue(DictValue):
         return ConstantValue(0)
 
     def del_item(self, machine: Machine, key: Value) -> None:
+        # Counter.__delitem__ ignores missing keys.
         if self.find(machine, key) is not None:
             super().del_item(machine, key)
 

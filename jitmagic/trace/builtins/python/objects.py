@@ -103,6 +103,7 @@ def _exception_init(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(None)
 
 
+# These inherit one C function; OSError, ImportError and others parse their arguments.
 _SAME_INIT = (BaseException, Exception, ValueError, TypeError, RuntimeError, ArithmeticError,
               LookupError, AssertionError, NotImplementedError)  # fmt: skip
 handles(*(kind.__init__ for kind in _SAME_INIT))(_exception_init)

@@ -42,6 +42,7 @@ def _set(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(frozenset)
 def _frozenset(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    # frozenset(s) returns s itself if it is exactly a frozenset.
     if args and isinstance(args[0], SetValue) and args[0].kind is frozenset:
         return args[0]
     return _made(machine, frozenset, args)

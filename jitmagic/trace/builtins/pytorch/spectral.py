@@ -26,7 +26,7 @@ _NAMES = (
     "input", "n_fft", "hop_length", "win_length", "window", "center", "normalized", "onesided",
     "length", "return_complex",
 )  # fmt: skip
-_LEAST = 1e-11  # of the sum of squared windows
+_LEAST = 1e-11  # least sum of squared windows, as ATen checks it
 
 
 @handles(_istft, Tensor.istft)

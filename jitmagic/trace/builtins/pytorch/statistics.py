@@ -61,6 +61,7 @@ def _takes(x: Tensor, correction: Any, counts: Tensor | None, weights: Tensor | 
     whole = counts is None or not (counts.is_floating_point() or counts.is_complex())
     whole &= counts is None or counts.dtype is not torch.bool
     real = weights is None or weights.is_floating_point()
+    # Eager warns where no degrees of freedom are left.
     unweighted = counts is None and weights is None
     return fit and whole and real and (not unweighted or observations > correction)
 
