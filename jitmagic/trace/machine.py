@@ -290,18 +290,9 @@ class Machine:
         slots = {name: builder(value) for name, value in self.root.slots.items()}
         locals_: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n not in cell_names}
         cells: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n in cell_names}
-        where = self.stop.where or self.root.line()
-        return Break(
-            self.stop.reason,
-            where,
-            self.root.at,
-            stack,
-            locals_,
-            cells,
-            held=names_kept_bound(self),
-            line=self.root.line(),
-            callee_holds=passes_last_reference(self),
-        )
+        line, held = self.root.line(), names_kept_bound(self)
+        state = stack, locals_, cells, held, line, passes_last_reference(self)
+        return Break(self.stop.reason, self.stop.where or line, self.root.at, *state)
 
     # -- frames ----------------------------------------------------------------------------------
 

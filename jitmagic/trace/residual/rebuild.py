@@ -329,7 +329,6 @@ def _make_function(
     kwdefaults: dict[str, Any] | None,
     annotations: dict[str, Any] | None,
 ) -> FunctionType:
-    # FunctionType has no parameter for these three.
     code, name, qualname = identity
     made = FunctionType(code, namespace, name, defaults, closure)
     made.__qualname__ = qualname
@@ -365,7 +364,6 @@ def _load_source(source: Source, writer: Writer) -> Code:
             return [*table, *build.load_const(name), *build.binary_subscr()]
         case Drawn(index=index):
             return build.load_fast(_drawn(index), bound=True)
-        # A plain `__dict__` read would call the user's `__getattribute__`.
         case InstanceDict(base=base) if base in writer.with_getattribute:
             return _call(_own_dict, _load_source(base, writer))
         case InstanceDict(base=base):
@@ -373,7 +371,6 @@ def _load_source(source: Source, writer: Writer) -> Code:
         case ModuleAttr(base=base, name=name):
             table = [*_load_source(base, writer), *build.load_attr("__dict__")]
             return [*table, *build.load_const(name), *build.binary_subscr()]
-        # One item of a container's contents needs no tuple of all of them.
         case Item(base=Contents(base=base), key=int(index)) if index >= 0:
             return _call(_nth, _load_source(base, writer), build.load_const(index))
         case Item(base=base, key=key):
@@ -468,9 +465,8 @@ def replay(effect: Effect, writer: Writer) -> Code:
             assert value is not None
             return [*load(value), *load(cell), *build.store_attr("cell_contents")]
         case ReplaceList(target, items):
-            # `target[:] = new` keeps the identity of the list, which others may hold.
             new = [*_loads(writer, items), *build.build_list(len(items))]
-            everything = build.load_const(slice(None))
+            everything = build.load_const(slice(None))  # keeps the list's identity
             return [*new, *load(target), *everything, *build.store_subscr()]
         case ReplaceDict(target, keys, values):
             pairs = [part for pair in zip(keys, values, strict=True) for part in pair]
