@@ -28,8 +28,8 @@ __all__ = [
     "EscapingException",
     "FailedOperation",
     "FilledList",
+    "Finalizer",
     "GraphBreak",
-    "HasFinalizer",
     "InlineTooDeep",
     "LoopIteration",
     "LoopIterator",
@@ -237,14 +237,14 @@ class TransformedTensor(Reason):
     advice = "tag the function that applies the transform; plain calls of this one are compiled"
 
 
-class HasFinalizer(Reason):
+class Finalizer(Reason):
     title = "An object with a finalizer"
     template = "an object made here has a finalizer: {what}"
     explanation = "Python makes it and drops it, so that the finalizer runs when it does in eager."
     advice = "make the object outside of the compiled function"
 
 
-class WeaklyReferenced(HasFinalizer):
+class WeaklyReferenced(Finalizer):
     title = "A weak reference to a new object"
     whole_frame = True  # a graph may drop the object that is referred to, which eager makes
     explanation = "A graph would not make the object, or would keep it alive across a graph break."

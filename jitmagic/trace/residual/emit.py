@@ -32,7 +32,7 @@ from ...bytecode import (
     with_signature,
 )
 from ...bytecode.versions import RUNNING
-from ..breaks import HasFinalizer
+from ..breaks import Finalizer
 from ..python_loops.exit_edges import (
     ExitEdge,
     call_group,
@@ -185,7 +185,7 @@ def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
     region = run_by_python(root, breaking, exit_.reason.whole_loop)
     body, copies = root.body.clone(_run_here(root, breaking) if len(region) == 1 else None)
     flatten(body, flat.parameters)
-    root.releases_arguments |= isinstance(exit_.reason, HasFinalizer)
+    root.releases_arguments |= isinstance(exit_.reason, Finalizer)
     _restore(writer, exit_, root.live[breaking] | _held(exit_, root))
     writer.put(build.jump(copies[call_group(root.body, breaking)[0]]))
     tails = [

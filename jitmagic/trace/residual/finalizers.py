@@ -18,7 +18,7 @@ import torch
 from ...errors import UserLine
 from ...guards.guard import LengthIs, TypeIs
 from ...guards.source import Argument, CellContents, Item, Source
-from ..breaks import HasFinalizer
+from ..breaks import Finalizer
 from ..restarts import Restart, Stop
 from ..values.base import Args, Kwargs, Lazy, Value
 from ..values.objects.constants import ATOMS, ConstantValue
@@ -58,7 +58,7 @@ def check_dropped(machine: Any) -> None:
     objects = {id(live): (live, source) for live, source in _lives(machine)}
     for key, (live, source) in held.objects.items():
         if key not in objects and not _is_plain_container(machine, live, source):
-            reason = HasFinalizer.of(what=f"the frame drops a {type(live).__name__}")
+            reason = Finalizer.of(what=f"the frame drops a {type(live).__name__}")
             raise Restart(Stop(machine.step - 1, reason, held.line))
     held.objects, held.line = objects, machine.root.line()
 
@@ -66,7 +66,7 @@ def check_dropped(machine: Any) -> None:
 def names_kept_bound(machine: Any) -> frozenset[str]:
     """Return the variables that stay bound after a graph break even if they are not read again."""
     held = machine.notes.root.of(_References)
-    if not held.watches and not isinstance(machine.stop.reason, HasFinalizer):
+    if not held.watches and not isinstance(machine.stop.reason, Finalizer):
         return frozenset()
     slots = machine.root.slots.items()
     return frozenset(name for name, value in slots if not _may_end_here(machine, value))

@@ -17,13 +17,7 @@ from weakref import WeakKeyDictionary
 from ....guards.guard import IdentityIs, TypeIs, ValueEquals
 from ....guards.read import referent_of
 from ....guards.source import InstanceDict, Item, Referent, SlotAttr, Source, TypeAttr, TypeOf
-from ...breaks import (
-    GraphBreak,
-    HasFinalizer,
-    UnknownCFunction,
-    UnknownObject,
-    UnsupportedAttribute,
-)
+from ...breaks import Finalizer, GraphBreak, UnknownCFunction, UnknownObject, UnsupportedAttribute
 from ...builtins.registry import handler_of
 from ...result import Constant, Recipe
 from ...wrap import wraps
@@ -303,7 +297,7 @@ class ClassValue(Value):
         """`type.__call__(self, *args, **kwargs)`."""
         guard_bases(machine, self.live)
         if isinstance(guarded_attribute(machine, self.live, "__del__"), types.FunctionType):
-            raise GraphBreak(HasFinalizer.of(what=f"{self.live.__name__} has a __del__"))
+            raise GraphBreak(Finalizer.of(what=f"{self.live.__name__} has a __del__"))
         constructor = _constructor_for(self.live)
         if constructor is not None:
             return constructor(machine, self, args, kwargs)
