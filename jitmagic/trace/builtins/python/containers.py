@@ -178,6 +178,7 @@ def _pop_key(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Valu
     target = _accessible(machine, owner, "pop")
     found = target.find(machine, args[0])
     if found is None:
+        # pop() never calls `__missing__`, not even that of a defaultdict.
         return args[1] if len(args) > 1 else DictValue.missing(target, machine, args[0])
     target.del_item(machine, args[0])
     return found
@@ -260,6 +261,7 @@ def _copy_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Va
     pairs = dict(target.pairs)
     if isinstance(target, DefaultDictValue):
         return DefaultDictValue(target.factory, TableStore(pairs, target.kind))
+    # dict.copy() of a subclass returns a plain dict, OrderedDict.copy() one of its class.
     if isinstance(owner, DictObjectValue) and not issubclass(target.kind, collections.OrderedDict):
         return DictValue(pairs)
     if target.kind not in (dict, collections.OrderedDict):

@@ -90,6 +90,7 @@ class ParametersValue(ReadOnlyTable):
 
 def _parameters(code: types.CodeType) -> Iterator[tuple[str, object]]:
     """Return (name, kind) of all parameters in the order of a signature."""
+    # In co_varnames, keyword-only parameters come before *args and **kwargs.
     names = code.co_varnames
     positional = code.co_argcount
     keyword_only = names[positional : positional + code.co_kwonlyargcount]
