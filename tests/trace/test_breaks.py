@@ -1,4 +1,4 @@
-"""Graph breaks: where they go, what they restore, and why they say they happen."""
+"""Graph breaks: their position, the state that they restore, and their reasons."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .replaying import Replay
 
 
 def broken(fn: Callable[..., Any], *args: Any, **options: Any) -> tuple[r.Trace, r.Break, Replay]:
-    """The trace, its break, and a replay that has performed the effects."""
+    """Return the trace, its break, and a replay that has performed the effects."""
     snapshot = FrameSnapshot.of_call(fn, args)
     made = trace(snapshot, Options(**options))
     assert isinstance(made.exit, r.Break), "no graph break"

@@ -1,4 +1,4 @@
-"""forcing.py with all of the package: the programs are compiled and called as users' are."""
+"""Forced breaks (forcing.py) in compiled programs, called as users call them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Ints that are data: a graph made for one int gives eager's results, to the last bit, for others.
+"""Symbolic ints: a graph made for one int gives eager's results, to the last bit, for others.
 
 Each function is called with ints that make the first variant one of a constant and the second one
-of data; `variants` says which of them there are.
+of a symbol; `variants` lists them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def traces(compiled: Any) -> list[Trace]:
 
 
 def variants(compiled: Any) -> str:
-    """ "c" for each variant with a constant int, "d" for each whose numbers are data."""
+    """Return "c" for each variant with a constant int, "d" for each with symbolic numbers."""
     return "".join("d" if any(e.is_scalar for e in t.inputs) else "c" for t in traces(compiled))
 
 
@@ -68,7 +68,7 @@ def outcome(program: Callable[..., Any], *args: Any) -> Any:
 
 
 def same(got: Any, wanted: Any) -> bool:
-    """Dtypes, shapes and bits; of nans only that they are."""
+    """Compare dtypes, shapes and bits; of NaNs only that they are NaNs."""
     if isinstance(wanted, tuple | list):
         return len(got) == len(wanted) and all(map(same, got, wanted))
     if isinstance(wanted, dict):
@@ -87,7 +87,7 @@ def same(got: Any, wanted: Any) -> bool:
 
 
 def agrees(program: Callable[..., Any], x: Tensor, values: Iterable[int] = VALUES) -> str:
-    """The program gives eager's results for all ints; which variants were made of it."""
+    """Check that the program gives eager's results for all ints; return its variants."""
     compiled = jitmagic.jit(program, options={"recompile_limit": 32})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", jitmagic.FallbackWarning)
@@ -100,7 +100,7 @@ def agrees(program: Callable[..., Any], x: Tensor, values: Iterable[int] = VALUE
 
 
 def programs_of(dtype: torch.dtype) -> list[Callable[[Tensor, int], Any]]:
-    """What is data beside tensors of the dtype, an int on the right and on the left."""
+    """Return operations of tensors of the dtype with an int on the right and on the left."""
     products = [operator.mul, operator.add] if dtype is torch.bool else ARITHMETIC[:3]
     right: list[Any] = [*products, operator.truediv, *COMPARISONS]
     left: list[Any] = [*products, *COMPARISONS]
@@ -271,7 +271,7 @@ class Holder:
 
 
 def held_by(kind: str, holder: Holder, table: dict[str, Any], numbers: list[Any]) -> Any:
-    """A function of x that reads an int and a float from somewhere, and how to set them."""
+    """Return a function of x that reads an int and a float from a place, and a setter for them."""
     step, rate = 3, 0.25
 
     def attribute(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a first compile imports: not what only other programs need."""
+"""Imports of a first compile: modules that only other programs need stay unloaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floats that are data: what arithmetic on them gives is what Python gives, or the trace breaks."""
+"""Symbolic floats: arithmetic on them gives what Python gives, or the trace breaks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Loops that are plain Python: they run in the residual as a whole, and no round is dispatched.
+"""Plain loops: they run in the residual as a whole, and no iteration is dispatched.
 
-The programs are called with many rounds, then with few, and compared with eager's results; what
-Python runs on other interpreters is tested with `forcing.leave_loops`.
+The programs are called with many iterations, then with few, and compared with eager. Loops that
+Python runs on other interpreters are tested with `forcing.leave_loops`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Program = Callable[..., Any]
 
 
 def ends_of(fn: Any) -> list[str]:
-    """How each trace of a tagged function ended, in order."""
+    """Return how each trace of a tagged function ended, in order."""
     stages = [stage for record in handle_of(fn).journal for stage in record.stages]
     traces = [stage.result for stage in stages if isinstance(stage.result, Trace)]
     return [t.exit.reason.kind if isinstance(t.exit, Break) else "return" for t in traces]
 
 
 def dispatched(fn: Any) -> int:
-    """Calls of its resume functions and callees."""
+    """Return the number of calls of its resume functions and callees."""
     return sum(member.dispatcher.calls for member in handle_of(fn).family.members)
 
 

@@ -1,5 +1,5 @@
-"""program_of: a library's code is decoded once for all traces, told apart by identity, and not
-without end; a user's for one trace.
+"""program_of: library code is decoded once for all traces, in a bounded cache keyed by identity;
+user code once per trace.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""What ends a graph: data in Python's hands, state of the process, autograd on live objects. Each
-break names the user's line and the reason; what came before it is in the graph.
+"""Breaks of tensor programs: data read by Python, process state, autograd on live objects.
+
+Each break names the user's line and the reason; the code before it is in the graph.
 """
 
 from __future__ import annotations
