@@ -41,7 +41,7 @@ from ..runtime.native import (
 from ..trace.builtins.registry import handles
 from ..trace.residual import finalizers
 from ..trace.residual.emit import CannotRestore, FrameScope, emit
-from ..trace.residual.frame_readers import may_be_looked_at
+from ..trace.residual.frame_readers import callees_may_read_locals
 from ..trace.residual.template import template_of
 from ..trace.residual.undo import can_start_over, written_before_raising
 from ..trace.result import Break, Trace
@@ -93,9 +93,9 @@ def _is_looked_at(handle: Handle, snapshot: FrameSnapshot) -> bool:
     Found out at its first break: what resumes there is cut from the same root.
     """
     root = handle.flat.root
-    if root.is_looked_at is None:
-        root.is_looked_at = handle.library is None and may_be_looked_at(snapshot)
-    return bool(root.is_looked_at)
+    if root.callees_read_locals is None:
+        root.callees_read_locals = handle.library is None and callees_may_read_locals(snapshot)
+    return bool(root.callees_read_locals)
 
 
 def check_backwards(snapshot: FrameSnapshot, traced: Trace) -> None:

@@ -228,7 +228,7 @@ def _leave(
 ) -> Code:
     """Edit: redirect one exit edge to the returned code, which hands over to a resume function."""
     key, absent = _key_of(exit_, way, flat.root, region, scope.release)
-    tail = _hand_over(key, absent, flat.resume(key, scope.make_resume), scope.continue_with)
+    tail = _return_resume(key, absent, flat.resume(key, scope.make_resume), scope.continue_with)
     settled = {**exit_.locals, **exit_.cells}
     doubtful = unsettled_names(region, frozenset(settled)).intersection(key.names)
     if doubtful:
@@ -346,7 +346,7 @@ def _bind_methods(body: Body) -> None:
 
 def _held(exit_: Break, root: Root) -> frozenset[str]:
     """Return the variables that stay bound even if they are not read again."""
-    return frozenset(exit_.locals) if root.is_looked_at else exit_.held
+    return frozenset(exit_.locals) if root.callees_read_locals else exit_.held
 
 
 def _key_of(
@@ -359,7 +359,7 @@ def _key_of(
     """Return the key of the resume function, and the index of a NULL that it must push."""
     settled = {**exit_.locals, **exit_.cells}
     bound = (*settled, *unsettled_names(region, frozenset(settled)).difference(settled))
-    needed = frozenset(bound) if root.is_looked_at else root.live[way.target] | exit_.held
+    needed = frozenset(bound) if root.callees_read_locals else root.live[way.target] | exit_.held
     nulls = [entry is None for entry in exit_.stack]
     depth = len(nulls) + way.effect
     nulls = [*nulls, *([False] * max(0, depth - len(nulls)))][:depth]
@@ -379,7 +379,7 @@ def _key_of(
     return ResumeKey(way.target, names, tuple(nulls), release_first), absent
 
 
-def _hand_over(
+def _return_resume(
     key: ResumeKey,
     absent: int | None,
     dispatcher: Callable[..., Any],

@@ -35,9 +35,9 @@ from ...bytecode import FrameSnapshot
 from ...guards.function_cache import LRU_CACHE
 from ...guards.read import UNREADABLE, instance_dict
 
-__all__ = ["may_be_looked_at", "names_may_be_looked_at"]
+__all__ = ["callees_may_read_locals", "callees_may_read_namespace"]
 
-_LOOKS = "f_locals"
+_LOCALS = "f_locals"
 _MOST_FUNCTIONS = 1000  # a longer search counts as a hit
 _MOST_ITEMS = 50  # of a container
 _NO_READERS = (torch.__path__[0] + os.sep, str(Path(__file__).parents[2]) + os.sep, "<frozen ")
@@ -47,20 +47,20 @@ _OF_CLASSES = ("__init__", "__new__", "__call__", "__enter__", "__exit__")
 Body = tuple[CodeType, dict[str, Any], list[Any]]  # code, its namespace, further objects it knows
 
 
-def may_be_looked_at(frame: FrameSnapshot) -> bool:
+def callees_may_read_locals(frame: FrameSnapshot) -> bool:
     """Return whether a function that the frame may call reads the variables of its callers."""
     bodies = _reachable(frame.code, frame.globals, [*frame.args, *_contents(frame.cells)])
-    return any(n == _MOST_FUNCTIONS or _LOOKS in body.co_names for n, body in enumerate(bodies))
+    return any(n == _MOST_FUNCTIONS or _LOCALS in body.co_names for n, body in enumerate(bodies))
 
 
-def names_may_be_looked_at(code: CodeType, namespace: dict[str, Any]) -> bool:
+def callees_may_read_namespace(code: CodeType, namespace: dict[str, Any]) -> bool:
     """Return whether module code may call a function that reads `f_locals` but not `f_globals`.
 
     At module level `f_locals` is the namespace; pandas and numexpr find the same names in
     `f_globals`.
     """
     bodies = itertools.islice(_reachable(code, namespace, []), _MOST_FUNCTIONS)
-    return any(_LOOKS in body.co_names and "f_globals" not in body.co_names for body in bodies)
+    return any(_LOCALS in body.co_names and "f_globals" not in body.co_names for body in bodies)
 
 
 def _reachable(code: CodeType, namespace: dict[str, Any], given: list[Any]) -> Iterator[CodeType]:

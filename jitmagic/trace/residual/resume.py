@@ -77,7 +77,7 @@ class Root:
     recording: set[Instruction] = field(default_factory=set)  # heads of loops with tensor work
     counting: set[Instruction] = field(default_factory=set)  # calls that give lists of any length
     resume_facts: ResumeFacts = field(default_factory=ResumeFacts)
-    is_looked_at: bool | None = None  # by callees (frame_readers.py); None: not known yet
+    callees_read_locals: bool | None = None  # by callees (frame_readers.py); None: not known yet
     loops: dict[Instruction, frozenset[Instruction]] = field(default_factory=dict)  # by head
     releases_arguments: bool = (
         False  # its resume functions hold the only references to their arguments
