@@ -41,7 +41,7 @@ from ..runtime.native import (
 from ..trace.builtins.registry import handles
 from ..trace.residual import finalizers
 from ..trace.residual.emit import CannotRestore, FrameScope, emit
-from ..trace.residual.frame_readers import may_be_looked_at
+from ..trace.residual.frame_readers import callees_may_read_locals
 from ..trace.residual.template import template_of
 from ..trace.residual.undo import can_start_over, written_before_raising
 from ..trace.result import Break, Trace
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 
-handles(release_arguments)(finalizers.begins)
+handles(release_arguments)(finalizers.start_watching)
 
 
 def has_operations(traced: Trace) -> bool:
@@ -102,9 +102,9 @@ def _has_frame_readers(handle: Handle, snapshot: FrameSnapshot) -> bool:
     Decided at its first break: the resume functions are cut from the same root.
     """
     root = handle.flat.root
-    if root.is_looked_at is None:
-        root.is_looked_at = handle.library is None and may_be_looked_at(snapshot)
-    return bool(root.is_looked_at)
+    if root.callees_read_locals is None:
+        root.callees_read_locals = handle.library is None and callees_may_read_locals(snapshot)
+    return bool(root.callees_read_locals)
 
 
 def check_backwards(snapshot: FrameSnapshot, traced: Trace) -> None:
@@ -128,8 +128,8 @@ def _backward_functions(traced: Trace) -> list[Any]:
 def wrap_executable(run: Executable, traced: Trace, options: Options, in_parts: bool) -> Executable:
     """Wrap the executable as the frame calls it. `in_parts` is a CompiledGraph's."""
     # From the inside out: each wraps the one before, and costs a call only where it is needed.
-    if traced.spent_results and options.backend in ("native", "aot_eager"):  # no autograd ran
-        run = freed_results(run, traced.spent_results, traced.grad_inputs)
+    if traced.freed_results and options.backend in ("native", "aot_eager"):  # no autograd ran
+        run = freed_results(run, traced.freed_results, traced.grad_inputs)
     if numbers := tuple(i for i, entry in enumerate(traced.inputs) if entry.is_scalar):
         run = with_numbers(run, numbers)
     draws = any(node.meta.get("random") for node in traced.graph.graph.nodes)
@@ -175,7 +175,7 @@ def make_entry(
     """Return the entry; Eager if the frame's effects cannot be reproduced. `run`: the executable,
     or None.
     """
-    alone = handle.resume_line is not None and handle.flat.let_go is not None
+    alone = handle.resume_line is not None and handle.flat.release is not None
     template = template_of(traced) if traced.lock is None and not alone else None
     sources = (*(entry.source for entry in traced.inputs), *traced.held)
     if template is not None:
@@ -225,4 +225,4 @@ def variant_of(handle: Handle, traced: Trace, record: Recording) -> Variant:
     constants = {symbol.origin: symbol.where for symbol in traced.specialized}
     compared, later = comparable(handle, traced), tuple(record.later)
     known = traced.guards, COMPILED, later, ends, compared, traced.varying, constants
-    return Variant(*known, speculates=traced.foresees, loops=traced.idle_loops)
+    return Variant(*known, speculates=traced.speculates, loops=traced.idle_loops)

@@ -50,7 +50,7 @@ from ..symbols.scalar import Symbol
 from ..symbols.size import Dimension, Size, hintless
 from ..target import Target
 from ..trace.result import Trace
-from ..trace.varying.concrete import of_sizes, ranges_of
+from ..trace.varying.concrete import ranges_of, with_symbols
 from .template import Template, compile_template, for_all_sizes
 
 __all__ = [
@@ -173,7 +173,7 @@ class SizedJoint:
         self.predicates, own = own_sizes(ranges, values)
         self.symbols = self.predicates.symbols
         sizes: dict[Expr, Any] = dict(zip(ranges, own, strict=True))
-        self._sized, self._kept = of_sizes(traced, sizes)
+        self._sized, self._kept = with_symbols(traced, sizes)
         self._slots: tuple[int, ...] | None = None  # of the outputs, where there are subgraphs
         self._parts = self._make(record)
 

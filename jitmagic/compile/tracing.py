@@ -29,28 +29,28 @@ from ..symbols.scalar import Symbol
 from ..symbols.size import SizeOf, hintless, is_tensor_symbol
 from ..trace.breaks import FailedOperation
 from ..trace.machine import trace
-from ..trace.python_loops.peeled import is_peeled
+from ..trace.python_loops.peeled import should_peel
 from ..trace.python_loops.rolled import (
     Loops,
-    begins_loop,
-    counts_of_rounds,
     ends_at_loop,
-    hand_on,
-    idle_around,
-    items_of_round,
+    ends_at_other_loop,
+    idle_loop_around,
+    items_of_iteration,
+    leave_open_loops,
+    leave_to_python,
     loops_of,
-    note,
-    note_open,
-    note_plain,
-    numbers_of_round,
+    numbers_of_iteration,
+    record_facts,
+    roll,
+    trip_count_origins,
     unroll,
 )
 from ..trace.restarts import Stop
 from ..trace.result import Break, Trace
 from ..trace.varying.concrete import places_of
 from ..trace.varying.growing_sizes import Resized, resized
-from ..trace.varying.maybe_one_dims import FromOne
-from ..trace.varying.symbolic import DynamicDims, Earlier, specialized
+from ..trace.varying.maybe_one_dims import MaybeOneDims
+from ..trace.varying.symbolic import DynamicDims, SizeHistory, specialized
 
 __all__ = ["has_own_symbols", "stop_before", "trace_frame", "trace_statically"]
 
@@ -65,7 +65,7 @@ def trace_frame(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> T
         longer = replace(options, unroll_limit=_PARAMETERS * options.unroll_limit)
         return trace(snapshot, longer, stop, varying)
     traced = _trace_sizes(handle, snapshot, stop, varying)
-    hand_on(handle.flat, traced, snapshot)
+    record_facts(handle.flat, traced, snapshot)
     return traced
 
 
@@ -82,15 +82,15 @@ def _trace_sizes(
     """Trace with symbols for the sizes that vary."""
     options, differing = handle.options, partial(handle.ledger.differing_sizes, snapshot)
     dynamic = dynamic_dims(options, differing)
-    earlier = Earlier(handle.ledger.earlier_sizes(snapshot))
+    earlier = SizeHistory(handle.ledger.earlier_sizes(snapshot))
     if handle.resume_line is not None:
-        handed_on, args = handle.flat.root.handed_on, (*snapshot.args, *snapshot.cells)
-        dynamic = dynamic_dims(options, differing, handed_on.is_constant)
-        dynamic = dynamic and partial(_merged_dims, dynamic, handed_on.ranges)
-        earlier = replace(earlier, at_break=handed_on.size_at)
+        resume_facts, args = handle.flat.root.resume_facts, (*snapshot.args, *snapshot.cells)
+        dynamic = dynamic_dims(options, differing, resume_facts.is_constant)
+        dynamic = dynamic and partial(_merged_dims, dynamic, resume_facts.ranges)
+        earlier = replace(earlier, at_break=resume_facts.size_at)
         flat = handle.flat
-        read = flat.item if options.dynamic is True and flat.head in handed_on.reads else None
-        numbers = handed_on.numbers_of(flat.parameters, args, read) | numbers_of_round(flat)
+        read = flat.item if options.dynamic is True and flat.head in resume_facts.reads else None
+        numbers = resume_facts.numbers_of(flat.parameters, args, read) | numbers_of_iteration(flat)
         varying = varying if not numbers else numbers | (varying or frozenset())
     run = partial(_trace_loops, handle, snapshot, stop, varying, earlier)
     traced = _with_maybe_one_dims(run, dynamic, earlier)
@@ -123,15 +123,15 @@ def _has_many_static(handle: Handle, snapshot: FrameSnapshot) -> bool:
 def _with_maybe_one_dims(
     run: Callable[[Dims | None], Trace],
     dims: Dims | None,
-    earlier: Earlier,
+    earlier: SizeHistory,
 ) -> Trace:
     """Use unbacked sizes for varying dimensions that are or were of size one, unless that adds a
     break: one variant then serves whichever dimension is of size one next.
     """
     if dims is None:
         return run(None)
-    from_one = FromOne(dims, earlier)
-    traced = run(from_one.noted)
+    from_one = MaybeOneDims(dims, earlier)
+    traced = run(from_one.observed)
     if not from_one.is_found:
         return traced
     again = run(from_one.ranges)
@@ -143,7 +143,7 @@ def _trace_loops(
     snapshot: FrameSnapshot,
     stop: Stop | None,
     varying: frozenset[Source] | None,
-    earlier: Earlier,
+    earlier: SizeHistory,
     dims: Dims | None,
 ) -> Trace:
     """Trace with the loops whose trip count varies left to Python, unless fullgraph forbids breaks
@@ -151,32 +151,32 @@ def _trace_loops(
     """
     flat, options = handle.flat, handle.options
     if not options.fullgraph:
-        note_plain(flat, handle.ledger.differing_loops(snapshot))
+        leave_to_python(flat, handle.ledger.differing_loops(snapshot))
     dynamic = dims and DynamicDims(dims, earlier)
-    items = items_of_round(flat, (*snapshot.args, *snapshot.cells))
+    items = items_of_iteration(flat, (*snapshot.args, *snapshot.cells))
     numbers = varying if not items else items | (varying or frozenset())
     known = partial(_known, handle)
     traced = trace(snapshot, options, stop, numbers, dynamic, *known())
-    note_plain(flat, traced.plain_loops)
+    leave_to_python(flat, traced.plain_loops)
     handle.family.never_hook(traced.plain_callees)
     if any(constant.origin in items for constant in traced.specialized):
         unroll(flat)
         traced = trace(snapshot, options, stop, varying, dynamic, *known())
     run = partial(trace, snapshot, options, stop, numbers, dynamic)
-    if not options.fullgraph and (calling := note_open(flat, traced)):
+    if not options.fullgraph and (calling := leave_open_loops(flat, traced)):
         known = partial(known, calling=calling)
         traced = run(*known())
-    rounds = [] if options.fullgraph else counts_of_rounds(traced)
+    rounds = [] if options.fullgraph else trip_count_origins(traced)
     if rounds:
         rolled = run(*known(may_roll=True))
-        if plain := idle_around(flat, traced, rolled):
-            note_plain(flat, plain)
+        if plain := idle_loop_around(flat, traced, rolled):
+            leave_to_python(flat, plain)
             rolled = run(*known())
         traced = rolled if plain or ends_at_loop(rolled) else traced
-    if begins_loop(flat, traced):
+    if ends_at_other_loop(flat, traced):
         behind = run(*known(may_roll=True, peels=True))
-        traced = behind if is_peeled(flat, traced, behind) else traced
-    note(flat, traced)
+        traced = behind if should_peel(flat, traced, behind) else traced
+    roll(flat, traced)
     return traced
 
 
@@ -190,9 +190,9 @@ def _known(
 
     `calling`: loops that are left to Python while these facts hold.
     """
-    foresees = is_library_file if handle.ledger.speculates else None
+    may_speculate = is_library_file if handle.ledger.speculates else None
     may_leave = not handle.options.fullgraph
-    return loops_of(handle.flat, may_roll, peels, may_leave, calling), foresees
+    return loops_of(handle.flat, may_roll, peels, may_leave, calling), may_speculate
 
 
 def _changed(

@@ -270,7 +270,7 @@ def _is_looked_at(part: Run, namespace: dict[str, Any]) -> bool:
     a function has none of them there.
     """
     readers = load_module("trace.residual.frame_readers")
-    return bool(readers.names_may_be_looked_at(part.code, namespace))
+    return bool(readers.callees_may_read_namespace(part.code, namespace))
 
 
 @dataclass(frozen=True, slots=True)

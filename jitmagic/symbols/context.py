@@ -66,15 +66,15 @@ Relate = Callable[[str, Expr, Expr], None]
 
 
 class Specialize(Exception):
-    """Raised when symbols have to be constants. `why` names the operation; `counts_rounds` is set
+    """Raised when symbols have to be constants. `why` names the operation; `is_trip_count` is set
     for a loop that is unrolled.
     """
 
-    def __init__(self, symbols: Iterable[Symbol], why: str, *, counts_rounds: bool = False) -> None:
+    def __init__(self, symbols: Iterable[Symbol], why: str, *, is_trip_count: bool = False) -> None:
         super().__init__(why)
         self.symbols = tuple(symbols)
         self.why = why
-        self.counts_rounds = counts_rounds
+        self.is_trip_count = is_trip_count
 
 
 class Context:

@@ -1,11 +1,10 @@
-"""Dictionaries that have two models: namespaces that the program also reaches as objects.
+"""Detects dictionaries that are reached both as a namespace and as an object.
 
-Comes in: every access to a live dictionary, as an object and as the names of a module or the
-attributes of a thread. Goes out: a graph break as soon as one that is reached in both ways was
-changed in either, because neither model sees what was written to the other. All other dictionaries
-have one model, however they are reached (`trace/values/containers/mappings.py`, `entries_of_live`):
-no path of the guards leads to the globals of the frame, nor to the dictionary of a
-`threading.local`.
+Every access to a live dictionary is reported here: as an object, or as the names of a module or the
+attributes of a thread. A dictionary that is reached in both ways and changed in either is a graph
+break, because neither model sees the other's writes. All other dictionaries have one model
+(`entries_of_live` in `trace/values/containers/mappings.py`): no guard path leads to the globals of
+the frame or to the dictionary of a `threading.local`.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ __all__ = ["Access", "AliasedDicts"]
 
 
 class Access(Enum):
-    """How the traced code reaches a dictionary."""
+    """Names the way in which traced code reaches a dictionary."""
 
     OBJECT = auto()
     NAMESPACE = auto()
 
 
 class AliasedDicts:
-    """The dictionaries of one trace, by id: they are all kept alive by what was wrapped."""
+    """Records the live dictionaries of one trace by id; their Values keep them alive."""
 
     def __init__(self) -> None:
         self._changed: dict[int, dict[Access, bool]] = {}
 
     def use(self, dictionary: int, access: Access, *, changing: bool = False) -> None:
-        """Note a use, before it happens; `changing`: its model is about to change."""
+        """Record a use before it happens; `changing`: its model is about to change."""
         changed = self._changed.setdefault(dictionary, {})
         changed[access] = changing or changed.get(access, False)
         if len(changed) > 1 and any(changed.values()):

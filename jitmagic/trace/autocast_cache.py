@@ -1,8 +1,8 @@
-"""What autocast keeps behind a call: casts of leaves that the frame has written to.
+"""Autocast cache entries that outlive the frame: casts of leaves that the frame writes to.
 
-Comes in: those leaves, before the graph runs within a block that goes on behind the call. Goes out:
-their casts in torch's own cache, where what follows in the block finds them as it does in eager.
-Invariant: a call that would find the cast of an older value there runs as eager, which takes it.
+Within an autocast block that goes on after the call, eager leaves the cast of each leaf in torch's
+cache. The emitted code reproduces that before the graph runs. Invariant: a call that would find the
+cast of an older value in the cache runs as eager, which uses that cast.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["OldCast", "keep_cast"]
+__all__ = ["OutdatedCast", "cache_cast"]
 
 
-class OldCast(Exception):
-    """The block keeps a cast of what the leaf was before; the frame starts over as eager."""
+class OutdatedCast(Exception):
+    """The cache holds a cast of an older value of the leaf; the frame starts over as eager."""
 
 
 class _Block(threading.local):
-    """The block that goes on: `mark` is a leaf that only torch's cache holds, by the history of its
-    cast, so that it is gone when the cache is cleared.
+    """State of the autocast block that is open.
+
+    `mark` refers to a leaf that only torch's cache keeps alive, through the history of its cast:
+    the reference dies when the cache is cleared.
     """
 
     def __init__(self) -> None:
@@ -33,10 +35,8 @@ class _Block(threading.local):
 _block = _Block()
 
 
-def keep_cast(leaf: torch.Tensor) -> None:
-    """Have torch keep the cast of a leaf, as the frame's first operation on it does. Raises
-    OldCast.
-    """
+def cache_cast(leaf: torch.Tensor) -> None:
+    """Have torch cache the cast of a leaf, as its first use does in eager. Raises OutdatedCast."""
     if _block.mark() is None:
         mark = torch.ones(1, device=leaf.device, requires_grad=True)
         _cast(mark)
@@ -46,10 +46,10 @@ def keep_cast(leaf: torch.Tensor) -> None:
         _cast(leaf)
         _block.versions[id(leaf)] = weakref.ref(leaf), leaf._version
     elif version != leaf._version:
-        raise OldCast
+        raise OutdatedCast
 
 
 def _cast(leaf: torch.Tensor) -> None:
-    """By a product of no rows."""
+    """Cast the leaf by a matrix product without rows, which computes nothing."""
     with torch.enable_grad():
         torch.matmul(leaf.detach().new_empty(0, leaf.shape[-2 if leaf.dim() > 1 else 0]), leaf)

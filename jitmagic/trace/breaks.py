@@ -1,13 +1,12 @@
-"""Why a trace ends: one class per reason, and the exceptions that carry a way out of the machine.
+"""The reasons for graph breaks, one class each, and the exception that carries them.
 
-Comes in: whatever a handler or a value found it cannot follow.  Goes out: `GraphBreak(reason)`,
-raised anywhere below `Machine.run`; the machine restarts the trace and ends it before the
-instruction of the root frame that led there. Nothing needs to be rolled back, so raising is always
-safe.
+A handler or a value that meets something it cannot trace raises `GraphBreak(reason)`, anywhere
+below `Machine.run`. The machine restarts the trace and ends it before the instruction of the root
+frame that led there. No state is rolled back, so raising is always safe.
 
     raise GraphBreak(UnknownCFunction.of(name="numpy.dot"))
 
-The other ways out of a handler, `ObservedError` and `Unrestorable`, are about values:
+The other exceptions that leave a handler, `ObservedError` and `Unrestorable`, are in
 values/base.py.
 """
 
@@ -22,19 +21,20 @@ __all__ = [
     "ActiveMode",
     "BackwardRefused",
     "CachedCall",
+    "CachedCast",
     "Construction",
     "DataDecidesSize",
     "DisabledFunction",
     "EscapingException",
     "FailedOperation",
     "FilledList",
+    "Finalizer",
     "GraphBreak",
     "InlineTooDeep",
-    "KeptCast",
+    "LoopIteration",
     "LoopIterator",
     "LoopOfBreaks",
-    "ManyRounds",
-    "Mortal",
+    "ManyIterations",
     "MutatedGenerator",
     "MutatedInput",
     "NumpyCall",
@@ -44,10 +44,8 @@ __all__ = [
     "PlainLoop",
     "PrintCall",
     "Reason",
-    "ReferredWeakly",
     "RefusedTorchCall",
     "RolledLoop",
-    "RoundOfLoop",
     "SharedNamespace",
     "StateSet",
     "StatefulCall",
@@ -70,6 +68,7 @@ __all__ = [
     "UnsupportedOperation",
     "UnsupportedTensor",
     "UserGraphBreak",
+    "WeaklyReferenced",
 ]
 
 
@@ -84,9 +83,11 @@ class GraphBreak(Exception):
 
 
 class Reason(BreakReason):
-    """A reason with its sentences: `title` (the heading of its section in the docs), `template`
-    (what happened), `explanation` (why), `advice` (a hint), and with what a later call has to share
-    to meet the same break (machine.py `_because`).
+    """A reason and its texts.
+
+    `title` is the heading of its section in the docs, `template` says what happened, `explanation`
+    why, and `advice` is a hint. `rests_on` says which facts a later call must share to meet the
+    same break (`GuardBook.led_to`).
     """
 
     title: ClassVar[str]
@@ -96,14 +97,14 @@ class Reason(BreakReason):
 
     @classmethod
     def of(cls, **facts: Any) -> Self:
-        """The reason with its sentences filled in."""
+        """Return the reason with its texts filled in."""
         return cls(cls.template.format(**facts), cls.advice.format(**facts))
 
 
 class PrintCall(Reason):
     title = "Printing and other output"
     rests_on = "nothing"
-    template = "{name}() writes to the outside"
+    template = "{name}() writes output"
     explanation = "Output has to appear when the line runs, so the call runs as plain Python."
     advice = "move the output out of the compiled function, or accept the graph break"
 
@@ -118,33 +119,33 @@ class TensorItem(Reason):
 class TensorBranch(Reason):
     title = "A branch that depends on tensor values"
     template = "a branch depends on tensor data ({what})"
-    explanation = "Which way to go is known only when the kernels have run."
+    explanation = "The branch to take is known only when the kernels have run."
     advice = "use torch.where, or branch on shapes and Python values"
 
 
 class DataDecidesSize(Reason):
     title = "A size that depends on tensor values"
-    template = "this depends on a size that data decide ({what}): {why}"
-    explanation = "How large a result of nonzero or x[mask] is, is known only when it has run."
-    advice = "use torch.where or a padded size, or keep what asks for the size out of the function"
+    template = "this depends on a data-dependent size ({what}): {why}"
+    explanation = "The size of a result of nonzero or x[mask] is known only when it has run."
+    advice = "use torch.where or a padded size, or read the size outside of the function"
 
 
 class UnbackedSize(Reason):
     title = "A decision about a size that is marked unbacked"
     template = "this depends on {size}, which is marked unbacked: {why}"
-    explanation = "Nothing is decided by a dimension that mark_unbacked names."
-    advice = "use jitmagic.mark_dynamic, which guards what is decided, or keep the branch outside"
+    explanation = "No branch or shape may depend on a dimension that mark_unbacked names."
+    advice = "use jitmagic.mark_dynamic, which guards such decisions, or keep the branch outside"
 
 
 class UnknownCFunction(Reason):
     title = "A function written in C"
     template = "{name} is implemented in C and jitmagic does not know it"
-    explanation = "What a C function reads and changes cannot be seen in bytecode."
+    explanation = "The reads and writes of a C function cannot be seen in bytecode."
     advice = "call it outside the compiled function, or accept the graph break"
 
 
 class StatefulCall(Reason):
-    title = "A function with another result at each call"
+    title = "A function whose result differs at each call"
     rests_on = "nothing"
     template = "{name}() has a result that differs from call to call"
     explanation = "Addresses, clocks, random numbers and frames cannot be baked into a trace."
@@ -154,8 +155,8 @@ class StatefulCall(Reason):
 class SharedNamespace(Reason):
     title = "A dictionary that also holds attributes or globals"
     rests_on = "nothing"
-    template = "a dictionary is changed that also holds attributes or globals which are used"
-    explanation = "Changes made through a dictionary are not seen by reads of attributes, nor back."
+    template = "a dictionary is changed whose entries are also used as attributes or globals"
+    explanation = "The dictionary and the attributes have separate models in a trace."
     advice = "use getattr and setattr, or the dictionary alone"
 
 
@@ -163,28 +164,28 @@ class UnknownObject(Reason):
     title = "An object of an unknown type"
     template = "{what} of an object of type {type}"
     explanation = (
-        "The type is implemented in C or overrides Python protocols in a way not modelled."
+        "The type is implemented in C, or overrides Python protocols in an unsupported way."
     )
-    advice = "unpack what you need from it before the call"
+    advice = "read the values you need from it before the call"
 
 
 class UnsupportedAttribute(Reason):
-    title = "An attribute that is not followed"
-    template = "attribute {name!r} of {type} is not followed"
+    title = "An attribute that is not supported"
+    template = "attribute {name!r} of {type} is not supported"
     explanation = "Its descriptor is implemented in C and jitmagic does not know what it reads."
     advice = "read the attribute outside the compiled function"
 
 
 class UnsupportedOperation(Reason):
-    title = "An operation between these types"
-    template = "{what} is not followed for {types}"
-    explanation = "No rule says what this operation gives for these operands."
+    title = "An operation that is not supported for these types"
+    template = "{what} is not supported for {types}"
+    explanation = "No rule defines the result of this operation for these operands."
 
 
 class UnsupportedArguments(Reason):
-    title = "A call with these arguments"
+    title = "A call that is not supported with these arguments"
     rests_on = "values"
-    template = "{name}() with these arguments is not followed: {what}"
+    template = "{name}() with these arguments is not supported: {what}"
     explanation = "The call is known in general but not in this form."
 
 
@@ -192,7 +193,7 @@ class UnsupportedOpcode(Reason):
     title = "A statement that is not compiled"
     rests_on = "nothing"
     template = "{opcode}: {why}"
-    explanation = "The instruction has no symbolic meaning here."
+    explanation = "The tracer has no handler for this instruction."
     advice = "move this statement out of the compiled function"
 
 
@@ -203,11 +204,11 @@ class UnsupportedTensor(Reason):
 
 
 class OnlyUnsupportedTensors(UnsupportedTensor):
-    title = "A call whose tensors are all of such a kind"
+    title = "A call whose tensors are all of an unsupported kind"
     spreads = True
     explanation = (
-        "All tensors that the function was called with are of such a kind, and so is what it "
-        "computes from them: it runs as eager, what it calls with other tensors is compiled."
+        "All tensors that the function was called with are of a kind that graphs do not take, so "
+        "it runs as eager. Functions that it calls with other tensors are compiled."
     )
 
 
@@ -219,12 +220,12 @@ class TorchCallFailed(Reason):
     explanation = "The call runs as plain Python, so that the error comes with its own traceback."
 
 
-class KeptCast(Reason):
+class CachedCast(Reason):
     title = "A cast that autocast has cached"
-    whole_frame = True  # behind a cut the casts that eager has by then would be missing
+    whole_frame = True  # after a cut, the casts that eager has cached by then would be missing
     rests_on = "values"
-    template = "{name}() computes with a cast that autocast has kept: {what}"
-    explanation = "Eager keeps the cast of a leaf until the outermost block of autocast ends."
+    template = "{name}() computes with a cast that autocast has cached: {what}"
+    explanation = "Eager caches the cast of a leaf until the outermost block of autocast ends."
     advice = "leave torch.autocast before its dtype, or the leaf, changes"
 
 
@@ -233,25 +234,25 @@ class TransformedTensor(Reason):
     whole_frame = True
     template = "it is called under a function transform or forward-mode differentiation: {what}"
     explanation = "Graphs know neither vmap's batches nor the tangents of jvp, so torch runs it."
-    advice = "tag what calls no transform; plain calls of this function are compiled"
+    advice = "tag the function that applies the transform; plain calls of this one are compiled"
 
 
-class Mortal(Reason):
+class Finalizer(Reason):
     title = "An object with a finalizer"
-    template = "an object made here tells when it dies: {what}"
-    explanation = "Python makes it, and lets go of it where the program does."
+    template = "an object made here has a finalizer: {what}"
+    explanation = "Python makes it and drops it, so that the finalizer runs when it does in eager."
     advice = "make the object outside of the compiled function"
 
 
-class ReferredWeakly(Mortal):
+class WeaklyReferenced(Finalizer):
     title = "A weak reference to a new object"
-    whole_frame = True  # not only its own end is seen: what a graph need not make was never there
-    explanation = "Objects that a graph needs no more are not made, those at a graph break live on."
+    whole_frame = True  # a graph may drop the object that is referred to, which eager makes
+    explanation = "A graph would not make the object, or would keep it alive across a graph break."
 
 
 class ActiveMode(Reason):
     title = "A torch function or dispatch mode"
-    rests_on = "nothing"  # the guard of torch's state says it
+    rests_on = "nothing"  # the GlobalState guard covers it
     whole_frame = True
     template = "a torch function mode or dispatch mode is active"
     explanation = "A mode has to see every operation of the program, one by one."
@@ -268,10 +269,8 @@ class UserGraphBreak(Reason):
 
 class CachedCall(Reason):
     title = "A function with functools.lru_cache"
-    template = "{name}() keeps its results in a cache, and {why}"
-    explanation = (
-        "The function is followed where its result cannot differ from what is in the cache."
-    )
+    template = "{name}() stores its results in a cache, and {why}"
+    explanation = "The function is traced where its result cannot differ from that in the cache."
     advice = "call it outside the compiled function, or accept the graph break"
 
 
@@ -288,7 +287,7 @@ class MutatedGenerator(Reason):
     rests_on = "nothing"
     template = "{what} is alive at a graph break{cause}"
     explanation = (
-        "A half-consumed generator or iterator cannot be rebuilt, so it is made by plain Python."
+        "A half-consumed generator or iterator cannot be rebuilt, so plain Python makes it."
     )
     advice = "use a list or tuple there"
 
@@ -303,18 +302,16 @@ class LoopIterator(Reason):
 class RolledLoop(Reason):
     title = "A loop whose length changes"
     rests_on = "nothing"
-    template = "how often this loop runs varies ({what})"
-    explanation = (
-        "Python runs the loop, and one round of it is compiled, which serves any number of them."
-    )
+    template = "the trip count of this loop varies ({what})"
+    explanation = "Python runs the loop, and one compiled iteration serves any number of them."
     advice = "write it without a loop over that, or pad to one length; fullgraph=True unrolls it"
 
 
-class RoundOfLoop(RolledLoop):
-    title = "One round of a loop that Python runs"
+class LoopIteration(RolledLoop):
+    title = "One iteration of a loop that Python runs"
     expected = True  # the break that rolled the loop has been reported
-    template = "Python runs this loop: one compiled round of it serves any number of them"
-    explanation = "What comes before the loop and behind it is compiled as well."
+    template = "Python runs this loop: one compiled iteration serves any number of them"
+    explanation = "The code before and after the loop is compiled as well."
     advice = ""
 
 
@@ -322,24 +319,24 @@ class PlainLoop(Reason):
     title = "A long loop without tensor work"
     rests_on = "nothing"
     whole_loop = True
-    hooks_callees = False  # a hooked call costs more, and the rounds seen would not gain by it
-    template = "the rounds of this loop are plain Python, and they are many"
-    explanation = "Python runs the whole loop; what comes before it and behind it is compiled."
+    hooks_callees = False  # a hooked call costs more, and compiling the callees would gain nothing
+    template = "this loop has many iterations without tensor work"
+    explanation = "Python runs the whole loop; the code before and after it is compiled."
     advice = "compute it outside of the compiled function; fullgraph=True unrolls it"
 
 
 class LoopOfBreaks(PlainLoop):
     title = "A loop of graph breaks"
     hooks_callees = True
-    template = "the rounds of this loop record nothing between their graph breaks"
-    explanation = "Python runs the whole loop, what it calls is compiled; so is what follows."
+    template = "the iterations of this loop record nothing between their graph breaks"
+    explanation = "Python runs the whole loop; its callees and the code after it are compiled."
 
 
 class PlainCall(Reason):
     title = "A call that runs for long without tensor work"
     rests_on = "nothing"
     template = "a part of {name}() runs for long without tensor work"
-    explanation = "It is not inlined, but compiled by itself, and that part is left to Python."
+    explanation = "It is compiled by itself instead of inlined, and that part is left to Python."
     advice = "call it outside of the compiled function, or accept the graph break"
 
 
@@ -347,22 +344,22 @@ class PlainFunction(PlainCall):
     title = "A recursive function without tensor work"
     hooks_callees = False
     template = "{name}() runs for long without tensor work"
-    explanation = "Calls are inlined to be part of a graph; Python runs what would add nothing."
+    explanation = "Python runs calls that would add nothing to the graph."
 
 
 class TrainingLoop(RolledLoop):
     title = "A training loop"
     expected = True
-    template = "Python runs this loop: each round computes gradients"
-    explanation = "One compiled round serves all rounds. Unrolled, each would have its own kernels."
+    template = "Python runs this loop: each iteration computes gradients"
+    explanation = "One compiled iteration serves all. Unrolled, each would have its own kernels."
     advice = ""
 
 
 class FilledList(Reason):
     title = "A list filled by a loop whose length changes"
     rests_on = "nothing"
-    template = "how many items this list has varies: a loop of varying length filled it"
-    explanation = "Plain Python reads it, and what is computed of its items is compiled again."
+    template = "the length of this list varies: a loop of varying length filled it"
+    explanation = "Plain Python reads it, and computations on its items are compiled again."
     advice = "write to a tensor made before the loop, instead of to a list"
 
 
@@ -378,22 +375,22 @@ class TooManyInstructions(Reason):
     title = "A trace that is too long"
     rests_on = "nothing"
     template = "more than {limit} instructions in one trace"
-    explanation = "Loops are unrolled; a very long one would give a huge graph."
+    explanation = "Loops are unrolled; a very long one would make a huge graph."
     advice = "raise unroll_limit, or vectorise the loop"
 
 
-class ManyRounds(Reason):
+class ManyIterations(Reason):
     title = "A long loop of small operations"
     rests_on = "nothing"
-    template = "a loop of many small rounds is run by Python, which calls one compiled round"
-    explanation = "Loops are unrolled; compiling this one would take longer than 2 s."
+    template = "Python runs this loop of many small iterations, one compiled iteration at a time"
+    explanation = "Unrolling it into a graph would take longer than 2 s to compile."
     advice = "compute it on whole tensors, or accept the graph break"
 
 
 class TooManyResults(Reason):
     title = "A call with very many results"
     whole_frame = True
-    template = "{name} gives {count} tensors"
+    template = "{name} returns {count} tensors"
     explanation = "Each is a node of the graph, and a later graph would guard each of them."
     advice = "compute with the whole tensor, or raise unroll_limit"
 
@@ -401,7 +398,7 @@ class TooManyResults(Reason):
 class TooManyItems(Reason):
     title = "Containers too large to rebuild"
     whole_frame = plain_rest = True
-    template = "the containers that the frame leaves behind have more than {limit} items"
+    template = "the containers that outlive the frame have more than {limit} items"
     explanation = "Compiled code makes and fills containers item by item."
     advice = "use a tensor or an array, or raise unroll_limit"
 
@@ -410,7 +407,7 @@ class InlineTooDeep(Reason):
     title = "Calls nested too deep"
     rests_on = "nothing"
     template = "calls nest deeper than {limit} levels"
-    explanation = "Calls are inlined; recursion this deep would give a huge graph."
+    explanation = "Calls are inlined; recursion this deep would make a huge graph."
     advice = "raise inline_depth, or compile the inner function by itself"
 
 
@@ -418,8 +415,8 @@ class Construction(Reason):
     title = "Making modules and parameters"
     expected = True
     template = "{what}: such modules and parameters are made outside of graphs"
-    explanation = "Plain Python makes them; what computes with them behind that is compiled."
-    advice = "make it once, outside of what is called often"
+    explanation = "Plain Python makes them; later computations with them are compiled."
+    advice = "make it once, outside of code that is called often"
 
 
 class RefusedTorchCall(Reason):
@@ -432,7 +429,7 @@ class RefusedTorchCall(Reason):
 class NumpyCall(Reason):
     title = "A numpy call that stays outside of graphs"
     template = "{name} stays outside of graphs: {why}"
-    explanation = "numpy is followed where torch's emulation of it was seen to give the same."
+    explanation = "numpy is compiled where torch's emulation was verified to give the same results."
     advice = "use the function of torch, or accept the graph break"
 
 
@@ -440,29 +437,29 @@ class StateSet(Reason):
     title = "Changing the state of the process"
     rests_on = "nothing"
     template = "{name} is set, which changes the state of the process"
-    explanation = "What was read of it before, and operations that depend on it, are in the graph."
+    explanation = "Earlier reads of it, and operations that depend on it, are in the graph."
     advice = "set it outside the compiled function, or accept the graph break"
 
 
 class BackwardRefused(Reason):
-    title = "A backward that is not followed"
-    template = "the backward of {name} is not followed: {why}"
+    title = "A backward that is not supported"
+    template = "the backward of {name} is not supported: {why}"
     explanation = "A call of an autograd function is one node, whose backward is a graph as well."
     advice = "compute it from the gradients and saved tensors alone"
 
 
 class TransformRefused(Reason):
-    title = "A function under a transform that is not followed"
-    template = "the function under {name} is not followed: {why}"
+    title = "A function under a transform that is not supported"
+    template = "the function under {name} is not supported: {why}"
     explanation = "A transform of torch.func is one node over the graph of the function."
-    advice = "compute it from the arguments alone and return what it gives"
+    advice = "compute it from the arguments alone and return the result"
 
 
 class FailedOperation(Reason):
     title = "An operation that could not be compiled"
     rests_on = "nothing"
     template = "{name}() could not be compiled: {why}"
-    explanation = "A stage behind the trace refuses it, so it runs as plain Python."
+    explanation = "A later stage refuses it, so it runs as plain Python."
     advice = "write it with other operations, or accept the graph break"
 
 

@@ -1,7 +1,7 @@
-"""What happens when a suspended generator is dropped: GeneratorExit is raised where it waits.
+"""Decides whether dropping a suspended generator has visible effects.
 
-Comes in: the frame of a generator that is alive at an exit.  Goes out: whether that would run
-nothing anybody could notice. If so the exit just drops it, whenever Python would have.
+Dropping raises GeneratorExit in it. If its handlers of that do nothing visible, an exit drops the
+generator without running them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .values.base import ObservedError
 
 __all__ = ["closes_quietly"]
 
-_AFTER_YIELD = 1  # the place in RESUME's argument; behind `yield from` another is closed first
-_PLACE = 3  # 3.13 keeps more than the place there
+_AFTER_YIELD = 1  # in RESUME's argument; after `yield from`, the inner generator is closed first
+_PLACE = 3  # 3.13 has other bits there too
 _QUIET = frozenset(
     "PUSH_EXC_INFO LOAD_GLOBAL CHECK_EXC_MATCH POP_TOP POP_EXCEPT COPY RERAISE NOP LOAD_CONST "
     "RETURN_VALUE RETURN_CONST".split()
@@ -25,9 +25,9 @@ _QUIET = frozenset(
 
 
 def closes_quietly(machine: Any, frame: Frame) -> bool:
-    """Whether the handlers that GeneratorExit meets only look at which exception it is.
+    """Return whether the handlers that GeneratorExit meets only test which exception it is.
 
-    They are interpreted for that, so the frame is of no use afterwards.
+    It interprets them, so the frame cannot be used afterwards.
     """
     resume = frame.instruction
     if resume.op != "RESUME" or not isinstance(resume.arg, int):

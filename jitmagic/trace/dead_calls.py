@@ -1,11 +1,11 @@
-"""Calls that eager's kernels are asked about while the frame is traced: those that nothing reads,
-and those of a graph that writes to its inputs.
+"""Probes eager's kernels for calls that the graph may drop, or may not run before plain Python.
 
-Comes in: the graph of a frame, before dead code is dropped. Goes out: nothing, or Unrestorable, so
-that the frame ends before the call and eager raises. Meta functions let pass what kernels refuse.
-What is dropped is never refused by a kernel; a graph that has written to inputs cannot start over
-as plain Python when one refuses, and what the program did before the call would be lost. What may
-raise because of its data stays anyway, and undoes its writes (undo.py).
+Meta functions accept arguments that kernels refuse. A call that dead-code elimination drops never
+meets its kernel. A graph that has written to its inputs cannot start over as plain Python when a
+kernel refuses, and what the program did before the call would be lost. For both, this module runs
+the kernel on stand-ins while tracing, and raises Unrestorable where it refuses, so that the frame
+ends before the call and eager raises. Calls that may raise because of data stay in the graph and
+undo its writes (undo.py).
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ _MOST = 1 << 14  # elements of a call: stand-ins cost a compile microseconds
 
 
 def check_dead_calls(graph: GraphBuilder) -> None:
-    """Raise Unrestorable where eager would raise at a call that is about to be dropped, or behind a
-    write to an input.
-    """
+    """Raise Unrestorable where eager would raise at a call that the graph may not reach."""
     for node in (*reversed(dead_calls(graph.graph, graph.is_output)), *_without_return(graph)):
         if node.op not in ("call_function", "call_method") or _is_part(node) or _is_view(node):
             continue
@@ -48,8 +46,9 @@ def check_dead_calls(graph: GraphBuilder) -> None:
 
 
 def _without_return(graph: GraphBuilder) -> list[Node]:
-    """The calls, in order, after which a graph that raises is not followed by plain Python. Large
-    ones are not tried; under autocast the tensors of a node are not those that kernels see.
+    """Return the calls after which plain Python cannot follow an error of the graph, in order.
+
+    Large calls are skipped. Under autocast the tensors of a node are not those that kernels see.
     """
     nodes: list[Node] = list(graph.graph.nodes)
     starts_over = not graph.mutated_inputs or any(map(may_raise, nodes))
@@ -73,12 +72,15 @@ def _refusal(node: Node) -> Exception | None:
 
 
 def _is_part(node: Node) -> bool:
-    """One of many results, which no kernel takes out; to ask for each is to look at all of them."""
+    """Return whether the node selects one of many results, which involves no kernel.
+
+    Probing each would look at all of them again.
+    """
     whole = node.args[0] if node.target is operator.getitem else None
     return isinstance(whole, Node) and isinstance(value_of(whole), tuple | list)
 
 
 def _is_view(node: Node) -> bool:
-    """It shares memory, so the meta function has looked at each of its strides as a kernel does."""
+    """Return whether the node shares memory: its meta function has checked its strides already."""
     memory = storage_of(node)
     return any(storage_of(source) == memory for source in node.all_input_nodes)

@@ -1,10 +1,9 @@
-"""Side effects as data: what the traced code did to objects that existed before, and how an exit is
-told.
+"""Side effects as data: what the traced code did to objects that existed before the call.
 
-Comes in: `EffectLog` calls from values while the trace runs (the machine's model is changed by the
-values themselves).  Goes out: through `ExitBuilder`, one recipe per value and the effects in
-program order. Attributes and globals keep their order of writing; a container is written once, as
-of the exit. New objects are made by recipes and filled by effects that come first. Every FromSource
+Values report each write to the `EffectLog` while the trace runs, and change their own models. At an
+exit, the `ExitBuilder` makes one recipe for each value and lists the effects in program order.
+Attributes and globals keep their order of writing; a container is written once, with its contents
+at the exit. New objects are made by recipes and filled by effects that come first. Every FromSource
 is read before any effect is performed.
 """
 
@@ -18,7 +17,7 @@ from ..graph.builder import GraphBuilder
 from ..guards.guard import DifferentObjects, TypeIs
 from ..guards.source import Drawn, Referent, Source
 from .breaks import TooManyItems, TransformRefused
-from .escaped_tensors import LostNode
+from .escaped_tensors import EscapedNode
 from .result import (
     BreakReason,
     Constant,
@@ -49,25 +48,26 @@ Entry = Callable[[Builder], "Effect | tuple[Effect, ...]"]
 
 
 class EffectLog:
-    """What happened, in order. Entries describe themselves when the exit is built."""
+    """The effects so far, in order, as functions that describe them when the exit is built."""
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self._latest: dict[tuple[int, str], int] = {}
         self._contents: set[int] = set()
-        self._calls: dict[int, bool] = {}  # entries that are calls; whether of a cache
+        self._calls: dict[int, bool] = {}  # entries that are calls: is it an lru_cache's?
         self.mutated: dict[int, Value] = {}  # values with a source, by id
-        self.lock: Any = None  # a live one: the graph runs, and all this is done, while it is held
+        self.lock: Any = None  # a live lock, held while the graph runs and effects are performed
         self._draws: list[tuple[Value, Callable[[Any], object]]] = []
         self.changes = 0  # how often anything was written or called
         self.gradients = 0  # how many of them stored the `.grad` of a tensor
-        self.readings: list[Value] = []  # of clocks, done behind the graph, in this order
+        self.readings: list[Value] = []  # of clocks, made after the graph has run, in this order
 
     def set_attr(
         self, target: Value, name: str, value: Value, setter: object | None = None
     ) -> None:
-        """An attribute of an object that existed before was written; by this very setter, where it
-        matters."""
+        """Record a write to an attribute of an older object; `setter`: the exact one, if it
+        matters.
+        """
         if target.source is not None:
             self.changes += 1
             self.mutated[id(target)] = target
@@ -80,7 +80,7 @@ class EffectLog:
             self._erase(target, name, lambda builder: DelAttr(builder(target), name))
 
     def set_global(self, namespace: Value, name: str, value: Value | None) -> None:
-        """A global was written (None: deleted)."""
+        """Record a write to a global (None: it was deleted)."""
         self.changes += 1
         if value is None:
             self._erase(namespace, name, lambda builder: DelGlobal(builder(namespace), name))
@@ -93,8 +93,7 @@ class EffectLog:
         )
 
     def contents(self, container: Any) -> None:
-        """A list, dict, set or cell has new contents; `container.replace` says which at the
-        exit."""
+        """Record that a container or cell has new contents, which `container.replace` describes."""
         self.changes += container.source is not None
         if container.source is None or id(container) in self._contents:
             return
@@ -105,7 +104,7 @@ class EffectLog:
     def perform(
         self, callee: Value, args: Sequence[Value] = (), kwargs: Mapping[str, Value] | None = None
     ) -> None:
-        """A call made for its effect alone."""
+        """Record a call made for its effect alone."""
         self.changes += 1
         named = tuple((kwargs or {}).items())
         self._calls[len(self._entries)] = False
@@ -118,29 +117,31 @@ class EffectLog:
         )
 
     def call_cache(self, cached: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
-        """A call of a functools.lru_cache, which counts and keeps; its result is known."""
+        """Record a call of a functools.lru_cache for its counters and its entry; the result is
+        known.
+        """
         self.perform(cached, args, kwargs)
         self._calls[self.count - 1] = True
 
     def draw(self, generator: Value, perform: Callable[[Any], object], name: str) -> Drawn:
-        """A call that gives random numbers and does nothing else; nothing but another draw may
-        change what it gives, so all are done before the graph runs."""
+        """Record a call that draws random numbers and does nothing else.
+
+        Only another draw changes its result, so all draws happen before the graph runs.
+        """
         self.changes += 1
         self._draws.append((generator, perform))
         return Drawn(len(self._draws) - 1, name)
 
     @property
     def drawn(self) -> int:
-        """How many draws there are so far."""
+        """Return the number of draws so far."""
         return len(self._draws)
 
     def draws(self, builder: Builder) -> tuple[Draw, ...]:
         return tuple(Draw(builder(generator), perform) for generator, perform in self._draws)
 
-    def does_more_than_gradients(self) -> bool:
-        """Return whether anything but gradients was written, or anything called but draws and
-        caches.
-        """
+    def has_effects_besides_gradients(self) -> bool:
+        """Return whether anything but gradients was written, or called except draws and caches."""
         return self.changes > self.gradients + self.drawn + sum(self._calls.values())
 
     def writes_more_than_gradients(self) -> bool:
@@ -149,7 +150,7 @@ class EffectLog:
 
     @property
     def count(self) -> int:
-        """How many effects there are so far."""
+        """Return the number of effects so far."""
         return len(self._entries)
 
     def take_back_calls(self, count: int) -> bool:
@@ -162,7 +163,7 @@ class EffectLog:
         return True
 
     def _write(self, target: Value, name: str, entry: Entry) -> None:
-        """The last value counts, at the place in the order where the name was first written."""
+        """Record a write: the last value counts, at the position of the first write to the name."""
         key = id(target), name
         if key in self._latest:
             self._entries[self._latest[key]] = entry
@@ -174,15 +175,15 @@ class EffectLog:
         self._latest.pop((id(target), name), None)
         self._entries.append(entry)
 
-    def tell(self, builder: ExitBuilder) -> None:
-        """Hand all effects to the exit."""
+    def describe(self, builder: ExitBuilder) -> None:
+        """Describe all effects to the exit."""
         for entry in self._entries:
             for effect in _all_of(entry(builder)):
                 builder.effect(effect)
 
 
 def _is_write(callee: Recipe) -> bool:
-    """Whether it is `setattr` or a method of a built-in class, whose code is C."""
+    """Return whether it is `setattr` or a method of a built-in class, whose code is C."""
     if not isinstance(callee, Constant):
         return False
     method = callee.value
@@ -191,21 +192,21 @@ def _is_write(callee: Recipe) -> bool:
     return method is setattr
 
 
-def _all_of(told: Effect | tuple[Effect, ...]) -> tuple[Effect, ...]:
-    return told if isinstance(told, tuple) else (told,)
+def _all_of(entry: Effect | tuple[Effect, ...]) -> tuple[Effect, ...]:
+    return entry if isinstance(entry, tuple) else (entry,)
 
 
 class ExitBuilder:
-    """Describes one exit. See values/base.py `Builder`."""
+    """Describes one exit; see `Builder` in values/base.py."""
 
     def __init__(self, machine: Machine, graph: GraphBuilder) -> None:
         self._machine = machine
         self._graph = graph
-        self._asked = 0  # how often anything asked for a recipe: items of containers do
+        self._asked = 0  # number of recipes requested, one for each item of a container
         self._most = machine.options.unroll_limit // _INSTRUCTIONS_PER_ITEM
         self._recipes: dict[int, tuple[Value, Recipe]] = {}
         self._outputs: dict[int, FromGraph] = {}
-        self._unfilled: list[Value] = []  # new objects whose `fill` is still to be asked
+        self._unfilled: list[Value] = []  # new objects whose `fill` has not been called yet
         self._effects: list[Effect] = []
         self._late: list[Effect] = []
         self._active: set[int] = set()
@@ -235,7 +236,7 @@ class ExitBuilder:
         return FromSource(value.source)
 
     def _make(self, value: Value) -> Recipe:
-        """A new object. One that contains itself is made empty and filled by an effect."""
+        """Return the recipe of a new object; one that contains itself is filled by an effect."""
         if id(value) in self._active:
             raise _SelfContaining
         self._active.add(id(value))
@@ -263,17 +264,17 @@ class ExitBuilder:
         return Invoke(callee, args)
 
     def output(self, value: Value, node: Any) -> FromGraph:
-        if isinstance(node, LostNode):
+        if isinstance(node, EscapedNode):
             raise Unrestorable("a tensor at a level of torch.func", node.born, node.reason)
         if node.graph is not self._graph.graph:
-            why = "a number that it computed is kept elsewhere"
+            why = "a number that it computed escapes"
             reason = TransformRefused.of(name="torch.func", why=why)
             raise Unrestorable("a number at a level of torch.func", node.meta["step"], reason)
         index = self._graph.output(node)
         return self._outputs.setdefault(index, FromGraph(index))
 
     def only_writes(self) -> bool:
-        """Whether no effect is a call of the program's, which might wait for something."""
+        """Return whether no effect is a call of the program's, which might wait for a thread."""
         return all(_is_write(e.callee) for e in self._effects if isinstance(e, Perform))
 
     def effect(self, effect: Effect) -> None:
@@ -295,7 +296,9 @@ class ExitBuilder:
         self._late.append(Perform(setter, (Constant(index),)))
 
     def effects(self) -> tuple[Effect, ...]:
-        """All effects: new objects are filled, then the program's own, then iterators advanced."""
+        """Return all effects: fills of new objects, the program's own, then advances of
+        iterators.
+        """
         fills: list[Effect] = []
         while self._unfilled or self._containers:
             waiting, self._unfilled = self._unfilled, []
@@ -306,7 +309,7 @@ class ExitBuilder:
 
 
 class TooManyRecipes(Exception):
-    """The exit would be longer than what it replaces is worth."""
+    """Raised when rebuilding the values at the exit would cost more than the graph saves."""
 
     def __init__(self, reason: BreakReason) -> None:
         super().__init__()
@@ -314,13 +317,15 @@ class TooManyRecipes(Exception):
 
 
 class _SelfContaining(Exception):
-    """While the recipe of a new object is made, that object is asked for again."""
+    """Raised when the recipe of a new object needs the recipe of that same object."""
 
 
 def distinct_objects(machine: Machine, mutated: Sequence[Value], seen: Sequence[Value]) -> None:
-    """Guard that what the trace changed was not reached by a second path it took for another
-    object. Writes are replayed object by object: where two paths led to two objects and lead to one
-    in a later call, that would lose a write."""
+    """Guard that an object which the trace changed is not also reached by a second path.
+
+    Writes are replayed object by object: where two paths led to two objects when traced and lead to
+    one in a later call, a write would be lost.
+    """
     _distinct_dictionaries(machine, mutated, seen)
     changed = {id(value): value for value in mutated if not isinstance(value, DictValue)}
     by_type: dict[type, tuple[list[Source], list[Source]]] = {}
@@ -344,20 +349,25 @@ def distinct_objects(machine: Machine, mutated: Sequence[Value], seen: Sequence[
 def _distinct_dictionaries(
     machine: Machine, mutated: Sequence[Value], seen: Sequence[Value]
 ) -> None:
-    """The same of dictionaries, by the keys that were read and written: the attributes of some
-    hundreds of modules are dictionaries too."""
-    for of_classes in (False, True):  # only a mappingproxy leads to the dictionary of a class
+    """Guard the same for dictionaries, by the keys that were read and written.
+
+    The attributes of hundreds of modules are dictionaries too, so whole-object guards would be too
+    many.
+    """
+    for of_classes in (False, True):  # a class's is behind a mappingproxy only
         changed = _dictionaries(mutated, of_classes)
         known = _dictionaries(seen, of_classes) | changed
-        met = _that_meet([store for _, store in changed.values()], known)
+        met = _overlapping([store for _, store in changed.values()], known)
         sources = tuple(source for key, (source, _) in changed.items() if key in met)
         if sources and len(met) > 1:
             rest = (source for key, (source, _) in known.items() if key in met - changed.keys())
             machine.guard(DifferentObjects(sources, tuple(rest)))
 
 
-def _that_meet(changed: list[TableStore], known: dict[int, tuple[Source, TableStore]]) -> set[int]:
-    """The dictionaries of which one has a change that another would see if both were one."""
+def _overlapping(
+    changed: list[TableStore], known: dict[int, tuple[Source, TableStore]]
+) -> set[int]:
+    """Return the dictionaries with a change that another would see if both were one object."""
     written: set[object] = set()
     for store in changed:
         written |= store.tokens(written=True)
@@ -372,7 +382,7 @@ def _that_meet(changed: list[TableStore], known: dict[int, tuple[Source, TableSt
 def _dictionaries(
     values: Sequence[Value], of_classes: bool
 ) -> dict[int, tuple[Source, TableStore]]:
-    """The live dictionaries among them, by their stores."""
+    """Return the live dictionaries among the values, by their stores."""
     found: dict[int, tuple[Source, TableStore]] = {}
     for value in values:
         entries = value.dictionary if isinstance(value, DictObjectValue) else value

@@ -1,7 +1,7 @@
-"""Leaked tensors: the node of one that outlives the function under a transform of torch.func.
+"""Escaped tensors: those that outlive the function under a transform of torch.func that made them.
 
-In eager such a tensor is still there, at a level that is gone; no graph can have it. Whoever looks
-at the node breaks, and so does an exit that hands the tensor on.
+Eager keeps such a tensor at a functorch level that has ended, which no graph can represent. Reading
+its node is a graph break, and so is an exit that returns the tensor.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import NoReturn
 
 from .breaks import GraphBreak, TransformRefused
 
-__all__ = ["LostNode"]
+__all__ = ["EscapedNode"]
 
 
-class LostNode:
-    """`born`: the instruction of the root frame to break at."""
+class EscapedNode:
+    """Stands for the node of an escaped tensor; `born`: the root-frame instruction to break at."""
 
     def __init__(self, name: str, born: int) -> None:
-        self.reason = TransformRefused.of(name=name, why="a tensor of its own is kept elsewhere")
+        self.reason = TransformRefused.of(name=name, why="a tensor that it made escapes")
         self.born = born
 
     def __getattr__(self, name: str) -> NoReturn:

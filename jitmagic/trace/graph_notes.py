@@ -1,9 +1,9 @@
-"""What the tracer alone knows of a graph under construction: GraphNotes, beside its GraphBuilder.
+"""GraphNotes: facts about a graph under construction that only the tracer needs.
 
-Comes in: a graph's inputs with where their values are read, and values with the nodes that they
-have. Goes out: the same, asked by node. The machine holds the notes of the graph that calls go to
-(`Machine.notes`); a graph inside a graph (region.py) has notes of its own. What one module alone
-keeps for a graph is of a class of that module (`GraphNotes.of`): notes know no kind of value, which
+They map inputs to the sources that they are read from, and nodes to the tensors that they
+represent. `Machine.notes` belongs to the graph that calls are recorded in; a graph inside a graph
+(region.py) has notes of its own. State that a single module keeps for a graph is an instance of a
+class of that module (`GraphNotes.of`), because this module must not know any kind of Value: they
 all know the machine.
 """
 
@@ -26,44 +26,44 @@ T = TypeVar("T")
 
 
 class Owner(Protocol):
-    """The tensor that a node stands for: a TensorValue (trace/values/tensors/tensor.py)."""
+    """The tensor that a node represents: a TensorValue (trace/values/tensors/tensor.py)."""
 
-    node: Any  # the newest one, or a LostNode
+    node: Any  # the newest one, or a EscapedNode
 
     @property
     def live(self) -> torch.Tensor | None:
-        """The object, if it existed before the call."""
+        """The live tensor, if it existed before the call."""
 
     @property
     def source(self) -> Source | None:
-        """Where that is read."""
+        """The source that the live tensor is read from."""
 
     @property
     def meta(self) -> torch.Tensor:
-        """What it is like at this point of the program."""
+        """The meta tensor at this point of the program."""
 
     def describe(self) -> str:
-        """For people."""
+        """Return a short text for messages."""
 
 
 class GraphNotes:
-    """`outer`: of the graph around this one."""
+    """Notes about one graph; `outer`: the notes of the graph around it."""
 
     def __init__(self, graph: GraphBuilder, outer: GraphNotes | None = None) -> None:
         self.graph = graph
         self.outer = outer
-        self.inputs: dict[Node, GraphInput] = {}  # of the root graph: what its placeholders are
-        self.owners: dict[Node, Owner] = {}  # one tensor is one value, whatever node it is read by
-        self.marks: set[str] = set()  # what holds for the whole graph, or was arranged for it once
+        self.inputs: dict[Node, GraphInput] = {}  # the placeholders of the root graph
+        self.owners: dict[Node, Owner] = {}  # a tensor is one value even if several nodes read it
+        self.marks: set[str] = set()  # facts about the whole graph, and setup that was done once
         self._own: dict[type, Any] = {}
 
     @property
     def root(self) -> GraphNotes:
-        """Of the graph that the program's own tensors are inputs of."""
+        """The notes of the outermost graph, whose inputs are the program's own tensors."""
         return self if self.outer is None else self.outer.root
 
     def of(self, kind: type[T]) -> T:
-        """What the module of that class keeps for this graph; empty at first."""
+        """Return the state that the module of that class keeps for this graph; empty at first."""
         if kind not in self._own:
             self._own[kind] = kind()
         own: T = self._own[kind]
@@ -72,19 +72,21 @@ class GraphNotes:
     def add_input(
         self, name: str, source: Source, spec: TensorSpec, kind: InputKind = InputKind.TENSOR
     ) -> Node:
-        """A new placeholder, fed with what the source reads."""
+        """Add a placeholder for the tensor that `source` reads."""
         node = self.graph.placeholder(name, spec)
         self.inputs[node] = GraphInput(node.name, source, spec, kind)
         return node
 
     def finish(self, name: str) -> tuple[GraphModule, tuple[GraphInput, ...]]:
-        """The finished graph, and what its placeholders are."""
+        """Return the finished graph and the inputs of its placeholders."""
         graph, left = self.graph.finish(name)
         return graph, tuple(self.inputs[node] for node in left)
 
-    def casts_behind(self, written: Container[Source] = ()) -> tuple[FromSource, ...]:
-        """The leaves whose casts autocast keeps behind the call: those that the graph writes to,
-        and of `written`, which what follows a break writes to, those that it casts.
+    def cached_casts(self, written: Container[Source] = ()) -> tuple[FromSource, ...]:
+        """Return the leaves whose autocast casts stay cached after the call.
+
+        They are those that the graph writes to, and those of `written` (leaves written after the
+        break) that it casts.
         """
 
         def is_kept(node: Node, source: Source) -> bool:
@@ -95,10 +97,10 @@ class GraphNotes:
         return tuple(FromSource(one.source) for node, one in inputs if is_kept(node, one.source))
 
     def live(self, node: Node) -> torch.Tensor | None:
-        """The object that a node stands for, if it existed before the call."""
+        """Return the object that a node represents, if it existed before the call."""
         owner = self.owners.get(node)
         return None if owner is None else owner.live
 
     def live_inputs(self) -> list[torch.Tensor]:
-        """The tensors that the graph is given."""
+        """Return the tensors that are inputs of the graph."""
         return [live for node in self.graph.inputs if (live := self.live(node)) is not None]

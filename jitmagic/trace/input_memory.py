@@ -1,8 +1,7 @@
-"""Graph inputs that the traced code writes in place: which of them may share memory with which.
+"""In-place writes to graph inputs, and which inputs may share memory with them.
 
-Comes in: the graph after a write to an input, or a new input after such a write.  Goes out: a break
-where the write cannot be replayed as a change of values alone; NoOverlap guards at the exit,
-because the graph takes a written tensor and every other one for separate memory.
+A write that cannot be replayed as a change of values alone is a graph break. The graph assumes that
+a written tensor shares memory with no other input, so the exit adds NoOverlap guards.
 """
 
 from __future__ import annotations
@@ -30,12 +29,13 @@ from .values.tensors.tensor_hooks import check_watched
 
 __all__ = ["check_histories", "check_written_inputs"]
 
-Span = tuple[str, int, int]  # a device, and there the bytes from the first to behind the last
+Span = tuple[str, int, int]  # device, first byte, end
 
 
 def check_written_inputs(machine: Machine, notes: GraphNotes) -> None:
-    """Break if a write so far, or an input read since, is not a plain change of one tensor's
-    values. Looks at what is new since it was last asked: optimizers write to hundreds of inputs.
+    """Break if a write so far, or an input read since, is not a plain change of values.
+
+    Only checks what is new since the last call: optimizers write to hundreds of inputs.
     """
     known, writes = notes.of(_Compared), notes.graph.input_writes
     for node in dict.fromkeys(islice(writes, known.writes, None)):
@@ -48,9 +48,11 @@ def check_written_inputs(machine: Machine, notes: GraphNotes) -> None:
 
 
 def check_histories(notes: GraphNotes) -> None:
-    """Raise Unrestorable where the graph writes to a tensor after a result's history has saved it:
-    eager raises when that is differentiated, so the write belongs to another graph. What is read
-    after the write has the history it has in eager. Nor does autograd see new leaves and hooks.
+    """Raise Unrestorable where the graph writes to a tensor that autograd has saved before.
+
+    Eager raises when that history is differentiated, so the write belongs to another graph. A read
+    after the write has the history it has in eager. New leaves and hooks are checked too, because
+    autograd does not see them in a graph.
     """
     check_leaves(notes)
     check_watched(notes)
@@ -60,7 +62,7 @@ def check_histories(notes: GraphNotes) -> None:
     if not written:
         return
     reason = MutatedInput.of(why="the tensor takes part in autograd")
-    # Of one that was computed before, the write may be a part of its own history.
+    # A non-leaf was computed before the call, so the write may be part of its own history.
     met = [node for node in written if not _is_leaf(node.meta["spec"])]
     if not met and any(map(is_stale, graph.history(outputs))):
         met = written
@@ -69,15 +71,16 @@ def check_histories(notes: GraphNotes) -> None:
 
 
 def _step_between(graph: GraphBuilder, written: list[Node]) -> int:
-    """Where to break, so that writes and history are of two graphs: before the first write to what
-    a history has read by then, if there is one, else before the first write.
+    """Return the step to break at, so that writes and histories are in two graphs.
+
+    That is the first write to something that a history has read by then, else the first write.
     """
     steps = [step for node in written if (step := _overwrites(graph, node)) is not None]
     return min(steps, default=min(graph.mutated_inputs[node] for node in written))
 
 
 def _overwrites(graph: GraphBuilder, node: Node) -> int | None:
-    """The step of the first write to an input's memory after a read with a history."""
+    """Return the step of the first write to an input's memory after a differentiable read."""
     writers = graph.writes.to(node)
     read = False
     for user in graph.graph.nodes:
@@ -106,14 +109,15 @@ def _check_change(node: Node, live: torch.Tensor | None) -> None:
 
 @dataclass(slots=True)
 class _Spans:
-    """Byte ranges of inputs, sorted and joined where they meet: the time to look one up does not
-    grow with their number. Each has the input that it is of, or None where it is of several.
+    """Byte ranges of inputs, sorted and merged where they overlap, for fast lookups.
+
+    Each range names its input, or None if it has several.
     """
 
     _ranges: list[tuple[str, int, int, Node | None]] = field(default_factory=list)
 
     def _met(self, span: Span) -> slice:
-        """Return the places of those that have a byte in common with `span`."""
+        """Return the slice of the ranges that overlap `span`."""
         device, start, end = span
         if start >= end:
             return slice(0, 0)
@@ -123,11 +127,11 @@ class _Spans:
         return slice(first, bisect_left(self._ranges, (device, end), key=itemgetter(0, 1)))
 
     def meet(self, span: Span, node: Node | None = None) -> bool:
-        """Whether one that is not of `node` alone has a byte in common with `span`."""
+        """Return whether a range that does not belong to `node` alone overlaps `span`."""
         return any(one[3] is None or one[3] is not node for one in self._ranges[self._met(span)])
 
     def add(self, node: Node, span: Span) -> None:
-        """Put in where an input lies."""
+        """Add the byte range of an input."""
         device, start, end = span
         if start >= end:
             return
@@ -140,30 +144,30 @@ class _Spans:
 
 @dataclass(slots=True)
 class _Compared:
-    """What is known of a graph's inputs: where they lie, and that what is written lies apart."""
+    """State of the pairwise checks of a graph: byte ranges of inputs, and numbers checked."""
 
-    at: dict[Node, Span] = field(default_factory=dict)  # where inputs lie, read once
-    inputs: int = 0  # looked at
-    written: int = 0  # looked at
-    writes: int = 0  # looked at, of all
+    at: dict[Node, Span] = field(default_factory=dict)  # byte ranges of inputs, read once
+    inputs: int = 0  # number checked
+    written: int = 0  # number checked
+    writes: int = 0  # number of writes checked
     spans: _Spans = field(default_factory=_Spans)
-    apart: _Spans = field(default_factory=_Spans)  # of what is written
+    apart: _Spans = field(default_factory=_Spans)  # ranges of written inputs
 
     def read(self, node: Node, span: Span) -> None:
-        """Look at another input."""
+        """Check another input against the written ones."""
         self.spans.add(node, span)
         if self.apart.meet(span):
             raise _shared()
 
     def write(self, node: Node, span: Span) -> None:
-        """Look at another input that is written to."""
+        """Check a written input against all others."""
         if self.spans.meet(span, node):
             raise _shared()
         self.apart.add(node, span)
 
 
 def _check_apart(notes: GraphNotes) -> None:
-    """Every written input against every other; there may be hundreds of both."""
+    """Break if a written input overlaps any other input; there may be hundreds of both."""
     known, written = notes.of(_Compared), notes.graph.mutated_inputs
     for node, entry in islice(notes.inputs.items(), known.inputs, None):
         if entry.is_memory:
@@ -179,7 +183,7 @@ def _shared() -> GraphBreak:
 
 
 def _guard_separate(machine: Machine, notes: GraphNotes) -> None:
-    """Guard that nothing shares memory with what is written; the others may do so."""
+    """Guard that no input overlaps a written one; inputs that are only read may overlap."""
     written = list(notes.graph.mutated_inputs)
     groups: list[tuple[_Spans, list[Node]]] = [(_Spans(), [])]
     for node in _tensors(notes):
@@ -198,12 +202,12 @@ def _guard_separate(machine: Machine, notes: GraphNotes) -> None:
 
 
 def _tensors(notes: GraphNotes) -> Iterable[Node]:
-    """The inputs that are memory of the caller's: numbers and what was drawn are not."""
+    """Return the input nodes that are memory of the caller's, which excludes numbers and draws."""
     return (node for node, entry in notes.inputs.items() if entry.is_memory)
 
 
 def _span(notes: GraphNotes, node: Node) -> Span:
-    """Where a live input begins and ends; nowhere if it is empty."""
+    """Return the byte range of a live input; an empty tensor has an empty range."""
     known = notes.of(_Compared).at
     if node not in known:
         live = notes.live(node)

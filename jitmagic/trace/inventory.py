@@ -1,6 +1,6 @@
-"""Every module that registers values, builtins or opcodes; importing this one imports them all.
+"""Imports every module that registers values, builtins or opcodes.
 
-A new module of values/, builtins/ or opcodes/ gets its line here, and nowhere else.
+A new module of values/, builtins/ or opcodes/ gets its line here, and no other registration.
 """
 
 from __future__ import annotations

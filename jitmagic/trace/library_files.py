@@ -1,4 +1,4 @@
-"""Which files are a library's: their lines say nothing to the user."""
+"""Decides which source files belong to a library, whose lines are not shown to the user."""
 
 from __future__ import annotations
 

@@ -1,12 +1,10 @@
-"""trace: a frame snapshot becomes a Trace.
-
-Comes in: `FrameSnapshot` (live objects, none of which is changed) and `Options`.
-Goes out: `Trace`: graph, guards, effects and either the returned value or a Break.
+"""The interpreter: `trace` turns a frame snapshot into a Trace.
 
 The machine interprets the frame's bytecode over Values (values/base.py); each opcode has a handler
-in opcodes/. Calls of Python functions are inlined: interpreted by the same machine in a frame of
-their own. Where something cannot be followed the attempt is thrown away and the frame is traced
-again up to the instruction of the root frame that led there (restarts.py); nothing is rolled back.
+in opcodes/. Calls of Python functions are inlined: the same machine interprets them in a frame of
+their own. Code that cannot be traced ends the attempt, and the frame is traced again up to the
+instruction of the root frame that led there (restarts.py). No state is rolled back. Live objects
+are read and never changed.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from .breaks import (
     EscapingException,
     GraphBreak,
     InlineTooDeep,
-    ManyRounds,
+    ManyIterations,
     MutatedGenerator,
     TensorBranch,
     TooManyInstructions,
@@ -46,9 +44,9 @@ from .graph_notes import GraphNotes
 from .input_memory import check_histories
 from .knowledge import Knowledge, reached_again
 from .opcodes.registry import Returned, Signal, handler_for
-from .python_loops.plain import Leaving, LoopWatch, check_instruction, effort_of, found_loops
+from .python_loops.plain import LeftToPython, LoopWatch, check_instruction, effort_of, found_loops
 from .python_loops.rolled import UNROLLED, Loops, check_head
-from .residual.finalizers import check_held, held_names, lets_callee_hold
+from .residual.finalizers import check_dropped, names_kept_bound, passes_last_reference
 from .residual.undo import can_assert
 from .restarts import (
     CompiledBranchRaises,
@@ -78,9 +76,9 @@ from .varying.symbolic import (
     Constants,
     DynamicDims,
     Symbols,
-    all_sizes,
-    of_undecided,
+    undecided_reason,
     with_constants,
+    without_symbolic_sizes,
 )
 from .wrap import Wrapper, wrap_object
 
@@ -98,50 +96,50 @@ def trace(
     varying: frozenset[Source] | None = None,
     dynamic: DynamicDims | None = None,
     loops: Loops = UNROLLED,
-    foresees: Callable[[str], bool] | None = None,
+    may_speculate: Callable[[str], bool] | None = None,
 ) -> Trace:
-    """Interpret a frame symbolically. Pure: reads live objects, changes none, compiles nothing.
+    """Interpret a frame symbolically; reads live objects, changes none and compiles nothing.
 
-    `stop` is where the trace has to end at the latest (tests break everywhere with it). `varying`:
-    floats and ints that are symbols, until an attempt finds that one has to be a constant; if it is
-    not None, what counts in a tensor is known to be a natural number. `dynamic`: so may these
-    dimensions be symbols. `loops`: where Python runs a loop. `foresees`: files in which data are
-    taken to decide what they do in this call.
+    `stop` is the last instruction that the trace may end before (tests break everywhere with it).
+    `varying`: floats and ints that are symbols, until an attempt finds that one has to be a
+    constant; if it is not None, counters in tensors are known to be natural numbers. `dynamic`
+    gives the dimensions that may be symbols. `loops`: loops that Python runs. `may_speculate` says
+    for a file whether its data-dependent branches are speculated to go as in this call.
     """
     programs: dict[CodeType, Program] = {}
     constants, first, compiled_branch = Constants(), stop, True
-    written, leaving = set[Source](), Leaving(set(loops.plain))
+    written, left = set[Source](), LeftToPython(set(loops.plain))
     while True:
         machine = Machine(snapshot, options, stop, programs, varying, constants, dynamic, loops)
-        machine.foresees, machine.compiled_branch = foresees, compiled_branch
-        machine.written_behind, machine.watch.leaving = written, leaving
+        machine.may_speculate, machine.compiled_branch = may_speculate, compiled_branch
+        machine.written_later, machine.watch.left_to_python = written, left
         try:
             return machine.run()
         except CompiledBranchRaises as raised:
             compiled_branch, stop = False, first
             release_tracebacks(raised)
         except Specialize as special:
-            # Each restart makes a symbol a constant, so there are only so many. The stop is taken
-            # back: with a constant there the next attempt may get past it.
+            # Each restart makes a symbol a constant, so their number is limited. The stop is reset:
+            # with a constant there the next attempt may get past it.
             constants = with_constants(constants, special, machine.symbols.where)
             stop = first
             release_tracebacks(special)
         except Restart as restart:
             stop = earlier(restart.stop, stop)
-            written |= {leaf.source for leaf in machine.notes.root.casts_behind()}
+            written |= {leaf.source for leaf in machine.notes.root.cached_casts()}
             release_tracebacks(restart)
         except OutOfTime as over:
             over.guards = machine.guards.finish(machine.entry_state)
             raise
-        except Exception as error:  # code that takes ints for granted, ours or torch's
-            constants, stop = all_sizes(constants, machine.symbols, error), first
+        except Exception as error:  # code of jitmagic's or torch's that needs ints
+            constants, stop = without_symbolic_sizes(constants, machine.symbols, error), first
             release_tracebacks(error)
         finally:
             machine.forget()
 
 
 class Machine:
-    """One attempt at a trace. What values and handlers may ask of it: values/base.py `Machine`."""
+    """One attempt at a trace. `Machine` in values/base.py is the part that values use."""
 
     def __init__(
         self,
@@ -155,14 +153,14 @@ class Machine:
         loops: Loops = UNROLLED,
     ) -> None:
         self.options, self.loops = options, loops
-        self.foresees: Callable[[str], bool] | None = None
+        self.may_speculate: Callable[[str], bool] | None = None
         self.compiled_branch = True
-        self.written_behind: Container[Source] = ()  # leaves, by what follows the stop
+        self.written_later: Container[Source] = ()  # leaves that code after the stop writes to
         self.symbols = Symbols(varying, constants or {}, self.guard, dynamic)
         self.snapshot = snapshot
         self.effects = EffectLog()
         self.aliased_dicts = AliasedDicts()
-        # Read once, at the entry: what the program switches on its way is in the graph.
+        # Read once, at the entry: later changes of these modes are recorded in the graph.
         self.entry_state = read_state()
         self.notes = GraphNotes(GraphBuilder(self.entry_state.grad_enabled, lambda: self._steps))
         self.graph.fresh_size = self._fresh_size
@@ -174,9 +172,9 @@ class Machine:
         self._generators: list[GeneratorValue] = []
         self.owners, self.literals = dict[int, Value](), dict[int, Value]()  # by id
         self._hooks: list[Callable[[Builder], None]] = []
-        self.backward_facts: BackwardFacts | None = None  # of a user backward, while it is traced
+        self.backward_facts: BackwardFacts | None = None  # of a backward that is being traced
         self._steps = 0
-        self._step_mark = 0  # how many guards there were when the root's instruction began
+        self._step_mark = 0  # number of guards when the root's instruction began
         self.instructions = 0
         self.watch = LoopWatch(loops.plain)
         self.root = self._root_frame()
@@ -199,11 +197,11 @@ class Machine:
                 check_branch(self.notes.marks)
             raise self._restart(broken.reason, broken.where, mark=broken.mark) from None
         except Specialize as special:
-            undecided = of_undecided(special, self.foresees)
+            undecided = undecided_reason(special, self.may_speculate)
             if undecided is None:
                 raise
             raise self._restart(undecided, self.symbols.where) from None
-        except RecursionError:  # of this interpreter's own frames, several for each inlined call
+        except RecursionError:  # this interpreter uses several Python frames per inlined call
             raise self._restart(InlineTooDeep.of(limit=len(self.frames) + 1)) from None
         assert isinstance(signal, Returned)
         return self._finish(lambda builder: Return(builder(signal.value)))
@@ -213,7 +211,7 @@ class Machine:
         return self.symbols.data_size(least, most, self.where())
 
     def forget(self) -> None:
-        """Let go of everything: what the user's call was given does not wait for the collector."""
+        """Release all references: arguments of the call must not wait for the garbage collector."""
         for generator in self._generators:
             del generator.resume, generator.must_close  # closures over the generator itself
         forget_facts(self.notes)
@@ -230,11 +228,11 @@ class Machine:
         because = () if mark is None else self.guards.led_to(reason, self._step_mark, mark)
         if step is None:
             step = self.step
-            # A loop too long to unroll ends the graph at its second round, not wherever the limit
-            # was reached: what resumes there is one round, compiled once for all that follow.
-            too_long = isinstance(reason, TooManyInstructions | ManyRounds)
-            if too_long and self.watch.first_round is not None:
-                step = min(step, self.watch.first_round)
+            # A loop too long to unroll ends the graph at its second iteration, not at the limit:
+            # the resume function there is one iteration, compiled once for all that follow.
+            too_long = isinstance(reason, TooManyInstructions | ManyIterations)
+            if too_long and self.watch.first_jump_back is not None:
+                step = min(step, self.watch.first_jump_back)
         return Restart(Stop(step, reason, where or self.root.line(), because))
 
     def _finish(self, make_exit: Callable[[ExitBuilder], Exit]) -> Trace:
@@ -242,7 +240,7 @@ class Machine:
         builder = ExitBuilder(self, self.graph)
         try:
             exit_ = make_exit(builder)
-            self.effects.tell(builder)
+            self.effects.describe(builder)
             for hook in self._hooks:
                 hook(builder)
             for generator in self._generators:
@@ -258,7 +256,7 @@ class Machine:
             where = None if lost.reason else self.root.line()
             # The value cannot be rebuilt in Python: the graph has to end before it was created.
             raise Restart(Stop(lost.born, reason, where)) from None
-        except TooManyRecipes as long:  # calls that meet all that this one met are left to eager
+        except TooManyRecipes as long:  # later calls that meet these guards run as eager
             because = tuple(self.guards.since(0))
             raise Restart(Stop(1, long.reason, self.root.line(), because)) from None
         self.guard(*self.known.unread())
@@ -268,7 +266,7 @@ class Machine:
         because = self.stop.because if self.stop and isinstance(exit_, Break) else ()
         self.guard(*because)
         name = self.snapshot.name
-        casts = self.notes.casts_behind(self.written_behind)
+        casts = self.notes.cached_casts(self.written_later)
         graph, inputs = self.notes.finish(name)
         guards = self.guards.finish(self.entry_state)
         constants = (*self.symbols.constants.values(), *self.symbols.counted())
@@ -278,13 +276,13 @@ class Machine:
         trace = Trace(name, graph, inputs, guards, effects, exit_, *rest)
         # An assertion that fails hands the call to eager, which runs the frame from its start.
         if self.graph.assertions and not can_assert(trace.inputs[n].spec for n in trace.mutated):
-            what = "an assertion, where eager cannot run from the start again"
+            what = "an assertion, after which eager cannot run from the start"
             step = self.graph.assertions[0].meta["step"]
             raise self._restart(TensorBranch.of(what=what), step=step)
         return trace
 
     def _break(self, builder: ExitBuilder) -> Break:
-        """The state of the root frame before the instruction to stop at."""
+        """Describe the state of the root frame before the instruction to stop at."""
         assert self.stop is not None
         stack = tuple(None if value is None else builder(value) for value in self.root.stack)
         body = self.root.program.body
@@ -292,9 +290,9 @@ class Machine:
         slots = {name: builder(value) for name, value in self.root.slots.items()}
         locals_: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n not in cell_names}
         cells: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n in cell_names}
-        where = self.stop.where or self.root.line()
-        rest = stack, locals_, cells, held_names(self), self.root.line(), lets_callee_hold(self)
-        return Break(self.stop.reason, where, self.root.at, *rest)
+        line, held = self.root.line(), names_kept_bound(self)
+        state = stack, locals_, cells, held, line, passes_last_reference(self)
+        return Break(self.stop.reason, self.stop.where or line, self.root.at, *state)
 
     # -- frames ----------------------------------------------------------------------------------
 
@@ -320,7 +318,7 @@ class Machine:
         return any(frame.program.catches_at(frame.at) for frame in self.frames)
 
     def handled(self) -> Value | None:
-        """The exception being handled: what a bare `raise` raises again."""
+        """Return the exception being handled, which a bare `raise` raises again."""
         return next((one.handling[-1] for one in reversed(self.frames) if one.handling), None)
 
     def resume(self, frame: Frame) -> Signal:
@@ -337,10 +335,10 @@ class Machine:
 
     def execute(self, frame: Frame) -> Signal:
         """Interpret one instruction."""
-        if frame is self.root:  # graphs end between its instructions only: a callee cannot resume
+        if frame is self.root:  # graphs end here only: an inlined callee cannot resume
             self._begin_step()
         self.instructions += 1
-        # The guards behind `mark` are what this instruction read: a break rests on those facts.
+        # The guards after `mark` are what this instruction read: a break rests on those facts.
         instruction, mark = frame.instruction, len(self.guards)
         frame.next = frame.at + 1
         try:
@@ -363,11 +361,11 @@ class Machine:
         self._step_mark = len(self.guards)
         if self.stop is not None and self._steps == self.stop.step:
             raise Reached
-        check_held(self)
+        check_dropped(self)
         check_head(self)
 
     def unwind(self, frame: Frame, observed: ObservedError) -> None:
-        """Go on at the handler of the current instruction, or leave the frame."""
+        """Jump to the handler of the current instruction, or leave the frame."""
         handler = frame.program.handler_at(frame.at)
         if handler is None:
             raise observed
@@ -412,7 +410,7 @@ class Machine:
         if facts is not None and (shared := facts.shared(obj, source)) is not None:
             return shared
         kind = type(obj)
-        if kind in ATOMS:  # by value: whether two equal ints are one object must not be guarded
+        if kind in ATOMS:  # by value: the identity of two equal ints must not be guarded
             return wrap_object(self, obj, source)
         known = self.known.memo.get(id(obj))
         if known is not None:
@@ -445,7 +443,7 @@ class Machine:
     def class_of(self, kind: type, source: Source | None) -> ClassValue:
         if (cls := self.known.classes.get(kind)) is None:
             cls = self.known.classes[kind] = class_value(kind, source)
-        if cls.source is None:  # named by the tracer first, read by the program now
+        if cls.source is None:  # the tracer referred to it before, and the program reads it now
             cls.source = source
         return cls
 
@@ -477,13 +475,13 @@ class Machine:
             self._generators.append(generator)
             self.resume(frame)  # ends at RETURN_GENERATOR
             return generator
-        begun = effort_of(self)
-        signal, self.watch.returned[function.code] = self.resume(frame), begun
+        effort_before = effort_of(self)
+        signal, self.watch.returned[function.code] = self.resume(frame), effort_before
         assert isinstance(signal, Returned)
         return signal.value
 
     def class_names(self, body: FunctionValue) -> dict[str, Value]:
-        """The names that the body of a class statement leaves."""
+        """Return the names that the body of a class statement binds."""
         frame = self._callee(body, [], {})
         self.resume(frame)
         return frame.names

@@ -1,7 +1,6 @@
-"""Calls that give more tensors than a graph should hold: a long column cut into its rows.
+"""Refuses calls that return too many tensors for a graph, such as the rows of a long column.
 
-Comes in: what a call gave. Goes out: a graph break, after which the frame is left to plain Python:
-a graph of what follows would guard each of the tensors.
+The graph break leaves the rest of the frame to plain Python: a graph of it would guard each tensor.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from .breaks import GraphBreak, TooManyResults
 
 __all__ = ["refuse_many"]
 
-# A node and its uses compile in 1 to 2 ms, an instruction is followed in 50 µs.
+# A node and its uses take 1 to 2 ms to compile, an instruction 50 µs to trace.
 _INSTRUCTIONS_PER_RESULT = 20
 
 
@@ -22,7 +21,7 @@ class _Tracer(Protocol):
 
 
 def refuse_many(machine: _Tracer, name: str, result: Any) -> None:
-    """Break if `result`, of the operation `name`, counts for more than `unroll_limit`."""
+    """Break if `result`, of the operation `name`, has too many tensors for `unroll_limit`."""
     count = len(result) if isinstance(result, tuple | list) else 0
     if count * _INSTRUCTIONS_PER_RESULT > machine.options.unroll_limit:
         raise GraphBreak(TooManyResults.of(name=name, count=count))

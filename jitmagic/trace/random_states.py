@@ -1,8 +1,7 @@
-"""The states of random number generators of Python, numpy and torch: read, and put back.
+"""Reads and restores the states of random number generators of Python, numpy and torch.
 
-Comes in: generators that a frame draws from before its graph runs, and leaves that it makes of its
-arguments. Goes out: what puts them back where they were, for an eager run of the frame from its
-start.
+Before an eager run of the frame from its start, the generators that the frame drew from get their
+states back, and so do the arguments that it made leaves.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ States = list[Callable[[], object]]
 
 
 class Seeding(NamedTuple):
-    """Generators that are seeded before the graph runs, and the number."""
+    """Generators that are seeded before the graph runs, and the seed."""
 
     generators: tuple[Any, ...]
     number: Any
 
 
 def states_of(*generators: Any) -> States:
-    """What `set_states` takes."""
+    """Return functions that restore the current states; see `set_states`."""
     return [_setter(generator) for generator in generators]
 
 
@@ -47,7 +46,7 @@ def _setter(generator: Any) -> Callable[[], object]:
         return partial(generator.requires_grad_, generator.requires_grad)
     if hasattr(generator, "set_state"):  # numpy.random.RandomState
         return partial(generator.set_state, generator.get_state(legacy=False))
-    if not hasattr(generator, "bit_generator"):  # a cached function: it answers alike once more
+    if not hasattr(generator, "bit_generator"):  # a cached function returns the same result again
         return lambda: None
     bits = generator.bit_generator
     return partial(setattr, bits, "state", bits.state)

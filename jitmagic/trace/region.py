@@ -1,12 +1,11 @@
-"""A graph under construction that will run as part of a node of another one: a backward, or the
-function under a transform of torch.func.
+"""Graphs that run inside a node of another graph: backwards, functions under torch.func transforms.
 
-Comes in: calls as for any graph, with nodes of the graphs around it among their arguments. Goes
-out: the graph, what feeds its inputs, and the outer nodes that it captured. Writes to what comes
-from outside and assertions break. Whether a backward runs with or without gradients being recorded
-is known only then (create_graph), so it is traced as if they were, and what depends on it breaks;
-so do random draws. A function under a transform is traced on plain tensors, as one of its levels
-sees them; what it could learn of the levels themselves breaks.
+Calls are recorded as in any graph; nodes of the graphs around it among their arguments are
+captured. The result is the graph, the feeds of its inputs, and the captured outer nodes. Writes to
+tensors from outside, and assertions, are graph breaks. A backward does not know before it runs
+whether gradients are recorded (create_graph), so it is traced as if they were; code that depends on
+that, and random draws, are graph breaks. A function under a transform is traced on plain tensors,
+as one of its levels sees them; code that would observe the levels is a graph break.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from ..graph.regions import FunctionCall, Region, back_to_entry_mode
 from ..graph.symbolic.size_nodes import SizeNodes
 from ..spec import TensorSpec
 from .breaks import BackwardRefused, GraphBreak, TransformRefused
-from .escaped_tensors import LostNode
+from .escaped_tensors import EscapedNode
 from .graph_notes import GraphNotes
 
 __all__ = ["RegionBuilder", "TransformBuilder"]
 
 
 class _InnerBuilder(GraphBuilder):
-    """`outer`: the notes of the graph around it; `name`: what it is the graph of."""
+    """Builds an inner graph; `outer`: the notes of the graph around it, `name`: for messages."""
 
     def __init__(
         self,
@@ -50,7 +49,7 @@ class _InnerBuilder(GraphBuilder):
         self.unknown_strides = set(around.unknown_strides)
         self.notes = GraphNotes(self, outer)
         self._outer, self._name = outer, name
-        self._feeds: dict[Node, tuple[str, int]] = {}  # the group of values, and which of them
+        self._feeds: dict[Node, tuple[str, int]] = {}  # group of values, index in it
         self._captured: dict[Node, Node] = {}
         self.sizes = SizeNodes(self.graph, read, around.sizes, self.local)
 
@@ -61,17 +60,17 @@ class _InnerBuilder(GraphBuilder):
     # -- what comes from outside -----------------------------------------------------------------
 
     def feed(self, group: str, index: int, spec: TensorSpec) -> Node:
-        """A new input: that value of the group."""
+        """Add an input for the value `index` of a group."""
         node = self.placeholder(f"{group}_{index}", spec)
         self._feeds[node] = group, index
         return node
 
     def is_fed(self, node: Node, group: str) -> bool:
-        """Whether it is an input here, a value of that group."""
+        """Return whether the node is an input here, for a value of that group."""
         return self._feeds.get(node, (None, 0))[0] == group
 
     def local(self, node: Node) -> Node:
-        """The node here that stands for one of a graph around this one."""
+        """Return the node of this graph for a node of a graph around it, which is captured."""
         if node.graph is self.graph:
             return node
         if node not in self._captured:
@@ -87,7 +86,7 @@ class _InnerBuilder(GraphBuilder):
     def closed(
         self, name: str
     ) -> tuple[GraphModule, tuple[tuple[str, int], ...], tuple[Node, ...]]:
-        """The finished graph, what feeds its inputs, and the outer nodes that it captured."""
+        """Return the finished graph, the feeds of its inputs, and the captured outer nodes."""
         graph, left = self.finish(name)
         feeds = [self._feeds[node] for node in left]
         outer = list(self._captured)
@@ -125,19 +124,19 @@ class _InnerBuilder(GraphBuilder):
 
 
 class RegionBuilder(_InnerBuilder):
-    """The backward of an autograd function."""
+    """Builds the backward of an autograd function."""
 
     def __init__(self, outer: GraphNotes, name: str) -> None:
         super().__init__(outer, name, grad_enabled=True)
         self.modes_vary = True
 
     def flags_vary(self, node: Node) -> bool:
-        """Whether it is known only later if the tensor requires grad."""
+        """Return whether `requires_grad` of the tensor is known only when the backward runs."""
         is_made = node not in self.inputs or self.is_fed(node, "gradient")
         return node.graph is self.graph and is_made
 
     def close(self, returned: Sequence[Node | None]) -> tuple[Region, tuple[Node, ...]]:
-        """The finished region, and the outer nodes in the order of what it captured."""
+        """Return the finished region, and the captured outer nodes in order."""
         outputs = tuple(
             None if node is None else self.output(self.local(node)) for node in returned
         )
@@ -156,7 +155,7 @@ class RegionBuilder(_InnerBuilder):
         self._refuse("it sets the grad mode")
 
     def _emit_modes(self, modes: tuple[bool, Autocast], lines: tuple[UserLine, ...]) -> None:
-        """The forward of an autograd function that the backward calls runs without gradients."""
+        """Emit switches of grad mode: a forward called from a backward runs without gradients."""
         if modes[0] != self._emitted_modes[0]:
             back = modes[0]
             target = back_to_entry_mode if back else torch._C._set_grad_enabled
@@ -175,25 +174,25 @@ class RegionBuilder(_InnerBuilder):
 
 
 class TransformBuilder(_InnerBuilder):
-    """The function under a transform."""
+    """Builds the function under a transform."""
 
     def __init__(self, outer: GraphNotes, name: str, grad_enabled: bool) -> None:
-        reads = torch.Tensor.size, torch.Tensor.stride  # sym_size knows no levels
+        reads = torch.Tensor.size, torch.Tensor.stride  # sym_size ignores functorch levels
         super().__init__(outer, name, grad_enabled, reads)
         if outer.graph.default_dtype is not None:
             self._refuse("the frame has changed the default dtype")
-        # Nodes of the root graph for floats that vary, and their values in the tracer.
+        # Maps nodes of the root graph for floats that vary to their Values.
         around = outer.graph
         self.numbers: dict[Node, Any] = (
             around.numbers if isinstance(around, TransformBuilder) else {}
         )
 
     def flags_vary(self, node: Node) -> bool:
-        """What requires grad around a level may not do so at the level."""
+        """Return whether `requires_grad` may differ at the level from that around it."""
         return not self.is_fed(node, "given") and bool(node.meta["val"].requires_grad)
 
     def local(self, node: Node) -> Node:
-        """Also of a function that a transform gave around this one (vjp)."""
+        """Capture functions too, which a transform around this one returned (vjp)."""
         if node.graph is self.graph or isinstance(node.meta["val"], torch.Tensor):
             return super().local(node)
         if node not in self._captured:
@@ -203,12 +202,12 @@ class TransformBuilder(_InnerBuilder):
         return self._captured[node]
 
     def close(self, answer: Sequence[Node]) -> tuple[Any, ...]:
-        """As `closed`, and the output that each node of the answer is."""
+        """Return the result of `closed`, and the output index of each returned node."""
         outputs = [self.output(self.local(node)) for node in answer]
         closed = *self.closed(self._name), outputs
         for node, owner in self.notes.owners.items():
             if owner.node is node:
-                owner.node = LostNode(self._name, self.step())
+                owner.node = EscapedNode(self._name, self.step())
         return closed
 
     @property

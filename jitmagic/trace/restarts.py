@@ -1,9 +1,7 @@
-"""Restarts: how one attempt at a trace tells the next where to end.
+"""Restarts: a failed attempt at a trace determines the instruction before which the next one ends.
 
-Comes in: the reason why an attempt cannot go on, and the step of the root frame that led there.
-Goes out: the Stop before which the next attempt ends. A break found deep in inlined calls would
-need the interpreter's whole state undone; tracing again costs time once per compile, and cannot
-leave half of an effect behind.
+A break deep in inlined calls would need the whole state of the interpreter undone. Tracing again
+costs time once per compile, and cannot leave half of an effect behind.
 """
 
 from __future__ import annotations
@@ -26,17 +24,17 @@ __all__ = [
     "release_tracebacks",
 ]
 
-TAKES_THE_COMPILED_BRANCH = "is_compiling"  # a note on the graph: a library was told that it is
+TAKES_THE_COMPILED_BRANCH = "is_compiling"  # a mark of the graph: a library saw True
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Where an attempt has to end: before the step-th instruction of the root frame."""
+    """The point before which an attempt must end: the step-th instruction of the root frame."""
 
     step: int
     reason: BreakReason
     where: UserLine | None = None  # None: the line of that instruction
-    because: tuple[Guard, ...] = ()  # what has to hold for a call to meet the same reason
+    because: tuple[Guard, ...] = ()  # facts under which a call meets the same reason
 
 
 class Restart(Exception):
@@ -48,24 +46,28 @@ class Restart(Exception):
 
 
 class CompiledBranchRaises(Exception):
-    """The program raises where a library took its branch for compilers, which may be its own
-    mistake (masks that Switch Transformers makes in eager alone): the next attempt takes eager's.
+    """The program raised after a library took its `is_compiling()` branch.
+
+    That may be the library's own mistake (Switch Transformers makes masks in eager alone), so the
+    next attempt takes the eager branch.
     """
 
 
 def check_branch(marks: Container[str]) -> None:
-    """Of a program that raises."""
+    """Raise CompiledBranchRaises if the program, which has raised, took such a branch."""
     if TAKES_THE_COMPILED_BRANCH in marks:
         raise CompiledBranchRaises
 
 
 class Reached(Exception):
-    """The instruction the attempt has to stop before."""
+    """Raised before the instruction at which the attempt has to stop."""
 
 
 def release_tracebacks(error: BaseException) -> None:
-    """Drop the tracebacks of an attempt: their frames hold the errors, and the user's objects,
-    which would otherwise live until the garbage collector finds the cycle.
+    """Drop the tracebacks of an attempt.
+
+    Their frames refer to the errors and to the user's objects, which would otherwise live until the
+    garbage collector finds the cycle.
     """
     at: BaseException | None = error
     while at is not None:
@@ -74,11 +76,14 @@ def release_tracebacks(error: BaseException) -> None:
 
 
 def earlier(new: Stop, old: Stop | None) -> Stop:
-    """Each attempt has to end before the one that failed, so there are only so many."""
+    """Return the stop of the next attempt, which is always before that of the last one.
+
+    Attempts get shorter, so their number is limited.
+    """
     if old is None:
         return new
     assert new.step < old.step, "a trace has to get shorter"
     because = (*new.because, *old.because)
-    if old.reason.whole_frame:  # left to eager as a whole, wherever an attempt ends
+    if old.reason.whole_frame:  # eager runs the whole frame, wherever an attempt ends
         return Stop(new.step, old.reason, old.where, because)
     return replace(new, because=because)

@@ -1,8 +1,8 @@
-"""What a trace hands on: graph, guards, effects, exit. Data only, frozen, printable.
+"""The result of a trace: graph, guards, effects and exit, as frozen, printable data.
 
     Trace  = Trace(code_name, graph, inputs, guards, effects, exit, instructions, ..., draws)
     Exit   = Return(value: Recipe) | Break(reason, ...)
-    Recipe = how to make a Python value when the compiled graph has run:
+    Recipe = a Python value that is made when the compiled graph has run:
              FromSource(source)            read it from the frame again
            | FromGraph(index)              the index-th output of the graph
            | Constant(value)               an immutable constant or a process-wide object (a class)
@@ -13,7 +13,7 @@
            | Invoke(callee, args, kwargs)  callee(*args, **kwargs): ranges, iterators, contexts, ...
     Recipes are compared by identity: one object of the traced program is one recipe object, so that
     the emitter makes it once and every holder sees the same object.
-    Effect = what the traced code did to the world, in program order, after the graph:
+    Effect = a change of an object from before the call, replayed in program order:
              SetAttr(object, name, value) | DelAttr | SetItem(object, key, value) | DelItem
            | SetGlobal(name, value) | DelGlobal(name) | SetCell(cell, value)
            | ReplaceList(target, items) | ReplaceDict(target, keys, values)   new contents, in place
@@ -25,7 +25,7 @@ Sources describe the frame at entry: every FromSource is read before the first e
 SetAttr stores past properties, and for plain classes only; others get Perform(object.__setattr__,
 ...).
 
-The tracer never compiles and never changes a live object: everything it wants done is in here.
+The tracer never compiles and never changes a live object: all that is left to do is in here.
 """
 
 from __future__ import annotations
@@ -231,15 +231,14 @@ class Perform(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A call of a generator of random numbers: `perform(generator)`. Its result is `Drawn` to
-    inputs and recipes."""
+    """A call of a random number generator, `perform(generator)`; its result is a `Drawn` source."""
 
     generator: Recipe
     perform: Callable[[Any], object]
 
 
 class InputKind(Enum):
-    """What a call hands over for an input of the graph."""
+    """The kind of value that a call passes for an input of the graph."""
 
     TENSOR = "tensor"
     SCALAR = "scalar"
@@ -248,24 +247,22 @@ class InputKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Specialized:
-    """A number that varies and had to be a constant: which (its symbol's origin, and in words),
-    what asked for it, and where.
-    """
+    """A varying number that had to be a constant: its origin and name, the reason, and the line."""
 
     origin: Hashable
     name: str
     why: str
     where: UserLine | None
-    counts_rounds: bool = False  # of a loop, which was unrolled
+    is_trip_count: bool = False  # of a loop that was unrolled
 
 
 NOWHERE: Source = Argument(-1, "computed")
-"""Of inputs that no call gives: what is computed on the way."""
+"""The source of inputs that are computed in the frame instead of passed by the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphInput:
-    """One placeholder of the graph: where its value is read, and what it looked like."""
+    """One placeholder of the graph: the source of its value, and its spec in the traced call."""
 
     name: str
     source: Source
@@ -274,49 +271,49 @@ class GraphInput:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether it is a Python float or int, a 0-dim float64 or int64 tensor to the graph."""
+        """Return whether it is a Python float or int, which the graph takes as a 0-dim tensor."""
         return self.kind is InputKind.SCALAR
 
     @property
     def is_drawn(self) -> bool:
-        """Whether nobody knows it before the call."""
+        """Return whether its value does not exist before the call, because the frame draws it."""
         return self.kind is InputKind.DRAWN or isinstance(self.source, Drawn)
 
     @property
     def is_memory(self) -> bool:
-        """Whether it is a tensor that the caller may know too."""
+        """Return whether it is a tensor whose memory the caller may hold too."""
         return self.kind is InputKind.TENSOR
 
 
 @dataclass(frozen=True, slots=True)
 class BreakReason:
-    """Why a graph ended. Subclasses (trace/breaks.py) hold the template, explanation and hint."""
+    """The reason why a graph ended; subclasses in trace/breaks.py have the texts."""
 
     message: str
     hint: str = ""
     rests_on: ClassVar[Literal["nothing", "types", "values"]] = "types"
-    """What of the things that the instruction met has led to the break."""
+    """The facts that led to the break: none, the types of the operands, or also their values."""
     whole_frame: ClassVar[bool] = False
-    """No other instruction of the frame would fare better."""
+    """All instructions of the frame would meet it, so the frame runs as eager."""
     plain_rest: ClassVar[bool] = False
-    """With whole_frame: what follows a cut, too, is left to plain Python."""
+    """With whole_frame: the code after a cut is left to plain Python too."""
     spreads: ClassVar[bool] = False
-    """What is computed from what led to the break meets the same: the rest is left to eager."""
+    """Results computed from the operand would break too, so the rest is left to eager."""
     whole_loop: ClassVar[bool] = False
     """Python runs the loop that the instruction is the head of, not that instruction alone."""
     hooks_callees: ClassVar[bool] = True
-    """Whatever Python calls there is compiled by itself."""
+    """Functions that Python calls there are compiled by themselves."""
     expected: ClassVar[bool] = False
-    """The user asked for it, or sees the error that is raised there."""
+    """The user requested it, or sees the error that is raised there."""
 
     @property
     def kind(self) -> str:
-        """A stable short name for reports: the class's name."""
+        """A stable short name for reports: the name of the class."""
         return type(self).__name__
 
 
 class Exit:
-    """Base of the two ways out of a trace."""
+    """Base of the two ways in which a trace ends."""
 
     __slots__ = ()
 
@@ -334,7 +331,7 @@ class Break(Exit):
 
     The residual restores `locals`, `cells` and `stack` (bottom first; None is a NULL pushed by
     PUSH_NULL-like instructions), executes that one instruction as plain Python in its place
-    (exception handlers included) and hands over to a resume function for each way on.
+    (exception handlers included) and hands over to the resume function of the edge taken.
     """
 
     reason: BreakReason
@@ -343,19 +340,21 @@ class Break(Exit):
     stack: tuple[Recipe | None, ...]
     locals: Mapping[str, Recipe]  # plain fast locals that are bound
     cells: Mapping[str, Recipe]  # cell and free variables: recipes of the cells themselves
-    held: frozenset[str] = frozenset()  # stay bound, whether they are read again or not
+    held: frozenset[str] = frozenset()  # variables that stay bound even if they are not read again
     line: UserLine | None = None  # of the instruction; `where` may be in a function that it calls
-    callee_holds: bool = False  # the call alone keeps something alive: what it runs is not hooked
+    callee_holds: bool = False  # callees are not hooked: only the call keeps some object alive
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """A loop that a graph break is in: whether the trace began inside of it, too, whether it went
-    from one round to the next, and whether it has recorded operations in it.
+    """A loop that contains a graph break.
+
+    Says whether the trace began inside of it too, whether it went from one iteration to the next,
+    and whether it has recorded operations in it.
     """
 
     began_inside: bool
-    went_round: bool
+    has_iterated: bool
     recorded: bool
 
 
@@ -369,29 +368,30 @@ class Trace:
     guards: tuple[Guard, ...]
     effects: tuple[Effect, ...]
     exit: Exit
-    instructions: int = 0  # how many instructions were interpreted
+    instructions: int = 0  # number of interpreted instructions
     mutated: tuple[int, ...] = ()  # the inputs that the graph writes to
-    because: tuple[Guard, ...] = ()  # of the guards: what led to the break at the exit
+    because: tuple[Guard, ...] = ()  # those of the guards that led to the break at the exit
     specialized: tuple[Specialized, ...] = ()  # numbers that vary and are constants here
-    lock: Any = None  # held while the graph runs and the effects are done
+    lock: Any = None  # a lock, held while the graph runs and effects are performed
     draws: tuple[Draw, ...] = ()
-    casts: tuple[Recipe, ...] = ()  # leaves of which autocast keeps a cast behind the call
+    casts: tuple[Recipe, ...] = ()  # leaves whose autocast casts stay cached after the call
     held: tuple[Source, ...] = ()  # objects whose state the backward of an autograd function reads
-    plain_loops: frozenset[int] = frozenset()  # heads of loops that are left to Python as a whole
+    plain_loops: frozenset[int] = frozenset()  # heads of loops that Python runs as a whole
     plain_callees: tuple[CodeType, ...] = ()  # functions that run for long and record nothing
     idle_loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)
-    """Heads of loops that were unrolled and recorded nothing, with what their rounds relied on."""
-    open_loops: Mapping[int, OpenLoop] = field(default_factory=dict)  # that it ends in, by heads
+    """Heads of loops that were unrolled and recorded nothing, with guards of their iterations."""
+    open_loops: Mapping[int, OpenLoop] = field(default_factory=dict)
+    """The loops that contain the break, by their heads."""
 
     @property
-    def spent_results(self) -> tuple[int, ...]:
-        """The graph's outputs whose history a backward in the graph has freed."""
+    def freed_results(self) -> tuple[int, ...]:
+        """Return the graph's outputs whose history a backward in the graph has freed."""
         results: Any = next(iter(reversed(self.graph.graph.nodes))).args[0]
         return tuple(i for i, node in enumerate(results) if node.meta.get("freed"))
 
     @property
-    def foresees(self) -> bool:
-        """Whether it takes a branch on data because the call that it was traced for does."""
+    def speculates(self) -> bool:
+        """Return whether a data-dependent branch was speculated to go as in the traced call."""
         return any(node.meta.get("foreseen") for node in self.graph.graph.nodes)
 
     @property
@@ -405,6 +405,6 @@ class Trace:
 
     @property
     def unexpected_break(self) -> Break | None:
-        """The break it ends at, unless the user knows of it."""
+        """The break that it ends at, unless the user expects it."""
         is_one = isinstance(self.exit, Break) and not self.exit.reason.expected
         return self.exit if is_one else None  # type: ignore[return-value]

@@ -1,8 +1,8 @@
-"""What a trace carries along: frames under interpretation, and the facts it relies on.
+"""State of a trace: the frames that are interpreted, and the facts that it relies on.
 
 `Frame` is the state of one Python frame (the root or an inlined callee): slots, operand stack,
-position. `GuardBook` collects the guards in the order the facts were read; the thread's torch state
-becomes the one GlobalState guard of a trace. Nothing here interprets anything.
+position. `GuardBook` collects guards in the order in which facts were read; the thread's torch
+state becomes the one GlobalState guard of a trace.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ __all__ = ["Frame", "GuardBook", "Program", "kind_only", "program_of", "user_lin
 
 
 class GuardBook:
-    """The guards of one trace, without duplicates, in the order the facts were read."""
+    """The guards of one trace, without duplicates, in the order in which the facts were read."""
 
     def __init__(self) -> None:
         self._guards: dict[object, Guard] = {}
         self._facts: dict[object, dict[ClassFact | NameFact, None]] = {}  # by owner
 
     def add(self, guard: Guard, where: Callable[[], UserLine]) -> None:
-        """Rely on `guard`; the first line that did is the one remembered."""
+        """Rely on `guard`; the first line that read the fact is kept."""
         key = _key(guard)
         if isinstance(guard, ClassFacts | NamespaceFacts):
             self._facts.setdefault(key, {}).update(dict.fromkeys(guard.facts))
@@ -65,7 +65,7 @@ class GuardBook:
         return len(self._guards)
 
     def since(self, mark: int) -> list[Guard]:
-        """The guards after the first `mark` ones."""
+        """Return the guards after the first `mark` ones."""
         return list(self._guards.values())[mark:]
 
     def between(self, first: int, last: int) -> list[Guard]:
@@ -76,12 +76,13 @@ class GuardBook:
         return self._guards.get(_key(guard)) == guard
 
     def led_to(self, reason: BreakReason, step: int, mark: int) -> tuple[Guard, ...]:
-        """The next attempt ends before it reads what led to the break. Without these facts its
-        entry would fit calls that can be compiled, after one odd first call.
+        """Return the facts that led to a break.
 
-        They are what the instruction itself read (behind the first `mark` guards), and what the
-        root's instruction read (behind `step`) of its arguments; not all that inlined calls read on
-        their way, which may differ in every call.
+        The next attempt ends before it reads them. Without these guards its entry would also serve
+        calls that can be compiled, after one odd first call. They are the facts that the
+        instruction itself read (after the first `mark` guards), and those that the root's
+        instruction read of its arguments (after `step`). Facts that inlined calls read on the way
+        are left out: they may differ in every call.
         """
         if reason.rests_on == "nothing":
             return ()
@@ -92,8 +93,10 @@ class GuardBook:
         return tuple(kind for guard in facts if (kind := kind_only(guard)) is not None)
 
     def finish(self, state: StateFacts) -> tuple[Guard, ...]:
-        """All guards, one for each class, namespace and table of empty entries; a TypeIs and an
-        InRange implied by a sharper guard of the same source are left out."""
+        """Return all guards, merged for each class, namespace and table of empty entries.
+
+        A TypeIs or InRange that a sharper guard of the same source implies is left out.
+        """
         sharper: set[Source] = {
             guard.source
             for guard in self._guards.values()
@@ -110,15 +113,16 @@ class GuardBook:
         return (GlobalState(facts=state), *_one_for_each_table(list(kept)))
 
     def _whole(self, key: object, guard: Guard) -> Guard:
-        """A class's or a namespace's guard with all that was relied on."""
+        """Return a class's or namespace's guard with all facts that were relied on."""
         if not isinstance(guard, ClassFacts | NamespaceFacts):
             return guard
         return replace(guard, facts=tuple(self._facts[key]))  # type: ignore[arg-type]
 
 
 def _one_for_each_table(guards: list[Guard]) -> Iterator[Guard]:
-    """Return what is relied on of the entries of one dictionary, together: one step natively, which
-    costs a comparison of two numbers while the dictionary has not changed.
+    """Yield the guards, with those about the entries of one dictionary merged into one.
+
+    Natively that is one step, which compares two version numbers while the dictionary is unchanged.
     """
     tables: dict[Source, list[EntriesEmpty | KeyAbsent]] = {
         guard.source: [] for guard in guards if isinstance(guard, EntriesEmpty)
@@ -146,7 +150,7 @@ def _merged(parts: list[EntriesEmpty | KeyAbsent]) -> EntriesEmpty:
 
 
 def _is_implied(guard: InRange, ranges: Iterable[InRange]) -> bool:
-    """Whether another of the ranges of its source lies in it: a trace narrows them step by step."""
+    """Return whether a narrower range of its source is guarded too."""
     return any(
         other is not guard
         and guard.low <= other.low
@@ -158,7 +162,7 @@ def _is_implied(guard: InRange, ranges: Iterable[InRange]) -> bool:
 
 
 def kind_only(guard: Guard) -> Guard | None:
-    """What a guard says of the kind of an object, whichever of its kind it is; None: nothing."""
+    """Return what a guard says about the type of an object alone; None: nothing."""
     match guard:
         case TypeIs() | TensorKind() | IdentityIs() | CacheLacks():
             return guard
@@ -170,13 +174,15 @@ def kind_only(guard: Guard) -> Guard | None:
 
 
 def _is_code(source: Source) -> TypeGuard[FunctionPart]:
-    """Whether only a function has such a part."""
+    """Return whether the source is a function's code, which only a function has."""
     return isinstance(source, FunctionPart) and source.part == "__code__"
 
 
 def _key(guard: Guard) -> object:
-    """What makes two guards one. A source has one value, so values need not be compared (or
-    hashed)."""
+    """Return the key under which equal guards are merged.
+
+    A source has one value, so values need not be compared or hashed.
+    """
     if isinstance(guard, ValueEquals | IdentityIs | DictKeysAre):
         return type(guard), guard.source
     if isinstance(guard, ClassFacts):
@@ -186,14 +192,14 @@ def _key(guard: Guard) -> object:
     return guard
 
 
-# Of a handler: `except` asks which exception it is, or is done with it. A `finally` does neither.
+# Opcodes of an `except` handler, which tests the exception or ends it. A `finally` has neither.
 _HANDLING = ("CHECK_E", "POP_EXCEPT", "RETURN", "YIELD", "SEND")
 _LEAVING = ("JUMP_FORWARD", "JUMP_BACKWARD", "RAISE_VARARGS")
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """Where an exception raised at instructions first..last goes, by instruction index."""
+    """An entry of the exception table: the handler of instructions first..last, by index."""
 
     first: int
     last: int
@@ -210,10 +216,10 @@ class Program:
     body: Body
     index: dict[Instruction, int]
     handlers: list[Handler]
-    loops: dict[int, frozenset[int]] | None = None  # by heads; None: not looked for yet
+    loops: dict[int, frozenset[int]] | None = None  # by heads; None: not computed yet
 
     def loops_of(self) -> dict[int, frozenset[int]]:
-        """The loops, by the numbers of their heads."""
+        """Return the loops by the indices of their heads."""
         if self.loops is None:
             self.loops = {
                 self.index[head]: frozenset(map(self.index.__getitem__, loop))
@@ -222,20 +228,22 @@ class Program:
         return self.loops
 
     def handler_at(self, index: int) -> Handler | None:
-        """The innermost handler of an instruction."""
+        """Return the innermost handler of an instruction."""
         covering = [handler for handler in self.handlers if handler.first <= index <= handler.last]
         return min(covering, key=lambda handler: handler.last - handler.first, default=None)
 
     def catches_at(self, index: int) -> bool:
-        """Whether the user's code handles what is raised there; the end of a `with` does not
-        count, nor does a `finally` that lets it go on."""
+        """Return whether the user's code handles exceptions raised there.
+
+        The end of a `with` does not count, nor does a `finally` that lets the exception pass.
+        """
         targets = [
             handler.target for handler in self.handlers if handler.first <= index <= handler.last
         ]
         return any(self._handles(target) for target in targets)
 
     def _handles(self, target: int) -> bool:
-        """Whether some way through a handler does not end in raising the same again."""
+        """Return whether some path through a handler does not re-raise the exception."""
         first, second = self.body.instructions[target : target + 2]
         if first.op != "PUSH_EXC_INFO" or second.op == "WITH_EXCEPT_START":
             return False
@@ -255,18 +263,20 @@ class Program:
         return False
 
     def closes_at(self, index: int) -> bool:
-        """Whether a generator suspended here has code to run when it is closed."""
+        """Return whether a generator suspended here has code to run when it is closed."""
         handler = self.handler_at(index)
         if handler is None:
             return False
         return (
             self.body.instructions[handler.target].op != "CALL_INTRINSIC_1"
-        )  # StopIteration's own
+        )  # the wrapper for StopIteration
 
 
 class _Identity:
-    """A key that is equal where the code is the same object. Code objects that are equal are not
-    told apart by what is in their constants' containers, and take long to compare.
+    """A key that compares code objects by identity.
+
+    Equality of code objects takes long, and ignores differences in the containers among their
+    constants.
     """
 
     __slots__ = ("code",)
@@ -282,8 +292,10 @@ class _Identity:
 
 
 def program_of(code: CodeType, users: dict[CodeType, Program]) -> Program:
-    """A code object, decoded for interpretation; nobody changes it. A library's serves all traces.
-    `users`: what is decoded for one: functions that are defined anew are dropped, as their code is.
+    """Return a code object decoded for interpretation; it is never modified.
+
+    Programs of libraries are shared by all traces. `users` caches the rest for one trace, so that
+    functions which are defined anew do not keep their old code alive.
     """
     if is_library(code.co_filename):
         return _of_library(_Identity(code))
@@ -292,7 +304,7 @@ def program_of(code: CodeType, users: dict[CodeType, Program]) -> Program:
     return users[code]
 
 
-@lru_cache(maxsize=512)  # torch's modules are inlined again and again; 5 MB where it is full
+@lru_cache(maxsize=512)  # torch's modules are inlined in many traces; 5 MB when full
 def _of_library(key: _Identity) -> Program:
     return _decoded(key.code)
 
@@ -321,16 +333,16 @@ class Frame:
     slots: dict[str, Value]
     globals: Any  # a values.namespaces.GlobalsValue
     at: int = 0  # index of the instruction being interpreted
-    next: int = 0  # index of the one to go on with; handlers that jump change it
+    next: int = 0  # index of the next one; handlers that jump change it
     stack: list[Value | None] = field(default_factory=list)  # None is a NULL
     handling: list[Value] = field(default_factory=list)  # exceptions being handled, innermost last
-    names: dict[str, Value] = field(default_factory=dict)  # of a class body
-    past_default_device: bool = False  # its mode is off in what it calls
+    names: dict[str, Value] = field(default_factory=dict)  # the namespace of a class body
+    past_default_device: bool = False  # callees run without the mode of torch's default device
     gradients: set[int] = field(default_factory=set)  # instructions at which backward() ran
-    nodes_at: dict[int, int] = field(default_factory=dict)  # of the graph, when a round began
-    rolls_at: int | None = None  # the head of a training loop, whose next round is Python's
+    nodes_at: dict[int, int] = field(default_factory=dict)  # size of the graph at each loop head
+    rolls_at: int | None = None  # the head of a training loop whose next iteration Python runs
     keyword_names: tuple[str, ...] = ()  # 3.11, 3.12: set by KW_NAMES for the CALL that follows
-    loops: dict[int, Any] = field(default_factory=dict)  # by head: its last run, plain.py
+    loops: dict[int, Any] = field(default_factory=dict)  # plain.LoopRun by loop head
     goes_back: bool = False  # the last instruction was a backward jump
 
     @property
@@ -341,33 +353,33 @@ class Frame:
         self.stack.append(value)
 
     def peek(self, depth: int, machine: Machine) -> Value:
-        """The value `depth` entries from the top (1: the top), realized."""
+        """Return the value `depth` entries from the top (1: the top), realized."""
         value = self.stack[-depth]
         assert value is not None, "a NULL where a value is expected"
         return value.realize(machine)
 
     def pop_raw(self) -> Value | None:
-        """The top of the stack as it is: maybe a NULL, maybe nobody looked at it yet."""
+        """Pop the top of the stack as it is, possibly a NULL or a Lazy value."""
         return self.stack.pop()
 
     def pop_lazy(self) -> Value:
-        """The top of the stack, unrealized: for moves."""
+        """Pop the top of the stack without realizing it, to move it."""
         value = self.stack.pop()
         assert value is not None, "a NULL where a value is expected"
         return value
 
     def pop(self, machine: Machine) -> Value:
-        """The top of the stack, realized: for everything that looks at the value."""
+        """Pop the top of the stack, realized."""
         return self.pop_lazy().realize(machine)
 
     def pop_pair(self, machine: Machine) -> tuple[Value, Value]:
-        """The two topmost values, the deeper one first, realized in that order."""
+        """Pop the two topmost values, realized, the deeper one first."""
         upper = self.pop_lazy()
         lower = self.pop(machine)
         return lower, upper.realize(machine)
 
     def pop_many(self, count: int) -> list[Value]:
-        """The topmost `count` values, deepest first, unrealized."""
+        """Pop the topmost `count` values, unrealized, and return them deepest first."""
         if not count:
             return []
         values = self.stack[-count:]
@@ -376,24 +388,24 @@ class Frame:
         return values  # type: ignore[return-value]
 
     def jump(self, target: Instruction | None) -> None:
-        """Go on at `target`."""
+        """Continue at `target`."""
         assert target is not None
         self.next = self.program.index[target]
 
     @cached_property
     def module(self) -> ModulePath | None:
-        """The module whose method this frame runs; None of a function, or without a source."""
+        """The module whose method this frame runs; None for a function, or without a source."""
         value = self.slots.get("self")
         if value is None or value.source is None:
             return None
-        # The type is asked, never the object: `bool` and `isinstance` would run the user's code.
+        # Reads the type only: `bool` and `isinstance` of the object could run the user's code.
         live = value.obj if isinstance(value, Lazy) else getattr(value, "live", None)
         if not issubclass(type(live), torch.nn.Module):
             return None
         return ModulePath(describe(value.source), type(live).__name__)
 
     def line(self, module: ModulePath | None = None) -> UserLine:
-        """The user's line of the instruction being interpreted."""
+        """Return the user's line of the instruction being interpreted."""
         body = self.program.body
         position = min(self.at, len(body.instructions) - 1)
         lineno = body.instructions[position].lineno or body.firstlineno
@@ -401,8 +413,9 @@ class Frame:
 
 
 def user_lines(frames: Sequence[Frame]) -> Iterator[UserLine]:
-    """Innermost first, without frames of libraries: what users can do something about. The first
-    has the module of a library's frames (an nn.Linear) that run there.
+    """Yield the user's lines, innermost first, without frames of libraries.
+
+    The first has the module of a library's frames (an nn.Linear) that run there.
     """
     module: ModulePath | None = None
     is_first = True

@@ -1,8 +1,8 @@
-"""Structures of the traced program as torch's pytrees, and back.
+"""Converts structures of Values to pytrees of torch and back.
 
-Comes in: values with tensors somewhere in tuples, lists and dictionaries. Goes out: the structure
-as torch.func takes it apart, with something in the place of each tensor; what is neither a tensor
-nor a constant is one leaf (`PassThrough`). The way back makes new containers, as torch.func does.
+Each tensor in tuples, lists and dictionaries is replaced by what `leaf` returns, so that torch.func
+can flatten the structure. A value that is neither a tensor nor a constant is one leaf, a
+`PassThrough`. The way back makes new containers, as torch.func does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["lower_structure", "raise_structure"]
 def lower_structure(
     machine: Machine, value: Value, name: str, leaf: Callable[[TensorValue], Any]
 ) -> Any:
-    """The structure of a value, `leaf(tensor)` for each tensor. `name`: whose argument it is."""
+    """Return the pytree of a value, with `leaf(tensor)` for each tensor; `name`: the callee."""
     value = value.realize(machine)
     if isinstance(value, TensorValue):
         return leaf(value)
@@ -55,7 +55,7 @@ def lower_structure(
 
 
 def raise_structure(machine: Machine, structure: Any, leaf: Callable[[Any], Value | None]) -> Value:
-    """The value of a structure; `leaf` gives those of leaves that are no constants."""
+    """Return the value of a pytree; `leaf` returns the values of leaves that are not constants."""
     if isinstance(structure, PassThrough):
         held: Value = structure.value
         return held

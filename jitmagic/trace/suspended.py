@@ -1,7 +1,7 @@
-"""Suspended frames: what runs when the next item of a traced generator is asked for.
+"""Suspended frames: resumes a traced generator when its next item is requested.
 
-Comes in: the frame of a generator function that was called. Goes out: the generator, which resumes
-it to the next yield. Machine.forget takes its closures apart.
+Takes the frame of a generator function that was called, and returns the generator Value, which runs
+the frame to its next yield. `Machine.forget` releases its closures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["suspended"]
 
 
 def suspended(machine: Any, frame: Frame) -> GeneratorValue:
-    """The generator of a frame; the part up to RETURN_GENERATOR is still to run."""
+    """Return the generator of a frame; its part up to RETURN_GENERATOR has still to run."""
 
     def advance(sent: Value) -> Value | None:
         frame.push(sent)

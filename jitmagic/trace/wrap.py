@@ -1,7 +1,7 @@
-"""From live objects to Values: the registries that say which class models which type.
+"""Registries that map the type of a live object to the Value class that models it.
 
-Comes in: an object of the process and its Source.  Goes out: a Value whose type is guarded.
-Nothing is read here beyond the object's exact type; what a class reads of its objects, it guards.
+Nothing is read of an object beyond its exact type; a Value class guards what it reads of its
+objects.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def wraps(*types: type, subclasses: bool = False) -> Callable[[_W], _W]:
 
 
 def intercepts(*types: type) -> Callable[[_W], _W]:
-    """Register a function asked before `wraps` for objects of exactly these types."""
+    """Register a function that is asked before `wraps` for objects of exactly these types."""
 
     def register(interceptor: _W) -> _W:
         for kind in types:
@@ -46,7 +46,7 @@ def intercepts(*types: type) -> Callable[[_W], _W]:
 
 
 def wrap_object(machine: Machine, obj: object, source: Source) -> Value:
-    """The Value of `obj`. Types not registered end at the wrapper of `object`."""
+    """Return the Value of `obj`; types that are not registered end at the wrapper of `object`."""
     kind = type(obj)
     for interceptor in _INTERCEPTORS.get(kind, ()):
         if (value := interceptor(machine, obj, source)) is not None:

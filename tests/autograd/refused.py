@@ -118,7 +118,7 @@ REFUSED = {
     "writes to the gradient": (lambda a: Overwriting.apply(a) * 2, "writes to a tensor"),
     "context escapes": (lambda a: Escaping.apply(a) * 2, "context"),
     "a list of ctx": (lambda a: Popping.apply(a) * 2, "side effects"),
-    "a foreign result": (lambda a: Foreign.apply(a) * a, "no input and not its own"),
+    "a foreign result": (lambda a: Foreign.apply(a) * a, "neither an input nor its own"),
     "differentiates": (lambda a: Differentiating.apply(a) * 2, ""),
     "too few gradients": (lambda a: Wrong.apply(a, a * 2) * 2, "1 gradients for 2"),
 }

@@ -15,7 +15,7 @@ THEMES = ["Default Light Modern", "Default Dark Modern", "Default High Contrast"
 SHOWN = [
     "compiled step as part of this cell in",
     "broken is not measured yet",
-    "graph break: print() writes to the outside",
+    "graph break: print() writes output",
     "compiled costly as part of this cell in",
     "step: compiled as part of",  # the card
     "speed",  # the table of %compile_status

@@ -341,7 +341,7 @@ def test_numbers_that_are_data_are_named(view: Any) -> None:
         program(torch.ones(3), epoch, epoch / 8)
     told = view(explanation_of(program))
     for line in (
-        "epoch: a constant, for the number of rounds of a loop (range) (",
+        "epoch: a constant, for the trip count of a loop (range) (",
         "rate: a float, data of the graph",
     ):
         assert line in told

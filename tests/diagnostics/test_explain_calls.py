@@ -205,9 +205,9 @@ def test_a_rolled_loop_is_said_once_and_its_round_without_a_hint() -> None:
     for length in (3, 5, 7):
         tagged(torch.randn(length, 4))
     told = str(jitmagic.explain(tagged))
-    assert told.count("how often this loop runs varies (range)") == 1
+    assert told.count("the trip count of this loop varies (range)") == 1
     assert told.count("hint: write it without a loop over that") == 1
-    assert told.count("Python runs this loop: one compiled round of it serves any number") == 1
+    assert told.count("Python runs this loop: one compiled iteration serves any number") == 1
 
 
 def test_indexes_that_vary_are_shown_in_loops(tmp_path: Path) -> None:

@@ -278,4 +278,4 @@ def test_functions_excluded_from_torch_compile_graphs_break_the_graph(name: str,
     (first, *_) = handle_of(made).journal
     exit_ = first.result("trace").exit
     assert isinstance(exit_, Break)
-    assert "torch.compile has no graph go past it" in exit_.reason.message
+    assert "torch.compile breaks its graphs there" in exit_.reason.message

@@ -126,4 +126,4 @@ def test_the_ledger_names_the_line_of_the_cell_that_called(cells: dict[str, Any]
 def test_the_report_is_there_when_the_cell_raises(cells: dict[str, Any]) -> None:
     reports = [text for text in displayed(cells["raises"]) if " is not measured yet" in text]
     assert len(reports) == 1  # the cell's top level has no graph of its own
-    assert "graph break: print() writes to the outside" in reports[0]
+    assert "graph break: print() writes output" in reports[0]

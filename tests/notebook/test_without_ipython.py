@@ -35,7 +35,7 @@ def test_a_script_needs_no_ipython(tmp_path: Path) -> None:
     for text in (
         "18.0\n",
         "step is not measured yet",
-        "graph break: print() writes to the outside",
+        "graph break: print() writes output",
     ):
         assert text in done.stdout
 

@@ -310,7 +310,7 @@ def test_break_gives_its_reason() -> None:
         for record in handle_of(made).journal.records
         if getattr(record.result("trace").exit, "reason", None) is not None
     ]
-    assert reasons[0] == "how often this loop runs varies (the rows of a tensor)"
+    assert reasons[0] == "the trip count of this loop varies (the rows of a tensor)"
 
 
 @pytest.mark.parametrize("program", [rows, backwards])

@@ -1,5 +1,4 @@
-"""Checks one program: what its trace says is returned and changed is what Python returns and
-changes."""
+"""Checks that a trace returns and changes what Python returns and changes, for one program."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ from .replaying import Replay
 
 
 def plain(value: Any) -> Any:
-    """Something that compares: objects by class and attributes, everything else by type and
-    value."""
+    """Return a comparable form: objects by class and attributes, all else by type and value."""
     if isinstance(value, (list, tuple)):
         return type(value), [plain(item) for item in value]
     if isinstance(value, dict):
@@ -30,7 +28,7 @@ def plain(value: Any) -> Any:
 
 
 def agree(fn: Callable[..., Any], make: Callable[[], tuple]) -> None:
-    """Raises AssertionError where the trace and Python differ."""
+    """Raise AssertionError where the trace and Python differ."""
     wanted_args, args = make(), make()
     wanted = fn(*wanted_args)
     for default in fn.__defaults__ or ():

@@ -1,9 +1,9 @@
-"""Runs the corpus of Python programs on an interpreter that has no torch; prints JSON.
+"""Runs the corpus of Python programs on an interpreter without torch, and prints JSON.
 
     python3.13 -m tests.trace.every_python
 
-Where torch is missing, a stand-in with the few names the core of the tracer touches takes its
-place, and the torch side of the tracer and the graph builder are left out.
+A stand-in replaces torch with the few names that the core of the tracer uses. The torch side of the
+tracer and the graph builder are left out.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ TORCH_SIDE = (
 
 
 GRAPH_SIDE = tuple(
-    f"jitmagic.graph.{name}" for name in ("builder", "gradients", "memory", "verify", "overlap")
+    f"jitmagic.graph.{name}"
+    for name in ("builder", "gradients", "memory", "verify", "operators.overlap")
 )
 
 
@@ -87,7 +88,7 @@ class _StandIn(types.ModuleType):
 
 
 class _Graph:
-    """A graph nothing is put into."""
+    """A graph that records nothing."""
 
     def __init__(self, grad_enabled: bool, step: Callable[[], int]) -> None:
         self.grad_enabled, self.step = grad_enabled, step
@@ -142,8 +143,9 @@ def _stand_in_for_torch() -> None:
 
 
 def check_opcodes() -> str:
-    """Every opcode of the running interpreter has a handler, a reason, or is taken apart by
-    decode."""
+    """Check that every opcode of the interpreter has a handler, a reason, or is removed by
+    decode.
+    """
     from jitmagic.bytecode.versions import RUNNING
     from jitmagic.trace import inventory
     from jitmagic.trace.opcodes.registry import UNSUPPORTED, handlers_of_version

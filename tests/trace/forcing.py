@@ -1,9 +1,9 @@
-"""Graph breaks that are forced upon a program, which still does what Python does: one before any
-instruction, and loops that are left to Python as a whole.
+"""Forces graph breaks upon programs, which must still do what Python does.
 
-The first trace of a frame is made to end at a step it has no reason to end at; the residual, the
-resume functions and their traces do the rest. Only instructions that may break in earnest are
-tried. `run_without_dispatcher` needs no torch and no extension, so it serves all interpreters.
+The first trace of a frame ends at a step where it has no reason to end, or leaves a loop to Python.
+The residual, the resume functions and their traces do the rest. Only instructions that may break in
+practice are tried. `run_without_dispatcher` needs neither torch nor an extension, so it serves all
+interpreters.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ Run = Callable[[FunctionType, tuple, Stop], Any]
 
 
 def break_anywhere(fn: Any, make: Callable[[], tuple], tries: int, run: Run) -> None:
-    """Raises AssertionError where `run`, whose first trace ends at a stop, and Python differ; for
-    about so many stops, evenly spread."""
+    """Raise AssertionError where `run`, with its first trace stopped early, and Python differ.
+
+    Tries about so many stops, evenly spread.
+    """
     steps = _Steps(FrameSnapshot.of_call(fn, make()), Options(), None, {})
     steps.run()
     for step in steps.sensible[:: max(1, len(steps.sensible) // tries)]:
@@ -55,8 +57,10 @@ def break_anywhere(fn: Any, make: Callable[[], tuple], tries: int, run: Run) -> 
 
 
 def leave_loops(fn: Any, make: Callable[[], tuple]) -> int:
-    """Raises AssertionError where the program with a loop, or all of them, left to Python does
-    other things than Python; the number of loops.
+    """Raise AssertionError where a program with one or all loops left to Python differs from
+    Python.
+
+    Returns the number of loops.
     """
     count = len(FlatCode.of(fn.__code__).root.loops)
     for chosen in (*(slice(n, n + 1) for n in range(count)), slice(None)):
@@ -71,7 +75,7 @@ def leave_loops(fn: Any, make: Callable[[], tuple]) -> int:
 
 
 class _Steps(Machine):
-    """Notes the steps of the root frame at which a break makes sense."""
+    """Records the steps of the root frame at which a break makes sense."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -85,7 +89,7 @@ class _Steps(Machine):
 
 @dataclass(frozen=True)
 class _GoOn:
-    """What a residual returns to the loop of the dispatcher."""
+    """The value that a residual returns to the loop of the dispatcher."""
 
     part: _Part
     values: tuple
@@ -110,7 +114,7 @@ class _Part:
 
 
 def _nothing() -> None:
-    """Nobody but the residual holds its values."""
+    """Do nothing: the residual alone holds its values."""
 
 
 def _go_on(part: _Part, *values: Any) -> _GoOn:
@@ -118,7 +122,7 @@ def _go_on(part: _Part, *values: Any) -> _GoOn:
 
 
 def run_without_dispatcher(fn: FunctionType, args: tuple, stop: Stop) -> Any:
-    """fn(*args), where nothing is for a graph to compute."""
+    """Return fn(*args), of a function without anything for a graph to compute."""
     return _run(_Part(fn, FlatCode.of(fn.__code__)), args, stop)
 
 

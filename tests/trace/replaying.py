@@ -1,6 +1,7 @@
-"""Runs a Trace in plain Python, as the emitted residual would: reads inputs, runs the graph,
-replays effects, makes the result. Knows nothing of bytecode; a trace that ends in a Break gives its
-exit.
+"""Runs a Trace in plain Python, as the emitted residual would.
+
+Reads inputs, runs the graph, replays effects and makes the result, without any bytecode. A trace
+that ends in a Break returns its exit.
 """
 
 from __future__ import annotations

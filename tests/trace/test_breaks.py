@@ -1,4 +1,4 @@
-"""Graph breaks: where they go, what they restore, and why they say they happen."""
+"""Graph breaks: their position, the state that they restore, and their reasons."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .replaying import Replay
 
 
 def broken(fn: Callable[..., Any], *args: Any, **options: Any) -> tuple[r.Trace, r.Break, Replay]:
-    """The trace, its break, and a replay that has performed the effects."""
+    """Return the trace, its break, and a replay that has performed the effects."""
     snapshot = FrameSnapshot.of_call(fn, args)
     made = trace(snapshot, Options(**options))
     assert isinstance(made.exit, r.Break), "no graph break"
@@ -151,10 +151,10 @@ def test_limits() -> None:
 def test_a_tensor_is_not_cut_into_thousands() -> None:
     _, exit_, _ = broken(lambda x: torch.stack(x.unbind(0), -1), torch.ones(301), unroll_limit=6000)
     assert isinstance(exit_.reason, breaks.TooManyResults) and exit_.reason.whole_frame
-    assert exit_.reason.message == "Tensor.unbind gives 301 tensors"
+    assert exit_.reason.message == "Tensor.unbind returns 301 tensors"
 
 
-def test_a_loop_that_is_too_long_breaks_in_its_second_round() -> None:
+def test_a_loop_that_is_too_long_breaks_in_its_second_iteration() -> None:
     def long(xs, out):
         for x in xs:
             out.append(x)
@@ -198,7 +198,7 @@ def test_break_inside_a_handler_goes_before_the_exception() -> None:
     assert xs == [1]
 
 
-def test_exception_kept_for_later_goes_before_it_was_raised() -> None:
+def test_a_stored_exception_breaks_before_it_was_raised() -> None:
     def keep(xs):
         try:
             raise KeyError("k")
@@ -268,7 +268,7 @@ def test_changed_list_under_its_iterator() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda d: d.items(), lambda d: (k for k in d), lambda d: set(d)])
-def test_what_cannot_be_rebuilt_is_made_by_python(make: Any) -> None:
+def test_values_that_cannot_be_rebuilt_are_made_by_python(make: Any) -> None:
     def loop(d, make):
         d["z"] = 0
         for item in make(d):

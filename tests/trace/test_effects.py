@@ -1,4 +1,4 @@
-"""What a trace says about the world: guards on what was read, effects on what existed, aliasing."""
+"""Guards on facts that were read, effects on objects from before the call, and aliasing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TABLE: dict[str, int] = {"a": 1}
 
 
 def traced(fn: Callable[..., Any], *args: Any) -> tuple[r.Trace, Any]:
-    """The trace and what replaying it gives."""
+    """Return the trace and the result of its replay."""
     snapshot = FrameSnapshot.of_call(fn, args)
     made = trace(snapshot, Options())
     assert isinstance(made.exit, r.Return), f"{made.exit.reason.message} at {made.exit.where}"
@@ -32,7 +32,7 @@ def traced(fn: Callable[..., Any], *args: Any) -> tuple[r.Trace, Any]:
 
 
 def kinds(made: r.Trace, *, of: str) -> list[str]:
-    """Names of the guards on one source."""
+    """Return the names of the guards on one source."""
     return [
         type(guard).__name__
         for guard in made.guards
@@ -67,7 +67,7 @@ def test_none_checks_guard_the_type_alone() -> None:
     assert kinds(made, of="a") == ["TypeIs"]
 
 
-def test_a_list_that_only_grows_is_not_looked_at() -> None:
+def test_a_list_that_only_grows_is_not_guarded() -> None:
     def grow(xs: list[Any], n: int) -> None:
         xs.append(n)
         xs.extend([1, n])
@@ -413,8 +413,7 @@ def test_recursive_closure_that_leaves() -> None:
 
 
 def test_cells_as_plain_arguments() -> None:
-    """What a resume function looks like: LOAD_DEREF of a name that is a parameter holding a
-    cell."""
+    """A resume function has LOAD_DEREF of a name that is a parameter holding a cell."""
 
     def outer() -> Any:
         x = 4

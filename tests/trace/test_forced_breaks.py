@@ -1,4 +1,4 @@
-"""forcing.py with all of the package: the programs are compiled and called as users' are."""
+"""Forced breaks (forcing.py) in compiled programs, called as users call them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ LOOPS: list[tuple[Callable[..., Any], Callable[[], tuple]]] = [
 
 @pytest.mark.filterwarnings("ignore::jitmagic.errors.RecompileWarning")  # each round is another one
 @pytest.mark.parametrize(("fn", "make"), LOOPS, ids=[fn.__name__ for fn, _ in LOOPS])
-def test_loops_too_long_to_unroll_go_on_in_their_second_round(
+def test_loops_too_long_to_unroll_break_in_their_second_iteration(
     fn: Callable[..., Any], make: Callable[[], tuple]
 ) -> None:
     args, wanted_args = make(), make()

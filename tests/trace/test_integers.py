@@ -1,7 +1,7 @@
-"""Ints that are data: a graph made for one int gives eager's results, to the last bit, for others.
+"""Symbolic ints: a graph made for one int gives eager's results, to the last bit, for others.
 
 Each function is called with ints that make the first variant one of a constant and the second one
-of data; `variants` says which of them there are.
+of a symbol; `variants` lists them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def traces(compiled: Any) -> list[Trace]:
 
 
 def variants(compiled: Any) -> str:
-    """ "c" for each variant with a constant int, "d" for each whose numbers are data."""
+    """Return "c" for each variant with a constant int, "d" for each with symbolic numbers."""
     return "".join("d" if any(e.is_scalar for e in t.inputs) else "c" for t in traces(compiled))
 
 
@@ -68,7 +68,7 @@ def outcome(program: Callable[..., Any], *args: Any) -> Any:
 
 
 def same(got: Any, wanted: Any) -> bool:
-    """Dtypes, shapes and bits; of nans only that they are."""
+    """Compare dtypes, shapes and bits; of NaNs only that they are NaNs."""
     if isinstance(wanted, tuple | list):
         return len(got) == len(wanted) and all(map(same, got, wanted))
     if isinstance(wanted, dict):
@@ -87,7 +87,7 @@ def same(got: Any, wanted: Any) -> bool:
 
 
 def agrees(program: Callable[..., Any], x: Tensor, values: Iterable[int] = VALUES) -> str:
-    """The program gives eager's results for all ints; which variants were made of it."""
+    """Check that the program gives eager's results for all ints; return its variants."""
     compiled = jitmagic.jit(program, options={"recompile_limit": 32})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", jitmagic.FallbackWarning)
@@ -100,7 +100,7 @@ def agrees(program: Callable[..., Any], x: Tensor, values: Iterable[int] = VALUE
 
 
 def programs_of(dtype: torch.dtype) -> list[Callable[[Tensor, int], Any]]:
-    """What is data beside tensors of the dtype, an int on the right and on the left."""
+    """Return operations of tensors of the dtype with an int on the right and on the left."""
     products = [operator.mul, operator.add] if dtype is torch.bool else ARITHMETIC[:3]
     right: list[Any] = [*products, operator.truediv, *COMPARISONS]
     left: list[Any] = [*products, *COMPARISONS]
@@ -175,7 +175,7 @@ def test_values(name: str, dtype: torch.dtype) -> None:
     assert agrees(VALUED[name], tensor_of(dtype), [3, 1, 1023, 1024, 2**31 - 1, -7]) == "cd"
 
 
-def test_out_of_an_integer_dtype_eager_is_asked() -> None:
+def test_values_out_of_an_integer_dtype_run_as_eager() -> None:
     """`fill_(300)` raises for uint8: a constant, whose graph is never made."""
     x = torch.zeros(4, dtype=torch.uint8)
     agrees(lambda x, i: x.masked_fill(x == 0, i), x, [3, 255, 256])
@@ -240,7 +240,7 @@ CONSTANT: dict[str, Callable[[Tensor, int], Any]] = {
 
 
 @pytest.mark.parametrize("name", CONSTANT)
-def test_whatever_else_is_done_makes_it_a_constant(name: str) -> None:
+def test_other_operations_make_it_a_constant(name: str) -> None:
     values = [1, 2, 5, 4]
     x = torch.arange(12) % 2 + 1.0  # exact powers: the bits of others are each kernel's own
     assert agrees(CONSTANT[name], x, values) == "cccc"
@@ -271,7 +271,7 @@ class Holder:
 
 
 def held_by(kind: str, holder: Holder, table: dict[str, Any], numbers: list[Any]) -> Any:
-    """A function of x that reads an int and a float from somewhere, and how to set them."""
+    """Return a function of x that reads an int and a float from a place, and a setter for them."""
     step, rate = 3, 0.25
 
     def attribute(x: Tensor) -> Tensor:
@@ -408,7 +408,7 @@ def test_gradients(name: str, dtype: torch.dtype) -> None:
     assert variants(compiled) == "cd"
 
 
-def test_one_number_is_data_though_another_cannot_be() -> None:
+def test_one_number_is_a_symbol_though_another_is_a_constant() -> None:
     def program(x: Tensor, i: int, rate: float, at: int) -> Tensor:
         return x * i * rate + len(f"{at}")
 
@@ -445,7 +445,7 @@ def test_across_a_graph_break() -> None:
     assert variants(compiled) == "ccdd"
 
 
-def test_numbers_alone_do_not_use_up_the_limit() -> None:
+def test_numbers_do_not_use_up_the_recompile_limit() -> None:
     def program(i: int, rate: float) -> tuple[int, float]:
         return i * 3 - 7, rate * 0.9
 
@@ -457,7 +457,7 @@ def test_numbers_alone_do_not_use_up_the_limit() -> None:
                 assert compiled(i, rate) == program(i, rate)
 
 
-def test_sums_carried_over_breaks_do_not_use_up_the_limit() -> None:
+def test_sums_across_breaks_do_not_use_up_the_recompile_limit() -> None:
     def program(rows: Tensor, count: int) -> float:
         total = 0.0
         for i in range(count):

@@ -64,7 +64,7 @@ def test_a_check_that_fails_raises_as_eager(backend: str) -> None:
     torch.testing.assert_close(compiled(X, Y.abs()), f(X, Y.abs()))
 
 
-def test_what_needs_data_is_still_a_break() -> None:
+def test_reading_data_is_still_a_break() -> None:
     with pytest.raises(jitmagic.Unsupported, match="data"):
         jitmagic.jit(lambda x: nnf.one_hot(x), fullgraph=True)(COUNTS)
     ours = jitmagic.jit(lambda x: nnf.one_hot(x + 0) + 1)(COUNTS)

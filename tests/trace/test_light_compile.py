@@ -1,4 +1,4 @@
-"""What a first compile imports: not what only other programs need."""
+"""Imports of a first compile: modules that only other programs need stay unloaded."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ assert torch.equal(j(x), f(x))
 
 
 @pytest.mark.parametrize("how", READERS)
-def test_a_module_that_waits_is_loaded_by_what_reads_it(how: str) -> None:
+def test_a_lazy_module_is_imported_when_it_is_read(how: str) -> None:
     setup = {
         "imported before": "from torch.onnx import is_in_onnx_export as q",
         "replaced": "import torch.onnx; torch.onnx.is_in_onnx_export = asked",

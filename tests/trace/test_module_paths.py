@@ -1,4 +1,4 @@
-"""What a node's lines say of the modules whose code runs there, and of the call."""
+"""Module paths and calls in the lines of nodes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Outer(nn.Module):
 
 
 def nodes_of(fn: Any, *args: Any) -> list[tuple[str, str, str]]:
-    """(call, path of the module, its class) of each operation."""
+    """Return (call, path of the module, its class) of each operation."""
     found = []
 
     def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:

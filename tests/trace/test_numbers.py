@@ -1,4 +1,4 @@
-"""Floats that are data: what arithmetic on them gives is what Python gives, or the trace breaks."""
+"""Symbolic floats: arithmetic on them gives what Python gives, or the trace breaks."""
 
 from __future__ import annotations
 
@@ -147,13 +147,13 @@ DATA: dict[str, Program] = {
 
 
 @pytest.mark.parametrize("name", BREAKS)
-def test_whatever_might_differ_from_python_breaks(name: str) -> None:
+def test_operations_that_may_differ_from_python_break(name: str) -> None:
     made, _ = traced(BREAKS[name], torch.tensor(3.0), 0.3, {"rate"})
     assert isinstance(made.exit, r.Break)
 
 
 @pytest.mark.parametrize("name", ASSERTED)
-def test_what_raises_for_some_counts_is_asserted(name: str) -> None:
+def test_operations_that_raise_for_some_counts_are_asserted(name: str) -> None:
     program = ASSERTED[name]
     made, snapshot = traced(program, torch.tensor(3.0), 0.3, {"rate"})
     assert isinstance(made.exit, r.Return)
@@ -163,7 +163,7 @@ def test_what_raises_for_some_counts_is_asserted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SPECIALIZED)
-def test_what_has_to_be_a_constant_is_one_and_says_where(name: str) -> None:
+def test_a_number_that_has_to_be_a_constant_says_where(name: str) -> None:
     program, why = SPECIALIZED[name]
     made, snapshot = traced(program, torch.tensor(3.0), 0.3, {"rate"})
     assert isinstance(made.exit, r.Return)
@@ -176,7 +176,7 @@ def test_what_has_to_be_a_constant_is_one_and_says_where(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_what_is_done_with_numbers_stays_in_the_graph(name: str) -> None:
+def test_operations_on_numbers_stay_in_the_graph(name: str) -> None:
     made, snapshot = traced(DATA[name], torch.tensor(3.0), 0.3, {"rate"})
     assert isinstance(made.exit, r.Return) and not made.specialized
     with torch.no_grad():
@@ -188,7 +188,7 @@ def test_what_is_done_with_numbers_stays_in_the_graph(name: str) -> None:
         torch.testing.assert_close(got, wanted)
 
 
-def test_without_leave_numbers_are_constants_and_items_are_data() -> None:
+def test_numbers_are_constants_and_items_are_data_by_default() -> None:
     made, _ = traced(lambda count, rate: rate * 2, torch.tensor(3.0), 0.3, None)
     assert isinstance(made.exit, r.Return) and made.inputs == ()
     made, _ = traced(lambda count, rate: count.item(), torch.tensor(3.0), 0.3, None)

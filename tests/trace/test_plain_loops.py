@@ -1,7 +1,7 @@
-"""Loops that are plain Python: they run in the residual as a whole, and no round is dispatched.
+"""Plain loops: they run in the residual as a whole, and no iteration is dispatched.
 
-The programs are called with many rounds, then with few, and compared with eager's results; what
-Python runs on other interpreters is tested with `forcing.leave_loops`.
+The programs are called with many iterations, then with few, and compared with eager. Loops that
+Python runs on other interpreters are tested with `forcing.leave_loops`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Program = Callable[..., Any]
 
 
 def ends_of(fn: Any) -> list[str]:
-    """How each trace of a tagged function ended, in order."""
+    """Return how each trace of a tagged function ended, in order."""
     stages = [stage for record in handle_of(fn).journal for stage in record.stages]
     traces = [stage.result for stage in stages if isinstance(stage.result, Trace)]
     return [t.exit.reason.kind if isinstance(t.exit, Break) else "return" for t in traces]
 
 
 def dispatched(fn: Any) -> int:
-    """Calls of its resume functions and callees."""
+    """Return the number of calls of its resume functions and callees."""
     return sum(member.dispatcher.calls for member in handle_of(fn).family.members)
 
 
@@ -303,7 +303,7 @@ def dumping(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("program", [printing, dumping])
-def test_a_loop_of_breaks_is_run_in_a_row(program: Program) -> None:
+def test_python_runs_a_loop_of_breaks_as_a_whole(program: Program) -> None:
     fn, x = jitmagic.jit(program), torch.zeros(2)
     for _ in range(3):
         with contextlib.redirect_stdout(io.StringIO()) as said:
@@ -315,7 +315,7 @@ def test_a_loop_of_breaks_is_run_in_a_row(program: Program) -> None:
     assert dispatched(fn) <= 8
 
 
-def test_a_loop_with_tensor_work_keeps_its_rounds_compiled() -> None:
+def test_iterations_with_tensor_work_are_compiled() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         for i in range(300):
             print(end="")
@@ -337,7 +337,7 @@ def test_a_mixed_loop_that_is_too_long_is_found_early() -> None:
     fn, x = jitmagic.jit(program), torch.zeros(2)
     assert fn(x).tolist() == [20000.0] * 2
     (first, *_) = handle_of(fn).journal
-    assert first.result("trace").exit.reason.kind == "ManyRounds"
+    assert first.result("trace").exit.reason.kind == "ManyIterations"
 
 
 def adds(x: torch.Tensor, ts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -381,7 +381,7 @@ def adds_until(x: torch.Tensor, ts: Sequence[torch.Tensor]) -> torch.Tensor:
 @pytest.mark.parametrize(
     "program", [adds, adds_while, adds_nested, adds_items, adds_in_callee, adds_until]
 )
-def test_many_small_rounds_are_not_unrolled(program: Callable[..., torch.Tensor]) -> None:
+def test_many_small_iterations_are_not_unrolled(program: Callable[..., torch.Tensor]) -> None:
     fn, x = jitmagic.jit(program), torch.linspace(0, 1, 4)
     for n in (2500, 2500, 2400, 3):
         ts = list(torch.rand(n, 4))

@@ -31,7 +31,7 @@ def test_loops_left_to_python_as_a_whole(name: str) -> None:
 
 @cache
 def outcomes(executable: str) -> dict[str, Any]:
-    """What every_python.py reports there: program name to "ok" or what went wrong."""
+    """Return the results of every_python.py: program name to "ok" or an error."""
     return json_of(executable, "tests.trace.every_python", folder=ROOT)
 
 

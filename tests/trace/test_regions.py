@@ -16,7 +16,7 @@ from jitmagic.trace.values.tensors.tensor import TensorValue
 FUNCTIONS = (torch.sin, torch.exp, torch.neg, torch.abs, torch.tanh)
 
 
-def test_no_result_passes_for_a_number_that_was_captured() -> None:
+def test_captured_numbers_are_not_confused_with_results() -> None:
     """The number takes the place of a meta tensor, whose address is free for the next result."""
     outer = GraphBuilder()
     number = outer.placeholder("number", spec_of(torch.ones(())))
@@ -44,7 +44,7 @@ def test_a_graph_within_a_graph_has_notes_of_its_own() -> None:
     assert region.notes.of(list) is not outer.of(list) is outer.of(list)
 
 
-def test_a_finished_graph_comes_with_what_feeds_it() -> None:
+def test_a_finished_graph_has_the_feeds_of_its_inputs() -> None:
     notes = GraphNotes(GraphBuilder())
     sources = [Argument(index, name) for index, name in enumerate("xyz")]
     nodes = [notes.add_input("n", source, spec_of(torch.ones(3))) for source in sources]

@@ -1,5 +1,5 @@
-"""program_of: a library's code is decoded once for all traces, told apart by identity, and not
-without end; a user's for one trace.
+"""program_of: library code is decoded once for all traces, in a bounded cache keyed by identity;
+user code once per trace.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def codes_of(count: int) -> list[CodeType]:
     return [code.replace(co_firstlineno=line + 1) for line in range(count)]
 
 
-def test_each_code_object_has_its_own() -> None:
+def test_each_code_object_has_its_own_program() -> None:
     (code,) = codes_of(1)
     same = code.replace()
     assert same == code and program_of(same, {}).code is same and program_of(code, {}).code is code
@@ -44,14 +44,14 @@ def test_traces_share_and_change_nothing() -> None:
     assert told() == before
 
 
-def test_they_are_forgotten_one_day() -> None:
+def test_the_cache_of_library_programs_is_bounded() -> None:
     most = state._of_library.cache_info().maxsize
     for code in codes_of(most + 5):
         program_of(code, {})
     assert state._of_library.cache_info().currsize == most
 
 
-def test_nothing_keeps_a_users_function() -> None:
+def test_user_functions_are_freed() -> None:
     space: dict[str, object] = {}
     exec("def helper(x): return x + 1", space)
 

@@ -1,5 +1,6 @@
-"""What ends a graph: data in Python's hands, state of the process, autograd on live objects. Each
-break names the user's line and the reason; what came before it is in the graph.
+"""Breaks of tensor programs: data read by Python, process state, autograd on live objects.
+
+Each break names the user's line and the reason; the code before it is in the graph.
 """
 
 from __future__ import annotations
@@ -274,7 +275,7 @@ def module_inside(x):
 BREAKS = {
     item: "item", tolist: "tolist", to_numpy: "numpy", branch: "branch depends on tensor data",
     truth: "tensor data", as_int: "", as_float: "", show: "print", text: "", one_hot: "one_hot",
-    nonzero_length: "data decide", mask_branch: "y = x[x > 0]",
+    nonzero_length: "data-dependent", mask_branch: "y = x[x > 0]",
     slice_by_tensor: "", contains: "in", equal: "equal", allclose: "allclose",
     hook: "register_hook",
     parameter_inside: "such a value", seed: "state of the process",
@@ -284,7 +285,7 @@ BREAKS = {
     sparse_gradient: "a gradient is sparse", strided_beyond: "the memory",
     shape_mismatch: "RuntimeError", bad_argument: "IndexError",
     index_error: "IndexError", conv_stride: "layout", inference: "inference_mode()",
-    autocast_elsewhere: "not followed",
+    autocast_elsewhere: "not supported",
     lstsq: "tensor data", compiled: "", script: "", python_random: "",
     tensor_subclass: "another kind", apply_python: "every element", from_buffer: "",
     module_inside: "made outside of graphs", np_function: "",
@@ -332,7 +333,7 @@ def test_tensors_that_are_no_inputs(make):
     assert broken.where.text == "return x * 2, z"
 
 
-def test_a_strange_tensor_may_pass_through():
+def test_an_unsupported_tensor_may_be_returned():
     odd = X.to_sparse()
 
     def program(x, y):

@@ -1,6 +1,4 @@
-"""What a trace of tensor code relies on: every change that matters fails a guard, and no other
-does.
-"""
+"""Guards of tensor code: every change that matters fails a guard, and no other does."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _METHODS: dict[tuple[type, str], MethodHandler] = {}
 
 
 def handles(*callables: object, lazy: bool = False) -> Callable[[_H], _H]:
-    """Register how calls of these very objects are followed."""
+    """Register a handler for calls of these very objects."""
 
     def register(handler: _H) -> _H:
         entry: Handler = handler if lazy else _realizing(handler)
@@ -51,9 +51,10 @@ def handles(*callables: object, lazy: bool = False) -> Callable[[_H], _H]:
 
 
 def handles_named(module: str, name: str) -> Callable[[_H], _H]:
-    """`handles` for a Python function of a module that takes long to import (torch.onnx: 45 ms,
-    a seventh of a first compile) and that torch itself imports when it is read; or around which
-    torch.compile puts one of torch's when it is imported.
+    """Register a handler for a Python function of a module that is slow to import.
+
+    torch.onnx takes 45 ms, a seventh of a first compile, and torch imports it when it is read.
+    torch.compile wraps some functions only when it is imported.
     """
 
     def register(handler: _H) -> _H:
@@ -64,8 +65,10 @@ def handles_named(module: str, name: str) -> Callable[[_H], _H]:
 
 
 def load_named(module: str) -> None:
-    """A traced program reads that module: import it, as the program would, before facts are read.
-    Only those of `handles_named`: importing any other is left to the program, by a graph break.
+    """Import such a module when the traced program reads it, before any fact is read of it.
+
+    Only modules of `handles_named` are imported; importing any other is left to the program, by a
+    graph break.
     """
     if module not in sys.modules and any(module == named for named, _ in _NAMED.values()):
         importlib.import_module(module)
@@ -83,7 +86,7 @@ def _realizing(handler: Handler) -> Handler:
 
 
 def handler_of(callable_: object) -> Handler | None:
-    """The handler of that very object, if there is one."""
+    """Return the handler of that very object, if there is one."""
     entry = _FUNCTIONS.get(id(callable_))
     if entry is not None and entry[0] is callable_:
         return entry[1]
@@ -99,7 +102,7 @@ def _named_handler(function: FunctionType) -> Handler | None:
 
 
 def method(owner: type, *names: str, lazy: bool = False) -> Callable[[_H], _H]:
-    """Register how methods of a built-in type are followed."""
+    """Register a handler for methods of a built-in type."""
 
     def register(handler: _H) -> _H:
         def realized(machine: Machine, target: Value, args: Args, kwargs: Kwargs) -> Value:
@@ -116,7 +119,7 @@ def method(owner: type, *names: str, lazy: bool = False) -> Callable[[_H], _H]:
 
 
 def method_of(owner: type, name: str) -> MethodHandler | None:
-    """The handler of a method, looked for along the MRO of the built-in type."""
+    """Return the handler of a method, searched along the MRO of the built-in type."""
     for base in owner.__mro__:
         if (found := _METHODS.get((base, name))) is not None:
             return found

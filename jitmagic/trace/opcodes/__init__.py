@@ -1,1 +1,18 @@
-"""Handlers of the opcodes, by family; `registry.py` has the table."""
+"""Handlers of the opcodes, by family; `registry.py` has the table and the opcodes that are not
+supported.
+
+    stack           moves on the operand stack, constants
+    locals          local variables, cells and globals
+    attributes      attributes and subscripts
+    comparisons     operators, comparisons, membership
+    containers      builds, extends and unpacks containers, strings and slices
+    control         jumps, loops, returns, yields
+    calls           calls, in the forms of each Python version
+    functions       makes functions
+    class_bodies    class statements
+    imports         imports of modules that are loaded already
+    exceptions      raises and handles exceptions
+    with_           `with` blocks
+    patterns        `match` statements
+    intrinsics      interpreter helpers called by number (3.12 and later)
+"""

@@ -16,7 +16,7 @@ __all__: list[str] = []
 
 
 def _push_callable(frame: Frame, value: Value) -> None:
-    """A bound attribute where the interpreter would push (method, self): CALL takes both forms."""
+    """Push a bound attribute where CPython pushes (method, self); CALL takes both forms."""
     if RUNNING.null_first:
         frame.push(None)
         frame.push(value)
@@ -43,7 +43,7 @@ def load_method(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("LOAD_SUPER_ATTR", since=(3, 12))
 def load_super_attr(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """`super().name`: the stack holds super, the class and the object."""
+    """Load `super().name`; the stack holds super, the class and the object."""
     builtin, start, obj = (value.realize(machine) for value in frame.pop_many(3))
     arguments = [start, obj] if instruction.explicit else []
     found = builtin.call(machine, arguments, {}).realize(machine)

@@ -45,7 +45,7 @@ def _call(machine: Any, frame: Frame, count: int, names: tuple[str, ...]) -> Non
 
 
 def _pop_callee(frame: Frame) -> tuple[Value, list[Value]]:
-    """The callable, and the `self` that LOAD_METHOD-like instructions put beside it."""
+    """Pop the callable, and the `self` that instructions like LOAD_METHOD push next to it."""
     upper, lower = frame.pop_raw(), frame.pop_raw()
     if not RUNNING.null_first:  # callable, self or NULL
         assert lower is not None

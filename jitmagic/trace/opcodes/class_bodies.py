@@ -1,6 +1,6 @@
-"""Opcodes of class statements: the body is interpreted over a table of names of its frame.
+"""Opcodes of class statements: the body is interpreted over a namespace in its frame.
 
-What the statement makes is a ClassStatementValue (trace/values/objects/class_statements.py).
+The statement makes a ClassStatementValue (trace/values/objects/class_statements.py).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def delete_name(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("LOAD_CLASSDEREF", until=(3, 11))
 def load_classderef(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """A variable of the function around, unless the class has one of that name."""
+    """Load a variable of the enclosing function, unless the class has one of that name."""
     known = frame.names.get(name_of(instruction))
     frame.push(cell_contents(machine, frame, instruction) if known is None else known)
 
@@ -54,7 +54,7 @@ def setup_annotations(machine: Any, frame: Frame, instruction: Instruction) -> N
 
 @opcode("LOAD_LOCALS", since=(3, 12))
 def load_locals(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """The names as they are now: enough for the lookup that follows, and refused by others."""
+    """Push the names as they are now, for the lookup that follows; other uses break."""
     frame.push(ClassBodyNames(dict(frame.names)))
 
 

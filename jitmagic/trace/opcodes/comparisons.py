@@ -31,7 +31,7 @@ def binary_op(machine: Any, frame: Frame, instruction: Instruction) -> None:
 def compare_op(machine: Any, frame: Frame, instruction: Instruction) -> None:
     left, right = frame.pop_pair(machine)
     result = compare(machine, str(instruction.arg), left, right)
-    if instruction.flag:  # 3.13: the result is only asked for its truth
+    if instruction.flag:  # 3.13: converts the result to bool
         result = machine.constant(result.realize(machine).truth(machine))
     frame.push(result)
 

@@ -1,6 +1,7 @@
-"""Opcodes that build, extend and take apart containers, strings and slices.
+"""Opcodes that build, extend and unpack containers, strings and slices.
 
-What LIST_APPEND and its kin extend is usually new, but in a resume function it came as an argument.
+LIST_APPEND and its kin usually extend a new object, but in a resume function it came as an
+argument.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def set_update(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("DICT_UPDATE", "DICT_MERGE")
 def dict_update(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """`{**x}` and `f(**x)`: only the latter minds repeated keys."""
+    """Execute `{**x}` and `f(**x)`; only the latter rejects repeated keys."""
     source = frame.pop(machine)
     target = frame.peek(_count(instruction), machine)
     assert isinstance(target, DictValue)
@@ -127,6 +128,7 @@ def dict_update(machine: Any, frame: Frame, instruction: Instruction) -> None:
     if pairs is None:
         source.refuse(machine, "** unpacking")
     for key, value in pairs:
+        # DICT_MERGE is `f(**x)`, where a repeated key is an error.
         if instruction.op == "DICT_MERGE" and target.find(machine, key) is not None:
             name = key.realize(machine).as_constant(machine)
             message = f"got multiple values for keyword argument '{name}'"
@@ -158,7 +160,7 @@ def unpack_sequence(machine: Any, frame: Frame, instruction: Instruction) -> Non
 
 @opcode("UNPACK_EX")
 def unpack_ex(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """`a, *b, c = x`: counts before (low byte) and after (high byte) the star."""
+    """Execute `a, *b, c = x`; the argument has the counts before (low byte) and after the star."""
     before, after = _count(instruction) & 255, _count(instruction) >> 8
     items = unpack(machine, frame.pop(machine))
     if len(items) < before + after:
@@ -179,7 +181,7 @@ def format_value(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 def _formatted(machine: Any, value: Value, conversion: str, spec: Value | None) -> Value:
-    """A replacement field: a text of the call is itself."""
+    """Return the text of a replacement field; a str of the call needs no conversion."""
     plain = conversion in ("", "s") and spec is None
     text = joined_text(machine, (value,)) if plain else None
     return text or formatted(machine, value.realize(machine), conversion, spec)

@@ -27,6 +27,7 @@ def jump_backward(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 def _branch(machine: Any, frame: Frame, instruction: Instruction, taken: bool) -> None:
+    # 3.11 has conditional backward jumps; later versions jump back in JUMP_BACKWARD only.
     if taken and "BACKWARD" in instruction.op:
         go_back(machine, frame, instruction)
     elif taken:
@@ -55,6 +56,7 @@ def pop_jump_if_not_none(machine: Any, frame: Frame, instruction: Instruction) -
 
 @opcode("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", until=(3, 11))
 def jump_or_pop(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """Jump and keep the top, or pop it; 3.12 replaced these by COPY, POP_JUMP and POP_TOP."""
     wanted = instruction.op == "JUMP_IF_TRUE_OR_POP"
     if frame.peek(1, machine).truth(machine) == wanted:
         frame.jump(instruction.target)
@@ -64,6 +66,7 @@ def jump_or_pop(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("TO_BOOL", since=(3, 13))
 def to_bool(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    # The jump that follows in 3.13 requires an exact bool.
     frame.push(machine.constant(frame.pop(machine).truth(machine)))
 
 
@@ -85,7 +88,8 @@ def for_iter(machine: Any, frame: Frame, instruction: Instruction) -> None:
         return
     frame.pop_raw()
     frame.jump(instruction.target)
-    frame.next += len(RUNNING.loop_landing)  # what stands there is skipped unseen
+    # From 3.12 on the target is END_FOR (and POP_TOP in 3.13), which FOR_ITER has done already.
+    frame.next += len(RUNNING.loop_landing)
 
 
 @opcode("RETURN_VALUE")
@@ -100,7 +104,7 @@ def return_const(machine: Any, frame: Frame, instruction: Instruction) -> Return
 
 @opcode("RETURN_GENERATOR")
 def return_generator(machine: Any, frame: Frame, instruction: Instruction) -> Yielded:
-    """The frame is suspended before its body; the first value sent in is dropped."""
+    """Suspend the frame before its body; the first value sent in is dropped."""
     return Yielded(machine.constant(None))
 
 
@@ -111,7 +115,7 @@ def yield_value(machine: Any, frame: Frame, instruction: Instruction) -> Yielded
 
 @opcode("SEND", until=(3, 11))
 def send(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """`yield from`: the sent value is on top of the inner iterator."""
+    """Execute `yield from`; the sent value is on top of the inner iterator."""
     if not _sent(machine, frame):
         del frame.stack[-2]
         frame.jump(instruction.target)
@@ -119,13 +123,13 @@ def send(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("SEND", since=(3, 12))
 def send_312(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """The inner iterator stays for END_SEND."""
+    """Execute `yield from`; the inner iterator stays for END_SEND."""
     if not _sent(machine, frame):
         frame.jump(instruction.target)
 
 
 def _sent(machine: Any, frame: Frame) -> bool:
-    """Advance the inner iterator; its item, or at its end its result, replaces what was sent."""
+    """Advance the inner iterator; its item or final result replaces the sent value."""
     sent = frame.pop(machine)
     item, result = _advance(machine, frame.peek(1, machine), sent)
     frame.push(result if item is None else item)
@@ -133,7 +137,8 @@ def _sent(machine: Any, frame: Frame) -> bool:
 
 
 def _advance(machine: Any, inner: Value, sent: Value) -> tuple[Value | None, Value]:
-    """The next item, and what `yield from` gives once there is none."""
+    """Return the next item, or the value of `yield from` once the iterator is exhausted."""
+    # Only generators receive sent values and have a result; other iterators are advanced.
     if isinstance(inner, GeneratorValue):
         return inner.send(machine, sent), inner.result
     return inner.next(machine), machine.constant(None)
@@ -141,5 +146,5 @@ def _advance(machine: Any, inner: Value, sent: Value) -> tuple[Value | None, Val
 
 @opcode("END_SEND", since=(3, 12))
 def end_send(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """The receiver goes, the result stays."""
+    """Drop the receiver below the result."""
     del frame.stack[-2]

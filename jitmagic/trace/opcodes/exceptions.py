@@ -30,7 +30,7 @@ def raise_varargs(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 def _exception(machine: Any, value: Value) -> Value:
-    """The instance to raise; a class is called."""
+    """Return the exception to raise; a class is called."""
     if isinstance(value, ClassValue):
         value = value.call(machine, [], {}).realize(machine)
     if not isinstance(value, ExceptionValue):
@@ -46,6 +46,7 @@ def reraise(machine: Any, frame: Frame, instruction: Instruction) -> None:
 @opcode("PUSH_EXC_INFO")
 def push_exc_info(machine: Any, frame: Frame, instruction: Instruction) -> None:
     error = frame.pop_lazy()
+    # POP_EXCEPT restores this entry as the exception being handled.
     frame.push(machine.handled() or machine.constant(None))
     frame.push(error)
     frame.handling.append(error)
@@ -70,5 +71,6 @@ def _matches(machine: Any, error: Any, wanted: Value) -> bool:
     if not isinstance(wanted, ClassValue) or BaseException not in wanted.live.__mro__:
         message = "catching classes that do not inherit from BaseException is not allowed"
         raise machine.error(TypeError, message)
+    # A class may get other bases (`__bases__` is writable), which changes what it catches.
     guard_bases(machine, wanted.live)
     return bool(error.matches(machine, wanted.live))

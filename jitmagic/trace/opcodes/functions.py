@@ -42,10 +42,13 @@ def _set_part(machine: Any, function: FunctionValue, part: int, value: Value) ->
 
 @opcode("MAKE_FUNCTION", until=(3, 12))
 def make_function(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """Below the code: defaults, keyword defaults, annotations, closure, as the argument's bits
-    say."""
+    """Make a function of the code on top; bits of the argument say which parts are below it.
+
+    They are defaults, keyword defaults, annotations and closure.
+    """
     function = _new_function(machine, frame)
     assert isinstance(instruction.arg, int)
+    # The compiler pushes them in the opposite order.
     for part in (_CLOSURE, _ANNOTATIONS, _KWDEFAULTS, _DEFAULTS):
         if instruction.arg & part:
             _set_part(machine, function, part, frame.pop_lazy())
@@ -59,6 +62,7 @@ def make_function_313(machine: Any, frame: Frame, instruction: Instruction) -> N
 
 @opcode("SET_FUNCTION_ATTRIBUTE", since=(3, 13))
 def set_function_attribute(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """Set one part of a function; 3.13 moved the parts here from MAKE_FUNCTION."""
     function = frame.pop(machine)
     assert isinstance(function, FunctionValue)
     assert isinstance(instruction.arg, int)

@@ -18,9 +18,11 @@ __all__: list[str] = []
 
 
 def _module(machine: Any, name: str) -> Value:
-    """The Value of a loaded module; an import that would run code breaks."""
+    """Return the Value of a loaded module; an import that would run code is a graph break."""
+    # torch imports some modules lazily when a program reads them; the tracer does so here.
     load_named(name)
     module = sys.modules.get(name)
+    # Subclasses of ModuleType may compute attributes in code of their own (lazy loaders).
     if type(module) is not ModuleType:
         why = f"module {name!r} is not loaded yet"
         raise GraphBreak(UnsupportedOpcode.of(opcode="IMPORT_NAME", why=why))
@@ -30,14 +32,17 @@ def _module(machine: Any, name: str) -> Value:
 
 @opcode("IMPORT_NAME")
 def import_name(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """`import a.b` gives a; `from a.b import c` gives a.b; relative names count from the
-    package."""
+    """Import a module: `import a.b` gives a, `from a.b import c` gives a.b.
+
+    Relative names count from the package.
+    """
     names = frame.pop(machine).as_constant(machine)
     level = frame.pop(machine).as_constant(machine)
     name = str(instruction.arg)
     if level:
         name = _absolute(machine, frame, name, level)
     target = _module(machine, name)
+    # Without a `from` list the statement binds the top-level package.
     if not names:
         target = _module(machine, name.partition(".")[0])
     frame.push(target)
@@ -54,7 +59,7 @@ def _absolute(machine: Any, frame: Frame, name: str, level: int) -> str:
 
 @opcode("IMPORT_FROM")
 def import_from(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """The module stays on the stack; a name it lacks may be a submodule."""
+    """Load a name of the module, which stays on the stack; a missing name may be a submodule."""
     module = frame.peek(1, machine)
     name = str(instruction.arg)
     try:

@@ -24,6 +24,7 @@ def call_intrinsic_1(machine: Any, frame: Frame, instruction: Instruction) -> No
     elif instruction.arg == _LIST_TO_TUPLE and isinstance(operand, ListValue):
         frame.push(TupleValue(operand.items))
     elif instruction.arg == STOPITERATION_ERROR and isinstance(operand, ExceptionValue):
+        # PEP 479: a StopIteration that leaves a generator body becomes a RuntimeError.
         if operand.matches(machine, StopIteration):
             raise machine.error(RuntimeError, "generator raised StopIteration")
         frame.push(operand)
@@ -34,6 +35,6 @@ def call_intrinsic_1(machine: Any, frame: Frame, instruction: Instruction) -> No
 
 @opcode("CALL_INTRINSIC_2", since=(3, 12))
 def call_intrinsic_2(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """Exception groups and type parameters."""
+    """Break: these helpers are for exception groups and type parameters."""
     why = f"intrinsic {instruction.arg} is not modelled"
     raise GraphBreak(UnsupportedOpcode.of(opcode=instruction.op, why=why))

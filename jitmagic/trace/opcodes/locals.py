@@ -15,7 +15,7 @@ __all__ = ["NO_NAME", "cell_contents", "global_named", "name_of", "unbound"]
 
 
 def name_of(instruction: Instruction) -> str:
-    """The name that the instruction is about."""
+    """Return the name that the instruction refers to."""
     assert isinstance(instruction.arg, str)
     return instruction.arg
 
@@ -28,7 +28,7 @@ _FREE = (
 
 
 def unbound(machine: Any, name: str, text: str = _LOCAL) -> Exception:
-    """The error of a name that has no value, as CPython words it since 3.11."""
+    """Return the error for a name without a value, in CPython's words (3.11 and later)."""
     kind = UnboundLocalError if text is _LOCAL else NameError
     named = text.format(name.removesuffix(LOCAL_TWIN))
     error: Exception = machine.error(kind, named, exact=True)
@@ -45,7 +45,7 @@ def load_fast(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("LOAD_FAST_AND_CLEAR")
 def load_fast_and_clear(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """Saves an outer variable around an inlined comprehension; an unbound one is a NULL."""
+    """Save an outer variable around an inlined comprehension; an unbound one is a NULL."""
     frame.push(frame.slots.pop(name_of(instruction), None))
 
 
@@ -71,7 +71,7 @@ def make_cell(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 def _cell(machine: Any, frame: Frame, instruction: Instruction) -> CellValue:
-    """The cell in a slot: the frame's own, or one that came as a plain argument."""
+    """Return the cell in a slot: the frame's own, or one that came as a plain argument."""
     cell = frame.slots[name_of(instruction)].realize(machine)
     assert isinstance(cell, CellValue)
     return cell
@@ -88,7 +88,7 @@ def load_deref(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 def cell_contents(machine: Any, frame: Frame, instruction: Instruction) -> Value:
-    """What is in the cell that the instruction names."""
+    """Return the contents of the cell that the instruction names."""
     contents = _cell(machine, frame, instruction).load(machine)
     if contents is None:
         raise _empty(machine, frame, name_of(instruction))
@@ -106,7 +106,7 @@ def delete_deref(machine: Any, frame: Frame, instruction: Instruction) -> None:
     contents = cell.load(machine)
     if contents is None:
         raise _empty(machine, frame, name_of(instruction))
-    contents.realize(machine)  # the guard that it is not empty: nobody else looks at it
+    contents.realize(machine)  # guards that it is not empty, which no later read would
     cell.store(machine, None)
 
 
@@ -121,7 +121,7 @@ def load_global(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 def global_named(machine: Any, frame: Frame, name: str) -> Value:
-    """A global of the frame, or a builtin."""
+    """Return a global of the frame, or a builtin."""
     found = frame.globals.find(machine, name)
     if found is None:
         found = frame.globals.builtin(machine, name)
@@ -141,7 +141,7 @@ def delete_global(machine: Any, frame: Frame, instruction: Instruction) -> None:
     found = frame.globals.find(machine, name_of(instruction))
     if found is None:
         raise unbound(machine, name_of(instruction), NO_NAME)
-    found.realize(machine)  # the guard that there is one: nobody else looks at it
+    found.realize(machine)  # guards that it exists, which no later read would
     frame.globals.store(machine, name_of(instruction), None)
 
 

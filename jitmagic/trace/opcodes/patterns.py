@@ -1,7 +1,7 @@
 """Opcodes of match statements.
 
-The pattern's own tests are comparisons and calls like any others; these look at what a subject is
-and take it apart.
+They test the type of a subject and unpack it; the other tests of a pattern are plain comparisons
+and calls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .registry import opcode
 
 __all__: list[str] = []
 
-# Py_TPFLAGS_...: set by the interpreter for built-in types and by abc for what registers there.
+# Py_TPFLAGS_...: set by CPython for built-in types and by abc for classes that register there.
 _SEQUENCE, _MAPPING, _MATCH_SELF = 1 << 5, 1 << 6, 1 << 22
 
 
@@ -31,7 +31,7 @@ def get_len(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("MATCH_SEQUENCE")
 def match_sequence(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """Classes say themselves that they are sequences: deques, what derives from abc.Sequence."""
+    """Push whether the subject's class is a sequence, by its flags (deques, abc.Sequence)."""
     kind = frame.peek(1, machine).python_type(machine)
     frame.push(machine.constant(has_flag(machine, kind, _SEQUENCE)))
 
@@ -44,7 +44,7 @@ def match_mapping(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("MATCH_KEYS")
 def match_keys(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """The values under the keys as a tuple, or None if one is missing; both operands stay."""
+    """Push the values under the keys as a tuple, or None if one is missing; both operands stay."""
     keys, subject = frame.peek(1, machine), frame.peek(2, machine)
     if not isinstance(subject, DictValue) or not isinstance(keys, TupleValue):
         raise GraphBreak(
@@ -58,7 +58,7 @@ def match_keys(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("MATCH_CLASS")
 def match_class(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """`case Kind(a, b, name=c)`: what the sub-patterns match as a tuple, or None."""
+    """Match `case Kind(a, b, name=c)`: push the sub-patterns' subjects as a tuple, or None."""
     names = frame.pop(machine)
     kind = frame.pop(machine)
     subject = frame.pop(machine)
@@ -75,7 +75,7 @@ def match_class(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 def _positional(machine: Any, subject: Value, kind: ClassValue, count: int) -> list[Value | str]:
-    """What the positional sub-patterns match: the subject itself, or names of attributes."""
+    """Return the subjects of positional sub-patterns: the subject itself, or attribute names."""
     if not count:
         return []
     try:
@@ -90,7 +90,7 @@ def _positional(machine: Any, subject: Value, kind: ClassValue, count: int) -> l
 
 
 def _with_attributes(machine: Any, subject: Value, wanted: list[Value | str]) -> list[Value] | None:
-    """What is behind the sub-patterns, in order; None: an attribute is missing."""
+    """Return the subjects of the sub-patterns in order; None: an attribute is missing."""
     names = [one for one in wanted if isinstance(one, str)]
     if len(set(names)) < len(names):
         subject.refuse(machine, "a class pattern that names an attribute twice")

@@ -34,14 +34,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The frame is done."""
+    """The frame has returned this value."""
 
     value: Value
 
 
 @dataclass(frozen=True, slots=True)
 class Yielded:
-    """The frame is suspended; what is sent in is pushed when it goes on."""
+    """The frame is suspended; the value sent in is pushed when it resumes."""
 
     value: Value
 
@@ -94,7 +94,7 @@ def opcode(*names: str, since: _Version = (3, 11), until: _Version = (3, 99)) ->
 
 
 def handlers_of_version(version: _Version) -> dict[str, Handler]:
-    """Opcode name to handler for one Python version."""
+    """Return the handlers for one Python version by opcode name."""
     return {
         name: entry.handler
         for name, entries in _TABLE.items()
@@ -107,7 +107,7 @@ _RUNNING: dict[str, Handler] = {}
 
 
 def handler_for(name: str) -> Handler:
-    """The handler of an opcode of the running Python; breaks where there is none."""
+    """Return the handler of an opcode for the running Python; breaks if there is none."""
     if not _RUNNING:
         _RUNNING.update(handlers_of_version(sys.version_info[:2]))
     handler = _RUNNING.get(name)

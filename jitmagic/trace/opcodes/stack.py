@@ -13,7 +13,7 @@ __all__: list[str] = []
 
 @opcode("NOP", "RESUME", "CACHE", "EXTENDED_ARG", "PRECALL", "COPY_FREE_VARS")
 def nothing(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """No effect on what the machine models (free variables are in their slots from the start)."""
+    """Do nothing: these do not change the model (free variables are in their slots already)."""
 
 
 @opcode("POP_TOP")
@@ -23,7 +23,7 @@ def pop_top(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("END_FOR", since=(3, 12), until=(3, 12))
 def end_for(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """Only reached by falling into it: FOR_ITER skips it."""
+    """Pop the iterator and the last item; only fallthrough executes it, since FOR_ITER skips it."""
     del frame.stack[-2:]
 
 
@@ -54,7 +54,7 @@ def load_const(machine: Any, frame: Frame, instruction: Instruction) -> None:
     if type(constant) is not tuple:
         frame.push(machine.constant(constant))
         return
-    if id(constant) not in machine.literals:  # one object, wherever the code loads it
+    if id(constant) not in machine.literals:  # each load gives the same object
         machine.literals[id(constant)] = machine.constant(constant)
     frame.push(machine.literals[id(constant)])
 

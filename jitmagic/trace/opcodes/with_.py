@@ -1,4 +1,4 @@
-"""Opcodes of `with` blocks. What a context manager does is its own affair: Value.enter."""
+"""Opcodes of `with` blocks; `Value.enter` models the context managers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def before_with(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("WITH_EXCEPT_START")
 def with_except_start(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """Stack: __exit__, lasti, previous exception, the exception; the result goes on top."""
+    """Call `__exit__`; the stack holds it, lasti, the previous exception and the exception."""
     error = frame.peek(1, machine)
     leave = frame.peek(4, machine)
     kind = machine.constant(error.python_type(machine))

@@ -1,8 +1,8 @@
-"""The ways on after a graph break: the edges by which control leaves what Python runs there.
+"""The edges by which control leaves the code that Python runs at a graph break.
 
-Comes in: the root body and the instruction that the graph ends before. Goes out: what Python runs,
-which is that instruction alone or, where the break leaves a whole loop to Python, the loop that it
-is the head of; and an edge for each place where the rest of the function goes on.
+Takes the root body and the breaking instruction. Python runs that instruction alone or, if the
+break leaves a whole loop to Python, the loop that it is the head of. Each edge out of that region
+leads to a resume function.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from ...bytecode.flow import stack_effect
 from ...bytecode.versions import RUNNING
 from ..residual.resume import Root
 
-__all__ = ["WayOn", "call_group", "run_by_python", "unsettled_names", "ways_on"]
+__all__ = ["ExitEdge", "call_group", "exit_edges", "run_by_python", "unsettled_names"]
 
 Code = list[Instruction]
 
 
 @dataclass(frozen=True, slots=True)
-class WayOn:
+class ExitEdge:
     """An edge from `source`, which Python runs, to `target`, where a resume function begins."""
 
     source: Instruction
     target: Instruction
     jumps: bool
-    effect: int  # how much the stack grows from the break to the target
-    landing: tuple[str, ...] = ()  # what FOR_ITER must jump to, though it never runs
+    effect: int  # growth of the stack from the break to the target
+    landing: tuple[str, ...] = ()  # opcodes that FOR_ITER must jump to, though they never run
 
 
 def run_by_python(root: Root, breaking: Instruction, whole_loop: bool) -> frozenset[Instruction]:
-    """The instructions that run in their place, as plain Python.
+    """Return the instructions that run in place, as plain Python.
 
     A loop can be left in the middle of an exception handler (`except E: break`), where no resume
-    function can begin: the rest of the handler belongs to it then.
+    function can begin. The rest of the handler then belongs to the region.
     """
     if not whole_loop:
         return frozenset({breaking})
@@ -49,8 +49,10 @@ def run_by_python(root: Root, breaking: Instruction, whole_loop: bool) -> frozen
     return frozenset(region)
 
 
-def ways_on(root: Root, breaking: Instruction, region: frozenset[Instruction]) -> Iterator[WayOn]:
-    """The edges out of a region that begins at `breaking`."""
+def exit_edges(
+    root: Root, breaking: Instruction, region: frozenset[Instruction]
+) -> Iterator[ExitEdge]:
+    """Yield the edges out of a region that begins at `breaking`."""
     if len(region) == 1:
         yield from _edges(root.body, breaking)
         return
@@ -64,7 +66,7 @@ def ways_on(root: Root, breaking: Instruction, region: frozenset[Instruction]) -
 
 
 def unsettled_names(region: frozenset[Instruction], bound: frozenset[str]) -> frozenset[str]:
-    """Variables that may be bound or not when a region is left; `bound`: before it."""
+    """Return variables that may be unbound after a region; `bound`: those bound before it."""
     if len(region) == 1:
         return frozenset()
     stored = {i.arg for i in region if i.op in ("STORE_FAST", "LOAD_FAST_AND_CLEAR")}
@@ -73,16 +75,18 @@ def unsettled_names(region: frozenset[Instruction], bound: frozenset[str]) -> fr
 
 
 def call_group(body: Body, breaking: Instruction) -> Code:
-    """The breaking instruction behind those that belong to it: a call's KW_NAMES and PRECALL (the
-    interpreter keeps the names in between)."""
+    """Return the breaking instruction after the KW_NAMES and PRECALL of a call.
+
+    They belong together: the interpreter keeps the keyword names in between.
+    """
     last = first = body.instructions.index(breaking)
     while first and body.instructions[first - 1].op in ("KW_NAMES", "PRECALL"):
         first -= 1
     return body.instructions[first : last + 1]
 
 
-def _edges(body: Body, source: Instruction) -> Iterator[WayOn]:
-    """All ways on from one instruction."""
+def _edges(body: Body, source: Instruction) -> Iterator[ExitEdge]:
+    """Yield all edges out of one instruction."""
     after = body.instructions.index(source) + 1
     following = body.instructions[after] if after < len(body.instructions) else None
     before = sum(stack_effect(i, jump=False) for i in call_group(body, source)[:-1])
@@ -90,9 +94,9 @@ def _edges(body: Body, source: Instruction) -> Iterator[WayOn]:
         assert source.target is not None
         landing = tuple(RUNNING.loop_landing)
         place = body.instructions.index(source.target) + len(landing)
-        yield WayOn(source, body.instructions[place], True, -1, landing)
+        yield ExitEdge(source, body.instructions[place], True, -1, landing)
     elif source.target is not None:
-        yield WayOn(source, source.target, True, before + stack_effect(source, jump=True))
+        yield ExitEdge(source, source.target, True, before + stack_effect(source, jump=True))
     if source.op not in RUNNING.no_fallthrough and following is not None:
         effect = before + stack_effect(source, jump=False)
-        yield WayOn(source, following, False, effect)
+        yield ExitEdge(source, following, False, effect)

@@ -1,9 +1,8 @@
-"""Peeled loops: the first round of a rolled loop, where it finds other things than the later ones.
+"""Loop peeling: decides whether the first iteration of a rolled loop joins the graph before it.
 
-Comes in: two traces that end at the head of one loop, before its first round and behind it. Goes
-out: whether that round left what a round finds. Where it does not (both states of an LSTM are one
-tensor of zeros before it, without a history), the trace with the round in it is compiled, and one
-variant of the round serves all that are left to Python.
+That pays where its inputs differ from the later ones in layout, history or aliasing. Both states of
+an LSTM, for example, are one tensor of zeros before the loop. The trace that includes the first
+iteration is compiled then, and one variant of the iteration serves all that Python runs.
 """
 
 from __future__ import annotations
@@ -19,29 +18,31 @@ from ...spec import TensorSpec
 from ..residual.resume import FlatCode
 from ..result import Break, Constant, FromGraph, FromSource, Recipe, Trace
 
-__all__ = ["is_peeled"]
+__all__ = ["should_peel"]
 
 Found = dict[str, tuple[object, ...]]
 
 
-def is_peeled(flat: FlatCode, before: Trace, behind: Trace) -> bool:
-    """Whether the first round of the loop that `before` ends at belongs in the frame's own graph:
-    `behind` ends there too, and what a round reads is of another kind or lies elsewhere.
+def should_peel(flat: FlatCode, before: Trace, after: Trace) -> bool:
+    """Return whether the first iteration of the loop that `before` ends at joins the frame's graph.
+
+    It does if `after`, the trace with one iteration, ends there too and leaves inputs of another
+    kind, layout or aliasing.
     """
-    if not isinstance(before.exit, Break) or not isinstance(behind.exit, Break):
+    if not isinstance(before.exit, Break) or not isinstance(after.exit, Break):
         return False
-    if before.exit.index != behind.exit.index:
+    if before.exit.index != after.exit.index:
         return False
-    specs = {entry.source: entry.spec for entry in (*before.inputs, *behind.inputs)}
-    live = flat.root.live[flat.at[behind.exit.index]]
-    first, later = (_found(trace, trace.exit, specs, live) for trace in (before, behind))  # type: ignore[arg-type]
+    specs = {entry.source: entry.spec for entry in (*before.inputs, *after.inputs)}
+    live = flat.root.live[flat.at[after.exit.index]]
+    first, later = (_found(trace, trace.exit, specs, live) for trace in (before, after))  # type: ignore[arg-type]
     return first != later
 
 
 def _found(
     trace: Trace, exit_: Break, specs: Mapping[Source, TensorSpec], live: frozenset[str]
 ) -> Found:
-    """By the names of variables that are read again: what each holds, and which others hold it."""
+    """Return for each live variable its kind, its layout, and which variable shares its object."""
     results: Any = next(iter(reversed(trace.graph.graph.nodes))).args[0]
     holders: dict[object, str] = {}
     found: Found = {}
@@ -71,7 +72,10 @@ def _variables(exit_: Break) -> Iterator[tuple[str, Recipe]]:
 
 
 def _layout(tensor: Tensor | TensorSpec) -> tuple[object, ...]:
-    """What a variant is compiled for: sizes as text, as two traces have symbols of their own."""
+    """Return the properties that a variant is compiled for.
+
+    Sizes are text, because two traces have different symbols.
+    """
     shape, stride = (tensor.shape, tensor.stride)
     if isinstance(tensor, Tensor):
         shape, stride = as_dimensions(shape), as_dimensions(tensor.stride())

@@ -1,9 +1,9 @@
-"""Rolled loops: how often they run varies, so Python runs them and one round is compiled.
+"""Rolled loops: Python runs loops whose trip count varies, and one iteration is compiled.
 
-Comes in: the head of a loop whose number of rounds is a symbol. Goes out: a graph break there, and
-at each later round, whose resume function is that round alone; or the number is a constant and the
-loop is unrolled, where only that will do: the trace may not break, nobody can go on at the
-loop (a generator's), or a round needs to know which one it is.
+The graph breaks at the head of such a loop and at each later iteration, whose resume function is
+that iteration alone. Where that is impossible, the trip count becomes a constant and the loop is
+unrolled: the trace may not break, the loop cannot be resumed (a generator's), or an iteration
+depends on its number.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ...symbols.size import DataSize, hintless
 from ..breaks import (
     FilledList,
     GraphBreak,
+    LoopIteration,
     LoopOfBreaks,
     PlainLoop,
     RolledLoop,
-    RoundOfLoop,
     TrainingLoop,
 )
 from ..library_files import is_library
@@ -39,61 +39,63 @@ from ..values.base import Value
 __all__ = [
     "UNROLLED",
     "Loops",
-    "begins_loop",
     "check_filled",
     "check_head",
-    "counts_of_rounds",
     "ends_at_loop",
-    "hand_on",
-    "idle_around",
-    "items_of_round",
+    "ends_at_other_loop",
+    "idle_loop_around",
+    "items_of_iteration",
+    "leave_open_loops",
+    "leave_to_python",
     "loops_of",
-    "note",
-    "note_open",
-    "note_plain",
-    "numbers_of_round",
+    "numbers_of_iteration",
     "peels",
-    "rounds_vary",
+    "record_facts",
+    "roll",
+    "trip_count_origins",
+    "trip_count_varies",
     "unroll",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """What a trace knows of loops of varying length. `may_roll`: they end the graph, `peels`: after
-    one round of a loop that begins in it; the heads, by number of instruction of the root frame's
-    code, of those that do so in each round, and of those that were found to need the number of the
-    round."""
+    """Facts about the loops of the root frame; heads are indices of instructions of its code.
+
+    `may_roll`: loops of varying length end the graph; `peels`: after one iteration, if they begin
+    in it. `heads`: those that break at each iteration. `unrolled`: those that need the number of
+    the iteration.
+    """
 
     may_roll: bool = False
     peels: bool = False
     heads: frozenset[int] = frozenset()
     unrolled: frozenset[int] = frozenset()
-    filled: frozenset[Source] = frozenset()  # lists that a loop of varying length fills
-    may_leave: bool = False  # long loops without tensor work, to Python as a whole
-    plain: frozenset[int] = frozenset()  # the heads of those that are
+    filled: frozenset[Source] = frozenset()  # lists filled by a loop of varying length
+    may_leave: bool = False  # long loops without tensor work may be left to Python
+    plain: frozenset[int] = frozenset()  # heads of those that are
     calling: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)
-    """Plain loops whose callees are compiled, with the facts that have to hold for that."""
+    """Plain loops whose callees are compiled, with the facts that this depends on."""
     bodies: Mapping[int, frozenset[int]] | None = None  # all loops of the root frame, by heads
 
 
 UNROLLED = Loops()
 
 
-class _Begun:
-    """The heads of rolled loops whose first round is a part of this graph."""
+class _StartedLoops:
+    """The heads of rolled loops whose first iteration is part of this graph."""
 
     def __init__(self) -> None:
         self.heads: set[int] = set()
 
 
-def rounds_vary(machine: Any, symbols: Iterable[Symbol], what: str) -> NoReturn:
-    """Somebody wants the next item of what has a varying number of them."""
+def trip_count_varies(machine: Any, symbols: Iterable[Symbol], what: str) -> NoReturn:
+    """Break or specialise, because the next item of an iterable of varying length is requested."""
     symbols = tuple(symbols)
-    undecided = any(map(hintless, symbols)) and not _is_foreseen(machine)
+    undecided = any(map(hintless, symbols)) and not _is_speculated(machine)
     if (machine.loops.may_roll or undecided) and _can_end(machine):
         raise GraphBreak(RolledLoop.of(what=what))
-    raise Specialize(symbols, f"the number of rounds of a loop ({what})", counts_rounds=True)
+    raise Specialize(symbols, f"the trip count of a loop ({what})", is_trip_count=True)
 
 
 def check_head(machine: Any) -> None:
@@ -101,26 +103,26 @@ def check_head(machine: Any) -> None:
     at, loops = machine.root.at, machine.loops
     if at in loops.calling:
         raise Restart(Stop(machine.step, LoopOfBreaks.of(), machine.root.line(), loops.calling[at]))
-    if at in machine.watch.leaving.heads:
+    if at in machine.watch.left_to_python.heads:
         raise GraphBreak(PlainLoop.of())
     if at not in loops.heads:
         if at == machine.root.rolls_at:
             raise GraphBreak(TrainingLoop.of())
         return
-    begun = machine.notes.root.of(_Begun).heads
-    if loops.peels and at not in begun and _begins_here(machine.root.stack[-1]):
-        begun.add(at)
+    started = machine.notes.root.of(_StartedLoops).heads
+    if loops.peels and at not in started and _begins_here(machine.root.stack[-1]):
+        started.add(at)
         return
-    raise GraphBreak(RoundOfLoop.of())
+    raise GraphBreak(LoopIteration.of())
 
 
 def _begins_here(iterator: Value | None) -> bool:
-    """Whether the trace made it: Python goes on with one that was there before."""
+    """Return whether the trace made the iterator; Python advances one from before the trace."""
     return iterator is not None and iterator.source is None
 
 
 def peels(machine: Any) -> bool:
-    """Whether the first item of what has a varying number of them may be taken."""
+    """Return whether the trace may take the first item of an iterable of varying length."""
     here = machine.frame is machine.root
     return here and machine.loops.peels and machine.loops.may_roll and _can_end(machine)
 
@@ -133,8 +135,10 @@ def check_filled(machine: Any, source: Source | None) -> None:
 
 
 def _can_end(machine: Any) -> bool:
-    """Whether a frame of Python functions is at the head of a loop, which can be gone on with: not
-    in a function under a transform, or a backward, whose graph ends with it.
+    """Return whether the trace may end at the current loop head.
+
+    It may not in a function under a transform or a backward, whose graph would end with it, nor in
+    a library or a generator.
     """
     frame = machine.frame
     if machine.graph is not machine.graph.root:
@@ -147,9 +151,11 @@ def _can_end(machine: Any) -> bool:
     return not (frame is machine.root and frame.at in machine.loops.unrolled)
 
 
-def _is_foreseen(machine: Any) -> bool:
+def _is_speculated(machine: Any) -> bool:
     """Return whether data-dependent branches are speculated (values/numbers/speculation.py)."""
-    return machine.foresees is not None and machine.foresees(machine.frame.program.body.filename)
+    return machine.may_speculate is not None and machine.may_speculate(
+        machine.frame.program.body.filename
+    )
 
 
 def loops_of(
@@ -169,7 +175,7 @@ def loops_of(
     plain = may_leave, numbers(root.plain).union(calling), calling, _bodies(flat)
     if not may_roll and not root.rolled and not root.counting:
         return Loops(False, False, frozenset(), frozenset(), frozenset(), *plain)
-    filled = frozenset(root.handed_on.filled)
+    filled = frozenset(root.resume_facts.filled)
     if flat.head in root.counting and flat.item is not None:
         filled |= {Argument(-1, flat.item)}
     heads, unrolled = numbers(root.rolled - root.plain), numbers(root.unrolled)
@@ -177,7 +183,10 @@ def loops_of(
 
 
 def _bodies(flat: FlatCode) -> dict[int, frozenset[int]]:
-    """The root's loops in the numbers of a function's own code, which may begin inside of one."""
+    """Return the root's loops in the indices of a function's own code.
+
+    A resume function may begin inside of a loop.
+    """
     numbers = {instruction: number for number, instruction in flat.at.items()}
     return {
         numbers[head]: frozenset(numbers[one] for one in loop if one in numbers)
@@ -186,49 +195,53 @@ def _bodies(flat: FlatCode) -> dict[int, frozenset[int]]:
     }
 
 
-def counts_of_rounds(trace: Trace) -> list[Hashable]:
-    """Where what may vary comes from for which loops were unrolled. What data decide is foreseen: a
-    loop over anything else of that kind has ended the graph.
+def trip_count_origins(trace: Trace) -> list[Hashable]:
+    """Return the origins of the trip counts for which loops were unrolled.
+
+    Data-dependent ones are left out: they are speculated, or have ended the graph.
     """
-    counts = [constant.origin for constant in trace.specialized if constant.counts_rounds]
+    counts = [constant.origin for constant in trace.specialized if constant.is_trip_count]
     return [origin for origin in counts if not isinstance(origin, DataSize)]
 
 
 def ends_at_loop(trace: Trace) -> bool:
-    """Whether Python goes on with a loop behind the trace."""
+    """Return whether Python continues with a loop after the trace."""
     return isinstance(trace.exit, Break) and isinstance(trace.exit.reason, RolledLoop | FilledList)
 
 
-def begins_loop(flat: FlatCode, trace: Trace) -> bool:
-    """Whether Python goes on with one behind the trace that this is no round of."""
+def ends_at_other_loop(flat: FlatCode, trace: Trace) -> bool:
+    """Return whether Python continues with a loop that this is not an iteration of."""
     return ends_at_loop(trace) and flat.at[trace.exit.index] is not flat.head  # type: ignore[attr-defined]
 
 
-def note_plain(flat: FlatCode, heads: Iterable[int]) -> None:
-    """Have Python run these loops from now on, as a whole."""
+def leave_to_python(flat: FlatCode, heads: Iterable[int]) -> None:
+    """Leave these loops to Python as a whole from now on."""
     flat.root.plain.update(flat.at[head] for head in heads if head in flat.at)
 
 
-def note_open(flat: FlatCode, trace: Trace) -> dict[int, tuple[Guard, ...]]:
-    """The loops of a graph break whose rounds record nothing from one break to the next: only the
-    breaks are left of them, which Python runs in a row. Their callees may be compiled. A break that
-    rests on facts of the call says nothing of other calls: the next trace alone relies on these.
+def leave_open_loops(flat: FlatCode, trace: Trace) -> dict[int, tuple[Guard, ...]]:
+    """Leave loops to Python whose iterations record nothing from one break to the next.
+
+    Only the breaks are left of them, which Python runs in a row; their callees may be compiled. A
+    break that rests on facts of the call says nothing about other calls, so only the next trace
+    uses the result.
     """
     root, found = flat.root, []
     for head, loop in trace.open_loops.items():
         if loop.recorded:
             root.recording.add(flat.at[head])
-        elif loop.began_inside and loop.went_round and flat.at[head] not in root.recording:
+        elif loop.began_inside and loop.has_iterated and flat.at[head] not in root.recording:
             found.append(head)
     if not trace.because:
         root.calling.update(flat.at[head] for head in found)
-        note_plain(flat, found)
+        leave_to_python(flat, found)
     return dict.fromkeys(found, trace.because)
 
 
-def idle_around(flat: FlatCode, unrolled: Trace, rolled: Trace) -> list[int]:
-    """The outermost loop around the end of a trace, if its rounds recorded nothing when it was
-    unrolled: one of varying length is Python's as a whole then, not its rounds.
+def idle_loop_around(flat: FlatCode, unrolled: Trace, rolled: Trace) -> list[int]:
+    """Return the outermost loop around the end of a trace, if its iterations recorded nothing.
+
+    If its trip count varies, Python runs it as a whole instead of iteration by iteration.
     """
     if not ends_at_loop(rolled):
         return []
@@ -240,34 +253,34 @@ def idle_around(flat: FlatCode, unrolled: Trace, rolled: Trace) -> list[int]:
     )[:1]
 
 
-def note(flat: FlatCode, trace: Trace) -> None:
-    """Have the loop that ended a trace be rolled from now on."""
+def roll(flat: FlatCode, trace: Trace) -> None:
+    """Roll the loop that ended a trace from now on."""
     if not ends_at_loop(trace):
         return
     head = flat.at[trace.exit.index]  # type: ignore[attr-defined]
     is_call = isinstance(trace.exit.reason, FilledList) or head.op.startswith("CALL")  # type: ignore[attr-defined]
-    if is_call and head.op != "FOR_ITER":  # of a function with such a loop, or what reads a list
+    if is_call and head.op != "FOR_ITER":  # the callee has such a loop, or the call reads a list
         flat.root.counting.add(head)
     else:
         flat.root.rolled.add(head)
-        flat.root.handed_on.fill(trace)
+        flat.root.resume_facts.fill(trace)
 
 
-def hand_on(flat: FlatCode, trace: Trace, snapshot: FrameSnapshot) -> None:
-    """What varies at a break is known behind it."""
+def record_facts(flat: FlatCode, trace: Trace, snapshot: FrameSnapshot) -> None:
+    """Record the facts of a graph break for the resume functions after it."""
     if isinstance(trace.exit, Break) and trace.exit.reason.plain_rest:
         return  # the frame is not cut there
     item = None
     if ends_at_loop(trace):
         head = flat.at[trace.exit.index]  # type: ignore[attr-defined]
-        flat.root.handed_on.change(trace, snapshot, _stored_in_loop(flat.root, head))
+        flat.root.resume_facts.change(trace, snapshot, _stored_in_loop(flat.root, head))
     if isinstance(trace.exit, Break) and (head := flat.at[trace.exit.index]).op == "FOR_ITER":
         item = item_name(flat.root, head, len(trace.exit.stack))
-    flat.root.handed_on.add(trace, flat.at, item)
+    flat.root.resume_facts.add(trace, flat.at, item)
 
 
 def _stored_in_loop(root: Root, head: Instruction) -> set[object]:
-    """The live variables that the loop with that head writes to."""
+    """Return the live variables that the loop with that head writes to."""
     body = root.body.instructions
     begin = body.index(head)
     jumps = (n for n, one in enumerate(body) if one.target is head and n > begin)
@@ -276,21 +289,21 @@ def _stored_in_loop(root: Root, head: Instruction) -> set[object]:
 
 
 def unroll(flat: FlatCode) -> None:
-    """Have the loop that this function is a round of be unrolled from now on."""
+    """Unroll the loop that this function is an iteration of from now on."""
     assert flat.head is not None
     flat.root.rolled.discard(flat.head)
     flat.root.unrolled.add(flat.head)
 
 
-def numbers_of_round(flat: FlatCode) -> frozenset[Source]:
-    """Return what the rounds of a loop change in objects that they find; empty if not a round."""
+def numbers_of_iteration(flat: FlatCode) -> frozenset[Source]:
+    """Return the numbers that iterations change in older objects; empty if not an iteration."""
     if flat.head not in flat.root.rolled:
         return frozenset()
-    return flat.root.handed_on.changed_in(flat.parameters)
+    return flat.root.resume_facts.changed_in(flat.parameters)
 
 
-def items_of_round(flat: FlatCode, args: tuple[object, ...]) -> frozenset[Source]:
-    """The ints that differ from round to round, where a resume function is a loop's round."""
+def items_of_iteration(flat: FlatCode, args: tuple[object, ...]) -> frozenset[Source]:
+    """Return the ints among the items of a loop, if a resume function is an iteration of it."""
     if flat.item is None or flat.head not in flat.root.rolled:
         return frozenset()
     index = flat.parameters.index(flat.item)
@@ -298,7 +311,7 @@ def items_of_round(flat: FlatCode, args: tuple[object, ...]) -> frozenset[Source
 
 
 def _ints(value: object, source: Source) -> Iterable[Source]:
-    """Of an item: itself, or what enumerate() and zip() put together."""
+    """Yield the ints in an item: itself, or the parts that enumerate() and zip() combine."""
     if type(value) is int:
         yield source
     elif type(value) is tuple:

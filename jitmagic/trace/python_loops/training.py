@@ -1,9 +1,8 @@
-"""Training loops: decides when a loop whose rounds compute gradients is left to Python.
+"""Training loops: decides when a loop whose iterations compute gradients is left to Python.
 
-Comes in: the backward jumps of the frames, and the instructions at which backward() ran. Goes out:
-a graph break (TrainingLoop) at the head of the loop, so that one compiled round serves all rounds.
-Unrolled, 60 steps of Adam took 2 s to trace and 9 s to compile, and every round had kernels of its
-own. A loop with few rounds left is still unrolled: it is one graph.
+The graph breaks (TrainingLoop) at the head of a loop that contains backward(), so that one compiled
+iteration serves all. Unrolled, 60 steps of Adam took 2 s to trace and 9 s to compile, and every
+iteration had kernels of its own. A loop with few iterations left is unrolled into one graph.
 """
 
 from __future__ import annotations
@@ -15,29 +14,29 @@ from ..breaks import GraphBreak, TrainingLoop
 from ..state import Frame
 from ..values.containers.iterators import IteratorValue
 
-__all__ = ["check_round", "note_gradients"]
+__all__ = ["check_iteration", "note_gradients"]
 
-_MOST_NODES = 300  # of the graph, if the rounds that are left were unrolled
+_MOST_NODES = 300  # nodes of the graph if the remaining iterations were unrolled
 
 
 def note_gradients(machine: Any) -> None:
-    """Remember that backward() runs at the current instruction of each frame."""
+    """Record that backward() runs at the current instruction of each frame."""
     for frame in machine.frames:
         frame.gradients.add(frame.at)
 
 
-def check_round(machine: Any, frame: Frame) -> None:
-    """Break before the round of a training loop that a backward jump leads to.
+def check_iteration(machine: Any, frame: Frame) -> None:
+    """Break before the iteration of a training loop that a backward jump leads to.
 
-    The root frame breaks at the loop's head, and resumes there. An inlined frame cannot: the call
-    of it ends the graph, and the frame is compiled as a root of its own.
+    The root frame breaks at the loop's head and resumes there. An inlined frame cannot: its call
+    ends the graph, and the frame is compiled as a root of its own.
     """
     if not frame.gradients or not _may_break(machine, frame):
         return
     nodes = len(machine.graph.graph.nodes)
     of_round = nodes - frame.nodes_at.get(frame.next, 0)
     frame.nodes_at[frame.next] = nodes
-    left = _rounds_left(frame)
+    left = _iterations_left(frame)
     if not any(frame.next <= at <= frame.at for at in frame.gradients):
         return
     if left is not None and left * of_round <= _MOST_NODES:
@@ -48,9 +47,7 @@ def check_round(machine: Any, frame: Frame) -> None:
 
 
 def _may_break(machine: Any, frame: Frame) -> bool:
-    """Return whether the trace may end here: not in a graph within the graph, nor in a
-    generator.
-    """
+    """Return whether the trace may end here: not in an inner graph, nor in a generator."""
     if machine.options.fullgraph or machine.graph is not machine.graph.root:
         return False
     if frame.program.body.flags & inspect.CO_GENERATOR:
@@ -58,10 +55,8 @@ def _may_break(machine: Any, frame: Frame) -> bool:
     return not (frame is machine.root and frame.next in machine.loops.unrolled)
 
 
-def _rounds_left(frame: Frame) -> int | None:
-    """Return the rounds that the loop at the next instruction has left; None: unknown before it
-    runs.
-    """
+def _iterations_left(frame: Frame) -> int | None:
+    """Return the remaining iterations of the loop at the next instruction; None: unknown."""
     over = frame.stack[-1] if frame.stack else None
     is_for = frame.program.body.instructions[frame.next].op == "FOR_ITER"
     return over.items_left() if is_for and isinstance(over, IteratorValue) else None

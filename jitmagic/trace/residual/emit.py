@@ -1,13 +1,13 @@
-"""emit: a trace becomes the residual function of its frame.
+"""Emits the residual function of a frame from its trace.
 
-Comes in: a Trace, the flat code it was traced from, the compiled graph as a callable. Goes out: a
-Python function of the dispatcher's arguments that (1) runs the graph, (2) rebuilds the values that
-are still needed, (3) replays the effects, and then returns the result, or, at a graph break,
-restores variables and stack, executes the breaking instruction in its own place (so that the user's
-handlers and line numbers hold) and hands over to a resume function for each way on.
+Takes a Trace, the flat code it was traced from and the compiled graph as a callable. Returns a
+Python function of the dispatcher's arguments. It runs the graph, rebuilds the values that are still
+needed and replays the effects; then it returns the result. At a graph break it restores variables
+and stack instead, executes the breaking instruction in place, so that the user's handlers and line
+numbers apply, and hands over to the resume function of the edge taken.
 
-A resume is not called but returned as a `Continue`: the dispatcher loops over it, so a loop with a
-break in it does not grow the stack.
+A resume function is not called but returned as a `Continue`. The dispatcher loops over these, so a
+loop with a break in it does not grow the stack.
 """
 
 from __future__ import annotations
@@ -32,22 +32,28 @@ from ...bytecode import (
     with_signature,
 )
 from ...bytecode.versions import RUNNING
-from ..breaks import Mortal
-from ..python_loops.exit_edges import WayOn, call_group, run_by_python, unsettled_names, ways_on
+from ..breaks import Finalizer
+from ..python_loops.exit_edges import (
+    ExitEdge,
+    call_group,
+    exit_edges,
+    run_by_python,
+    unsettled_names,
+)
 from ..result import Break, Return, Trace
 from .rebuild import (
     CannotRestore,
     Code,
     Writer,
-    answering,
+    cache_casts,
     draw_numbers,
-    keep_casts,
     make_values,
     replay,
     rewind,
     run_graph,
+    with_getattribute,
 )
-from .resume import FlatCode, ResumeKey, Root, flatten, let_go_of
+from .resume import FlatCode, ResumeKey, Root, call_release, flatten
 from .undo import can_start_over
 
 __all__ = ["CannotRestore", "FrameScope", "emit"]
@@ -55,35 +61,35 @@ __all__ = ["CannotRestore", "FrameScope", "emit"]
 
 @dataclass(frozen=True, slots=True)
 class FrameScope:
-    """What a residual is tied to: its globals and builtins, and the dispatchers around it."""
+    """The context of a residual: globals, builtins, and the dispatchers around it."""
 
     namespace: dict[str, Any]
     builtins: dict[str, Any]
     make_resume: Callable[[FlatCode], Callable[..., Any]]
-    """The dispatcher of a new resume function."""
+    """Makes the dispatcher of a new resume function."""
     continue_with: Callable[..., Any]
-    """continue_with(dispatcher, *args) is what the dispatcher's loop understands."""
-    let_go: Callable[[], None]
-    """What a resume function begins with whose frame alone holds its values."""
+    """continue_with(dispatcher, *args) makes the `Continue` for the dispatcher's loop."""
+    release: Callable[[], None]
+    """Called first in a resume function that must hold the only references to its arguments."""
     plain: Callable[..., Any]
-    """The traced code itself, called with the dispatcher's arguments: when the graph raises."""
+    """The traced code itself, called with the dispatcher's arguments when the graph raises."""
 
 
 def emit(
     trace: Trace, flat: FlatCode, graph: Callable[..., tuple[Any, ...]] | None, scope: FrameScope
 ) -> FunctionType:
-    """The residual function of a trace; `graph` is None when it has nothing to compute.
+    """Return the residual function of a trace; `graph` is None when it has nothing to compute.
 
-    When a draw, a kept cast or the graph raises, the frame starts over as plain Python, so that the
-    user gets eager's own exception on the user's own line; unless what the graph wrote to its
-    inputs is not undone, then it is passed on.
-    Raises CannotRestore when the break is at a place that cannot be re-entered.
+    When a draw, a cached cast or the graph raises, the frame starts over as plain Python, so that
+    the user gets eager's exception on the user's own line. If input writes of the graph cannot be
+    undone, the error is passed on instead. Raises CannotRestore when the break is at an instruction
+    that cannot be re-entered.
     """
-    writer = Writer(flat, scope.builtins, answering(trace.guards))
-    writer.put(let_go_of(flat.let_go))
+    writer = Writer(flat, scope.builtins, with_getattribute(trace.guards))
+    writer.put(call_release(flat.release))
     starts_over = graph is not None and can_start_over(trace)
     before = draw_numbers(writer, trace.draws)
-    keep_casts(writer, trace.casts)
+    cache_casts(writer, trace.casts)
     after = len(writer.code)
     run_graph(writer, trace, graph)
     tried = writer.code[before:] if starts_over else writer.code[before:after]
@@ -111,7 +117,7 @@ def emit(
 def _start_over_on_error(
     body: Body, start: Instruction, end: Instruction, flat: FlatCode, again: Code
 ) -> None:
-    """Edit: an Exception between `start` and `end` makes the frame do this instead."""
+    """Edit: on an Exception between `start` and `end` the frame runs `again`."""
     reraise = Instruction("RERAISE", 0)
     handler = [
         Instruction("PUSH_EXC_INFO"),
@@ -128,7 +134,7 @@ def _start_over_on_error(
 
 
 def _run_plainly(flat: FlatCode, plain: Callable[..., Any]) -> Code:
-    """return plain(*arguments)"""
+    """Return code for `return plain(*arguments)`."""
     arguments = [build.load_fast(name, bound=True) for name in flat.parameters]
     return [
         *build.push_callable_then(build.load_const(plain), *arguments),
@@ -166,8 +172,11 @@ def _declare_temporaries(body: Body) -> None:
 
 
 def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
-    """The root body, entered at the breaking instruction, left where what Python runs there ends:
-    right behind that instruction, or behind the loop that it is the head of."""
+    """Return the root body, entered at the breaking instruction.
+
+    It is left after that instruction, or after the loop that the instruction is the head of if
+    Python runs the whole loop.
+    """
     flat = writer.flat
     root = flat.root
     if exit_.index not in flat.at or flat.at[exit_.index] in root.handlers:
@@ -176,12 +185,12 @@ def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
     region = run_by_python(root, breaking, exit_.reason.whole_loop)
     body, copies = root.body.clone(_run_here(root, breaking) if len(region) == 1 else None)
     flatten(body, flat.parameters)
-    root.lets_go |= isinstance(exit_.reason, Mortal)
+    root.releases_arguments |= isinstance(exit_.reason, Finalizer)
     _restore(writer, exit_, root.live[breaking] | _held(exit_, root))
     writer.put(build.jump(copies[call_group(root.body, breaking)[0]]))
     tails = [
         _leave(body, copies, flat, exit_, way, region, scope)
-        for way in ways_on(root, breaking, region)
+        for way in exit_edges(root, breaking, region)
     ]
     is_alone = len(region) == 1
     if is_alone and _is_call_form(breaking):
@@ -199,8 +208,9 @@ def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
 
 
 def _run_here(root: Root, breaking: Instruction) -> set[Instruction]:
-    """Return the instructions that a residual may run itself: the breaking one, and what handles
-    its exceptions. Copying all of the root for each of n breaks took n² time: 8 s for 160.
+    """Return the instructions that a residual may run itself: the breaking one and its handlers.
+
+    Copying the whole root for each of n breaks took n² time: 8 s for 160 breaks.
     """
     group = call_group(root.body, breaking)
     handlers = (root.regions[i].target for i in group if i in root.regions)
@@ -212,13 +222,13 @@ def _leave(
     copies: Mapping[Instruction, Instruction],
     flat: FlatCode,
     exit_: Break,
-    way: WayOn,
+    way: ExitEdge,
     region: frozenset[Instruction],
     scope: FrameScope,
 ) -> Code:
-    """Edit: one way on leads to the code that comes out, which hands over to a resume function."""
-    key, absent = _key_of(exit_, way, flat.root, region, scope.let_go)
-    tail = _hand_over(key, absent, flat.resume(key, scope.make_resume), scope.continue_with)
+    """Edit: redirect one exit edge to the returned code, which hands over to a resume function."""
+    key, absent = _key_of(exit_, way, flat.root, region, scope.release)
+    tail = _return_resume(key, absent, flat.resume(key, scope.make_resume), scope.continue_with)
     settled = {**exit_.locals, **exit_.cells}
     doubtful = unsettled_names(region, frozenset(settled)).intersection(key.names)
     if doubtful:
@@ -235,8 +245,10 @@ def _leave(
 
 
 def _check_bound(body: Body, names: Sequence[str], depth: int, plainly: Instruction) -> Code:
-    """Go on `plainly`, as Python, where one of the variables is unbound: a loop of no rounds leaves
-    it so, and a resume function takes a value for each of its parameters.
+    """Return code that continues at `plainly`, as Python, if one of the variables is unbound.
+
+    A loop without iterations leaves them so, and a resume function needs a value for each
+    parameter.
     """
     reads = [i for name in names for i in (*build.load_fast(name), *build.pop_top())]
     unbound = [*build.pop_top(), *build.jump(plainly)]  # the exception has not been made current
@@ -247,8 +259,10 @@ def _check_bound(body: Body, names: Sequence[str], depth: int, plainly: Instruct
 
 
 def _name_free_variable(body: Body, breaking: Instruction, freevars: list[str]) -> None:
-    """Edit: an empty cell of an enclosing function is named as such; to the interpreter all cells
-    of flat code are the function's own, whose error is another."""
+    """Edit: raise CPython's error for an empty cell of an enclosing function.
+
+    In flat code all cells are the function's own, for which the interpreter's message differs.
+    """
     name = breaking.arg
     if breaking.op not in ("LOAD_DEREF", "DELETE_DEREF") or name not in freevars:
         return
@@ -281,7 +295,7 @@ def _is_empty(cell: CellType) -> bool:
 
 
 def _restore(writer: Writer, exit_: Break, live: frozenset[str]) -> None:
-    """Variables that are still needed go back into their slots, the stack onto the stack."""
+    """Restore the variables that are still needed, and the stack."""
     restored = {**exit_.locals, **exit_.cells}
     for name in writer.flat.parameters:
         if name not in restored and name in live:
@@ -291,10 +305,10 @@ def _restore(writer: Writer, exit_: Break, live: frozenset[str]) -> None:
             writer.put(writer.load(recipe), build.store_fast(name))
     for entry in exit_.stack:
         writer.put([Instruction("PUSH_NULL")] if entry is None else writer.load(entry))
-    left = set(writer.flat.parameters).difference(writer.flat.root.body.slots())  # the stack's
-    if writer.flat.let_go is not None:  # nor may another variable hold what was moved to one
+    left = set(writer.flat.parameters).difference(writer.flat.root.body.slots())  # the stack
+    if writer.flat.release is not None:  # values that were moved must not stay in another variable
         left.update(name for name in writer.flat.parameters if name not in live)
-    for name in (*writer.made.values(), *sorted(left)):  # no variables of the user's
+    for name in (*writer.made.values(), *sorted(left)):  # not the user's variables
         writer.put(build.delete_fast(name))
 
 
@@ -302,23 +316,25 @@ _LOADS_FOR_CALLS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_SUPER_ATTR"})
 
 
 def _is_call_form(instruction: Instruction) -> bool:
-    """Whether the instruction pushes a pair, one of which may be a NULL."""
+    """Return whether the instruction pushes a pair, one of which may be a NULL."""
     return instruction.op == "LOAD_METHOD" or (
         instruction.op in _LOADS_FOR_CALLS and instruction.flag
     )
 
 
 def _load_plainly(instruction: Instruction) -> None:
-    """Edit: push the plain value only: a resume function cannot be handed a NULL, it pushes its
-    own."""
+    """Edit: push the plain value only; a resume function pushes the NULL by itself."""
     if instruction.op == "LOAD_METHOD":
         instruction.op = "LOAD_ATTR"
     instruction.flag = False
 
 
 def _bind_methods(body: Body) -> None:
-    """Edit: methods are loaded bound, with a NULL. A loop or a handler may lead back to the
-    breaking instruction, and the hand-over behind it expects the stack as the trace had it."""
+    """Edit: load methods bound, with a NULL.
+
+    A loop or a handler may lead back to the breaking instruction, and the code after it expects the
+    stack as the trace had it.
+    """
     for load in [i for i in body.instructions if _is_call_form(i) and i.op != "LOAD_GLOBAL"]:
         _load_plainly(load)
         order = build.swap(2) if RUNNING.null_first else []
@@ -329,21 +345,21 @@ def _bind_methods(body: Body) -> None:
 
 
 def _held(exit_: Break, root: Root) -> frozenset[str]:
-    """Return what stays bound, whether it is read again or not."""
-    return frozenset(exit_.locals) if root.is_looked_at else exit_.held
+    """Return the variables that stay bound even if they are not read again."""
+    return frozenset(exit_.locals) if root.callees_read_locals else exit_.held
 
 
 def _key_of(
     exit_: Break,
-    way: WayOn,
+    way: ExitEdge,
     root: Root,
     region: frozenset[Instruction],
-    let_go: Callable[[], None],
+    release: Callable[[], None],
 ) -> tuple[ResumeKey, int | None]:
-    """The resume to hand over to, and the index of a NULL that it pushes though nobody left one."""
+    """Return the key of the resume function, and the index of a NULL that it must push."""
     settled = {**exit_.locals, **exit_.cells}
     bound = (*settled, *unsettled_names(region, frozenset(settled)).difference(settled))
-    needed = frozenset(bound) if root.is_looked_at else root.live[way.target] | exit_.held
+    needed = frozenset(bound) if root.callees_read_locals else root.live[way.target] | exit_.held
     nulls = [entry is None for entry in exit_.stack]
     depth = len(nulls) + way.effect
     nulls = [*nulls, *([False] * max(0, depth - len(nulls)))][:depth]
@@ -358,17 +374,18 @@ def _key_of(
             absent = depth - 2 if RUNNING.null_first else depth - 1
             nulls[depth - 2 :] = [index == absent for index in (depth - 2, depth - 1)]
     names = in_users_order((n for n in bound if n in needed), root.body)
-    let_go_first = let_go if root.lets_go else None
-    return ResumeKey(way.target, names, tuple(nulls), let_go_first), absent
+    # After a break for a finalizer, all resume functions must hold the only references.
+    release_first = release if root.releases_arguments else None
+    return ResumeKey(way.target, names, tuple(nulls), release_first), absent
 
 
-def _hand_over(
+def _return_resume(
     key: ResumeKey,
     absent: int | None,
     dispatcher: Callable[..., Any],
     continue_with: Callable[..., Any],
 ) -> Code:
-    """Stack -> return continue_with(dispatcher, *variables, *stack values)."""
+    """Return code for `return continue_with(dispatcher, *variables, *stack values)`."""
     code: Code = []
     names: list[str] = []
     for index in reversed(range(len(key.nulls))):
@@ -384,7 +401,7 @@ def _hand_over(
 
 
 def _pop_null() -> Code:
-    """NULL ->. POP_TOP would crash on it; a call consumes it."""
+    """Return code that pops a NULL: POP_TOP would crash on it, so a call consumes it."""
     order = [] if RUNNING.null_first else build.swap(2)
     return [
         *build.load_const(_nothing),
@@ -395,4 +412,4 @@ def _pop_null() -> Code:
 
 
 def _nothing() -> None:
-    """Called for its NULL."""
+    """Do nothing; called to consume a NULL."""

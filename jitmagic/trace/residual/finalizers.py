@@ -1,10 +1,10 @@
-"""What dies where the program lets go of it: objects that tell when they do (a `__del__`).
+"""Finalizer timing: breaks where the last reference to an object with a finalizer may be dropped.
 
-Comes in: a resume function of a frame that made such an object, which begins by letting go of what
-it was handed, so that its frame alone holds that. Goes out: a graph break at each instruction after
-which the frame holds one of its values no more: Python executes it, and the object dies, or does
-not, as in eager. Values that nothing notices the end of are let go of anywhere; the others stay
-bound, read again or not, until the program unbinds them or returns.
+A frame that creates an object with `__del__` breaks there, and its resume functions hold the only
+references to their arguments. The trace of such a function ends before each instruction after which
+the frame no longer holds one of its values. Python executes that instruction, so the object dies
+when it does in eager. Values without a visible end are dropped anywhere; the others stay bound,
+even if not read again, until the program unbinds them or returns.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import torch
 from ...errors import UserLine
 from ...guards.guard import LengthIs, TypeIs
 from ...guards.source import Argument, CellContents, Item, Source
-from ..breaks import Mortal
+from ..breaks import Finalizer
 from ..restarts import Restart, Stop
 from ..values.base import Args, Kwargs, Lazy, Value
 from ..values.objects.constants import ATOMS, ConstantValue
 from ..values.objects.functions import CellValue
 
-__all__ = ["begins", "check_held", "held_names", "lets_callee_hold"]
+__all__ = ["check_dropped", "names_kept_bound", "passes_last_reference", "start_watching"]
 
 _PLAIN = frozenset(
     {*ATOMS, torch.Tensor, torch.nn.Parameter, torch.Size, slice, type, types.ModuleType}
@@ -34,8 +34,8 @@ _PLAIN = frozenset(
 _CONTAINERS = frozenset({list, tuple, dict, set})
 
 
-class _Held:
-    """What the root frame holds, by id, before the instruction at `line`."""
+class _References:
+    """The objects that the root frame references, by id, before the instruction at `line`."""
 
     def __init__(self) -> None:
         self.watches = False
@@ -43,40 +43,42 @@ class _Held:
         self.line: UserLine | None = None
 
 
-def begins(machine: Any, args: Args, kwargs: Kwargs) -> Value:
-    """The call that a resume function of such a frame begins with."""
-    machine.notes.root.of(_Held).watches = True
+def start_watching(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+    """Start to watch references; such a resume function begins with a call of this."""
+    machine.notes.root.of(_References).watches = True
     result: Value = machine.constant(None)
     return result
 
 
-def check_held(machine: Any) -> None:
-    """Before an instruction of the root frame: whether the last one has let go of something."""
-    held = machine.notes.root.of(_Held)
+def check_dropped(machine: Any) -> None:
+    """Break if the root frame's last instruction has dropped a reference to an object."""
+    held = machine.notes.root.of(_References)
     if not held.watches:
         return
     objects = {id(live): (live, source) for live, source in _lives(machine)}
     for key, (live, source) in held.objects.items():
         if key not in objects and not _is_plain_container(machine, live, source):
-            reason = Mortal.of(what=f"the frame lets go of a {type(live).__name__}")
+            reason = Finalizer.of(what=f"the frame drops a {type(live).__name__}")
             raise Restart(Stop(machine.step - 1, reason, held.line))
     held.objects, held.line = objects, machine.root.line()
 
 
-def held_names(machine: Any) -> frozenset[str]:
-    """Of the variables that stay bound behind a graph break, whether they are read again or not."""
-    held = machine.notes.root.of(_Held)
-    if not held.watches and not isinstance(machine.stop.reason, Mortal):
+def names_kept_bound(machine: Any) -> frozenset[str]:
+    """Return the variables that stay bound after a graph break even if they are not read again."""
+    held = machine.notes.root.of(_References)
+    if not held.watches and not isinstance(machine.stop.reason, Finalizer):
         return frozenset()
     slots = machine.root.slots.items()
     return frozenset(name for name, value in slots if not _may_end_here(machine, value))
 
 
-def lets_callee_hold(machine: Any) -> bool:
-    """Whether the call that ends the graph takes what the frame itself does not go on to hold: its
-    end is in the callee's hands, and while callees are hooked the interpreter's stack holds it too.
+def passes_last_reference(machine: Any) -> bool:
+    """Return whether the call that ends the graph takes the frame's last reference to an object.
+
+    The callee decides when it dies, and while callees are hooked the interpreter's stack would hold
+    it too.
     """
-    if not machine.notes.root.of(_Held).watches or "CALL" not in machine.root.instruction.op:
+    if not machine.notes.root.of(_References).watches or "CALL" not in machine.root.instruction.op:
         return False
     stack = [value for value in machine.root.stack if value is not None]
     objects = [live for value in stack if (live := _held_object(machine, value)) is not None]
@@ -97,7 +99,7 @@ def _may_end_here(machine: Any, value: Value) -> bool:
 
 
 def _lives(machine: Any) -> Iterator[tuple[object, Source]]:
-    """The objects from before this graph that the root frame holds and whose end may be noticed."""
+    """Yield older objects that the root frame holds and whose end may be visible."""
     for value in (*machine.root.slots.values(), *machine.root.stack):
         for one in (value, _contents(value)):
             live = None if one is None else _held_object(machine, one)
@@ -106,7 +108,10 @@ def _lives(machine: Any) -> Iterator[tuple[object, Source]]:
 
 
 def _held_object(machine: Any, value: Value) -> object:
-    """What the frame was handed. Others hold what is reached from there, until that is changed."""
+    """Return the argument that a value represents.
+
+    Objects reached from there have other owners, until those are changed.
+    """
     if value.source is None or _is_plain(machine, value):
         return None
     live: object = value.obj if isinstance(value, Lazy) else getattr(value, "live", None)
@@ -124,7 +129,7 @@ def _is_handed(source: Source) -> bool:
 
 
 def _contents(value: Value | None) -> Value | None:
-    """Of a cell that was looked into; one that was not has what it had."""
+    """Return the contents of a cell that was read; others still have their former contents."""
     cell = value.real if isinstance(value, Lazy) else value
     return cell.contents if isinstance(cell, CellValue) else None
 
@@ -144,7 +149,7 @@ def _is_plain_object(machine: Any, obj: object, source: Source | None) -> bool:
 
 
 def _is_plain_container(machine: Any, obj: object, source: Source) -> bool:
-    """Of what the program has unpacked: how many items there are is guarded then."""
+    """Return whether the program has unpacked the container, so that its length is guarded."""
     if not isinstance(obj, list | tuple) or type(obj) not in (list, tuple):
         return False
     if not machine.relies_on(LengthIs(source, len(obj))):

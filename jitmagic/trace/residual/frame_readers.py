@@ -1,18 +1,17 @@
-"""Functions that may look at the variables of their callers: `f_locals` in what they can reach.
+"""Finds functions that may read the variables of their callers, through `f_locals`.
 
-Comes in: the code of a frame that is cut at graph breaks, its namespace, and the objects that it
-was called with. Goes out: whether a function that it may call names `f_locals`, as pandas' query
-and numexpr's evaluate do. Such a frame keeps all of its variables bound, as eager's, whether they
-are read again or not.
+Takes the code of a frame that is cut at graph breaks, its namespace and its arguments. Returns
+whether a function that it may call names `f_locals`, as pandas' query and numexpr's evaluate do.
+Such a frame keeps all of its variables bound, as eager does, even if they are not read again.
 
 Names are looked up in namespaces, and attributes in every module, class and object that the code
-names, and in containers of such: no code of the user's runs. That finds more than is called; what
-it misses is a method of an object that only a call gives, of a class that no code on the way names.
-Code of torch, of this package and of the standard library but for `inspect` looks at no variables
-of its callers (traceback does where it is asked to, on behalf of logging alone: frames that log
-would all be kept whole).
+names and in containers of such; no code of the user's runs. That finds more than is called. It
+misses a method of an object that only a call returns, if no code on the way names its class. Code
+of torch, of this package and of the standard library except `inspect` is skipped. (traceback reads
+variables if asked to, for logging alone: frames that log would all keep everything.)
 
-The search is made at the first break of a frame: 0.1 ms, 40 ms where the frame uses pandas.
+The search runs at the first break of a frame. It takes 0.1 ms, and 40 ms where the frame uses
+pandas.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from ...bytecode import FrameSnapshot
 from ...guards.function_cache import LRU_CACHE
 from ...guards.read import UNREADABLE, instance_dict
 
-__all__ = ["may_be_looked_at", "names_may_be_looked_at"]
+__all__ = ["callees_may_read_locals", "callees_may_read_namespace"]
 
-_LOOKS = "f_locals"
-_MOST_FUNCTIONS = 1000  # a search that finds no end is answered with yes
+_LOCALS = "f_locals"
+_MOST_FUNCTIONS = 1000  # a longer search counts as a hit
 _MOST_ITEMS = 50  # of a container
 _NO_READERS = (torch.__path__[0] + os.sep, str(Path(__file__).parents[2]) + os.sep, "<frozen ")
 _STANDARD = os.path.dirname(os.__file__) + os.sep
@@ -48,22 +47,24 @@ _OF_CLASSES = ("__init__", "__new__", "__call__", "__enter__", "__exit__")
 Body = tuple[CodeType, dict[str, Any], list[Any]]  # code, its namespace, further objects it knows
 
 
-def may_be_looked_at(frame: FrameSnapshot) -> bool:
-    """Return whether something that the frame may call looks at the variables of its callers."""
+def callees_may_read_locals(frame: FrameSnapshot) -> bool:
+    """Return whether a function that the frame may call reads the variables of its callers."""
     bodies = _reachable(frame.code, frame.globals, [*frame.args, *_contents(frame.cells)])
-    return any(n == _MOST_FUNCTIONS or _LOOKS in body.co_names for n, body in enumerate(bodies))
+    return any(n == _MOST_FUNCTIONS or _LOCALS in body.co_names for n, body in enumerate(bodies))
 
 
-def names_may_be_looked_at(code: CodeType, namespace: dict[str, Any]) -> bool:
-    """Return whether code of a module may call a function that looks at `f_locals`, which is the
-    namespace there, and not at `f_globals`, where pandas and numexpr find the same names.
+def callees_may_read_namespace(code: CodeType, namespace: dict[str, Any]) -> bool:
+    """Return whether module code may call a function that reads `f_locals` but not `f_globals`.
+
+    At module level `f_locals` is the namespace; pandas and numexpr find the same names in
+    `f_globals`.
     """
     bodies = itertools.islice(_reachable(code, namespace, []), _MOST_FUNCTIONS)
-    return any(_LOOKS in body.co_names and "f_globals" not in body.co_names for body in bodies)
+    return any(_LOCALS in body.co_names and "f_globals" not in body.co_names for body in bodies)
 
 
 def _reachable(code: CodeType, namespace: dict[str, Any], given: list[Any]) -> Iterator[CodeType]:
-    """Yield the code of what it may call, nearest first."""
+    """Yield the code of the functions that it may call, nearest first."""
     waiting = deque[Body]([(code, namespace, given)])
     seen = set[CodeType]()
     while waiting:
@@ -89,7 +90,7 @@ Reached = Iterator[tuple[Any, type | None]]  # an object, and the class of which
 
 
 def _reached(code: CodeType, namespace: dict[str, Any], given: list[Any]) -> Reached:
-    """Return what the names in the code may lead to."""
+    """Return the objects that the names in the code may lead to."""
     names = list(dict.fromkeys(_names(code)))
     tables = (namespace, vars(builtins), sys.modules)
     found = ([table[name] for table in tables if name in table][:1] for name in names)
@@ -100,7 +101,7 @@ def _reached(code: CodeType, namespace: dict[str, Any], given: list[Any]) -> Rea
             yield inner, owner
             if owner is not None:
                 continue
-            # What a module or an object holds: `self.helper.look()`, `handlers["x"].look()`.
+            # Attributes and items of an object: `self.helper.look()`, `handlers["x"].look()`.
             for one in _with_items(inner):
                 yield one, None
                 if not _is_a(place, ModuleType) or _is_a(one, ModuleType | type):
@@ -108,7 +109,7 @@ def _reached(code: CodeType, namespace: dict[str, Any], given: list[Any]) -> Rea
 
 
 def _with_items(place: Any) -> list[Any]:
-    """Return the object, and of a plain container the first items."""
+    """Return the object and, if it is a plain container, its first items."""
     if type(place) not in (list, tuple, dict):
         return [place]
     items = place.values() if type(place) is dict else place
@@ -152,12 +153,12 @@ def _of_class(kind: type, name: str) -> Any:
 
 
 def _is_a(value: object, kind: type | UnionType) -> bool:
-    """Check the class of an object; isinstance would run a `__class__` that the user wrote."""
+    """Return whether an object is of a class; isinstance would run a `__class__` of the user's."""
     return issubclass(type(value), kind)
 
 
 def _bodies(found: Any, owner: type | None) -> Iterator[Body]:
-    """The functions in Python that a call of the object runs; a method knows its class."""
+    """Yield the Python functions that a call of the object runs, with the class of a method."""
     around = [] if owner is None else [owner]
     for one in _functions(found):
         yield one.__code__, one.__globals__, [*around, *_contents(one.__closure__ or ())]

@@ -1,9 +1,8 @@
-"""rebuild: recipes, sources and effects of a trace as bytecode.
+"""Generates bytecode for the recipes, sources and effects of a trace.
 
-Comes in: the data of trace/result.py. Goes out: instructions that read, build and write back the
-same values when the compiled graph has run. Every value is rebuilt into a temporary of its own
-before anything is written back: a source read after an effect would see the new state. One recipe
-object is one Python object.
+The code reads, builds and writes back the same values as the traced program when the compiled graph
+has run. Every value is rebuilt into a temporary before anything is written back, because a source
+read after an effect would see the new state. One recipe object is one Python object.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ from ...guards.source import (
     TypeAttr,
     TypeOf,
 )
-from ..autocast_cache import keep_cast
+from ..autocast_cache import cache_cast
 from ..random_states import set_states, states_of
 from ..result import (
     Break,
@@ -94,13 +93,13 @@ __all__ = [
     "CannotRestore",
     "Code",
     "Writer",
-    "answering",
+    "cache_casts",
     "draw_numbers",
-    "keep_casts",
     "make_values",
     "replay",
     "rewind",
     "run_graph",
+    "with_getattribute",
 ]
 
 Code = list[Instruction]
@@ -118,8 +117,8 @@ class Writer:
 
     flat: FlatCode
     builtins: dict[str, Any]
-    answering: frozenset[Source] = frozenset()
-    """Objects whose class has a `__getattribute__` in Python: it would see a read of `__dict__`."""
+    with_getattribute: frozenset[Source] = frozenset()
+    """Objects whose class has a Python `__getattribute__`, which would see reads of `__dict__`."""
     code: Code = field(default_factory=list)
     made: dict[Recipe, str] = field(default_factory=dict)
 
@@ -128,13 +127,13 @@ class Writer:
             self.code.extend(part)
 
     def load(self, recipe: Recipe) -> Code:
-        """Push a recipe's value; it has been made, or is a constant."""
+        """Return code that pushes the value of a recipe, which is a constant or has been made."""
         if isinstance(recipe, Constant):
             return build.load_const(recipe.value)
         return build.load_fast(self.made[recipe], bound=True)
 
     def make(self, recipe: Recipe) -> None:
-        """Make a recipe's value (its parts first) and keep it in a temporary."""
+        """Make the value of a recipe (its parts first) and store it in a temporary."""
         if isinstance(recipe, Constant) or recipe in self.made:
             return
         for part in _parts(recipe):
@@ -143,8 +142,8 @@ class Writer:
         self.made[recipe] = name
 
 
-def answering(guards: Iterable[Guard]) -> frozenset[Source]:
-    """Of what a trace knows the class of, see `Writer.answering`."""
+def with_getattribute(guards: Iterable[Guard]) -> frozenset[Source]:
+    """Return the objects whose class has a `__getattribute__` in Python, by the guards on types."""
     exact = (guard for guard in guards if isinstance(guard, TypeIs))
     return frozenset(g.source for g in exact if _answers(g.type))
 
@@ -159,7 +158,7 @@ def _answers(kind: type) -> bool:
 
 
 def draw_numbers(writer: Writer, draws: Sequence[Draw]) -> int:
-    """Code that does the draws, in order; and where in it `rewind` is possible from."""
+    """Write code for the draws in order; return the position from which `rewind` works."""
     generators = [draw.generator for draw in draws if not _is_drawn(draw.generator)]
     for generator in generators:
         writer.make(generator)
@@ -175,22 +174,22 @@ def draw_numbers(writer: Writer, draws: Sequence[Draw]) -> int:
 
 
 def _is_drawn(generator: Recipe) -> bool:
-    """Whether the frame makes it: there is nothing to put back."""
+    """Return whether the frame makes the generator, so that no state has to be restored."""
     return isinstance(generator, FromSource) and isinstance(generator.source, Drawn)
 
 
 def rewind(draws: Sequence[Draw]) -> Code:
-    """Code that takes the draws back."""
+    """Return code that undoes the draws."""
     if not draws:
         return []
     return [*_call(set_states, build.load_fast(_STATES, bound=True)), *build.pop_top()]
 
 
-def keep_casts(writer: Writer, leaves: Sequence[Recipe]) -> None:
-    """Code that has autocast keep their casts."""
+def cache_casts(writer: Writer, leaves: Sequence[Recipe]) -> None:
+    """Write code that has autocast cache the casts of the leaves."""
     for leaf in leaves:
         writer.make(leaf)
-        writer.put(_call(keep_cast, writer.load(leaf)), build.pop_top())
+        writer.put(_call(cache_cast, writer.load(leaf)), build.pop_top())
 
 
 def _drawn(index: int) -> str:
@@ -211,7 +210,7 @@ def make_values(writer: Writer, trace: Trace) -> None:
     order: list[Recipe] = []
     for root in roots:
         _collect(root, seen, order)
-    # Sources and graph outputs first: what is built from them may call user-visible constructors.
+    # Sources and graph outputs first: building the rest may call user-visible constructors.
     for recipe in order:
         if isinstance(recipe, (FromSource, FromGraph)):
             writer.make(recipe)
@@ -266,7 +265,7 @@ def _loads(writer: Writer, recipes: Iterable[Recipe]) -> Code:
 
 
 def _build(recipe: Recipe, writer: Writer) -> Code:
-    """Code that pushes the value of a recipe whose parts are made."""
+    """Return code that pushes the value of a recipe whose parts are made."""
     match recipe:
         case FromSource(source):
             return _load_source(source, writer)
@@ -353,7 +352,7 @@ _READERS: Mapping[type, Callable[[Any], object]] = {
 
 
 def _load_source(source: Source, writer: Writer) -> Code:
-    """Code that reads a source again, without running user code where a plain read exists."""
+    """Return code that reads a source again, without running user code if a plain read exists."""
     match source:
         case Argument(index=index):
             return build.load_fast(writer.flat.parameters[index], bound=True)
@@ -365,7 +364,7 @@ def _load_source(source: Source, writer: Writer) -> Code:
             return [*table, *build.load_const(name), *build.binary_subscr()]
         case Drawn(index=index):
             return build.load_fast(_drawn(index), bound=True)
-        case InstanceDict(base=base) if base in writer.answering:
+        case InstanceDict(base=base) if base in writer.with_getattribute:
             return _call(_own_dict, _load_source(base, writer))
         case InstanceDict(base=base):
             return [*_load_source(base, writer), *build.load_attr("__dict__")]
@@ -467,7 +466,7 @@ def replay(effect: Effect, writer: Writer) -> Code:
             return [*load(value), *load(cell), *build.store_attr("cell_contents")]
         case ReplaceList(target, items):
             new = [*_loads(writer, items), *build.build_list(len(items))]
-            everything = build.load_const(slice(None))
+            everything = build.load_const(slice(None))  # keeps the list's identity
             return [*new, *load(target), *everything, *build.store_subscr()]
         case ReplaceDict(target, keys, values):
             pairs = [part for pair in zip(keys, values, strict=True) for part in pair]
@@ -479,9 +478,11 @@ def replay(effect: Effect, writer: Writer) -> Code:
 
 
 def _replace_dict(target: dict[Any, Any], new: dict[Any, Any]) -> None:
-    """Keys that stay keep their places and others come behind them, as in the user's code: an
-    iterator over `target` that goes on afterwards meets what it would meet there. All of it past
-    any methods that a class of the user's has."""
+    """Give a dictionary new contents, past any methods that a class of the user's has.
+
+    Keys that stay keep their positions and others are appended, as in the user's code: an iterator
+    over `target` that is advanced afterwards then sees what it would in eager.
+    """
     base = OrderedDict if isinstance(target, OrderedDict) else dict
     places = {id(key): place for place, key in enumerate(base.__iter__(target))}
     stay: set[int] = set()

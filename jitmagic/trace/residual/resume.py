@@ -1,14 +1,13 @@
-"""Flat code: what a frame and its resume functions are cut from.
+"""Flat code, from which a frame and its resume functions are cut.
 
-Comes in: a code object. Goes out: `FlatCode`, the code as the tracer and the emitter see it: all
-values the dispatcher is handed are plain parameters (cells travel as cell objects in plain slots),
-and every instruction knows which instruction of the *root* code it is. A resume function is cut
-from the root body again, never from another resume function, so that a loop with a break in it has
-finitely many.
+`FlatCode` is a code object as the tracer and the emitter see it. All values that the dispatcher
+passes are plain parameters (cells travel as cell objects in plain slots), and every instruction
+maps to an instruction of the *root* code. Resume functions are cut from the root body, never from
+another resume function, so that a loop with a break in it has finitely many.
 
     resume code = parameters: live variables of the root, then stack values
                   prologue:   move the stack values onto the stack (NULL where the root had NULL),
-                              jump to the way on
+                              jump to the instruction to resume at
 """
 
 from __future__ import annotations
@@ -38,17 +37,17 @@ from ...bytecode.decode import instruction_count
 from ...bytecode.flow import loop_landings, reached_from, regions_by_instruction, successors
 from ...errors import BytecodeError
 from ...guards.source import UNNAMED
-from .resume_facts import HandedOn
+from .resume_facts import ResumeFacts
 
 __all__ = [
     "STORES",
     "FlatCode",
     "ResumeKey",
     "Root",
+    "call_release",
     "carries_stack",
     "flatten",
     "item_name",
-    "let_go_of",
 ]
 
 _SUPER_ARGUMENTS = 2
@@ -56,31 +55,33 @@ _SUPER_ARGUMENTS = 2
 
 @dataclass(frozen=True, slots=True)
 class ResumeKey:
-    """One way on: where in the root, with which variables bound, and the stack (True: a NULL)."""
+    """A resume point: an instruction of the root, the bound variables, the NULLs on the stack."""
 
     instruction: Instruction
     names: tuple[str, ...]
     nulls: tuple[bool, ...]
-    let_go: Callable[[], None] | None = None  # what it begins with, where its frame alone holds
+    release: Callable[[], None] | None = None  # first call in it, see FrameScope.release
 
 
 @dataclass(eq=False)
 class Root:
-    """The body of a tagged function, the liveness of its variables, and the resumes cut so far."""
+    """The body of a tagged function, the liveness of its variables, its resume functions."""
 
     body: Body
     live: Mapping[Instruction, frozenset[str]]
     handlers: frozenset[Instruction]  # instructions that run while an exception is being handled
-    rolled: set[Instruction] = field(default_factory=set)  # heads of loops that Python runs
-    unrolled: set[Instruction] = field(default_factory=set)  # and of those tried, that it cannot
-    plain: set[Instruction] = field(default_factory=set)  # heads of loops that are Python's alone
-    calling: set[Instruction] = field(default_factory=set)  # those of them that consist of breaks
-    recording: set[Instruction] = field(default_factory=set)  # and of loops with tensor work
-    counting: set[Instruction] = field(default_factory=set)  # what may leave a list of any length
-    handed_on: HandedOn = field(default_factory=HandedOn)
-    is_looked_at: bool | None = None  # by callees (frame_readers.py); None: it had no break so far
-    loops: dict[Instruction, frozenset[Instruction]] = field(default_factory=dict)  # by their heads
-    lets_go: bool = False  # its resume functions alone hold what they are handed
+    rolled: set[Instruction] = field(default_factory=set)  # heads: iterations are compiled
+    unrolled: set[Instruction] = field(default_factory=set)  # heads that needed unrolling
+    plain: set[Instruction] = field(default_factory=set)  # heads: Python runs the whole loop
+    calling: set[Instruction] = field(default_factory=set)  # plain loops that consist of breaks
+    recording: set[Instruction] = field(default_factory=set)  # heads of loops with tensor work
+    counting: set[Instruction] = field(default_factory=set)  # calls that give lists of any length
+    resume_facts: ResumeFacts = field(default_factory=ResumeFacts)
+    callees_read_locals: bool | None = None  # by callees (frame_readers.py); None: not known yet
+    loops: dict[Instruction, frozenset[Instruction]] = field(default_factory=dict)  # by head
+    releases_arguments: bool = (
+        False  # its resume functions hold the only references to their arguments
+    )
     resumes: dict[ResumeKey, Any] = field(default_factory=dict)
 
     @cached_property
@@ -103,17 +104,19 @@ class Root:
         return {after: first for first, after in self.following.items()}
 
     def reached_from(self, starts: Iterable[Instruction]) -> set[Instruction]:
-        """Return all that control can reach from these."""
+        """Return all instructions that control can reach from these."""
         found = reached_from(self._ways, starts)
         return found | loop_landings(self.body, found)
 
 
 @dataclass(frozen=True, eq=False)
 class FlatCode:
-    """A code object to trace. `parameters` are the dispatcher's arguments in order; `at` maps the
-    number of an instruction of `code` to the root's instruction (a resume's prologue has none);
-    `head`: the instruction, of a rolled loop, a call with one, or one that reads data, whose result
-    the parameter `item` is."""
+    """A code object to trace.
+
+    `parameters` are the dispatcher's arguments in order. `at` maps the index of an instruction of
+    `code` to the root's instruction (a resume prologue has none). `head` is the instruction whose
+    result the parameter `item` is: of a rolled loop, a call with one, or a call that reads data.
+    """
 
     code: CodeType
     parameters: tuple[str, ...]
@@ -121,11 +124,11 @@ class FlatCode:
     at: dict[int, Instruction]
     head: Instruction | None = None
     item: str | None = None
-    let_go: Callable[[], None] | None = None
+    release: Callable[[], None] | None = None
 
     @classmethod
     def of(cls, code: CodeType) -> FlatCode:
-        """The flat view of a tagged function's own code."""
+        """Return the flat form of a tagged function's own code."""
         body = decode(code)
         at = dict(enumerate(body.instructions))
         _spell_out_super(body)
@@ -133,7 +136,7 @@ class FlatCode:
         return cls(code, (*body.parameters, *body.freevars), root, at)
 
     def resume(self, key: ResumeKey, make: Callable[[FlatCode], Any]) -> Any:
-        """The dispatcher of the resume function for `key`; `make` is called for a new one only."""
+        """Return the dispatcher of the resume function for `key`; `make` makes a new one."""
         root = self.root
         if key not in root.resumes:
             root.resumes[key] = make(_resume_code(root, key))
@@ -141,8 +144,7 @@ class FlatCode:
 
 
 def flatten(body: Body, parameters: tuple[str, ...]) -> None:
-    """Edit: `parameters` become plain positional ones, every other variable and cell a plain
-    local."""
+    """Edit: make `parameters` plain positional ones, and all other variables plain locals."""
     others = [name for name in body.slots() if name not in parameters]
     body.varnames = [*parameters, *others]
     body.cellvars, body.freevars = [], []
@@ -151,12 +153,12 @@ def flatten(body: Body, parameters: tuple[str, ...]) -> None:
 
 
 def stack_name(index: int) -> str:
-    """The parameter that carries the index-th stack value; no Python variable can be called so."""
+    """Return the parameter for a stack value, a name that no Python variable can have."""
     return f"{UNNAMED}{index}"
 
 
 def carries_stack(name: str) -> bool:
-    """Whether a parameter is one of a resume function's stack values."""
+    """Return whether a parameter is one of a resume function's stack values."""
     return name.startswith(UNNAMED)
 
 
@@ -164,13 +166,15 @@ STORES = frozenset({"STORE_DEREF", "STORE_FAST", "STORE_GLOBAL", "STORE_NAME"})
 
 
 def item_name(root: Root, head: Instruction, depth: int) -> str:
-    """The parameter that carries the next item of a loop, above that many stack values."""
+    """Return the parameter for the next item of a loop, above that many stack values."""
     return _stack_names(ResumeKey(root.following[head], (), (False,) * (depth + 1)))[-1]
 
 
 def _stack_names(key: ResumeKey) -> list[str]:
-    """Of each stack value. People read them in guards: what is about to become a
-    variable, such as a loop's next item, is named after it."""
+    """Return a name for each stack value, which guards show to the user.
+
+    A value that is about to be stored, such as a loop's next item, is named after the variable.
+    """
     names = [stack_name(index) for index in range(len(key.nulls))]
     following = key.instruction
     if names and following.op in STORES and isinstance(following.arg, str):
@@ -185,10 +189,10 @@ def _resume_code(root: Root, key: ResumeKey) -> FlatCode:
     carried = [name for name, null in zip(on_stack, key.nulls, strict=True) if not null]
     parameters = (*key.names, *carried)
     flatten(body, parameters)
-    prologue = [*build.prologue(), *let_go_of(key.let_go)]
+    prologue = [*build.prologue(), *call_release(key.release)]
     for name, null in zip(on_stack, key.nulls, strict=True):
         null_push = [Instruction("PUSH_NULL")]
-        # Moved, not copied: eager has such a value on its stack only, and lets go of it there.
+        # Moved, not copied: in eager only the stack holds such a value, and drops it.
         moved = [*build.load_fast(name, bound=True), *build.delete_fast(name)]
         prologue += null_push if null else moved
     prologue += build.jump(copies[key.instruction])
@@ -201,27 +205,32 @@ def _resume_code(root: Root, key: ResumeKey) -> FlatCode:
     at = {index: origin[i] for index, i in enumerate(body.instructions) if i in origin}
     head = _head_before(root, key)
     item = on_stack[-1] if head is not None else None
-    return FlatCode(code, parameters, root, at, head, item, key.let_go)
+    return FlatCode(code, parameters, root, at, head, item, key.release)
 
 
-def let_go_of(let_go: Callable[[], None] | None) -> list[Instruction]:
-    """let_go(), if the frame is one that alone holds what it was handed."""
-    if let_go is None:
+def call_release(release: Callable[[], None] | None) -> list[Instruction]:
+    """Return code for `release()`, if the frame must hold the only references to its arguments."""
+    if release is None:
         return []
-    return [*build.push_callable_then(build.load_const(let_go)), *build.pop_top()]
+    return [*build.push_callable_then(build.load_const(release)), *build.pop_top()]
 
 
 def _head_before(root: Root, key: ResumeKey) -> Instruction | None:
-    """What has just put a value on the stack, if that is an item of a rolled loop, what a call
-    made in one, or what one has of data."""
+    """Return the instruction that has just pushed an item of a rolled loop.
+
+    It may also be a call that contains such a loop, or a call that reads data. None: neither.
+    """
     head = root.before.get(key.instruction)
-    known = head in root.rolled or head in root.counting or head in root.handed_on.reads
+    known = head in root.rolled or head in root.counting or head in root.resume_facts.reads
     return head if known and key.nulls and not key.nulls[-1] else None
 
 
 def _spell_out_super(body: Body) -> None:
-    """Edit: `super()` finds class and self through the frame's layout, which flat code does not
-    keep: give it both by name. (From 3.12 on the compiler does so itself.)"""
+    """Edit: pass class and self to `super()` by name.
+
+    Up to 3.11 it finds them through the layout of the frame, which flat code does not keep; from
+    3.12 on the compiler passes them.
+    """
     if RUNNING.version >= (3, 12) or "__class__" not in body.freevars or not body.parameters:
         return
     instructions = list(body.instructions)
@@ -240,7 +249,7 @@ def _spell_out_super(body: Body) -> None:
 
 
 def _handler_instructions(body: Body) -> frozenset[Instruction]:
-    """What can only be reached with an exception pushed: PUSH_EXC_INFO up to its POP_EXCEPT."""
+    """Return the instructions that run with an exception pushed: PUSH_EXC_INFO to POP_EXCEPT."""
     following = dict(zip(body.instructions, body.instructions[1:], strict=False))
     inside: set[Instruction] = set()
     work = [region.target for region in body.regions]

@@ -1,12 +1,11 @@
-"""What a graph break tells the functions that go on behind it: which of its variables vary.
+"""Passes facts about a graph break to the resume functions: which of their variables vary.
 
-Comes in: a trace that ended at a break. Goes out: kept with the function's body, the dimensions and
-numbers that are symbols at the break, so that what resumes there need not be compiled for one value
-first; likewise those of a loop's items, where they are rows of a tensor; the calls that read data,
-whose numbers `dynamic=True` has vary from the first one on; the dimensions that are constants
-there, which it is not about; the numbers that a round of a loop changes (a learning rate, a count
-of steps), which are symbols from the next round on; and the lists that a rolled loop fills, which
-nobody reads as a whole.
+They are recorded with the function's body for each trace that ends at a break, so that a resume
+function need not be compiled for one value first. Recorded are dimensions and numbers that are
+symbols at the break, also those of a loop's items that are rows of a tensor, and dimensions that
+are constants there. Calls that read data are recorded because `dynamic=True` makes their results
+symbols from the first one on. Numbers that an iteration changes (a learning rate, a step count) are
+symbols from the next one on. Lists that a rolled loop fills must not be read as a whole.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ from ..result import (
 )
 from ..varying.growing_sizes import numbers_written
 
-__all__ = ["HandedOn", "without_index"]
+__all__ = ["ResumeFacts", "without_index"]
 
 
 @dataclass(eq=False)
-class HandedOn:
-    """By the names of variables (`item[1]`: a part of one)."""
+class ResumeFacts:
+    """Facts by the names of variables; `item[1]` names a part of one."""
 
-    sizes: dict[str, dict[int, Any]] = field(default_factory=dict)  # by place, of the last break
+    sizes: dict[str, dict[int, Any]] = field(default_factory=dict)  # by index, of the last break
     constants: dict[str, set[int]] = field(default_factory=dict)
     numbers: set[str] = field(default_factory=set)
     reads: set[Instruction] = field(default_factory=set)  # calls that ended a graph to read data
@@ -55,8 +54,9 @@ class HandedOn:
     changed: set[Source] = field(default_factory=set)  # numbers, likewise
 
     def add(self, trace: Trace, at: Mapping[int, Instruction], item: str | None) -> None:
-        """What a break says of the variables, and of the result of its instruction, one of `at`,
-        which arrives as `item`.
+        """Record the facts of a break about its variables, and about the result of its instruction.
+
+        `at` maps indices to instructions; the result arrives as the parameter `item`.
         """
         if not isinstance(trace.exit, Break):
             return
@@ -69,7 +69,7 @@ class HandedOn:
                 self._add(name, layout)
                 continue
             is_argument = isinstance(recipe, FromSource) and recipe.source in trace.varying
-            if is_argument or isinstance(recipe, Invoke):  # a size, or what was computed of some
+            if is_argument or isinstance(recipe, Invoke):  # a size, or computed from sizes
                 self.numbers.add(name)
         if isinstance(reason, RolledLoop) and broken.op == "FOR_ITER" and item is not None:
             for name, layout in known.layouts_of_items(trace.exit.stack[-1], item):
@@ -83,16 +83,14 @@ class HandedOn:
         self.constants.setdefault(name, set()).update(numbers.keys() - symbolic.keys())
 
     def fill(self, trace: Trace) -> None:
-        """Lists of the caller's that a round of a loop writes to have a varying number of items."""
+        """Record that lists of the caller's that an iteration writes to have a varying length."""
         for effect in trace.effects:
             match effect:
                 case Perform(_, (FromSource(source), *_)) | ReplaceList(FromSource(source)):
                     self.filled.add(without_index(source))
 
     def change(self, trace: Trace, now: FrameSnapshot, stored: Container[object]) -> None:
-        """Numbers that a round leaves vary, unless they are what they were, and so do those in
-        variables that are `stored` in the loop.
-        """
+        """Record numbers that an iteration changes, and those in variables `stored` in the loop."""
         for paths, number in numbers_written(trace):
             if number is None or not any(_is_now(path, number, now) for path in paths):
                 self.changed.update(map(without_index, paths))
@@ -102,31 +100,33 @@ class HandedOn:
                 self.numbers.add(name)
 
     def changed_in(self, names: Sequence[str]) -> frozenset[Source]:
-        """The numbers that rounds change, as paths from the arguments of a resume function."""
+        """Return the numbers that iterations change, as paths from a resume function's
+        arguments.
+        """
         places = {name: index for index, name in enumerate(names)}
         found = (_with_index(source, places) for source in self.changed)
         return frozenset(source for source in found if source is not None)
 
     def ranges(self, source: Source, tensor: Tensor) -> Mapping[int, Interval]:
-        """The places of sizes and strides of an input that vary."""
+        """Return the ranges of the sizes and strides of an input that vary."""
         rank = tensor.dim()
         sizes = self.sizes.get(_name(source), ())
         return {place: INT64 for place in sizes if -2 - rank < place < rank}
 
     def size_at(self, source: Source, place: int) -> Size | None:
-        """What it was at a break: two that were not one symbol there are none here."""
+        """Return the symbol at the break, to tell two symbols there from one."""
         size = self.sizes.get(_name(source), {}).get(place)
         return size if isinstance(size, Size) else None
 
     def is_constant(self, source: Source, place: int) -> bool:
-        """Whether a place of an input is one number at each break that tells of it."""
+        """Return whether a size or stride of an input is a constant at each break that knows it."""
         name = _name(source)
         return place in self.constants.get(name, ()) and place not in self.sizes[name]
 
     def numbers_of(
         self, names: Sequence[str], args: Sequence[object], read: str | None
     ) -> frozenset[Source]:
-        """Those of a resume function's arguments that are numbers and vary, `read` among them."""
+        """Return a resume function's arguments that are varying numbers, `read` among them."""
         given = enumerate(zip(names, args, strict=True))
         return frozenset(
             Argument(index, name)
@@ -136,7 +136,7 @@ class HandedOn:
 
 
 def without_index(source: Source) -> Source:
-    """A path by the names of variables: their places differ from one resume function to another."""
+    """Return a path without argument positions, which differ between resume functions."""
     if isinstance(source, Argument):
         return Argument(-1, source.name)
     base = getattr(source, "base", None)
@@ -145,7 +145,7 @@ def without_index(source: Source) -> Source:
 
 
 def _with_index(source: Source, places: Mapping[str, int]) -> Source | None:
-    """The reverse; None: the path begins at a variable that has no place."""
+    """Return the path with argument positions; None: it begins at a variable that is not passed."""
     if isinstance(source, Argument):
         index = places.get(source.name)
         return None if index is None else Argument(index, source.name)
@@ -180,13 +180,13 @@ def _name(source: Source) -> str:
     return source.name if isinstance(source, Argument) else ""
 
 
-# Sizes and strides; an origin is one of a tensor that the graph does not take.
+# Sizes and strides; an origin refers to a tensor that is not an input of the graph.
 Number = int | Size | SizeOf | StrideOf
 Layout = tuple[tuple[Number, ...], tuple[Number, ...]]
 
 
 class _Tensors:
-    """What a trace knows of the tensors that a break leaves."""
+    """Layouts of the tensors in the variables at a break."""
 
     def __init__(self, trace: Trace) -> None:
         self._specs = {entry.source: entry.spec for entry in trace.inputs if entry.is_memory}
@@ -194,7 +194,7 @@ class _Tensors:
         self._results: Any = next(iter(reversed(trace.graph.graph.nodes))).args[0]
 
     def layout(self, recipe: Recipe | None) -> Layout | None:
-        """None: it is no tensor, or nobody has looked at it."""
+        """Return the layout of a tensor; None: it is not a tensor, or was never read."""
         if isinstance(recipe, FromSource) and recipe.source in self._specs:
             spec = self._specs[recipe.source]
             return spec.shape, spec.stride
@@ -207,7 +207,9 @@ class _Tensors:
         return None
 
     def layouts_of_items(self, recipe: Recipe | None, name: str) -> Iterator[tuple[str, Layout]]:
-        """Of an iterator's items, and of the parts of those, that are rows of a tensor."""
+        """Yield the layouts of an iterator's items, and of their parts, that are rows of a
+        tensor.
+        """
         if not isinstance(recipe, Invoke) or not isinstance(recipe.callee, Constant):
             return
         if recipe.callee.value is zip:
@@ -222,7 +224,7 @@ class _Tensors:
         elif recipe.args and (layout := self.layout(recipe.args[0])) is not None:
             if layout[0]:  # else a number: the end of a range
                 yield name, _without(layout, 0)
-        elif recipe.args:  # iter(...) of any of these, which may be advanced
+        elif recipe.args:  # iter(...) of any of these, possibly advanced
             yield from self.layouts_of_items(recipe.args[0], name)
 
 
@@ -238,7 +240,7 @@ def _guarded(match: TensorMatch) -> Layout:
 
 
 def _without(layout: Layout, dim: int) -> Layout:
-    """Of a row along a dimension."""
+    """Return the layout of a row along a dimension."""
     shape, stride = layout
     dim %= len(shape)
     return (*shape[:dim], *shape[dim + 1 :]), (*stride[:dim], *stride[dim + 1 :])

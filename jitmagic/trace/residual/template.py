@@ -1,8 +1,8 @@
-"""template_of: can the dispatcher itself make the frame's result, with no Python at all?
+"""Decides whether the dispatcher can build the frame's result without any Python code.
 
-Comes in: a trace. Goes out: a `Template` when the frame returned (no break), has no effects and no
-draws, and its result is built of graph outputs, frame values that guards read anyway, constants,
-tuples, lists and dicts; otherwise None, and a residual function is emitted.
+`template_of` returns a `Template` when the frame returned (no break), has no effects and no draws,
+and its result is built of graph outputs, frame values that guards read anyway, constants, tuples,
+lists and dicts. Otherwise it returns None, and a residual function is emitted.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _IMMUTABLE = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """`shape` is the dispatcher's template with ("reg", i) counting `sources`."""
+    """The dispatcher's template; ("reg", i) in `shape` is the i-th of `sources`."""
 
     shape: tuple[Any, ...]
     sources: tuple[Source, ...]
 
     def with_registers(self, registers: tuple[int, ...]) -> tuple[Any, ...]:
-        """The template with guard registers in place of source numbers."""
+        """Return the template with guard registers in place of source numbers."""
         return _renumber(self.shape, registers)
 
 
@@ -56,7 +56,7 @@ class _NotPlain(Exception):
 
 
 def template_of(trace: Trace) -> Template | None:
-    """The native template of a trace's result, or None."""
+    """Return the native template of a trace's result, or None."""
     if not isinstance(trace.exit, Return) or trace.effects or trace.draws or trace.casts:
         return None
     sources: list[Source] = []

@@ -1,8 +1,8 @@
-"""Whether eager may run a frame from its start when its graph has raised.
+"""Decides whether eager may run a frame from its start after its graph has raised.
 
-Comes in: a Trace. Goes out: yes or no, and which inputs have to be copied before each run for it.
-Kernels write to inputs once nothing can raise any more (schedule/deferred_writes.py), as ATen
-graphs do, so they copy none. What runs in the program's order has written some of them by then.
+That needs inputs as they were, possibly copied before each run. Kernels write to inputs only when
+nothing can raise any more (schedule/deferred_writes.py), and so do ATen graphs, so those copy none.
+Code that runs in the program's order may have written to some of them by then.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from ..result import Trace
 
 __all__ = ["can_assert", "can_be_copied", "can_start_over", "may_raise", "written_before_raising"]
 
-_MOST = 1 << 20  # bytes that are copied in each call rather than have the graph end
+_MOST = 1 << 20  # bytes; above that the graph ends instead of copying in each call
 
 
 def can_start_over(trace: Trace) -> bool:
-    """Whether the inputs are as they were when the graph raises, or put back. What is not known to
-    raise may have written anything: its error is passed on.
-    Draws are taken back, which costs each call as much as many draws.
+    """Return whether the inputs are unchanged or restored when the graph raises.
+
+    A node that is not known to raise may have written anything, so its error is passed on. Undoing
+    draws costs each call a copy of the generator's state.
     """
     if not trace.mutated and not trace.draws:
         return True
@@ -34,21 +35,22 @@ def can_start_over(trace: Trace) -> bool:
 
 
 def can_assert(written: Iterable[TensorSpec]) -> bool:
-    """Whether an assertion of a graph with such writes may hand the call to eager when it fails. On
-    a GPU it ends the process's use of the device.
+    """Return whether a failing assertion of a graph with such writes may hand the call to eager.
+
+    On a GPU a failed assertion ends the process's use of the device.
     """
     return all(spec.device.type == "cpu" for spec in written)
 
 
 def can_be_copied(written: Iterable[TensorSpec]) -> bool:
-    """Whether such inputs may be copied before each run, where a graph runs in pieces."""
+    """Return whether such inputs may be copied before each run, if a graph runs in partitions."""
     specs = list(written)
     size = sum(spec.dtype.itemsize * math.prod(map(hint_of, spec.shape)) for spec in specs)
     return can_assert(specs) and size <= _MOST
 
 
 def written_before_raising(trace: Trace) -> tuple[int, ...]:
-    """The inputs that a run in the program's order has written to when something raises."""
+    """Return the inputs that a run in program order has written to when a node raises."""
     nodes: list[Node] = list(trace.graph.graph.nodes)
     while nodes and not may_raise(nodes[-1]):
         nodes.pop()
@@ -58,5 +60,5 @@ def written_before_raising(trace: Trace) -> tuple[int, ...]:
 
 
 def may_raise(node: Node) -> bool:
-    """Whether data decide that running it raises."""
+    """Return whether the node raises depending on data."""
     return may_raise_on_data(node) or has_data_sizes(node)

@@ -70,7 +70,7 @@ class Builder(Protocol):
         """Return the recipe of a value, always the same object for one value."""
 
     def is_live(self, value: Value) -> bool:
-        """Return whether the value is live at the exit, by itself or within another value."""
+        """Whether the exit hands the value on, by itself or within another."""
 
     def constant(self, value: object) -> Recipe:
         """Return a Constant recipe."""
@@ -121,9 +121,8 @@ class Effects(Protocol):
     def call_cache(self, cached: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
         """Record a call of a functools.lru_cache, whose result is known but which counts hits."""
 
-    def does_more_than_gradients(self) -> bool:
-        """Return whether the trace wrote anything but gradients, or called anything but random
-        generators and caches."""
+    def has_effects_besides_gradients(self) -> bool:
+        """Return whether more than gradients was written, or than draws and caches called."""
 
     def writes_more_than_gradients(self) -> bool:
         """Return whether anything but gradients was written."""

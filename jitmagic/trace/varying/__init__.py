@@ -1,1 +1,12 @@
-"""Decides which sizes and numbers of a frame are symbols."""
+"""Decides which sizes and numbers of a frame are symbols.
+
+A dimension, stride or number that was seen to vary, or that is sure to, becomes a symbol; guards
+restrict its range. If the program needs its value, `Specialize` ends the attempt, and the next one
+has a guarded constant.
+
+    symbolic         the symbols of one attempt at a trace, and those that became constants
+    symbolic_sizes   symbols for the dimensions and strides of a tensor input
+    growing_sizes    dimensions that the frame itself changes, such as those of a cache
+    maybe_one_dims   varying dimensions that are of size one in some calls
+    concrete         substitutes ints or other symbols in a trace with symbolic sizes
+"""

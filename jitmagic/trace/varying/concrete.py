@@ -1,7 +1,7 @@
-"""A trace of symbolic sizes for one vector of them.
+"""Instantiates a trace of symbolic sizes at one size tuple.
 
-Comes in: a Trace some of whose inputs have Sizes, and a value for each symbol. Goes out: the Trace
-of the same frame with ints in their place, and which of the inputs its graph still takes.
+Takes a Trace some of whose inputs have Sizes, and a value for each symbol. Returns the Trace of the
+same frame with ints in their place, and the inputs that its graph still takes.
 """
 
 from __future__ import annotations
@@ -27,47 +27,48 @@ __all__ = [
     "data_symbols",
     "expected_of",
     "hints_of",
-    "of_sizes",
     "places_of",
     "ranges_of",
     "with_hints",
+    "with_symbols",
 ]
 
 
 def places_of(traced: Trace) -> dict[Symbol, tuple[int, int]]:
-    """The symbols among the sizes and strides of its inputs: (input, place) where each is read. An
-    input that is an int and a size of the graph is read itself: its place is -1.
+    """Return the symbols in the sizes and strides of inputs, with (input, index) of a reading.
+
+    An input that is an int and a size of the graph is read itself: its index is -1.
     """
     return {size.expr: place for place, size in _symbols(traced)}  # type: ignore[misc]
 
 
 def hints_of(traced: Trace) -> tuple[int, ...]:
-    """The values of these symbols in the call that was traced."""
+    """Return the values of these symbols in the call that was traced."""
     return tuple({size.expr: hint_of(size) for _, size in _symbols(traced)}.values())
 
 
 def with_hints(traced: Trace) -> Trace:
-    """The trace with inputs of the sizes that they had in that call; its graph takes any."""
+    """Return the trace with input sizes as in the traced call; its graph takes any."""
     known: dict[Expr, int] = dict(zip(places_of(traced), hints_of(traced), strict=True))
     inputs = tuple(replace(entry, spec=spec_at(entry.spec, known)) for entry in traced.inputs)
     return replace(traced, inputs=inputs)
 
 
 def ranges_of(traced: Trace) -> dict[Symbol, Interval]:
-    """Where the guards leave the values of these symbols."""
+    """Return the ranges that the guards allow for these symbols."""
     ranges = {size.expr: size.context.range_of(size.expr) for _, size in _symbols(traced)}
     return {symbol: symbol.range if found is None else found for symbol, found in ranges.items()}  # type: ignore[attr-defined, misc]
 
 
 def data_symbols(traced: Trace) -> list[Symbol]:
-    """The sizes of its graph that data decide."""
+    """Return the data-dependent sizes of the graph."""
     nodes = traced.graph.graph.nodes
     found = dict.fromkeys(symbol for node in nodes for symbol in symbols_in(node))
     return [symbol for symbol in found if isinstance(symbol.origin, DataSize)]
 
 
 def expected_of(traced: Trace) -> tuple[tuple[str, Expr, Expr], ...]:
-    """Relations of sizes that data decide, of which eager raises unless they hold."""
+    """Return relations between data-dependent sizes; eager raises unless they hold."""
     contexts = {id(size.context): size.context for _, size in _symbols(traced)}
     known = places_of(traced).keys()
     return tuple(
@@ -79,7 +80,7 @@ def expected_of(traced: Trace) -> tuple[tuple[str, Expr, Expr], ...]:
 
 
 def _symbols(traced: Trace) -> Iterator[tuple[tuple[int, int], Size]]:
-    """Each once: with the first place where it is read."""
+    """Yield each symbol once, with the first position that it is read from."""
     graph = traced.graph.graph
     nodes = list(graph.find_nodes(op="placeholder"))
     specs = [(n, entry.spec) for n, entry in enumerate(traced.inputs)]
@@ -100,8 +101,9 @@ def _symbols(traced: Trace) -> Iterator[tuple[tuple[int, int], Size]]:
 def at_sizes(
     traced: Trace, values: tuple[int, ...], warns: bool = False
 ) -> tuple[Trace, tuple[int | ScalarInput, ...]]:
-    """The trace with these values of `places_of(traced)`, and the inputs of its graph; `warns`:
-    what torch warns of is shown. Raises CompileFailed where the graph is not the one that would
+    """Return the trace with these values of `places_of(traced)`, and the inputs of its graph.
+
+    `warns`: show torch's warnings. Raises CompileFailed where the graph is not the one that would
     have been traced.
     """
     known: dict[Expr, int] = dict(zip(places_of(traced), values, strict=True))
@@ -110,9 +112,10 @@ def at_sizes(
     return _with_graph(traced, graph, kept, known), kept
 
 
-def of_sizes(traced: Trace, known: Values) -> tuple[Trace, tuple[int | ScalarInput, ...]]:
-    """The trace with other Sizes for its symbols, which nothing but arguments and specs of its
-    graph have. Raises CompileFailed where that cannot be.
+def with_symbols(traced: Trace, known: Values) -> tuple[Trace, tuple[int | ScalarInput, ...]]:
+    """Return the trace with other Sizes for its symbols, and the inputs of its graph.
+
+    Only arguments and specs of the graph have them. Raises CompileFailed where that cannot be.
     """
     graph, kept = sized_graph(traced.graph, known)
     return _with_graph(traced, graph, kept, known), kept
@@ -127,6 +130,6 @@ def _with_graph(
 
 
 def _input(traced: Trace, place: int | ScalarInput, known: Values) -> GraphInput:
-    if isinstance(place, ScalarInput):  # computed of what the first inputs tell
+    if isinstance(place, ScalarInput):  # computed from the first inputs
         return GraphInput("size", NOWHERE, place.spec, InputKind.SCALAR)
     return replace(traced.inputs[place], spec=spec_at(traced.inputs[place].spec, known))

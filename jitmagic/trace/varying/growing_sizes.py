@@ -1,9 +1,8 @@
-"""Sizes that a frame itself makes vary: of tensors in whose place it leaves others.
+"""Detects sizes that a frame itself changes, by replacing tensors with others.
 
-Comes in: a Trace. Goes out: the dimensions of its inputs that are of another size in the next call
-for certain, as a cache that has got one more token. To see it no second call is needed. A size of
-one, which that cache has had first, is an unbacked one: were it a constant, the next call would
-need a variant of its own.
+An example is a cache that has got one more token: some dimensions of inputs will certainly differ
+in the next call, and no second call is needed to see it. A size of one, which such a cache has
+first, becomes an unbacked symbol; as a constant it would need a variant of its own.
 """
 
 from __future__ import annotations
@@ -34,14 +33,12 @@ from ..result import (
 
 __all__ = ["Resized", "numbers_written", "resized"]
 
-Place = tuple[Source, Any]  # of what, and its attribute or key
+Place = tuple[Source, Any]  # an object, and its attribute or key
 _FROM_ONE = GrowingRange(1, INT64.high)
 
 
 class Resized:
-    """`dims` of inputs that the next call has in another size, and the sizes they had and got but
-    for one, which says nothing.
-    """
+    """Dimensions of inputs that have another size in the next call, and their old and new sizes."""
 
     __slots__ = ("_dims", "_sizes")
 
@@ -54,8 +51,10 @@ class Resized:
     def ranges(
         self, source: Source, tensor: torch.Tensor, is_argument: bool, ones: bool
     ) -> dict[int, Interval]:
-        """Those of an input that vary. What an argument has as long as one of these was, or is from
-        now on, goes with it: a mask, positions. `ones`: also those of size one.
+        """Return the ranges of the dimensions of an input that vary.
+
+        Argument dimensions that match one of the old or new sizes vary too: a mask, positions. A
+        size of one matches nothing. `ones`: include dimensions of size one.
         """
         found = set(self._dims.get(source, ()))
         if is_argument:
@@ -65,9 +64,7 @@ class Resized:
 
 
 def resized(traced: Trace, constants: Callable[[Source], Collection[int]]) -> Resized:
-    """What the frame's effects tell; nothing where it leaves all sizes as they were. `constants`:
-    dimensions of an input that are to be none.
-    """
+    """Return the dimensions that the frame's effects change, except an input's `constants`."""
     outputs: Any = next(iter(reversed(traced.graph.graph.nodes))).args[0]
     before = {
         place: (entry.source, entry.spec)
@@ -77,6 +74,7 @@ def resized(traced: Trace, constants: Callable[[Source], Collection[int]]) -> Re
     dims: dict[Source, set[int]] = {}
     sizes: set[int] = set()
     for place, value in (pair for effect in traced.effects for pair in _written(effect)):
+        # Only a tensor that replaces an input in the same attribute or item is its new value.
         if place not in before or not isinstance(value, FromGraph):
             continue
         source, old = before[place]
@@ -89,13 +87,12 @@ def resized(traced: Trace, constants: Callable[[Source], Collection[int]]) -> Re
         if changed:
             dims.setdefault(source, set()).update(changed)
             sizes.update(size for pair in changed.values() for size in pair)
+    # Too many other dimensions are of size one to take them for the same extent.
     return Resized(dims, frozenset(sizes - {1}))
 
 
 def numbers_written(traced: Trace) -> Iterator[tuple[tuple[Source, ...], int | float | None]]:
-    """Yield each number that the frame leaves, with the paths by which it may be read; None: data
-    decide it.
-    """
+    """Yield each number that the frame writes (None: data-dependent), with paths to it."""
     for effect in traced.effects:
         written: list[tuple[tuple[Source, ...], Recipe]]
         if isinstance(effect, SetGlobal):
@@ -111,13 +108,13 @@ def numbers_written(traced: Trace) -> Iterator[tuple[tuple[Source, ...], int | f
 
 
 def _paths(base: Source, key: Any) -> tuple[Source, ...]:
-    """An attribute's, or an item's."""
+    """Return the paths that may read an attribute or an item."""
     own = InstanceDict(base)
     return Item(own, key), DictEntry(own, key), Item(base, key), DictEntry(base, key)
 
 
 def _are_others(old: object, new: object) -> bool:
-    """Two sizes of which the first is one that may be a symbol."""
+    """Return whether two sizes differ and the first may be a symbol."""
     return type(old) is int and type(new) is int and old > 0 and old != new
 
 
@@ -133,7 +130,7 @@ def _place_of(source: Source) -> Place | None:
 
 
 def _written(effect: Effect) -> Iterator[tuple[Place, Recipe]]:
-    """Places of the call's objects, and what they hold from now on."""
+    """Yield the attributes and items that an effect writes, with the new values."""
     match effect:
         case SetAttr(FromSource(source), name, value):
             yield (source, name), value

@@ -1,9 +1,8 @@
-"""The numbers of one attempt at a trace that are symbols, and those that turned out to be none.
+"""The symbols of one attempt at a trace, and those that had to become constants.
 
-Comes in: the sources of floats and ints that vary, and what earlier attempts made constants.
-Goes out: the Context that values ask, whose narrowings are guards on the user's line; after a
-Specialize, the constants of the next attempt. Each attempt that failed adds one, so there are only
-as many as there are numbers.
+Takes the sources of floats and ints that vary, and the constants of earlier attempts. `Symbols` is
+the Context that values ask; each narrowing of a range is a guard on the user's line. After a
+Specialize the next attempt has one more constant, so the number of attempts is limited.
 """
 
 from __future__ import annotations
@@ -44,54 +43,56 @@ __all__ = [
     "Constants",
     "Count",
     "DynamicDims",
-    "Earlier",
     "InputNumber",
     "KnownCount",
+    "SizeHistory",
     "Symbols",
-    "all_sizes",
-    "of_undecided",
     "specialized",
+    "undecided_reason",
     "with_constants",
+    "without_symbolic_sizes",
 ]
 
-_EXAMPLE = 61  # of sizes that data decide, where they may be so large
+_EXAMPLE = 61  # example value of data-dependent sizes, if in range
 Constants = dict[Hashable, Specialized]
-"""By the origins of their symbols."""
+"""Specialised numbers, by the origins of their symbols."""
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
-    """What the size or stride at a place of a tensor was: in the variants there are, of which those
-    that differed are not one symbol, and at the break before, where two may have been two symbols.
+class SizeHistory:
+    """Earlier sizes and strides of a tensor.
+
+    Dimensions whose sizes differed in an existing variant, or that were two symbols at the break
+    before, do not share a symbol.
     """
 
     in_variants: Callable[[Source, int], tuple[int | None, ...]]
     at_break: Callable[[Source, int], Size | None] = lambda source, place: None
 
     def sizes(self, source: Source, place: int) -> list[Dimension]:
-        """All that is known."""
+        """Return all that are known."""
         known = (*self.in_variants(source, place), self.at_break(source, place))
         return [size for size in known if size is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class DynamicDims:
-    """Which sizes and strides of a tensor may vary, by place, and within which range."""
+    """The sizes and strides of a tensor that may vary, by index, with their ranges."""
 
     of: Callable[[Source, torch.Tensor], Mapping[int, Interval]]
-    earlier: Earlier
+    earlier: SizeHistory
 
 
 @dataclass(frozen=True, slots=True)
 class InputNumber:
-    """The origin of a number in a tensor that the call is given: no int that guards relate."""
+    """The origin of a number in an input tensor, which guards on ints cannot relate."""
 
     source: Source
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The origin of a number that counts in a tensor: which, after so much was added to it."""
+    """The origin of a counter in a tensor: its source, and the amount added since."""
 
     source: Source
     added: int
@@ -99,11 +100,14 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class KnownCount(Count):
-    """One whose value in this call is known, and guarded."""
+    """A counter whose value in this call is known and guarded."""
 
 
 class Symbols(Context):
-    """`varying`: numbers that may be symbols; None: none may, nor user's counters in tensors."""
+    """The symbols of one attempt.
+
+    `varying`: numbers that may be symbols; None: none may, nor counters in tensors of the user's.
+    """
 
     def __init__(
         self,
@@ -114,23 +118,23 @@ class Symbols(Context):
     ) -> None:
         super().__init__(self._guard_range, self._guard_relation)
         self.dynamic = dynamic
-        self.owners: dict[Expr, tuple[Any, int]] = {}  # of a size: a TensorValue, its dimension
-        self.results: Mapping[Expr, tuple[Node, int]] = {}  # where data's sizes are read off
-        self.read_from: dict[Symbol, Node] = {}  # the tensors of numbers that data decide
-        self.read_sizes: dict[Symbol, Size] = {}  # those that are sizes
-        self.sizes: dict[Symbol, tuple[Hashable, Size | None]] = {}  # with their histories
+        self.owners: dict[Expr, tuple[Any, int]] = {}  # of a size: its TensorValue and dimension
+        self.results: Mapping[Expr, tuple[Node, int]] = {}  # by data-dependent size
+        self.read_from: dict[Symbol, Node] = {}  # tensors of data-dependent numbers
+        self.read_sizes: dict[Symbol, Size] = {}  # data-dependent numbers that are sizes
+        self.sizes: dict[Symbol, tuple[Hashable, Size | None]] = {}  # with earlier values
         self.varying, self.constants = varying, constants
-        self.values: dict[Source, Any] = {}  # the ScalarValue of each source that was read
-        self.where: UserLine | None = None  # of the Specialize that ends the attempt
+        self.values: dict[Source, Any] = {}  # ScalarValues by source
+        self.where: UserLine | None = None  # line of the Specialize that ends the attempt
         # An instruction of the root that narrowed a symbol, and the steps at which it did.
-        self.rounds: dict[tuple[Symbol, int], set[int]] = {}
+        self.narrowed_at: dict[tuple[Symbol, int], set[int]] = {}
         self.place: Callable[[Symbol], tuple[int, int] | None] = lambda symbol: None
         self._guard = guard
 
     def _guard_range(self, symbol: Symbol, range: Interval) -> None:
         if (place := self.place(symbol)) is not None:
             at, step = place
-            self.rounds.setdefault((symbol, at), set()).add(step)
+            self.narrowed_at.setdefault((symbol, at), set()).add(step)
         if is_tensor_symbol(symbol):
             for guard in guards_of_range(symbol, range):
                 self._guard(guard)
@@ -149,32 +153,32 @@ class Symbols(Context):
         self._guard(relate(op, left, right))
 
     def counted(self) -> Iterator[Specialized]:
-        """The numbers that tests of `while` loops left a single value, round by round."""
-        for symbol in {symbol: None for (symbol, _), at in self.rounds.items() if len(at) > 1}:
+        """Yield the numbers that tests of `while` loops narrowed to one value, test by test."""
+        for symbol in {symbol: None for (symbol, _), at in self.narrowed_at.items() if len(at) > 1}:
             range = self.range_of(symbol)
             if range is not None and range.low == range.high:
-                yield specialized(symbol, "the number of rounds of a loop", None, True)
+                yield specialized(symbol, "the trip count of a loop", None, True)
 
     def forget(self) -> None:
-        """No more questions: sizes outlive the trace, what the call was given does not."""
+        """Release the references to the call: sizes outlive the trace."""
         self.owners, self.values, self.sampled, self.dynamic = {}, {}, {}, None
         self.results, self.read_from, self.read_sizes = {}, {}, {}
         self._guard, self._relate = _too_late, None
 
     def _can_relate(self, left: Expr, right: Expr) -> bool:
-        """Native guards compute with 64-bit ints: no floats, no roundings of them."""
+        """Return whether native guards can compare the two: they have 64-bit ints only."""
         symbols = (*symbols_of(left), *symbols_of(right))
         return self.are_sizes(symbols) and is_integral(left) and is_integral(right)
 
     def _can_compute(self, left: Expr, right: Expr) -> bool:
-        """Nor numbers that are there only when the guards have passed."""
+        """Return whether guards can compute both, which excludes numbers drawn after the guards."""
         return all(
             is_computable(side, lambda s: _is_given(s.origin), self.range_of)
             for side in (left, right)
         )
 
     def is_given_or_computed(self, expr: Expr) -> bool:
-        """Whether Python can compute it before the graph runs, of numbers that were read."""
+        """Return whether Python can compute it before the graph, from numbers that were read."""
 
         def is_read(symbol: Symbol) -> bool:
             return _is_given(symbol.origin) and symbol.origin in self.values
@@ -183,15 +187,16 @@ class Symbols(Context):
 
     @staticmethod
     def are_sizes(symbols: Iterable[Symbol]) -> bool:
-        """Whether these are ints that a call of the frame is given: sizes, or numbers."""
+        """Return whether these are ints of the call: sizes, or numbers."""
         return all(
             is_tensor_symbol(symbol) or (symbol.kind is int and isinstance(symbol.origin, Source))
             for symbol in symbols
         )
 
     def data_size(self, least: int, most: int, where: UserLine) -> Size | None:
-        """A size that data decide, in these limits; None: it has to be known."""
+        """Return a data-dependent size within these limits; None: it has to be known."""
         origin = DataSize(self.count_of(DataSize), where)
+        # An earlier attempt found that this one has to be known.
         if origin in self.constants:
             return None
         symbol = Symbol(f"u{origin.number}", int, Interval(least, most), origin)
@@ -199,7 +204,7 @@ class Symbols(Context):
         return Size(symbol, self)
 
     def varying_dims(self, source: Source, tensor: torch.Tensor) -> dict[int, Interval]:
-        """The dimensions of an input that become symbols, and the places of strides that may."""
+        """Return the sizes and strides of an input that become symbols, by index, with ranges."""
         if self.dynamic is None:
             return {}
         found = {}
@@ -212,7 +217,7 @@ class Symbols(Context):
         return found
 
     def shared_symbol(self, own: Symbol, hint: int) -> Symbol:
-        """The symbol of all sizes that are equal and always were."""
+        """Return the symbol of all sizes that are equal now and were so before."""
         history, at_break = self._history(own, hint)
         for symbol, (other, size) in self.sizes.items():
             apart = at_break is not None and size is not None and not is_same(at_break, size)
@@ -222,7 +227,7 @@ class Symbols(Context):
         return own
 
     def _history(self, own: Symbol, hint: int) -> tuple[Hashable, Size | None]:
-        """What it is and was in calls, and at the break before."""
+        """Return the values of a size now and in earlier calls, and its symbol at the break."""
         origin: Any = own.origin
         if self.dynamic is None:
             return (hint, own.range), None
@@ -231,25 +236,27 @@ class Symbols(Context):
         at_break = self.dynamic.earlier.at_break(origin.source, place)
         if isinstance(origin, SizeOf) and origin.unbacked:
             known = earlier or at_break is not None
-            if not origin.growing or not known:  # this call says nothing of it
+            if not origin.growing or not known:  # its value in this call proves nothing
                 return own, None
         return (hint, own.range, earlier), at_break
 
 
 def _is_given(origin: Hashable) -> bool:
-    """Whether a number is there before the guards are asked."""
+    """Return whether a number exists before the guards run."""
     return isinstance(origin, Source) and not isinstance(origin, Drawn)
 
 
 def _too_late(*guards: Guard) -> NoReturn:
-    raise AssertionError(f"guards behind the end of the trace: {guards}")
+    raise AssertionError(f"guards after the end of the trace: {guards}")
 
 
-def of_undecided(
-    special: Specialize, foresees: Callable[[str], bool] | None = None
+def undecided_reason(
+    special: Specialize, may_speculate: Callable[[str], bool] | None = None
 ) -> Reason | None:
-    """Why sizes by which nothing may be decided end the graph; None: others can be constants, or
-    what makes them tells them (trace/values/numbers/speculation.py).
+    """Return the break for hintless sizes whose value is needed.
+
+    None: other symbols can become constants, or the value is speculated
+    (trace/values/numbers/speculation.py).
     """
     if not special.symbols or not all(map(hintless, special.symbols)):
         return None
@@ -257,14 +264,14 @@ def of_undecided(
     if isinstance(symbol.origin, SizeOf):
         return UnbackedSize.of(size=size_name(symbol), why=special.why)
     where: Any = symbol.origin.where  # type: ignore[attr-defined]
-    if foresees is not None and foresees(where.filename):
+    if may_speculate is not None and may_speculate(where.filename):
         return None
     what = f"of line {where.lineno}, `{where.text}`"
     return DataDecidesSize.of(what=what, why=special.why)
 
 
-def all_sizes(known: Constants, symbols: Symbols, error: Exception) -> Constants:
-    """The next attempt has no sizes that are symbols. Raises the error where this one had none."""
+def without_symbolic_sizes(known: Constants, symbols: Symbols, error: Exception) -> Constants:
+    """Return the constants that leave no symbolic sizes; raises `error` if there were none."""
     if not symbols.sizes:
         raise error
     why = f"{type(error).__name__}: {error}".partition("\n")[0]
@@ -273,19 +280,19 @@ def all_sizes(known: Constants, symbols: Symbols, error: Exception) -> Constants
 
 
 def with_constants(known: Constants, special: Specialize, where: UserLine | None) -> Constants:
-    """Those of the next attempt."""
+    """Return the constants of the next attempt."""
     symbols = [s for s in special.symbols if not hintless(s)]
-    rounds = special.counts_rounds
+    is_count = special.is_trip_count
     fresh = {
-        s.origin: specialized(s, special.why, where, rounds) for s in symbols or special.symbols
+        s.origin: specialized(s, special.why, where, is_count) for s in symbols or special.symbols
     }
     assert fresh.keys() - known.keys(), "a symbol becomes a constant once"
     return {**known, **fresh}
 
 
 def specialized(
-    symbol: Symbol, why: str, where: UserLine | None, counts_rounds: bool = False
+    symbol: Symbol, why: str, where: UserLine | None, is_trip_count: bool = False
 ) -> Specialized:
-    """What is remembered of a symbol that has to be a constant."""
+    """Return the record of a symbol that has to be a constant."""
     name = size_name(symbol) if is_tensor_symbol(symbol) else symbol.name
-    return Specialized(symbol.origin, name, why, where, counts_rounds)
+    return Specialized(symbol.origin, name, why, where, is_trip_count)

@@ -1,16 +1,16 @@
-"""Dimensions and strides of tensor inputs that are symbols.
+"""Symbols for dimensions and strides of tensor inputs.
 
-Comes in: a tensor, where it was found, and which of its dimensions and strides may vary. Goes out:
-its spec with Sizes, and the guards: what TensorMatch leaves free, that sizes keep to their ranges,
-that strides are products of them. Dimensions of equal size, now and in the variants there are,
-share one symbol, guarded by equality: where that fails the next variant has symbols of their own.
+Takes a tensor, its source, and which of its dimensions and strides may vary. Returns its spec with
+Sizes, and the guards: the parts that TensorMatch leaves free, the ranges of sizes, and strides as
+products of sizes. Dimensions of equal size, now and in the existing variants, share one symbol,
+guarded by equality. Where that guard fails, the next variant has separate symbols.
 
-A stride is a symbol where it varies and is no product: that of a row `x[:, t]` depends on a size
-that the tensor does not have. Strides further out are products with it, where they were.
+A stride is a symbol of its own where it varies and is not a product: that of a row `x[:, t]`
+depends on a size that the tensor does not have. Outer strides are products with it.
 
-Sizes 0 and 1 are never symbols: broadcasting, contiguity and empty results depend on them; but for
-dimensions that are unbacked, that the frame itself makes grow (growing_sizes.py), or that are one
-in some calls (maybe_one_dims.py), which have no hint. Nor are strides of 0 and 1.
+Sizes 0 and 1 are never symbols, because broadcasting, contiguity and empty results depend on them;
+nor are strides of 0 and 1. The exceptions have no hint: unbacked dimensions, those that the frame
+makes grow (growing_sizes.py), and those that are one in some calls (maybe_one_dims.py).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ STRIDES = Interval(2, 2**40)
 
 @dataclass(frozen=True, slots=True)
 class SymbolicShape:
-    """What is known of a tensor in every call."""
+    """The symbolic spec of a tensor, its free sizes and strides, and the guards on them."""
 
     spec: TensorSpec
     free_sizes: tuple[int, ...]
@@ -60,7 +60,7 @@ def symbolic_shape(
     spec: TensorSpec,
     varying: Mapping[int, Interval],
 ) -> SymbolicShape:
-    """The spec with what is `varying`, by place, as symbols; `symbols`: those of the trace."""
+    """Return the spec with symbols for `varying`, by index; `symbols`: those of the trace."""
     guards: list[Guard] = []
 
     def symbol_at(place: int) -> Dimension:
@@ -116,9 +116,7 @@ def _strides(
     varying: Container[int],
     symbol_at: Callable[[int], Dimension],
 ) -> tuple[Any, ...]:
-    """From the innermost dimension on: what the ones before lead to, a symbol where it varies and
-    is another, else a constant.
-    """
+    """Return strides from the innermost on: products if they match, else symbols or constants."""
     made: list[Dimension] = [0] * len(shape)
     step: Dimension = 1
     for dim in sorted(range(len(shape)), key=lambda dim: (spec.stride[dim], -dim)):
@@ -131,7 +129,7 @@ def _strides(
 
 
 def _products(spec: TensorSpec, shape: Sequence[Dimension]) -> tuple[Any, ...] | None:
-    """Strides as products of sizes, where the tensor is dense in some order of its dimensions."""
+    """Return strides as products of sizes, if the tensor is dense in some dimension order."""
     rank = len(shape)
     rows = list(range(rank - 1, -1, -1))
     for order in (rows, sorted(rows, key=lambda dim: (spec.stride[dim], -dim))):
@@ -140,8 +138,8 @@ def _products(spec: TensorSpec, shape: Sequence[Dimension]) -> tuple[Any, ...] |
         for dim in order:
             made[dim] = step
             if spec.shape[dim] == 1 and hint_of(step) != spec.stride[dim]:
-                made[dim] = spec.stride[dim]  # says nothing: nobody takes a step there
-            # torch lays tensors of no elements out as if that dimension were of size 1.
+                made[dim] = spec.stride[dim]  # insignificant: no element is a step away
+            # torch gives tensors without elements the strides of a dimension of size 1.
             step = step if _is_zero(shape[dim]) else shape[dim] * step
         if tuple(map(hint_of, made)) == spec.stride:
             return tuple(made)
@@ -153,7 +151,7 @@ def _is_zero(size: Any) -> bool:
 
 
 def guards_of_range(symbol: Symbol, range: Interval) -> tuple[Guard, ...]:
-    """That a size keeps to a narrower range."""
+    """Return guards that a size keeps to a narrower range."""
     old = symbol.range
     ends = (">=", range.low, old.low), ("<=", range.high, old.high)
     return tuple(

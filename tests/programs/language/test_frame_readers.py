@@ -212,7 +212,7 @@ def test_other_frames_do_not_keep_what_is_dead(capsys):
     tagged = jitmagic.jit(quiet, backend="eager")
     tagged(torch.ones(2), 2)
     root = jitmagic.api.handle_of(tagged).flat.root
-    assert root.is_looked_at is False
+    assert root.callees_read_locals is False
     (key,) = root.resumes
     assert key.names == ("y",)
 
@@ -233,4 +233,4 @@ def test_what_a_search_reaches(capsys):
     for function in (lambda: cached(), lambda: callee(), lambda: inspect.getargvalues(None)):
         tagged = jitmagic.jit(lambda x, f=function: (print(), x + 1, f() if x is None else 0))
         tagged(torch.ones(1))
-        assert jitmagic.api.handle_of(tagged).flat.root.is_looked_at
+        assert jitmagic.api.handle_of(tagged).flat.root.callees_read_locals

@@ -1,8 +1,8 @@
 """Clocks read in a frame: `start = time.time(); ...; seconds = time.time() - start`.
 
-Comes in: calls of the clocks of `time`. Goes out: a number without a hint, read before the graph
-runs, where the graph computes nothing yet; else one that Python reads when the graph has run. What
-is measured is then the whole graph, so a reading between two parts of it is a graph break.
+A reading before any tensor operation is a number without a hint, read before the graph runs. A
+later one is read by Python after the graph has run, so it measures the whole graph. A reading
+between two parts of the graph is a graph break.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _LIMITS = {float: Interval(0.0, 2.0**53), int: Interval(0, 2**63 - 1)}
 
 
 @dataclass(frozen=True, slots=True)
-class Early:
-    """The origin of the symbol of a reading before the graph: which draw of the frame it is."""
+class EarlyReading:
+    """The origin of the symbol of a reading before the graph: the index among the frame's draws."""
 
     index: int
 
 
 class _ClockValue(Value):
-    """What an early reading asks."""
+    """The clock that an early reading calls."""
 
     __slots__ = ("clock",)
 
@@ -56,7 +56,7 @@ class _ClockValue(Value):
 
 
 class LateReading(DeferredValue):
-    """A reading behind the graph, and behind the late readings before it."""
+    """A reading after the graph and after the late readings before it."""
 
     __slots__ = ()
 
@@ -77,7 +77,7 @@ def _reads(clock: Clock) -> None:
     @handles(clock)
     def read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         graph = machine.graph
-        origin = Early(machine.effects.drawn)
+        origin = EarlyReading(machine.effects.drawn)
         if args or kwargs or graph is not graph.root or origin in machine.symbols.constants:
             raise broken
         last = _last_operation(graph.graph)
@@ -91,7 +91,7 @@ def _reads(clock: Clock) -> None:
 
 
 def _last_operation(graph: Graph) -> Node | None:
-    """The last node that computes with tensors of the program."""
+    """Return the last node that computes with tensors of the program."""
     operations = (node for node in reversed(graph.nodes) if node.op.startswith("call"))
     return next((node for node in operations if not node.meta.get("python")), None)
 
@@ -99,7 +99,7 @@ def _last_operation(graph: Graph) -> Node | None:
 def _check_last(
     reading: Value, last: Node, graph: Graph, born: int, broken: GraphBreak, builder: Builder
 ) -> None:
-    """What was computed behind the reading would be measured with what came before it."""
+    """Raise Unrestorable if operations after the reading would be measured with those before it."""
     if builder.is_live(reading) and _last_operation(graph) is not last:
         raise Unrestorable("a reading of a clock", born, broken.reason)
 

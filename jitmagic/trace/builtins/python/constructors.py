@@ -16,12 +16,13 @@ __all__ = ["refuse_mapping"]
 
 
 def _first(machine: Machine, args: Args) -> list[Value]:
-    """The items of the one argument, if there is one."""
+    """Return the items of the one argument, if there is one."""
     return unpack(machine, args[0]) if args else []
 
 
 @handles(list)
 def _list(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    # Copies a live list without reading its items, which would be guarded one by one.
     if args and isinstance(args[0], StoredItems):
         return args[0].as_list()
     return ListValue(_first(machine, args))
@@ -29,6 +30,7 @@ def _list(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(tuple)
 def _tuple(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    # tuple(t) returns t itself if it is exactly a tuple.
     if args and isinstance(args[0], TupleValue) and args[0].python_type(machine) is tuple:
         return args[0]
     return TupleValue(_first(machine, args))
@@ -55,7 +57,7 @@ def _pairs(machine: Machine, args: Args, kwargs: Kwargs) -> list[Pair]:
 
 
 def refuse_mapping(machine: Machine, value: Value) -> None:
-    """What has keys() is asked for them and not walked."""
+    """Break for an object with keys(): dict() calls that instead of iterating."""
     if hasattr(value.python_type(machine), "keys"):
         value.refuse(machine, "use as a mapping")
 

@@ -1,4 +1,4 @@
-"""Methods of list, tuple, dict and their kin."""
+"""Methods of list, tuple, dict and similar containers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _as_dict(machine: Machine, value: Value) -> DictValue:
 
 
 def _accessible(machine: Machine, value: Value, name: str) -> DictValue:
-    """For methods of OrderedDict that call back into a class that inherits from it."""
+    """Break for methods of OrderedDict that call back into a subclass."""
     if isinstance(value, DictObjectValue):
         return value.accessible(machine, name)
     return _as_dict(machine, value)
@@ -67,6 +67,7 @@ def _insert(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
 def _pop(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     target = _as_list(owner)
     index = index_of(machine, args[0]) if args else -1
+    # A queue that is consumed from the front must not guard all of its items.
     if index == 0 and (first := target.take_first(machine)) is not None:
         return first
     if not target.items:
@@ -177,6 +178,7 @@ def _pop_key(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Valu
     target = _accessible(machine, owner, "pop")
     found = target.find(machine, args[0])
     if found is None:
+        # pop() never calls `__missing__`, not even that of a defaultdict.
         return args[1] if len(args) > 1 else DictValue.missing(target, machine, args[0])
     target.del_item(machine, args[0])
     return found
@@ -205,7 +207,7 @@ def _reversed_keys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -
         before = list(target.pairs)
         for token in reversed(before):
             if list(target.pairs) != before:
-                target.refuse(machine, "iteration while keys come and go")
+                target.refuse(machine, "iteration while keys are added or removed")
             yield target.pairs[token][0]
 
     ordered = issubclass(target.kind, collections.OrderedDict)
@@ -232,7 +234,7 @@ def _update(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
 
 
 def _pairs(machine: Machine, value: Value) -> list[tuple[Value, Value]]:
-    """The pairs of a mapping or of an iterable of pairs."""
+    """Return the pairs of a mapping or of an iterable of pairs."""
     if (pairs := mapping_pairs(machine, value)) is not None:
         return list(pairs)
     refuse_mapping(machine, value)
@@ -259,6 +261,7 @@ def _copy_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Va
     pairs = dict(target.pairs)
     if isinstance(target, DefaultDictValue):
         return DefaultDictValue(target.factory, TableStore(pairs, target.kind))
+    # dict.copy() of a subclass returns a plain dict, OrderedDict.copy() one of its class.
     if isinstance(owner, DictObjectValue) and not issubclass(target.kind, collections.OrderedDict):
         return DictValue(pairs)
     if target.kind not in (dict, collections.OrderedDict):

@@ -1,8 +1,8 @@
 """copy.copy and copy.deepcopy of containers, plain instances and tensors.
 
-Comes in: any value. Goes out: what the copy module makes of it: atoms, functions and classes are
-themselves, containers and instances are rebuilt, and what is met twice is copied once. What has a
-say in its own copying, and what copies to more than its values, stays a break.
+As in the copy module, atoms, functions and classes are themselves, containers and instances are
+rebuilt, and an object that occurs twice is copied once. Objects that customise their copying, or
+that copy more than their values, break.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def _copy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if len(args) != 1 or kwargs:
         raise GraphBreak(UnsupportedArguments.of(name="copy.copy", what="such arguments"))
     value = args[0]
+    # copy.copy returns immutable objects themselves.
     if type(value) is TupleValue or isinstance(value, SliceValue):
         return value
     if isinstance(value, SetValue):
@@ -76,8 +77,10 @@ def _deep(machine: Machine, value: Value, memo: dict[Value, Value]) -> Value:
 
 
 def _rebuilt(machine: Machine, value: Value, part: Part, memo: dict[Value, Value]) -> Value | None:
-    """A copy made of `part` of each part; None: it is its own copy. `memo` gets what may hold
-    itself before its parts are copied."""
+    """Return a copy made of `part` of each part; None: the object is its own copy.
+
+    `memo` gets an object that may contain itself before its parts are copied.
+    """
     if isinstance(value, _THEMSELVES) or type(value) is BuiltinValue:
         return None
     if isinstance(value, EnumValue) and _is_unhooked(machine, value):
@@ -87,6 +90,7 @@ def _rebuilt(machine: Machine, value: Value, part: Part, memo: dict[Value, Value
     if isinstance(value, NamedTupleValue):
         return NamedTupleValue(value.cls, [part(item) for item in value.items])
     if isinstance(value, ListValue):
+        # Recorded before its items are copied, because a list may contain itself.
         listed = memo[value] = ListValue([])
         listed.items.extend(part(item) for item in list(value.items))
         return listed
@@ -97,7 +101,7 @@ def _rebuilt(machine: Machine, value: Value, part: Part, memo: dict[Value, Value
     if isinstance(value, DictValue):
         return _dictionary(machine, value, part, memo)
     if isinstance(value, SetValue) and value.is_constant(machine):
-        values = operand_of_values(machine, value.store.values)  # deepcopy adds them one by one
+        values = operand_of_values(machine, value.store.values)  # deepcopy adds items one by one
         copied_set = SetStore.of_call(machine, value.kind, values)
         if not value.store.is_ordered:
             copied_set.forget_order()
@@ -110,13 +114,13 @@ def _rebuilt(machine: Machine, value: Value, part: Part, memo: dict[Value, Value
 
 
 def _is_unhooked(machine: Machine, member: EnumValue) -> bool:
-    """Whether nothing of the user's has a say in how the member is copied."""
+    """Return whether no code of the user's customises how the member is copied."""
     hooks = [guarded_attribute(machine, type(member.value), name) for name in _HOOKS[:4]]
     return not any(map(is_user_code, hooks))
 
 
 def _tuple(machine: Machine, value: TupleValue, part: Part) -> Value | None:
-    """The tuple itself where no item is copied."""
+    """Return a copied tuple, or the tuple itself if no item was copied."""
     items = value.realized(machine)
     copied = [part(item) for item in items]
     same = all(before is after for before, after in zip(items, copied, strict=True))
@@ -139,7 +143,7 @@ def _dictionary(
 
 
 def _tensor(machine: Machine, value: TensorValue, memo: dict[Value, Value]) -> Value:
-    """Tensors that share memory would be copied with what they share, hence one of each memory."""
+    """Copy a tensor; views of one memory would be copied together, so they break."""
     meta = value.meta
     plain = value.kind.__name__ == "Tensor" and meta.is_contiguous() and not meta.requires_grad
     if not plain or (value.live is not None and vars(value.live)):
@@ -148,6 +152,7 @@ def _tensor(machine: Machine, value: TensorValue, memo: dict[Value, Value]) -> V
         grad = value.get_attr(machine, "grad").realize(machine)
         if not (isinstance(grad, ConstantValue) and grad.value is None):
             value.refuse(machine, "copying with its gradient")
+    # deepcopy keeps aliasing: two views of one memory give two views of one copy.
     memory = storage_under(meta)
     others = (known for known in memo if isinstance(known, TensorValue))
     if any(storage_under(known.meta) == memory for known in others):

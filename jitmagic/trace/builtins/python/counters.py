@@ -1,7 +1,7 @@
 """collections.Counter: a dictionary whose missing keys count zero.
 
-Comes in: live or new counters. Goes out: what the methods of the class, written in Python on top of
-dict, make of them; counts are any values that can be added and compared.
+Models the methods of live and new counters, which the class implements in Python on top of dict.
+Counts are any values that can be added and compared.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class CounterValue(DictValue):
         return ConstantValue(0)
 
     def del_item(self, machine: Machine, key: Value) -> None:
+        # Counter.__delitem__ ignores missing keys.
         if self.find(machine, key) is not None:
             super().del_item(machine, key)
 
@@ -92,7 +93,7 @@ def _combined(machine: Machine, op: str, left: Value, right: Value) -> Value:
 
 
 def _keep(machine: Machine, target: CounterValue, key: Value, count: Value) -> None:
-    """Results hold positive counts only."""
+    """Store a result if it is positive."""
     count = count.realize(machine)
     if _is_less(machine, machine.constant(0), count):
         target.put(machine, key, count)
@@ -104,13 +105,13 @@ def _counter(owner: Value) -> CounterValue:
 
 
 def _add(machine: Machine, target: CounterValue, values: Value, op: str) -> None:
-    """Counter.update and subtract for one mapping or iterable."""
+    """Execute Counter.update or subtract for one mapping or iterable."""
     if isinstance(values, DictValue):
         pairs = list(values.pairs.values())
     else:
         one: Value = machine.constant(1)
         pairs = [(item, one) for item in unpack(machine, values)]
-    # An empty counter takes what a mapping holds by a plain dict.update.
+    # An empty counter takes the items of a mapping by a plain dict.update.
     plain = isinstance(values, DictValue) and op == "+" and not target.truth(machine)
     for key, count in pairs:
         known = target.count(machine, key)
@@ -120,7 +121,7 @@ def _add(machine: Machine, target: CounterValue, values: Value, op: str) -> None
 
 
 def _moved(machine: Machine, op: str, known: Value, count: Value) -> Value:
-    """As the class writes it: `count + known`, `known - count`."""
+    """Add or subtract in the class's operand order: `count + known`, `known - count`."""
     return binary(machine, op, *((count, known) if op == "+" else (known, count)))
 
 
@@ -172,7 +173,7 @@ def _total(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
 
 @method(Counter, "most_common")
 def _most_common(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    """heapq.nlargest() gives what sorting gives, ties in order."""
+    """Sort by count: heapq.nlargest() gives the same as sorting, with ties in order."""
     limit = args[0] if args else kwargs.get("n", machine.constant(None))
     rows = [TupleValue(pair) for pair in _counter(owner).counts(machine)]
     options = {"key": GetterValue(itemgetter, [machine.constant(1)], {}), "reverse": _TRUE}

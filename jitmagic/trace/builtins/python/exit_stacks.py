@@ -1,7 +1,7 @@
 """contextlib.ExitStack: contexts entered one by one, left together in reverse order.
 
-Comes in: calls of its methods, whose own code passes contexts around by their classes' methods and
-looks at what is being handled. Goes out: the same contexts, entered and left as `with` does it.
+Its own code calls contexts through their classes and reads the exception being handled. Here the
+contexts are entered and left as `with` does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Impure calls, which a graph cannot hold: output, the interpreter's state, random numbers.
+"""Impure calls that no graph can hold: output, the interpreter's state, random numbers.
 
-They break, with a reason that says so, instead of the general UnknownCFunction.
+They break with a specific reason instead of the general UnknownCFunction.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Questions about objects: types, attributes, length, identity; and super()."""
+"""Queries about objects: types, attributes, length, identity; and super()."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _type(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _kinds(machine: Machine, value: Value, name: str) -> list[type]:
-    """The classes of the second argument of isinstance or issubclass."""
+    """Return the classes in the second argument of isinstance or issubclass."""
     if isinstance(value, TupleValue):
         return [kind for one in value.realized(machine) for kind in _kinds(machine, one, name)]
     if isinstance(value, ClassValue):
@@ -71,7 +71,7 @@ def _isinstance(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(type.__instancecheck__)
 def _instance_check(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """What a metaclass falls back on."""
+    """Model the default implementation that a metaclass falls back on."""
     kind, value = args
     if not isinstance(kind, ClassValue):
         raise GraphBreak(UnsupportedArguments.of(name="type.__instancecheck__", what="not a class"))
@@ -158,7 +158,7 @@ def _delattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(id)
 def _id(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Of an object that existed before, and is the same one in the next call."""
+    """Return the id of an object from before the call, guarded to be the same in each call."""
     value = args[0]
     live = getattr(value, "live", None)
     if live is None or value.source is None or value.varies:
@@ -169,7 +169,7 @@ def _id(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(hash)
 def _hash(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """The hash of what cannot be another object in the next call."""
+    """Return the hash of a value that cannot be another object in the next call."""
     token = args[0].hash_key(machine)
     if not has_stable_hash(token):
         raise GraphBreak(UnsupportedArguments.of(name="hash", what=args[0].describe()))
@@ -187,13 +187,13 @@ def _super(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     if owner is None:
         path = None if obj.source is None else TypeOf(obj.source)
         owner = machine.class_of(obj.python_type(machine), path)
-    if start.live not in owner.live.__mro__:  # each Python has its own words for it
+    if start.live not in owner.live.__mro__:  # the message differs between Python versions
         raise GraphBreak(UnsupportedArguments.of(name="super", what="an object of another class"))
     return SuperValue(start.live, obj, owner)
 
 
 def _implicit_super(machine: Any) -> tuple[Value, Value]:
-    """`super()`: the __class__ cell and the first argument of the calling frame."""
+    """Model `super()`: uses the __class__ cell and the first argument of the calling frame."""
     frame = machine.frame
     cell = frame.slots.get("__class__")
     names = frame.program.body.parameters

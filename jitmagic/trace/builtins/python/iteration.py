@@ -105,12 +105,13 @@ def _reversed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(sorted)
 def _sorted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    # Keys of equal rank keep the order of the items, which is unknown for a set.
     items = unpack(machine, args[0]) if "key" in kwargs else members(machine, args[0])
     return ListValue(sorted_values(machine, items, kwargs))
 
 
 def sorted_values(machine: Machine, items: Sequence[Value], kwargs: Kwargs) -> list[Value]:
-    """Stable, by `key` and `reverse`, comparing with `<` only, as list.sort does."""
+    """Sort stably by `key` and `reverse`, comparing with `<` only, as list.sort does."""
     key = kwargs.get("key")
     plain = key is None or is_none(key.realize(machine))
     keyed = [

@@ -1,4 +1,4 @@
-"""itertools, step by step as CPython's C code takes items from what it is given."""
+"""itertools, item by item as CPython's C code takes them from its arguments."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__: list[str] = []
 
 
 def _stepped(machine: Machine, value: Value) -> Value:
-    """`iter(value)`."""
+    """Return `iter(value)`."""
     return value.realize(machine).iterate(machine).realize(machine)
 
 
 def _is_true_of(machine: Machine, function: Value, item: Value) -> bool:
-    """`bool(function(item))`; None: the item's own truth."""
+    """Return `bool(function(item))`; without a function, the item's own truth."""
     verdict = item if is_none(function) else function.call(machine, [item], {})
     return verdict.realize(machine).truth(machine)
 
@@ -86,6 +86,7 @@ def _islice(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
                     break
             else:
                 return
+        # islice advances the iterator to `stop` even if `step` passes it.
         while stop is not None and position < stop and iterator.next(machine) is not None:
             position += 1
 
@@ -162,7 +163,7 @@ def _accepts(*args: Any, **kwargs: Any) -> bool:
 
 
 def _batched(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    fold_call(machine, _accepts, args[1:], kwargs, "batched")  # or raises what Python raises
+    fold_call(machine, _accepts, args[1:], kwargs, "batched")  # raises Python's own errors
     items = drain(machine, _stepped(machine, args[0]))
     size = index_of(machine, args[1] if len(args) > 1 else kwargs["n"])
     is_strict = "strict" in kwargs and kwargs["strict"].realize(machine).truth(machine)
@@ -233,8 +234,9 @@ def _compress(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _tee(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     iterator = _stepped(machine, args[0])
     kind: type = type(itertools.tee(())[0])
+    # tee() of a tee shares its buffer instead of advancing it.
     if iterator.python_type(machine) is kind:
-        raise GraphBreak(UnsupportedArguments.of(name="tee", what="what another tee gave"))
+        raise GraphBreak(UnsupportedArguments.of(name="tee", what="an iterator of another tee"))
     seen: list[Value] = []
 
     def steps() -> Iterator[Value]:
@@ -251,7 +253,7 @@ def _tee(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 class _Groups(StepIterator):
-    """itertools.groupby: `item` is what was taken from the iterator and given to no group yet."""
+    """An itertools.groupby; `item` was taken from the iterator and is in no group yet."""
 
     __slots__ = ("group", "item", "iterator", "key", "key_of", "wanted")
 
@@ -259,8 +261,8 @@ class _Groups(StepIterator):
         super().__init__(machine, itertools.groupby, iter(()))
         self.iterator, self.key_of = iterator, key_of
         self.item: Value | None = None
-        self.key: Value | None = None  # of the item taken last
-        self.wanted: Value | None = None  # of the group given last
+        self.key: Value | None = None  # key of the item taken last
+        self.wanted: Value | None = None  # key of the group returned last
         self.group: Value | None = None
 
     def _take(self, machine: Machine) -> bool:
@@ -286,6 +288,7 @@ class _Groups(StepIterator):
         return TupleValue([self.key, self.group])
 
     def _members(self, machine: Machine, key: Value) -> Iterator[Value]:
+        # Advancing the groupby ends the groups before, as in CPython.
         me = self.group
         while self.group is me:
             if self.item is None and not self._take(machine):
@@ -305,7 +308,7 @@ def _groupby(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _register_combinatoric(function: Callable[..., Any], iterables: int | None) -> None:
-    """Those that first take in all items; `iterables` of the arguments are such (None: all)."""
+    """Register a function that first reads all items of `iterables` arguments (None: of all)."""
 
     @handles(function)
     def combine(machine: Machine, args: Args, kwargs: Kwargs) -> Value:

@@ -1,8 +1,8 @@
-"""Logging and warnings: said once the graph has run, in the order of the program.
+"""Logging and warnings, emitted after the graph has run, in program order.
 
-Comes in: calls of a logger that is enabled (whether it is, is asked and guarded), warnings at a
-line that is being followed. Goes out: the same call as an effect. What decides whether anything is
-printed, and where, is asked then: handlers, filters, what was said before.
+Calls of an enabled logger (that it is enabled is guarded), and warnings at a traced line, become
+effects. Handlers, filters and registries, which decide whether and where anything is printed, are
+consulted then.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _NAMES = ("message", "category", "stacklevel")
 
 @handles(logging.Logger._log)
 def _log(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Whatever a logger is told to say, and says, goes through here."""
+    """Log after the graph: every message of a logger passes through here."""
     machine.effects.perform(machine.constant(logging.Logger._log), args, kwargs)
     return machine.constant(None)
 
 
 @handles(logging.Logger.isEnabledFor)
 def _is_enabled_for(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """As the method itself, but for the answer that it would remember for the next time."""
+    """Model the method, without its cache of the result."""
     logger, level = args
     if logger.get_attr(machine, "disabled").realize(machine).truth(machine):
         return machine.constant(False)
@@ -50,14 +50,14 @@ def _is_enabled_for(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch._C._log_api_usage_once)
 def _log_api_usage(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """torch itself knows whether it has been told before."""
+    """Log after the graph; torch itself keeps track of the first time."""
     machine.effects.perform(machine.constant(torch._C._log_api_usage_once), args, kwargs)
     return machine.constant(None)
 
 
 @handles(warnings.warn)
 def _warn(machine: Any, args: Args, kwargs: Kwargs) -> Value:
-    """With the line that the stack level names as its place, as long as that is followed."""
+    """Warn at the line that `stacklevel` names, which must be a traced one."""
     given = dict(zip(_NAMES, args, strict=False)) | dict(kwargs)
     level = given["stacklevel"].as_constant(machine) if "stacklevel" in given else 1
     category = given.get("category", machine.constant(UserWarning))
@@ -66,7 +66,7 @@ def _warn(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     text = given.get("message", category)
     followed = len(args) <= len(_NAMES) and set(given) <= set(_NAMES) and text.is_constant(machine)
     if not followed or not 0 < level <= len(machine.frames) or not _is_only_said(category):
-        what = "no plain warning at a line that is followed"
+        what = "not a plain warning at a traced line"
         raise GraphBreak(UnsupportedArguments.of(name="warnings.warn", what=what))
     frame = machine.frames[-level]
     line = frame.line()
@@ -81,7 +81,7 @@ def _is_only_said(category: Value) -> bool:
 
 
 def raises_warnings(category: type) -> bool:
-    """Whether a filter makes such a warning an error, which would end the program at its line."""
+    """Return whether a filter turns such a warning into an error, which would end the program."""
     kinds = [kind for action, _, kind, *_ in warnings.filters if action == "error"]
     return any(issubclass(category, kind) for kind in kinds)
 
@@ -89,7 +89,7 @@ def raises_warnings(category: type) -> bool:
 def _warn_at(
     message: str, category: type[Warning], filename: str, lineno: int, names: dict[str, Any]
 ) -> None:
-    """What `warnings.warn` does there, said at the frame with these globals."""
+    """Do what `warnings.warn` does in the frame with these globals."""
     registry = names.setdefault("__warningregistry__", {})
     module = names.get("__name__") or "<string>"
     warnings.warn_explicit(message, category, filename, lineno, module, registry)

@@ -1,4 +1,4 @@
-"""Numbers: conversions, arithmetic built-ins, and the math module on constants."""
+"""Numbers: conversions, arithmetic builtins, and the math module on constants."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _BY_METHOD: dict[Callable[..., Any], str] = {
 def fold_call(
     machine: Machine, function: Callable[..., Any], args: Args, kwargs: Kwargs, name: str = ""
 ) -> Value:
-    """A pure function of constants; breaks where an argument is none."""
+    """Evaluate a pure function of constants; breaks if an argument is not a constant."""
     if not all(one.is_constant(machine) for one in (*args, *kwargs.values())):
         name = name or getattr(function, "__name__", str(function))
         raise GraphBreak(UnsupportedArguments.of(name=name, what="not all are constants"))
@@ -76,7 +76,7 @@ _ANSWERING = ScalarValue | DimensionValue | NumpyInt
 
 
 def _register_protocol(function: Callable[..., Any], method: str) -> None:
-    """Functions that ask their first argument: `abs(x)` is `x.__abs__()` unless x is a constant."""
+    """Register a function that calls a method of its argument: `abs(x)` is `x.__abs__()`."""
 
     @handles(function)
     def asking(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
@@ -105,7 +105,7 @@ def _isnan(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _classified(
     machine: Machine, function: Callable[..., Any], args: Args, op: str, *, of_abs: bool
 ) -> Value:
-    """As a comparison: of |x| with infinity, or of x with itself."""
+    """Express the predicate as a comparison: of |x| with infinity, or of x with itself."""
     if len(args) != 1 or not isinstance(args[0], ScalarValue) or args[0].kind is int:
         return fold_call(machine, function, args, {})
     if not of_abs:
@@ -150,14 +150,14 @@ def _prod(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def live_numbers(args: Args, kwargs: Kwargs) -> tuple[list[float], Source, list[Value]] | None:
-    """Of a call that is given a live container alone: `ListStore.numbers`."""
+    """Return `ListStore.numbers` if a live container is the only argument."""
     if len(args) != 1 or kwargs or not isinstance(args[0], StoredItems):
         return None
     return args[0].store.numbers()
 
 
 def members(machine: Machine, value: Value) -> list[Value]:
-    """The items of an iterable where the order does not matter (a set has none that is known)."""
+    """Return the items of an iterable whose order does not matter (that of a set is unknown)."""
     return value.store.values if isinstance(value, SetValue) else unpack(machine, value)
 
 
@@ -172,7 +172,7 @@ def _all(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _first_that_is(machine: Machine, iterable: Value, wanted: bool) -> Value:
-    """`wanted` if some item has that truth, else the opposite; stops at the first."""
+    """Return `wanted` if some item has that truth, else the opposite; stops at the first."""
     if isinstance(iterable, SetValue):
         found = any(
             one.realize(machine).truth(machine) == wanted for one in members(machine, iterable)
@@ -195,11 +195,11 @@ def _max(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _extreme(machine: Machine, op: str, args: Args, kwargs: Kwargs) -> Value:
-    """The first item that no other is `op` of, by `key` if given."""
+    """Return the first item that no other is `op` of, by `key` if given."""
     if (live := live_numbers(args, kwargs)) is not None:
         function = min if op == "<" else max
-        numbers, path, behind = live
-        items = [machine.wrap(function(numbers), Reduced(path, function)), *behind]
+        numbers, path, appended = live
+        items = [machine.wrap(function(numbers), Reduced(path, function)), *appended]
     else:
         items = members(machine, args[0]) if len(args) == 1 else list(args)
     if not items:
@@ -226,7 +226,7 @@ def _extreme(machine: Machine, op: str, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _extreme_scalar(machine: Machine, op: str, best: Value, item: Value) -> Value | None:
-    """Of two numbers one of which varies; None: of other things."""
+    """Return the extreme of two numbers if one is symbolic; None for other values."""
     best, item = best.realize(machine), item.realize(machine)
     if not isinstance(best, ScalarValue) and not isinstance(item, ScalarValue):
         return None

@@ -1,4 +1,4 @@
-"""What classes inherit from object, tuple and BaseException: the ends of `super()` chains."""
+"""Methods inherited from object, tuple and BaseException: the ends of `super()` chains."""
 
 from __future__ import annotations
 
@@ -96,13 +96,14 @@ def _tuple_new(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _exception_init(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """BaseException.__init__ keeps its arguments."""
+    """Model BaseException.__init__, which stores its arguments."""
     if not isinstance(args[0], ExceptionValue) or kwargs:
         raise GraphBreak(UnknownCFunction.of(name=name_of(BaseException.__init__)))
     args[0].args = tuple(args[1:])
     return machine.constant(None)
 
 
+# These inherit one C function; OSError, ImportError and others parse their arguments.
 _SAME_INIT = (BaseException, Exception, ValueError, TypeError, RuntimeError, ArithmeticError,
               LookupError, AssertionError, NotImplementedError)  # fmt: skip
 handles(*(kind.__init__ for kind in _SAME_INIT))(_exception_init)

@@ -1,7 +1,7 @@
 """heapq, bisect and functools.cmp_to_key.
 
-Comes in: sequences of the traced program. Goes out: what CPython's own C code makes of them: it is
-run on stand-ins of the items, whose `<` is the comparison that the traced program would make.
+CPython's own C code runs on stand-ins of the items, whose `<` makes the comparison that the traced
+program would make.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__: list[str] = []
 
 
 class _Item:
-    """Stands for a value where C code wants to compare."""
+    """Stands for a value that C code compares."""
 
     __slots__ = ("machine", "value")
 
@@ -32,17 +32,18 @@ class _Item:
 
     def __lt__(self, other: _Item) -> bool:
         machine = self.machine
+        # heapq and bisect compare with `<` only.
         return compare(machine, "<", self.value, other.value).realize(machine).truth(machine)
 
 
 def _follow(
     machine: Machine, function: Callable[..., Any], target: SequenceValue, *args: Any, **named: Any
 ) -> Value:
-    """`function(list, *args)` on stand-ins; a list is changed also where a comparison raises."""
+    """Run `function(list, *args)` on stand-ins; a list is changed even if a comparison raises."""
     items = [_Item(machine, item) for item in target.items]
     try:
         result = function(items, *args, **named)
-    except (IndexError, ValueError) as error:  # of an empty heap, of a negative bound
+    except (IndexError, ValueError) as error:  # an empty heap, a negative bound
         raise machine.error(type(error), *error.args, exact=True) from None
     finally:
         made = [item.value for item in items]
@@ -55,12 +56,12 @@ def _register_heap(function: Callable[..., Any]) -> None:
     @handles(function)
     def changed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if not isinstance(args[0], ListValue) or kwargs:
-            what = "a heap that is no list"
+            what = "a heap that is not a list"
             raise GraphBreak(UnsupportedArguments.of(name=function.__name__, what=what))
         return _follow(machine, function, args[0], *(_Item(machine, one) for one in args[1:]))
 
 
-# The last three are what nlargest() and merge(reverse=True) call.
+# nlargest() and merge(reverse=True) call the last three.
 for _name in (
     "heapify", "heappush", "heappop", "heappushpop", "heapreplace",
     "_heapify_max", "_heappop_max", "_heapreplace_max",
@@ -76,7 +77,7 @@ def _register_bisect(function: Callable[..., Any]) -> None:
         target, key = named.pop("a", None), named.pop("key", machine.constant(None))
         inserts = function in (bisect.insort_left, bisect.insort_right)
         if not isinstance(target, ListValue if inserts else SequenceValue) or "x" not in named:
-            what = "no list" if inserts else "no sequence"
+            what = "not a list" if inserts else "not a sequence"
             raise GraphBreak(UnsupportedArguments.of(name=function.__name__, what=what))
         sought = _Item(machine, named.pop("x"))
         given: dict[str, Any] = {
@@ -92,7 +93,7 @@ for _function in (bisect.bisect_left, bisect.bisect_right, bisect.insort_left, b
 
 
 class _KeyMaker(Value):
-    """What functools.cmp_to_key gives: called with an object, it wraps it for comparisons."""
+    """The result of functools.cmp_to_key: called with an object, it wraps it for comparisons."""
 
     __slots__ = ("function",)
 

@@ -1,7 +1,7 @@
 """The re module on constants.
 
-Comes in: patterns and texts that are constants. Goes out: matches, computed now, and what their
-methods say. A match that outlives the trace is found anew by the call that found it.
+Matches of constant patterns and texts are computed while tracing, and so are the results of their
+methods. A match that outlives the trace is rebuilt by the call that found it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MATCH_CALLS = ("group", "groups", "groupdict", "start", "end", "span", "expand"
 
 
 class PatternValue(Value):
-    """A compiled pattern of which text and flags are known."""
+    """A compiled pattern whose text and flags are known."""
 
     __slots__ = ("live",)
 
@@ -66,7 +66,7 @@ class PatternValue(Value):
 
 
 class MatchValue(Value):
-    """What a search found: `pattern.how(*given)`."""
+    """The match that `pattern.how(*given)` found."""
 
     __slots__ = ("given", "how", "live", "pattern")
 
@@ -133,14 +133,14 @@ class _Method(Value):
 def _constants(machine: Machine, args: Args, kwargs: Kwargs, name: str) -> tuple[Any, Any]:
     values = [value.realize(machine) for value in (*args, *kwargs.values())]
     if not all(value.is_constant(machine) for value in values):
-        what = "arguments that are no constants"
+        what = "arguments that are not constants"
         raise GraphBreak(UnsupportedArguments.of(name=f"re.{name}", what=what))
     named = {key: value.realize(machine).as_constant(machine) for key, value in kwargs.items()}
     return tuple(value.realize(machine).as_constant(machine) for value in args), named
 
 
 def _folded(machine: Machine, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Value:
-    """A pure call on constants; what it raises, the traced program raises."""
+    """Evaluate a pure call on constants; an error is raised in the traced program."""
     positional, named = _constants(machine, args, kwargs, function.__name__)
     return machine.constant(_run(machine, function, positional, named))
 
@@ -151,7 +151,7 @@ def _run(machine: Machine, function: Callable[..., Any], positional: Any, named:
     except (IndexError, TypeError, ValueError) as error:
         raise machine.error(type(error), *error.args, exact=True) from None
     except re.error:
-        raise GraphBreak(UnsupportedArguments.of(name="re", what="a wrong pattern")) from None
+        raise GraphBreak(UnsupportedArguments.of(name="re", what="an invalid pattern")) from None
 
 
 def _searched(
@@ -181,7 +181,7 @@ def _compile(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _register(name: str, count: int) -> None:
-    """`re.name(pattern, ...)`, where flags come behind `count` other arguments, or by name."""
+    """Register `re.name(pattern, ...)`; flags come after `count` other arguments, or by name."""
     function = getattr(re, name)
 
     @handles(function)

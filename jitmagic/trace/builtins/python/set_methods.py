@@ -21,7 +21,7 @@ __all__ = ["operand_of"]
 
 
 def operand_of(machine: Machine, value: Value) -> Operand:
-    """Any iterable, as a method of a set is given one."""
+    """Return any iterable as the operand of a set method."""
     value = value.realize(machine)
     if isinstance(value, SetValue):
         return value.store.operand()
@@ -42,6 +42,7 @@ def _set(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(frozenset)
 def _frozenset(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    # frozenset(s) returns s itself if it is exactly a frozenset.
     if args and isinstance(args[0], SetValue) and args[0].kind is frozenset:
         return args[0]
     return _made(machine, frozenset, args)
@@ -107,7 +108,7 @@ def _same(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _register_algebra(name: str) -> None:
-    """The methods behind the operators take any iterables."""
+    """Register the methods behind the operators, which take any iterables."""
 
     def combine(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
         target = _as_set(owner)

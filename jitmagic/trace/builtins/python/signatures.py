@@ -1,7 +1,7 @@
 """inspect.signature of a Python function: the names and kinds of its parameters.
 
-Comes in: a function, or a method bound to its first argument. Goes out: what its code object says,
-guarded as every call of it is. A signature that leaves the trace is made by Python.
+Reads the code object of a function or bound method, which is guarded as in every call of it. Python
+makes a signature that leaves the trace.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__: list[str] = []
 _KIND = inspect.Parameter
 
 
-class _Made(Value):
-    """Something that only Python can make."""
+class _Signed(Value):
+    """A value that only Python can rebuild."""
 
     __slots__ = ("born",)
 
@@ -39,7 +39,7 @@ class _Made(Value):
         raise Unrestorable("a signature", self.born)
 
 
-class SignatureValue(_Made):
+class SignatureValue(_Signed):
     """inspect.Signature."""
 
     __slots__ = ("parameters",)
@@ -55,7 +55,7 @@ class SignatureValue(_Made):
         return self.parameters if name == "parameters" else super().get_attr(machine, name)
 
 
-class ParameterValue(_Made):
+class ParameterValue(_Signed):
     """inspect.Parameter."""
 
     __slots__ = ("kind", "name")
@@ -75,7 +75,7 @@ class ParameterValue(_Made):
 
 
 class ParametersValue(ReadOnlyTable):
-    """`signature.parameters`."""
+    """The mapping `signature.parameters`."""
 
     __slots__ = ("born",)
 
@@ -89,7 +89,8 @@ class ParametersValue(ReadOnlyTable):
 
 
 def _parameters(code: types.CodeType) -> Iterator[tuple[str, object]]:
-    """(name, kind) of all parameters in the order of a signature."""
+    """Return (name, kind) of all parameters in the order of a signature."""
+    # In co_varnames, keyword-only parameters come before *args and **kwargs.
     names = code.co_varnames
     positional = code.co_argcount
     keyword_only = names[positional : positional + code.co_kwonlyargcount]
@@ -110,7 +111,7 @@ def _signature(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     bound = isinstance(args[0], BoundMethodValue)
     function = args[0].function.realize(machine) if bound else args[0]  # type: ignore[attr-defined]
     if len(args) > 1 or kwargs or not isinstance(function, FunctionValue):
-        raise GraphBreak(UnsupportedArguments.of(name="inspect.signature", what="no function"))
+        raise GraphBreak(UnsupportedArguments.of(name="inspect.signature", what="not a function"))
     for name in ("__wrapped__", "__signature__"):
         if _has(machine, function, name):
             function.refuse(machine, f"the signature with a {name}")

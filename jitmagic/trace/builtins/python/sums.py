@@ -1,8 +1,8 @@
-"""sum(): of constants, of numbers that vary, of live containers without a look at their items.
+"""sum() of constants, of symbolic numbers, and of live containers without reading their items.
 
-Comes in: the call. Goes out: what Python adds up, in its order. CPython 3.12 and later correct
-floats for what their additions lose to rounding, up to the first item that is no number; so does
-the graph, to the last bit.
+The result is that of Python's additions, in order. CPython 3.12 and later correct floats for
+rounding errors, up to the first item that is not a number; the graph does the same, to the last
+bit.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _CORRECTS = sum([0.1] * 10) == 1.0  # CPython 3.12 and later
 
 @handles(sum)
 def _sum(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    if (known := _of_live(machine, args, kwargs)) is not None:
+    if (known := _live_sum(machine, args, kwargs)) is not None:
         return known
     start = args[1] if len(args) > 1 else kwargs.get("start", machine.constant(0))
     items = members(machine, args[0])
     if isinstance(args[0], SetValue) and not all(map(_is_integer, items)):
-        items = unpack(machine, args[0])  # the order tells in the last digit
+        items = unpack(machine, args[0])  # the order affects the last digit
     return _added(machine, start, items)
 
 
@@ -46,31 +46,34 @@ def _is_integer(value: Value) -> bool:
     return isinstance(value, ConstantValue) and type(value.value) is int
 
 
-def _of_live(machine: Machine, args: Args, kwargs: Kwargs) -> Value | None:
-    """Of what a live container held and what was put behind that; None: see its items."""
+def _live_sum(machine: Machine, args: Args, kwargs: Kwargs) -> Value | None:
+    """Return the sum of a live container and the items appended to it; None: read the items."""
     if (live := live_numbers(args, kwargs)) is None:
         return None
-    numbers, path, behind = live
+    numbers, path, appended = live
     has_floats = any(type(number) is float for number in numbers)
-    if _CORRECTS and behind and (has_floats or _count_of_numbers(machine, behind)[1]):
-        return _behind_floats(machine, numbers, path, behind)
-    return _added(machine, machine.wrap(sum(numbers), Reduced(path, sum)), behind)
+    if _CORRECTS and appended and (has_floats or _count_of_numbers(machine, appended)[1]):
+        return _continued_sum(machine, numbers, path, appended)
+    return _added(machine, machine.wrap(sum(numbers), Reduced(path, sum)), appended)
 
 
-def _behind_floats(
-    machine: Machine, numbers: list[float], path: Source, behind: Sequence[Value]
+def _continued_sum(
+    machine: Machine, numbers: list[float], path: Source, appended: Sequence[Value]
 ) -> Value | None:
-    """Two numbers say what came of the floats before: their sum and what that lost."""
+    """Add items to the sum of a live container's floats.
+
+    Two numbers represent that sum: the rounded value and the compensation.
+    """
     if any(type(number) is not float for number in numbers):
         return None
     high, low = (
         machine.wrap(function(numbers), Reduced(path, function))
         for function in (rounded_sum, sum_compensation)
     )
-    count, _ = _count_of_numbers(machine, behind)
-    if any(scalar_of(machine, item.realize(machine)) is None for item in behind[:count]):
+    count, _ = _count_of_numbers(machine, appended)
+    if any(scalar_of(machine, item.realize(machine)) is None for item in appended[:count]):
         return None
-    return _plainly(machine, _corrected(machine, high, low, behind[:count]), behind[count:])
+    return _plainly(machine, _corrected(machine, high, low, appended[:count]), appended[count:])
 
 
 def _plainly(machine: Machine, start: Value, items: Sequence[Value]) -> Value:
@@ -81,7 +84,7 @@ def _plainly(machine: Machine, start: Value, items: Sequence[Value]) -> Value:
 
 
 def _added(machine: Machine, start: Value, items: Sequence[Value]) -> Value:
-    """All of them, from the left."""
+    """Return the sum of all from left to right."""
     numbers = [start, *items]
     count, first = _count_of_numbers(machine, numbers) if _CORRECTS else (0, None)
     if first is None:
@@ -102,7 +105,7 @@ def _total(start: Any, *numbers: Any) -> Any:
 
 
 def _count_of_numbers(machine: Machine, items: Sequence[Value]) -> tuple[int, int | None]:
-    """How many items come before the first that is no number, and which is the first float."""
+    """Return how many numbers come before another item, and the index of the first float."""
     first = None
     for place, item in enumerate(items):
         kind = item.realize(machine).python_type(machine)
@@ -114,16 +117,16 @@ def _count_of_numbers(machine: Machine, items: Sequence[Value]) -> tuple[int, in
 
 
 def _corrected(machine: Machine, high: Value, low: Value, numbers: Sequence[Value]) -> Value:
-    """`sum(numbers)` behind those that came to `high`, which lost `low`."""
+    """Return `sum(numbers)` continued from a sum of `high` with the compensation `low`."""
     for number in (one.realize(machine) for one in numbers):
         if number.python_type(machine) is float:
-            low = binary(machine, "+", low, _of_two(machine, "lost", high, number))
+            low = binary(machine, "+", low, _float_operation(machine, "lost", high, number))
         high = binary(machine, "+", high, number)
-    return _of_two(machine, "corrected", high, low)
+    return _float_operation(machine, "corrected", high, low)
 
 
-def _of_two(machine: Machine, op: str, left: Value, right: Value) -> Value:
-    """An operation on floats that is no operator."""
+def _float_operation(machine: Machine, op: str, left: Value, right: Value) -> Value:
+    """Apply a float operation that is not a Python operator."""
     a, b = scalar_of(machine, left), scalar_of(machine, right)
     assert a is not None
     assert b is not None

@@ -21,7 +21,7 @@ _CONVERSIONS: dict[str, Callable[[object], str]] = {"s": str, "r": repr, "a": as
 
 
 def text_of(machine: Machine, value: Value, how: str) -> Value:
-    """`str(value)` ("s"), `repr(value)` ("r") or `ascii(value)` ("a")."""
+    """Return `str(value)` ("s"), `repr(value)` ("r") or `ascii(value)` ("a")."""
     if value.is_constant(machine):
         return fold(machine, _CONVERSIONS[how], value)
     if isinstance(value, ExceptionValue) and how == "s":
@@ -32,30 +32,30 @@ def text_of(machine: Machine, value: Value, how: str) -> Value:
         if result is not None:
             return result
     if isinstance(value, SequenceValue | DictValue) and how in "sr":
-        return machine.constant(_of_parts(machine, value))
+        return machine.constant(_container_text(machine, value))
     raise GraphBreak(UnsupportedOperation.of(what="conversion to text", types=value.describe()))
 
 
-def _of_parts(machine: Machine, value: SequenceValue | DictValue) -> str:
-    """What Python says of a list, tuple or dict; one that holds itself is too deep to follow."""
+def _container_text(machine: Machine, value: SequenceValue | DictValue) -> str:
+    """Return the text of a list, tuple or dict; one that contains itself breaks."""
 
-    def told(part: Value) -> str:
+    def text(part: Value) -> str:
         return str(text_of(machine, part.realize(machine), "r").as_constant(machine))
 
     kind = value.python_type(machine)
     if kind is dict and isinstance(value, DictValue):
         pairs = zip(value.keys(), value.values(), strict=True)
-        return "{" + ", ".join(f"{told(key)}: {told(held)}" for key, held in pairs) + "}"
+        return "{" + ", ".join(f"{text(key)}: {text(held)}" for key, held in pairs) + "}"
     if kind not in (list, tuple):
         raise GraphBreak(UnsupportedOperation.of(what="conversion to text", types=value.describe()))
-    inside = ", ".join(map(told, unpack(machine, value)))
+    inside = ", ".join(map(text, unpack(machine, value)))
     if kind is list:
         return f"[{inside}]"
     return f"({inside},)" if value.length(machine) == 1 else f"({inside})"
 
 
 def formatted(machine: Machine, value: Value, conversion: str, spec: Value | None) -> Value:
-    """A replacement field of an f-string."""
+    """Return the text of a replacement field of an f-string."""
     if conversion:
         value = text_of(machine, value, conversion)
     value = value.format_operand(machine)

@@ -1,7 +1,7 @@
-"""functools.update_wrapper, which `functools.wraps` and `contextlib.contextmanager` are made of.
+"""functools.update_wrapper, which `functools.wraps` and `contextlib.contextmanager` use.
 
-Comes in: a function that the traced code made, and the Python function that it stands for. Goes
-out: the same function with the other's name, text and attributes, as recipes give it at an exit.
+Copies name, documentation and attributes of a Python function to a function that the traced code
+made, so that recipes restore them at an exit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _update_wrapper(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     for name in functools.WRAPPER_ASSIGNMENTS:
         try:
             _assign(machine, wrapper, name, wrapped.get_attr(machine, name))
-        except ObservedError:  # update_wrapper leaves out what is not there
+        except ObservedError:  # update_wrapper skips missing attributes
             continue
     wrapper.attributes.update(_attributes(machine, wrapped))
     wrapper.attributes["__wrapped__"] = wrapped
@@ -58,7 +58,7 @@ def _assign(machine: Machine, function: FunctionValue, name: str, value: Value) 
 
 
 def _attributes(machine: Machine, function: FunctionValue) -> Iterator[tuple[str, Value]]:
-    """What its `__dict__` holds."""
+    """Return the contents of the function's `__dict__`."""
     if function.live is not None and function.source is not None:
         yield from function.table(machine).as_names(machine).items()
     yield from function.attributes.items()

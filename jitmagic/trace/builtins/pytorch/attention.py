@@ -1,12 +1,13 @@
-"""Attention: which kernel it runs is the choice of torch, and of the process's settings.
+"""Attention: torch chooses the kernel by its arguments and the process's settings.
 
-Comes in: calls of the attention functions. Goes out: a node of the graph, with a guard on each
-setting that the choice depends on (`sdpa_kernel`, `torch.backends.cuda.enable_flash_sdp`, the order
-of preference); what it depends on otherwise (dtypes, strides, the mask, gradients) is guarded
-with the tensors. A mask of bools that can hold nothing but True is left out, and one whose values
-are known and causal becomes `is_causal`: libraries make both only while they are compiled, and
-broadcast them, so that no fused kernel of a GPU takes them (ViT of transformers 5.17: 0.45x eager
-with the mask, 1.10x without), or one that computes what is masked (OPT: 20.5 ms for 13.4).
+A call becomes a node, with a guard on each setting that the choice depends on (`sdpa_kernel`,
+`torch.backends.cuda.enable_flash_sdp`, the order of preference). The other conditions (dtypes,
+strides, the mask, gradients) are guarded with the tensors.
+
+A bool mask that can hold nothing but True is dropped, and a known causal mask becomes `is_causal`.
+Libraries make both only while they are compiled, and broadcast them, so that fused GPU kernels
+refuse them (ViT of transformers 5.17: 0.45x eager with the mask, 1.10x without) or compute masked
+blocks (OPT: 20.5 ms instead of 13.4).
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ def _priority_order() -> tuple[int, ...]:
 
 @cache
 def _settle_order() -> None:
-    """The first choice that torch makes for a GPU changes the order, once for all."""
+    """Fix the order of kernels: torch's first choice on a GPU changes it, once for all."""
     like = torch.empty((1, 1, 8, 64), dtype=torch.bfloat16, device="cuda")  # any kernel takes it
-    with suppress(RuntimeError):  # the program has forbidden all that this GPU has
+    with suppress(RuntimeError):  # the program has disabled all kernels that this GPU has
         torch._fused_sdp_choice(like, like, like)
 
 
@@ -63,7 +64,7 @@ def _guard_choice(machine: Machine) -> None:
         read_state(machine, read)
 
 
-_attend = F.scaled_dot_product_attention  # this one, whoever takes its name later
+_attend = F.scaled_dot_product_attention  # this object, even if it is replaced later
 
 
 @handles(_attend)
@@ -87,13 +88,13 @@ def _attention(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _said_by(
     machine: Machine, mask: TensorValue, given: Mapping[str, Value]
 ) -> Literal["nothing", "causal"] | None:
-    """What a mask says that eager takes, where attention needs no mask for it."""
+    """Return the kind of a mask that eager accepts but attention does not need."""
     try:
         return _told_by(machine, mask, given)
     except Specialize as special:
         if not all(map(hintless, special.symbols)):
             raise
-        return None  # of sizes that data decide nothing is known: it stays
+        return None  # data-dependent sizes: keep the mask
 
 
 def _told_by(
@@ -126,17 +127,17 @@ def _is(machine: Machine, value: Value | None, default: object) -> bool:
 
 
 def _made_for_compilers(machine: Machine) -> bool:
-    """Whether a library may have made a mask that it leaves out in eager."""
+    """Return whether a library may have made a mask that it omits in eager."""
     return TAKES_THE_COMPILED_BRANCH in machine.notes.marks
 
 
 def _is_square(scores: tuple[Any, ...]) -> bool:
-    """As many queries as keys: all kernels mean the same by "causal" then."""
+    """Return whether there are as many queries as keys, so that all kernels agree on "causal"."""
     return scores[-1] == scores[-2] and type(scores[-1]) is int and scores[-1] > 1
 
 
 def _read(graph: GraphBuilder, node: Node) -> Literal["nothing", "causal"] | None:
-    """What the values of a mask that is made of constants come to. Every layer asks."""
+    """Return the kind of a mask that is made of constants; every layer asks."""
     found: tuple[int, Any] = node.meta.get("attends", (-1, None))
     if found[0] != graph.writes.count:
         found = node.meta["attends"] = (graph.writes.count, _come_to(known_mask(graph, node)))
@@ -161,7 +162,7 @@ def _meta(node: Any) -> torch.Tensor:
 
 
 def _chooses(function: Any) -> None:
-    """A function that attends inside."""
+    """Register a function that computes attention inside."""
 
     @handles(function)
     def _call(machine: Machine, args: Args, kwargs: Kwargs) -> Value:

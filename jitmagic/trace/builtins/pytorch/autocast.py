@@ -1,9 +1,9 @@
-"""The functions of a thread's autocast state, which the blocks of torch.autocast are made of.
+"""Functions that read and set a thread's autocast state, which torch.autocast is made of.
 
-Comes in: calls of them, by torch's own Python code (inlined) or by the user's.  Goes out: the state
-as the traced program has it. What is on the graph under construction is told, the rest is
-`machine.autocast`. An exit in another state than the entry's (a graph break within a block) brings
-the thread to it. Whoever asks relies on all of the state; a guard holds it.
+They are called by torch's own Python code (inlined) or by the user's, and return the state of the
+traced program. The graph under construction records the mode; the rest is `machine.autocast`. An
+exit in another state than the entry's (a graph break within a block) sets the thread's state.
+Reading any part relies on all of the state, which one guard checks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _tell(machine: Machine, mode: Autocast, entry: AutocastDetails, builder: Bui
 
 
 def bring_thread_to(mode: Autocast, rest: AutocastDetails) -> None:
-    """What the blocks that the traced code entered and left have made of the thread's state."""
+    """Set the thread's state to the one that the traced code has left."""
     for device in DEVICES:
         torch.set_autocast_enabled(device, mode.dtype_on(device) is not None)
         torch.set_autocast_dtype(device, getattr(rest, device))
@@ -50,6 +50,7 @@ def bring_thread_to(mode: Autocast, rest: AutocastDetails) -> None:
     while (nesting := read_autocast_details().nesting) < rest.nesting:
         torch.autocast_increment_nesting()
     for _ in range(nesting - rest.nesting):
+        # As torch.autocast.__exit__ does, which clears the cache with the outermost block.
         if torch.autocast_decrement_nesting() == 0:
             torch.clear_autocast_cache()
 
@@ -60,7 +61,7 @@ def _constants(machine: Machine, args: Args) -> list[Any]:
 
 def _device(name: str, device: object) -> str:
     if device not in DEVICES:
-        why = f"it is about {device!r}, a device that is not followed"
+        why = f"it is about {device!r}, a device that is not supported"
         raise GraphBreak(RefusedTorchCall.of(name=f"torch.{name}", why=why))
     return str(device)
 
@@ -96,6 +97,7 @@ def _set_dtype(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     device, dtype = _constants(machine, args)
     device = _device("set_autocast_dtype", device)
     machine.autocast = _rest(machine)._replace(**{device: dtype})
+    # The graph knows a mode by its dtype, None where autocast is off.
     if machine.graph.autocast.dtype_on(device) is not None:
         machine.graph.set_autocast(replace(machine.graph.autocast, **{device: dtype}))
     return machine.constant(None)
@@ -126,15 +128,15 @@ handles(torch.autocast_decrement_nesting)(_nest(-1))
 
 @handles(torch.clear_autocast_cache)
 def _clear_cache(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """No graph keeps casts; those that the thread has go when it leaves its last block."""
+    """Do nothing: graphs cache no casts, and the thread's own go when it leaves its last block."""
     if _rest(machine).nesting:
-        why = "casts of an open block are kept for it"
+        why = "an open block has cached casts for it"
         raise GraphBreak(RefusedTorchCall.of(name="torch.clear_autocast_cache", why=why))
     return machine.constant(None)
 
 
 def _fact(read: Callable[..., Any]) -> None:
-    """Register a function whose answer does not change, or is guarded with the state."""
+    """Register a function whose result does not change, or is guarded with the state."""
 
     @handles(read)
     def _read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:

@@ -1,9 +1,9 @@
 """torch.autograd.Function.apply: the forward is inlined, the backward is a region of the graph.
 
-Comes in: a class and the arguments of `apply`. Goes out: the forward's operations, recorded without
-gradients, and one node behind them that gives their results the history that the class's
-`backward` says. That is followed where the call is, under guards of the frame, as an own graph over
-the gradients and what the forward left on `ctx`. Where nothing requires grad there is no such node.
+The forward's operations are recorded without gradients. One node after them gives the results the
+history that the class's `backward` defines. That is traced at the call, under guards of the frame,
+as a graph of its own over the gradients and the attributes that the forward left on `ctx`. If
+nothing requires grad there is no such node.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SPECIAL = ("boxed_grads_call", "clear_saved_tensors_on_access")  # since torch 
 def _apply(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     cls = args[0]
     if not isinstance(cls, ClassValue):
-        raise _refused(cls.describe(), "it is called on no class")
+        raise _refused(cls.describe(), "it is not called on a class")
     for name in _SPECIAL:
         if _fact(machine, cls, name) not in (False, NOTHING):
             raise _refused(cls.live.__name__, f"it sets {name}")
@@ -59,7 +59,7 @@ def _apply(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _fact(machine: Machine, cls: ClassValue, name: str) -> object:
-    """What the class has under a name, relied on."""
+    """Return the attribute of the class and guard it."""
     raw = cls.peek(machine, name)
     if isinstance(raw, Value):
         raise _refused(cls.live.__name__, f"its {name} was written by the traced code")
@@ -72,7 +72,7 @@ def _refused(name: str, why: str) -> GraphBreak:
 
 
 class _Named(_Function):  # type: ignore[misc]
-    """Called with a keyword to see whether that may be."""
+    """Called with a keyword to test whether `apply` accepts it."""
 
     @staticmethod
     def forward(x: Any) -> Any:
@@ -85,7 +85,7 @@ class _Named(_Function):  # type: ignore[misc]
 
 @cache
 def _takes_keywords() -> bool:
-    """torch 2.11's `apply` raises TypeError for keywords, 2.13's puts them in their places."""
+    """Return whether `apply` accepts keywords: torch 2.11 raises TypeError, 2.13 reorders them."""
     try:
         _Named.apply(x=None)
     except TypeError:
@@ -106,7 +106,7 @@ class _Call:
         self.inputs = [_node(arg) for arg in self.args]
 
     def _bound(self, args: Args, kwargs: Kwargs) -> list[Value]:
-        """The forward's arguments; keywords and defaults are put in their places."""
+        """Return the forward's arguments, with keywords and defaults in order."""
         if kwargs and not _takes_keywords():
             raise _refused(self.name, "this torch takes no keywords there")
         if not self.two_parts or not isinstance(self.forward, FunctionValue):
@@ -163,14 +163,16 @@ class _Call:
                 set_grad_mode(machine, mode)
 
     def _refuse_foreign(self, results: Sequence[Value], last: Node | None) -> None:
-        """Autograd would change tensors that are neither inputs nor made by the forward."""
+        """Break for results that are neither inputs nor made by the forward: autograd
+        changes them.
+        """
         own = set(self.inputs)
         for node in reversed(self.machine.graph.graph.nodes):
             if node is last:
                 break
             own |= {node} if node.op != "placeholder" else set()
         if any((node := _node(value)) is not None and node not in own for value in results):
-            raise _refused(self.name, "it returns a tensor that is no input and not its own")
+            raise _refused(self.name, "it returns a tensor that is neither an input nor its own")
 
     # -- the node --------------------------------------------------------------------------------
 
@@ -180,7 +182,7 @@ class _Call:
         marked = {name: [_node(v) for v in of] for name, of in self.context.marked.items()}
         given = tuple(self.inputs), tuple(nodes), tuple(marked["save_for_backward"])
         if any(node not in self.inputs for node in marked["mark_dirty"]):
-            raise _refused(self.name, "it marks a tensor as dirty that is no input")
+            raise _refused(self.name, "it marks a tensor as dirty that is not an input")
         if self.two_parts and {*nodes} & {*self.inputs} & {*given[2]} - {None}:
             raise _refused(self.name, "it returns an input that it saves")
         constant = [n for n in marked["mark_non_differentiable"] if n in nodes]
@@ -209,8 +211,11 @@ class _Call:
         return [value if node is None else self._renewed(value, node) for value, node in pairs]
 
     def _renewed(self, value: Value, node: Node) -> Value:
-        """The value of a result: the tensor that the forward returned, under its new node; a new
-        one for an input that was returned as it is."""
+        """Return the value of a result under its new node.
+
+        It is the tensor that the forward returned, or a new one for an input that was returned as
+        it is.
+        """
         assert isinstance(value, TensorValue)
         if value.node is node:
             return value
@@ -223,7 +228,7 @@ class _Call:
     # -- the backward ----------------------------------------------------------------------------
 
     def _backward(self, cls: ClassValue) -> tuple[Value, bool]:
-        """The class's own, and whether its gradients can be differentiated no more."""
+        """Return the class's backward, and whether it is once_differentiable."""
         names = ("backward", "vjp")
         own = [n for n in names if _fact(self.machine, cls, n) is not _BASE[n]]
         if len(own) != 1:
@@ -233,10 +238,8 @@ class _Call:
     def _follow(
         self, call: FunctionCall, made: Sequence[Node | None]
     ) -> tuple[tuple[Node, ...], tuple[Any, ...]]:
-        """Give the call its backward. What that captures, and what is left on `ctx`."""
-        if (
-            self.machine.backward_facts is not None
-        ):  # within the backward of another, at the time of that
+        """Trace the backward of the call; return what it captures and what is left on `ctx`."""
+        if self.machine.backward_facts is not None:  # in the backward of another function
             call.backward, captured = self._region(made, self.cls)
             return captured, ()
         facts = BackwardFacts(self.machine, self.name)
@@ -254,7 +257,7 @@ class _Call:
     def _region(
         self, made: Sequence[Node | None], cls: ClassValue
     ) -> tuple[Region, tuple[Node, ...]]:
-        """The backward as a region, and what it captured."""
+        """Return the backward as a region, and the nodes that it captured."""
         machine, outer = self.machine, self.machine.notes
         region = RegionBuilder(outer, self.name)
         effects, machine.effects, machine.notes = machine.effects, EffectLog(), region.notes  # type: ignore[misc]
@@ -274,7 +277,7 @@ class _Call:
         return region.close(returned)
 
     def _gradient(self, region: RegionBuilder, place: int, node: Node | None) -> Value:
-        """What the backward is given for a result."""
+        """Return the gradient that the backward receives for a result."""
         context = self.context
         constant = [_node(value) for value in context.marked["mark_non_differentiable"]]
         if node is None or (not context.materialize and node in constant):
@@ -286,7 +289,7 @@ class _Call:
         return lift(self.machine, made)
 
     def _saved(self, region: RegionBuilder) -> list[Value]:
-        """saved_tensors: those of the forward, with the history that they have now."""
+        """Return the values of `saved_tensors` with the history that they have now."""
         values: list[Value] = []
         for place, saved in enumerate(self.context.marked["save_for_backward"]):
             if not isinstance(saved, TensorValue):
@@ -300,7 +303,7 @@ class _Call:
         return values
 
     def _returned(self, answer: Value) -> list[Node | None]:
-        """The nodes of the gradients, one for each argument of the forward."""
+        """Return the nodes of the gradients, one for each argument of the forward."""
         parts = answer.items if isinstance(answer, TupleValue) else [answer]
         values = [value.realize(self.machine) for value in parts]
         extra = values[len(self.args) :]
@@ -329,12 +332,12 @@ def _requires_grad(node: Node) -> bool:
 
 
 def _wanting(spec: TensorSpec) -> TensorSpec:
-    """A backward that is differentiated is given gradients with a history."""
+    """Return the spec of a gradient with a history, for a backward that is differentiated."""
     return replace(spec, requires_grad=True, is_leaf=False)
 
 
 def _without_once(machine: Machine, backward: Value) -> tuple[Value, bool]:
-    """What torch's once_differentiable is around; the node has that around the whole region."""
+    """Return the function inside torch's once_differentiable, which the node applies."""
     if not isinstance(backward, FunctionValue) or backward.code is not _ONCE:
         return backward, False
     cell = backward.closure[_ONCE.co_freevars.index("fn")].realize(machine)

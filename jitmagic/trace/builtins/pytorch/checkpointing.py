@@ -1,10 +1,9 @@
 """torch.utils.checkpoint without reentry: a region of the graph that backward computes again.
 
-Comes in: the call. Goes out: what the function returns, followed as any call, with its nodes marked
-(`meta["checkpoint"]`: a `Recomputed` per region); autograd/partition.py keeps what enters a region
-and what was drawn in it. Eager runs the function a second time: where that would be noticed (it
-writes to what was there before, prints, or draws other numbers) the call is a graph break. What it
-reads of Python's state is looked at again by the backward
+The function is traced as any call and its nodes are marked (`meta["checkpoint"]`: a `Recomputed`
+per region). autograd/partition.py saves the inputs of a region and its random numbers. Eager runs
+the function a second time: where that would be visible (it writes to older memory, prints, or draws
+other numbers) the call is a graph break. Python state that it reads is read again by the backward
 (trace/values/autograd/backward_facts.py).
 """
 
@@ -33,7 +32,7 @@ __all__: list[str] = []
 
 _NAME = "torch.utils.checkpoint.checkpoint"
 _STANDARD = {"context_fn": checkpoint.noop_context_fn, "debug": False, "use_reentrant": False}
-# What decides whether a second run is compared with the first, and where it ends.
+# Settings that control the comparison of the second run with the first, and its early stop.
 _NO_MATTER = ("determinism_check", "early_stop")
 
 
@@ -45,16 +44,17 @@ def _checkpoint(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     others = [name for name, value in own.items() if not _is(machine, value, _STANDARD[name])]
     if "use_reentrant" not in own or others:
         what = others[0] if others else "use_reentrant"
-        raise _refused(f"{what} asks for what is done in backward alone")
+        raise _refused(f"{what} affects the backward alone")
     before, changes = list(machine.graph.graph.nodes), machine.effects.changes
     keeps_draws = bool(same_draws.as_constant(machine))
     if machine.backward_facts is not None:
         result, region = args[0].realize(machine).call(machine, args[1:], given), Recomputed(None)
     else:
         result, region = _followed(machine, args, given, keeps_draws)
+    # Eager runs the function twice, so a write or an effect would happen twice.
     made = _since(machine.graph.graph.nodes, before)
     if machine.effects.changes != changes or _writes_outside(made, before):
-        raise _refused("backward runs it again, and it changes what was there before")
+        raise _refused("backward runs it again, and it changes older objects")
     if any("random" in node.meta for node in made) and not keeps_draws:
         raise _refused("backward draws other numbers (preserve_rng_state=False)")
     _mark(made, region)
@@ -73,11 +73,11 @@ def _followed(
         result = function.realize(machine).call(
             machine, positional, dict(zip(names, named, strict=True))
         )
-        result = _of_tensors(machine, result.realize(machine))
+        result = _checked_result(machine, result.realize(machine))
         facts.check_copies()
         make, left = Remaker(machine, facts).rebuilt([*args, *given.values()])
     if facts.is_stale:
-        raise _refused("it reads what the frame has changed")
+        raise _refused("it reads an object that the frame has changed")
     if not all(isinstance(node, Node) for node in left):
         raise _refused("it takes a size")
     rerun = Rerun(make, len(left), names, facts.guards, keeps_draws)
@@ -86,17 +86,17 @@ def _followed(
     return result, Recomputed(rerun)
 
 
-def _of_tensors(machine: Machine, result: Value) -> Value:
-    """The result, if it holds nothing but tensors and constants that the function has made."""
+def _checked_result(machine: Machine, result: Value) -> Value:
+    """Return the result, if it contains only constants and tensors that the function has made."""
     if isinstance(result, TupleValue) and result.source is None:
-        return TupleValue([_of_tensors(machine, item) for item in result.realized(machine)])
+        return TupleValue([_checked_result(machine, item) for item in result.realized(machine)])
     if isinstance(result, ListValue) and result.source is None:
-        return ListValue([_of_tensors(machine, item) for item in result.realized(machine)])
+        return ListValue([_checked_result(machine, item) for item in result.realized(machine)])
     if isinstance(result, DictValue) and result.source is None and result.kind is dict:
         pairs = [
             (
-                _of_tensors(machine, key.realize(machine)),
-                _of_tensors(machine, value.realize(machine)),
+                _checked_result(machine, key.realize(machine)),
+                _checked_result(machine, value.realize(machine)),
             )
             for key, value in result.pairs.values()
         ]
@@ -119,20 +119,19 @@ def _refused(why: str) -> GraphBreak:
 
 
 def _since(nodes: Any, before: Sequence[Node]) -> list[Node]:
-    """What was recorded since; inputs are put before everything else."""
+    """Return the nodes recorded since then; inputs are inserted before everything else."""
     known = set(before)
     return [node for node in nodes if node not in known and node.op != "placeholder"]
 
 
 def _writes_outside(made: Sequence[Node], before: Sequence[Node]) -> bool:
-    """Whether any node writes to memory that was there before the region, or to that of an input
-    that the region was the first to read."""
+    """Return whether a node writes to memory from before the region, or to an input."""
     written = {storage_of(node) for one in made for node in one.meta.get("mutates", ())}
     read = (node for one in made for node in one.all_input_nodes if node.op == "placeholder")
     return any(storage_of(node) in written for node in (*before, *read) if "val" in node.meta)
 
 
 def _mark(made: Sequence[Node], region: Recomputed) -> None:
-    """A region inside of another belongs to the outer one: that is what is run again."""
+    """Mark the nodes of a region; an inner region belongs to the outer one, which runs again."""
     for node in made:
         node.meta["checkpoint"] = region

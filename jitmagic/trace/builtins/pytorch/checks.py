@@ -1,7 +1,7 @@
-"""torch's checks of values, and questions of a program whether somebody compiles it.
+"""torch's checks of values, and queries of a program whether it is being compiled.
 
-Comes in: conditions, known or in tensors. Goes out: nothing where they hold, a node that asserts
-data, or a break where plain Python raises; True for code that asks whether it is compiled.
+A condition that holds leaves nothing, one in a tensor becomes an assertion node, and one that fails
+is a break, where plain Python raises. Code that asks whether it is compiled gets True.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...values.tensors.tensor import TensorValue, record
 from ..registry import handles
 
 __all__: list[str] = []
-_all = torch.all  # this one, whoever takes its name later
+_all = torch.all  # this object, even if it is replaced later
 
 _RAISES: dict[Any, type[Exception]] = {
     torch._check: RuntimeError,
@@ -34,7 +34,7 @@ _RAISES: dict[Any, type[Exception]] = {
 def _register_check(check: Any, error: type[Exception]) -> None:
     @handles(check)
     def _check(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        """The message is not called unless it is needed, by plain Python then."""
+        """Model torch._check; only plain Python, which raises, calls the message."""
         condition = kwargs["cond"] if "cond" in kwargs else args[0]
         if isinstance(condition, UndecidedValue) and not machine.catches():
             assert_data(machine, condition.node())
@@ -50,7 +50,7 @@ for _function, _error in _RAISES.items():
 
 @handles(torch._assert_async)
 def _assert_async(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Its message is needed by plain Python alone, which raises."""
+    """Model torch._assert_async; only plain Python, which raises, needs its message."""
     condition = kwargs["input"] if "input" in kwargs else args[0]
     node = condition.node if isinstance(condition, TensorValue) else None
     if node is not None and not machine.catches() and assert_data(machine, node):
@@ -72,10 +72,11 @@ def _check_tensor_all(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
 def _is_compiling(machine: Any, args: Args, kwargs: Kwargs) -> Value:
-    """Libraries keep a branch without data-dependent control flow for this, and people expect it
-    taken. Torch's own code is followed as eager runs it: its other branch is written for Dynamo and
-    rounds otherwise (optimizers count steps in float32 there). So is all code once that branch of
-    a library was seen to raise.
+    """Return True for code of libraries, and False for torch's own.
+
+    Libraries keep a branch without data-dependent control flow for this, and people expect it to be
+    taken. Torch's own branch is written for Dynamo and rounds differently (optimizers count steps
+    in float32 there). Once a library's branch was seen to raise, all code gets False.
     """
     asking = machine.frame.globals.live.get("__name__")
     answer = machine.compiled_branch and not (isinstance(asking, str) and belongs_to_torch(asking))

@@ -1,9 +1,8 @@
 """torch.autograd.grad and backward() within the traced code.
 
-Comes in: values of the graph. Goes out: one node that runs autograd's engine over what the graph
-has computed so far (graph/gradients.py), and, of backward(), the new values of `.grad`; or a break
-where history from outside of the graph, hooks, a mode or a form of the call decides what eager
-gives.
+One node runs autograd's engine over the graph so far (graph/gradients.py); backward() also sets the
+new values of `.grad`. The call is a break where history from outside of the graph, hooks, a mode or
+unusual arguments affect eager's result.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from .process_state import read_state
 __all__: list[str] = []
 
 _NAME = "torch.autograd.grad"
-_ones_like = torch.ones_like  # this one, whoever takes its name later
+_ones_like = torch.ones_like  # this object, even if it is replaced later
 _PARAMETERS = (
     "outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs",
     "allow_unused", "is_grads_batched", "materialize_grads",
@@ -57,7 +56,7 @@ def _grad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     _refuse_foreign_history(machine, inputs)
     if watched_behind(machine, outputs):
         raise _refused("a tensor has hooks")
-    for value in inputs:  # the engine runs those of what it computes a gradient for
+    for value in inputs:  # the engine runs the hooks of tensors whose gradient it computes
         rely_on_no_hooks(machine, value)
     incoming = _incoming(machine, outputs, arguments.get("grad_outputs"))
     call = (
@@ -84,7 +83,7 @@ def _run(machine: Machine, name: str, call: tuple[Any, ...]) -> tuple[Node | Non
     if changed and any(isinstance(n.target, FunctionCall) for n in machine.graph.graph.nodes):
         raise _refused("it runs the program's own backward under another default dtype", name)
     if makers_in(list(machine.graph.graph.nodes)):  # its pieces are differentiated by the engine
-        raise _refused("data decide sizes in the same graph", name)
+        raise _refused("the same graph has data-dependent sizes", name)
     try:
         nodes: tuple[Node | None, ...] = machine.graph.differentiate(call, machine.lines())
     except DataDependent as why:
@@ -113,7 +112,7 @@ def _backward_method(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.autograd.backward)
 def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """A gradient for each leaf that the engine would reach, then what AccumulateGrad does."""
+    """Compute the gradients of all leaves that the engine would reach, and accumulate them."""
     arguments = {**dict(zip(_BACKWARD_PARAMETERS, args, strict=False)), **kwargs}
     if set(arguments) - set(_BACKWARD_PARAMETERS) or "grad_variables" in arguments:
         raise _unfollowed("other arguments", _BACKWARD)
@@ -123,6 +122,7 @@ def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     leaves = _leaves(machine, outputs, arguments.get("inputs"))
     incoming = _incoming(machine, outputs, arguments.get("grad_tensors"))
     watched = watched_behind(machine, outputs)
+    # Hooks are traced for plain gradients of all leaves only.
     if watched and (create or "inputs" in arguments):
         raise _refused("a tensor has hooks", _BACKWARD)
     if create:
@@ -157,9 +157,10 @@ def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _run_hooks(
     machine: Machine, start: tuple[list[Node], list[Node]], watched: list[Watched]
 ) -> dict[Node, Node]:
-    """What hooks give for gradients: of which tensor, and what. Each is run with the gradient that
-    the engine has for its tensor after the hooks before it; the backend computes what these calls
-    of the engine have in common once.
+    """Return the gradients that hooks replace, by the node of their tensor.
+
+    Each hook runs with the engine's gradient of its tensor after the hooks before it. The backend
+    computes the common parts of these calls of the engine once.
     """
     replaced: dict[Node, Node] = {}
     for watch in watched:
@@ -177,34 +178,34 @@ def _run_hooks(
 
 
 def _extra(replaced: dict[Node, Node]) -> tuple[list[Node], ...]:
-    """Further arguments of `gradients`."""
+    """Return the further arguments of `gradients`."""
     return (list(replaced), list(replaced.values())) if replaced else ()
 
 
 def _answer(machine: Machine, watched: Watched, gradient: Node) -> Node | None:
-    """Of a hook, which runs as the engine runs it: without grad mode."""
+    """Return the result of a hook, run without grad mode as in the engine."""
     assert watched.hook is not None
     meta: torch.Tensor = gradient.meta["val"]
     version = meta._version
     with _without_grad_mode(machine):
         try:
             answer = watched.hook.call(machine, [lift(machine, gradient)], {}).realize(machine)
-        except ObservedError:  # by then the engine has accumulated some gradients, and not others
+        except ObservedError:  # the engine would have accumulated some gradients by then
             raise _refused("a hook raises", _BACKWARD) from None
     if meta._version != version:
         raise _refused("a hook writes to a gradient", _BACKWARD)
     if is_none(answer):
         return None
     if not isinstance(answer, TensorValue) or answer.meta.requires_grad:
-        raise _refused("a hook gives something else than a gradient", _BACKWARD)
+        raise _refused("a hook returns something other than a gradient", _BACKWARD)
     alike = (answer.meta.shape, answer.meta.dtype) == (meta.shape, meta.dtype)
     if not alike or device_of(answer.node) != device_of(gradient):
-        raise _refused("a hook gives another kind of gradient", _BACKWARD)
+        raise _refused("a hook returns a gradient of another kind", _BACKWARD)
     return answer.node
 
 
 def _retain(machine: Machine, tensor: TensorValue, gradient: Node) -> None:
-    """As the hook of retain_grad() does: a copy, or a sum that is a new tensor."""
+    """Set `.grad` as the hook of retain_grad() does: a copy, or a sum that is a new tensor."""
     with _without_grad_mode(machine):
         value = lift(machine, gradient)
         if tensor.grad is None or is_none(tensor.grad):
@@ -216,7 +217,7 @@ def _retain(machine: Machine, tensor: TensorValue, gradient: Node) -> None:
 
 @contextmanager
 def _without_grad_mode(machine: Machine) -> Iterator[None]:
-    """As the engine runs what it calls."""
+    """Disable grad mode, as the engine does for the code that it calls."""
     mode = machine.graph.grad_enabled
     machine.graph.set_grad_enabled(False)
     try:
@@ -228,7 +229,7 @@ def _without_grad_mode(machine: Machine) -> Iterator[None]:
 def _leaves(
     machine: Machine, outputs: list[TensorValue], inputs: Value | None
 ) -> list[TensorValue]:
-    """Whose gradients are accumulated: all that the history leads to, or those asked for."""
+    """Return the leaves whose gradients are accumulated: all in the history, or those requested."""
     graph = machine.graph
     if graph.modes_vary or graph.root is not graph:
         raise _refused("it is called in a backward", _BACKWARD)
@@ -236,10 +237,10 @@ def _leaves(
     if not nodes:
         raise _refused("no tensor requires grad", _BACKWARD)
     if any(node is None for node in nodes):
-        raise _refused("history from outside of the graph leads on", _BACKWARD)
+        raise _refused("the history goes on outside of the graph", _BACKWARD)
     leaves = [value for node in nodes if isinstance(value := lift(machine, node), TensorValue)]
     if any(leaf.node is not node for leaf, node in zip(leaves, nodes, strict=True)):
-        raise _refused("a leaf requires no grad any more", _BACKWARD)
+        raise _refused("a leaf no longer requires grad", _BACKWARD)
     if inputs is not None and not is_none(inputs):
         wanted = _tensors(machine, inputs, "inputs")
         if len(set(wanted)) < len(wanted) or any(tensor not in leaves for tensor in wanted):
@@ -253,7 +254,7 @@ def _leaves(
 
 
 def _accumulate(machine: Machine, leaf: TensorValue, gradient: Node, own: bool) -> None:
-    """Into `.grad`, in place where there is one: whoever holds that tensor sees it."""
+    """Add to `.grad`, in place if there is one, so that other holders of that tensor see it."""
     before = leaf.get_attr(machine, "grad").realize(machine)
     if is_none(before):
         total = machine.graph.call(first_gradient, (gradient, leaf.node, own))
@@ -266,7 +267,7 @@ def _accumulate(machine: Machine, leaf: TensorValue, gradient: Node, own: bool) 
 
 
 def _accumulate_with_history(machine: Machine, leaf: TensorValue, gradient: Node) -> None:
-    """With create_graph=True nothing is written in place: `.grad` is a new tensor each time."""
+    """Set `.grad` to a new tensor: with create_graph=True nothing is written in place."""
     before = leaf.get_attr(machine, "grad").realize(machine)
     if is_none(before):
         total = lift(machine, machine.graph.call(copied_gradient, (gradient, leaf.node)))
@@ -278,8 +279,10 @@ def _accumulate_with_history(machine: Machine, leaf: TensorValue, gradient: Node
 
 
 def _warn_of_cycles(machine: Machine) -> None:
-    """The engine warns of create_graph=True once in a process; only the engine knows whether it
-    has. A filter that makes the warning an error would end the program at its line.
+    """Record the engine's warning about create_graph=True, which it gives once per process.
+
+    Only the engine knows whether it has. A filter that makes it an error would end the program at
+    its line.
     """
     if not machine.graph.grad_enabled:
         raise _refused("grad mode is off", _BACKWARD)
@@ -298,7 +301,7 @@ def _tensors(machine: Machine, value: Value, what: str) -> list[TensorValue]:
     values = [item.realize(machine) for item in items]
     tensors = [item for item in values if isinstance(item, TensorValue)]
     if not tensors or len(tensors) < len(values):
-        raise _unfollowed(f"{what} that are no tensors")
+        raise _unfollowed(f"{what} that are not tensors")
     return tensors
 
 
@@ -315,7 +318,7 @@ def _refuse_forms(machine: Machine, arguments: dict[str, Value]) -> None:
 
 
 def _refuse_foreign_history(machine: Machine, inputs: list[TensorValue]) -> None:
-    """What the engine would find that the graph does not have."""
+    """Break if the engine would find history that is not in the graph."""
     graph = machine.graph
     if graph.modes_vary:
         raise _refused("it is called in a backward")
@@ -329,7 +332,7 @@ def _refuse_foreign_history(machine: Machine, inputs: list[TensorValue]) -> None
 def _incoming(
     machine: Machine, outputs: list[TensorValue], given: Value | None
 ) -> list[TensorValue]:
-    """The gradients that come into the outputs: given, or ones for outputs of one element."""
+    """Return the gradients of the outputs: those passed, or ones for outputs of one element."""
     if given is None or (given.is_constant(machine) and given.as_constant(machine) is None):
         values: list[Value] = [machine.constant(None) for _ in outputs]
     else:

@@ -1,4 +1,4 @@
-"""torch.distributions: which formula of kl_divergence is meant, and lazy properties of a class."""
+"""torch.distributions: finds the formula of kl_divergence, and lazy properties of a class."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _lazy: Any = utils._lazy_property_and_property
 
 @handles(kl.kl_divergence)
 def _divergence(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """By the formula registered for two classes: nobody may have registered another one."""
+    """Call the formula registered for the two classes; guards check that it still is."""
     if len(args) != 2 or kwargs:
         raise GraphBreak(UnsupportedArguments.of(name="kl_divergence", what="keywords"))
     found = kl._dispatch_kl(*(arg.python_type(machine) for arg in args))
@@ -41,7 +41,7 @@ def _divergence(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(_lazy)
 def _lazy_of_class(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """What a lazy property gives where there is only the class: code asks what kind it is."""
+    """Return a lazy property read from the class alone, by code that asks for its kind."""
     wrapped = args[0]
     if not isinstance(wrapped, FunctionValue) or wrapped.live is None:
         wrapped.refuse(machine, "a lazy property")

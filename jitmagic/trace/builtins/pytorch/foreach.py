@@ -1,7 +1,7 @@
-"""torch._foreach_*, the list operations of optimizers, and how they sort their tensors.
+"""torch._foreach_*, the list operations of optimizers, and their grouping of tensors.
 
-Comes in: lists of tensors, numbers, lists of numbers. Goes out: one node, as torch has one call;
-or, where a number is data, the tensor operation for each element, in the order of the list.
+Takes lists of tensors, numbers and lists of numbers. Records one node, as torch makes one call; or,
+if a number is symbolic, the tensor operation for each element in the order of the list.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..registry import Handler, handles
 __all__: list[str] = []
 
 _ELEMENTWISE = ("add", "sub", "mul", "div", "lerp", "addcmul", "addcdiv")
-_VALUE_LAST = ("addcmul", "addcdiv")  # their number is a keyword of the tensor operation
+_VALUE_LAST = ("addcmul", "addcdiv")  # the number is a keyword of the tensor operation
 
 
 def _follow(bare: str, in_place: bool, function: Callable[..., Any]) -> Handler:
@@ -58,8 +58,9 @@ def _holds_number(machine: Machine, value: Value) -> bool:
 
 
 def _columns(machine: Machine, name: str, args: Args) -> list[list[Value]]:
-    """An entry for each tensor of the first list. None of these shares memory with another entry,
-    so it does not matter in which order they are visited.
+    """Return the arguments for each tensor of the first list.
+
+    No entry shares memory with another, so their order does not matter.
     """
     first = _entries(machine, name, args[0])
     columns = [
@@ -95,7 +96,7 @@ def _refusal(name: str, what: str) -> GraphBreak:
 
 @lru_cache(maxsize=1)
 def _gives_what_it_wrote() -> bool:
-    """Whether list operations in place return the list, as in newer versions of torch, or None."""
+    """Return whether in-place list operations return the list (newer versions of torch) or None."""
     function: Any = torch._foreach_neg_
     return function([torch.zeros(())]) is not None
 
@@ -121,7 +122,9 @@ _GROUPING = "tensors by device and dtype"
     _foreach_utils._group_tensors_by_device_and_dtype,
 )
 def _grouped(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """By those of the first list: {(device, dtype): (lists, positions, if asked for)}."""
+    """Group the lists by the first one's tensors: {(device, dtype): (lists, indices if
+    requested)}.
+    """
     if len(args) != 1 or set(kwargs) - {"with_indices"}:
         raise _refusal(_GROUPING, "other arguments")
     indexed = "with_indices" in kwargs and kwargs["with_indices"].truth(machine)
@@ -150,9 +153,7 @@ def _kind(value: Value) -> tuple[torch.device, torch.dtype]:
 
 
 def _check_alike(first: Sequence[Value], column: Sequence[Value]) -> None:
-    """Eager refuses lists that differ at one place, but for counters of steps, which may be on the
-    CPU.
-    """
+    """Break for lists whose tensors differ, as eager does; step counters may be on the CPU."""
     for left, right in zip(first, column, strict=False):
         if isinstance(right, ConstantValue) and right.value is None:
             continue

@@ -1,9 +1,9 @@
-"""torch.func.functional_call: a module called with other tensors in the place of its own.
+"""torch.func.functional_call: calls a module with other tensors in the place of its own.
 
-Comes in: a live module and a dictionary of tensors by name. Goes out: the call, followed while the
-model of the module has those tensors, as an attribute and in its table alike. The live module is
-never written to, so that nothing is left to put back when the frame ends. Where eager would do more
-than swap (unknown names, several values for one tied tensor) it is a graph break.
+The call is traced while the module's model has those tensors, as an attribute and in its table. The
+live module is never written to, so nothing has to be restored when the frame ends. Where eager
+would do more than swap (unknown names, several values for one tied tensor) the call is a graph
+break.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def _functional_call(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     finally:
         replaced = _swap(machine, module, held)
         for name, value in named.items():
-            if replaced[name] is not value:  # torch gives back what the module has put there
+            if replaced[name] is not value:  # torch restores what the module stored
                 tensors.set_item(machine, machine.constant(name), replaced[name])
 
 
 def _arguments(machine: Machine, arguments: Mapping[str, Value]) -> tuple[Args, Kwargs]:
-    """What the module is called with: one argument may be given without a tuple around it."""
+    """Return the arguments of the module; a single one may come without a tuple around it."""
     args = arguments.get("args", machine.constant(None))
     kwargs = arguments.get("kwargs", machine.constant(None))
     items = [] if _is_none(args) else [args]
@@ -74,7 +74,7 @@ def _is_none(value: Value) -> bool:
 
 
 def _untied(machine: Machine, module: NNModuleValue, tensors: dict[str, Value]) -> dict[str, Value]:
-    """What is given for one name of a tied tensor is given for its other names too."""
+    """Return the tensors with each value repeated for all names of a tied tensor."""
     untied = dict(tensors)
     for names in _tied(machine, module):
         known = [tensors[name] for name in names if name in tensors]
@@ -85,8 +85,9 @@ def _untied(machine: Machine, module: NNModuleValue, tensors: dict[str, Value]) 
 
 
 def _tied(machine: Machine, module: NNModuleValue) -> list[list[str]]:
-    """The names of each tensor that the module has under several. Nobody looks at the tensors
-    themselves: of a module that only lends its code they may be meta tensors.
+    """Return the names of each tensor that the module has under several names.
+
+    The tensors themselves are not read: a module that only provides its code may have meta tensors.
     """
     names: dict[int, list[str]] = {}
     paths: dict[int, list[Source]] = {}
@@ -117,7 +118,7 @@ def _tensors(machine: Machine, module: Value, prefix: str) -> Iterator[tuple[str
 
 
 def _identity(value: Value) -> object:
-    """The live object that a value stands for, looked at or not; else the value itself."""
+    """Return the live object that a value represents, read or not; else the value itself."""
     if isinstance(value, Lazy):
         return value.obj
     live = value.live if isinstance(value, TensorValue) else None
@@ -137,7 +138,7 @@ def _table(machine: Machine, module: NNModuleValue, name: str) -> DictValue:
 def _swap(
     machine: Machine, module: NNModuleValue, tensors: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """Put tensors into the tables of a module, one by one; return the former ones."""
+    """Store tensors in the tables of a module, one by one; return the former ones."""
     return {path: _swap_one(machine, module, path, value) for path, value in tensors.items()}
 
 
@@ -150,7 +151,7 @@ def _swap_one(machine: Machine, root: NNModuleValue, path: str, value: Value) ->
     holders = [(table, held) for table in tables if (held := table.find(machine, key)) is not None]
     before = module.get_attr(machine, name) if holders else None
     if before is None or _identity(before) is not _identity(holders[0][1]):
-        raise _unfollowed(f"the name {path!r}, which is no parameter or buffer")
+        raise _unfollowed(f"the name {path!r}, which is not a parameter or buffer")
     (table, held), *_ = holders
     table.put(machine, key, value)
     return held
@@ -167,8 +168,9 @@ def _owner(machine: Machine, root: NNModuleValue, path: str) -> tuple[NNModuleVa
 
 
 def _check_slots(machine: Machine, root: NNModuleValue, paths: Iterable[str]) -> None:
-    """Raise GraphBreak for a module that is reached under several names: torch puts the tensor that
-    was given back into it as if it had been its own, and leaves it there.
+    """Raise GraphBreak for a module that is reached under several names.
+
+    torch restores the swapped-in tensor there as if it had been the module's own.
     """
     owners = [_owner(machine, root, path) for path in paths]
     slots = {(id(_table(machine, module, _TABLES[0]).store), name) for module, name in owners}

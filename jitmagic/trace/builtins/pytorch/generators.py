@@ -1,9 +1,9 @@
-"""`torch.Generator` objects given to functions that make tensors: `torch.randn(3, generator=g)`.
+"""`torch.Generator` objects passed to functions that make tensors: `torch.randn(3, generator=g)`.
 
-Comes in: a live generator that is not torch's own of the CPU, and constants. Goes out: a draw
-before the graph (trace/values/contexts/random_streams.py): what else the frame draws comes from
-other generators. Where data is given too (multinomial, bernoulli), and what changes a generator,
-breaks as before.
+For a live generator other than torch's default one of the CPU, and constant arguments, the call is
+a draw before the graph (trace/values/contexts/random_streams.py), since the frame's other draws
+come from other generators. Calls with tensor arguments (multinomial, bernoulli), and calls that
+change a generator, break.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SHARED = ModuleAttr(ImportedModule("torch"), "default_generator")
 
 
 class TorchGeneratorValue(OpaqueValue):
-    """A generator that existed before."""
+    """A generator from before the call."""
 
     __slots__ = ()
 
@@ -44,7 +44,7 @@ def _wrap_generator(machine: Machine, obj: torch.Generator, source: Source) -> V
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """A call of a function that makes a tensor."""
+    """A call of a function that makes a random tensor."""
 
     function: Callable[..., torch.Tensor]
     args: tuple[Any, ...]
@@ -85,7 +85,7 @@ def _drawn(
         raise broken
     try:
         example = function(*given, **{**named, "device": "meta"})
-    except Exception:  # eager raises it, whatever it is
+    except Exception:  # eager raises the same
         raise broken from None
     if example.requires_grad or named.get("out") is not None or named.get("pin_memory"):
         raise broken

@@ -1,8 +1,8 @@
-"""Gradients that are taken away: `zero_grad` of optimizers and modules.
+"""Clearing gradients: `zero_grad` of optimizers and modules.
 
-Comes in: such a call. Goes out: for each parameter, that its gradient is None, whatever it was, or
-zeros written to the one that is there. Where the parameters cannot be followed, the same call at
-the exit: from there on no gradient is read in this graph.
+Each parameter's gradient becomes None, whatever it was, or zeros are written to it. If the
+parameters cannot be traced, the same call happens at the exit; no gradient may be read in this
+graph after it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def _register(function: Any) -> None:
             if owner.source is None:
                 raise
             machine.effects.perform(BuiltinValue(function), args, kwargs)
+            # The call happens after the graph: gradients read from here on would be the old ones.
             machine.notes.marks.add(GRADIENTS_GONE)
             return machine.constant(None)
         for parameter in parameters:
@@ -67,7 +68,7 @@ def _parameters(machine: Machine, owner: Value) -> list[TensorValue]:
 
 
 def _write_zeros(machine: Machine, parameters: list[TensorValue]) -> None:
-    """One by one what eager does in lists: writes of zeros are the same in any order."""
+    """Write zeros one by one, where eager uses lists; the order does not matter."""
     for parameter in parameters:
         gradient = read_gradient(machine, parameter)
         if is_none(gradient):
@@ -79,7 +80,7 @@ def _write_zeros(machine: Machine, parameters: list[TensorValue]) -> None:
 
 @handles(_foreach_utils._has_foreach_support)
 def _supports_lists(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Whether all are plain tensors, on a device that has the list operations."""
+    """Return whether all are plain tensors on a device that has the list operations."""
     given = dict(zip(("tensors", "device"), args, strict=False)) | dict(kwargs)
     tensors = unpack(machine, given["tensors"])
     kinds = {one.realize(machine).python_type(machine) for one in tensors}

@@ -1,9 +1,9 @@
 """Padded batches in nn.TransformerEncoder, whose layers take nested tensors in inference.
 
-Comes in: the calls by which it makes a nested tensor of the rows that a mask keeps, runs its layers
-and pads again. Goes out: the padded tensor and the mask all along; what was padded is zero behind
-the layers, as eager has it, if the mask keeps the beginning of each row. Where it does not, eager
-runs the layers over the padded tensor: that is in the graph too, and data choose.
+The encoder makes a nested tensor of the rows that a mask keeps, runs its layers and pads again. The
+graph has the padded tensor and the mask throughout. Padding is zero after the layers, as in eager,
+if the mask keeps the beginning of each row. Otherwise eager runs the layers over the padded tensor;
+the graph has that too, and data select one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ..registry import handles
 __all__: list[str] = []
 
 _ENCODER = nn.TransformerEncoder.forward.__code__
-_MASK = 18  # the place of the mask among the arguments of a layer, before its type
+_MASK = 18  # the index of the mask among the arguments of a layer, before its type
 _OF_ROWS = 1  # a mask of keys: True is padding
 
 
 class _NestedValue(Value):
-    """The rows of `padded` up to where the mask keeps them."""
+    """The rows of `padded` up to the length that the mask keeps."""
 
     __slots__ = ("_born", "keep", "padded")
 
@@ -56,7 +56,7 @@ class _NestedValue(Value):
 
 
 class _PaddingValue(Value):
-    """`nested.to_padded_tensor`."""
+    """The bound method `nested.to_padded_tensor`."""
 
     __slots__ = ("owner",)
 
@@ -68,7 +68,7 @@ class _PaddingValue(Value):
         return type(torch.empty(0).to_padded_tensor)
 
     def call(self, machine: Any, args: Args, kwargs: Kwargs) -> Value:
-        """To the size that the encoder was given, which is that of the tensor."""
+        """Pad to the size that the encoder received, which is that of the tensor."""
         if machine.frame.program.code is not _ENCODER or kwargs:
             self.refuse(machine, "such a call")
         keep = self.owner.keep
@@ -76,6 +76,7 @@ class _PaddingValue(Value):
         aligned = record(machine, "all", [record(machine, operator.eq, [beginning, keep])])
         rest = record(machine, "logical_not", [aligned])
         rows = record(machine, operator.or_, [keep, rest])
+        # If a mask is not left-aligned, eager runs over all rows: `rest` keeps all of them.
         shown = record(machine, "unsqueeze", [rows, machine.constant(-1)])
         return record(machine, torch.where, [shown, self.owner.padded, args[0]])
 
@@ -85,9 +86,10 @@ class _PaddingValue(Value):
 
 @handles(torch._nested_tensor_from_mask_left_aligned)
 def _left_aligned(machine: Any, args: Args, kwargs: Kwargs) -> Value:
-    """True, whatever the data: what follows tells both cases apart. That must not end half way."""
+    """Return True whatever the data: the code after it handles both cases."""
     if machine.frame.program.code is not _ENCODER:
         raise GraphBreak(TensorItem.of(what="torch _nested_tensor_from_mask_left_aligned()"))
+    # The encoder has taken a branch that is only right together with the padding at its end.
     if machine.frame is machine.root:
         born: int = machine.step
 

@@ -1,8 +1,8 @@
 """Calls between torch and numpy, and of numpy's own functions.
 
-Comes in: arrays of numpy among what a frame reads, `tensor.numpy()`, `torch.from_numpy(array)`, and
-functions that numpy implements in C or dispatches. Goes out: an input of the graph that shares the
-array's memory, arrays and tensors of one memory (trace/values/numpy/arrays.py), or a break.
+Handles numpy arrays that a frame reads, `tensor.numpy()`, `torch.from_numpy(array)`, and functions
+that numpy implements in C or dispatches. An array is an input of the graph that shares its memory,
+and arrays and tensors may share one memory (trace/values/numpy/arrays.py). Other calls break.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _numpy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _makes(kind: type) -> None:
-    """`np.float32(x)` and its kin."""
+    """Register `np.float32(x)` and similar constructors."""
 
     @handles(kind)
     def make(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
@@ -58,12 +58,12 @@ for _kind in ARRAY_SCALARS:
 def _from_numpy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     array = args[0] if len(args) == 1 and not kwargs else None
     if not isinstance(array, ArrayValue) or array.kind is not np.ndarray:
-        raise GraphBreak(NumpyCall.of(name="torch.from_numpy", why="it is given no array"))
+        raise GraphBreak(NumpyCall.of(name="torch.from_numpy", why="its argument is not an array"))
     return _shared(machine, array)
 
 
 def _shares(convert: Callable[..., torch.Tensor]) -> None:
-    """A conversion that keeps the array's memory where it can."""
+    """Register a conversion that keeps the array's memory where it can."""
 
     @handles(convert)
     def converted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
@@ -98,6 +98,7 @@ def _copies(convert: Callable[..., torch.Tensor]) -> None:
             return record(machine, convert, args, kwargs)
         if len(args) > 1 or not kwargs.keys() <= {"dtype", "device"}:
             raise GraphBreak(NumpyCall.of(name=name_of(convert), why="of its arguments"))
+        # torch.tensor() copies, and its result is contiguous whatever the array's layout.
         order = machine.constant(torch.contiguous_format)
         copy = record(machine, "clone", [args[0].tensor], {"memory_format": order})
         return record(machine, "to", [copy], kwargs) if kwargs else copy
@@ -107,7 +108,8 @@ _copies(torch.tensor)
 
 
 def _shared(machine: Machine, array: ArrayValue) -> Value:
-    """A new tensor of the array's memory; of a scalar, a copy."""
+    """Return a new tensor over the array's memory; a scalar is copied."""
+    # detach() is an alias without history, as torch.from_numpy makes.
     return record(machine, "detach" if array.kind is np.ndarray else "clone", [array.tensor])
 
 
@@ -132,7 +134,7 @@ class NumpyFunction(BuiltinValue):
 
 
 def _number(machine: Machine, function: Any, args: Args, kwargs: Kwargs) -> Value | None:
-    """What a pure function gives for constants, if that is a number."""
+    """Evaluate a pure function of constants if the result is a number."""
     given = [one.realize(machine) for one in (*args, *kwargs.values())]
     if not all(one.is_constant(machine) and not _varies(machine, one) for one in given):
         return None
@@ -151,7 +153,7 @@ def _number(machine: Machine, function: Any, args: Args, kwargs: Kwargs) -> Valu
 
 
 def _varies(machine: Machine, value: Value) -> bool:
-    """A number that varies, or a list of such."""
+    """Return whether it is a symbolic number, or a list of such."""
     if not isinstance(value, SequenceValue):
         return value.varies
     return any(_varies(machine, item.realize(machine)) for item in value.items)
@@ -159,8 +161,11 @@ def _varies(machine: Machine, value: Value) -> bool:
 
 @intercepts(types.ModuleType)
 def _load_parts(machine: Machine, obj: types.ModuleType, source: Source) -> Value | None:
-    """`np.fft` is imported when it is first asked for: by the emulation's tables, say, when a trace
-    has read that numpy has no such name. So before any name is read."""
+    """Import `np.fft` and its kin before any name is read.
+
+    numpy imports them at first access, for example by the emulation's tables, when a trace may
+    already have read that the name is missing.
+    """
     if obj is np:
         for part in PARTS:
             importlib.import_module(f"numpy.{part}")
@@ -169,7 +174,7 @@ def _load_parts(machine: Machine, obj: types.ModuleType, source: Source) -> Valu
 
 @intercepts(types.FunctionType, types.BuiltinFunctionType)
 def _intercept_function(machine: Machine, obj: Any, source: Source) -> Value | None:
-    """What has no equal is inlined if it is Python code."""
+    """Model a function of numpy; without an equivalent, Python code is inlined."""
     if not str(obj.__module__).startswith("numpy") or counterpart(obj) is None:
         return None
     return _wrap_function(machine, obj, source)
@@ -186,7 +191,7 @@ def _wrap_dtype(machine: Machine, obj: Any, source: Source) -> Value:
 
 
 def _wrap_array(machine: Machine, obj: Any, source: Source) -> Value:
-    """An array is an input by its memory: what the graph writes is written to it."""
+    """Make an array an input that shares its memory, so that writes of the graph reach it."""
     machine.guard(TypeIs(source, np.ndarray))
     memory = ArrayMemory(source)
     try:

@@ -1,8 +1,8 @@
-"""What stands around `Optimizer.step`: torch's wrappers for hooks, profiles and the grad mode.
+"""The wrappers around `Optimizer.step` for hooks, profiles and grad mode, known by their code.
 
-Comes in: a call of one of the wrappers, known by its code. Goes out: the same without what is for
-profiles and for torch.compile; hooks of the optimizer are called, those of all optimizers break.
-Updates of `fused=True` are the same formula operation by operation, which kernels here fuse.
+The parts for profiles and for torch.compile are skipped. Hooks of the optimizer are called; hooks
+of all optimizers break. Updates with `fused=True` are recorded as their formula, operation by
+operation, which jitmagic's kernels fuse.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__: list[str] = []
 
 
 def _plain(*args: object) -> None:
-    """What the wrappers are looked at around."""
+    """Do nothing; the wrappers are applied to this function to find their code."""
 
 
 _make_mode: Callable[..., Any] = wrappers._use_grad_for_differentiable
@@ -38,7 +38,7 @@ _make_hooked: Callable[..., Any] = torch.optim.Optimizer.profile_hook_step
 
 
 def _hooks_of_all() -> int:
-    """How many hooks there are for every optimizer."""
+    """Return the number of hooks that apply to every optimizer."""
     return len(wrappers._global_optimizer_pre_hooks) + len(wrappers._global_optimizer_post_hooks)
 
 
@@ -58,12 +58,12 @@ def _hooked_step(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
             _refuse("a hook changes its arguments")
     result = _inside(machine, wrapper).call(machine, args[1:], kwargs)
     for _ in _call_hooks(machine, "_optimizer_step_post_hooks", args[1:], kwargs):
-        pass  # nobody looks at what it returns
+        pass  # the result of a post hook is ignored
     return result
 
 
 def _call_hooks(machine: Machine, table: str, args: Args, kwargs: Kwargs) -> Iterator[Value]:
-    """The results of the optimizer's own hooks, one by one."""
+    """Yield the results of the optimizer's own hooks, one by one."""
     hooks = args[0].get_attr(machine, table).realize(machine)
     if not hooks.length(machine):
         return
@@ -75,7 +75,7 @@ def _call_hooks(machine: Machine, table: str, args: Args, kwargs: Kwargs) -> Ite
 
 @handles(_make_mode(_plain).__code__)
 def _step_in_mode(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Gradients are recorded where the optimizer is to be differentiated itself."""
+    """Run the step; gradients are recorded if the optimizer is to be differentiated itself."""
     wrapper, owner = args[:2]
     defaults = owner.get_attr(machine, "defaults").realize(machine)
     differentiable = defaults.get_item(machine, machine.constant("differentiable"))
@@ -97,8 +97,10 @@ _SCALING = ("grad_scale", "found_inf")
 
 
 def _follow_fused(module: Any, name: str) -> None:
-    """The kernel of `fused=True` as the operations it stands for. It computes in float32, where
-    these round after each: for narrower numbers, and under a GradScaler's scale, it is called.
+    """Register the kernel of `fused=True` as the operations that it stands for.
+
+    It computes in float32, while these round after each operation. So narrower numbers, and steps
+    under a GradScaler's scale, call the kernel.
     """
     fused = unwrap_function(getattr(module, f"_fused_{name}")).__code__
 
@@ -121,7 +123,7 @@ def _follow_fused(module: Any, name: str) -> None:
 
 
 def _with_steps_on_device(machine: Machine, run: Callable[..., Value], named: Kwargs) -> Value:
-    """Of steps that are counted in float32 the kernel computes its corrections in double."""
+    """Run with float64 steps: from float32 steps the kernel computes corrections in double."""
     steps = named["state_steps"]
     assert isinstance(steps, ListValue)
     counted = [step.realize(machine) for step in steps.realized(machine)]
@@ -135,7 +137,7 @@ def _with_steps_on_device(machine: Machine, run: Callable[..., Value], named: Kw
 
 
 def _device_of(machine: Machine, params: Value) -> str | None:
-    """The type of the one device of parameters of 32 or 64 bits each; None where that is not so."""
+    """Return the device type that all parameters share, if they have 32 or 64 bits, else None."""
     assert isinstance(params, ListValue)
     devices: set[str] = set()
     for param in params.realized(machine):

@@ -1,8 +1,7 @@
-"""`torch.nn.Parameter(data)` where it is used: a leaf of the autograd graph, of that class.
+"""`torch.nn.Parameter(data)` in traced code: a leaf of the autograd graph, of that class.
 
-Comes in: a tensor of the graph, and whether it requires grad. Goes out: a tensor over the same
-memory, without the data's history. An exit that hands it out gives the class to the tensor that the
-graph made: to autograd a copy of it would be another leaf.
+The result shares the memory of `data`, without its history. An exit that returns it sets the class
+of the tensor that the graph made, because to autograd a copy would be another leaf.
 """
 
 from __future__ import annotations

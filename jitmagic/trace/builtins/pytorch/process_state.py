@@ -1,11 +1,10 @@
-"""State of the process that torch tells: read now, and guarded by asking again at each call.
+"""Process state that torch reports: read while tracing, guarded by reading it in each call.
 
-Comes in: calls of C functions without arguments that tell a switch or a setting, and of functions
-whose answer is settled. Goes out: constants of the trace. Python functions around such getters
-(torch.backends.cuda.flash_sdp_enabled) are inlined down to them
-(trace/builtins/pytorch/torch_rules.py). What sets state is never followed: it breaks. Not here:
-grad mode (trace/values/contexts/contexts.py), autocast (autocast.py), and anomaly mode, which a
-compile sets aside so that it cannot be read inside one.
+C functions without arguments that return a switch or a setting give constants of the trace. Python
+functions around such getters (torch.backends.cuda.flash_sdp_enabled) are inlined down to them
+(trace/builtins/pytorch/torch_rules.py). Most calls that set state break. Handled elsewhere: grad
+mode (trace/values/contexts/contexts.py), autocast (autocast.py), and anomaly mode, which a compile
+suspends so that it cannot be read inside one.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _GETTERS = (
 
 
 def read_state(machine: Machine, getter: Callable[[], object]) -> Value:
-    """What a C function without arguments tells, at each call anew."""
+    """Return the result of a C function without arguments, guarded by calling it in each call."""
     if "cudnn" in getattr(getter, "__name__", "") and FLAGS_ARE_SET in machine.notes.marks:
         raise GraphBreak(RefusedTorchCall.of(name=getter.__name__, why="a block has set it"))  # type: ignore[attr-defined]
     state = getter()
@@ -65,7 +64,7 @@ for _name in _GETTERS:
 
 
 def _is_in_global_state(read: Callable[..., object]) -> None:
-    """A function whose answer the GlobalState guard of every entry covers."""
+    """Register a function whose result the GlobalState guard of every entry covers."""
 
     @handles(read)
     def _read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
@@ -94,7 +93,7 @@ def _default_device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _set_default_device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     (device,) = [*args, *kwargs.values()]
     if not device.is_constant(machine):
-        raise GraphBreak(UnsupportedArguments.of(name="set_default_device", what="no constant"))
+        raise GraphBreak(UnsupportedArguments.of(name="set_default_device", what="not a constant"))
     value = device.as_constant(machine)
     set_default_device(machine, None if value is None else torch.device(value))
     return machine.constant(None)
@@ -107,17 +106,20 @@ def _get_default_dtype(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.set_default_dtype)
 def _set_default_dtype(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Set the default dtype of the trace; the thread's is set at the exit."""
     (dtype,) = [*args, *kwargs.values()]
     value = dtype.as_constant(machine) if dtype.is_constant(machine) else None
     if not isinstance(value, torch.dtype) or not value.is_floating_point:
-        raise GraphBreak(UnsupportedArguments.of(name="set_default_dtype", what="no constant"))
+        raise GraphBreak(UnsupportedArguments.of(name="set_default_dtype", what="not a constant"))
     set_default_dtype(machine, value)
     return machine.constant(None)
 
 
 def _is_settled(device: Any, ask: Callable[[], object]) -> None:
-    """What a device tells for ever once it is initialized, or where torch is built without it;
-    until then it is asked at each call.
+    """Register a query about a device whose result is final once the device is initialized.
+
+    It is final too if torch is built without the device. Until then the result is guarded at each
+    call.
     """
 
     @handles(ask)
@@ -136,8 +138,9 @@ if torch.distributed.is_available():
 
 
 def _is_capturing(name: str, device: Any) -> None:
-    """Whether a graph of the device is being captured, which may change between two calls; a torch
-    built without the device raises, or says no.
+    """Register the query whether the device captures a graph, which may change between calls.
+
+    A torch built without the device raises, or returns False.
     """
     ask = getattr(device, "is_current_stream_capturing", None)
     if ask is None:
@@ -157,7 +160,7 @@ _is_capturing("xpu", torch.xpu)
 
 
 def _is_built_in(ask: Callable[[], object]) -> None:
-    """What depends on the machine and on what torch was built with."""
+    """Register a query whose result depends only on the machine and the build of torch."""
 
     @handles(ask)
     def _read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:

@@ -1,11 +1,11 @@
-"""torch.lstm, gru, rnn_tanh, rnn_relu: what nn.LSTM and its kin call.
+"""torch.lstm, gru, rnn_tanh and rnn_relu, which nn.LSTM and its kin call.
 
-Comes in: the arguments of a call. Goes out: one node, or a graph break. Over a packed sequence,
-which is as long as data say, the node is of those that run as eager does, between pieces of the
-graph (graph/symbolic/data_split.py), and so are packing and padding. Over a padded one, where no
-kernel has the backward of a layer, its formula is that of every step: 0.12 s of compiling for each,
-and a seventh of eager's time after that (GRU, 35 steps, two layers), so that long sequences run as
-eager does, too, and those whose length varies: each length would be a compile.
+A call becomes one node, or a graph break. Over a packed sequence, whose length is data-dependent,
+the node runs as eager does between partitions of the graph (graph/symbolic/data_split.py), and so
+do packing and padding. Over a padded sequence, if no kernel has the backward of a layer, the
+formula of each step is recorded. That costs 0.12 s of compile time per step, and runs in a seventh
+of eager's time (GRU, 35 steps, two layers). So long sequences run as eager does too, and those
+whose length varies: each length would be a compile.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from ..registry import handles
 __all__: list[str] = []
 
 _ARGUMENTS = 9
-_MOST_CELLS = 96  # steps of all layers and directions
+# Steps of all layers and directions: 0.12 s of compile time each. A training step of a GRU with
+# 35 steps and two layers takes 3.1 ms, in eager 22.2 ms.
+_MOST_CELLS = 96
 
 
 def _refuse(function: Any, why: str) -> GraphBreak:
@@ -39,7 +41,7 @@ def _register(function: Any) -> None:
     @handles(function)
     def _follow(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if len(args) != _ARGUMENTS or kwargs:
-            raise _refuse(function, "it is called with other arguments than modules give")
+            raise _refuse(function, "its arguments differ from those of torch's modules")
         if machine.graph.autocast != OFF:
             raise _refuse(function, "torch.autocast casts the weights of a layer inside of it")
         if isinstance(args[3], SequenceValue):
@@ -67,14 +69,14 @@ def _drops(machine: Machine, args: Args) -> bool:
 
 
 def _as_eager(made: Value, drops: bool = False) -> Value:
-    """Run as eager does, between pieces of the graph."""
+    """Record a node that runs as eager does, between partitions of the graph."""
     first: Any = made.items[0]  # type: ignore[attr-defined]
     first.node.args[0].meta.update(data_dependent=True, random=drops)
     return made
 
 
 def _refuse_other_devices(function: Any, given: Sequence[TensorValue]) -> None:
-    """Lengths are on the CPU always, and a node's results are all on one device."""
+    """Break unless all are on the CPU, as lengths are: a node's results share one device."""
     if any(device_of(one.node).type != "cpu" for one in given):
         raise _refuse(function, "the lengths of a packed sequence are on the CPU")
 
@@ -84,31 +86,33 @@ def _pack_or_pad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     padding = isinstance(args[2], TensorValue) if len(args) > 2 else False
     function = torch._pad_packed_sequence if len(args) > 3 else torch._pack_padded_sequence
     if kwargs or padding or machine.graph.autocast != OFF:
-        raise _refuse(function, "it is called with other arguments than torch.nn.utils.rnn gives")
+        raise _refuse(function, "its arguments differ from those of torch.nn.utils.rnn")
     given = [one for arg in args[:2] for one in _tensors(machine, function, arg)]
     _refuse_other_devices(function, given)
     return _as_eager(record(machine, function, args))
 
 
 def _tensors(machine: Machine, function: Any, value: Value) -> list[TensorValue]:
-    """A tensor, or those of a list."""
+    """Return a tensor, or those of a list."""
     held = value.items if isinstance(value, SequenceValue) else [value]
     known = [one.realize(machine) for one in held]
     tensors = [one for one in known if isinstance(one, TensorValue)]
     if len(tensors) < len(known):
-        raise _refuse(function, "some of its tensors are none")
+        raise _refuse(function, "some of its arguments are not tensors")
     return tensors
 
 
 def _has_backward(
     machine: Machine, function: Any, input: TensorValue, states: list[Any], batch_first: Value
 ) -> bool:
-    """Whether a compiled graph can hold the backward of the layers."""
+    """Return whether a compiled graph can hold the backward of the layers."""
     if device_of(input.node).type != "cpu":
         raise _refuse(function, "the backward of cuDNN's layers needs their weights in one buffer")
+    # The fused CPU kernel of an LSTM is oneDNN's, which the program may switch off.
     machine.guard(StateRead(torch._C._get_mkldnn_enabled, torch._C._get_mkldnn_enabled()))
     if is_fused_lstm(RECURRENT[function], input.meta, states):
         return True
+    # Each step is compiled: 0.12 s of compile time for a step of a layer.
     time = 1 if batch_first.truth(machine) and input.meta.dim() == 3 else 0
     steps = input.meta.shape[time]
     return not isinstance(steps, torch.SymInt) and bool(steps * states[0].shape[0] <= _MOST_CELLS)

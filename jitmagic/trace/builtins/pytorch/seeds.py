@@ -1,12 +1,11 @@
-"""Seeds set inside a frame: `torch.manual_seed(0)`, `random.seed(0)`, `numpy.random.seed(step)`;
-generators made there: `numpy.random.default_rng(seed)`.
+"""Seeds set in a frame (`torch.manual_seed(0)`), and generators made there.
 
-Comes in: a function that seeds generators which all share, or one that makes a generator, and an
-int (of the call, or a constant). Goes out: a draw that gives nothing, or the generator
+Takes a function that seeds shared generators, or makes one (`numpy.random.default_rng(seed)`), and
+an int from the call or a constant. It becomes a draw without a result, or the generator
 (trace/values/contexts/random_streams.py): the frame sets the seed before the graph runs, in the
-order of the other draws. What the graph draws from torch's own generators comes behind that, so a
-frame that drew before it is seeded ends there. The states are put back where eager runs the frame
-from its start.
+order of the other draws. The graph draws from torch's own generators after that, so a frame that
+drew before it is seeded ends there. The states are restored where eager runs the frame from its
+start.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _NATURAL = Interval(0, 2**63 - 1)
 
 
 class _Seeded(Value):
-    """Generators, and the number that they are seeded with."""
+    """Generators, and the seed that they get."""
 
     __slots__ = ("generators", "number")
 
@@ -56,7 +55,7 @@ class _Seeded(Value):
 
 @dataclass(frozen=True, slots=True)
 class _Seed:
-    """A call of a function that seeds."""
+    """A call of a function that seeds generators."""
 
     function: Callable[[Any], object]
 
@@ -80,7 +79,7 @@ def _seed(
 def _number(
     machine: Machine, name: str, args: Args, kwargs: Kwargs, limits: Interval | None
 ) -> Value:
-    """The seed that is given."""
+    """Return the seed argument."""
     broken = GraphBreak(StatefulCall.of(name=name))
     given = [value.realize(machine) for value in (*args, *kwargs.values())]
     graph = machine.graph
@@ -111,7 +110,7 @@ def _manual_seed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 class _SeedFunction(IdentityValue):
-    """`random.seed`, `numpy.random.seed`: of a generator that all share."""
+    """A function like `random.seed`, which seeds a shared generator."""
 
     __slots__ = ("generator",)
 
@@ -133,8 +132,8 @@ def _wrap_seed(machine: Machine, obj: Any, source: Source) -> Value | None:
     return _SeedFunction(obj, source, found)
 
 
-class _Made(Value):
-    """What makes a generator, and the seed."""
+class _GeneratorMaker(Value):
+    """A function that makes a generator, and the seed."""
 
     __slots__ = ("make", "number")
 
@@ -155,7 +154,7 @@ def _makes_generators(make: Any, limits: Interval) -> None:
     @handles(make)
     def made(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         number = _number(machine, make.__name__, args, kwargs, limits)
-        source = machine.effects.draw(_Made(make, number), _make, make.__name__)
+        source = machine.effects.draw(_GeneratorMaker(make, number), _make, make.__name__)
         return GeneratorObjectValue(make(0), source)
 
 
@@ -165,7 +164,7 @@ if np is not None:
     _makes_generators(np.random.RandomState, _OF_NUMPY)
     _makes_generators(np.random.default_rng, _NATURAL)
 
-    @intercepts(type(np.random.default_rng))  # a type of Cython's
+    @intercepts(type(np.random.default_rng))  # a method of a Cython type
     def _wrap_maker(machine: Machine, obj: Any, source: Source) -> Value | None:
         if obj is not np.random.default_rng:
             return None

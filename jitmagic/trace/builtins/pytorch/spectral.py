@@ -1,9 +1,8 @@
-"""torch.istft: a composite of torch in C++ that reads its data only to check them.
+"""torch.istft: a composite in C++ that reads its data only to check them.
 
-Comes in: its calls. Goes out: the operations that it is made of (ATen/native/SpectralOps.cpp, in
-its order, for the same roundings), and an assertion in the graph in place of the check: where it
-fails, eager raises. What is refused or warned of for its shapes alone stays one call, which eager
-makes.
+Its operations are recorded (ATen/native/SpectralOps.cpp, in its order, for the same roundings),
+with an assertion in the graph in place of the check; where that fails, eager raises. Calls that are
+refused or warned about for their shapes stay one call, which eager makes.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from ..registry import handles
 
 __all__: list[str] = []
 
-_istft = torch.istft  # this one, whoever takes its name later
+_istft = torch.istft  # this object, even if it is replaced later
 _NAMES = (
     "input", "n_fft", "hop_length", "win_length", "window", "center", "normalized", "onesided",
     "length", "return_complex",
 )  # fmt: skip
-_LEAST = 1e-11  # of the sum of squared windows
+_LEAST = 1e-11  # least sum of squared windows, as ATen checks it
 
 
 @handles(_istft, Tensor.istft)
@@ -54,7 +53,7 @@ def _follow_istft(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _sizes(
     x: Tensor, window: Tensor | None, given: Mapping[str, Any]
 ) -> tuple[int, int, int, int, int] | None:
-    """n_fft, hop, window's length, begin and end of the result; None: eager refuses or warns."""
+    """Return n_fft, hop, window length, begin and end; None: eager refuses or warns."""
     n_fft: Any = given.get("n_fft")
     known = all(type(size) is int for size in (n_fft, *x.shape))
     if not known or not x.is_complex() or x.dim() not in (2, 3) or not x.numel():

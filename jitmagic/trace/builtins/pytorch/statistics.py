@@ -1,9 +1,8 @@
-"""cov and corrcoef: composites of torch in C++ that read numbers of their data only to check them.
+"""cov and corrcoef: composites in C++ that read numbers of their data only to check them.
 
-Comes in: their calls. Goes out: the operations that they are made of (ATen/native/Correlation.cpp,
-in its order, for the same roundings), and assertions in the graph in place of the checks: where one
-fails, eager raises or warns. What is refused or warned of for its shapes alone stays one call,
-which eager makes.
+Their operations are recorded (ATen/native/Correlation.cpp, in its order, for the same roundings),
+with assertions in the graph in place of the checks; where one fails, eager raises or warns. Calls
+that are refused or warned about for their shapes stay one call, which eager makes.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ..registry import handles
 
 __all__: list[str] = []
 
-_cov, _corrcoef = torch.cov, torch.corrcoef  # these, whoever takes their names later
+_cov, _corrcoef = torch.cov, torch.corrcoef  # these objects, even if they are replaced later
 _COV = ("input", "correction", "fweights", "aweights")
 
 
@@ -52,7 +51,7 @@ def _follow_corrcoef(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _takes(x: Tensor, correction: Any, counts: Tensor | None, weights: Tensor | None) -> bool:
-    """Whether shapes and dtypes are what eager takes without a word."""
+    """Return whether eager accepts shapes and dtypes without a warning."""
     if x.dim() > 2 or x.dtype is torch.bool or type(correction) is not int:
         return False
     observations = as_dimension(x.shape[-1]) if x.dim() else 1
@@ -62,6 +61,7 @@ def _takes(x: Tensor, correction: Any, counts: Tensor | None, weights: Tensor | 
     whole = counts is None or not (counts.is_floating_point() or counts.is_complex())
     whole &= counts is None or counts.dtype is not torch.bool
     real = weights is None or weights.is_floating_point()
+    # Eager warns where no degrees of freedom are left.
     unweighted = counts is None and weights is None
     return fit and whole and real and (not unweighted or observations > correction)
 

@@ -1,6 +1,6 @@
 """Torch calls that need more than a node: predicates, plain objects, tensors made of Python data.
 
-Comes in: realized arguments.  Goes out: constants of the trace where no tensor data is involved
+Takes realized arguments. Returns constants of the trace where no tensor data is involved
 (is_tensor, Size, device, finfo, ...), graph nodes, or breaks with a reason.
 """
 
@@ -61,12 +61,14 @@ def _is_tensor_like(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(has_torch_function, has_torch_function_unary, has_torch_function_variadic, lazy=True)
 def _has_torch_function(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Tensors with a `__torch_function__` of their own never become graph inputs. The mode of a
-    default device is shown this call, and calls the function again without itself: as if it were
-    off from here on, but that plain Python after a break in this very frame would see it.
+    """Return False: tensors with their own `__torch_function__` never become graph inputs.
+
+    The mode of a default device intercepts this call and calls the function again without itself.
+    So the rest of the frame runs as if the mode were off. In the root frame that is a break,
+    because plain Python after a later break would still see the mode.
     """
     if default_device(machine) is not None and len(machine.frames) == 1:
-        why = "the mode of the default device is shown the call"
+        why = "the mode of the default device intercepts the call"
         raise GraphBreak(RefusedTorchCall.of(name="torch.overrides.has_torch_function", why=why))
     machine.frames[-1].past_default_device = True
     return machine.constant(False)
@@ -79,13 +81,13 @@ def _has_torch_function(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 )
 @handles_named("torch.onnx", "is_in_onnx_export")
 def _other_compilers(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """What eager says: no other compiler is at work."""
+    """Return False, as in eager: no other compiler is at work."""
     return machine.constant(False)
 
 
 @handles(torch.jit.annotate)
 def _annotate(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """The type is for TorchScript."""
+    """Return the value; the type is for TorchScript."""
     if len(args) != 2 or kwargs:
         raise GraphBreak(UnsupportedArguments.of(name="annotate", what="not a type and a value"))
     return args[1]
@@ -93,19 +95,19 @@ def _annotate(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.Tensor.new)
 def _new(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """`x.new(2, 3)`: as `x.new_empty(2, 3)`. Of numbers in a list it makes a tensor of these."""
+    """Model `x.new(2, 3)` as `x.new_empty(2, 3)`; a list argument would give its numbers."""
     sizes = [part.realize(machine) for part in args[1:]]
     if len(sizes) == 1 and isinstance(sizes[0], SizeValue):
         sizes = sizes[0].realized(machine)
     if kwargs or any(size.python_type(machine) is not int for size in sizes):
-        raise GraphBreak(UnsupportedArguments.of(name="Tensor.new", what="no size"))
+        raise GraphBreak(UnsupportedArguments.of(name="Tensor.new", what="not sizes"))
     made = TupleValue(sizes or [machine.constant(0)])
     return record(machine, "new_empty", [args[0], made])
 
 
 @handles(torch.Tensor.unbind, torch.unbind)
 def _unbind(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Of a dimension that varies: a loop over the parts need not know how many there are."""
+    """Unbind; for a varying dimension, a loop over the parts need not know how many there are."""
     dim = args[1] if len(args) > 1 else kwargs.get("dim", machine.constant(0))
     x, dim = args[0], dim.realize(machine)
     if isinstance(x, TensorValue) and isinstance(dim, ConstantValue) and type(dim.value) is int:
@@ -119,7 +121,7 @@ def _unbind(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.Tensor.tolist)
 def _to_list(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Of a tensor that is made of constants alone, has few numbers, or is foreseen."""
+    """Model tolist() of a tensor that is constant, has few numbers, or is speculated."""
     if len(args) == 1 and not kwargs and isinstance(args[0], TensorValue):
         known = known_value(machine.graph, args[0].node)
         if known is not None:
@@ -139,7 +141,7 @@ def _nested_list(shape: Sequence[int], numbers: Iterator[Value]) -> Value:
 
 @handles(torch._C._len_torch_dispatch_stack)
 def _dispatch_modes(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Nothing is compiled while a mode of the user's is active."""
+    """Return 0: nothing is compiled while a mode of the user's is active."""
     return machine.constant(0)
 
 
@@ -160,7 +162,7 @@ def _tracing_state(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch._C._infer_size)
 def _broadcast(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Of two shapes; where they do not go together the words of the error are another's."""
+    """Broadcast two shapes; if they are incompatible, plain Python raises with its own message."""
     if not all(isinstance(arg, SizeValue) for arg in args):
         what = "not two sizes"
         raise GraphBreak(UnsupportedArguments.of(name="torch._C._infer_size", what=what))
@@ -186,7 +188,7 @@ def _device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 class NumberLimits(BuiltinValue):
-    """torch.finfo(dtype) or torch.iinfo(dtype)."""
+    """The result of torch.finfo(dtype) or torch.iinfo(dtype)."""
 
     __slots__ = ()
 
@@ -217,13 +219,13 @@ def _wrap_limits(machine: Machine, obj: Any, source: Source) -> Value:
 )
 def _make_tensor(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     if cls.live is torch.Tensor and default_device(machine) is None:
-        return _of_legacy_class(cls.live, machine, args, kwargs)
+        return _make_legacy_tensor(cls.live, machine, args, kwargs)
     why = "it makes a leaf or an uninitialised tensor of a class"
     raise GraphBreak(RefusedTorchCall.of(name=name_of(cls.live), why=why))
 
 
-def _of_legacy_class(kind: Any, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """`torch.IntTensor([1, 2])`, `torch.Tensor(2, 3)`: of data, or of a shape alone."""
+def _make_legacy_tensor(kind: Any, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Model `torch.IntTensor([1, 2])` and `torch.Tensor(2, 3)`: from data, or of a shape alone."""
     given = [arg.realize(machine) for arg in args]
     dtype = default_dtype(machine) if kind is torch.Tensor else kind.dtype
     options = {"dtype": machine.constant(dtype), "device": machine.constant("cpu")}
@@ -238,14 +240,14 @@ def _of_legacy_class(kind: Any, machine: Machine, args: Args, kwargs: Kwargs) ->
         if share is not None and given[0].python_type(machine) is np.ndarray:
             return share(machine, given, options)
     if kwargs or not all(arg.python_type(machine) is int for arg in given):
-        what = "other arguments than a list or sizes"
+        what = "arguments other than a list or sizes"
         raise GraphBreak(UnsupportedArguments.of(name=name_of(kind), what=what))
     return record(machine, torch.empty, [TupleValue(given or [machine.constant(0)])], options)
 
 
 for _kind in torch._tensor_classes:
     if not (_kind.is_sparse or _kind.is_cuda):
-        handles(_kind)(partial(_of_legacy_class, _kind))
+        handles(_kind)(partial(_make_legacy_tensor, _kind))
 
 
 @constructs(lambda kind: issubclass(kind, torch.autograd.Function), before_others=True)

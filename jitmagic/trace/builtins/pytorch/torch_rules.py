@@ -1,9 +1,8 @@
-"""What the tracer knows of torch by name: which calls may be a graph node, and why the others may
-not.
+"""Tables of torch functions by name: which calls may be a graph node, and why others may not.
 
-Tables only. A torch function that appears in no table and whose kind `is_leaf_function` accepts
-becomes one node of the graph: its meta run tells shapes, and what has no meta result breaks. A call
-in a table of refusals ends the graph with that sentence and runs as plain Python.
+A torch function in no table whose kind `is_leaf_function` accepts becomes one node: its meta run
+gives the shapes, and a call without a meta result breaks. A call in a table of refusals ends the
+graph with that sentence and runs as plain Python.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = [
     "refusal_of",
 ]
 
-# Methods that turn data into Python values.
+# Methods that return tensor data as Python values.
 DATA_METHODS = frozenset(
     (
         "item tolist numpy __array__ __bool__ __int__ __float__ __complex__ __index__ "
@@ -76,7 +75,7 @@ REFUSED_METHODS: dict[str, str] = {
     ),
 }
 
-# Bare names of what raises for data that programs meet, so that some try another way then.
+# Bare names of functions that raise for data that occurs in practice; some programs catch that.
 RAISING_ON_DATA = frozenset(
     (
         "inverse linalg_inv linalg_cholesky linalg_solve linalg_lu_factor linalg_ldl_factor "
@@ -143,7 +142,7 @@ _LEAF_C_MODULES = frozenset(
 )
 _LEAF_PYTHON_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor"})
 _SETTERS = ("set_", "_set_", "enable_")
-# Python code that is inlined although its name or a module around it is refused.
+# Python code that is inlined although its name or its module is refused.
 _INLINED_FUNCTIONS = frozenset(
     (
         *(f"torch.func.{name}" for name in ("functional_call", "stack_module_state")),
@@ -177,7 +176,7 @@ _INLINED = (
 
 
 def is_leaf_function(obj: types.FunctionType | types.BuiltinFunctionType) -> bool:
-    """Whether the function is of a kind that becomes one graph node."""
+    """Return whether the function is of a kind that becomes one graph node."""
     module = obj.__module__
     if isinstance(obj, types.FunctionType):
         return module in _LEAF_PYTHON_MODULES
@@ -185,8 +184,9 @@ def is_leaf_function(obj: types.FunctionType | types.BuiltinFunctionType) -> boo
 
 
 def is_inlined(function: types.FunctionType) -> bool:
-    """Whether a Python function of torch is inlined as the user's own are: unless it is a node, or
-    it or its module is refused.
+    """Return whether a Python function of torch is inlined as the user's own are.
+
+    It is, unless it is a node, or it or its module is refused.
     """
     module = function.__module__
     if module.startswith(_INLINED) or f"{module}.{function.__qualname__}" in _INLINED_FUNCTIONS:
@@ -195,10 +195,10 @@ def is_inlined(function: types.FunctionType) -> bool:
 
 
 def refusal_of(function: types.FunctionType | types.BuiltinFunctionType) -> str | None:
-    """Why a function of torch is not followed; None if it is a graph node."""
+    """Return why a function of torch is not traced; None if it is a graph node."""
     refused = _refused(function)
     if refused is None and not is_leaf_function(function):
-        return "it is no tensor operation that jitmagic knows"
+        return "it is not a tensor operation that jitmagic knows"
     return refused
 
 
@@ -209,7 +209,7 @@ def _refused(function: types.FunctionType | types.BuiltinFunctionType) -> str | 
     if name in REFUSED_FUNCTIONS:
         return REFUSED_FUNCTIONS[name]
     if _is_disallowed(function):
-        return "torch.compile has no graph go past it either"
+        return "torch.compile breaks its graphs there too"
     while module:
         if module in REFUSED_MODULES:
             return REFUSED_MODULES[module]
@@ -218,8 +218,10 @@ def _refused(function: types.FunctionType | types.BuiltinFunctionType) -> str | 
 
 
 def _is_disallowed(function: types.FunctionType | types.BuiltinFunctionType) -> bool:
-    """Whether a call breaks torch.compile's graphs, as torch's graph_break() does, which nothing
-    but its id tells, or what a program disallows; both have loaded the module that keeps the ids.
+    """Return whether a call breaks torch.compile's graphs, or a program disallows it.
+
+    That covers torch's graph_break(), which only its id identifies. Both need the module with the
+    ids to be loaded.
     """
     kept = getattr(sys.modules.get("torch._dynamo.trace_rules"), "_disallowed_callable_ids", None)
     return id(function) in (getattr(kept, "function_ids", None) or ())

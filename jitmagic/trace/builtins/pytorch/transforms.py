@@ -1,8 +1,7 @@
 """torch.func: transforms of functions, called in the traced code or before it.
 
-Comes in: calls of the transforms, and live functions that they have made. Goes out: values of
-transformed functions (trace/values/autograd/transformed.py); those of jvp and vjp are called at
-once.
+Calls of the transforms, and live functions that they have made, become values of transformed
+functions (trace/values/autograd/transformed.py); those of jvp and vjp are called at once.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from ..registry import handles
 __all__: list[str] = []
 
 _func: Any = torch.func
-# Transforms that give a function, and the code that all functions of one have.
+# Transforms that return a function, and the code that all functions of one share.
 _MAKERS = (
     _func.grad, _func.grad_and_value, _func.vmap, _func.jacrev, _func.jacfwd, _func.hessian,
 )  # fmt: skip
@@ -59,7 +58,7 @@ def _jvp(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @intercepts(types.FunctionType)
 def _made_before(machine: Machine, obj: types.FunctionType, source: Source) -> Value | None:
-    """A function that a transform made before the call: what it closes over says of what."""
+    """Model a function that a transform made before the call, from the contents of its closure."""
     transform = _MADE_BY.get(obj.__code__)
     if transform is None:
         return None

@@ -36,8 +36,8 @@ def tensor_in_this_call(machine: Any, node: Node) -> torch.Tensor | None:
     """What this call computes; None: it is not to be foreseen here."""
     notes: GraphNotes = machine.notes
     graph = notes.graph
-    foresees, filename = machine.foresees, machine.frame.program.code.co_filename
-    if foresees is None or graph is not graph.root or not foresees(filename):
+    may_speculate, filename = machine.may_speculate, machine.frame.program.code.co_filename
+    if may_speculate is None or graph is not graph.root or not may_speculate(filename):
         return None
     run = notes.of(PartialRun)
     found: torch.Tensor | None = run.value_of(node, graph, notes.inputs, machine.snapshot)

@@ -19,7 +19,7 @@ from ....symbols.expr import Integer
 from ....symbols.scalar import Symbol, symbols_of
 from ....symbols.size import Dimension, Size
 from ...breaks import GraphBreak, RolledLoop
-from ...python_loops.rolled import peels, rounds_vary
+from ...python_loops.rolled import peels, trip_count_varies
 from ...result import Recipe
 from ..base import Builder, Machine, Value
 from ..containers.iterators import IteratorValue, advanced
@@ -53,7 +53,7 @@ def place_of_test(machine: Any, symbol: Symbol) -> tuple[int, int] | None:
     if machine.frame is not root or any(isinstance(one, IteratorValue) for one in root.stack):
         return None
     at, step = root.at, machine.step
-    if machine.loops.may_roll and machine.symbols.rounds.get((symbol, at), set()) - {step}:
+    if machine.loops.may_roll and machine.symbols.narrowed_at.get((symbol, at), set()) - {step}:
         raise GraphBreak(RolledLoop.of(what=symbol.name))
     return at, step
 
@@ -202,7 +202,7 @@ class VaryingIterator(IteratorValue):
             if item is not None:
                 self.taken = 1
                 return item
-        rounds_vary(machine, self.symbols, self.what)
+        trip_count_varies(machine, self.symbols, self.what)
 
     def recipe(self, builder: Builder) -> Recipe:
         made = builder.invoke(self.begin, (builder(self.over),))

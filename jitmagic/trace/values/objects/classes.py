@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from ....guards.guard import IdentityIs, TypeIs, ValueEquals
 from ....guards.read import referent_of
 from ....guards.source import InstanceDict, Item, Referent, SlotAttr, Source, TypeAttr, TypeOf
-from ...breaks import GraphBreak, Mortal, UnknownCFunction, UnknownObject, UnsupportedAttribute
+from ...breaks import Finalizer, GraphBreak, UnknownCFunction, UnknownObject, UnsupportedAttribute
 from ...builtins.registry import handler_of
 from ...result import Constant, Recipe
 from ...wrap import wraps
@@ -301,7 +301,7 @@ class ClassValue(Value):
         guard_bases(machine, self.live)
         # The moment at which a finalizer runs is observable, and depends on all references.
         if isinstance(guarded_attribute(machine, self.live, "__del__"), types.FunctionType):
-            raise GraphBreak(Mortal.of(what=f"{self.live.__name__} has a __del__"))
+            raise GraphBreak(Finalizer.of(what=f"{self.live.__name__} has a __del__"))
         constructor = _constructor_for(self.live)
         if constructor is not None:
             return constructor(machine, self, args, kwargs)

@@ -182,8 +182,8 @@ class _InlinedCall:
 
         def check(builder: Builder) -> None:
             for part, contents in zip(parts, as_returned, strict=True):
-                is_live = isinstance(part, _OBJECTS) and builder.is_live(part)
-                if is_live or _contents(part) != contents:
+                handed_out = isinstance(part, _OBJECTS) and builder.is_live(part)
+                if handed_out or _contents(part) != contents:
                     what = f"an object that {cached.live.__name__} keeps"
                     raise Unrestorable(what, self.born)
 

@@ -14,7 +14,7 @@ import torch
 
 from ....guards.guard import TypeIs
 from ....guards.source import Referent, Source
-from ...breaks import GraphBreak, ReferredWeakly, UnsupportedArguments
+from ...breaks import GraphBreak, UnsupportedArguments, WeaklyReferenced
 from ...builtins.registry import handles
 from ...library_files import is_library
 from ...result import Recipe
@@ -112,7 +112,7 @@ def _make_reference(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     of_layer = issubclass(kind, torch.Tensor)  # a torch.nn module also holds it
     of_scheduler = issubclass(kind, torch.optim.Optimizer)
     if made_here and not (_is_in_library(machine) and (of_layer or of_scheduler)):
-        raise GraphBreak(ReferredWeakly.of(what="weakref.ref()"))
+        raise GraphBreak(WeaklyReferenced.of(what="weakref.ref()"))
     if len(args) != 1 or kwargs or of_layer:
         what = "a callback, or a new tensor, which may die"
         raise GraphBreak(UnsupportedArguments.of(name="weakref.ref", what=what))

@@ -17,7 +17,7 @@ from torch.fx import Node
 from ....graph.builder import GraphBuilder
 from ....graph.memory import storage_of
 from ....graph.node_meta import device_of
-from ...breaks import GraphBreak, KeptCast
+from ...breaks import CachedCast, GraphBreak
 from ...result import Perform
 from ..base import Builder, Machine
 from .leaves import Switch, Switched
@@ -34,7 +34,7 @@ def bind_data(machine: Machine, owner: Any, value: Any) -> None:
     if source is None or graph.root is not graph or not _can_bind(graph, owner, source):
         owner.refuse(machine, "setting attribute 'data'")
     if graph.cast_cache.has(owner.meta):
-        raise GraphBreak(KeptCast.of(name="set_data", what="one of an old value"))
+        raise GraphBreak(CachedCast.of(name="set_data", what="one of an old value"))
     lines = machine.lines()
     wants_grad = owner.meta.requires_grad
     bound = value.get_attr(machine, "data")

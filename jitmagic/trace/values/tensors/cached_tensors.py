@@ -81,7 +81,7 @@ def tensors_of_cache(
     if not tensors or len(tensors) < len(parts):
         return None
     graph, broken = machine.graph, GraphBreak(reason)
-    if machine.effects.does_more_than_gradients() or not _is_early(graph, beneath):
+    if machine.effects.has_effects_besides_gradients() or not _is_early(graph, beneath):
         raise broken
     args = tuple(constant_argument(machine, arg, broken) for arg in call[0])
     kwargs = {name: constant_argument(machine, arg, broken) for name, arg in call[1].items()}

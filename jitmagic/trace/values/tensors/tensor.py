@@ -27,8 +27,8 @@ from ....graph.symbolic.ranges import known_truth
 from ....guards.source import InstanceDict, Source
 from ...breaks import (
     ActiveMode,
+    CachedCast,
     GraphBreak,
-    KeptCast,
     RefusedTorchCall,
     TensorBranch,
     TensorItem,
@@ -425,7 +425,7 @@ def record(
         why = "its result follows the default dtype, which the frame has changed"
         raise GraphBreak(RefusedTorchCall.of(name=str(error), why=why)) from None
     except StaleCast as error:
-        raise GraphBreak(KeptCast.of(name=name, what=error)) from None
+        raise GraphBreak(CachedCast.of(name=name, what=error)) from None
     except MixedDevices as error:
         raise GraphBreak(TorchCallFailed.of(name=name, error=f"({error})")) from None
     except EagerRaises as error:
