@@ -100,7 +100,7 @@ ROWS = {
         "low = early.lower(x)\nprint(*map(low.as_text, ('torch', 'aten', 'loops', 'cpp')))\n"
         "print(low.cost())\nprint(low.compile().memory())\nlow",
         ("x \\+ 1", "aten.add.Tensor", "in points", r'extern "C"', "512 flops, 4 KiB read and",
-         "inputs 2 KiB, results and what the backward reads 2 KiB"),
+         "inputs 2 KiB, results and saved tensors 2 KiB"),
         ("<summary>cpp</summary>",),
     ),
     "picture": Row("jitmagic.explain(step).picture('graph')", ("graph by kernel",), ("<img",)),
