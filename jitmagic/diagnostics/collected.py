@@ -46,7 +46,7 @@ class _Function:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report:
-    """The paths that `report` wrote: folder, page, and capsule folders (none if inside the page)."""
+    """The paths that `report` wrote; no capsule folders if the page contains the capsules."""
 
     folder: Path
     page: Path
@@ -68,10 +68,10 @@ class Report:
 def report(folder: str | Path, /, *targets: Any) -> Report:
     """Write a report about `targets`, or about everything tagged, into `folder`.
 
-    The folder gets one HTML page, the same as text, and a capsule for each compiled graph. A capsule
-    has the user's code, input shapes, dtypes and strides (never tensor values), versions, options,
-    generated code, and replay.py, which compares the graph with eager. A path that ends in .html or
-    .htm is written as one file that contains the capsules.
+    The folder gets one HTML page, the same as text, and a capsule for each compiled graph. A
+    capsule has the user's code, input shapes, dtypes and strides (never tensor values), versions,
+    options, generated code, and replay.py, which compares the graph with eager. A path that ends in
+    .html or .htm is written as one file that contains the capsules.
 
     The folder is created if necessary, and an earlier report in it is replaced. Raises ReportError,
     and changes nothing, if it holds other files or cannot be written; TypeError if a target is not

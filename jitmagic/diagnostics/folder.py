@@ -47,7 +47,7 @@ def write_folder(folder: str | Path, files: Mapping[str, str]) -> Path:
 
 
 def write_page(file: str | Path, text: str) -> Path:
-    """Write a page that begins with PAGE_HEAD, replace an earlier one, and return its absolute path.
+    """Write a page that begins with PAGE_HEAD, replacing an earlier one; return the absolute path.
 
     Raises ReportError, and changes nothing, if another kind of file is there.
     """
@@ -129,7 +129,7 @@ def _replace(root: Path, before: frozenset[str], files: Mapping[str, str]) -> No
 
 @contextmanager
 def _staging(root: Path) -> Iterator[Path]:
-    """Yield a temporary folder inside `root` (os.replace needs one disk); remove empty new folders."""
+    """Yield a temporary folder inside `root`, as os.replace needs one disk; clean up after it."""
     new_folders = [folder for folder in (root, *root.parents) if not folder.exists()]
     try:
         root.mkdir(parents=True, exist_ok=True)

@@ -77,7 +77,8 @@ class Memory:
 def lower(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Question[Lowered]:
     """`lower(fn)(*args)`: capture and compile that call without making it.
 
-    `fn` may be plain or tagged and is not changed. Raises what a compile with fullgraph=True raises.
+    `fn` may be plain or tagged and is not changed. Raises what a compile with fullgraph=True
+    raises.
     """
     refuse_arguments("lower", arguments)
     made = tagged_copy(fn, options)
@@ -207,7 +208,7 @@ def _flops(node: torch.fx.Node) -> int:
 
 
 def _shape(node: torch.fx.Node) -> Any:
-    """Return the shape of a node's result, or a tuple of shapes, as torch's flop formulas take it."""
+    """Return the shape of a node's result, or a tuple of shapes, for torch's flop formulas."""
     specs = _specs(node.meta.get("spec"))
     return specs[0].shape if len(specs) == 1 else tuple(spec.shape for spec in specs)
 

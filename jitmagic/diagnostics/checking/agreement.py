@@ -170,8 +170,8 @@ def _floating(
 ) -> Line:
     """Compare two floating-point tensors that differ.
 
-    largest: the largest float64 value of any result. float64 results may cancel large values, and no
-    wider dtype can measure that error, so their roundings are relative to it.
+    largest: the largest float64 value of any result. float64 results may cancel large values, and
+    no wider dtype can measure that error, so their roundings are relative to it.
     """
     gap = _gap(ours, eager)
     rel = float((gap / _wide(eager).abs().clamp_min(1e-300)).max())
@@ -221,7 +221,7 @@ def _ulp(a: Tensor, b: Tensor) -> int | None:
         return None
     steps = [bits.long() for bits in (_bits(a), _bits(b))]
     lowest = -(1 << (8 * a.element_size() - 1))
-    # Floats are sign and magnitude: negative patterns are mirrored, so that integers sort as values.
+    # Floats are sign and magnitude: negative patterns are mirrored, so that integers are ordered.
     ordered = [torch.where(x < 0, lowest - x, x) for x in steps]
     finite = a.isfinite() & b.isfinite()
     if not finite.any():

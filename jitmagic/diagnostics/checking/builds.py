@@ -1,8 +1,8 @@
 """builds: the executables of a compile, and the parts of a frame that can be run again.
 
-Input: compile records. Output: a `Build` for each executable with its ATen graphs, and for each part
-of a frame the traced graph at the sizes of the first call. A frame has several parts if it was split
-into subgraphs (graph/subgraphs.py) or at operators with data-dependent output shapes
+Input: compile records. Output: a `Build` for each executable with its ATen graphs, and for each
+part of a frame the traced graph at the sizes of the first call. A frame has several parts if it was
+split into subgraphs (graph/subgraphs.py) or at operators with data-dependent output shapes
 (graph/symbolic/data_split.py). Records hold stages but not the splits, so the graph is split again.
 """
 
@@ -62,7 +62,7 @@ class Build:
 
 
 def builds_of(records: Iterable[CompileRecord]) -> list[Build]:
-    """Return the executables that one variant loaded; attempts of tiers that failed are left out."""
+    """Return the executables that one variant loaded, without attempts of tiers that failed."""
     builds: list[Build] = []
     split: list[Partition] = []  # partitions whose forward has not been seen yet
     differentiated: list[Partition] = []  # partitions whose backward has not been seen yet
@@ -140,7 +140,8 @@ def inputs_of(gm: GraphModule) -> list[TensorSpec]:
 def nodes_of(build: Build) -> dict[str, Node]:
     """Return by name the ATen nodes that kernels of the executable have as origins.
 
-    Only its own direction is searched, as saved tensors are inputs of the same name in the backward.
+    Only its own direction is searched, as saved tensors are inputs of the same name in the
+    backward.
     """
     if build.part is None:
         return {}

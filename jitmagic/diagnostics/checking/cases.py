@@ -58,7 +58,7 @@ def changed_options(options: Options) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CapturedCall:
-    """One call whose graphs ran as eager: its result, and the graphs with copies of their inputs."""
+    """One call whose graphs ran as eager: its result, and graphs with copies of their inputs."""
 
     cases: tuple[Case, ...]
     traces: tuple[Trace, ...]

@@ -5,8 +5,9 @@
 Input: a function and its arguments. The graphs of that call are captured with their input tensors;
 a graph fails if a compile stage crashes or its results differ from eager by the rule of
 agreement.py. Output: the smallest graph found that fails in the same way, as a script with random
-inputs that raises AssertionError as long as the bug exists. Delta debugging tries single operations,
-then removes the end of the graph, then its beginning (values become inputs), then reduces sizes.
+inputs that raises AssertionError as long as the bug exists. Delta debugging tries single
+operations, then removes the end of the graph, then its beginning (values become inputs), then
+reduces sizes.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     jitmagic.passport(fn)(*args)   ->  Passport, shown as text; .save(path) writes JSON
 
-Input: a function and its arguments; it is called once, with all its side effects. The graphs of that
-call are captured with their input tensors, and each runs as eager, as compiled code and as eager in
-float64, on copies. If that is safe, the function also runs as plain Python (plain_call.py), which
-finds errors of the capture. Output: a line per result, mutated input and gradient, a verdict by the
-rule of agreement.py, and the first operation at which the graphs differ.
+Input: a function and its arguments; it is called once, with all its side effects. The graphs of
+that call are captured with their input tensors, and each runs as eager, as compiled code and as
+eager in float64, on copies. If that is safe, the function also runs as plain Python
+(plain_call.py), which finds errors of the capture. Output: a line per result, mutated input and
+gradient, a verdict by the rule of agreement.py, and the first operation at which the graphs differ.
 """
 
 from __future__ import annotations

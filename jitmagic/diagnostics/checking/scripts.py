@@ -1,10 +1,11 @@
 """scripts: writes graphs as standalone Python scripts, and has the functions that scripts call.
 
-Input: a graph whose inputs are tensors, and their specs. Output: the text of a script with the graph
-as a plain function `repro`, which needs only torch and jitmagic, and inputs from `random_tensor`.
-Nodes that contain graphs (calls of autograd functions, transforms of torch.func) are built by code
-before that function. An object or operator of the user's program cannot be written as text and
-raises NotWritable. Scripts of minify call `check_agreement`, scripts of a report call `replay`.
+Input: a graph whose inputs are tensors, and their specs. Output: the text of a script with the
+graph as a plain function `repro`, which needs only torch and jitmagic, and inputs from
+`random_tensor`. Nodes that contain graphs (calls of autograd functions, transforms of torch.func)
+are built by code before that function. An object or operator of the user's program cannot be
+written as text and raises NotWritable. Scripts of minify call `check_agreement`, scripts of a
+report call `replay`.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def _definition(key: str, value: Any) -> str:
 
 
 def _home(value: Any) -> tuple[str, str]:
-    """Return module and name that import the object from torch, jitmagic or the standard library."""
+    """Return the module (of torch, jitmagic or the standard library) and name of the object."""
     module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
     if isinstance(module, str) and isinstance(name, str):
         root = module.partition(".")[0]
@@ -291,7 +292,7 @@ def _kind(message: str) -> str:
 def failure_of(
     fn: Callable[..., Any], inputs: Sequence[Tensor], options: Mapping[str, Any]
 ) -> str | None:
-    """Return "wrong", "crash: KIND", or None if compiled and eager agree; raise what eager raises."""
+    """Return "wrong", "crash: KIND", or None if both agree. Raises what eager raises."""
     return _compared(fn, inputs, answers(fn, inputs), options).kind
 
 

@@ -4,9 +4,9 @@
 
 Input: a function and arguments. Output: the variations tried and the smallest failing input. Tensor
 arguments get other sizes (a size is replaced wherever it occurs, so that shapes still match),
-layouts, dtypes, values (nan, inf, -0.0, huge, tiny) and requires_grad. Both sides run on copies from
-the same seed. Results, arguments after the call, gradients and errors are compared by the rule of
-agreement.py. Inputs on which eager itself is not reproducible are not judged.
+layouts, dtypes, values (nan, inf, -0.0, huge, tiny) and requires_grad. Both sides run on copies
+from the same seed. Results, arguments after the call, gradients and errors are compared by the rule
+of agreement.py. Inputs on which eager itself is not reproducible are not judged.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class TestReport(Readable):
     def told(self) -> list[tuple[str, str]]:
         tried = [count(self.tried, "input")]
         if self.refused:
-            tried.append(f"{self.refused:,} of them raise the same error in eager and compiled code")
+            tried.append(f"{self.refused:,} of them raise the same error in both")
         if self.unsteady:
             tried.append(f"{self.unsteady:,} not judged: eager is not reproducible")
         changes = ", ".join(f"{kind} {number}" for kind, number in sorted(self.kinds.items()))
@@ -147,8 +147,8 @@ class _Trial:
     def difference(self, inputs: Inputs) -> str:
         """Return the difference in words, or one of _NO_FAILURE.
 
-        Those are: both agree; both raise the same error; eager is not reproducible, because it reads
-        the time, an address or state of its own.
+        Those are: both agree; both raise the same error; eager is not reproducible, because it
+        reads the time, an address or state of its own.
         """
         eager, error = self._answers(self._plain(), inputs)
         ours, our_error = self._answers(self._tagged(inputs), inputs)

@@ -1,10 +1,10 @@
-"""cost: what each line of the user's takes, eager and compiled, and the kernel that owns it.
+"""cost: measures the seconds of each source line, eager and compiled, and its kernels.
 
-Comes in: the records of what a function has compiled. Goes out: `Costs`, plain data. Each graph in
-use is run on made-up tensors of its inputs' shapes, op by op and as the compiled plan, forward and
-backward (laps.py); nothing of the user's runs again. An operation's time counts for the lines that
-its node carries: where it stands, and those from which that was called. The time of a kernel of
-several lines is divided among them as their times in eager are.
+Input: the compile records of a function. Output: `Costs`, plain data. Each graph in use is run on
+synthetic tensors of its inputs' shapes, operation by operation as eager and as the compiled plan,
+forward and backward (line_timing.py); user code does not run again. An operation's time counts for
+its own line and for the lines that called it. The time of a kernel with several lines is divided
+among them in proportion to their time in eager.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from .line_timing import Laps, laps_of_graph, laps_of_plan, made_up, operations,
 
 __all__ = ["Costs", "KernelCost", "LineCost", "ModuleCost", "Place", "costs_of"]
 
-Lines = tuple[UserLine, ...]  # innermost first, as nodes carry them
-Place = tuple[str, int]  # file and number: a comprehension's line is its function's too
-Stack = tuple[Lines, ModulePath | None]  # lines are equal where only their modules differ
+Lines = tuple[UserLine, ...]  # innermost first, as in node.meta["lines"]
+Place = tuple[str, int]  # file and line number, so a comprehension shares its function's line
+Stack = tuple[Lines, ModulePath | None]  # with the module, which equality of lines ignores
 
 
 def place_of(line: UserLine) -> Place:
@@ -52,17 +52,17 @@ def _stack_of(lines: Lines) -> Stack:
 
 @dataclass(slots=True)
 class LineCost:
-    """Seconds of one call of each graph that a line takes part in."""
+    """Seconds of a line, with every graph run once."""
 
     eager: float = 0.0
     compiled: float = 0.0
-    kernels: dict[int, float] = field(default_factory=dict)  # by number, the line's part of each
-    is_own: bool = False  # else all of it is in what the line calls
+    kernels: dict[int, float] = field(default_factory=dict)  # seconds by number of the kernel
+    is_own: bool = False  # false: all of the time is spent in functions that the line calls
 
 
 @dataclass(slots=True)
 class ModuleCost:
-    """Seconds of what one module computes, without the modules in it, and its lines."""
+    """Seconds of one module without its submodules, and its lines."""
 
     module: ModulePath
     eager: float = 0.0
@@ -74,12 +74,12 @@ class ModuleCost:
 class KernelCost:
     """One launch or ATen call of a plan.
 
-    limit: its part of the speed of a plain copy of as many bytes; None where that is not its limit
+    limit: its speed relative to a copy of as many bytes; None if it is not bound by memory
     """
 
     kernel: KernelReport
     seconds: float
-    places: tuple[Place, ...]  # the lines that take part in it
+    places: tuple[Place, ...]  # the lines that it computes
     decisions: tuple[str, ...] = ()  # fusions made and refused
     limit: float | None = None
 
@@ -91,7 +91,7 @@ class KernelCost:
 
 @dataclass(frozen=True)
 class Costs:
-    """eager, compiled: seconds of all graphs, each run once, measured without a clock inside."""
+    """The measurements; eager, compiled: seconds of all graphs, without overhead of the clock."""
 
     lines: Mapping[Place, LineCost] = field(default_factory=dict)
     kernels: tuple[KernelCost, ...] = ()
@@ -105,7 +105,7 @@ class Costs:
         return bool(self.lines)
 
     def shares(self, place: Place) -> tuple[float, float]:
-        """A line's parts of the whole, eager and compiled, from 0 to 1."""
+        """Return a line's shares of the total time, eager and compiled, from 0 to 1."""
         known = self.lines.get(place)
         if known is None:
             return 0.0, 0.0
@@ -121,7 +121,7 @@ def costs_of(records: Iterable[CompileRecord], options: Options) -> Costs:
 
 
 class _Costs:
-    """Costs while they are added up."""
+    """Accumulates Costs frame by frame."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -133,7 +133,7 @@ class _Costs:
         self.eager = self.compiled = 0.0
 
     def finished(self) -> Costs:
-        """The sums so far."""
+        """Return the accumulated costs."""
         if not self.lines:
             return Costs(notes=tuple(dict.fromkeys(self.notes)))
         return Costs(
@@ -147,7 +147,7 @@ class _Costs:
         )
 
     def add_frame(self, records: list[CompileRecord]) -> None:
-        """The graph of a frame, and its backward once that is compiled."""
+        """Measure and add the newest variant of a frame, with its backward once compiled."""
         frame = MeasuredFrame.of(records)
         if frame is None:
             return
@@ -158,14 +158,14 @@ class _Costs:
         try:
             with quiet():
                 measured = [self._measured(part) for part in frame.parts]
-        except Exception as error:  # made-up tensors do not suit every graph: an index, a check
+        except Exception as error:  # synthetic tensors are invalid for some graphs: indices, checks
             self.notes.append(f"{name}: lines have no times: {type(error).__name__}: {error}")
             return
         for part, (eager, compiled) in zip(frame.parts, measured, strict=True):
             self._add(part, eager, compiled)
 
     def _measured(self, part: MeasuredPart) -> tuple[Laps, list[Laps]]:
-        """Of the one as eager, and of its executables."""
+        """Return the times of a part as eager, and of each of its executables."""
         specs = [entry.spec for entry in part.traced.inputs]
         eager = laps_of_graph(part.traced.graph, specs, has_backward(part.builds))
         return eager, _laps_of(part, self.options) if part.builds else []
@@ -178,12 +178,12 @@ class _Costs:
             self._add_uncompiled(part.traced.graph, eager)
 
     def _add_uncompiled(self, gm: torch.fx.GraphModule, laps: Laps) -> None:
-        """Calls whose results are as large as data say run as eager runs them."""
+        """Add a part that runs as eager, because its output shapes are data-dependent."""
         self.compiled += laps.whole
         for node, seconds in zip(operations(gm.graph), laps.each, strict=True):
             stack = _stack_of(lines_of(node))
             name = target_name(node.target)
-            why = "how large its result is depends on data: it runs as in eager"
+            why = "its output shape is data-dependent: it runs as in eager"
             kernel = KernelReport(
                 name, "as eager", "", (node.name,), "", stack[0][:1], operations=(name,), why=why
             )
@@ -195,7 +195,7 @@ class _Costs:
             self.kernels.append(KernelCost(kernel, seconds, places))
 
     def _add_eager(self, gm: torch.fx.GraphModule, laps: Laps) -> dict[Stack, float]:
-        """The times by what led to the operations."""
+        """Add eager times, and return them by call stack."""
         self.eager += laps.whole
         seconds_of: dict[Stack, float] = {}
         for node, seconds in zip(operations(gm.graph), laps.each, strict=True):
@@ -224,7 +224,7 @@ class _Costs:
             self.kernels.append(KernelCost(kernel, seconds, places, decisions, limit))
 
     def _of(self, stack: Stack) -> Iterator[LineCost | ModuleCost]:
-        """An operation counts once for each line that led to it, and for its module."""
+        """Yield the entries that an operation counts for: the lines of its stack, its module."""
         lines, module = stack
         for place in dict.fromkeys(map(place_of, lines)):
             yield self.lines.setdefault(place, LineCost())
@@ -241,7 +241,7 @@ class _Costs:
 
 
 def _limit(kernel: KernelReport, seconds: float, device: torch.device) -> float | None:
-    """A kernel that computes little can be no faster than a copy of what it reads and writes."""
+    """Return the speed of a memory-bound kernel relative to a copy of as many bytes, at most 1."""
     if not kernel.is_generated or kernel.is_arithmetic or seconds <= 0:
         return None
     copied = copy_seconds(kernel.nbytes, device)
@@ -249,7 +249,7 @@ def _limit(kernel: KernelReport, seconds: float, device: torch.device) -> float 
 
 
 def _divided(stacks: list[Stack], weights: Mapping[Stack, float]) -> Iterator[tuple[Stack, float]]:
-    """Each line's part of a kernel; equal parts where eager took no time for any of them."""
+    """Yield each stack's share of a kernel: as in eager, or equal shares if eager took no time."""
     known = [weights.get(stack, 0.0) for stack in stacks]
     total = sum(known)
     for stack, weight in zip(stacks, known, strict=True):
@@ -257,8 +257,9 @@ def _divided(stacks: list[Stack], weights: Mapping[Stack, float]) -> Iterator[tu
 
 
 def _laps_of(part: MeasuredPart, options: Options) -> list[Laps]:
-    """Of a forward and its backward, which reads what the forward saved: a library's workspace
-    (that of a recurrent layer, say) cannot be made up.
+    """Time a forward and its backward on the tensors that the forward saved.
+
+    Saved tensors cannot be synthetic: some are a library's workspace, as in recurrent layers.
     """
     forward, *backwards = part.builds
     split = forward.part
@@ -277,7 +278,7 @@ def _laps_of(part: MeasuredPart, options: Options) -> list[Laps]:
 def _saved(
     parts: Partition, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """What a forward keeps for its backward."""
+    """Return the tensors that a forward saves for its backward."""
     intermediates = results[parts.results : parts.results + parts.saved_intermediates]
     kept = [inputs[index] for index in parts.saved_inputs]
     return [*kept, *(results[index] for index in parts.saved_results), *intermediates]
