@@ -22,7 +22,7 @@ from ..api import tagged_handle
 from ..frame.handle import Handle
 from ..records import CompileRecord
 from .checking.capsules import Capsule, capsule_of, versions
-from .explanation.explain import Explanation, described
+from .explanation.explain import Explanation, explain_records
 from .explanation.html import STYLE, card_body, html_body
 from .explanation.report import full_report
 from .folder import PAGE_HEAD, write_folder, write_page
@@ -105,7 +105,7 @@ def _function(handle: Handle, number: Iterator[int]) -> _Function:
         capsule = capsule_of(records, handle.source_lines, handle.options)
         if capsule is not None:
             capsules.append(replace(capsule, name=f"{next(number):02}_{capsule.name}"))
-    explanation = described(handle) if len(handle.journal) else None
+    explanation = explain_records(handle) if len(handle.journal) else None
     return _Function(card_of(handle), explanation, tuple(capsules))
 
 

@@ -27,14 +27,14 @@ from .words import count, duration, here
 
 __all__ = [
     "Card",
-    "Made",
+    "CompileTotals",
     "Status",
     "VariantReport",
     "card_of",
+    "compile_totals",
     "ledger_lines",
     "ledger_of",
     "listed_handles",
-    "made_of",
     "status",
     "variants_of",
 ]
@@ -68,7 +68,7 @@ class VariantReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class CompileTotals:
     """Totals over all compiles of a function, its resume functions and backwards.
 
     variants: of the function alone; seconds: wall time
@@ -265,10 +265,10 @@ def _missed(record: CompileRecord, traced: Trace | None) -> Missed:
     return tuple((number, known(why)) for number, why in record.occasion.missed)
 
 
-def made_of(handle: Handle) -> Made:
+def compile_totals(handle: Handle) -> CompileTotals:
     """Return totals over everything compiled for a tagged function so far."""
     records = [record for record in handle.journal if isinstance(record.outcome, Compiled)]
-    return Made(
+    return CompileTotals(
         variants=len({r.number for r in records if r.frame == handle.serial}),
         graphs=sum(_has_graph(record) for record in records),
         kernels=sum(record.kernels for record in records),

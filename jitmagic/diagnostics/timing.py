@@ -93,7 +93,7 @@ class Timing(Readable):
         """Verdicts on the first callable against each of the others."""
         return tuple(map(str, self.against))
 
-    def told(self) -> list[tuple[str, str]]:
+    def styled_lines(self) -> list[tuple[str, str]]:
         lines = [(str(side), "") for side in self.sides]
         lines += [(f"{self.sides[0].name} is {v}", "font-weight:600") for v in self.verdicts]
         parts = [

@@ -40,7 +40,7 @@ class Answer(Readable):
     missed: Missed = ()
     rest: tuple[str, ...] = ()
 
-    def told(self) -> list[tuple[str, str]]:
+    def styled_lines(self) -> list[tuple[str, str]]:
         lines = [(f"{self.name} {self.then}", "")]
         lines += [(f"  {line}", "") for line in self.rest]
         for number, difference in self.missed:

@@ -42,12 +42,12 @@ class Readable:
 
     __slots__ = ()
 
-    def told(self) -> list[tuple[str, str]]:
+    def styled_lines(self) -> list[tuple[str, str]]:
         """Return (line, CSS style) pairs; the first line is the answer."""
         raise NotImplementedError
 
     def __str__(self) -> str:
-        return "\n".join(line for line, _ in self.told())
+        return "\n".join(line for line, _ in self.styled_lines())
 
     __repr__ = __str__
 
@@ -56,7 +56,7 @@ class Readable:
 
         The indentation is kept by no-break spaces too, as GitHub removes styles.
         """
-        return "".join(_html_line(line, style) for line, style in self.told())
+        return "".join(_html_line(line, style) for line, style in self.styled_lines())
 
 
 _LINE = "font:12px/1.5 monospace;white-space:pre-wrap;overflow-wrap:anywhere;max-width:110ch"

@@ -128,9 +128,9 @@ def pages(text: str) -> list[str]:
 
 
 def _made(tagged: Any) -> Any:
-    from jitmagic.diagnostics.status import made_of
+    from jitmagic.diagnostics.status import compile_totals
 
-    return made_of(jitmagic.api.tagged_handle(tagged))
+    return compile_totals(jitmagic.api.tagged_handle(tagged))
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import jitmagic
 from jitmagic.diagnostics.checking import minify
 from jitmagic.diagnostics.checking.cases import changed_options
-from jitmagic.diagnostics.checking.scripts import agree, made
+from jitmagic.diagnostics.checking.scripts import check_agreement, random_tensor
 from jitmagic.loops import registry
 from jitmagic.options import MODES, make_options
 from tests.processes import run_forked
@@ -80,7 +80,7 @@ def test_a_planted_bug_is_shrunk_to_its_operation(
     (line,) = body_of(script)
     assert "tanh" in line
     assert kind in script.read_text()
-    assert "made((2, 2), (2, 1), torch.float32" in script.read_text()
+    assert "random_tensor((2, 2), (2, 1), torch.float32" in script.read_text()
     fails = in_a_process(script, planted)
     assert fails.returncode != 0
     assert f"AssertionError: the compiled function fails: {kind}" in fails.stderr
@@ -235,7 +235,7 @@ def test_tensors_that_matter_travel_with_the_script(
     ],
 )
 def test_made_tensors_have_their_spec_and_are_the_same_each_time(facts: Any) -> None:
-    one, two = made(*facts), made(*facts)
+    one, two = random_tensor(*facts), random_tensor(*facts)
     assert (tuple(one.shape), one.stride(), one.dtype) == facts[:3]
     assert torch.equal(one, two)
     if one.dtype == torch.int64:
@@ -271,9 +271,12 @@ def test_agree_compares_gradients_and_mutated_inputs(monkeypatch: pytest.MonkeyP
         y.add_(1)
         return (x * y).sum()
 
-    inputs = [made((3,), (1,), torch.float32, "cpu", True), made((3,), (1,), torch.float32)]
-    agree(doubled, inputs)
-    assert torch.equal(inputs[1], made((3,), (1,), torch.float32))
+    inputs = [
+        random_tensor((3,), (1,), torch.float32, "cpu", True),
+        random_tensor((3,), (1,), torch.float32),
+    ]
+    check_agreement(doubled, inputs)
+    assert torch.equal(inputs[1], random_tensor((3,), (1,), torch.float32))
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.diagnostics.explanation.explain import Explanation, explanation_of
-from jitmagic.diagnostics.explanation.page import badge, page_of
-from jitmagic.diagnostics.status import card_of, made_of
+from jitmagic.diagnostics.explanation.page import page_of
+from jitmagic.diagnostics.explanation.page_model import badge
+from jitmagic.diagnostics.status import card_of, compile_totals
 from jitmagic.diagnostics.words import line_numbers
 from jitmagic.errors import UserLine
 from jitmagic.figures import speed
@@ -90,7 +91,7 @@ def test_one_speed_in_one_word_wherever_it_is_shown(told: str) -> None:
     tagged = measured(*SPEEDS[told])
     handle = handle_of(tagged)
     found, card = jitmagic.explain(tagged)(torch.ones(4, 4)), card_of(handle)
-    line = str(CellPart("step", made_of(handle), (), "native", False))
+    line = str(CellPart("step", compile_totals(handle), (), "native", False))
     views = [str(found), in_rich(found), str(found.full()), text_of(found._repr_html_())]
     views += [str(card), text_of(card._repr_html_()), line]
     views += [str(jitmagic.status(tagged)), text_of(jitmagic.status(tagged)._repr_html_())]

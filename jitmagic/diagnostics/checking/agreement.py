@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .cases import Answers, answers
+from .cases import Results, collect_results
 
 __all__ = ["Line", "agree", "compare", "in_double"]
 
@@ -60,7 +60,7 @@ class Line:
         return "; ".join(parts)
 
 
-def compare(ours: Answers, eager: Answers, truth: Answers, graph: int = 1) -> list[Line]:
+def compare(ours: Results, eager: Results, truth: Results, graph: int = 1) -> list[Line]:
     """Return a line per tensor; `truth`, the float64 results, may lack some or all of them."""
     largest = max(
         (_scale(t) for t in eager.values() if t is not None and _is_double(t)), default=0.0
@@ -72,7 +72,7 @@ def compare(ours: Answers, eager: Answers, truth: Answers, graph: int = 1) -> li
     return [line for line in lines if line is not None] + more
 
 
-def agree(ours: Answers, eager: Answers, truth: Callable[[], Answers]) -> bool:
+def agree(ours: Results, eager: Results, truth: Callable[[], Results]) -> bool:
     """Return whether all tensors agree; `truth` is called only if something differs."""
     if all(line.agrees for line in compare(ours, eager, {})):
         return True
@@ -116,13 +116,13 @@ def in_double(
     inputs: Sequence[Tensor],
     names: Sequence[str] = (),
     freed: Container[int] = (),
-) -> tuple[Answers, str]:
+) -> tuple[Results, str]:
     """Return the results of eager in float64, or none and the reason."""
     raised = [x.detach().double() if x.is_floating_point() else x for x in inputs]
     wanted = [x.requires_grad for x in inputs]
     raised = [x.requires_grad_(w) if w else x for x, w in zip(raised, wanted, strict=True)]
     try:
-        return answers(_double_default()(function), raised, names, freed), ""
+        return collect_results(_double_default()(function), raised, names, freed), ""
     except Exception as error:  # an operation without float64, a dtype that the code insists on
         return {}, f"it does not run in float64: {type(error).__name__}: {error}".partition("\n")[0]
 

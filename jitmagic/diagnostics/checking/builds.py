@@ -32,7 +32,7 @@ __all__ = [
     "Build",
     "MeasuredFrame",
     "MeasuredPart",
-    "at_hints",
+    "at_first_sizes",
     "builds_in_use",
     "builds_of",
     "graphs_of",
@@ -234,7 +234,7 @@ def _parts_of(traced: Trace) -> Iterator[tuple[Trace, bool]]:
     """Yield each part, and whether its output shapes are data-dependent."""
     pieces = split_at_data(traced.graph)
     if pieces is None:
-        for part in _subgraphs_of(at_hints(traced), None):
+        for part in _subgraphs_of(at_first_sizes(traced), None):
             yield part, False
         return
     specs = [entry.spec for entry in traced.inputs]
@@ -244,7 +244,7 @@ def _parts_of(traced: Trace) -> Iterator[tuple[Trace, bool]]:
         if piece.by_data:
             yield with_hints(own), True
             continue
-        for part in _subgraphs_of(at_hints(own), piece.asked):
+        for part in _subgraphs_of(at_first_sizes(own), piece.asked):
             yield part, False
 
 
@@ -263,6 +263,6 @@ def _subgraphs_of(traced: Trace, asked: frozenset[int] | None) -> list[Trace]:
     return parts
 
 
-def at_hints(traced: Trace) -> Trace:
+def at_first_sizes(traced: Trace) -> Trace:
     """Return the trace with the first call's sizes in place of symbols. Raises CompileFailed."""
     return at_sizes(traced, hints_of(traced))[0] if places_of(traced) else traced

@@ -38,9 +38,9 @@ from ...spec import TensorSpec, spec_of
 from ...symbols.size import Size, hint_of
 from ...trace.result import Trace
 from ..sources import function_around
-from .builds import at_hints, builds_in_use, graphs_of, partitions_of
+from .builds import at_first_sizes, builds_in_use, graphs_of, partitions_of
 from .cases import attributes_of, changed_options, lifted
-from .scripts import NotWritable, inputs_text, made_text_of, script
+from .scripts import NotWritable, inputs_text, random_tensor_text, script
 
 __all__ = ["Capsule", "capsule_of", "versions"]
 
@@ -130,12 +130,12 @@ def versions() -> dict[str, str]:
 def _replay_script(traced: Trace, options: Options) -> tuple[str, str]:
     """Return the text of replay.py, and why it cannot replay the graph ("" if it can)."""
     try:
-        traced = at_hints(traced)
+        traced = at_first_sizes(traced)
         state = _state(traced)
         chosen = changed_options(options)
         if callable(options.backend):
             raise NotWritable("it was compiled by a custom backend")
-        texts = [made_text_of(entry.spec) for entry in traced.inputs]
+        texts = [random_tensor_text(entry.spec) for entry in traced.inputs]
         texts += _constants(traced.graph)
         rest = (
             f"def inputs():\n    return {inputs_text(texts)}\n\n\n"
@@ -152,7 +152,7 @@ def _replay_script(traced: Trace, options: Options) -> tuple[str, str]:
 
 def _constants(gm: GraphModule) -> list[str]:
     """Return the source of the tensors that the graph holds as attributes."""
-    return [made_text_of(spec_of(tensor)) for tensor in attributes_of(gm)]
+    return [random_tensor_text(spec_of(tensor)) for tensor in attributes_of(gm)]
 
 
 def _state(traced: Trace) -> str:
@@ -236,8 +236,8 @@ def _generated(
             cxx = options.cxx or "c++"
             text = build.source.text
             sources = [file, *(f"{_HEADERS}/{needed}" for needed in linked_with(text))]
-            made = build_command(cxx, text, _HEADERS, sources, f"{name}.so")
-            commands[file] = " ".join(made)
+            command = build_command(cxx, text, _HEADERS, sources, f"{name}.so")
+            commands[file] = " ".join(command)
     return files, commands
 
 
@@ -260,7 +260,7 @@ def _numbered(named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 def _aten_script(gm: GraphModule) -> str:
     specs = [node.meta["spec"] for node in gm.graph.nodes if node.op == "placeholder"]
-    inputs = inputs_text([*map(made_text_of, specs), *_constants(gm)])
+    inputs = inputs_text([*map(random_tensor_text, specs), *_constants(gm)])
     rest = f'if __name__ == "__main__":\n    run(repro, {inputs})\n'
     try:
         return script("Runs an ATen graph on random inputs.", "report", lifted(gm), "run", rest)

@@ -34,9 +34,25 @@ from ...trace.result import (
 )
 
 __all__ = [
-    "AFTERWARDS", "Answers", "CapturedCall", "Case", "Values", "answers", "as_tensor",
-    "attributes_of", "capture_call", "changed_options", "copy_graph", "copy_of", "lifted", "made",
-    "result_labels", "same_random_numbers", "source_of", "with_outputs", "without_waste",
+    "AFTERWARDS",
+    "CapturedCall",
+    "Case",
+    "Results",
+    "Values",
+    "as_tensor",
+    "attributes_of",
+    "capture_call",
+    "changed_options",
+    "collect_results",
+    "copy_graph",
+    "copy_of",
+    "lifted",
+    "random_tensor",
+    "result_labels",
+    "same_random_numbers",
+    "source_of",
+    "with_outputs",
+    "without_waste",
 ]  # fmt: skip
 
 AFTERWARDS = ", after the call"  # suffix of the name of an input as the call left it
@@ -130,7 +146,7 @@ def copy_of(tensor: Tensor) -> Tensor:
     return fresh.requires_grad_(tensor.requires_grad)
 
 
-Answers = dict[str, Tensor | None]
+Results = dict[str, Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -179,12 +195,12 @@ def source_of(graph: Graph, name: str) -> tuple[str, dict[str, Any]]:
     return head.replace("def forward(self)", f"def {name}()", 1), dict(code.globals)
 
 
-def answers(
+def collect_results(
     fn: Callable[..., Any],
     inputs: Sequence[Tensor],
     names: Sequence[str] = (),
     freed: Container[int] = (),
-) -> Answers:
+) -> Results:
     """Run `fn` on copies of the inputs; return results, inputs after the call, and gradients.
 
     names: names of the inputs, for the keys of the result
@@ -197,17 +213,17 @@ def answers(
     results = [r for r in flat if isinstance(r, Tensor)]
     kept = [r for n, r in enumerate(flat) if isinstance(r, Tensor) and n not in freed]
     wanted = [r for r in kept if r.requires_grad]
-    answers_by_name: Answers = {f"result {i}": r.detach().clone() for i, r in enumerate(results)}
-    answers_by_name |= {
+    results_by_name: Results = {f"result {i}": r.detach().clone() for i, r in enumerate(results)}
+    results_by_name |= {
         f"{n}{AFTERWARDS}": x.detach().clone() for n, x in zip(names, own, strict=True)
     }
     leaves = {n: x for n, x in zip(names, own, strict=True) if x.requires_grad}
     if not wanted or not leaves:
-        return answers_by_name
+        return results_by_name
     # Tangents of ones would hide errors: the gradient of a softmax or a norm is then zero.
-    uneven = [made(r.shape, r.stride(), r.dtype, str(r.device)) for r in wanted]
+    uneven = [random_tensor(r.shape, r.stride(), r.dtype, str(r.device)) for r in wanted]
     gradients = torch.autograd.grad(wanted, list(leaves.values()), uneven, allow_unused=True)
-    return answers_by_name | {f"gradient of {n}": g for n, g in zip(leaves, gradients, strict=True)}
+    return results_by_name | {f"gradient of {n}": g for n, g in zip(leaves, gradients, strict=True)}
 
 
 def _flat(result: Any) -> list[Any]:
@@ -285,7 +301,7 @@ class Values(Interpreter):
         return value
 
 
-def made(
+def random_tensor(
     shape: Sequence[int],
     stride: Sequence[int],
     dtype: torch.dtype,

@@ -33,7 +33,7 @@ from .cases import (
     with_outputs,
     without_waste,
 )
-from .scripts import NotWritable, failure_of, inputs_text, made_text, remade, script
+from .scripts import NotWritable, failure_of, inputs_text, like_text, random_like, script
 
 __all__ = ["minify"]
 
@@ -171,19 +171,19 @@ def _write(case: Case, options: Mapping[str, Any], folder: Path) -> Path:
     """Write repro.py, and inputs.pt if random inputs do not show the failure; return the path."""
     folder.mkdir(parents=True, exist_ok=True)
     failure = _failure_of(case, options)
-    random = Case(case.graph, tuple(remade(tensor) for tensor in case.inputs))
+    random = Case(case.graph, tuple(random_like(tensor) for tensor in case.inputs))
     if _failure_of(random, options) == failure:
-        inputs = inputs_text([made_text(tensor) for tensor in case.inputs])
+        inputs = inputs_text([like_text(tensor) for tensor in case.inputs])
     else:
         torch.save(list(case.inputs), folder / "inputs.pt")
         inputs = "torch.load(__file__.replace('repro.py', 'inputs.pt'))"
     given = {k: v for k, v in options.items() if isinstance(v, (str, bool, int, dict))}
     what = f"The compiled form of this graph fails ({failure}), with an AssertionError here."
-    call = f'if __name__ == "__main__":\n    agree(repro, INPUTS, **{given!r})\n'
+    call = f'if __name__ == "__main__":\n    check_agreement(repro, INPUTS, **{given!r})\n'
     rest = f"INPUTS = {inputs}\n\n\n{call}"
     path = folder / "repro.py"
     try:
-        text = script(what, "minify", case.graph, "agree", rest)
+        text = script(what, "minify", case.graph, "check_agreement", rest)
     except NotWritable as error:
         raise ReportError(
             f"the graph that fails ({failure}) cannot be a script: {error}",

@@ -28,13 +28,13 @@ from ..words import HINT, WRONG, Question, Readable, here, refuse_arguments
 from .agreement import Line, compare, in_double
 from .cases import (
     AFTERWARDS,
-    Answers,
     CapturedCall,
     Case,
+    Results,
     Values,
-    answers,
     capture_call,
     changed_options,
+    collect_results,
     with_outputs,
 )
 from .plain_call import Arguments, Refusal, compare_with_plain
@@ -79,7 +79,7 @@ class Passport(Readable):
         where.write_text(json.dumps(_finite(plain), indent=1, allow_nan=False) + "\n")
         return where
 
-    def told(self) -> list[tuple[str, str]]:
+    def styled_lines(self) -> list[tuple[str, str]]:
         untouched = [line for line in self.lines if line.bitwise and line.name.endswith(AFTERWARDS)]
         folded = untouched if len(untouched) > 1 else []  # a model has many unchanged parameters
         shown = [line for line in self.lines if line not in folded]
@@ -160,7 +160,7 @@ def _judged_capture(
     try:
         if isinstance(before, Refusal):
             raise before
-        wrong = compare_with_plain(before, given.answers(call.result), call.traces)
+        wrong = compare_with_plain(before, given.results(call.result), call.traces)
     except Refusal as refusal:
         return [], [], [f"only the captured graphs were compared, not the function: {refusal}"]
     return wrong, [_CAPTURE] if wrong else [], []
@@ -188,7 +188,7 @@ def _judged(
 
 def _lines(number: int, case: Case, options: Mapping[str, Any]) -> tuple[list[Line], str]:
     """Return a line per tensor of a graph, and why there is no float64 run ("" if there is one)."""
-    eager = answers(case.function(), case.inputs, case.names, case.freed)
+    eager = collect_results(case.function(), case.inputs, case.names, case.freed)
     compiled = _compiled(case, options)
     truth, why = _in_double(case)
     return [_labelled(line, case) for line in compare(compiled, eager, truth, number)], why
@@ -201,17 +201,17 @@ def _labelled(line: Line, case: Case) -> Line:
     return line if known is None else replace(line, name=known)
 
 
-def _in_double(case: Case) -> tuple[Answers, str]:
+def _in_double(case: Case) -> tuple[Results, str]:
     if any(node.meta.get("random") for node in case.graph.nodes):
         return {}, "it draws random numbers, which differ in float64: compared with eager only"
     return in_double(case.function(), case.inputs, case.names, case.freed)
 
 
-def _compiled(case: Case, options: Mapping[str, Any]) -> Answers:
+def _compiled(case: Case, options: Mapping[str, Any]) -> Results:
     function = case.function()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return answers(tagged_copy(function, options), case.inputs, case.names, case.freed)
+        return collect_results(tagged_copy(function, options), case.inputs, case.names, case.freed)
 
 
 # -- the first difference -------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from ...trace.result import (
     Trace,
 )
 from .agreement import Line, agree, compare
-from .cases import AFTERWARDS, Answers, as_tensor, copy_of, same_random_numbers
+from .cases import AFTERWARDS, Results, as_tensor, copy_of, same_random_numbers
 
 __all__ = ["Arguments", "Refusal", "compare_with_plain"]
 
@@ -77,9 +77,9 @@ class Arguments:
                 torch.cuda.set_rng_state_all(of_gpus)
             return original_of(self.fn)(*self.args, **self.kwargs)
 
-    def answers(self, result: Any) -> Answers:
+    def results(self, result: Any) -> Results:
         """Return the tensors and numbers of a result, and those of the arguments after the call."""
-        found: Answers = {}
+        found: Results = {}
         parts = ("result", "", result), ("argument", AFTERWARDS, (*self.args, self.kwargs))
         for what, state, tree in parts:
             leaves, _ = _pytree.tree_flatten_with_path(tree)
@@ -90,24 +90,24 @@ class Arguments:
         return found
 
 
-def compare_with_plain(before: Arguments, captured: Answers, traces: Sequence[Trace]) -> list[Line]:
+def compare_with_plain(before: Arguments, captured: Results, traces: Sequence[Trace]) -> list[Line]:
     """Return a line for each tensor on which the captured call differs from the plain function.
 
     before: copies of the arguments from before the call, which this call may modify
-    captured: `Arguments.answers` of the captured call
+    captured: `Arguments.results` of the captured call
     Raises Refusal if the plain function must not run again or is not reproducible.
     """
     _refuse_effects(traces)
-    expected = _answers_of(before.copied())
+    expected = _results_of(before.copied())
     wrong = [line for line in compare(captured, expected, {}, 0) if not line.agrees]
-    if wrong and not agree(_answers_of(before), expected, dict):
+    if wrong and not agree(_results_of(before), expected, dict):
         raise Refusal("as plain Python it is not reproducible")
     return wrong
 
 
-def _answers_of(arguments: Arguments) -> Answers:
+def _results_of(arguments: Arguments) -> Results:
     try:
-        return arguments.answers(arguments.call())
+        return arguments.results(arguments.call())
     except Exception as error:
         raise Refusal(f"as plain Python it raises {type(error).__name__}: {error}") from error
 

@@ -33,18 +33,18 @@ from ...spec import TensorSpec, spec_of
 from ...trace.result import Break, Trace
 from ..words import count
 from .agreement import Line, compare, in_double
-from .cases import Answers, answers, made, source_of
+from .cases import Results, collect_results, random_tensor, source_of
 
 __all__ = [
     "NotWritable",
-    "agree",
+    "check_agreement",
     "failure_of",
     "inputs_text",
-    "made",
-    "made_text",
-    "made_text_of",
+    "like_text",
     "not_replayable",
-    "remade",
+    "random_like",
+    "random_tensor",
+    "random_tensor_text",
     "replay",
     "run",
     "script",
@@ -63,7 +63,7 @@ from math import inf, nan
 import torch
 from torch import device
 
-from jitmagic.diagnostics.checking.scripts import {calls}, made
+from jitmagic.diagnostics.checking.scripts import {calls}, random_tensor
 
 
 '''
@@ -164,7 +164,7 @@ def _transformed(key: str, call: Transformed) -> str:
 
 def _factory(key: str, body: str) -> str:
     """Return code that binds `key` to the value the body returns, with the body's names local."""
-    return f"def _made_{key}():\n{indent(body, '    ')}\n\n\n{key} = _made_{key}()\n\n"
+    return f"def _make_{key}():\n{indent(body, '    ')}\n\n\n{key} = _make_{key}()\n\n"
 
 
 def _pattern(pattern: Pattern) -> str:
@@ -205,12 +205,12 @@ def _facts(tensor: Tensor) -> tuple[Any, ...]:
             tensor.requires_grad, *span)  # fmt: skip
 
 
-def made_text(tensor: Tensor) -> str:
+def like_text(tensor: Tensor) -> str:
     """Return the source of the call of `random_tensor` for a tensor like this one."""
-    return f"made({', '.join(map(repr, _facts(tensor)))})"
+    return f"random_tensor({', '.join(map(repr, _facts(tensor)))})"
 
 
-def made_text_of(spec: TensorSpec) -> str:
+def random_tensor_text(spec: TensorSpec) -> str:
     """Return the source of the call of `random_tensor` for a spec.
 
     Integers are zeros, which are valid as indices. Weights are scaled by 1/sqrt(fan in): in a chain
@@ -221,7 +221,7 @@ def made_text_of(spec: TensorSpec) -> str:
     fan_in = math.prod(shape[1:])
     is_weight = spec.requires_grad and spec.is_leaf and len(shape) > 1 and fan_in > 1
     scale = f", scale={fan_in**-0.5:.3g}" if is_weight else ""
-    return f"made({', '.join(map(repr, facts))}{scale})"
+    return f"random_tensor({', '.join(map(repr, facts))}{scale})"
 
 
 def inputs_text(texts: Sequence[str]) -> str:
@@ -229,9 +229,9 @@ def inputs_text(texts: Sequence[str]) -> str:
     return f"[\n{''.join(f'    {text},{chr(10)}' for text in texts)}]"
 
 
-def remade(tensor: Tensor) -> Tensor:
-    """Return the tensor that the text of `made_text` evaluates to."""
-    return made(*_facts(tensor))
+def random_like(tensor: Tensor) -> Tensor:
+    """Return the tensor that the text of `like_text` evaluates to."""
+    return random_tensor(*_facts(tensor))
 
 
 # -- functions that scripts call -------------------------------------------------------------------
@@ -253,13 +253,13 @@ class _Compared:
 
 
 def _compared(
-    fn: Callable[..., Any], inputs: Sequence[Tensor], expected: Answers, options: Mapping[str, Any]
+    fn: Callable[..., Any], inputs: Sequence[Tensor], expected: Results, options: Mapping[str, Any]
 ) -> _Compared:
     compiled = tagged_copy(fn, options)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            got = answers(compiled, inputs)
+            got = collect_results(compiled, inputs)
         except Exception as error:  # eager did not raise, so any error is the failure
             return _Compared(f"crash: {type(error).__name__}")
     for warning in caught:
@@ -293,10 +293,10 @@ def failure_of(
     fn: Callable[..., Any], inputs: Sequence[Tensor], options: Mapping[str, Any]
 ) -> str | None:
     """Return "wrong", "crash: KIND", or None if both agree. Raises what eager raises."""
-    return _compared(fn, inputs, answers(fn, inputs), options).kind
+    return _compared(fn, inputs, collect_results(fn, inputs), options).kind
 
 
-def agree(fn: Callable[..., Any], inputs: Sequence[Tensor], **options: Any) -> None:
+def check_agreement(fn: Callable[..., Any], inputs: Sequence[Tensor], **options: Any) -> None:
     """Raise AssertionError if the compiled function fails; otherwise print that it agrees."""
     failure = failure_of(fn, inputs, options)
     if failure is not None:
@@ -327,7 +327,7 @@ def replay(
         _enter(stack, **state)
         try:
             tensors = inputs()
-            expected = answers(fn, tensors)
+            expected = collect_results(fn, tensors)
         except Exception as error:  # eager may raise anything: a device may be missing here
             return not_replayable(f"eager raises {type(error).__name__}: {error}")
         found = _compared(fn, tensors, expected, options)

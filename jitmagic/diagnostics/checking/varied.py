@@ -27,7 +27,14 @@ from torch.utils import _pytree
 from ...api import handle_of, original_of, tagged_copy
 from ..words import HINT, WRONG, Question, Readable, count, refuse_arguments
 from .agreement import Line, agree, compare, in_double
-from .cases import Answers, answers, as_tensor, changed_options, copy_of, same_random_numbers
+from .cases import (
+    Results,
+    as_tensor,
+    changed_options,
+    collect_results,
+    copy_of,
+    same_random_numbers,
+)
 
 __all__ = ["Failure", "TestReport", "test"]
 
@@ -67,7 +74,7 @@ class TestReport(Readable):
     def __bool__(self) -> bool:
         return self.failure is None
 
-    def told(self) -> list[tuple[str, str]]:
+    def styled_lines(self) -> list[tuple[str, str]]:
         tried = [count(self.tried, "input")]
         if self.refused:
             tried.append(f"{self.refused:,} of them raise the same error in both")
@@ -150,27 +157,27 @@ class _Trial:
         Those are: both agree; both raise the same error; eager is not reproducible, because it
         reads the time, an address or state of its own.
         """
-        eager, error = self._answers(self._plain(), inputs)
-        ours, our_error = self._answers(self._tagged(inputs), inputs)
+        eager, error = self._results(self._plain(), inputs)
+        ours, our_error = self._results(self._tagged(inputs), inputs)
         if error or our_error:
             if type(error) is type(our_error):
                 return _REFUSED
             return f"eager {_outcome(error)}, compiled code {_outcome(our_error)}"
         if all(line.agrees for line in compare(ours, eager, {})):
             return ""
-        again, _ = self._answers(self._plain(), inputs)
+        again, _ = self._results(self._plain(), inputs)
         if not agree(again, eager, dict):
             return _UNSTEADY
         lines = compare(ours, eager, self._truth(inputs))
         return "; ".join(_without_graph(line) for line in lines if not line.agrees)
 
-    def _answers(self, fn: Callable[..., Any], inputs: Inputs) -> tuple[Answers, Exception | None]:
+    def _results(self, fn: Callable[..., Any], inputs: Inputs) -> tuple[Results, Exception | None]:
         try:
-            return answers(fn, inputs), None
+            return collect_results(fn, inputs), None
         except Exception as error:  # an invalid input: both sides should raise what eager raises
             return {}, error
 
-    def _truth(self, inputs: Inputs) -> Answers:
+    def _truth(self, inputs: Inputs) -> Results:
         return in_double(self._plain(doubled=True), inputs)[0]
 
     def _plain(self, doubled: bool = False) -> Callable[..., Any]:

@@ -5,7 +5,8 @@ data; `report` (text, rich) and `html` (jinja2, templates/) only lay that page o
 views disagree.
 
     explain, findings      collect all facts about one compiled function
-    page, page_model       the report as data: verdict, chips, code, modules, kernels, folds
+    page, page_model       the report as data: verdict, chips, warnings, folds
+    page_code              its source lines, modules and kernels
     report, html           text and rich; static HTML
     verdict                speed against eager, and when the compile time is paid back
     breaks, edits          graph breaks on the user's lines, and a diff that avoids each

@@ -33,7 +33,7 @@ from ..checking.builds import (
 )
 from .kernels import KernelReport, kernels_of
 from .limits import copy_seconds
-from .line_timing import Laps, laps_of_graph, laps_of_plan, made_up, operations, quiet
+from .line_timing import OperationTimes, isolated, operations, synthetic, time_graph, time_plan
 
 __all__ = ["Costs", "KernelCost", "LineCost", "ModuleCost", "Place", "costs_of"]
 
@@ -156,7 +156,7 @@ class _Costs:
             self.notes.append(f"{name}: lines have no times: {why}")
             return
         try:
-            with quiet():
+            with isolated():
                 measured = [self._measured(part) for part in frame.parts]
         except Exception as error:  # synthetic tensors are invalid for some graphs: indices, checks
             self.notes.append(f"{name}: lines have no times: {type(error).__name__}: {error}")
@@ -164,23 +164,25 @@ class _Costs:
         for part, (eager, compiled) in zip(frame.parts, measured, strict=True):
             self._add(part, eager, compiled)
 
-    def _measured(self, part: MeasuredPart) -> tuple[Laps, list[Laps]]:
+    def _measured(self, part: MeasuredPart) -> tuple[OperationTimes, list[OperationTimes]]:
         """Return the times of a part as eager, and of each of its executables."""
         specs = [entry.spec for entry in part.traced.inputs]
-        eager = laps_of_graph(part.traced.graph, specs, has_backward(part.builds))
-        return eager, _laps_of(part, self.options) if part.builds else []
+        eager = time_graph(part.traced.graph, specs, has_backward(part.builds))
+        return eager, _time_part(part, self.options) if part.builds else []
 
-    def _add(self, part: MeasuredPart, eager: Laps, compiled: list[Laps]) -> None:
+    def _add(
+        self, part: MeasuredPart, eager: OperationTimes, compiled: list[OperationTimes]
+    ) -> None:
         weights = self._add_eager(part.traced.graph, eager)
-        for build, laps in zip(part.builds, compiled, strict=True):
-            self._add_compiled(build, laps, weights)
+        for build, times in zip(part.builds, compiled, strict=True):
+            self._add_compiled(build, times, weights)
         if not part.builds:
             self._add_uncompiled(part.traced.graph, eager)
 
-    def _add_uncompiled(self, gm: torch.fx.GraphModule, laps: Laps) -> None:
+    def _add_uncompiled(self, gm: torch.fx.GraphModule, times: OperationTimes) -> None:
         """Add a part that runs as eager, because its output shapes are data-dependent."""
-        self.compiled += laps.whole
-        for node, seconds in zip(operations(gm.graph), laps.each, strict=True):
+        self.compiled += times.whole
+        for node, seconds in zip(operations(gm.graph), times.each, strict=True):
             stack = _stack_of(lines_of(node))
             name = target_name(node.target)
             why = "its output shape is data-dependent: it runs as in eager"
@@ -194,22 +196,24 @@ class _Costs:
             places = tuple(dict.fromkeys(map(place_of, stack[0])))
             self.kernels.append(KernelCost(kernel, seconds, places))
 
-    def _add_eager(self, gm: torch.fx.GraphModule, laps: Laps) -> dict[Stack, float]:
+    def _add_eager(self, gm: torch.fx.GraphModule, times: OperationTimes) -> dict[Stack, float]:
         """Add eager times, and return them by call stack."""
-        self.eager += laps.whole
+        self.eager += times.whole
         seconds_of: dict[Stack, float] = {}
-        for node, seconds in zip(operations(gm.graph), laps.each, strict=True):
+        for node, seconds in zip(operations(gm.graph), times.each, strict=True):
             stack = _stack_of(lines_of(node))
             seconds_of[stack] = seconds_of.get(stack, 0.0) + seconds
             for cost in self._of(stack):
                 cost.eager += seconds
         return seconds_of
 
-    def _add_compiled(self, build: Build, laps: Laps, weights: Mapping[Stack, float]) -> None:
-        self.compiled += laps.whole
+    def _add_compiled(
+        self, build: Build, times: OperationTimes, weights: Mapping[Stack, float]
+    ) -> None:
+        self.compiled += times.whole
         stack_by_name = {name: _stack_of(lines_of(node)) for name, node in nodes_of(build).items()}
         device = build.schedule.program.device
-        for kernel, seconds in zip(kernels_of(build), laps.each, strict=True):
+        for kernel, seconds in zip(kernels_of(build), times.each, strict=True):
             found = (stack_by_name.get(name, ((), None)) for name in kernel.computes)
             stacks = list(dict.fromkeys(stack for stack in found if stack[0]))
             for stack, part in _divided(stacks or [((), None)], weights):
@@ -256,7 +260,7 @@ def _divided(stacks: list[Stack], weights: Mapping[Stack, float]) -> Iterator[tu
         yield stack, weight / total if total else 1 / len(stacks)
 
 
-def _laps_of(part: MeasuredPart, options: Options) -> list[Laps]:
+def _time_part(part: MeasuredPart, options: Options) -> list[OperationTimes]:
     """Time a forward and its backward on the tensors that the forward saved.
 
     Saved tensors cannot be synthetic: some are a library's workspace, as in recurrent layers.
@@ -264,15 +268,15 @@ def _laps_of(part: MeasuredPart, options: Options) -> list[Laps]:
     forward, *backwards = part.builds
     split = forward.part
     assert split is not None
-    inputs = [made_up(spec) for spec in inputs_of(split.forward)]
-    laps, results = _laps_of_plan(forward, options, inputs)
-    all_laps = [laps]
+    inputs = [synthetic(spec) for spec in inputs_of(split.forward)]
+    times, results = _time_build(forward, options, inputs)
+    all_times = [times]
     for build in backwards:
         assert split.backward is not None
         saved = _saved(split, inputs, results)
         tangents = examples(inputs_of(split.backward)[len(saved) :])
-        all_laps.append(_laps_of_plan(build, options, [*saved, *tangents])[0])
-    return all_laps
+        all_times.append(_time_build(build, options, [*saved, *tangents])[0])
+    return all_times
 
 
 def _saved(
@@ -284,14 +288,14 @@ def _saved(
     return [*kept, *(results[index] for index in parts.saved_results), *intermediates]
 
 
-def _laps_of_plan(
+def _time_build(
     build: Build, options: Options, inputs: Sequence[torch.Tensor]
-) -> tuple[Laps, tuple[torch.Tensor, ...]]:
+) -> tuple[OperationTimes, tuple[torch.Tensor, ...]]:
     target = find_target(build.schedule.program.device, options)
     while build.source is not None and target.tier not in (build.source.language, "aten"):
         target = weaker_target(target, options)
     plain = replace(options, cuda_graphs=False)
-    return laps_of_plan(build.plan, build.source, target, plain, inputs)
+    return time_plan(build.plan, build.source, target, plain, inputs)
 
 
 def _decisions(build: Build, origins: tuple[str, ...]) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ from .report import full_report, rich_report, text_report
 from .symbols import changing, symbol_reports
 from .verdict import measured_of, payback, verdict_of
 
-__all__ = ["Explainer", "Explanation", "described", "explain", "explanation_of"]
+__all__ = ["Explainer", "Explanation", "explain", "explain_records", "explanation_of"]
 
 
 class Explanation(Findings):
@@ -106,13 +106,13 @@ class Explainer:
         entry = None if self.compiles_copy else _matching_entry(self.target, args, kwargs)
         if known is not None and entry is not None:
             records = _run_variant(known, entry, lambda: self.target(*args, **kwargs))
-            return _with_figures(described(known, self.name, records), known.options)
+            return _with_figures(explain_records(known, self.name, records), known.options)
         handle = tagged_handle(self.copy)
         handle.family.reported.add("notice")  # no notice: the report says the same
         self.copy(*args, **kwargs)
         for later in _waiting(handle):
             later()
-        found = _with_figures(described(handle, self.name), handle.options)
+        found = _with_figures(explain_records(handle, self.name), handle.options)
         if known is None:
             return found
         # Only calls of the tagged function itself were counted and timed, not those of the copy.
@@ -122,7 +122,9 @@ class Explainer:
     def now(self) -> Explanation | None:
         """The explanation of what is compiled so far; None if nothing is, or it is not tagged."""
         known = handle_of(self.target)
-        return None if known is None or not len(known.journal) else described(known, self.name)
+        return (
+            None if known is None or not len(known.journal) else explain_records(known, self.name)
+        )
 
     def picture(self, kind: str = "graph") -> Picture:
         """Draw what is compiled so far (see Explanation.picture); UsageError if nothing is."""
@@ -147,7 +149,7 @@ def explanation_of(target: Callable[..., Any], *, measured: bool = False) -> Exp
     measured: include the cost of each line, for which the graphs run on synthetic tensors
     """
     handle = tagged_handle(target)
-    found = described(handle, _shown_name(target, handle))
+    found = explain_records(handle, _shown_name(target, handle))
     return _with_figures(found, handle.options) if measured else found
 
 
@@ -216,7 +218,7 @@ def _waiting(handle: Handle) -> list[Lazy]:
     return [later for part in (handle, *handle.family.members) for later in part.pending()]
 
 
-def described(
+def explain_records(
     handle: Handle, name: str = "", chosen: Sequence[CompileRecord] | None = None
 ) -> Explanation:
     """Collect one explanation from all records of a handle's family, or from some of them."""

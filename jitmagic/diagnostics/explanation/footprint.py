@@ -27,8 +27,8 @@ from ...records import CompileRecord
 from ...runtime.steps import timed_calls
 from ...schedule.score import buffer_bytes
 from ...trace.result import Trace
-from ..checking.builds import Build, MeasuredFrame, at_hints, has_backward
-from .line_timing import differentiate, differentiates, made_up_input, quiet
+from ..checking.builds import Build, MeasuredFrame, at_first_sizes, has_backward
+from .line_timing import differentiate, differentiates, isolated, synthetic_input
 
 __all__ = ["Footprint", "footprint_of", "footprints_of", "planned_memory"]
 
@@ -63,8 +63,8 @@ def footprint_of(records: Sequence[CompileRecord]) -> Footprint | None:
     if why := _why_not(frame):
         return Footprint(name, why_not=why)
     try:
-        with quiet():
-            eager, eager_turn = _eager(at_hints(frame.traced), has_backward(frame.builds))
+        with isolated():
+            eager, eager_turn = _eager(at_first_sizes(frame.traced), has_backward(frame.builds))
     except Exception as error:  # synthetic tensors are invalid for some graphs: indices, checks
         return Footprint(name, why_not=f"{type(error).__name__}: {error}")
     compiled, turn = _compiled(frame.builds)
@@ -135,7 +135,7 @@ class _Alive(DispatchMode):
 
 def _eager(traced: Trace, differentiated: bool) -> tuple[tuple[int, ...], int]:
     """Return the bytes after each operation, and the index at which the backward begins."""
-    given = [made_up_input(entry.spec) for entry in traced.inputs]
+    given = [synthetic_input(entry.spec) for entry in traced.inputs]
     wanted = [tensor for tensor in given if tensor.requires_grad]
     gm = traced.graph
     held = [*given, *gm.parameters(), *gm.buffers()]

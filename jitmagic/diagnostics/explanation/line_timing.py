@@ -1,8 +1,8 @@
 """line_timing: measures each operation of a graph, eager and compiled, on synthetic tensors.
 
-Input: a traced graph, or a plan with its kernels. Output: `Laps`, the least seconds of each
-operation over several runs, and of a whole run without a clock inside. The difference of sum and
-whole is the overhead of the clock (with a GPU, of synchronizing), which is subtracted in equal
+Input: a traced graph, or a plan with its kernels. Output: `OperationTimes`, the least seconds of
+each operation over several runs, and of a whole run without a clock inside. The difference of sum
+and whole is the overhead of the clock (with a GPU, of synchronizing), which is subtracted in equal
 parts from all operations. On the CPU that overhead is known; any further difference is load on the
 machine and is removed by scaling, since subtracting a disturbed matrix product's excess equally
 would erase all short operations. Runs happen in the sandbox and restore the random generators.
@@ -35,15 +35,15 @@ from ...target import Target
 from ..checking.cases import same_random_numbers
 
 __all__ = [
-    "Laps",
+    "OperationTimes",
     "differentiate",
     "differentiates",
-    "laps_of_graph",
-    "laps_of_plan",
-    "made_up",
-    "made_up_input",
+    "isolated",
     "operations",
-    "quiet",
+    "synthetic",
+    "synthetic_input",
+    "time_graph",
+    "time_plan",
 ]
 
 SECONDS = 0.06  # budget of runs for each graph, eager and compiled; at least one run is made
@@ -57,7 +57,7 @@ _OPERATIONS = ("call_function", "call_method", "call_module")
 
 
 @dataclass(frozen=True, slots=True)
-class Laps:
+class OperationTimes:
     """Seconds of each operation, in order, and of the whole."""
 
     each: tuple[float, ...]
@@ -95,13 +95,13 @@ Lapped = Callable[[], _Clock]
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def isolated() -> Iterator[None]:
     """Hide what runs inside from user code, and restore the random generators."""
     with sandbox(), same_random_numbers():
         yield
 
 
-def _measured(whole: Run, lapped: Lapped) -> Laps:
+def _measured(whole: Run, lapped: Lapped) -> OperationTimes:
     """Run without and with a clock in turns, so that load on the machine affects both.
 
     The first run, in which libraries start their threads, counts only if a second is too long.
@@ -116,7 +116,7 @@ def _measured(whole: Run, lapped: Lapped) -> Laps:
         runs.append(lapped().seconds)
     least_each = [min(values) for values in zip(*runs, strict=True)]
     least = min(*wholes, sum(least_each))  # the clock never makes a run shorter
-    return Laps(_without_clock(least_each, least, _clock_costs()), least)
+    return OperationTimes(_without_clock(least_each, least, _clock_costs()), least)
 
 
 def _clock_costs() -> float:
@@ -155,13 +155,13 @@ def _without_clock(
 # -- compiled code --------------------------------------------------------------------------------
 
 
-def laps_of_plan(
+def time_plan(
     plan: Plan,
     source: KernelSource | None,
     target: Target,
     options: Options,
     given: Sequence[Tensor],
-) -> tuple[Laps, tuple[Any, ...]]:
+) -> tuple[OperationTimes, tuple[Any, ...]]:
     """Time the launches and ATen calls of a plan on these inputs; return its results too."""
     clock = _Clock(0)
     count = len(timed_calls(plan))
@@ -192,12 +192,14 @@ def operations(graph: Graph) -> list[Node]:
     return [node for node in graph.nodes if node.op in _OPERATIONS]
 
 
-def laps_of_graph(gm: GraphModule, specs: Sequence[TensorSpec], differentiated: bool) -> Laps:
+def time_graph(
+    gm: GraphModule, specs: Sequence[TensorSpec], differentiated: bool
+) -> OperationTimes:
     """Time the operations of a traced graph, called one by one as eager calls them.
 
     differentiated: also run the backward, and add each autograd node's time to its operation
     """
-    given = [made_up_input(spec) for spec in specs]
+    given = [synthetic_input(spec) for spec in specs]
     wanted = [tensor for tensor in given if tensor.requires_grad]
     count = len(operations(gm.graph))
     clock = _Clock(0)
@@ -264,7 +266,7 @@ def _new_nodes(value: object, number: int) -> Iterator[Any]:
             yield node
 
 
-def made_up(spec: TensorSpec) -> Tensor:
+def synthetic(spec: TensorSpec) -> Tensor:
     """Return a synthetic tensor of a spec, with weights scaled down as trained ones are.
 
     With unscaled weights, gradients become denormal after a dozen layers, and a matrix product of
@@ -277,9 +279,9 @@ def made_up(spec: TensorSpec) -> Tensor:
     return tensor
 
 
-def made_up_input(spec: TensorSpec) -> Tensor:
+def synthetic_input(spec: TensorSpec) -> Tensor:
     """Return a synthetic tensor with the spec's requires_grad; a non-leaf has a grad_fn."""
-    tensor = made_up(spec)
+    tensor = synthetic(spec)
     if not spec.requires_grad:
         return tensor
     tensor.requires_grad_(True)

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from ...figures import count, duration
 from .findings import Findings
-from .page import Code, CodeRow, KernelBar, Module, Page, badge, page_of
+from .page import page_of
+from .page_model import Code, CodeRow, KernelBar, Module, Page, badge
 
 __all__ = ["full_report", "rich_report", "text_report"]
 
@@ -84,7 +85,7 @@ def _code_lines(page: Page, room: int) -> list[Line]:
         left = room - len(lines) - page.is_measured
         if left < 2 or not (code.is_open or place == 0):
             break
-        rows = list(code.rows) if place == 0 else [row for row in code.rows if row.is_telling]
+        rows = list(code.rows) if place == 0 else [row for row in code.rows if row.is_annotated]
         if place and len(rows) < len(code.rows):
             rows = [code.rows[0], *[row for row in rows if row is not code.rows[0]]]
         lines += [_columns(code)] if page.is_measured or place else []
