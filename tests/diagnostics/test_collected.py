@@ -234,8 +234,8 @@ def _(x: Tensor) -> Tensor:
 
 def test_what_cannot_be_replayed_says_why(tmp_path: Path) -> None:
     reasons = {
-        "an operator of yours": jitmagic.jit(lambda x: doubled(x) + 1),
-        "a backend of yours": jitmagic.jit(lambda x: x + 1, backend=lambda gm, inputs: gm.forward),
+        "the custom operator": jitmagic.jit(lambda x: doubled(x) + 1),
+        "a custom backend": jitmagic.jit(lambda x: x + 1, backend=lambda gm, inputs: gm.forward),
     }
     for reason, tagged in reasons.items():
         tagged(plain())

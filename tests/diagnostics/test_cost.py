@@ -159,8 +159,8 @@ def test_operators_of_the_user_do_not_run_again() -> None:
         found = jitmagic.explain(fn)(torch.ones(3))
     assert len(calls) == 1
     assert not found.costs
-    assert any("operators of yours" in note for note in found.costs.notes)
-    assert "operators of yours" in str(found)
+    assert any("custom operators" in note for note in found.costs.notes)
+    assert "custom operators" in str(found)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

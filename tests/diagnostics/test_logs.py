@@ -102,7 +102,7 @@ def test_whatever_torch_logs_takes_is_taken(logged: Any) -> None:
     logged.records.clear()
     assert jitmagic.logs("graph_code,export,bytecode") == {"graph_code"}
     assert [record.getMessage() for record in logged.records] == [
-        "nothing is told here under these names of TORCH_LOGS: export, bytecode"
+        "jitmagic has no logs for these names of TORCH_LOGS: export, bytecode"
     ]
 
 
@@ -167,7 +167,7 @@ def test_an_unknown_name_is_refused_and_changes_nothing() -> None:
 def test_the_environment_asks_and_what_it_misspells_is_told(logged: Any) -> None:
     logs_of_environment("guards,kernel", "")
     [record] = logged.records
-    assert "no log 'kernel'" in record.getMessage()
+    assert "unknown log 'kernel'" in record.getMessage()
 
 
 def test_a_script_hears_them_without_setting_logging_up() -> None:

@@ -94,7 +94,7 @@ def test_a_file_of_others_in_a_new_place(tagged: Any, tmp_path: Path) -> None:
     theirs.parent.mkdir()
     theirs.write_text("mine")
     before = files_in(root)
-    with pytest.raises(jitmagic.ReportError, match="replay.py is no file of a report's"):
+    with pytest.raises(jitmagic.ReportError, match="replay.py was not written by a report"):
         jitmagic.report(root, tagged, more)
     assert files_in(root) == before
 

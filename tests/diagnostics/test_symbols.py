@@ -75,4 +75,4 @@ def test_explain_names_the_size_and_its_line() -> None:
     assert (found.origin, found.kind, found.range.low, found.range.high) == ("u0", "size", 0, 20)
     assert "x[x > 0]" in found.where.text
     told = jitmagic.explain(program)(torch.randn(4, 5)).full()
-    assert "u0: a size that data decide, 0 to 20" in told
+    assert "u0: a data-dependent size, 0 to 20" in told

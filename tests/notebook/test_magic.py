@@ -230,7 +230,7 @@ def test_timeit_runs_both_sides_and_leaves_everything_as_it_was(loaded):
         ("", "EXPRESSION"),
         ("--second 1 f(x)", "did you mean --seconds"),
         ("--seconds soon f(x)", "invalid float value: 'soon'"),
-        ("f(x", "is no expression"),
+        ("f(x", "is not an expression"),
     ],
 )
 def test_timeit_refuses_what_it_cannot_read(loaded, line, message):

@@ -17,6 +17,7 @@ from .kernels import KernelReport
 from .verdict import Verdict
 
 __all__ = [
+    "RECOMPILES",
     "Chip",
     "Code",
     "CodeRow",
