@@ -194,7 +194,7 @@ class Page:
 
     @property
     def last_recompile(self) -> tuple[str, ...]:
-        """What differed in the last recompile, and the edit that avoids it; () without one."""
+        """The reason of the last recompile, and the edit that avoids it; () without one."""
         ledger = next((fold.lines for fold in self.folds if fold.title == RECOMPILES), ())
         lines = [line.strip() for line in ledger if line.startswith(("    not ", "      to stop"))]
         last = max((at for at, line in enumerate(lines) if line.startswith("not ")), default=None)
