@@ -1,8 +1,8 @@
 """hooks: adds the output of code blocks and a generated page to the documentation.
 
-Input: pages with ```python blocks, and the classes of jitmagic.trace.breaks. Output: each block with
-its printed output below it (the blocks of a page are one program, run when the site is built), and
-breaks.md with a section for each reason of a graph break. tests/docs runs the same blocks.
+Input: pages with ```python blocks, and the classes of jitmagic.trace.breaks. Output: each block
+with its printed output below it (the blocks of a page are one program, run when the site is built),
+and breaks.md with a section for each reason of a graph break. tests/docs runs the same blocks.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ _BLOCK = re.compile(r"^```python(?: result=(\w+))?\n(.*?)^```\n", re.MULTILINE |
 _MARK = "\x1eend of block\x1e"
 _HEAD = """# Graph breaks
 
-A graph break is a place where your code does something that cannot be part of a graph. That operation
-runs as plain Python, with the same result and traceback as in eager, and the code after it is compiled
-as another graph. `jitmagic.explain(f)(x)` shows each break on your line; with `fullgraph=True`, a break
-is an error. This page lists all reasons (generated from the classes of `jitmagic/trace/breaks.py`).
+A graph break is a place where your code does something that cannot be part of a graph. That
+operation runs as plain Python, with the same result and traceback as in eager, and the code after
+it is compiled as another graph. `jitmagic.explain(f)(x)` shows each break on your line; with
+`fullgraph=True`, a break is an error. This page lists all reasons (generated from the classes of
+`jitmagic/trace/breaks.py`).
 """
 
 
@@ -50,7 +51,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def outputs(markdown: str, name: str) -> list[str]:
-    """Run the blocks of a page and return the output of each; an error has its line of `name`.py."""
+    """Run the blocks of a page and return the output of each; errors show lines of `name`.py."""
     blocks = [match[2] for match in _BLOCK.finditer(markdown)]
     printed = io.StringIO()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed):

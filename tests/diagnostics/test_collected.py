@@ -317,7 +317,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_strings_of_the_users_are_text(hostile: str, tmp_path: Path) -> None:
+def test_user_strings_are_escaped_in_the_report(hostile: str, tmp_path: Path) -> None:
     """Names of functions, files and classes, sources, keys, messages of exceptions."""
     text = hostile.replace("\x00", "").replace("\udc80", "")
     source = (
@@ -383,7 +383,7 @@ def test_everything_tagged_or_some_of_it(tmp_path: Path) -> None:
     assert "1 function, 1 capsule" in made._repr_html_()
 
 
-def test_twelve_layers_fit_into_an_issue(tmp_path: Path) -> None:
+def test_report_of_twelve_layers_is_below_two_megabytes(tmp_path: Path) -> None:
     layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
     model = jitmagic.jit(nn.TransformerEncoder(layer, 12, enable_nested_tensor=False))
     model(torch.randn(2, 8, 64)).sum().backward()

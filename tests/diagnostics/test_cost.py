@@ -218,13 +218,13 @@ class Nasty(nn.Module):
         return y.sin()
 
 
-def test_the_users_text_stays_text() -> None:
+def test_user_text_is_escaped_in_line_costs() -> None:
     page = jitmagic.explain(Nasty())(torch.ones(3))._repr_html_()
     assert "<script" not in page
     assert "&lt;script&gt;" in page
 
 
-def test_the_clock_is_taken_off_evenly_and_never_more_than_there_is() -> None:
+def test_clock_overhead_is_subtracted_equally_and_never_below_zero() -> None:
     assert _without_clock([3.0, 3.0], 4.0) == (2.0, 2.0)
     left = _without_clock([10.0, 1.0, 1.0], 6.0)
     assert sum(left) == pytest.approx(6.0)
@@ -232,7 +232,7 @@ def test_the_clock_is_taken_off_evenly_and_never_more_than_there_is() -> None:
     assert _without_clock([1.0, 1.0], 4.0) == (1.0, 1.0)
 
 
-def test_what_is_more_than_the_clock_can_cost_is_taken_off_in_proportion() -> None:
+def test_load_beyond_the_clock_overhead_is_removed_by_scaling() -> None:
     left = _without_clock([8.0, 1.0, 1.0], 5.0, 0.1)
     assert sum(left) == pytest.approx(5.0)
     assert left[0] / left[1] == pytest.approx(7.9 / 0.9)

@@ -181,7 +181,7 @@ def test_graphs_inside_of_graphs_are_part_of_the_script(
     assert mended.returncode == 0, mended.stderr
 
 
-def test_what_agrees_gives_no_script_and_says_so(
+def test_minify_writes_no_script_if_all_agree(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "none"
@@ -193,7 +193,7 @@ def test_what_agrees_gives_no_script_and_says_so(
     assert capsys.readouterr().out == "minify: nothing was compared: this call has no graph\n"
 
 
-def test_what_eager_refuses_is_not_said_to_agree(
+def test_minify_does_not_count_graphs_that_eager_rejects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refused(*args: Any) -> None:
@@ -205,7 +205,7 @@ def test_what_eager_refuses_is_not_said_to_agree(
     assert capsys.readouterr().out == said
 
 
-def test_tensors_that_matter_travel_with_the_script(
+def test_inputs_are_saved_if_random_ones_do_not_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wrong answer at large values only is one that random inputs do not find."""
@@ -243,7 +243,7 @@ def test_made_tensors_have_their_spec_and_are_the_same_each_time(facts: Any) -> 
     assert one.requires_grad == (len(facts) > 4 and facts[4])
 
 
-def test_options_of_a_tagged_function_travel(
+def test_script_has_the_options_of_the_tagged_function(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(WRONG, monkeypatch)
@@ -281,7 +281,7 @@ def test_agree_compares_gradients_and_mutated_inputs(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.usefixtures("calls_are_compared")
-def test_options_are_told_as_they_were_given(mode: str) -> None:
+def test_changed_options_are_keywords_of_jit(mode: str) -> None:
     """What a mode switches on is not told again, and they make the same options."""
     for given in ({}, {"mode": mode}, {"mode": mode, "options": {"fuse": False}}):
         keywords = dict(given)

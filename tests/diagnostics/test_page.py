@@ -289,7 +289,7 @@ def test_a_model_is_a_tree_of_modules_with_alike_layers_once() -> None:
     assert len(str(found).splitlines()) <= 25
 
 
-def test_wrappers_of_a_package_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_wrappers_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model().requires_grad_(False)
     codes = page_of(jitmagic.explain(model)(torch.randn(4, 8))).codes
     assert "return fn(self, *args)" in [row.text.strip() for row in codes[0].rows]  # the user's
@@ -429,7 +429,7 @@ def test_facts_are_what_a_caller_can_change() -> None:
     assert not any("hooks" in fact or "type(" in fact for fact in found.facts)
 
 
-def test_the_last_recompile_is_told_with_the_edit_that_stops_it() -> None:
+def test_last_recompile_shows_the_edit_that_avoids_it() -> None:
     tagged = jitmagic.jit(step, dynamic=False)
     for size in (3, 4):
         tagged(torch.ones(size, size))

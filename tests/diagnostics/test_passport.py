@@ -93,7 +93,7 @@ def test_a_slightly_wrong_operation_is_flagged(name: str) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_right_program_is_not(name: str, dtype: torch.dtype) -> None:
+def test_correct_program_is_not_flagged(name: str, dtype: torch.dtype) -> None:
     found = of(name)(given(dtype).requires_grad_(name not in ("argmax", "ge")))
     assert found.agrees, found
     assert not found.first

@@ -70,7 +70,7 @@ def test_a_page_replaces_its_own(tagged: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [make_file, make_full, make_dangling, Path.mkdir])
-def test_a_page_of_others_is_left_alone(
+def test_other_html_file_is_refused_and_unchanged(
     make: Callable[[Path], None], tagged: Any, tmp_path: Path
 ) -> None:
     make(tmp_path / "all.html")
