@@ -1,4 +1,4 @@
-"""What is asked in two calls, `passport(f)(x)`: shown and misused half way."""
+"""Reports that take two calls, `passport(f)(x)`: their repr and their misuse after the first."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ def test_generated_code_is_built_by_the_command_beside_it(tmp_path: Path) -> Non
 
 
 def test_no_values_are_written(tmp_path: Path) -> None:
-    """Of tensors and of numbers that vary."""
+    """Neither tensor values nor dynamic numbers are written."""
     tagged = jitmagic.jit(lambda x, factor: x * factor)
     for factor in (1234.5625, 4321.8125, 7777.4375):
         tagged(torch.full((3,), 98765.25), factor)
@@ -288,7 +288,7 @@ def test_no_values_are_written(tmp_path: Path) -> None:
 
 
 class Page(HTMLParser):
-    """What a browser would fetch or run, and the text that is read."""
+    """Collects what a browser would fetch or run, and the visible text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What lines cost: each operation is on a line of the user's, and what the lines cost adds up."""
+"""Costs of lines: each operation is on a line of the user's, and the costs of the lines add up."""
 
 from __future__ import annotations
 

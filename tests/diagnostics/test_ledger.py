@@ -65,7 +65,7 @@ def scaled(*numbers: Any) -> Callable[[Tagger], Any]:
 
 
 def repeated(*numbers: int) -> Callable[[Tagger], Any]:
-    """As often as a number says, which has to be a constant."""
+    """Loop as often as a number says, which must therefore be a constant."""
 
     def repeat(x: torch.Tensor, n: int) -> torch.Tensor:
         return x * math.comb(9, n)

@@ -282,7 +282,7 @@ def test_agree_compares_gradients_and_mutated_inputs(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.usefixtures("calls_are_compared")
 def test_changed_options_are_keywords_of_jit(mode: str) -> None:
-    """What a mode switches on is not told again, and they make the same options."""
+    """Options that the mode implies are left out, and the keywords give equal options."""
     for given in ({}, {"mode": mode}, {"mode": mode, "options": {"fuse": False}}):
         keywords = dict(given)
         options = make_options(keywords.pop("options", None), **keywords)

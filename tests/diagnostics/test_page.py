@@ -66,7 +66,7 @@ def measured(compiled: float, eager: float, fn: Any = step, outside: float | Non
 
 
 def text_of(html: str) -> str:
-    """What a reader sees, spaces as one."""
+    """Return the visible text, with runs of spaces as one."""
     return " ".join(Sanitized(html).text.split())
 
 

@@ -1,4 +1,4 @@
-"""What stays of an output where a page keeps a list of tags and attributes, as GitHub's does."""
+"""Reports on pages that only allow some tags and attributes, as GitHub's view of a notebook."""
 
 from __future__ import annotations
 

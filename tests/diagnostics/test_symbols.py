@@ -52,7 +52,7 @@ def test_a_number_that_varies_is_a_symbol(number: float) -> None:
 
 
 def test_what_a_number_was_compiled_for_is_told_with_its_line() -> None:
-    """How many parts there are is decided while the program is traced."""
+    """The number of parts is decided during the trace."""
 
     @jitmagic.jit
     def program(x: Tensor, n: int) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""What a front end starts as its kernel: it asks for a fork of `forked_kernels`, and lives until
+"""The process that a front end starts as its kernel: it asks for a fork of `forked_kernels`, and lives until
 that ends. Where it is killed, the kernel ends too; where it is interrupted, so is the kernel.
 
 In: a socket's path, and the kernel's arguments. It imports little, to begin at once.

@@ -1,4 +1,4 @@
-"""What people can ask, in one real kernel: a row for each question, and what its answer says."""
+"""Reports in one real kernel: a row for each call, and text that its result contains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a front end asks of a kernel: completion, locals after an error, a notebook as HTML."""
+"""Requests of a front end to a kernel: completion, locals after an error, a notebook as HTML."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ ERRORS = {
 
 @pytest.mark.parametrize("kind", ERRORS)
 def test_debug_has_the_locals_or_a_line_says_how(client: Any, kind: str) -> None:
-    """As plain Python the frame that raised has them, on the user's line."""
+    """After %compile_off, the frame that raised has the locals, on the user's line."""
     assert run(client, f"%%compile\n{ERRORS[kind]}")[0] == "ok"
     call, look = "f(torch.full((3, 3), 21.0))", ("p kept.shape, float(kept.max())", "w", "q")
     for _ in range(3):

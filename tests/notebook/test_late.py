@@ -1,4 +1,4 @@
-"""What `import jitmagic` and `%load_ext jitmagic` load: tagging, dispatch, magics, nothing else."""
+"""Lazy imports: `import jitmagic` and `%load_ext jitmagic` load only tagging, dispatch and magics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people see without asking, in a real kernel: lines, errors, cards, reports."""
+"""Output that a notebook shows by itself, in a real kernel: lines, errors, cards, reports."""
 
 from __future__ import annotations
 

@@ -60,23 +60,24 @@ class Line:
         return "; ".join(parts)
 
 
-def compare(ours: Results, eager: Results, truth: Results, graph: int = 1) -> list[Line]:
+def compare(compiled: Results, eager: Results, truth: Results, graph: int = 1) -> list[Line]:
     """Return a line per tensor; `truth`, the float64 results, may lack some or all of them."""
     largest = max(
         (_scale(t) for t in eager.values() if t is not None and _is_double(t)), default=0.0
     )
     lines = (
-        _line(graph, name, ours.get(name), eager[name], truth.get(name), largest) for name in eager
+        _line(graph, name, compiled.get(name), eager[name], truth.get(name), largest)
+        for name in eager
     )
-    more = [_unlike(graph, name, "eager has none") for name in ours if name not in eager]
+    more = [_unlike(graph, name, "eager has none") for name in compiled if name not in eager]
     return [line for line in lines if line is not None] + more
 
 
-def agree(ours: Results, eager: Results, truth: Callable[[], Results]) -> bool:
+def agree(compiled: Results, eager: Results, truth: Callable[[], Results]) -> bool:
     """Return whether all tensors agree; `truth` is called only if something differs."""
-    if all(line.agrees for line in compare(ours, eager, {})):
+    if all(line.agrees for line in compare(compiled, eager, {})):
         return True
-    return all(line.agrees for line in compare(ours, eager, truth()))
+    return all(line.agrees for line in compare(compiled, eager, truth()))
 
 
 # -- float64 --------------------------------------------------------------------------------------
@@ -137,22 +138,26 @@ def _is_double(tensor: Tensor) -> bool:
 def _line(
     graph: int,
     name: str,
-    ours: Tensor | None,
+    compiled: Tensor | None,
     eager: Tensor | None,
     truth: Tensor | None,
     largest: float,
 ) -> Line | None:
-    if ours is None or eager is None:
-        return None if ours is eager else _unlike(graph, name, "one of them has none")
-    if (ours.shape, ours.dtype, ours.device) != (eager.shape, eager.dtype, eager.device):
-        return _unlike(graph, name, f"{ours.dtype} {tuple(ours.shape)}")
+    if compiled is None or eager is None:
+        return None if compiled is eager else _unlike(graph, name, "one of them has none")
+    if (compiled.shape, compiled.dtype, compiled.device) != (
+        eager.shape,
+        eager.dtype,
+        eager.device,
+    ):
+        return _unlike(graph, name, f"{compiled.dtype} {tuple(compiled.shape)}")
     dtype = str(eager.dtype).removeprefix("torch.")
-    if torch.equal(_bits(ours), _bits(eager)):
+    if torch.equal(_bits(compiled), _bits(eager)):
         return Line(graph, name, dtype, True, 0.0, 0.0, 0, None, None, True)
     if not eager.is_floating_point() and not eager.is_complex():
-        gap = float((ours.double() - eager.double()).abs().max())
+        gap = float((compiled.double() - eager.double()).abs().max())
         return Line(graph, name, dtype, False, gap, math.inf, None, None, None, False)
-    return _floating(graph, name, dtype, ours, eager, truth, largest)
+    return _floating(graph, name, dtype, compiled, eager, truth, largest)
 
 
 def _unlike(graph: int, name: str, what: str) -> Line:
@@ -163,7 +168,7 @@ def _floating(
     graph: int,
     name: str,
     dtype: str,
-    ours: Tensor,
+    compiled: Tensor,
     eager: Tensor,
     truth: Tensor | None,
     largest: float,
@@ -173,7 +178,7 @@ def _floating(
     largest: the largest float64 value of any result. float64 results may cancel large values, and
     no wider dtype can measure that error, so their roundings are relative to it.
     """
-    gap = _gap(ours, eager)
+    gap = _gap(compiled, eager)
     rel = float((gap / _wide(eager).abs().clamp_min(1e-300)).max())
     error = eager_error = None
     room = ROUNDINGS * torch.finfo(eager.dtype).eps
@@ -181,11 +186,11 @@ def _floating(
     agrees = float(gap.max()) <= room * scale
     if truth is not None and truth.shape == eager.shape:
         scale = _scale(truth) or 1.0
-        error = float(_gap(ours, truth).max()) / scale
+        error = float(_gap(compiled, truth).max()) / scale
         eager_error = float(_gap(eager, truth).max()) / scale
         if not _is_double(eager):  # a float64 run of float64 code is no more exact than eager
             agrees = error <= TIMES_EAGER * eager_error + room
-    ulp = _ulp(ours, eager)
+    ulp = _ulp(compiled, eager)
     return Line(graph, name, dtype, False, float(gap.max()), rel, ulp, error, eager_error, agrees)
 
 

@@ -254,12 +254,12 @@ def _subgraphs_of(traced: Trace, asked: frozenset[int] | None) -> list[Trace]:
         return [traced]
     parts: list[Trace] = []
 
-    def gives(subgraph: Subgraph, taken: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
+    def results_at(subgraph: Subgraph, taken: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
         inputs = tuple(GraphInput("between subgraphs", NOWHERE, spec) for spec in taken)
         parts.append(replace(traced, graph=subgraph.graph, inputs=inputs, mutated=()))
         return results_of(parts[-1])
 
-    split.follow([entry.spec for entry in traced.inputs], gives)
+    split.follow([entry.spec for entry in traced.inputs], results_at)
     return parts
 
 

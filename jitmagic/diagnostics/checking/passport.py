@@ -93,7 +93,7 @@ class Passport(Readable):
 _HEADINGS = (
     "tensor",
     "dtype",
-    "compiled and eager",
+    "compiled beside eager",
     "largest difference",
     "in last places",
     "error to float64",

@@ -158,17 +158,17 @@ class _Trial:
         reads the time, an address or state of its own.
         """
         eager, error = self._results(self._plain(), inputs)
-        ours, our_error = self._results(self._tagged(inputs), inputs)
-        if error or our_error:
-            if type(error) is type(our_error):
+        compiled, compiled_error = self._results(self._tagged(inputs), inputs)
+        if error or compiled_error:
+            if type(error) is type(compiled_error):
                 return _REFUSED
-            return f"eager {_outcome(error)}, compiled code {_outcome(our_error)}"
-        if all(line.agrees for line in compare(ours, eager, {})):
+            return f"eager {_outcome(error)}, compiled code {_outcome(compiled_error)}"
+        if all(line.agrees for line in compare(compiled, eager, {})):
             return ""
         again, _ = self._results(self._plain(), inputs)
         if not agree(again, eager, dict):
             return _UNSTEADY
-        lines = compare(ours, eager, self._truth(inputs))
+        lines = compare(compiled, eager, self._truth(inputs))
         return "; ".join(_without_graph(line) for line in lines if not line.agrees)
 
     def _results(self, fn: Callable[..., Any], inputs: Inputs) -> tuple[Results, Exception | None]:

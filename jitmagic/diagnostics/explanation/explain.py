@@ -77,9 +77,9 @@ def explain(target: Callable[..., Any], /, *arguments: Any, **options: Any) -> E
     """`explain(fn)(*args)`: run `fn` once, with all its side effects, and report on its compile.
 
     If `fn` is tagged and a compiled variant matches the call, that variant runs and is reported.
-    Otherwise, or if `options` are given, a copy of `fn` is compiled and `fn` is not changed;
-    options that are not given are those of `fn`. If an input requires grad, the backward is
-    compiled too, without running it, so that the report includes its kernels and compile time.
+    Otherwise, or if `options` are given, a copy of `fn` is compiled with them (by default with the
+    options of `fn`), and `fn` is not changed. If an input requires grad, the backward is compiled
+    too, without running it, so that the report includes its kernels and compile time.
     """
     refuse_arguments("explain", arguments)
     return Explainer(target, tagged_copy(target, options), bool(options))

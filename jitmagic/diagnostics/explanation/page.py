@@ -107,7 +107,7 @@ def _small_print(found: Findings) -> Iterator[str]:
     costs = found.costs
     if costs:
         yield (
-            f"Lines and kernels: each graph ran by itself on synthetic tensors of its first call's "
+            f"Lines and kernels: each graph ran by itself on made-up tensors of its first call's "
             f"sizes, op by op as eager ({duration(costs.eager)}) and as compiled "
             f"({duration(costs.compiled)}). A line counts what it calls; a kernel of several lines "
             "is divided among them as eager's time is."
@@ -119,7 +119,7 @@ def _small_print(found: Findings) -> Iterator[str]:
         yield from costs.notes
     compiled, eager = found.memory
     if compiled or eager:
-        yield "Memory: the peak of the largest graph, without inputs and parameters."
+        yield "Memory: at most alive at a time, beside inputs and parameters, of the largest graph."
 
 
 # -- folds -----------------------------------------------------------------------------------------

@@ -158,8 +158,8 @@ def _kernel_lines(page: Page, most: int) -> list[Line]:
     lines += [_kernel_line(each) for each in page.kernels[:most]]
     if (more := len(page.kernels) - most) > 0:
         rest = sum(each.seconds for each in page.kernels[most:])
-        told = f", {duration(rest)}" if rest else ""
-        lines.append([(f"  and {more} more{told}", "dim")])
+        seconds = f", {duration(rest)}" if rest else ""
+        lines.append([(f"  and {more} more{seconds}", "dim")])
     return lines
 
 
@@ -180,8 +180,8 @@ def _last(page: Page) -> Iterator[Line]:
             if sum(map(len, shown)) + len(fact) < _MOST_FACTS:
                 shown.append(fact)
         more = len(page.facts) - len(shown)
-        told = "; ".join(shown) + (f"; and {more} more" if more else "")
-        yield [(f"must stay the same: {told}", "")]
+        facts = "; ".join(shown) + (f"; and {more} more" if more else "")
+        yield [(f"must stay the same: {facts}", "")]
     yield [(".full() has all of it as text", "dim")]
 
 

@@ -38,7 +38,7 @@ _SHORT = 100e-6  # seconds of an eager call below which entering compiled code i
 # A note on every page that shows the cost of graph breaks.
 BREAKS_COST = (
     "Graph breaks: the part of the compiled calls in which no compiled graph runs: the Python at "
-    "the breaks, which eager runs too, and the return into compiled code."
+    "the breaks, which eager runs too, and the way back into compiled code."
 )
 _NOTHING, _MUCH = 0.01, 0.2  # shares of a call
 _HOW = "call it a few times or use %jit_timeit"
