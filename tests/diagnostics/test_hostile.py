@@ -148,7 +148,7 @@ def test_html_has_the_tags_that_it_has_for_a_plain_name(text: str) -> None:
 
 
 def tokens(text: str, target: Target) -> set[str]:
-    """Return a kernel's text with the identifier made from the hostile name replaced by a plain one."""
+    """Return a kernel's text with the identifier made from the hostile name replaced."""
     function, held = written(text)
     traced = jitmagic.lower(function)(torch.ones(3, 4), held)
     (forward,) = [parts.forward for record in traced.records for parts in partitions_of(record)][:1]

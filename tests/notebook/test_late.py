@@ -1,4 +1,4 @@
-"""Lazy imports: `import jitmagic` and `%load_ext jitmagic` load only tagging, dispatch and magics."""
+"""Lazy imports: `import jitmagic` and `%load_ext` load only tagging, dispatch and magics."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def shown(cell: Any) -> list[str]:
 
 
 def test_errors_show_the_cell_as_typed_with_its_lines() -> None:
-    """The traceback equals that of a plain cell whose first line is a Python statement without effect."""
+    """The traceback equals that of a plain cell whose first line has no effect."""
     plain = run_cells([SETUP, *(f"{HEAD!r}\n{text}" for text in CELLS)])[1:]
     compiled = run_cells([SETUP, *(f"{HEAD}\n{text}" for text in CELLS)])[1:]
     for before, after in zip(plain, compiled, strict=True):
