@@ -7,7 +7,7 @@ report gives is `records.Measured`; the only verdict is `explanation/verdict.py`
 
     explanation/   jitmagic.explain: findings, page model, pictures, costs of lines and kernels
     checking/      passport, test and minify: compares compiled code with eager
-    collected      jitmagic.report: one page or a folder with a capsule for each graph
+    issue_report   jitmagic.report: one page or a folder with a capsule for each graph
     folder         writes the files of a report, all of them or none
     status         the table of tagged functions, and the recompile ledger of one
     why            jitmagic.why: the variant that a call would run, or the guard that fails

@@ -13,7 +13,7 @@ import pytest
 import jitmagic
 from jitmagic.diagnostics import folder as folders
 
-from .test_collected import broken, files_in, inferred, once, plain
+from .test_issue_report import broken, files_in, inferred, once, plain
 
 
 @pytest.fixture

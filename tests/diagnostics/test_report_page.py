@@ -12,7 +12,7 @@ import pytest
 import jitmagic
 from jitmagic.diagnostics import folder as folders
 
-from .test_collected import broken, files_in, inferred, once, plain
+from .test_issue_report import broken, files_in, inferred, once, plain
 from .test_report_folder import make_dangling, make_file, make_full
 
 

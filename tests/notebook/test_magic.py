@@ -292,7 +292,7 @@ def test_a_cells_function_is_asked_by_its_attributes_in_a_kernel():
         "import torch, jitmagic\n%load_ext jitmagic\nx = torch.ones(3)",
         "%%compile --quiet\ndef step(x):\n    return x * 2 + 1\ny = step(x)",
         "step.why(x.double())",
-        "step.lower(x).compile().memory().made",
+        "step.lower(x).compile().memory().outputs",
         "bool(step.test(x, n=4))",
         "jitmagic.explain(step)(x); len([c for c in jitmagic.status().cards if c.name == 'step'])",
     ]

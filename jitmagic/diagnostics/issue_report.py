@@ -1,4 +1,4 @@
-"""collected: `jitmagic.report`, everything compiled as a folder or one page to attach to an issue.
+"""issue_report: `jitmagic.report` writes everything compiled as a folder or page for an issue.
 
     jitmagic.report(folder)     index.html, report.txt, capsules/NN_NAME/
     jitmagic.report("x.html")   one page, with the capsules' files inside

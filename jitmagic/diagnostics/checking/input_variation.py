@@ -1,4 +1,4 @@
-"""varied: `jitmagic.test` compares compiled code with eager on variations of given inputs.
+"""input_variation: `jitmagic.test` compares compiled code with eager on variations of given inputs.
 
     jitmagic.test(fn)(*args, n=200)   ->  TestReport; true if all inputs agree
 

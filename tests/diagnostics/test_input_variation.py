@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import jitmagic
-from jitmagic.diagnostics.checking import varied
+from jitmagic.diagnostics.checking import input_variation
 
 
 def reduced(x: Tensor, y: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ def test_irreproducible_eager_results_are_not_judged() -> None:
 def test_changes_are_of_every_kind() -> None:
     found = jitmagic.test(reduced, backend="eager")(X, X, n=200)
     assert {"as given", "values", "sizes", "layout", "dtype", "requires_grad"} <= found.kinds.keys()
-    assert set(varied._SPEC_CHANGES) <= found.kinds.keys()
+    assert set(input_variation._SPEC_CHANGES) <= found.kinds.keys()
 
 
 def test_sizes_of_zero_and_one_are_always_tried() -> None:
