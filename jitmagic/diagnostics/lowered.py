@@ -81,8 +81,8 @@ def lower(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Questio
     raises.
     """
     refuse_arguments("lower", arguments)
-    made = tagged_copy(fn, options)
-    handle = tagged_handle(made)
+    copy = tagged_copy(fn, options)
+    handle = tagged_handle(copy)
 
     def run(*args: Any, **kwargs: Any) -> Lowered:
         target = original_of(fn)
@@ -90,8 +90,8 @@ def lower(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Questio
             forward = original_of(type(target).forward)
             handle.compile_for(values_of(forward, (target, *args), kwargs))
         else:
-            handle.compile_for(bind(made, args, kwargs)[1])
-        return Lowered(handle.label, tuple(handle.journal), made)
+            handle.compile_for(bind(copy, args, kwargs)[1])
+        return Lowered(handle.label, tuple(handle.journal), copy)
 
     return Question("lower", fn, run)
 

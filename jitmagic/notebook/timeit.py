@@ -57,11 +57,11 @@ def _timed(text: str, rival: str, seconds: float, namespace: dict[str, Any]) -> 
     call()
     wait()
     call()  # the first call may leave a backward or a resume function to compile
-    made = [r for h in handles() for r in list(h.journal)[before.get(h.serial, 0) :]]
+    new_records = [r for h in handles() for r in list(h.journal)[before.get(h.serial, 0) :]]
     ways = {"compiled": Way(call), "eager": Way(call, lambda: _plain(namespace))}
     if rival:
         ways[rival] = Way(_evaluated(rival, namespace))
-    return replace(measure(ways, seconds), compiling=sum(record.seconds for record in made))
+    return replace(measure(ways, seconds), compiling=sum(record.seconds for record in new_records))
 
 
 def _evaluated(text: str, namespace: dict[str, Any]) -> Callable[[], object]:

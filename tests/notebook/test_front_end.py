@@ -90,7 +90,7 @@ HELP = {
     "%compile_off plain|": ["%compile_off NAME"],
     "%timeit| 1": ["Time execution of a Python statement"],
     "tag|ged(1)": ["Signature", "tagged(x)"],
-    "jitmagic.expl|ain(tagged)": ["with all effects"],
+    "jitmagic.expl|ain(tagged)": ["with all its side effects"],
 }
 
 

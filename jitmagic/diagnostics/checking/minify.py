@@ -33,7 +33,7 @@ from .cases import (
     with_outputs,
     without_waste,
 )
-from .scripts import NotWritable, failure_of, inputs_text, like_text, random_like, script
+from .scripts import NotWritable, failure_of, inputs_text, random_like, random_like_text, script
 
 __all__ = ["minify"]
 
@@ -173,7 +173,7 @@ def _write(case: Case, options: Mapping[str, Any], folder: Path) -> Path:
     failure = _failure_of(case, options)
     random = Case(case.graph, tuple(random_like(tensor) for tensor in case.inputs))
     if _failure_of(random, options) == failure:
-        inputs = inputs_text([like_text(tensor) for tensor in case.inputs])
+        inputs = inputs_text([random_like_text(tensor) for tensor in case.inputs])
     else:
         torch.save(list(case.inputs), folder / "inputs.pt")
         inputs = "torch.load(__file__.replace('repro.py', 'inputs.pt'))"

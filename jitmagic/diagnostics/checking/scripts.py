@@ -40,9 +40,9 @@ __all__ = [
     "check_agreement",
     "failure_of",
     "inputs_text",
-    "like_text",
     "not_replayable",
     "random_like",
+    "random_like_text",
     "random_tensor",
     "random_tensor_text",
     "replay",
@@ -205,7 +205,7 @@ def _facts(tensor: Tensor) -> tuple[Any, ...]:
             tensor.requires_grad, *span)  # fmt: skip
 
 
-def like_text(tensor: Tensor) -> str:
+def random_like_text(tensor: Tensor) -> str:
     """Return the source of the call of `random_tensor` for a tensor like this one."""
     return f"random_tensor({', '.join(map(repr, _facts(tensor)))})"
 
@@ -230,7 +230,7 @@ def inputs_text(texts: Sequence[str]) -> str:
 
 
 def random_like(tensor: Tensor) -> Tensor:
-    """Return the tensor that the text of `like_text` evaluates to."""
+    """Return the tensor that the text of `random_like_text` evaluates to."""
     return random_tensor(*_facts(tensor))
 
 

@@ -31,14 +31,14 @@ _MOST_STEPS = 400  # steps of a memory picture: more would be narrower than a pi
 
 @cache
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {
+    environment.filters |= {
         "duration": lambda seconds: duration(seconds) if seconds else "",
         "width": lambda part: f"{min(1.0, max(0.0, part)) * 100:.1f}%",
         "colour": lambda number: f"k{(number - 1) % _COLOURS}",
@@ -49,7 +49,7 @@ def _environment() -> Environment:
         "area": _area,
         "counted": count,
     }
-    return made
+    return environment
 
 
 STYLE = f"<style>\n{(_TEMPLATES / 'style.css').read_text(encoding='utf-8')}</style>"
