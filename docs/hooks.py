@@ -1,8 +1,8 @@
-"""What mkdocs adds to the pages that are written by hand.
+"""hooks: adds the output of code blocks and a generated page to the documentation.
 
-Comes in: pages with ```python blocks, and the classes of jitmagic.trace.breaks. Goes out: each
-block with what it prints below it (the blocks of a page are one program, run when the site is
-built), and breaks.md, a section for each reason. tests/docs runs the same blocks.
+Input: pages with ```python blocks, and the classes of jitmagic.trace.breaks. Output: each block
+with its printed output below it (the blocks of a page are one program, run when the site is built),
+and breaks.md with a section for each reason of a graph break. tests/docs runs the same blocks.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ _BLOCK = re.compile(r"^```python(?: result=(\w+))?\n(.*?)^```\n", re.MULTILINE |
 _MARK = "\x1eend of block\x1e"
 _HEAD = """# Graph breaks
 
-A graph break is a place where your code does what a graph cannot hold. The operation there runs as
-plain Python, with its own result and its own traceback, and what follows is compiled again.
-`jitmagic.explain(f)(x)` shows each break on your line; `fullgraph=True` makes an error of it.
-These are all the reasons that it may name (made from the classes of `jitmagic/trace/breaks.py`).
+A graph break is a place where your code does something that cannot be part of a graph. That
+operation runs as plain Python, with the same result and traceback as in eager, and the code after
+it is compiled as another graph. `jitmagic.explain(f)(x)` shows each break on your line; with
+`fullgraph=True`, a break is an error. This page lists all reasons (generated from the classes of
+`jitmagic/trace/breaks.py`).
 """
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """mkdocs: before pages are read."""
+    """Add the generated page; mkdocs calls this before it reads the pages."""
     from mkdocs.structure.files import File
 
     files.append(File.generated(config, "breaks.md", content=breaks_page()))
@@ -38,7 +39,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """mkdocs: a page's text; blocks get their output."""
+    """Return a page's text with the output of its blocks; mkdocs calls this for each page."""
     results = iter(outputs(markdown, page.file.name))
 
     def shown(block: re.Match[str]) -> str:
@@ -50,7 +51,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def outputs(markdown: str, name: str) -> list[str]:
-    """What each block of a page prints; what one raises is raised, at its line of `name`.py."""
+    """Run the blocks of a page and return the output of each; errors show lines of `name`.py."""
     blocks = [match[2] for match in _BLOCK.finditer(markdown)]
     printed = io.StringIO()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed):
@@ -62,13 +63,15 @@ def outputs(markdown: str, name: str) -> list[str]:
 
 
 def breaks_page() -> str:
-    """Markdown: a section for each reason, by its class."""
-    reasons = [made for made in map(breaks.__dict__.get, breaks.__all__) if _is_reason(made)]
+    """Return the page about graph breaks, with a section for each class of reasons."""
+    reasons = [value for value in map(breaks.__dict__.get, breaks.__all__) if _is_reason(value)]
     return _HEAD + "".join(_section(reason) for reason in reasons)
 
 
-def _is_reason(made: Any) -> bool:
-    return isinstance(made, type) and issubclass(made, breaks.Reason) and made is not breaks.Reason
+def _is_reason(value: Any) -> bool:
+    if not isinstance(value, type) or value is breaks.Reason:
+        return False
+    return issubclass(value, breaks.Reason)
 
 
 def _section(reason: type[breaks.Reason]) -> str:
@@ -80,7 +83,7 @@ def _section(reason: type[breaks.Reason]) -> str:
     if reason.advice:
         lines.append(f"**What to do:** {_filled(reason.advice)}.\n")
     if reason.expected:
-        lines.append("No notice is shown for it: this is what the program says.\n")
+        lines.append("No message is shown for this break, because the program requests it.\n")
     return "\n".join(lines)
 
 

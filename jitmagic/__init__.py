@@ -49,11 +49,11 @@ with collector_paused():
     from .progress import install as _show_progress
 
 if TYPE_CHECKING:
+    from .diagnostics.checking.input_variation import test
     from .diagnostics.checking.minify import minify
     from .diagnostics.checking.passport import passport
-    from .diagnostics.checking.varied import test
-    from .diagnostics.collected import Report, report
     from .diagnostics.explanation.explain import Explanation, explain
+    from .diagnostics.issue_report import Report, report
     from .diagnostics.logs import logs
     from .diagnostics.lowered import lower
     from .diagnostics.status import status
@@ -103,15 +103,15 @@ _show_progress()
 
 _LATE = {
     "Explanation": "explanation.explain",
-    "Report": "collected",
+    "Report": "issue_report",
     "explain": "explanation.explain",
     "logs": "logs",
     "lower": "lowered",
     "minify": "checking.minify",
     "passport": "checking.passport",
-    "report": "collected",
+    "report": "issue_report",
     "status": "status",
-    "test": "checking.varied",
+    "test": "checking.input_variation",
     "why": "why",
 }
 

@@ -1,4 +1,21 @@
-"""diagnostics: shows the records that the pipeline keeps. No stage knows of this package.
+"""diagnostics: reports about compiled functions, made from the records that each compile leaves.
 
-`explain` knows the results of the stages and is loaded when it is first asked for.
+The pipeline never imports this package. `explain` imports the result types of the stages, so it is
+loaded on first use. A report has three layers: `explanation/` collects plain data (`Findings`),
+arranges it once (`Page`), and lays it out as text, by rich or as HTML. The only speed that any
+report gives is `records.Measured`; the only verdict is `explanation/verdict.py`.
+
+    explanation/   jitmagic.explain: findings, page model, pictures, costs of lines and kernels
+    checking/      passport, test and minify: compares compiled code with eager
+    issue_report   jitmagic.report: one page or a folder with a capsule for each graph
+    folder         writes the files of a report, all of them or none
+    status         the table of tagged functions, and the recompile ledger of one
+    why            jitmagic.why: the variant that a call would run, or the guard that fails
+    lowered        jitmagic.lower: the intermediate forms of one call, with flops and bytes
+    timing         interleaved measurements of several callables
+    logs           live messages through `logging`, with the names of TORCH_LOGS
+    structured     the trace file that tlparse reads
+    dump           writes an explanation as a folder of files
+    sources        syntax trees of the user's files and notebook cells
+    words          text shared by the reports: counts, lines, HTML of plain lines
 """

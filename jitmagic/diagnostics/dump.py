@@ -1,4 +1,4 @@
-"""dump: everything an explanation knows, as a folder of files that run.
+"""dump: writes an explanation as a folder of files; the graphs can be imported.
 
 dump(explanation, folder)   graphs as graph_N.py (importable), generated kernels with their suffix,
                             guards as text, the report as text and HTML
@@ -14,13 +14,13 @@ from .explanation.report import full_report
 
 __all__ = ["dump"]
 
-# What a name or a source holds that UTF-8 has not (lone surrogates) is written as an escape.
+# Names and sources may hold lone surrogates, which UTF-8 cannot encode: they become escapes.
 _TEXT = {"encoding": "utf-8", "errors": "backslashreplace"}
 _SUFFIX = {"cpp": ".cpp", "triton": ".py", "numba": ".py"}
 
 
 def dump(found: Explanation, folder: str | Path) -> Path:
-    """Write the files; an existing folder is added to. Returns the folder."""
+    """Write the files into `folder`, which may exist. Returns the folder."""
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
     (root / "report.txt").write_text(full_report(found), **_TEXT)

@@ -1,9 +1,9 @@
-"""folder: files of a report on disk, all of them or none, and nothing else touched.
+"""folder: writes the files of a report, all of them or none, and never replaces other files.
 
-Comes in: a folder and texts by relative path. Out: the files, and a manifest that names them, by
-which the next report knows what is its own to replace. The texts are written beside their places
-first; what fails there (a full disk) leaves the folder as it was. A folder that holds anything and
-has no manifest is somebody else's. A report in one page is known by a mark in its first line.
+Input: a folder and texts by relative path. Output: the files and a manifest with their names, from
+which the next report knows which files it may replace. All texts go to a staging folder first, so
+that an error (a full disk) leaves the report as it was. A folder with files but without a manifest
+is refused. A report in one page is recognised by its first line.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ _ANOTHER_PAGE = "name another file that ends in .html or a folder, or move what 
 
 
 def write_folder(folder: str | Path, files: Mapping[str, str]) -> Path:
-    """Write the files; those of an earlier report that are not among them go. Returns the folder,
-    absolute. Raises ReportError, and changes nothing, where the folder cannot be ours.
+    """Write the files, remove the other files of an earlier report, and return the absolute path.
+
+    Raises ReportError, and changes nothing, if the folder holds files that no report wrote.
     """
     root = Path(folder).absolute()
     before = _own_files(root)
     for name in files:
         if name not in before and os.path.lexists(root / name):
-            raise ReportError(f"{root / name} is no file of a report's", _ANOTHER)
+            raise ReportError(f"{root / name} was not written by a report", _ANOTHER)
     try:
         _replace(root, before, files)
     except OSError as error:
@@ -46,8 +47,9 @@ def write_folder(folder: str | Path, files: Mapping[str, str]) -> Path:
 
 
 def write_page(file: str | Path, text: str) -> Path:
-    """Write a page that begins with PAGE_HEAD; an earlier one is replaced. Returns its path,
-    absolute. Raises ReportError, and changes nothing, where anything else is there.
+    """Write a page that begins with PAGE_HEAD, replacing an earlier one; return the absolute path.
+
+    Raises ReportError, and changes nothing, if another kind of file is there.
     """
     path = Path(file).absolute()
     try:
@@ -55,7 +57,7 @@ def write_page(file: str | Path, text: str) -> Path:
         with _staging(path.parent) as staged:
             _write(staged / path.name, text)
             os.replace(staged / path.name, path)
-    except ReportError:  # an OSError too
+    except ReportError:  # is a subclass of OSError
         raise
     except OSError as error:
         raise ReportError(
@@ -68,31 +70,32 @@ def _check_page(path: Path) -> None:
     if not os.path.lexists(path):
         return
     if not path.is_file():
-        what = "is a folder" if path.is_dir() else "is no file"
-        raise ReportError(f"{path} {what}; a report that ends so is one file", _ANOTHER_PAGE)
+        what = "is a folder" if path.is_dir() else "is not a file"
+        ending = f"a report whose name ends in {path.suffix} is one file"
+        raise ReportError(f"{path} {what}; {ending}", _ANOTHER_PAGE)
     with path.open("rb") as opened:
         if opened.readline(len(PAGE_HEAD)) != PAGE_HEAD.encode():
-            raise ReportError(f"{path} is a file that no report has written", _ANOTHER_PAGE)
+            raise ReportError(f"{path} was not written by a report", _ANOTHER_PAGE)
 
 
 def _own_files(root: Path) -> frozenset[str]:
-    """What an earlier report has written there."""
+    """Return the names of the files of an earlier report; raise ReportError for other contents."""
     if not os.path.lexists(root):
         return frozenset()
     if not root.is_dir():
-        raise ReportError(f"{root} is no folder", _ANOTHER)
+        raise ReportError(f"{root} is not a folder", _ANOTHER)
     try:
         if not any(root.iterdir()):
             return frozenset()
-        told = json.loads((root / MANIFEST).read_text(encoding="utf-8"))
-        names = told["files"] if told["kind"] == _KIND else None
+        manifest = json.loads((root / MANIFEST).read_text(encoding="utf-8"))
+        names = manifest["files"] if manifest["kind"] == _KIND else None
         if isinstance(names, list) and all(isinstance(n, str) and _is_inside(n) for n in names):
             return frozenset([*names, MANIFEST])
     except PermissionError as error:
         raise ReportError(f"{root} cannot be read: {error}", "name another folder") from error
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # no manifest, or not of a report's
-    raise ReportError(f"{root} holds files that no report has written", _ANOTHER)
+        pass  # no manifest, or one of another tool
+    raise ReportError(f"{root} holds files that were not written by a report", _ANOTHER)
 
 
 def _is_inside(name: str) -> bool:
@@ -101,8 +104,10 @@ def _is_inside(name: str) -> bool:
 
 
 def _replace(root: Path, before: frozenset[str], files: Mapping[str, str]) -> None:
-    """The manifest names old and new files while they change places: an interrupted report is one
-    that the next may replace.
+    """Move the new files into place and remove old ones.
+
+    Meanwhile the manifest names old and new files, so that the next report can replace one that was
+    interrupted.
     """
     with _staging(root) as staged:
         try:
@@ -124,7 +129,7 @@ def _replace(root: Path, before: frozenset[str], files: Mapping[str, str]) -> No
 
 @contextmanager
 def _staging(root: Path) -> Iterator[Path]:
-    """A folder inside `root` to write in, on the same disk; new folders that stay empty go."""
+    """Yield a temporary folder inside `root`, as os.replace needs one disk; clean up after it."""
     new_folders = [folder for folder in (root, *root.parents) if not folder.exists()]
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -138,7 +143,7 @@ def _staging(root: Path) -> Iterator[Path]:
 
 
 def _folders_of(root: Path, names: Sequence[str]) -> list[Path]:
-    """Below the root, the innermost first."""
+    """Return the folders below the root that hold these files, innermost first."""
     folders = {folder for name in names for folder in Path(name).parents if folder != Path(".")}
     return [root / folder for folder in sorted(folders, key=lambda f: len(f.parts), reverse=True)]
 
@@ -155,6 +160,6 @@ def _manifest(names: Sequence[str]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Lone surrogates, which names and sources may hold, are written as escapes."""
+    """Write a text; lone surrogates, which names and sources may hold, become escapes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8", errors="backslashreplace")

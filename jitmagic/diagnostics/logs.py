@@ -1,10 +1,9 @@
-"""logs: what compiles do, live, through `logging`.
+"""logs: live messages about compiles, through `logging`.
 
-Comes in: names of what to tell (ours, and what TORCH_LOGS calls the same). Goes out: records
-of the loggers `jitmagic.<name>`, level INFO, whose file and line are the user's: a formatter with
-`%(pathname)s:%(lineno)d` points at their source. A handler on standard error is added only where
-logging has none. Nothing is watched while no name is on, and no call is ever slower by it: a
-compile tells when its stages end.
+Input: names of logs, jitmagic's own or those of TORCH_LOGS. Output: records of the loggers
+`jitmagic.<name>` at level INFO. Their file and line are the user's, so a formatter with
+`%(pathname)s:%(lineno)d` points at the user's source. A handler on standard error is added only if
+logging has none. Messages are produced when a stage of a compile ends, so calls never get slower.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from .structured import trace_to
 
 __all__ = ["NAMES", "logs", "logs_of_environment"]
 
-Told = Iterator[tuple[str, UserLine | None]]
+Messages = Iterator[tuple[str, UserLine | None]]
 _ROOT = logging.getLogger("jitmagic")
-# TORCH_LOGS' names, by what is told here; those of a whole component are several.
-_SAME: dict[str, tuple[str, ...]] = {
+# Names of TORCH_LOGS, with the logs here that have the same content.
+_ALIASES: dict[str, tuple[str, ...]] = {
     "dynamo": ("graph_breaks", "recompiles", "guards", "graph_code"),
     "aot": ("aot_graphs",),
     "inductor": ("fusions", "perf_hints", "kernels"),
@@ -56,11 +55,11 @@ _on: set[str] = set()
 
 
 def logs(names: str | None = "", *, trace: str | Path | None = None) -> frozenset[str]:
-    """Tell of these from now on: "graph_breaks, recompiles", or "all"; None or "": of nothing.
+    """Switch on exactly these logs: "graph_breaks, recompiles", or "all"; None or "" for none.
 
-    trace: a folder that gets a structured trace of all compiles from now on, a file for each
-        process, which tlparse and the like read; None: no more.
-    Answers what is on. Raises OptionError for an unknown name, with the nearest one.
+    trace: a folder that gets a structured trace of all further compiles, one file per process, for
+        tlparse and similar tools; None ends the trace.
+    Returns the names that are on. Raises OptionError for an unknown name, with the nearest one.
     """
     wanted = _named(names or "")
     unknown = [name for name in wanted if name not in NAMES]
@@ -74,40 +73,43 @@ def logs(names: str | None = "", *, trace: str | Path | None = None) -> frozense
     elif not _on and _watch in watchers:
         watchers.remove(_watch)
     if _on:
-        _make_heard()
+        _enable_logger()
     return frozenset(_on)
 
 
 def logs_of_environment(value: str, trace: str) -> None:
-    """What JITMAGIC_LOGS and JITMAGIC_TRACE ask for; an unknown name is told, the others count."""
+    """Switch on the logs named by JITMAGIC_LOGS and the trace of JITMAGIC_TRACE.
+
+    An unknown name is a warning, not an error.
+    """
     wanted = _named(value)
     logs(",".join(name for name in wanted if name in NAMES), trace=trace or None)
     for name in wanted:
         if name not in NAMES:
-            _ROOT.warning("JITMAGIC_LOGS: no log %r; there are %s", name, ", ".join(NAMES))
+            _ROOT.warning("JITMAGIC_LOGS: unknown log %r; known: %s", name, ", ".join(NAMES))
 
 
 def _named(names: str) -> list[str]:
-    """The names in a list, those of TORCH_LOGS as ours. `-name` asks for less, which is nothing."""
+    """Return the names in a list, those of TORCH_LOGS translated; `-name` is ignored."""
     words = [name.strip().lstrip("+") for name in names.split(",") if name.strip()]
     wanted = [name for name in words if not name.startswith("-")]
-    names_here = [ours for name in wanted for ours in _SAME.get(name, (name,))]
+    names_here = [own for name in wanted for own in _ALIASES.get(name, (name,))]
     if names_here == ["all"]:
         return list(NAMES)
-    nothing = dict.fromkeys(name for name in names_here if name not in NAMES and _is_torchs(name))
-    if nothing:
-        few = ", ".join(nothing)
-        _ROOT.warning("nothing is told here under these names of TORCH_LOGS: %s", few)
-    return [name for name in dict.fromkeys(names_here) if name not in nothing]
+    empty = dict.fromkeys(name for name in names_here if name not in NAMES and _is_torchs(name))
+    if empty:
+        few = ", ".join(empty)
+        _ROOT.warning("jitmagic has no logs for these names of TORCH_LOGS: %s", few)
+    return [name for name in dict.fromkeys(names_here) if name not in empty]
 
 
 def _is_torchs(name: str) -> bool:
-    """Whether TORCH_LOGS takes it: a component, an artifact, a module of torch."""
+    """Return whether TORCH_LOGS accepts the name: a component, an artifact, a module of torch."""
     known: Any = torch._logging._internal.log_registry
     return bool(name.startswith("torch") or known.is_log(name) or known.is_artifact(name))
 
 
-def _make_heard() -> None:
+def _enable_logger() -> None:
     _ROOT.setLevel(min(_ROOT.level or logging.INFO, logging.INFO))
     if not _ROOT.hasHandlers():
         handler = logging.StreamHandler()
@@ -133,63 +135,63 @@ def _say(name: str, text: str, where: UserLine | None) -> None:
         logger.makeRecord(
             *(logger.name, logging.INFO, place.filename, place.lineno, text, (), None),
             func=place.function,
-            extra={"place": place.file},  # of a notebook's cell: `Cell In[5]`
+            extra={"place": place.file},  # `Cell In[5]` for a notebook cell
         )
     )
 
 
-# -- what there is to tell ------------------------------------------------------------------------
+# -- messages by log ------------------------------------------------------------------------------
 
 
-def _graph_breaks(recording: Recording, stage: RunningStage) -> Told:
+def _graph_breaks(recording: Recording, stage: RunningStage) -> Messages:
     if isinstance(stage.result, Trace) and isinstance(end := stage.result.exit, Break):
         hint = f" (hint: {end.reason.hint})" if end.reason.hint else ""
         yield f"{recording.name}: {end.reason.message}{hint}", end.where
 
 
-def _recompiles(recording: Recording, stage: RunningStage) -> Told:
+def _recompiles(recording: Recording, stage: RunningStage) -> Messages:
     for number, difference in recording.occasion.missed[:1]:
         edit = f" (to stop it: {difference.edit})" if difference.edit else ""
         text = f"{recording.name}: variant {recording.number}, not {number}: {difference}{edit}"
         yield text, difference.where
 
 
-def _guards(recording: Recording, stage: RunningStage) -> Told:
+def _guards(recording: Recording, stage: RunningStage) -> Messages:
     if isinstance(stage.result, Trace):
         for guard in stage.result.guards:
             yield f"{recording.name}: {show_guard(guard)}", guard.where
 
 
-def _graph_code(recording: Recording, stage: RunningStage) -> Told:
+def _graph_code(recording: Recording, stage: RunningStage) -> Messages:
     if isinstance(stage.result, Trace):
         yield f"{recording.name}:\n{stage.result.graph.code.strip()}", None
 
 
-def _aot_graphs(recording: Recording, stage: RunningStage) -> Told:
+def _aot_graphs(recording: Recording, stage: RunningStage) -> Messages:
     for part in ("forward", "backward"):
         if (graph := getattr(stage.result, part, None)) is not None:
             yield f"{recording.name}, {part}:\n{graph.code.strip()}", None
 
 
-def _fusions(recording: Recording, stage: RunningStage) -> Told:
+def _fusions(recording: Recording, stage: RunningStage) -> Messages:
     for decision in getattr(stage.result, "decisions", ()):
         yield f"{recording.name}: {decision}", None
 
 
-def _hints(recording: Recording, stage: RunningStage) -> Told:
+def _hints(recording: Recording, stage: RunningStage) -> Messages:
     program = getattr(stage.result, "program", None)
     for step in program.steps if program is not None else ():
         if isinstance(step, Extern):
             yield f"{recording.name}: {step.op} stays torch's own kernel: {step.reason}", None
 
 
-def _kernels(recording: Recording, stage: RunningStage) -> Told:
+def _kernels(recording: Recording, stage: RunningStage) -> Messages:
     source = stage.result[1] if isinstance(stage.result, tuple) else None
     if source is not None:
         yield f"{recording.name}: {', '.join(source.symbols)}:\n{source.text}", None
 
 
-def _cudagraphs(recording: Recording, stage: RunningStage) -> Told:
+def _cudagraphs(recording: Recording, stage: RunningStage) -> Messages:
     if not isinstance(stage.result, tuple):
         return
     plan: Plan = stage.result[0]
@@ -198,7 +200,7 @@ def _cudagraphs(recording: Recording, stage: RunningStage) -> Told:
     yield f"{recording.name}, {plan.name}: {may}", None
 
 
-NAMES: dict[str, tuple[tuple[str, bool], Callable[[Recording, RunningStage], Told]]] = {
+NAMES: dict[str, tuple[tuple[str, bool], Callable[[Recording, RunningStage], Messages]]] = {
     "graph_breaks": (("trace", False), _graph_breaks),
     "recompiles": (("trace", True), _recompiles),
     "guards": (("trace", False), _guards),
@@ -209,4 +211,4 @@ NAMES: dict[str, tuple[tuple[str, bool], Callable[[Recording, RunningStage], Tol
     "kernels": (("render", False), _kernels),
     "cudagraphs": (("render", False), _cudagraphs),
 }
-"""By name: when it is told (at a stage's begin or end), and how."""
+"""By name: the stage, whether at its begin, and the function that produces the messages."""

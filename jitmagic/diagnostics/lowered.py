@@ -1,12 +1,12 @@
-"""lower: the compile of one call, stage by stage; the call itself is not made.
+"""lowered: `jitmagic.lower` compiles for one call without making it, and shows each stage.
 
     low = jitmagic.lower(fn)(*args)
     low.as_text("torch" | "aten" | "loops" | "cpp" | "triton" | "numba")
     low.cost()        flops and bytes of one run of the forward graph
     low.compile()     a callable, which has .memory()
 
-Comes in: a function or module, and arguments. Goes out: a `Lowered` of the frame up to its first
-graph break; what follows a break is lowered when the compiled function comes to it.
+Input: a function or module, and arguments. Output: a `Lowered` of the frame up to its first graph
+break. Code after a break is compiled only when the compiled function gets there.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ STAGES = ("torch", "aten", "loops", "cpp", "triton", "numba")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Cost:
-    """Of one run of the forward graph.
+    """The work of one run of the forward graph.
 
-    flops: of products by torch's formulas (a multiply-add is two), and one for each element of
-    every other operation's result
-    bytes: read and written by the kernels and calls of the schedule, caches aside
+    flops: torch's formula for matrix products and the like (a multiply-add counts two), otherwise
+    one for each element of a result
+    bytes: read and written by kernels and ATen calls, as if there were no caches
     """
 
     flops: int
@@ -58,28 +58,31 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Memory:
-    """Bytes of one call: what comes in, what is made and handed on (results, and what is kept for
-    the backward), and the workspace of temporaries.
+    """Bytes of one call.
+
+    outputs: results and tensors saved for the backward; workspace: temporaries
     """
 
     inputs: int
-    made: int
+    outputs: int
     workspace: int
 
     def __repr__(self) -> str:
         return (
-            f"inputs {size(self.inputs)}, results and what the backward reads {size(self.made)}, "
+            f"inputs {size(self.inputs)}, results and saved tensors {size(self.outputs)}, "
             f"workspace {size(self.workspace)}"
         )
 
 
 def lower(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Question[Lowered]:
-    """`lower(fn)(*args)`: capture and compile that call without making it. `fn` may be plain or
-    tagged; nothing of it changes. Raises what a compile raises under fullgraph=True.
+    """`lower(fn)(*args)`: capture and compile that call without making it.
+
+    `fn` may be plain or tagged and is not changed. Raises what a compile with fullgraph=True
+    raises.
     """
     refuse_arguments("lower", arguments)
-    made = tagged_copy(fn, options)
-    handle = tagged_handle(made)
+    copy = tagged_copy(fn, options)
+    handle = tagged_handle(copy)
 
     def run(*args: Any, **kwargs: Any) -> Lowered:
         target = original_of(fn)
@@ -87,15 +90,15 @@ def lower(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Questio
             forward = original_of(type(target).forward)
             handle.compile_for(values_of(forward, (target, *args), kwargs))
         else:
-            handle.compile_for(bind(made, args, kwargs)[1])
-        return Lowered(handle.label, tuple(handle.journal), made)
+            handle.compile_for(bind(copy, args, kwargs)[1])
+        return Lowered(handle.label, tuple(handle.journal), copy)
 
     return Question("lower", fn, run)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Lowered:
-    """What each stage made."""
+    """The result of each stage of one compile."""
 
     name: str
     records: tuple[CompileRecord, ...]
@@ -103,7 +106,7 @@ class Lowered:
 
     @property
     def why_not(self) -> str:
-        """Why nothing was compiled; empty where something was."""
+        """The reason why nothing was compiled; "" if something was."""
         outcomes = [r.outcome for r in self.records if not isinstance(r.outcome, Compiled)]
         known = handle_of(self.call)
         if known is not None and known.outcome is not None and not outcomes:
@@ -116,7 +119,7 @@ class Lowered:
         return builds_of(self.records)
 
     def as_text(self, stage: str = "aten") -> str:
-        """What a stage made, as text; empty where nothing passed it."""
+        """Return the result of a stage as text; "" if the compile did not use that stage."""
         if stage not in STAGES:
             raise UsageError.unknown("stage", stage, STAGES)
         return "\n".join(self._texts(stage))
@@ -136,13 +139,13 @@ class Lowered:
         return [parts for record in self.records for parts in partitions_of(record)]
 
     def cost(self) -> Cost:
-        """Of the forward."""
+        """Return flops and bytes of the forward graph."""
         nodes = [node for p in self._partitions() for node in p.forward.graph.nodes]
         flops = sum(_flops(node) for node in nodes if node.op == "call_function")
         return Cost(flops, sum(_traffic(b) for b in self.builds if b.name != "backward"))
 
     def compile(self) -> CompiledCall:
-        """What runs it."""
+        """Return a callable that runs the compiled code."""
         return CompiledCall(self)
 
     def __str__(self) -> str:
@@ -165,19 +168,19 @@ class Lowered:
 
 
 class CompiledCall:
-    """The compiled function: calls that its guards do not fit are compiled anew, as ever."""
+    """The compiled function; a call that fails its guards is compiled as for `jit`."""
 
     def __init__(self, lowered: Lowered) -> None:
         self._lowered = lowered
 
     def __repr__(self) -> str:
-        return f"<compiled {self._lowered.name}: call it; .memory() tells what a call takes>"
+        return f"<compiled {self._lowered.name}: call it; .memory() has the bytes of a call>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._lowered.call(*args, **kwargs)
 
     def memory(self) -> Memory:
-        """Of the forward, by its plans."""
+        """Return the bytes of a forward call, read from the execution plans."""
         plans = [build for build in self._lowered.builds if build.name != "backward"]
         return Memory(
             sum(_bytes_of(b, name) for b in plans for name in b.schedule.program.inputs),
@@ -205,7 +208,7 @@ def _flops(node: torch.fx.Node) -> int:
 
 
 def _shape(node: torch.fx.Node) -> Any:
-    """What torch's formulas take for a tensor."""
+    """Return the shape of a node's result, or a tuple of shapes, for torch's flop formulas."""
     specs = _specs(node.meta.get("spec"))
     return specs[0].shape if len(specs) == 1 else tuple(spec.shape for spec in specs)
 

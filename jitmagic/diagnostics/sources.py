@@ -1,7 +1,7 @@
-"""sources: syntax trees of the user's files and cells, magics left out.
+"""sources: finds functions and statements in the user's files and notebook cells.
 
-Comes in: a filename as linecache knows it, a notebook's cells included. Goes out: which function a
-line is in, and the statement that begins on it with what follows it.
+Input: a filename known to linecache, which includes notebook cells. Output: the function around a
+line, or the statement that begins on it and its successor. Lines with magics are left out.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def function_around(filename: str, number: int) -> Span:
-    """File, first and last line, and name of the innermost function with that line."""
+    """Return file, first line, last line and name of the innermost function around a line."""
     spans = [span for span in _functions(_text_of(filename)) if span[0] <= number <= span[1]]
     begin, end, name = max(spans, default=(number, number, "top level"))
     return filename, begin, end, name
 
 
 def statement_at(filename: str, number: int) -> tuple[ast.stmt, ast.stmt | None] | None:
-    """The statement whose first line that is, and the one after it in the same block."""
+    """Return the statement that begins on a line, and the next one in its block."""
     for block in _blocks(_tree(_text_of(filename))):
         for place, statement in enumerate(block):
             if statement.lineno == number:
@@ -35,15 +35,13 @@ def statement_at(filename: str, number: int) -> tuple[ast.stmt, ast.stmt | None]
 
 
 def lines_of_statement(filename: str, statement: ast.stmt) -> list[str]:
-    """Return the lines as written, without comments after the end and the first one's
-    indentation.
-    """
+    """Return the statement's lines as written, dedented, without a trailing comment."""
     text = ast.get_source_segment(_text_of(filename), statement, padded=True)
     return textwrap.dedent(text or ast.unparse(statement)).splitlines()
 
 
 def _text_of(filename: str) -> str:
-    """Return the lines; those of magics in a cell are empty, because they are not Python."""
+    """Return the text with lines of magics blanked: they are not Python."""
     lines = linecache.getlines(filename)
     return "".join("\n" if line.startswith(("%", "!")) else line for line in lines)
 
@@ -52,7 +50,7 @@ def _text_of(filename: str) -> str:
 def _tree(text: str) -> ast.Module:
     try:
         return ast.parse(text.encode("utf-8", "replace"))
-    except (SyntaxError, ValueError):  # its lines stand alone
+    except (SyntaxError, ValueError):  # without a tree, reports show single lines
         return ast.Module([], [])
 
 

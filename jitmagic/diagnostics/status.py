@@ -1,8 +1,7 @@
 """status: a table of everything that is tagged, and the recompile ledger of one function.
 
-Comes in: handles, their entries in use, and their journals. Goes out: frozen rows, readable as text
-and as HTML. Every figure has a unit: seconds are wall time of compiles, a speed is the verdict that
-explain gives (verdict.py).
+Input: handles with their cache entries and compile records. Output: frozen rows, shown as text and
+HTML. Seconds are wall time of compiling; a speed is the verdict of explanation/verdict.py.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from .words import count, duration, here
 
 __all__ = [
     "Card",
-    "Made",
+    "CompileTotals",
     "Status",
     "VariantReport",
     "card_of",
+    "compile_totals",
     "ledger_lines",
     "ledger_of",
     "listed_handles",
-    "made_of",
     "status",
     "variants_of",
 ]
@@ -46,13 +45,13 @@ COLUMNS = ("tagged", "state", "speed", "variants", "calls", "compiled in", "paid
 
 @dataclass(frozen=True, slots=True)
 class VariantReport:
-    """One compile of a function for one kind of call.
+    """One compiled variant of a function.
 
-    hits: calls that ran it; None once it is not in use any more
-    seconds: wall time of compiling it, its backward included; kernels: how many that made
-    missed: by number of variant why those before it did not fit the call it was made for
-    changing: sizes and numbers that are data of it, or had to be constants
-    inlined: the tagged functions that are part of it
+    hits: calls that ran it; None after it was evicted
+    seconds: wall time of compiling it, backward included; kernels: number of generated kernels
+    missed: (number of an earlier variant, the guard that its first call failed)
+    changing: dynamic sizes and numbers, and those that were specialised
+    inlined: names of tagged functions that were inlined into it
     """
 
     number: int
@@ -69,10 +68,10 @@ class VariantReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """What all compiles of a function made, those of its resume functions and backwards included.
+class CompileTotals:
+    """Totals over all compiles of a function, its resume functions and backwards.
 
-    variants: of the function itself; seconds: wall time
+    variants: of the function alone; seconds: wall time
     """
 
     variants: int
@@ -84,8 +83,10 @@ class Made:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Card:
-    """What a tagged function shows of itself. `seconds`: wall time of all compiles so far, those of
-    its resume functions included; `payback`: when its calls have saved as much.
+    """A summary of one tagged function, shown as a line or a box.
+
+    seconds: wall time of all compiles so far, resume functions included
+    payback: the number of calls after which that time has been saved, in words
     """
 
     name: str
@@ -95,12 +96,12 @@ class Card:
     seconds: float
     verdict: Verdict
     payback: str
-    backend: str = "native"  # or the name of what the user gave
-    is_building: bool = False  # kernels, in the background; calls that need them run as eager
+    backend: str = "native"  # or the name of the user's backend
+    is_building: bool = False  # kernels are compiled in the background; calls run as eager
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """Return what is shown after the state: the speed first, where it is known."""
+        """Figures shown after the state, the speed first."""
         if not self.variants and not self.calls:
             return ()
         parts = list(self._worth)
@@ -111,7 +112,7 @@ class Card:
 
     @property
     def _worth(self) -> tuple[str, ...]:
-        """Return the speed, and what graph breaks take of a call."""
+        """The speed, and the share of a call that graph breaks take."""
         if not self.variants or self.verdict.tone == "plain":
             return ()
         return tuple(filter(None, (self.verdict.speed, self.verdict.breaks)))
@@ -121,18 +122,18 @@ class Card:
         return any(variant.measured is not None for variant in self.variants)
 
     def __str__(self) -> str:
-        told = f"{self.name}: {self.state}"
-        return f"{told}: {', '.join(self.facts)}" if self.facts else told
+        head = f"{self.name}: {self.state}"
+        return f"{head}: {', '.join(self.facts)}" if self.facts else head
 
     __repr__ = __str__
 
     @property
     def ledger(self) -> list[str]:
-        """Its variants, in lines."""
+        """The variants as lines of the recompile ledger."""
         return ledger_lines(self.variants)
 
     def cells(self) -> tuple[str, ...]:
-        """Its row of a table with COLUMNS."""
+        """Return the card as a row of a table with COLUMNS."""
         return (
             self.name,
             self.state,
@@ -149,14 +150,14 @@ class Card:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Status:
-    """All tagged functions and modules that are alive; `notes`: what slows the compiles down."""
+    """The cards of tagged functions and modules; `notes`: problems that slow compiling down."""
 
     cards: tuple[Card, ...]
     notes: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The heads of the table."""
+        """The table's column headings."""
         return COLUMNS
 
     def __str__(self) -> str:
@@ -170,26 +171,27 @@ class Status:
 
 
 def status(*targets: Any) -> Status:
-    """How often what is tagged was called and compiled, and what that saves: of everything that is
-    alive, or of these functions and modules. Raises TypeError for one that is not tagged.
+    """Report calls, compiles and speed of `targets`, or of everything tagged that is alive.
+
+    Raises TypeError if a target is not tagged.
     """
     chosen = listed_handles() if not targets else map(tagged_handle, targets)
     return Status(tuple(map(card_of, chosen)), tuple(map(_without_header, refusals())))
 
 
 def _without_header(why: str) -> str:
-    said = why.strip().partition("\n")[0]
-    return f"C++ kernels are compiled without a precompiled header: {said}"
+    reason = why.strip().partition("\n")[0]
+    return f"C++ kernels are compiled without a precompiled header: {reason}"
 
 
 def listed_handles() -> list[Handle]:
-    """Of the user's functions and modules, by name."""
+    """Return the handles of the user's functions and modules, sorted by name."""
     users = [handle for handle in handles() if handle.family.compiler.is_listed]
     return sorted(users, key=lambda handle: handle.label)
 
 
 def card_of(handle: Handle) -> Card:
-    """The card of one tagged function, by its handle."""
+    """Return the card of one tagged function."""
     chosen = handle.options.backend
     backend = (
         chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
@@ -209,7 +211,7 @@ def _state(handle: Handle) -> str:
     if handle.building is not None and not handle.ledger.is_compiled:
         return "plain Python, while its kernels are being built"
     if not handle.dispatcher.entries:
-        # Compiled code that calls it has it inlined: such calls are the caller's.
+        # A compiled caller inlines it, and then only the caller's counter moves.
         whole = ", ".join(
             "a cell" if name == RUN_NAME else name for name in handle.ledger.inlined_in
         )
@@ -224,7 +226,7 @@ def _state(handle: Handle) -> str:
 
 
 def variants_of(handle: Handle) -> tuple[VariantReport, ...]:
-    """The variants of the function itself, in the order in which they were compiled."""
+    """Return the variants of the function itself, oldest first; resume functions have their own."""
     used = {entry.notes.number: entry for entry in handle.dispatcher.entries}
     by_number: dict[int, list[CompileRecord]] = {}
     for record in handle.journal:
@@ -252,7 +254,7 @@ def _variant(number: int, records: list[CompileRecord], entry: Entry | None) -> 
 
 
 def _missed(record: CompileRecord, traced: Trace | None) -> Missed:
-    """Numbers that this compile found to have no use as data are better left alone."""
+    """Return the failed guards; for numbers that this compile specialised, suggest one value."""
     constants = set() if traced is None else {constant.origin for constant in traced.specialized}
 
     def known(why: Difference) -> Difference:
@@ -263,10 +265,10 @@ def _missed(record: CompileRecord, traced: Trace | None) -> Missed:
     return tuple((number, known(why)) for number, why in record.occasion.missed)
 
 
-def made_of(handle: Handle) -> Made:
-    """What has been compiled of a tagged function so far."""
+def compile_totals(handle: Handle) -> CompileTotals:
+    """Return totals over everything compiled for a tagged function so far."""
     records = [record for record in handle.journal if isinstance(record.outcome, Compiled)]
-    return Made(
+    return CompileTotals(
         variants=len({r.number for r in records if r.frame == handle.serial}),
         graphs=sum(_has_graph(record) for record in records),
         kernels=sum(record.kernels for record in records),
@@ -277,21 +279,19 @@ def made_of(handle: Handle) -> Made:
 
 def _has_graph(record: CompileRecord) -> bool:
     traced = record.result("trace")
-    if traced is None:  # of a backward
+    if traced is None:  # a backward has no trace of its own
         return False
     return any(n.op not in ("placeholder", "output", "get_attr") for n in traced.graph.graph.nodes)
 
 
 def ledger_of(handle: Handle) -> tuple[str, ...]:
-    """The ledger of a function and of what follows its graph breaks, where a part has more than one
-    variant.
-    """
+    """Return the ledger lines of a function and its resume functions that have several variants."""
     own = variants_of(handle)
     lines = ledger_lines(own) if len(own) > 1 else []
     if own and handle.given_up is not None:
         plain = handle.ledger.calls - sum(variant.hits or 0 for variant in own)
-        told = f"{count(plain, 'call')} fitted no variant" if plain > 0 else "a call that fits none"
-        lines.append(f"{told}: plain Python, because {handle.given_up.why}")
+        calls = f"{count(plain, 'call')} fitted no variant" if plain > 0 else "further calls"
+        lines.append(f"{calls}: plain Python, because {handle.given_up.why}")
     for part in handle.family.members:
         known = variants_of(part)
         if len(known) > 1:
@@ -301,13 +301,14 @@ def ledger_of(handle: Handle) -> tuple[str, ...]:
 
 
 def ledger_lines(variants: Iterable[VariantReport], of: str = "") -> list[str]:
-    """The recompile ledger: when, for whose call, why, at what cost, and the edit that stops it.
-    `of`: of which part of the function they are.
+    """Return for each variant when, for which call, why and in what time it was compiled.
+
+    of: text after the variant's number that names the resume function
     """
     lines: list[str] = []
     for variant in variants:
         lines.append(_headline(variant, of))
-        for number, difference in variant.missed[:1]:  # the one used last: what the user changed
+        for number, difference in variant.missed[:1]:  # the last one used shows the user's change
             lines.append(f"    not variant {number}: {difference.what}")
             if difference.where is not None:
                 lines.append(f"      needed by {here(difference.where)}")

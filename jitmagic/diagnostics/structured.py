@@ -1,9 +1,9 @@
-"""structured: what is compiled as a trace that tools read, in the format of TORCH_TRACE.
+"""structured: writes a trace of all compiles in the format of TORCH_TRACE, which tlparse reads.
 
-Comes in: stages as they end. Goes out: a file with one record per stage: a line as torch's own
-logging writes it (level, time, thread, the user's file and line), an object of JSON with the names
-that tlparse knows, and the text that belongs to it, indented by a tab. What torch's stages have no
-name for is an "artifact". A file belongs to one process.
+Input: stages as they end. Output: one file per process with one record per stage. A record is a
+line in the format of torch's logging (level, time, thread, the user's file and line), a JSON object
+with names that tlparse knows, and a payload indented by a tab. Results that torch has no name for
+are recorded as "artifact".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..trace.result import Break, Trace
 
 __all__ = ["trace_to"]
 
-Made = Iterator[tuple[dict[str, Any], str]]  # what it is, and its text
+Entries = Iterator[tuple[dict[str, Any], str]]  # (JSON object, payload)
 
 
 @dataclass(eq=False, slots=True)
@@ -35,12 +35,12 @@ class _Writer:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def watch(self, recording: Recording, stage: RunningStage, begins: bool) -> None:
-        """Called by each stage."""
+        """Write the records of a stage; every compile calls this at its begin and end."""
         kind = stage.stage.rpartition(": ")[2]
         if begins and kind == "trace":
             self._begin(recording)
-        elif not begins and kind in _TOLD:
-            for what, text in _TOLD[kind](recording, stage):
+        elif not begins and kind in _WRITERS:
+            for what, text in _WRITERS[kind](recording, stage):
                 self._write(recording, what, text)
 
     def _begin(self, recording: Recording) -> None:
@@ -60,7 +60,7 @@ class _Writer:
         }
 
     def _write(self, recording: Recording, what: dict[str, Any], text: str) -> None:
-        # A frame's variants are its compiles, as torch numbers them: from 0 on.
+        # torch numbers the compiles of a frame from 0, jitmagic its variants from 1.
         of = {"frame_id": recording.frame, "frame_compile_id": max(0, recording.number - 1)}
         where = recording.occasion.called_from
         self._append(where, {**what, **of, "attempt": 0}, text)
@@ -83,7 +83,7 @@ class _Writer:
             warn(f"the trace ends here: {error}")
 
 
-def _traced(recording: Recording, stage: RunningStage) -> Made:
+def _traced(recording: Recording, stage: RunningStage) -> Entries:
     if not isinstance(trace := stage.result, Trace):
         return
     yield {"dynamo_output_graph": {"sizes": {}}}, trace.graph.code.strip()
@@ -99,25 +99,25 @@ def _recompiled(recording: Recording) -> str:
     return "\n".join(f"variant {number}: {difference}" for number, difference in missed)
 
 
-def _partitioned(recording: Recording, stage: RunningStage) -> Made:
+def _partitioned(recording: Recording, stage: RunningStage) -> Entries:
     for part in ("forward", "backward"):
         if (graph := getattr(stage.result, part, None)) is not None:
             yield {f"aot_{part}_graph": {}}, graph.code.strip()
 
 
-def _scheduled(recording: Recording, stage: RunningStage) -> Made:
+def _scheduled(recording: Recording, stage: RunningStage) -> Entries:
     decisions = "\n".join(map(str, getattr(stage.result, "decisions", ())))
     yield _artifact("fusions", recording), decisions
 
 
-def _rendered(recording: Recording, stage: RunningStage) -> Made:
+def _rendered(recording: Recording, stage: RunningStage) -> Entries:
     source = stage.result[1] if isinstance(stage.result, tuple) else None
     if source is not None:
         name = f"{stage.stage.partition(':')[0]}.{source.language}"
         yield {"inductor_output_code": {"filename": name}}, source.text
 
 
-def _emitted(recording: Recording, stage: RunningStage) -> Made:
+def _emitted(recording: Recording, stage: RunningStage) -> Entries:
     if missed := _recompiled(recording):
         yield _artifact("recompile_reasons", recording), missed
     times = "\n".join(f"{s.stage}: {s.seconds * 1e3:.3f} ms" for s in recording.stages)
@@ -128,7 +128,7 @@ def _artifact(name: str, recording: Recording) -> dict[str, Any]:
     return {"artifact": {"name": f"{name} of {recording.name}", "encoding": "string"}}
 
 
-_TOLD = {
+_WRITERS = {
     "trace": _traced,
     "partition": _partitioned,
     "schedule": _scheduled,
@@ -139,7 +139,7 @@ _writer: _Writer | None = None
 
 
 def trace_to(folder: str | Path | None) -> Path | None:
-    """From now on write a trace into a file of that folder, which is answered; None: no more."""
+    """Start a trace in a new file of that folder and return its path; None stops the trace."""
     global _writer  # noqa: PLW0603 - one trace at a time, as with TORCH_TRACE
     if _writer is not None and _writer.watch in watchers:
         watchers.remove(_writer.watch)

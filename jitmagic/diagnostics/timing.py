@@ -1,10 +1,9 @@
-"""timing: how long calls take, measured side by side.
+"""timing: measures several callables in turns, and judges the first against the others.
 
-Comes in: named ways to do the same. Goes out: a `Timing`: the median of each and its quartiles in
-seconds per call, and a verdict about the first against the others. The ways take turns in blocks of
-calls that take equally long, and the first calls are not counted. What else the machine does hits
-the blocks of one round alike, so the verdict is about ratios within a round: nothing is said to be
-faster that is not in three quarters of the rounds.
+Input: named callables that do the same work. Output: a `Timing` with median and quartiles of each,
+in seconds per call. The callables take turns in blocks of equal duration, after uncounted warm-up
+calls. Load on the machine affects all blocks of a round alike, so the verdict is a ratio within
+rounds: "faster" is claimed only if it holds in three quarters of them.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ Clock = Callable[[], float]
 
 
 class Way(NamedTuple):
-    """What is called, and what is in force `around` each block of its calls."""
+    """A callable to time, and a context manager that is entered `around` each block of calls."""
 
     call: Callable[[], object]
     around: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
-# Seconds that a block of calls takes. Linux gives a process 3 to 10 ms at a time when others want
-# the core: a block of 4 ms beside one of 20 measured 392 us and 810 us for the same function.
+# Seconds of a block of calls. On a busy core Linux schedules a process for 3 to 10 ms at a time:
+# blocks of 4 ms and of 20 ms measured 392 us and 810 us for the same function.
 BLOCK = 0.02
 ROUNDS = 5, 100  # of blocks, at least and at most
 _WARM = 3  # calls before anything is counted
@@ -43,7 +42,7 @@ _WARM = 3  # calls before anything is counted
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One way: seconds per call, lower quartile, median and upper quartile over the blocks."""
+    """Seconds per call of one callable: lower quartile, median and upper quartile of the blocks."""
 
     name: str
     low: float
@@ -57,7 +56,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """The first side's time over that of another in the same round: quartiles over the rounds."""
+    """The first callable's time divided by another's in the same round: quartiles of the rounds."""
 
     name: str
     low: float
@@ -65,24 +64,22 @@ class Against:
     high: float
 
     def __str__(self) -> str:
-        """The verdict in explain's words: `2.1x faster than eager (half of the rounds: 2.00x to
-        2.15x)`.
-        """
-        told = speed(self.median, 1.0, self.name)
+        """Return `2.1x faster than eager (half of the rounds: 2.00x to 2.15x)`."""
+        verdict = speed(self.median, 1.0, self.name)
         if self.high < 1:
-            return f"{told} (half of the rounds: {1 / self.high:.2f}x to {1 / self.low:.2f}x)"
+            return f"{verdict} (half of the rounds: {1 / self.high:.2f}x to {1 / self.low:.2f}x)"
         if self.low > 1:
-            return f"{told} (half of the rounds: {self.low:.2f}x to {self.high:.2f}x)"
+            return f"{verdict} (half of the rounds: {self.low:.2f}x to {self.high:.2f}x)"
         return f"as fast as {self.name}, or the machine is too noisy to tell"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Timing(Readable):
-    """Sides in the order given; the first is the one judged.
+    """The measurements in the order given; the first callable is judged.
 
-    against: the first beside each of the others
-    blocks: how many of each were timed, of so many `calls` of that side
-    compiling: seconds of compiles that the first calls of the first side set off
+    against: ratios of the first to each of the others
+    blocks: number of timed blocks of each callable; calls: calls per block of each
+    compiling: seconds of compiles that the first calls triggered
     """
 
     sides: tuple[Side, ...]
@@ -93,10 +90,10 @@ class Timing(Readable):
 
     @property
     def verdicts(self) -> tuple[str, ...]:
-        """The first side against each of the others."""
+        """Verdicts on the first callable against each of the others."""
         return tuple(map(str, self.against))
 
-    def told(self) -> list[tuple[str, str]]:
+    def styled_lines(self) -> list[tuple[str, str]]:
         lines = [(str(side), "") for side in self.sides]
         lines += [(f"{self.sides[0].name} is {v}", "font-weight:600") for v in self.verdicts]
         parts = [
@@ -115,7 +112,7 @@ def measure(
     *,
     clock: Clock = time.perf_counter,
 ) -> Timing:
-    """Call each way in turns for about so many seconds in all. A GPU is waited for per block."""
+    """Time the callables in turns for about `seconds` in all, with a GPU synchronize per block."""
     sizes = _calls_per_block(ways.values(), clock)
     blocks: list[list[float]] = [[] for _ in ways]
     least, most = ROUNDS
@@ -124,16 +121,16 @@ def measure(
         for way, size, known in zip(ways.values(), sizes, blocks, strict=True):
             known.append(_block(way, size, clock) / size)
     sides = [Side(name, *quantiles(known, n=4)) for name, known in zip(ways, blocks, strict=True)]
-    ours = blocks[0]
+    first = blocks[0]
     against = [
-        Against(name, *quantiles([a / b for a, b in zip(ours, theirs, strict=True)], n=4))
-        for name, theirs in list(zip(ways, blocks, strict=True))[1:]
+        Against(name, *quantiles([a / b for a, b in zip(first, other, strict=True)], n=4))
+        for name, other in list(zip(ways, blocks, strict=True))[1:]
     ]
-    return Timing(tuple(sides), tuple(against), len(ours), tuple(sizes))
+    return Timing(tuple(sides), tuple(against), len(first), tuple(sizes))
 
 
 def _calls_per_block(ways: Iterable[Way], clock: Clock) -> list[int]:
-    """Return how often each way is called in a block, so that all blocks take equally long."""
+    """Return the calls per block of each callable, so that all blocks take equally long."""
     durations = [_seconds_per_call(way, clock) for way in ways]
     block = max(BLOCK, *durations)
     return [max(1, round(block / duration)) for duration in durations]

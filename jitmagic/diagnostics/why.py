@@ -1,9 +1,9 @@
-"""why: what a call would run, without running anything.
+"""why: predicts which compiled variant a call would run, without running anything.
 
-Comes in: something tagged, and arguments. Goes out: an `Answer`, plain data and text: the variant
-whose guards all hold, or for each variant the first that does not, on the user's line, with the
-edit that would make it fit; and what would happen then, in the parts that follow a graph break too.
-Guards are read, no user code runs, and no counter changes.
+Input: a tagged function and arguments. Output: an `Answer` with the variant whose guards all hold,
+or the first failing guard of each variant, with the user's line and an edit that avoids it. It also
+describes the resume functions after a graph break. Only guards are evaluated: no user code runs and
+no counter changes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _FEW = ("has no variant yet", "does not fit its only variant")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Answer(Readable):
-    """What one call of `name` would run.
+    """The predicted outcome of one call of `name`.
 
-    variant: the number of the variant that fits, as `explain` counts them; None where none does
-    then: what would happen, in words
-    missed: by number of variant what keeps it from fitting, the one used last first
-    rest: a line for each part that follows a graph break of that variant
+    variant: the number of the matching variant, as in `explain`; None if no variant matches
+    then: the outcome in words
+    missed: (variant number, failing guard), the most recently used variant first
+    rest: a line for each resume function after a graph break of that variant
     """
 
     name: str
@@ -40,7 +40,7 @@ class Answer(Readable):
     missed: Missed = ()
     rest: tuple[str, ...] = ()
 
-    def told(self) -> list[tuple[str, str]]:
+    def styled_lines(self) -> list[tuple[str, str]]:
         lines = [(f"{self.name} {self.then}", "")]
         lines += [(f"  {line}", "") for line in self.rest]
         for number, difference in self.missed:
@@ -53,9 +53,9 @@ class Answer(Readable):
 
 
 def why(target: Callable[..., Any], /, *arguments: Any) -> Question[Answer]:
-    """`why(fn)(*args)`: which variant `fn(*args)` would run, or what keeps each from fitting.
+    """`why(fn)(*args)`: report which variant `fn(*args)` would run, or why none matches.
 
-    Nothing runs, is compiled or counted. Raises TypeError for what is not tagged.
+    Nothing runs, is compiled or counted. Raises TypeError if `target` is not tagged.
     """
     refuse_arguments("why", arguments)
     tagged_handle(target)
@@ -85,8 +85,10 @@ def _state(outcome: Compiled | Eager | Failed) -> str:
 
 
 def _rest(handle: Handle) -> tuple[str, ...]:
-    """The resume functions, in the order of their lines: which of a part's variants fits is known
-    only when the values that its guards are about have been computed.
+    """Return a line for each resume function, in the order of the source.
+
+    The matching variant of a resume function is not known: its guards test values that the code
+    before the break has yet to compute.
     """
     parts = [(part, where) for part in handle.family.members if (where := part.resume_line)]
     ordered = sorted(parts, key=lambda pair: pair[1].lineno)
@@ -94,23 +96,21 @@ def _rest(handle: Handle) -> tuple[str, ...]:
 
 
 def _variants(part: Handle) -> str:
-    """All variants of a resume function, those that end alike together."""
+    """Describe the variants of a resume function, equal descriptions once."""
     entries = part.dispatcher.entries
     if not entries:
         return "plain Python" if part.given_up is not None else "not compiled yet"
-    told = [_state(e.notes.outcome) + _until(part, e.notes.number) for e in entries]
-    states = list(dict.fromkeys(told))
+    texts = [_state(e.notes.outcome) + _until(part, e.notes.number) for e in entries]
+    states = list(dict.fromkeys(texts))
     if len(states) == 1:
-        which = "" if len(told) == 1 else f" ({len(told)} variants, by the values at the break)"
+        which = "" if len(texts) == 1 else f" ({len(texts)} variants, by the values at the break)"
         return f"{states[0]}{which}"
-    each = [f"variant {e.notes.number} {text}" for e, text in zip(entries, told, strict=True)]
+    each = [f"variant {e.notes.number} {text}" for e, text in zip(entries, texts, strict=True)]
     return "; ".join(each)
 
 
 def _until(handle: Handle, number: int) -> str:
-    """Where that variant ends: what follows a graph break has guards about values that are not
-    there yet.
-    """
+    """Return the graph break at which that variant ends, in words; "" if it has none."""
     for record in handle.journal:
         traced = record.result("trace")
         if (record.frame, record.number) == (handle.serial, number) and isinstance(traced, Trace):

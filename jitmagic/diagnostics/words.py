@@ -1,4 +1,4 @@
-"""Words that reports share: counts, times, places, and lines that are read as text and as HTML."""
+"""words: text that all reports share: counts, source lines, and lines shown as text and HTML."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HINT = "opacity:.75"
 
 
 class Text(str):
-    """Text that a prompt shows as it is, not in quotes."""
+    """A string whose repr has no quotes, so that a prompt shows its lines."""
 
     __slots__ = ()
 
@@ -38,24 +38,25 @@ class Text(str):
 
 
 class Readable:
-    """What is said line by line, the same in text and in a notebook."""
+    """A result that is shown line by line, with the same lines in a terminal and a notebook."""
 
     __slots__ = ()
 
-    def told(self) -> list[tuple[str, str]]:
-        """(line, its style in HTML); the first line is the answer."""
+    def styled_lines(self) -> list[tuple[str, str]]:
+        """Return (line, CSS style) pairs; the first line is the answer."""
         raise NotImplementedError
 
     def __str__(self) -> str:
-        return "\n".join(line for line, _ in self.told())
+        return "\n".join(line for line, _ in self.styled_lines())
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Long lines wrap, indented further than where they began; lines are indented also where
-        styles are taken out.
+        """Return the lines as HTML: long ones wrap with a hanging indent.
+
+        The indentation is kept by no-break spaces too, as GitHub removes styles.
         """
-        return "".join(_html_line(line, style) for line, style in self.told())
+        return "".join(_html_line(line, style) for line, style in self.styled_lines())
 
 
 _LINE = "font:12px/1.5 monospace;white-space:pre-wrap;overflow-wrap:anywhere;max-width:110ch"
@@ -73,7 +74,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Question(Generic[T]):
-    """`why(f)`, `passport(f)`, ...: called with f's arguments, it answers."""
+    """The result of `why(f)`, `passport(f)`, ...: call it with the arguments of f."""
 
     word: str  # "why"
     target: object
@@ -89,15 +90,13 @@ class Question(Generic[T]):
 
 
 def refuse_arguments(word: str, arguments: tuple[Any, ...]) -> None:
-    """Of `why(f, x)`."""
+    """Raise UsageError for `why(f, x)`, which is a common mistake for `why(f)(x)`."""
     if arguments:
         raise UsageError(f"{word}(f, x) is written {word}(f)(x): what it returns is called")
 
 
 def line_numbers(lines: Iterable[UserLine], home: str, most: int = 8) -> str:
-    """Return `3, 4, layers.py:12, 14`: lines of the file `home` are told by their numbers alone,
-    those of others with the file once.
-    """
+    """Return `3, 4, layers.py:12, 14`: lines of the file `home` come first and without its name."""
     places = sorted({(line.filename != home, line.file, line.lineno) for line in lines})
     texts = [
         f"{file}:{number}" if away and (at == 0 or places[at - 1][1] != file) else str(number)
@@ -107,6 +106,6 @@ def line_numbers(lines: Iterable[UserLine], home: str, most: int = 8) -> str:
 
 
 def here(where: UserLine) -> str:
-    """A line of the user's in one line."""
+    """Return `file, line 3: x = f(y)`."""
     text = f": {where.text}" if where.text else ""
     return f"{where.file}, line {where.lineno}{text}"

@@ -1,4 +1,4 @@
-"""accelerate: models compiled as they are prepared, and "jitmagic" as a name of a backend there."""
+"""accelerate: compiles models in `prepare`, and registers the backend name "jitmagic"."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def prepare(accelerator: Accelerator, *objects: Any, **keywords: Any) -> Any:
     Takes the keywords of `jitmagic.jit`.
     """
     prepared = accelerator.prepare(*objects)
-    for one in prepared if isinstance(prepared, tuple) else (prepared,):
-        if isinstance(one, nn.Module):
-            jit(one, **keywords)
+    for item in prepared if isinstance(prepared, tuple) else (prepared,):
+        if isinstance(item, nn.Module):
+            jit(item, **keywords)
     return prepared
 
 
 def register_backend() -> None:
     """Have accelerate accept "jitmagic" as the name of a backend of torch.compile.
 
-    It has a closed list of names (`DynamoBackend`), which TrainingArguments asks too:
+    accelerate accepts only the names of its enum `DynamoBackend`, and so does transformers:
     `TrainingArguments(..., torch_compile_backend="jitmagic")` works after this call.
     """
     if _NAME not in DynamoBackend._value2member_map_:

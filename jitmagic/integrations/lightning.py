@@ -18,9 +18,9 @@ class JitCallback(Callback):
 
         trainer = Trainer(callbacks=[JitCallback()])
 
-    These are the module's children that have parameters, or itself where it has no such child.
-    `training_step` stays Python's: it logs, which a graph cannot hold. Takes the keywords of
-    `jitmagic.jit`.
+    The networks are the module's children with parameters, or the module itself if there are none.
+    `training_step` is not compiled, because it logs, which would break the graph. Takes the
+    keywords of `jitmagic.jit`.
     """
 
     def __init__(self, **keywords: Any) -> None:

@@ -1,8 +1,8 @@
-"""torch_compile: jitmagic as a backend of `torch.compile`, found by the name "jitmagic".
+"""torch_compile: registers jitmagic as a backend of `torch.compile`, by the name "jitmagic".
 
-Comes in: the graphs that TorchDynamo captures, through the entry point group
-`torch_dynamo_backends`. Goes out: callables that run them, compiled by jitmagic with its own joint
-graph, kernels and guards. Nothing of torch._dynamo is used here: it calls this module.
+Input: graphs captured by TorchDynamo, which finds this module through the entry point group
+`torch_dynamo_backends`. Output: callables compiled by jitmagic with its own joint graph, kernels
+and guards. This module does not call torch._dynamo; torch._dynamo calls it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def jitmagic_backend(
     mode: str = "default",
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Return the graph compiled, for `torch.compile(fn, backend="jitmagic")`.
+    """Return the compiled graph, for `torch.compile(fn, backend="jitmagic")`.
 
-    example_inputs: fake tensors and symbolic ints; sizes that Dynamo made symbols vary here too, so
-        that a graph for all sizes is one variant.
+    example_inputs: fake tensors and symbolic ints; if any size is symbolic, the graph is compiled
+        with dynamic sizes, so that one variant serves all of them.
     mode, options: as for `jitmagic.jit`, given to torch.compile.
     """
     dynamic = True if any(map(_varies, example_inputs)) else None
-    _ = gm.code  # Dynamo's modules write their forward when it is first read, and replace it then
+    _ = gm.code  # Dynamo generates a graph's forward lazily, and jit tags the present forward
     return jit(gm, mode=mode, dynamic=dynamic, options=options)
 
 

@@ -16,9 +16,9 @@ class JitCallback(TrainerCallback):
 
         trainer = Trainer(model, arguments, train_dataset=data, callbacks=[JitCallback()])
 
-    Takes the keywords of `jitmagic.jit`. The model is the same object afterwards, with the same
-    state_dict keys, so checkpoints are what they are without the callback. It stays compiled for
-    `trainer.evaluate()` and `trainer.predict()`.
+    Takes the keywords of `jitmagic.jit`. The model stays the same object with the same state_dict
+    keys, so checkpoints do not change. It stays compiled for `trainer.evaluate()` and
+    `trainer.predict()`.
     """
 
     def __init__(self, **keywords: Any) -> None:

@@ -1,7 +1,7 @@
-"""arguments: the options of the magics, declared once, with IPython's magic_arguments.
+"""arguments: declares the options of the magics with IPython's magic_arguments.
 
-Comes in: the line of a magic. Goes out: its options as a dictionary, or a UsageError that names the
-nearest option or value. What `%%compile?` and <TAB> show is read off the same declarations.
+Input: the line of a magic. Output: its options as a dictionary, or a UsageError that suggests the
+nearest option or value. `%%compile?` and completion use the same declarations.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _OF_CELLS = (
         "--annotate",
         action="store_true",
         help="the same, with what each line costs, eager and compiled: the graphs run on made-up "
-        "tensors, your code does not run again",
+        "tensors; your code does not run again",
     ),
     argument(
         "--time",
@@ -56,16 +56,16 @@ _OF_CELLS = (
     argument(
         "--quiet",
         action="store_true",
-        help="without lines that say what was compiled and what runs as plain Python",
+        help="do not show what was compiled or what runs as plain Python",
     ),
 )
 _OF_TIMING = (
-    argument("--seconds", type=float, default=1.0, metavar="S", help="how long to measure, 1"),
+    argument("--seconds", type=float, default=1.0, metavar="S", help="seconds to measure, 1"),
     argument(
         "--vs",
         default="",
         metavar="EXPRESSION",
-        help="a third contestant, in quotes: 'torch_compiled(x)'",
+        help="another expression to compare with, in quotes: 'torch_compiled(x)'",
     ),
     argument("expression", nargs=REMAINDER, metavar="EXPRESSION", help="what is timed"),
 )
@@ -78,37 +78,37 @@ _DECLARED: Mapping[str, tuple[Any, ...]] = {
 
 
 def declared(magic: str) -> Any:
-    """Decorate the method of a magic, which is written as `magic`, with its options."""
+    """Return a decorator that declares the options of a magic's method; `magic`: `%%compile`."""
 
     def decorate(method: Any) -> Any:
-        for one in reversed(_DECLARED[magic]):
-            method = one(method)
-        made: Any = magic_arguments(magic.removeprefix("%"))(method)
-        made.parser.allow_abbrev = False  # a word that is cut short is an error, as it was
-        return made
+        for declare in reversed(_DECLARED[magic]):
+            method = declare(method)
+        decorated: Any = magic_arguments(magic.removeprefix("%"))(method)
+        decorated.parser.allow_abbrev = False  # argparse would accept prefixes of options
+        return decorated
 
     return decorate
 
 
 def options_of(magic: str) -> tuple[str, ...]:
     """Return the options that a magic takes: `--mode`."""
-    names = (one.args[0] for one in _DECLARED.get(magic, ()))
+    names = (declaration.args[0] for declaration in _DECLARED.get(magic, ()))
     return tuple(name for name in names if name.startswith("--"))
 
 
 def parse(magic: str, method: Any, line: str) -> dict[str, Any]:
-    """Return the options on the line of a magic by name; UsageError where they are wrong."""
+    """Return the options on a magic's line by name; raise UsageError for invalid ones."""
     try:
         found: dict[str, Any] = vars(method.parser.parse_argstring(line))
         return found
-    except (UsageError, ValueError) as error:  # ValueError: a quote that is not closed
+    except (UsageError, ValueError) as error:  # ValueError: an unclosed quote
         usage = " ".join(method.parser.format_usage().replace("::", "").split())
-        message = f"{magic}: {error}{_nearest(str(error), magic)}\n{usage}   ({magic}? tells more)"
+        message = f"{magic}: {error}{_nearest(str(error), magic)}\n{usage}   ({magic}? shows help)"
         raise UsageError(message) from error
 
 
 def _nearest(message: str, magic: str) -> str:
-    """Return what was meant by the options or the value that argparse says it does not know."""
+    """Return a suggestion for the unknown options or value in argparse's message."""
     known = options_of(magic)
     words = [re.split("[=:]", word)[0] for word in message.split() if word.startswith("--")]
     near = [n for w in words if w not in known for n in difflib.get_close_matches(w, known, 1)]

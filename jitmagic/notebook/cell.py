@@ -1,11 +1,11 @@
-"""A cell's text as parts: definitions to tag, and runs of top-level code to compile.
+"""cell: splits a cell into definitions to tag and runs of top-level code to compile.
 
-Comes in: Python source (IPython's own syntax already transformed). Goes out: `Part`s in order. A
-run of plain statements becomes the body of a synthetic function whose assigned names are all
-`global`, so that it reads and writes the notebook's namespace as the cell would, and can be traced
-like any function. What means something else inside a function (`exec`, `locals`, magics, top-level
-`await`, annotations) stays a module's code. The last expression's value is returned, which is what
-the notebook displays. Line numbers are the source's, and the code calls itself a module's.
+Input: Python source, with IPython's syntax already transformed. Output: `Part`s in order. A run of
+plain statements becomes the body of a synthetic function whose assigned names are all `global`: it
+reads and writes the notebook's namespace as the cell does, and is traced like any function.
+Statements with another meaning inside a function (`exec`, `locals`, magics, top-level `await`,
+annotations) stay module code. The value of the last expression is returned for display. Line
+numbers are unchanged, and code objects are named as those of a module.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MODULE = "<module>"
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A function or class statement; `name` is tagged after it has run."""
+    """A function or class statement; the object called `name` is tagged after it has run."""
 
     code: CodeType
     name: str
@@ -33,20 +33,23 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Imports and what else must run at module level as it stands; `eval` gives its value."""
+    """Imports and other statements that run unchanged at module level; `eval` returns the value."""
 
     code: CodeType
 
     @property
     def is_async(self) -> bool:
-        """Whether its value has to be awaited."""
+        """True if its value has to be awaited."""
         return bool(self.code.co_flags & inspect.CO_COROUTINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Top-level statements, the first on `line`, as the code of a function without parameters, and
-    as they stand: `eval` of the last gives their value.
+    """Top-level statements to compile.
+
+    code: the body of a function without parameters
+    plain: the statements as module code; `eval` of the last returns the value
+    line: number of the first line
     """
 
     code: CodeType
@@ -60,9 +63,11 @@ Part = Definition | Plain | Run
 def split_cell(
     source: str, filename: str, flags: int = 0, first_line: int = 1, shows: str = "last_expr"
 ) -> list[Part]:
-    """The parts of a cell whose text begins on line `first_line` of the file. `flags`: the
-    `__future__` features that are on; `shows`: which values are wanted, as IPython's
-    ast_node_interactivity says. Raises SyntaxError as Python does, statement by statement.
+    """Return the parts of a cell whose text begins on line `first_line` of the file.
+
+    flags: compiler flags of active `__future__` features
+    shows: the values to display, a value of IPython's ast_node_interactivity
+    Raises SyntaxError as Python does, for the first invalid statement.
     """
     tree = ast.parse("\n" * (first_line - 1) + source, filename)
     if shows == "last_expr_or_assign" and tree.body:
@@ -84,7 +89,7 @@ def split_cell(
 
 
 def _value_assigned(statement: ast.stmt) -> list[ast.stmt]:
-    """An expression that has the value of the name that the statement assigns to."""
+    """Return an expression statement that reads the name that a statement assigns, if any."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         target: ast.expr | None = statement.targets[0]
     else:
@@ -96,7 +101,7 @@ def _value_assigned(statement: ast.stmt) -> list[ast.stmt]:
 
 
 def future_flags(source: str) -> int:
-    """The compiler flags that the source's own `from __future__ import`s set."""
+    """Return the compiler flags of the source's `from __future__ import` statements."""
     flags = 0
     for statement in ast.parse(source).body:
         if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
@@ -123,7 +128,7 @@ _MODULE_ONLY = (ast.AnnAssign, ast.Global, ast.Await, ast.AsyncFor, ast.AsyncWit
 
 
 def _needs_module_level(statement: ast.stmt) -> bool:
-    """Whether something in it means something else, or nothing, inside a function."""
+    """Return whether a statement has another meaning, or none, inside a function."""
     return any(
         isinstance(node, _MODULE_ONLY)
         or (isinstance(node, ast.Name) and node.id in _NAMESPACE_READERS)
@@ -160,12 +165,12 @@ def _compile(
     else:
         tree = ast.fix_missing_locations(ast.Module(statements, type_ignores=[]))
     mode = "eval" if isinstance(tree, ast.Expression) else "exec"
-    made: CodeType = compile(tree, filename, mode, flags, dont_inherit=True)
-    return made
+    code: CodeType = compile(tree, filename, mode, flags, dont_inherit=True)
+    return code
 
 
 def _as_module(code: CodeType, inside: str = f"{RUN_NAME}.<locals>.") -> CodeType:
-    """The function's code under the names that a module's code and what it defines would have."""
+    """Return a function's code with the names of module code, and so for the code inside it."""
     name = _MODULE if code.co_name == RUN_NAME else code.co_name
     return code.replace(
         co_name=name,
@@ -192,11 +197,11 @@ def _as_function(statements: list[ast.stmt], *, returns: bool) -> ast.FunctionDe
     )
     if "type_params" in ast.FunctionDef._fields:
         setattr(function, "type_params", [])  # noqa: B010 - 3.11's class has no such field
-    return ast.copy_location(function, ast.Pass(lineno=1, col_offset=0))  # as of any module's code
+    return ast.copy_location(function, ast.Pass(lineno=1, col_offset=0))  # as module code begins
 
 
 class _Names(ast.NodeVisitor):
-    """Names that module-level code binds, nested scopes left out."""
+    """Collects the names that module-level code binds, without nested scopes."""
 
     def __init__(self) -> None:
         self.found: set[str] = set()
@@ -255,7 +260,7 @@ class _Names(ast.NodeVisitor):
 
 
 def _defaults(arguments: ast.arguments) -> list[ast.expr]:
-    """Evaluated where the function is defined."""
+    """Return default values, which are evaluated in the scope of the definition."""
     return [*arguments.defaults, *(value for value in arguments.kw_defaults if value is not None)]
 
 

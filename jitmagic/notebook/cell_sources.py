@@ -1,9 +1,9 @@
-"""cell_sources: the statements of a %%compile cell's file, for IPython's tracebacks.
+"""cell_sources: gives IPython's tracebacks the syntax tree of a %%compile cell.
 
-Comes in: the name of a file in linecache whose first line is the magic as it was typed. That line
-is not Python, so `stack_data`, with which IPython shows the statements around a line and a function
-from its `def` on, would have no syntax tree of the file. Goes out: nothing; its Source of the file
-has the tree of the lines from the second on. Imported with the first cell: it takes 25 ms.
+Input: a file in linecache whose first line is the magic as typed. As that line is not Python,
+`stack_data`, with which IPython shows the statements around a line, could not parse the file. The
+effect: stack_data's Source of the file has the tree of the lines after the first. This module is
+imported with the first cell, as the import takes 25 ms.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from stack_data.core import Source
 
 __all__ = ["read_below_magic"]
 
-_MOST_READ = 32  # files; the tree of a long cell takes 0.3 MB, and stack_data keeps it for ever
+_MOST_READ = 32  # files; the tree of a long cell takes 0.3 MB, and stack_data never drops it
 _READ: deque[Any] = deque()
 
 
 def read_below_magic(filename: str) -> None:
-    """Have IPython know the statements of a cell's file from its second line on."""
+    """Give stack_data the syntax tree of a cell's file without its first line."""
     while len(_READ) >= _MOST_READ:
         _read_again(_READ.popleft(), [])
     source = Source.for_filename(filename)
@@ -29,7 +29,7 @@ def read_below_magic(filename: str) -> None:
 
 
 def _read_again(source: Any, lines: list[str]) -> None:
-    """Have it with the tree of these lines, and the text that it has."""
+    """Parse the source again from these lines, but keep the text that it shows."""
     shown = source.text, source.lines
     source.__init__(source.filename, lines)
     source.text, source.lines = shown

@@ -1,8 +1,8 @@
-"""What <TAB> offers after the magics: options, their values, names of what can be tagged.
+"""completion: completes options, their values and names after the magics.
 
-Comes in: the line up to the cursor. Goes out: words. They come from a matcher, which has Jedi stay
-silent where it knows something (a hook, IPython's older way, does not): what stands after a magic
-is no Python.
+Input: the line up to the cursor. Output: completions from a matcher of IPython's completer. Unlike
+IPython's older completion hooks, a matcher can suppress Jedi, which would complete Python names:
+the text after a magic is not Python.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _IDENTIFIER = "jitmagic"
 
 
 def complete(line: str, names: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """The word at the end of `line` as far as it is written, and what it may become."""
+    """Return the incomplete word at the end of `line`, and its completions."""
     magic, *before = line.split()
     written = before.pop() if before and not line[-1].isspace() else ""
     if before and before[-1] in VALUES:
@@ -37,7 +37,7 @@ def complete(line: str, names: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 
 def _nameable(names: Mapping[str, Any], tagged: bool) -> list[str]:
-    """Names of what can be tagged, or is."""
+    """Return the names of callables that are tagged, or of those that are not."""
     return [
         name
         for name, value in names.items()
@@ -46,25 +46,25 @@ def _nameable(names: Mapping[str, Any], tagged: bool) -> list[str]:
 
 
 class _Completion(NamedTuple):
-    """As IPython's SimpleCompletion."""
+    """A completion with the fields of IPython's SimpleCompletion."""
 
     text: str
     type: str = "magic"
 
 
 def install_completion(shell: Any, context_matcher: Callable[..., Any]) -> None:
-    """Have IPython ask; `context_matcher` is the decorator of its completer."""
+    """Add the matcher to IPython; `context_matcher` is the decorator of its completer."""
     matcher = context_matcher(identifier=_IDENTIFIER)(_matcher(weakref.ref(shell)))
     shell.Completer.custom_matchers.append(matcher)
 
 
 def remove_completion(shell: Any) -> None:
     """Undo install_completion."""
-    kept = [m for m in shell.Completer.custom_matchers if not _is_ours(m)]
-    shell.Completer.custom_matchers[:] = kept
+    others = [m for m in shell.Completer.custom_matchers if not _is_jitmagics(m)]
+    shell.Completer.custom_matchers[:] = others
 
 
-def _is_ours(matcher: Any) -> bool:
+def _is_jitmagics(matcher: Any) -> bool:
     return getattr(matcher, "matcher_identifier", "") == _IDENTIFIER
 
 

@@ -1,7 +1,7 @@
-"""%debug after an error in compiled code: one line says how it comes to have the locals.
+"""debugging: a hint for `%debug` and `%pdb` that compiled code keeps no local variables.
 
-Comes in: a cell that is about to run, and the error before it. The frame of compiled code has the
-user's arguments, but not what the graph computed in between. Goes out: a line, where that is asked.
+Input: a cell that is about to run, and the last error. The frame of compiled code has the user's
+arguments but no intermediate values. Output: a line that says how to get them, before such a magic.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from ..api import handle_running
 from .display import DimLine
 
-__all__ = ["tell_of_locals"]
+__all__ = ["hint_about_locals"]
 
 
 _HINT = (
@@ -21,14 +21,15 @@ _HINT = (
     "(%compile_off, jitmagic.disable), and the frame that raises has them"
 )
 _HINT_BEFORE = (
-    "jitmagic: what runs compiled keeps no locals for %pdb: run it as plain Python "
+    "jitmagic: compiled code keeps no locals for %pdb: run it as plain Python "
     "(%compile_off, jitmagic.disable), and the frame that raises has them"
 )
 
 
-def tell_of_locals(display: Callable[[Any], Any], cell: str, pdb: bool) -> None:
-    """What is called before a cell runs, with its source and IPython's `display`; `pdb`: whether
-    that is on, and so whether `%pdb` would switch it off.
+def hint_about_locals(display: Callable[[Any], Any], cell: str, pdb: bool) -> None:
+    """Display the hint if the cell about to run uses %debug or switches %pdb on.
+
+    pdb: whether %pdb is on, in which case `%pdb` without an argument switches it off
     """
     lines = [line.split() for line in cell.splitlines() if line.lstrip().startswith("%")]
     if any(words[0] == "%pdb" and _turns_on(words[1:], pdb) for words in lines):
@@ -40,7 +41,7 @@ def tell_of_locals(display: Callable[[Any], Any], cell: str, pdb: bool) -> None:
         handle = handle_running(entry.tb_frame.f_code)
         if handle is not None and handle.family.compiler.is_listed:
             display(DimLine(_HINT.format(handle.label)))
-            return  # further in are its callees, of which it is as true
+            return  # the inner frames are its callees, for which the same holds
         entry = entry.tb_next
 
 

@@ -1,7 +1,7 @@
-"""What %%compile shows by itself: a line about time, a line about what was compiled.
+"""display: the lines that %%compile shows, and the cards of tagged functions.
 
-Comes in: figures of a cell, cards of what it tagged. Goes out: objects with a text and an HTML
-form, and the formatters by which IPython shows a tagged function or module as its card.
+Input: figures of a cell, and cards of what it tagged. Output: objects with a text and an HTML form,
+and the formatters with which IPython shows a tagged function or module as a card.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..late import load
 from ..notice import dim
 
 if TYPE_CHECKING:
-    from ..diagnostics.status import Card, Made
+    from ..diagnostics.status import Card, CompileTotals
 
 __all__ = [
     "CellPart",
@@ -39,7 +39,7 @@ _TAGGED = (FunctionType, torch.nn.Module)
 
 @dataclass(frozen=True, slots=True)
 class DimLine:
-    """A line beside what the cell shows."""
+    """A line of text that is shown dimmed below a cell's output."""
 
     text: str
 
@@ -51,7 +51,7 @@ class DimLine:
 
 
 def cell_time(seconds: float, compiling: float) -> DimLine:
-    """Wall time of the cell and how much of it was compiling, in seconds."""
+    """Return a line with the cell's wall time and the part spent compiling, both in seconds."""
     running = max(0.0, seconds - compiling)
     return DimLine(
         f"jitmagic: {seconds:.3f} s, of which {compiling:.3f} s compiling "
@@ -61,60 +61,60 @@ def cell_time(seconds: float, compiling: float) -> DimLine:
 
 @dataclass(frozen=True, slots=True)
 class CellPart:
-    """What a cell compiled of one function, resume functions and backwards included.
+    """Everything that a cell compiled for one function, resume functions and backwards included.
 
-    inlined: the tagged functions that are part of it
+    inlined: names of tagged functions that were inlined into it
     """
 
     name: str
-    made: Made
+    totals: CompileTotals
     inlined: tuple[str, ...]
     backend: str
     is_building: bool
 
     @property
     def title(self) -> str:
-        """What a reader calls it."""
+        """The function's name, or "this cell" for top-level code."""
         return CELL if self.name == RUN_NAME else self.name
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing of it is compiled yet."""
-        return self.is_building and not self.made.graphs
+        """True if its kernels are being compiled and none is ready."""
+        return self.is_building and not self.totals.graphs
 
     def __str__(self) -> str:
-        name, made = self.title, self.made
-        if not made.graphs:
+        name, totals = self.title, self.totals
+        if not totals.graphs:
             return ""
         if self.inlined:
             name = f"{', '.join(self.inlined)} as part of {name}"
-        told = [count(made.variants, "variant")] if made.variants > 1 else []
-        told.append(count(made.graphs, "graph"))
-        if self.backend != "native":  # what it makes has kernels that nobody has told us of
-            told.append(f"by backend {self.backend}")
+        parts = [count(totals.variants, "variant")] if totals.variants > 1 else []
+        parts.append(count(totals.graphs, "graph"))
+        if self.backend != "native":  # the number of kernels of another backend is not known
+            parts.append(f"by backend {self.backend}")
         else:
-            told.append(count(made.kernels, "kernel"))
-        if made.verdict.tone in ("faster", "slower", "equal"):
-            told.append(made.verdict.speed)
-        return f"compiled {name} in {duration(made.seconds)}: {', '.join(told)}"
+            parts.append(count(totals.kernels, "kernel"))
+        if totals.verdict.tone in ("faster", "slower", "equal"):
+            parts.append(totals.verdict.speed)
+        return f"compiled {name} in {duration(totals.seconds)}: {', '.join(parts)}"
 
 
 def cell_line(parts: Sequence[CellPart]) -> DimLine | None:
-    """What a cell compiled; None: nothing."""
-    told = list(filter(None, map(str, parts)))
+    """Return a line about everything that a cell compiled; None if it compiled nothing."""
+    texts = list(filter(None, map(str, parts)))
     waiting = [part.title for part in parts if part.is_waiting]
     if waiting:
-        told += [
+        texts += [
             f"{name} ran as plain Python, because its kernels were still being built"
             if name == CELL
             else f"{name} runs as plain Python until its kernels are built"
             for name in waiting
         ]
-    return DimLine("; ".join(told)) if told else None
+    return DimLine("; ".join(texts)) if texts else None
 
 
 def parts_of(targets: Iterable[Any]) -> tuple[CellPart, ...]:
-    """Of those that are tagged, all of whose variants are the cell's."""
+    """Return the parts for a cell's tagged functions, all of whose variants the cell compiled."""
     handles = [handle for target in targets if (handle := handle_of(target)) is not None]
     if not handles:
         return ()
@@ -123,19 +123,19 @@ def parts_of(targets: Iterable[Any]) -> tuple[CellPart, ...]:
     for handle in handles:
         card = status.card_of(handle)
         inlined = tuple(dict.fromkeys(name for v in card.variants for name in v.inlined))
-        made = status.made_of(handle)
-        found.append(CellPart(card.name, made, inlined, card.backend, card.is_building))
+        totals = status.compile_totals(handle)
+        found.append(CellPart(card.name, totals, inlined, card.backend, card.is_building))
     return tuple(found)
 
 
 def cards_of(targets: Iterable[Any]) -> tuple[Card, ...]:
-    """Of those that are tagged."""
+    """Return the cards of those targets that are tagged."""
     handles = [handle for target in targets if (handle := handle_of(target)) is not None]
     return tuple(map(load("diagnostics.status").card_of, handles)) if handles else ()
 
 
 def install_formatters(shell: Any) -> None:
-    """Show tagged functions and modules as cards; what is not tagged is shown as ever."""
+    """Have IPython show tagged functions and modules as cards."""
     for kind in _TAGGED:
         shell.display_formatter.formatters["text/html"].for_type(kind, _card_html)
 
@@ -151,7 +151,7 @@ def remove_formatters(shell: Any) -> None:
 def _card_html(target: Any) -> str | None:
     cards = cards_of([target])
     if not cards:
-        own = getattr(target, "_repr_html_", None)  # a module's own, which we stand before
+        own = getattr(target, "_repr_html_", None)  # a module's own HTML, which this replaces
         return own() if callable(own) else None
     card = cards[0]._repr_html_()
     if isinstance(target, torch.nn.Module):

@@ -1,8 +1,8 @@
-"""What Shift-Tab shows on the first line of a cell under one of the magics: the magic's help.
+"""inspection: shows a magic's help for Shift-Tab on its line.
 
-Comes in: a shell with a kernel. Goes out: its answer to a front end that asks what stands at the
-cursor. IPython looks a word up as Python does, so that `%%compile` would show the help of Python's
-compile(), and an option none. Without a kernel there is no such question: `%%compile?` is one.
+Input: a shell with a kernel. Output: the kernel's reply to a front end's inspect request. IPython
+looks a word up as Python code, so `%%compile` would show the help of Python's compile(), and an
+option nothing. A shell without a kernel gets no such requests; `%%compile?` works there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAGIC = re.compile(r"%{1,2}\w+")
 
 
 def install_inspection(shell: Any, magics: Iterable[str]) -> None:
-    """Have the kernel answer; `magics`: as they are written."""
+    """Replace the kernel's do_inspect; `magics`: their names with `%` or `%%`."""
     kernel = getattr(shell, "kernel", None)
     if (plain := getattr(type(kernel), "do_inspect", None)) is not None:
         kernel.do_inspect = partial(_inspect, shell, plain, frozenset(magics))  # type: ignore[union-attr]
@@ -34,7 +34,7 @@ def _inspect(
     shell: Any, plain: Any, magics: frozenset[str], code: str, cursor_pos: int, *further: Any,
     **options: Any,
 ) -> Any:  # fmt: skip
-    """As the kernel's do_inspect."""
+    """Answer an inspect request, with the help of a magic on its line."""
     line = code[code.rfind("\n", 0, cursor_pos) + 1 :].partition("\n")[0].lstrip()
     magic = _MAGIC.match(line)
     if magic is None or magic[0] not in magics:

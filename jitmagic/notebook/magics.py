@@ -1,9 +1,9 @@
-"""%load_ext jitmagic: the %%compile cell magic and the line magics.
+"""magics: `%load_ext jitmagic`, the %%compile cell magic and the line magics.
 
 `%%compile` runs a cell with its functions and classes tagged and its top-level tensor code
-compiled; what the cell does, shows and raises is what it would without. What it does to the
-notebook is undone by `%unload_ext jitmagic`: tagged names get their plain selves back, the magic
-is gone, no hook stays behind.
+compiled; the cell's effects, output and errors are the same as without it. `%unload_ext jitmagic`
+restores the notebook: it binds tagged names to their original objects again and removes magics and
+hooks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..progress import new_wait
 from .arguments import declared, parse
 from .cell import Definition, Part, Plain, Run, future_flags, split_cell
 from .completion import install_completion, remove_completion
-from .debugging import tell_of_locals
+from .debugging import hint_about_locals
 from .display import (
     DimLine,
     cell_line,
@@ -49,8 +49,8 @@ from .display import (
 )
 from .inspection import install_inspection, remove_inspection
 from .tagging import Mark, Tagged, Tagger, tag_methods
-from .timeit import BadLine, split_expression, time_expression
-from .tracebacks import show_as_ever, show_from_users_line
+from .timeit import InvalidExpression, split_expression, time_expression
+from .tracebacks import restore_tracebacks, trim_traceback
 
 if TYPE_CHECKING:
     from ..diagnostics.explanation.explain import Explanation
@@ -59,13 +59,13 @@ if TYPE_CHECKING:
 __all__ = ["CompileMagics", "load", "unload"]
 
 
-CELL_SECONDS = 20.0  # that one compile of a cell may take; somebody watches the cell
-PATIENCE = 1.0  # seconds that a call of a cell's function waits for kernels; then it runs as eager
+CELL_SECONDS = 20.0  # limit of one compile in a cell, as a user waits for it
+PATIENCE = 1.0  # seconds that a call waits for kernels before it runs as eager
 
 
 @magics_class
 class CompileMagics(Magics):
-    """Holds what was tagged, so that unloading can put it back."""
+    """The magics, and marks of what they tagged, with which unloading restores it."""
 
     shell: InteractiveShell
 
@@ -80,31 +80,31 @@ class CompileMagics(Magics):
         """Run the cell with its functions, classes and top-level tensor code compiled.
 
         Functions and classes that the cell defines stay compiled in later cells, until they are
-        defined anew or `%unload_ext jitmagic`. A compile that takes longer than a second goes on in
-        the background, and calls run as eager until it is done. Everything else is as without
-        %%compile: names, output, the value of the last line, errors. `jitmagic.jit` has the same
-        options in Python.
+        redefined or `%unload_ext jitmagic` is run. A compile that takes longer than a second
+        continues in the background, and calls run as eager until it is done. Names, output, the
+        value of the last line and errors are the same as without %%compile. `jitmagic.jit` has the
+        same options in Python.
         """
         __tracebackhide__ = True
         options = self._options("%%compile", line)
         wanted = _Wanted(*map(options.pop, _SHOWN))
         further: dict[str, Any] = {"notices": "never"} if wanted.quiet else {}
-        if not (wanted.explain or wanted.annotate or wanted.time):  # which are about the compile
+        if not (wanted.explain or wanted.annotate or wanted.time):  # these report on the compile
             further["background"] = PATIENCE
         if make_options().compile_seconds is None:
             further["compile_seconds"] = CELL_SECONDS
         options["options"] = further
         source = _transformed(self.shell, cell)
-        caller = sys._getframe(2).f_code  # the cell, which called run_cell_magic
+        caller = sys._getframe(2).f_code  # the cell's code, which called run_cell_magic
         filename = self._cache(_file_text(line, source), caller.co_filename)
-        with contextlib.suppress(ImportError):  # an IPython without stack_data shows lines
+        with contextlib.suppress(ImportError):  # IPython without stack_data shows single lines
             load_module("notebook.cell_sources").read_below_magic(filename)
         parts = _split(self.shell, source, filename)
-        self.shell.compile.flags |= future_flags(source)  # later cells have them too
+        self.shell.compile.flags |= future_flags(source)  # IPython keeps them for later cells too
         running = self._run(
             parts, Tagger(filename, options, None if wanted.quiet else display), wanted
         )
-        return running if _awaits(parts) else _finish(running)  # see _Reader for the await
+        return running if _awaits(parts) else _finish(running)  # _Reader made the cell await it
 
     def _options(self, magic: str, line: str) -> dict[str, Any]:
         method = self.compile if magic == "%%compile" else self.compile_names
@@ -120,8 +120,10 @@ class CompileMagics(Magics):
         return options
 
     def _cache(self, source: str, name: str) -> str:
-        """A file name under which tracebacks, inspect and debuggers find the cell's own lines:
-        `name`, if that is a cell that consists of this magic."""
+        """Put the cell's source into linecache for tracebacks, and return its file name.
+
+        That is `name`, the file of the calling cell, if the cell consists of this magic.
+        """
         if linecache.getline(name, 1).startswith((_CALL, f"await {_CALL}", _HEAD)):
             lines = [f"{line}\n" for line in source.splitlines()]
             linecache.cache[name] = (len(source), None, lines, name)
@@ -131,13 +133,13 @@ class CompileMagics(Magics):
         return self.shell.compile.cache(source, number, source)
 
     async def _run(self, parts: list[Part], tagger: Tagger, wanted: _Wanted) -> Any:
-        """The cell's value; asynchronous only where a part is."""
+        """Run the parts and return the cell's value; only asynchronous parts are awaited."""
         __tracebackhide__ = True
         cell = _Cell()
         try:
             return await self._run_parts(parts, tagger, cell)
         except BaseException:
-            show_from_users_line(self.shell, CompileMagics._run_parts.__code__)
+            trim_traceback(self.shell, CompileMagics._run_parts.__code__)
             raise
         finally:
             self._report(cell, wanted)
@@ -150,7 +152,7 @@ class CompileMagics(Magics):
             if part is not parts[0] and self.shell.ast_node_interactivity == "all":
                 sys.displayhook(value)
                 value = None
-            if isinstance(part, Run) and _is_looked_at(part, namespace):
+            if isinstance(part, Run) and _may_read_frame(part, namespace):
                 for code in part.plain:
                     value = eval(code, namespace)
                 continue
@@ -160,7 +162,7 @@ class CompileMagics(Magics):
                 try:
                     value = target()
                 except (JitmagicError, KeyboardInterrupt) as error:
-                    _raise_on_the_cell(error, part, tagger.filename)
+                    _raise_on_cell_line(error, part, tagger.filename)
                 continue
             value = eval(part.code, namespace)
             if isinstance(part, Definition):
@@ -170,7 +172,7 @@ class CompileMagics(Magics):
         return value
 
     def _report(self, cell: _Cell, wanted: _Wanted) -> None:
-        """What the cell asked for, also where it raised."""
+        """Display what the cell's options ask for, even if the cell raised."""
         seconds = time.perf_counter() - cell.started
         line = cell_line(parts_of(cell.ran))
         if line is not None and not wanted.quiet:
@@ -183,7 +185,7 @@ class CompileMagics(Magics):
         if wanted.time:
             display(cell_time(seconds, sum(_compile_seconds(e) for e in found)))
         if explains:
-            for explanation in _telling(found):
+            for explanation in _worth_showing(found):
                 display(explanation)
 
     def _tag(self, name: str, tagger: Tagger) -> list[Tagged]:
@@ -196,18 +198,18 @@ class CompileMagics(Magics):
                 self._mark(Mark(name, weakref.ref(defined), found))
             return list(methods.values())
         if not isinstance(defined, (type, FunctionType)) or handle_of(defined) is not None:
-            return []  # an object of a decorator's, or tagged by the user as the user wants it
-        tagged = tagger.tag_or_tell(defined, name)
+            return []  # a decorator returned something else, or the user tagged it already
+        tagged = tagger.tag_or_explain(defined, name)
         if tagged is None:
             return []
         self.shell.user_ns[name] = tagged
         self._mark(Mark(name, weakref.ref(tagged)))
         return [tagged]
 
-    @line_magic("compile")  # type: ignore[arg-type]  # IPython's hint says: no name
+    @line_magic("compile")  # type: ignore[arg-type]  # IPython's annotation lacks the name
     @declared("%compile")  # type: ignore[untyped-decorator]
     def compile_names(self, line: str) -> Any:
-        """Tag functions, modules or classes that exist already."""
+        """Tag existing functions, modules or classes."""
         options = self._options("%compile", line)
         names: list[str] = options.pop("names")
         for name in names:
@@ -217,13 +219,13 @@ class CompileMagics(Magics):
 
     @line_magic
     def compile_off(self, line: str) -> None:
-        """Give what is tagged its plain self back: %compile_off NAME ..."""
+        """Restore the original of tagged names: %compile_off NAME ..."""
         for name in line.split():
             self.shell.user_ns[name] = untag(self._named(name))
 
     @line_magic
     def compile_status(self, line: str) -> Status:
-        """A table of what is tagged, or of some of it: %compile_status [NAME ...]"""
+        """Show a table of everything tagged, or of these names: %compile_status [NAME ...]"""
         return _status(map(self._named, line.split()))
 
     @line_magic
@@ -231,8 +233,8 @@ class CompileMagics(Magics):
     def jit_timeit(self, line: str) -> Timing:
         """Time an expression as compiled code and as plain Python, in turns.
 
-        It is run many times, with all its effects; compiling is done before, and its time is given
-        apart.
+        It is run many times, with all its side effects. It is compiled before that, and the compile
+        time is reported separately.
         """
         before, expression = split_expression(line)
         options = parse("%jit_timeit", self.jit_timeit, before)
@@ -240,7 +242,7 @@ class CompileMagics(Magics):
             return time_expression(
                 expression, self.shell.user_ns, options["seconds"], options["vs"].strip("'\"")
             )
-        except BadLine as error:
+        except InvalidExpression as error:
             raise UsageError(f"%jit_timeit: {error}") from error
 
     def _named(self, name: str) -> Any:
@@ -255,19 +257,20 @@ class CompileMagics(Magics):
         self.marks.append(mark)
 
     def after_cell(self) -> None:
-        """IPython's event: whatever the cell raised has been shown."""
-        show_as_ever(self.shell)
+        """Handle IPython's event after a cell, when its error has been shown."""
+        restore_tracebacks(self.shell)
 
     def restore(self) -> None:
-        """Give everything tagged its plain self back, unless the user rebound it."""
+        """Restore the original of everything tagged, unless the user rebound its name."""
         for mark in self.marks:
             mark.remove(self.shell.user_ns)
         self.marks.clear()
 
 
-def _is_looked_at(part: Run, namespace: dict[str, Any]) -> bool:
-    """Return whether callees may look for the names of the cell among the variables of its frame:
-    a function has none of them there.
+def _may_read_frame(part: Run, namespace: dict[str, Any]) -> bool:
+    """Return whether callees may read the cell's names from the locals of its frame.
+
+    A compiled part is a function whose names are globals, so it has no such locals.
     """
     readers = load_module("trace.residual.frame_readers")
     return bool(readers.callees_may_read_namespace(part.code, namespace))
@@ -275,7 +278,7 @@ def _is_looked_at(part: Run, namespace: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What a cell asked to be shown."""
+    """The options of a cell that select what is displayed."""
 
     explain: bool
     annotate: bool
@@ -288,21 +291,22 @@ _SHOWN = tuple(each.name for each in fields(_Wanted))
 
 @dataclass(eq=False, slots=True)
 class _Cell:
-    """A cell under way: what of it is tagged so far, and when it began."""
+    """A running cell: what it has tagged so far, and its start time."""
 
     ran: list[Tagged] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter)
 
 
-def _raise_on_the_cell(
+def _raise_on_cell_line(
     error: JitmagicError | KeyboardInterrupt, part: Run, filename: str
 ) -> NoReturn:
-    """Raise it on; where no frame of the user's is in its traceback, for nothing ran yet, from the
-    cell's line: IPython never hides the last frame, and that would be ours.
+    """Raise the error again; if its traceback has no frame of the user's, from the cell's line.
+
+    IPython never hides the last frame of a traceback, which would be one of jitmagic.
     """
     __tracebackhide__ = True
-    ours = error.__traceback__
-    if ours is None or ours.tb_next is not None:
+    own = error.__traceback__
+    if own is None or own.tb_next is not None:
         raise error
     where = getattr(error, "where", None)
     line = where.lineno if where and where.filename == filename else part.line
@@ -311,8 +315,8 @@ def _raise_on_the_cell(
     raise AssertionError("raised above")
 
 
-def _telling(found: list[Explanation]) -> list[Any]:
-    """Those with a graph: the breaks of code that only calls them are theirs."""
+def _worth_showing(found: list[Explanation]) -> list[Any]:
+    """Return the explanations with a graph; code that only calls those has the same breaks."""
     none = "jitmagic explain: no graph: nothing that was called computes with tensors"
     graphs = [explanation for explanation in found if explanation.graph_count]
     return graphs or [e for e in found if e.graph_break_count] or [DimLine(none)]
@@ -332,14 +336,12 @@ _FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all
 
 
 def _file_text(line: str, source: str) -> str:
-    """Return the cell as tracebacks show it, the magic's line as it was typed."""
+    """Return the cell as tracebacks show it, with the magic's line as typed."""
     return f"{f'%%compile {line}'.strip()}\n{source}"
 
 
 def _transformed(shell: InteractiveShell, cell: str) -> str:
-    """Return the cell as Python, on the lines where it was typed: IPython drops blank ones that
-    come first.
-    """
+    """Return the cell as Python with unchanged line numbers: IPython drops leading blank lines."""
     blank = itertools.takewhile(str.isspace, cell.splitlines(keepends=True))
     source: str = shell.transform_cell(cell)
     return "\n" * sum(1 for _ in blank) + source
@@ -367,8 +369,11 @@ _CALL = "get_ipython().run_cell_magic('compile', "
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """An input transformer that looks into %%compile cells before they run: IPython awaits one
-    with a top-level `await`, and refuses one with a syntax error as it refuses any cell."""
+    """An input transformer that parses %%compile cells before they run.
+
+    It awaits the magic of a cell with a top-level `await`, and raises a syntax error where IPython
+    raises that of any cell.
+    """
 
     shell: weakref.ref[InteractiveShell]
 
@@ -403,11 +408,11 @@ _LOADED: dict[int, tuple[CompileMagics, _Reader]] = {}
 
 
 def _before_cell(info: Any) -> None:
-    tell_of_locals(display, info.raw_cell, notebook_shell().call_pdb)
+    hint_about_locals(display, info.raw_cell, notebook_shell().call_pdb)
 
 
 def load(shell: InteractiveShell) -> None:
-    """%load_ext jitmagic"""
+    """Install the magics and hooks: %load_ext jitmagic."""
     unload(shell)
     magics = CompileMagics(shell)
     shell.register_magics(magics)
@@ -424,7 +429,7 @@ def load(shell: InteractiveShell) -> None:
 
 
 def unload(shell: InteractiveShell) -> None:
-    """%unload_ext jitmagic"""
+    """Remove the magics and hooks, and restore what was tagged: %unload_ext jitmagic."""
     loaded = _LOADED.pop(id(shell), None)
     if loaded is None:
         return

@@ -1,7 +1,7 @@
-"""What a cell tags: functions, classes and methods, with the options of the cell, and back.
+"""tagging: tags the functions, classes and methods of a cell, and restores the originals.
 
-Comes in: what a definition bound in the notebook's namespace. Goes out: its tagged form, and a Mark
-by which `%unload_ext` gives the plain one back.
+Input: the object that a definition bound in the notebook. Output: its tagged form, and a `Mark`
+with which `%unload_ext` restores the original.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Tagged = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a cell tagged: a function or module class by its name, or methods of a plain class."""
+    """A tagged function or module class with its name, or the tagged methods of a plain class."""
 
     name: str
     target: weakref.ref[Any]
     methods: tuple[tuple[str, weakref.ref[Any]], ...] = ()
 
     def remove(self, namespace: dict[str, Any]) -> None:
-        """Put the plain self back, unless the user rebound the name."""
+        """Restore the original, unless the user rebound the name."""
         target = self.target()
         if target is None:
             return
@@ -46,24 +46,24 @@ class Mark:
 
 @dataclass(slots=True)
 class Tagger:
-    """Tags with one cell's options; what jit warns of is said once, and of the cell."""
+    """Tags with the options of one cell; warnings of `jit` are issued once and for the cell."""
 
     filename: str
     options: dict[str, Any]
-    display: Callable[[Any], Any] | None  # IPython's; None: nothing is told
-    told: bool = False
+    display: Callable[[Any], Any] | None  # IPython's; None: no messages
+    has_warned: bool = False
 
     def tag(self, target: Any, *, once: bool = False) -> Any:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             tagged = tag_once(target, self.options) if once else jit(target, **self.options)
-        for warning in caught if not self.told else ():
+        for warning in caught if not self.has_warned else ():
             warnings.warn_explicit(warning.message, warning.category, self.filename, 1)
-        self.told = True
+        self.has_warned = True
         return tagged
 
-    def tag_or_tell(self, target: Any, name: str) -> Any:
-        """None, and a word about it, for what cannot be tagged: a generator, say."""
+    def tag_or_explain(self, target: Any, name: str) -> Any:
+        """Return the tagged target; if it cannot be tagged (a generator), display why."""
         try:
             return self.tag(target)
         except TaggingError as error:
@@ -73,13 +73,13 @@ class Tagger:
 
 
 def tag_methods(cls: type, tagger: Tagger) -> dict[str, Tagged]:
-    """Plain methods of a plain class; special methods stay as they are."""
-    made: dict[str, Tagged] = {}
+    """Tag the methods of a class that is not a module, except special ones; return them by name."""
+    methods: dict[str, Tagged] = {}
     for name, method in list(vars(cls).items()):
         if not isinstance(method, FunctionType) or name.startswith("__") or handle_of(method):
             continue
-        tagged = tagger.tag_or_tell(method, f"{cls.__qualname__}.{name}")
+        tagged = tagger.tag_or_explain(method, f"{cls.__qualname__}.{name}")
         if tagged is not None:
             setattr(cls, name, tagged)
-            made[name] = tagged
-    return made
+            methods[name] = tagged
+    return methods

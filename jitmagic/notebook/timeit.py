@@ -1,8 +1,8 @@
-"""%jit_timeit: an expression as compiled code and as plain Python, in turns.
+"""timeit: `%jit_timeit` times an expression as compiled code and as plain Python, in turns.
 
-Comes in: an expression of the notebook that calls something tagged. Goes out: a `Timing`. For a
-block of plain Python the notebook's names are bound to the originals of what is tagged, its modules
-are without their tags, and whatever else is tagged runs its original.
+Input: an expression that calls tagged functions of the notebook. Output: a `Timing`. In blocks of
+plain Python, names of the notebook are bound to the originals, modules are untagged, and all other
+tagged functions run their originals.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import torch
 from ..api import Suspended, handle_of, handles, original_of, wait, without_tag
 from ..diagnostics.timing import Timing, Way, measure
 
-__all__ = ["BadLine", "split_expression", "time_expression"]
+__all__ = ["InvalidExpression", "split_expression", "time_expression"]
 
 _OPTION = re.compile(r"""\s*--\w+(?:=|\s+)("[^"]*"|'[^']*'|\S+)""")
 
 
-class BadLine(ValueError):
+class InvalidExpression(ValueError):
     """The expression after %jit_timeit cannot be measured."""
 
 
 def split_expression(line: str) -> tuple[str, str]:
     """Return the options at the front of a line of %jit_timeit, and the expression after them.
 
-    A shell's rules split the options alone: they would take the quotes out of the expression.
+    Only the options are split by the rules of a shell, which would strip the expression's quotes.
     """
     end = 0
     while (found := _OPTION.match(line, end)) is not None:
@@ -42,9 +42,12 @@ def split_expression(line: str) -> tuple[str, str]:
 def time_expression(
     expression: str, namespace: dict[str, Any], seconds: float = 1.0, rival: str = ""
 ) -> Timing:
-    """Measure an expression, and a rival beside it; raises BadLine where one cannot be read."""
+    """Time an expression, and a second one, `rival`, if given.
+
+    Raises InvalidExpression for a syntax error.
+    """
     if not expression:
-        raise BadLine("no EXPRESSION to time")
+        raise InvalidExpression("no EXPRESSION to time")
     return _timed(expression, rival, seconds, namespace)
 
 
@@ -53,25 +56,25 @@ def _timed(text: str, rival: str, seconds: float, namespace: dict[str, Any]) -> 
     before = {handle.serial: len(handle.journal) for handle in handles()}
     call()
     wait()
-    call()  # what the first left to compile: a backward, a resume function
-    made = [r for h in handles() for r in list(h.journal)[before.get(h.serial, 0) :]]
+    call()  # the first call may leave a backward or a resume function to compile
+    new_records = [r for h in handles() for r in list(h.journal)[before.get(h.serial, 0) :]]
     ways = {"compiled": Way(call), "eager": Way(call, lambda: _plain(namespace))}
     if rival:
         ways[rival] = Way(_evaluated(rival, namespace))
-    return replace(measure(ways, seconds), compiling=sum(record.seconds for record in made))
+    return replace(measure(ways, seconds), compiling=sum(record.seconds for record in new_records))
 
 
 def _evaluated(text: str, namespace: dict[str, Any]) -> Callable[[], object]:
     try:
         code = compile(text, "<%jit_timeit>", "eval")
     except SyntaxError as error:
-        raise BadLine(f"{text!r} is no expression: {error.msg}") from error
+        raise InvalidExpression(f"{text!r} is not an expression: {error.msg}") from error
     return lambda: eval(code, namespace)
 
 
 @contextmanager
 def _plain(namespace: dict[str, Any]) -> Iterator[None]:
-    """Nothing compiled runs in here."""
+    """Run everything that is tagged as plain Python inside."""
     tagged = {
         name: value
         for name, value in namespace.items()

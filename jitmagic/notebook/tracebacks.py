@@ -1,9 +1,9 @@
-"""An error of a %%compile cell, shown from the user's line on, as a plain cell's is.
+"""tracebacks: shows an error of a %%compile cell without the frames of the magic.
 
-Comes in: a traceback that begins with IPython's frame, the call of the magic and frames of ours.
-Goes out: IPython's frame, which IPython leaves out by itself, then the user's. Only IPython sees
-the whole traceback, when the cell has ended, so it is asked to hand over the next error. A handler
-of the user's own (`set_custom_exc`) has its place and is left alone.
+Input: a traceback that begins with IPython's frame, the call of the magic, and frames of jitmagic.
+Output: IPython's frame, which IPython itself hides, then the user's. The whole traceback exists
+only in IPython, after the cell has ended, so a handler for the next error is installed there
+(`set_custom_exc`). A handler that the user installed is left alone.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from typing import Any
 
 from ..errors import is_ours
 
-__all__ = ["show_as_ever", "show_from_users_line"]
+__all__ = ["restore_tracebacks", "trim_traceback"]
 
 _ANY = (BaseException,)
 
 
-def show_from_users_line(shell: Any, runner: CodeType) -> None:
-    """Show the error under way without what stands in front of the cell's code; `runner`: the code
-    of the function that called that.
+def trim_traceback(shell: Any, runner: CodeType) -> None:
+    """Have IPython show the current error without the frames before the cell's code.
+
+    runner: the code object of the function that called the cell's code
     """
     if shell.custom_exceptions:
         return
 
     def show(shell: Any, kind: Any, error: BaseException, tb: Any, tb_offset: Any = None) -> None:
-        show_as_ever(shell)
+        restore_tracebacks(shell)
         error.__traceback__ = _from_users_line(tb, runner)
         shown = kind, error, error.__traceback__
         shell.showtraceback(shown, tb_offset=tb_offset, running_compiled_code=True)
@@ -34,14 +35,14 @@ def show_from_users_line(shell: Any, runner: CodeType) -> None:
     shell.set_custom_exc(_ANY, show)
 
 
-def show_as_ever(shell: Any) -> None:
-    """A cell has ended: the next error is no compiled cell's."""
+def restore_tracebacks(shell: Any) -> None:
+    """Remove the handler after a cell has ended."""
     if shell.custom_exceptions is _ANY:
         shell.set_custom_exc((), None)
 
 
 def _from_users_line(whole: TracebackType, runner: CodeType) -> TracebackType:
-    """The whole, if the cell's code did not raise it: user's code may have caught that."""
+    """Return the traceback from the user's frame on; all of it if the cell's code is not in it."""
     entry: TracebackType | None = whole
     while entry is not None and entry.tb_frame.f_code is not runner:
         entry = entry.tb_next

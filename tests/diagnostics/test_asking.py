@@ -1,4 +1,4 @@
-"""What is asked in two calls, `passport(f)(x)`: shown and misused half way."""
+"""Reports that take two calls, `passport(f)(x)`: their repr and their misuse after the first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ASKED = ["explain", "why", "passport", "test", "lower"]
 
 
 @pytest.mark.parametrize("word", [*ASKED, "minify"])
-def test_half_a_question_says_how_to_ask(word: str) -> None:
+def test_repr_without_the_second_call_shows_the_usage(word: str) -> None:
     ask: Callable[..., Any] = getattr(jitmagic, word)
     expected = f"<jitmagic.{word} of step: call it with the arguments, {word}(f)(x)>"
     assert repr(ask(jitmagic.jit(step))) == expected
@@ -30,7 +30,7 @@ def test_half_a_question_says_how_to_ask(word: str) -> None:
 
 
 @pytest.mark.parametrize("word", ASKED)
-def test_arguments_in_the_wrong_call_are_told(word: str) -> None:
+def test_arguments_in_the_first_call_raise_a_usage_error(word: str) -> None:
     ask: Callable[..., Any] = getattr(jitmagic, word)
     with pytest.raises(TypeError, match=rf"{word}\(f, x\) is written {word}\(f\)\(x\)"):
         ask(jitmagic.jit(step), torch.ones(3))

@@ -213,7 +213,7 @@ def test_a_model_in_training_lists_its_backward_kernels(view: Any) -> None:
 
 
 @VIEWS
-def test_a_backward_that_has_not_run_yet_is_said_to_wait(view: Any) -> None:
+def test_pending_backward_is_reported(view: Any) -> None:
     run, x = jitmagic.jit(whole), torch.randn(3, 4, requires_grad=True)
     result = run(x, x)
     found = explanation_of(run)
@@ -225,7 +225,7 @@ def test_a_backward_that_has_not_run_yet_is_said_to_wait(view: Any) -> None:
     assert "not compiled yet" not in view(found)
 
 
-def test_nothing_waits_where_nothing_requires_grad() -> None:
+def test_no_pending_backward_without_requires_grad() -> None:
     with torch.no_grad():
         found = jitmagic.explain(nn.Linear(4, 2))(torch.randn(3, 4))
     assert not found.waiting
@@ -256,7 +256,7 @@ def test_what_was_not_tuned_says_why(view: Any) -> None:
     assert "forward: not tuned: there is nothing to choose for the kernels of numba" in view(found)
 
 
-def test_products_that_became_kernels_are_no_calls_left_whole() -> None:
+def test_generated_matrix_products_are_not_extern_calls() -> None:
     with torch.no_grad():
         small = jitmagic.explain(nn.Linear(4, 2))(torch.randn(3, 4))
         wide = jitmagic.explain(lambda x: torch.sort(x)[0])(torch.eye(3))
@@ -447,7 +447,7 @@ def test_what_runs_as_eager_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "a bug of ours" in outcome.why
 
 
-def test_who_forgets_the_second_call_is_told_about_it() -> None:
+def test_explain_without_the_second_call_shows_the_usage() -> None:
     assert "call it with the arguments, explain(f)(x)" in repr(jitmagic.explain(whole))
     assert "explain of Linear:" in repr(jitmagic.explain(nn.Linear(2, 2)))
     with pytest.raises(TypeError, match=r"is written explain\(f\)\(x\)"):

@@ -29,7 +29,7 @@ def test_a_report_of_a_call_has_the_ledger_of_what_is_tagged():
     assert len(handle_of(tagged).journal) == 2
 
 
-def test_what_is_compiled_is_told_of_and_not_compiled_again() -> None:
+def test_matching_variant_is_explained_without_a_recompile() -> None:
     def both(x: Tensor, k: Tensor) -> Tensor:
         y = torch.relu(x * k)
         jitmagic.graph_break()
@@ -58,7 +58,7 @@ def test_what_is_compiled_is_told_of_and_not_compiled_again() -> None:
 @pytest.mark.parametrize(
     ("options", "size"), [({"options": {"fuse": False}}, 3), ({}, 4)], ids=["options", "size"]
 )
-def test_what_is_not_compiled_is_compiled_apart(options: Any, size: int) -> None:
+def test_explain_compiles_a_copy_if_no_variant_matches(options: Any, size: int) -> None:
     tagged = jitmagic.jit(lambda x: (x * 2).relu(), dynamic=False)
     tagged(torch.ones(3))
     told = jitmagic.explain(tagged, **options)(torch.ones(size))
@@ -67,7 +67,7 @@ def test_what_is_not_compiled_is_compiled_apart(options: Any, size: int) -> None
     assert (len(handle_of(tagged).journal), handle_of(tagged).ledger.calls) == (1, 1)
 
 
-def test_what_runs_beside_a_variant_that_fits_is_told_of() -> None:
+def test_module_with_a_new_hook_is_explained_by_another_compile() -> None:
     """A hook has the module's call be Python; what is compiled then is no variant of it."""
     model = jitmagic.jit(torch.nn.Linear(3, 3))
     model(torch.ones(3))
@@ -86,7 +86,7 @@ def test_arguments_that_do_not_fit_raise_as_they_do_in_a_call() -> None:
             call(torch.ones(3))
 
 
-def test_a_call_that_runs_as_plain_python_is_told_of_as_compiled() -> None:
+def test_disabled_call_is_explained_by_its_matching_variant() -> None:
     """The variant that fits is what such calls have elsewhere."""
     tagged = jitmagic.jit(lambda x: (x * 2).relu())
     tagged(torch.ones(3))
@@ -122,7 +122,7 @@ def test_guards_and_counts_are_those_of_a_variant():
     assert not any(guard.startswith("variant") for guard in one.guards)
 
 
-def test_the_ledger_tells_of_what_follows_a_graph_break():
+def test_ledger_lists_resume_functions():
     def repeat(x, n):
         y = x * 3
         jitmagic.graph_break()
@@ -194,7 +194,7 @@ def test_a_backward_makes_no_ledger_of_one_variant():
     assert jitmagic.explain(tagged).now.ledger == ()
 
 
-def test_a_rolled_loop_is_said_once_and_its_round_without_a_hint() -> None:
+def test_rolled_loop_is_reported_once() -> None:
     def rows(x: Tensor) -> Tensor:
         h = torch.zeros(x.shape[1])
         for t in range(x.shape[0]):

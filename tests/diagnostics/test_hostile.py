@@ -128,9 +128,9 @@ def pages(text: str) -> list[str]:
 
 
 def _made(tagged: Any) -> Any:
-    from jitmagic.diagnostics.status import made_of
+    from jitmagic.diagnostics.status import compile_totals
 
-    return made_of(jitmagic.api.tagged_handle(tagged))
+    return compile_totals(jitmagic.api.tagged_handle(tagged))
 
 
 @functools.cache
@@ -148,7 +148,7 @@ def test_html_has_the_tags_that_it_has_for_a_plain_name(text: str) -> None:
 
 
 def tokens(text: str, target: Target) -> set[str]:
-    """Of a kernel, with the one identifier that is made of the text as it would be of another."""
+    """Return a kernel's text with the identifier made from the hostile name replaced."""
     function, held = written(text)
     traced = jitmagic.lower(function)(torch.ones(3, 4), held)
     (forward,) = [parts.forward for record in traced.records for parts in partitions_of(record)][:1]
@@ -179,7 +179,7 @@ WORDS = (
 
 
 def test_arguments_may_have_any_name() -> None:
-    """What g++ or Triton takes for something else would be a kernel that does not compile."""
+    """Argument names that g++ or Triton reserve do not break the generated kernels."""
     for start in range(0, len(WORDS), 32):
         names = WORDS[start : start + 32]
         space: dict[str, Any] = {"torch": torch}

@@ -65,7 +65,7 @@ def scaled(*numbers: Any) -> Callable[[Tagger], Any]:
 
 
 def repeated(*numbers: int) -> Callable[[Tagger], Any]:
-    """As often as a number says, which has to be a constant."""
+    """Loop as often as a number says, which must therefore be a constant."""
 
     def repeat(x: torch.Tensor, n: int) -> torch.Tensor:
         return x * math.comb(9, n)
@@ -300,7 +300,7 @@ def test_why_knows_by_the_third_value_that_a_number_is_a_constant() -> None:
     assert "torch.tensor" not in told
 
 
-def test_a_variant_is_told_with_its_call_cost_and_place() -> None:
+def test_ledger_shows_call_cost_and_line_of_a_variant() -> None:
     tagged = jitmagic.jit(double, backend="eager")
     tagged(torch.ones(3))
     tagged(torch.ones(3))
@@ -313,7 +313,7 @@ def test_a_variant_is_told_with_its_call_cost_and_place() -> None:
     assert where is not None and where.text == "return x * 2"
 
 
-def test_turns_of_eager_are_calls_of_the_variant() -> None:
+def test_eager_calls_of_the_comparison_count_as_hits() -> None:
     tagged = jitmagic.jit(double)
     for _ in range(6):  # from the fourth on it takes turns with eager
         tagged(torch.ones(3))
@@ -328,7 +328,7 @@ def rows_and_columns(x: torch.Tensor) -> torch.Tensor:
     return total * math.comb(9, x.shape[1])
 
 
-def test_symbols_and_constants_are_told_with_the_users_lines() -> None:
+def test_ledger_shows_symbols_and_constants_with_user_lines() -> None:
     tagged = jitmagic.jit(rows_and_columns, backend="eager")
     for shape in ((8, 4), (9, 4), (10, 7), (12, 5), (3, 5)):
         tagged(torch.ones(shape))
@@ -384,7 +384,7 @@ def test_a_refused_header_is_in_the_status_and_in_the_journal(monkeypatch) -> No
     assert "precompiled" not in str(jitmagic.status(tagged))
 
 
-def test_calls_after_the_limit_are_told_of() -> None:
+def test_ledger_counts_calls_after_the_limit() -> None:
     """Else a card says "compiled" of a function most of whose calls are not."""
     tagged = jitmagic.jit(lambda x, s: torch.cat([x] * len(s)), options={"recompile_limit": 2})
     for n in range(1, 8):

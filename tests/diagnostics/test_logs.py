@@ -64,7 +64,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_name_tells_what_it_is_about(name: str, heard: Callable[[str], Any]) -> None:
+def test_each_log_has_messages_about_its_subject(name: str, heard: Callable[[str], Any]) -> None:
     words, line = SAID[name]
     records = heard(name)
     assert {record.name for record in records} == {f"jitmagic.{name}"}
@@ -75,7 +75,7 @@ def test_each_name_tells_what_it_is_about(name: str, heard: Callable[[str], Any]
         assert text.strip() == line
 
 
-def test_nothing_is_told_when_it_is_off(heard: Callable[[str], Any]) -> None:
+def test_no_messages_without_logs(heard: Callable[[str], Any]) -> None:
     assert jitmagic.logs("output_code, graph_breaks") == {"kernels", "graph_breaks"}
     before = len(watchers)
     assert jitmagic.logs("") == frozenset()
@@ -87,13 +87,13 @@ def test_all_is_everything() -> None:
     assert jitmagic.logs("all") == set(NAMES)
 
 
-def test_torchs_names_are_understood() -> None:
+def test_names_of_torch_logs_are_accepted() -> None:
     assert jitmagic.logs("+dynamo") == {"graph_breaks", "recompiles", "guards", "graph_code"}
     assert jitmagic.logs("output_code,fusion, inductor") == {"kernels", "fusions", "perf_hints"}
     assert jitmagic.logs("recompiles_verbose,aot") == {"recompiles", "aot_graphs"}
 
 
-def test_whatever_torch_logs_takes_is_taken(logged: Any) -> None:
+def test_every_name_of_torch_logs_is_accepted(logged: Any) -> None:
     """So that a setting can be copied; what tells nothing here is said."""
     registry: Any = torch._logging._internal.log_registry
     for name in (*registry.log_alias_to_log_qnames, *registry.artifact_names, "torch.fx"):
@@ -102,7 +102,7 @@ def test_whatever_torch_logs_takes_is_taken(logged: Any) -> None:
     logged.records.clear()
     assert jitmagic.logs("graph_code,export,bytecode") == {"graph_code"}
     assert [record.getMessage() for record in logged.records] == [
-        "nothing is told here under these names of TORCH_LOGS: export, bytecode"
+        "jitmagic has no logs for these names of TORCH_LOGS: export, bytecode"
     ]
 
 
@@ -151,7 +151,7 @@ SHOWN = ["dynamo_start", "dynamo_output_graph", "aot_forward_graph", "aot_backwa
          "inductor_output_code", "artifact"]  # fmt: skip
 
 
-def test_the_environment_asks_for_a_trace(tmp_path: Path) -> None:
+def test_environment_variable_starts_a_trace(tmp_path: Path) -> None:
     script = "import torch, jitmagic\njitmagic.jit(lambda x: x + 1)(torch.ones(3))"
     assert run_forked(script, imported="torch", JITMAGIC_TRACE=str(tmp_path)).returncode == 0
     assert [path.suffix for path in tmp_path.iterdir()] == [".log"]
@@ -164,13 +164,13 @@ def test_an_unknown_name_is_refused_and_changes_nothing() -> None:
     assert jitmagic.logs("guards") == {"guards"}
 
 
-def test_the_environment_asks_and_what_it_misspells_is_told(logged: Any) -> None:
+def test_unknown_log_in_the_environment_is_a_warning(logged: Any) -> None:
     logs_of_environment("guards,kernel", "")
     [record] = logged.records
-    assert "no log 'kernel'" in record.getMessage()
+    assert "unknown log 'kernel'" in record.getMessage()
 
 
-def test_a_script_hears_them_without_setting_logging_up() -> None:
+def test_logs_are_printed_without_logging_configuration() -> None:
     script = (
         "import os; os.environ['JITMAGIC_LOGS'] = 'graph_breaks'\n"
         "import torch, jitmagic\n"

@@ -35,8 +35,8 @@ def test_costs_are_those_counted_by_hand() -> None:
     assert low.cost() == Cost(20, 3 * 40)
     assert repr(low.cost()) == "20 flops, 120 B read and written"
     memory = low.compile().memory()
-    assert (memory.inputs, memory.made, memory.workspace) == (80, 40, 0)
-    told = "inputs 80 B, results and what the backward reads 40 B, workspace 0 B"
+    assert (memory.inputs, memory.outputs, memory.workspace) == (80, 40, 0)
+    told = "inputs 80 B, results and saved tensors 40 B, workspace 0 B"
     assert repr(memory) == told
     assert repr(low.compile()).startswith("<compiled <lambda>: call it")
     mm = jitmagic.lower(lambda x, y: x @ y)(X, Y)

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import jitmagic
 from jitmagic.diagnostics.checking import minify
 from jitmagic.diagnostics.checking.cases import changed_options
-from jitmagic.diagnostics.checking.scripts import agree, made
+from jitmagic.diagnostics.checking.scripts import check_agreement, random_tensor
 from jitmagic.loops import registry
 from jitmagic.options import MODES, make_options
 from tests.processes import run_forked
@@ -80,7 +80,7 @@ def test_a_planted_bug_is_shrunk_to_its_operation(
     (line,) = body_of(script)
     assert "tanh" in line
     assert kind in script.read_text()
-    assert "made((2, 2), (2, 1), torch.float32" in script.read_text()
+    assert "random_tensor((2, 2), (2, 1), torch.float32" in script.read_text()
     fails = in_a_process(script, planted)
     assert fails.returncode != 0
     assert f"AssertionError: the compiled function fails: {kind}" in fails.stderr
@@ -181,7 +181,7 @@ def test_graphs_inside_of_graphs_are_part_of_the_script(
     assert mended.returncode == 0, mended.stderr
 
 
-def test_what_agrees_gives_no_script_and_says_so(
+def test_minify_writes_no_script_if_all_agree(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "none"
@@ -193,7 +193,7 @@ def test_what_agrees_gives_no_script_and_says_so(
     assert capsys.readouterr().out == "minify: nothing was compared: this call has no graph\n"
 
 
-def test_what_eager_refuses_is_not_said_to_agree(
+def test_minify_does_not_count_graphs_that_eager_rejects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refused(*args: Any) -> None:
@@ -205,7 +205,7 @@ def test_what_eager_refuses_is_not_said_to_agree(
     assert capsys.readouterr().out == said
 
 
-def test_tensors_that_matter_travel_with_the_script(
+def test_inputs_are_saved_if_random_ones_do_not_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wrong answer at large values only is one that random inputs do not find."""
@@ -235,7 +235,7 @@ def test_tensors_that_matter_travel_with_the_script(
     ],
 )
 def test_made_tensors_have_their_spec_and_are_the_same_each_time(facts: Any) -> None:
-    one, two = made(*facts), made(*facts)
+    one, two = random_tensor(*facts), random_tensor(*facts)
     assert (tuple(one.shape), one.stride(), one.dtype) == facts[:3]
     assert torch.equal(one, two)
     if one.dtype == torch.int64:
@@ -243,7 +243,7 @@ def test_made_tensors_have_their_spec_and_are_the_same_each_time(facts: Any) -> 
     assert one.requires_grad == (len(facts) > 4 and facts[4])
 
 
-def test_options_of_a_tagged_function_travel(
+def test_script_has_the_options_of_the_tagged_function(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(WRONG, monkeypatch)
@@ -271,15 +271,18 @@ def test_agree_compares_gradients_and_mutated_inputs(monkeypatch: pytest.MonkeyP
         y.add_(1)
         return (x * y).sum()
 
-    inputs = [made((3,), (1,), torch.float32, "cpu", True), made((3,), (1,), torch.float32)]
-    agree(doubled, inputs)
-    assert torch.equal(inputs[1], made((3,), (1,), torch.float32))
+    inputs = [
+        random_tensor((3,), (1,), torch.float32, "cpu", True),
+        random_tensor((3,), (1,), torch.float32),
+    ]
+    check_agreement(doubled, inputs)
+    assert torch.equal(inputs[1], random_tensor((3,), (1,), torch.float32))
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.usefixtures("calls_are_compared")
-def test_options_are_told_as_they_were_given(mode: str) -> None:
-    """What a mode switches on is not told again, and they make the same options."""
+def test_changed_options_are_keywords_of_jit(mode: str) -> None:
+    """Options that the mode implies are left out, and the keywords give equal options."""
     for given in ({}, {"mode": mode}, {"mode": mode, "options": {"fuse": False}}):
         keywords = dict(given)
         options = make_options(keywords.pop("options", None), **keywords)

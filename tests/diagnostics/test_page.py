@@ -17,8 +17,9 @@ from torch import Tensor, nn
 import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.diagnostics.explanation.explain import Explanation, explanation_of
-from jitmagic.diagnostics.explanation.page import badge, page_of
-from jitmagic.diagnostics.status import card_of, made_of
+from jitmagic.diagnostics.explanation.page import page_of
+from jitmagic.diagnostics.explanation.page_model import badge
+from jitmagic.diagnostics.status import card_of, compile_totals
 from jitmagic.diagnostics.words import line_numbers
 from jitmagic.errors import UserLine
 from jitmagic.figures import speed
@@ -65,7 +66,7 @@ def measured(compiled: float, eager: float, fn: Any = step, outside: float | Non
 
 
 def text_of(html: str) -> str:
-    """What a reader sees, spaces as one."""
+    """Return the visible text, with runs of spaces as one."""
     return " ".join(Sanitized(html).text.split())
 
 
@@ -90,7 +91,7 @@ def test_one_speed_in_one_word_wherever_it_is_shown(told: str) -> None:
     tagged = measured(*SPEEDS[told])
     handle = handle_of(tagged)
     found, card = jitmagic.explain(tagged)(torch.ones(4, 4)), card_of(handle)
-    line = str(CellPart("step", made_of(handle), (), "native", False))
+    line = str(CellPart("step", compile_totals(handle), (), "native", False))
     views = [str(found), in_rich(found), str(found.full()), text_of(found._repr_html_())]
     views += [str(card), text_of(card._repr_html_()), line]
     views += [str(jitmagic.status(tagged)), text_of(jitmagic.status(tagged)._repr_html_())]
@@ -288,7 +289,7 @@ def test_a_model_is_a_tree_of_modules_with_alike_layers_once() -> None:
     assert len(str(found).splitlines()) <= 25
 
 
-def test_wrappers_of_a_package_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_wrappers_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model().requires_grad_(False)
     codes = page_of(jitmagic.explain(model)(torch.randn(4, 8))).codes
     assert "return fn(self, *args)" in [row.text.strip() for row in codes[0].rows]  # the user's
@@ -428,7 +429,7 @@ def test_facts_are_what_a_caller_can_change() -> None:
     assert not any("hooks" in fact or "type(" in fact for fact in found.facts)
 
 
-def test_the_last_recompile_is_told_with_the_edit_that_stops_it() -> None:
+def test_last_recompile_shows_the_edit_that_avoids_it() -> None:
     tagged = jitmagic.jit(step, dynamic=False)
     for size in (3, 4):
         tagged(torch.ones(size, size))

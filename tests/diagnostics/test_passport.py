@@ -93,7 +93,7 @@ def test_a_slightly_wrong_operation_is_flagged(name: str) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_right_program_is_not(name: str, dtype: torch.dtype) -> None:
+def test_correct_program_is_not_flagged(name: str, dtype: torch.dtype) -> None:
     found = of(name)(given(dtype).requires_grad_(name not in ("argmax", "ge")))
     assert found.agrees, found
     assert not found.first
@@ -116,7 +116,7 @@ def test_gradients_are_judged_by_themselves(wrong: bool) -> None:
     found = jitmagic.passport(lambda x: x * 2, backend=backend)(given().requires_grad_())
     assert found.agrees is not wrong
     assert [line.name for line in found.lines if not line.agrees] == ["gradient of x"] * wrong
-    assert all("gradient: all operations of the forward agree" in one for one in found.first)
+    assert all("gradient: all operations of the forward pass agree" in one for one in found.first)
 
 
 def write(x: Tensor) -> Tensor:
@@ -239,7 +239,7 @@ def test_a_function_that_changes_more_than_its_arguments_runs_once() -> None:
         found = jitmagic.passport(counts)(given())
         assert len(FACTOR) == before + 1
         assert found.agrees
-        assert "outside of its arguments" in found.notes[0]
+        assert "outside its arguments" in found.notes[0]
     module = Counter()
     assert jitmagic.passport(module)(given()).notes == ()
     assert module.calls == 1

@@ -128,7 +128,7 @@ def test_a_backwards_bytes_are_counted_where_it_begins() -> None:
     assert bytes_.compiled[-1] >= mib  # the gradient
 
 
-def test_names_stay_text() -> None:
+def test_names_are_escaped_in_pictures() -> None:
     def hostile(x: Tensor) -> Tensor:
         return x + 1  # </text><script>alert(1)</script>
 
@@ -139,7 +139,7 @@ def test_names_stay_text() -> None:
         ElementTree.fromstring(found.picture(kind).svg)
 
 
-def test_what_is_no_picture_says_what_is() -> None:
+def test_unknown_picture_error_lists_the_kinds() -> None:
     found = jitmagic.explain(chain)(torch.randn(4))
     with pytest.raises(ValueError, match="known: graph, compile, memory"):
         found.picture("kernels")
@@ -166,7 +166,7 @@ def saves(x: Tensor) -> Tensor:
     return z.tanh().sum()
 
 
-def test_what_a_backward_reads_of_the_forward_is_drawn_and_told_where_it_is_computed() -> None:
+def test_saved_tensors_are_not_computed_by_the_backward() -> None:
     """An input of the backward has the name of the forward's node."""
     found = jitmagic.explain(saves)(torch.randn(4, requires_grad=True))
     (frame,) = newest_variants(found.records)

@@ -246,7 +246,7 @@ def test_a_warning_of_an_extern_call_names_the_users_line() -> None:
     assert len(eager) == 2
 
 
-def test_profilers_of_python_see_the_function_by_its_name_and_nothing_of_ours() -> None:
+def test_python_profilers_see_the_function_name_and_no_jitmagic_frames() -> None:
     """%prun, and whoever samples the frames of a thread, as py-spy does."""
     call = partial(step, *inputs())
     call()

@@ -127,7 +127,7 @@ def test_an_attribute_keeps_no_function_alive() -> None:
         asking(X)
 
 
-def test_copies_that_answers_are_made_with_are_not_listed() -> None:
+def test_copies_for_reports_are_not_in_the_status() -> None:
     def listed(x: Tensor) -> Tensor:
         return x.sin() + 1
 

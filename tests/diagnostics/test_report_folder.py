@@ -13,7 +13,7 @@ import pytest
 import jitmagic
 from jitmagic.diagnostics import folder as folders
 
-from .test_collected import broken, files_in, inferred, once, plain
+from .test_issue_report import broken, files_in, inferred, once, plain
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def make_dangling(root: Path) -> None:
 @pytest.mark.parametrize(
     "make", [make_file, make_full, make_like, make_outside, make_torn, make_dangling]
 )
-def test_a_folder_of_others_is_left_alone(
+def test_folder_with_other_files_is_refused_and_unchanged(
     make: Callable[[Path], None], tagged: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "precious.txt").write_text("mine")
@@ -86,7 +86,7 @@ def test_a_folder_of_others_is_left_alone(
     assert files_in(tmp_path) == before
 
 
-def test_a_file_of_others_in_a_new_place(tagged: Any, tmp_path: Path) -> None:
+def test_other_file_at_a_capsule_path_is_refused(tagged: Any, tmp_path: Path) -> None:
     root = jitmagic.report(tmp_path / "out", tagged).folder
     more = once(broken, plain())()
     names = {p.name for p in jitmagic.report(tmp_path / "look", tagged, more).capsules}
@@ -94,7 +94,7 @@ def test_a_file_of_others_in_a_new_place(tagged: Any, tmp_path: Path) -> None:
     theirs.parent.mkdir()
     theirs.write_text("mine")
     before = files_in(root)
-    with pytest.raises(jitmagic.ReportError, match="replay.py is no file of a report's"):
+    with pytest.raises(jitmagic.ReportError, match="replay.py was not written by a report"):
         jitmagic.report(root, tagged, more)
     assert files_in(root) == before
 
@@ -126,7 +126,7 @@ def test_a_folder_that_cannot_be_written(
     assert not [p for p in root.iterdir() if p.name.startswith(".")]
 
 
-def test_one_that_was_interrupted_is_replaced(
+def test_interrupted_report_can_be_replaced(
     tagged: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two of its files, where no error of the disk's is expected."""

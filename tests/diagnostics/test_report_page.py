@@ -12,7 +12,7 @@ import pytest
 import jitmagic
 from jitmagic.diagnostics import folder as folders
 
-from .test_collected import broken, files_in, inferred, once, plain
+from .test_issue_report import broken, files_in, inferred, once, plain
 from .test_report_folder import make_dangling, make_file, make_full
 
 
@@ -70,7 +70,7 @@ def test_a_page_replaces_its_own(tagged: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [make_file, make_full, make_dangling, Path.mkdir])
-def test_a_page_of_others_is_left_alone(
+def test_other_html_file_is_refused_and_unchanged(
     make: Callable[[Path], None], tagged: Any, tmp_path: Path
 ) -> None:
     make(tmp_path / "all.html")

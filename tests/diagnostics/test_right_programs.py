@@ -19,7 +19,7 @@ SECOND = 12  # for each first: 168 programs, with those above more than 200
 
 
 @pytest.mark.parametrize("first", SQUARE)
-def test_right_programs_of_two_are_not(first: str) -> None:
+def test_correct_compositions_are_not_flagged(first: str) -> None:
     """Each on an input of its own, so that each has its gradient; compiled together."""
     names = list(PROGRAMS)
     start = names.index(first)

@@ -1,4 +1,4 @@
-"""What stays of an output where a page keeps a list of tags and attributes, as GitHub's does."""
+"""Reports on pages that only allow some tags and attributes, as GitHub's view of a notebook."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_both_forms_are_in_the_same_output(name: str, shown: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "picture"])
-def test_what_a_reader_needs_is_let_through(name: str, shown: dict[str, Any]) -> None:
+def test_html_without_styles_keeps_all_words(name: str, shown: dict[str, Any]) -> None:
     html = shown[name]._repr_html_()
     seen = Sanitized(html)
     assert "style" not in re.findall(r"<(\w+)", seen.html) and "{" not in seen.text.split("\n")[0]

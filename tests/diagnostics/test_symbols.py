@@ -52,7 +52,7 @@ def test_a_number_that_varies_is_a_symbol(number: float) -> None:
 
 
 def test_what_a_number_was_compiled_for_is_told_with_its_line() -> None:
-    """How many parts there are is decided while the program is traced."""
+    """The number of parts is decided during the trace."""
 
     @jitmagic.jit
     def program(x: Tensor, n: int) -> list[Tensor]:
@@ -75,4 +75,4 @@ def test_explain_names_the_size_and_its_line() -> None:
     assert (found.origin, found.kind, found.range.low, found.range.high) == ("u0", "size", 0, 20)
     assert "x[x > 0]" in found.where.text
     told = jitmagic.explain(program)(torch.randn(4, 5)).full()
-    assert "u0: a size that data decide, 0 to 20" in told
+    assert "u0: a data-dependent size, 0 to 20" in told

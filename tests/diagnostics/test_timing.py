@@ -47,7 +47,7 @@ def test_the_verdict(times: tuple[float, ...], verdict: str) -> None:
     assert found.sides[1].median == pytest.approx(0.002)
 
 
-def test_what_slows_whole_rounds_hides_no_difference() -> None:
+def test_load_on_whole_rounds_does_not_hide_a_difference() -> None:
     """Other processes: half of the rounds take four times as long, on both sides."""
     machine = Machine()
     busy = (1.0, 1.0, 4.0, 4.0)
@@ -58,7 +58,7 @@ def test_what_slows_whole_rounds_hides_no_difference() -> None:
     assert found.verdicts[0].startswith("1.5x faster than eager")
 
 
-def test_noise_that_hits_either_side_is_no_verdict() -> None:
+def test_noise_on_either_side_gives_no_verdict() -> None:
     machine = Machine()
     noisy = machine.way("c", *(0.04, 0.12) * 50)
     eager = machine.way("e", 0.05)
@@ -66,7 +66,7 @@ def test_noise_that_hits_either_side_is_no_verdict() -> None:
     assert found.verdicts == ("as fast as eager, or the machine is too noisy to tell",)
 
 
-def test_ways_take_turns_in_blocks_that_take_equally_long() -> None:
+def test_callables_alternate_in_blocks_of_equal_duration() -> None:
     machine = Machine()
     ways = {"a": machine.way("a", 1e-5), "b": machine.way("b", 1e-3), "c": machine.way("c", 0.05)}
     found = measure(ways, 1.0, clock=machine.clock)
@@ -76,7 +76,7 @@ def test_ways_take_turns_in_blocks_that_take_equally_long() -> None:
     assert turns == ["a", "b", "c"] * found.blocks
 
 
-def test_what_is_in_force_around_a_block_is_not_timed() -> None:
+def test_context_managers_around_blocks_are_not_timed() -> None:
     machine = Machine()
 
     @contextmanager

@@ -39,7 +39,9 @@ CALLS: list[Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]] = [
 
 
 @pytest.mark.parametrize("second", range(len(CALLS)))
-def test_the_answer_is_what_then_happens(second: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_predicts_the_variant_that_runs(
+    second: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     tagged = jitmagic.jit(noisy, backend="eager")
     args, kwargs = CALLS[0]()
     tagged(*args, **kwargs)
@@ -93,7 +95,7 @@ def test_arguments_belong_in_the_second_call() -> None:
         jitmagic.why(jitmagic.jit(double), torch.ones(3))
 
 
-def test_status_tells_of_everything_tagged() -> None:
+def test_status_lists_everything_tagged() -> None:
     tagged, layer = jitmagic.jit(double), jitmagic.jit(torch.nn.Linear(3, 3))
     tagged(torch.ones(3))
     tagged(torch.ones(3))
@@ -131,7 +133,7 @@ def test_explain_without_a_call_tells_what_is_compiled_now() -> None:
     assert state(tagged) == before
 
 
-def test_why_follows_what_is_behind_a_graph_break() -> None:
+def test_why_describes_resume_functions() -> None:
     def parts(x: torch.Tensor) -> torch.Tensor:
         y = x * 2
         jitmagic.graph_break()

@@ -37,7 +37,7 @@ def _forks() -> str:
 
 
 def kernel_command() -> list[str]:
-    """What a front end starts, for a kernel that is a fork: its imports are done."""
+    """Starts kernels as forks of a process that has done their imports."""
     script = str(Path(__file__).with_name("start_kernel.py"))
     return [sys.executable, "-I", "-S", script, _forks(), "-f", "{connection_file}"]
 

@@ -1,5 +1,5 @@
-"""What a front end starts as its kernel: it asks for a fork of `forked_kernels`, and lives until
-that ends. Where it is killed, the kernel ends too; where it is interrupted, so is the kernel.
+"""The process that a front end starts as its kernel: it requests a fork of `forked_kernels` and
+lives until that ends. If it is killed or interrupted, so is the kernel.
 
 In: a socket's path, and the kernel's arguments. It imports little, to begin at once.
 """

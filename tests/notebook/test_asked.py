@@ -1,4 +1,4 @@
-"""What people can ask, in one real kernel: a row for each question, and what its answer says."""
+"""Reports in one real kernel: a row for each call, and text that its result contains."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ ROWS = {
         "low = early.lower(x)\nprint(*map(low.as_text, ('torch', 'aten', 'loops', 'cpp')))\n"
         "print(low.cost())\nprint(low.compile().memory())\nlow",
         ("x \\+ 1", "aten.add.Tensor", "in points", r'extern "C"', "512 flops, 4 KiB read and",
-         "inputs 2 KiB, results and what the backward reads 2 KiB"),
+         "inputs 2 KiB, results and saved tensors 2 KiB"),
         ("<summary>cpp</summary>",),
     ),
     "picture": Row("jitmagic.explain(step).picture('graph')", ("graph by kernel",), ("<img",)),

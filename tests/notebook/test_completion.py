@@ -33,7 +33,7 @@ CASES = {
 
 @contextmanager
 def without_jedi(shell):
-    """Where the magics offer nothing it reads all of torch for a second; one test is with it."""
+    """Disable Jedi, which reads all of torch for a second if the magics complete nothing."""
     shell.Completer.use_jedi, before = False, shell.Completer.use_jedi
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a front end asks of a kernel: completion, locals after an error, a notebook as HTML."""
+"""Requests of a front end to a kernel: completion, locals after an error, a notebook as HTML."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ HELP = {
     "%compile_off plain|": ["%compile_off NAME"],
     "%timeit| 1": ["Time execution of a Python statement"],
     "tag|ged(1)": ["Signature", "tagged(x)"],
-    "jitmagic.expl|ain(tagged)": ["with all effects"],
+    "jitmagic.expl|ain(tagged)": ["with all its side effects"],
 }
 
 
@@ -102,7 +102,7 @@ def test_shift_tab_shows_the_help(client: Any, code: str) -> None:
     assert [word for word in HELP[code] if word not in text] == []
 
 
-def test_shift_tab_is_as_ever_without_the_extension(client: Any) -> None:
+def test_shift_tab_is_unchanged_without_the_extension(client: Any) -> None:
     assert run(client, "%unload_ext jitmagic")[0] == "ok"
     found = client.inspect("%%compile\n", 4, reply=True, timeout=60)["content"]
     assert run(client, "%load_ext jitmagic")[0] == "ok"
@@ -124,7 +124,7 @@ ERRORS = {
 
 @pytest.mark.parametrize("kind", ERRORS)
 def test_debug_has_the_locals_or_a_line_says_how(client: Any, kind: str) -> None:
-    """As plain Python the frame that raised has them, on the user's line."""
+    """After %compile_off, the frame that raised has the locals, on the user's line."""
     assert run(client, f"%%compile\n{ERRORS[kind]}")[0] == "ok"
     call, look = "f(torch.full((3, 3), 21.0))", ("p kept.shape, float(kept.max())", "w", "q")
     for _ in range(3):
@@ -142,7 +142,7 @@ def test_debug_has_the_locals_or_a_line_says_how(client: Any, kind: str) -> None
     assert "keeps no locals" not in told
 
 
-def test_pdb_is_told_of_before_it_is_needed(client: Any) -> None:
+def test_pdb_hint_is_shown_before_the_cell_runs(client: Any) -> None:
     """Its prompt comes with the traceback, when it is late to say anything."""
     told = [run(client, line)[1] for line in ("%pdb on", "%pdb", "%pdb", "%pdb 0")]
     assert ["keeps no locals" in text for text in told] == [True, False, True, False]

@@ -1,4 +1,4 @@
-"""What `import jitmagic` and `%load_ext jitmagic` load: tagging, dispatch, magics, nothing else."""
+"""Lazy imports: `import jitmagic` and `%load_ext` load only tagging, dispatch and magics."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_collector_that_is_off_stays_off() -> None:
 
 
 @pytest.mark.parametrize("name", ["explain", "report", "status", "Explanation"])
-def test_what_is_late_is_there_when_it_is_asked_for(name: str) -> None:
+def test_lazy_modules_are_imported_on_first_use(name: str) -> None:
     others, modules, collects = told(IMPORT + f"assert callable(jitmagic.{name})\n")
     assert "sympy" not in others
     assert "numba" not in others

@@ -58,7 +58,7 @@ def test_a_backend_can_be_a_name_of_the_notebook(loaded):
     assert seen == [1]
 
 
-def test_generators_stay_what_they_are(loaded, capsys):
+def test_generators_are_not_tagged(loaded, capsys):
     loaded.run_cell_magic("compile", "", "def g():\n    yield 1\nv = list(g())")
     assert loaded.user_ns["v"] == [1]
 
@@ -180,13 +180,13 @@ def test_names_are_tagged_and_untagged_by_line_magics(loaded, capsys):
     assert handle_of(loaded.user_ns["m"]) is None
 
 
-def test_an_unknown_name_is_told_with_the_nearest(loaded):
+def test_unknown_name_suggests_the_nearest(loaded):
     loaded.run_cell("def forward(x):\n    return x")
     with pytest.raises(UsageError, match="did you mean forward"):
         loaded.run_line_magic("compile", "foward")
 
 
-def test_a_tagged_function_shows_its_card_and_others_are_as_ever(loaded, monkeypatch):
+def test_tagged_functions_show_cards_and_others_do_not(loaded, monkeypatch):
     loaded.run_cell("import torch, jitmagic\ndef f(x):\n    return x * 2\ng = jitmagic.jit(f)")
     loaded.run_cell("m = jitmagic.jit(torch.nn.Linear(2, 2))")
     loaded.run_cell("class Own(torch.nn.Module):\n    def _repr_html_(self):\n        return '<b>'")
@@ -230,7 +230,7 @@ def test_timeit_runs_both_sides_and_leaves_everything_as_it_was(loaded):
         ("", "EXPRESSION"),
         ("--second 1 f(x)", "did you mean --seconds"),
         ("--seconds soon f(x)", "invalid float value: 'soon'"),
-        ("f(x", "is no expression"),
+        ("f(x", "is not an expression"),
     ],
 )
 def test_timeit_refuses_what_it_cannot_read(loaded, line, message):
@@ -292,7 +292,7 @@ def test_a_cells_function_is_asked_by_its_attributes_in_a_kernel():
         "import torch, jitmagic\n%load_ext jitmagic\nx = torch.ones(3)",
         "%%compile --quiet\ndef step(x):\n    return x * 2 + 1\ny = step(x)",
         "step.why(x.double())",
-        "step.lower(x).compile().memory().made",
+        "step.lower(x).compile().memory().outputs",
         "bool(step.test(x, n=4))",
         "jitmagic.explain(step)(x); len([c for c in jitmagic.status().cards if c.name == 'step'])",
     ]

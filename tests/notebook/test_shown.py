@@ -1,4 +1,4 @@
-"""What people see without asking, in a real kernel: lines, errors, cards, reports."""
+"""Output that a notebook shows by itself, in a real kernel: lines, errors, cards, reports."""
 
 from __future__ import annotations
 
@@ -74,23 +74,23 @@ def test_an_error_begins_on_the_users_line(
     assert "skipping hidden" not in traceback(cells[name])
 
 
-def test_an_error_behind_an_await_begins_on_the_users_line(cells: dict[str, Any]) -> None:
+def test_an_error_after_an_await_begins_on_the_users_line(cells: dict[str, Any]) -> None:
     assert marked(cells["awaits"])[0] == "await asyncio.gather(1)"
 
 
 @pytest.mark.parametrize("name", ["option", "tagging", "stage", "question", "untagged"])
-def test_errors_of_ours_show_the_users_frame_alone(cells: dict[str, Any], name: str) -> None:
+def test_jitmagic_errors_show_only_the_users_frame(cells: dict[str, Any], name: str) -> None:
     (line,) = marked(cells[name])
     assert line.startswith(("jitmagic.", "@jitmagic.jit("))
     assert "jitmagic/" not in traceback(cells[name])
 
 
-def test_a_misspelt_option_is_told_with_the_nearest(cells: dict[str, Any]) -> None:
+def test_misspelt_option_suggests_the_nearest(cells: dict[str, Any]) -> None:
     assert "did you mean 'recompile_limit'?" in traceback(cells["option"])
     assert "no stage 'ccp' (did you mean 'cpp'?); known: torch," in traceback(cells["stage"])
 
 
-def test_nothing_is_red_where_nothing_is_wrong(cells: dict[str, Any]) -> None:
+def test_no_error_output_without_an_error(cells: dict[str, Any]) -> None:
     told = [o.text for c in cells.values() for o in c.outputs if o.get("name") == "stderr"]
     assert told == []
 
@@ -103,11 +103,11 @@ def test_a_break_is_one_dim_line_on_the_source(cells: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["module", "class"])
-def test_the_making_of_a_module_worries_nobody(cells: dict[str, Any], name: str) -> None:
+def test_creating_a_module_shows_no_message(cells: dict[str, Any], name: str) -> None:
     assert not [text for text in displayed(cells[name]) if "plain Python" in text]
 
 
-def test_a_generator_is_told_of(cells: dict[str, Any]) -> None:
+def test_generator_shows_why_it_is_not_compiled(cells: dict[str, Any]) -> None:
     assert displayed(cells["generator"])[0].startswith("%%compile: gen runs as it is")
 
 

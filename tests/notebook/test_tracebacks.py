@@ -34,7 +34,7 @@ def shown(cell: Any) -> list[str]:
 
 
 def test_errors_show_the_cell_as_typed_with_its_lines() -> None:
-    """As a plain cell does whose first line is Python that does nothing."""
+    """The traceback equals that of a plain cell whose first line has no effect."""
     plain = run_cells([SETUP, *(f"{HEAD!r}\n{text}" for text in CELLS)])[1:]
     compiled = run_cells([SETUP, *(f"{HEAD}\n{text}" for text in CELLS)])[1:]
     for before, after in zip(plain, compiled, strict=True):
@@ -59,7 +59,9 @@ def test_a_warning_quotes_its_line() -> None:
     assert re.search(r"\.py:3: UserWarning: of g\n  warnings.warn\('of g'\)", told[2])
 
 
-def test_many_cells_keep_few_trees(loaded: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_number_of_kept_syntax_trees_is_bounded(
+    loaded: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     loaded.run_line_magic("colors", "nocolor")
     for number in range(40):
         loaded.run_cell(f"%%compile --quiet\ndef f{number}():\n    raise ValueError\n\nlast = 1")

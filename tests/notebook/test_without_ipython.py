@@ -1,4 +1,4 @@
-"""Where there is no notebook: scripts, pytest, and `%run` of a script from one."""
+"""Use without a notebook: scripts, pytest, and `%run` of a script in a notebook."""
 
 from __future__ import annotations
 

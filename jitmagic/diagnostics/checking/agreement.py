@@ -1,10 +1,10 @@
-"""agreement: when compiled code and eager agree, the one rule of passport, minify and test.
+"""agreement: decides whether compiled code and eager agree, for passport, minify and test.
 
-Comes in: what both answered on the same tensors (`cases.Answers`), and what eager answers in
-float64. Goes out: a `Line` per tensor. What is judged is the distance to float64: compiled code may
-round otherwise than eager, and may not be farther from the truth than TIMES_EAGER times what eager
-is, but for ROUNDINGS of the largest value. Where float64 is no truth (there is none, or it is what
-eager computes in) the roundings alone count; integers and bools are equal or not.
+Input: the results of both on the same tensors (`cases.Results`), and eager's results in float64.
+Output: a `Line` per tensor. The measure is the distance to float64, as compiled code may round
+differently from eager: its error may be TIMES_EAGER times eager's, plus ROUNDINGS roundings of the
+largest value. If there is no float64 run, or eager itself computes in float64, the roundings alone
+are allowed. Integers and bools must be equal.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .cases import Answers, answers
+from .cases import Results, collect_results
 
 __all__ = ["Line", "agree", "compare", "in_double"]
 
-TIMES_EAGER = 4.0  # as far from float64 as eager is, at most
-ROUNDINGS = 16.0  # of the largest value, which come on top of that
+TIMES_EAGER = 4.0  # allowed error, relative to eager's error against float64
+ROUNDINGS = 16.0  # allowed in addition: multiples of eps times the largest value
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One result, input as it was left, or gradient of one graph, compiled beside eager.
+    """The comparison of one tensor of a graph: a result, an input after the call, or a gradient.
 
-    abs, rel: the largest difference to eager, as it is and in parts of eager's value
-    ulp: the same in units of the last place of the dtype; None for what is no floating point
-    error, eager_error: largest difference to float64, in parts of the largest value there; None
-    where there is no float64 to compare with
+    abs, rel: largest difference to eager, absolute and relative to eager's value
+    ulp: the same in units of the last place; None if the dtype is not floating point
+    error, eager_error: largest difference to float64, relative to the largest value; None without a
+    float64 run
     """
 
     graph: int
@@ -60,30 +60,31 @@ class Line:
         return "; ".join(parts)
 
 
-def compare(ours: Answers, eager: Answers, truth: Answers, graph: int = 1) -> list[Line]:
-    """A line per tensor; `truth` may lack some, or all."""
+def compare(compiled: Results, eager: Results, truth: Results, graph: int = 1) -> list[Line]:
+    """Return a line per tensor; `truth`, the float64 results, may lack some or all of them."""
     largest = max(
         (_scale(t) for t in eager.values() if t is not None and _is_double(t)), default=0.0
     )
     lines = (
-        _line(graph, name, ours.get(name), eager[name], truth.get(name), largest) for name in eager
+        _line(graph, name, compiled.get(name), eager[name], truth.get(name), largest)
+        for name in eager
     )
-    more = [_unlike(graph, name, "eager has none") for name in ours if name not in eager]
+    more = [_unlike(graph, name, "eager has none") for name in compiled if name not in eager]
     return [line for line in lines if line is not None] + more
 
 
-def agree(ours: Answers, eager: Answers, truth: Callable[[], Answers]) -> bool:
-    """Whether all tensors do; `truth` is asked where something differs."""
-    if all(line.agrees for line in compare(ours, eager, {})):
+def agree(compiled: Results, eager: Results, truth: Callable[[], Results]) -> bool:
+    """Return whether all tensors agree; `truth` is called only if something differs."""
+    if all(line.agrees for line in compare(compiled, eager, {})):
         return True
-    return all(line.agrees for line in compare(ours, eager, truth()))
+    return all(line.agrees for line in compare(compiled, eager, truth()))
 
 
 # -- float64 --------------------------------------------------------------------------------------
 
 
 class _Doubles(TorchFunctionMode):
-    """What names a floating-point dtype gets float64."""
+    """Replaces each floating-point dtype that code names by float64."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -116,13 +117,13 @@ def in_double(
     inputs: Sequence[Tensor],
     names: Sequence[str] = (),
     freed: Container[int] = (),
-) -> tuple[Answers, str]:
-    """Return `answers` of eager in float64, or nothing and why not."""
+) -> tuple[Results, str]:
+    """Return the results of eager in float64, or none and the reason."""
     raised = [x.detach().double() if x.is_floating_point() else x for x in inputs]
     wanted = [x.requires_grad for x in inputs]
     raised = [x.requires_grad_(w) if w else x for x, w in zip(raised, wanted, strict=True)]
     try:
-        return answers(_double_default()(function), raised, names, freed), ""
+        return collect_results(_double_default()(function), raised, names, freed), ""
     except Exception as error:  # an operation without float64, a dtype that the code insists on
         return {}, f"it does not run in float64: {type(error).__name__}: {error}".partition("\n")[0]
 
@@ -137,22 +138,26 @@ def _is_double(tensor: Tensor) -> bool:
 def _line(
     graph: int,
     name: str,
-    ours: Tensor | None,
+    compiled: Tensor | None,
     eager: Tensor | None,
     truth: Tensor | None,
     largest: float,
 ) -> Line | None:
-    if ours is None or eager is None:
-        return None if ours is eager else _unlike(graph, name, "one of them has none")
-    if (ours.shape, ours.dtype, ours.device) != (eager.shape, eager.dtype, eager.device):
-        return _unlike(graph, name, f"{ours.dtype} {tuple(ours.shape)}")
+    if compiled is None or eager is None:
+        return None if compiled is eager else _unlike(graph, name, "one of them has none")
+    if (compiled.shape, compiled.dtype, compiled.device) != (
+        eager.shape,
+        eager.dtype,
+        eager.device,
+    ):
+        return _unlike(graph, name, f"{compiled.dtype} {tuple(compiled.shape)}")
     dtype = str(eager.dtype).removeprefix("torch.")
-    if torch.equal(_bits(ours), _bits(eager)):
+    if torch.equal(_bits(compiled), _bits(eager)):
         return Line(graph, name, dtype, True, 0.0, 0.0, 0, None, None, True)
     if not eager.is_floating_point() and not eager.is_complex():
-        gap = float((ours.double() - eager.double()).abs().max())
+        gap = float((compiled.double() - eager.double()).abs().max())
         return Line(graph, name, dtype, False, gap, math.inf, None, None, None, False)
-    return _floating(graph, name, dtype, ours, eager, truth, largest)
+    return _floating(graph, name, dtype, compiled, eager, truth, largest)
 
 
 def _unlike(graph: int, name: str, what: str) -> Line:
@@ -163,13 +168,17 @@ def _floating(
     graph: int,
     name: str,
     dtype: str,
-    ours: Tensor,
+    compiled: Tensor,
     eager: Tensor,
     truth: Tensor | None,
     largest: float,
 ) -> Line:
-    """`largest`: of the float64 values around, whose roundings cancel in no more exact dtype."""
-    gap = _gap(ours, eager)
+    """Compare two floating-point tensors that differ.
+
+    largest: the largest float64 value of any result. float64 results may cancel large values, and
+    no wider dtype can measure that error, so their roundings are relative to it.
+    """
+    gap = _gap(compiled, eager)
     rel = float((gap / _wide(eager).abs().clamp_min(1e-300)).max())
     error = eager_error = None
     room = ROUNDINGS * torch.finfo(eager.dtype).eps
@@ -177,11 +186,11 @@ def _floating(
     agrees = float(gap.max()) <= room * scale
     if truth is not None and truth.shape == eager.shape:
         scale = _scale(truth) or 1.0
-        error = float(_gap(ours, truth).max()) / scale
+        error = float(_gap(compiled, truth).max()) / scale
         eager_error = float(_gap(eager, truth).max()) / scale
-        if not _is_double(eager):  # else it is no truer than eager
+        if not _is_double(eager):  # a float64 run of float64 code is no more exact than eager
             agrees = error <= TIMES_EAGER * eager_error + room
-    ulp = _ulp(ours, eager)
+    ulp = _ulp(compiled, eager)
     return Line(graph, name, dtype, False, float(gap.max()), rel, ulp, error, eager_error, agrees)
 
 
@@ -190,7 +199,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _gap(a: Tensor, b: Tensor) -> Tensor:
-    """|a - b|, zero where both are nan or one infinity, infinite where only one is."""
+    """Return |a - b|: 0 if both are nan or the same infinity, infinite if only one of them is."""
     wide_a, wide_b = _wide(a), _wide(b)
     same = (wide_a == wide_b) | (wide_a.isnan() & wide_b.isnan())
     return torch.where(same, 0.0, (wide_a - wide_b).abs().nan_to_num(math.inf, math.inf))
@@ -203,7 +212,7 @@ def _scale(tensor: Tensor) -> float:
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """As integers: 0.0 and -0.0 are two, a nan is itself."""
+    """Return the bit patterns as integers, so that 0.0 and -0.0 differ and a nan equals itself."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     if not tensor.is_floating_point() or tensor.element_size() not in _INTEGERS:
@@ -212,12 +221,13 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def _ulp(a: Tensor, b: Tensor) -> int | None:
-    """The largest distance in steps from one number of the dtype to the next."""
+    """Return the largest distance in units of the last place; None for complex numbers."""
     if a.is_complex():
         return None
     steps = [bits.long() for bits in (_bits(a), _bits(b))]
     lowest = -(1 << (8 * a.element_size() - 1))
-    ordered = [torch.where(x < 0, lowest - x, x) for x in steps]  # by value: -0.0 beside 0.0
+    # Floats are sign and magnitude: negative patterns are mirrored, so that integers are ordered.
+    ordered = [torch.where(x < 0, lowest - x, x) for x in steps]
     finite = a.isfinite() & b.isfinite()
     if not finite.any():
         return None

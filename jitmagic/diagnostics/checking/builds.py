@@ -1,9 +1,9 @@
 """builds: the executables of a compile, and the parts of a frame that can be run again.
 
-Comes in: compile records. Goes out: a `Build` for each executable, with the graphs that it was
-made of, and for each part of a frame the traced graph at the sizes it was built for. A frame is one
-part, or several where its results are computed from one another (subgraphs.py) or data decide
-sizes (data_split.py): what is done there is done here again, as a record holds stages, no slots.
+Input: compile records. Output: a `Build` for each executable with its ATen graphs, and for each
+part of a frame the traced graph at the sizes of the first call. A frame has several parts if it was
+split into subgraphs (graph/subgraphs.py) or at operators with data-dependent output shapes
+(graph/symbolic/data_split.py). Records hold stages but not the splits, so the graph is split again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
     "Build",
     "MeasuredFrame",
     "MeasuredPart",
-    "at_hints",
+    "at_first_sizes",
     "builds_in_use",
     "builds_of",
     "graphs_of",
@@ -43,12 +43,12 @@ __all__ = [
     "partitions_of",
 ]
 
-MOST_BYTES = 1 << 31  # of made-up inputs
+MOST_BYTES = 1 << 31  # of synthetic inputs
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """One executable of a compile; `part`: the graphs that it and its other direction are of."""
+    """One executable of a compile; `part`: the forward and backward graphs it belongs to."""
 
     name: str  # "forward", "backward"
     schedule: Schedule
@@ -62,10 +62,10 @@ class Build:
 
 
 def builds_of(records: Iterable[CompileRecord]) -> list[Build]:
-    """What the compiles of one variant loaded; tiers that failed are left out."""
+    """Return the executables that one variant loaded, without attempts of tiers that failed."""
     builds: list[Build] = []
-    split: list[Partition] = []  # no executable of theirs has been met
-    differentiated: list[Partition] = []  # nor of their backwards
+    split: list[Partition] = []  # partitions whose forward has not been seen yet
+    differentiated: list[Partition] = []  # partitions whose backward has not been seen yet
     for record in records:
         for stage in _loads_and_partitions(record):
             if isinstance(stage, Partition):
@@ -95,8 +95,9 @@ def _loads_and_partitions(record: CompileRecord) -> Iterator[Build | Partition]:
 
 
 def _with_backward(differentiated: list[Partition], build: Build) -> Partition | None:
-    """The one whose backward it is. They run, and are compiled, in the reverse order; those of
-    other sizes have the graphs of the first.
+    """Return the partition of a backward, found by the names of its nodes.
+
+    Backwards are compiled in reverse order, and those for further sizes share the first graphs.
     """
     steps = [s for s in build.schedule.program.steps if isinstance(s, Nest | Extern)]
     own = {n for s in steps for n in (s.origins if isinstance(s, Nest) else (s.name,))}
@@ -113,7 +114,7 @@ def _names(gm: GraphModule | None) -> set[str]:
 
 
 def builds_in_use(records: Sequence[CompileRecord]) -> list[Build]:
-    """Of one variant: where it is compiled for several sizes, for those of the first call."""
+    """Return the executables of one variant for the sizes of its first call."""
     builds = builds_of(records)
     first = len(builds_of(records[:1]))
     forwards = [build for build in builds[:first] if not build.is_backward]
@@ -122,23 +123,25 @@ def builds_in_use(records: Sequence[CompileRecord]) -> list[Build]:
 
 
 def partitions_of(record: CompileRecord) -> list[Partition]:
-    """One for each graph that was differentiated or not: several where a graph was split."""
+    """Return the partition of each graph; there are several if the traced graph was split."""
     return [stage.result for stage in record.stages if isinstance(stage.result, Partition)]
 
 
 def graphs_of(parts: Partition) -> list[GraphModule]:
-    """The ATen graphs, forward first."""
+    """Return the ATen graphs, forward first."""
     return [gm for gm in (parts.forward, parts.backward) if gm is not None]
 
 
 def inputs_of(gm: GraphModule) -> list[TensorSpec]:
-    """What an ATen graph takes."""
+    """Return the specs of the inputs of an ATen graph."""
     return [node.meta["spec"] for node in gm.graph.nodes if node.op == "placeholder"]
 
 
 def nodes_of(build: Build) -> dict[str, Node]:
-    """The ATen nodes that its kernels name as their origins. Each direction has its own: what the
-    backward reads of the forward is an input of the same name there.
+    """Return by name the ATen nodes that kernels of the executable have as origins.
+
+    Only its own direction is searched, as saved tensors are inputs of the same name in the
+    backward.
     """
     if build.part is None:
         return {}
@@ -148,13 +151,14 @@ def nodes_of(build: Build) -> dict[str, Node]:
 
 
 def has_backward(builds: Iterable[Build]) -> bool:
-    """Whether one is compiled."""
+    """Return whether a backward is among the executables."""
     return any(build.is_backward for build in builds)
 
 
 def newest_variants(records: Iterable[CompileRecord]) -> list[list[CompileRecord]]:
-    """Of each frame what was compiled for its newest variant: the graph first, then its backward
-    and other sizes.
+    """Return for each frame the records of its newest variant.
+
+    The record of the graph comes first, then those of its backward and of further sizes.
     """
     newest: dict[int, list[CompileRecord]] = {}
     for record in records:
@@ -172,8 +176,9 @@ def newest_variants(records: Iterable[CompileRecord]) -> list[list[CompileRecord
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPart:
-    """A traced graph of fixed sizes, and its executables: the forward, and the backward once that
-    is compiled; none where it runs as eager does.
+    """A traced graph of fixed sizes and its executables: forward, and backward once compiled.
+
+    A part without executables runs as eager, because data decide the sizes of its results.
     """
 
     traced: Trace
@@ -182,14 +187,14 @@ class MeasuredPart:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredFrame:
-    """What is run again to measure a frame: its newest variant, of newest_variants."""
+    """The newest variant of a frame, which is run again to measure the frame."""
 
     traced: Trace
     builds: list[Build]
 
     @classmethod
     def of(cls, records: Sequence[CompileRecord]) -> MeasuredFrame | None:
-        """None where it computes nothing."""
+        """Return the frame of these records of one variant; None if its graph has no operations."""
         traced = records[0].result("trace")
         if not isinstance(traced, Trace) or not operations(traced.graph.graph):
             return None
@@ -197,11 +202,11 @@ class MeasuredFrame:
 
     @property
     def why_not(self) -> str:
-        """Why it cannot be run on made-up tensors; empty where it can."""
+        """The reason why it cannot be run on synthetic tensors; "" if it can."""
         if not self.builds:
-            return "what the backend made of it has no plan to be timed"
+            return "code of another backend cannot be timed step by step"
         if any(is_foreign(node.target) for node in self.traced.graph.graph.nodes):
-            return "it calls operators of yours, which run only when you call them"
+            return "it calls custom operators, which are not run for measurements"
         graphs = [gm for build in self.builds if build.part for gm in graphs_of(build.part)]
         if sum(spec.nbytes for gm in graphs for spec in inputs_of(gm)) > MOST_BYTES:
             return f"its inputs take more than {MOST_BYTES >> 30} GiB"
@@ -209,16 +214,16 @@ class MeasuredFrame:
 
     @property
     def parts(self) -> list[MeasuredPart]:
-        """In order. Raises CompileFailed where it cannot be told which executable is of which."""
-        made: list[MeasuredPart] = []
+        """The parts in order. Raises CompileFailed if a part's executable cannot be identified."""
+        found: list[MeasuredPart] = []
         forwards = iter(build for build in self.builds if not build.is_backward)
         for traced, data_dependent in _parts_of(self.traced):
             forward = None if data_dependent else next(forwards, None)
             if forward is None and not data_dependent:
                 raise CompileFailed("a part of its graph has no executable for these sizes")
             backwards = [b for b in self.builds if b.is_backward and b.part is _part(forward)]
-            made.append(MeasuredPart(traced, (*([forward] if forward else []), *backwards[:1])))
-        return made
+            found.append(MeasuredPart(traced, (*([forward] if forward else []), *backwards[:1])))
+        return found
 
 
 def _part(build: Build | None) -> Partition | object:
@@ -226,10 +231,10 @@ def _part(build: Build | None) -> Partition | object:
 
 
 def _parts_of(traced: Trace) -> Iterator[tuple[Trace, bool]]:
-    """With whether data decide how large its results are."""
+    """Yield each part, and whether its output shapes are data-dependent."""
     pieces = split_at_data(traced.graph)
     if pieces is None:
-        for part in _subgraphs_of(at_hints(traced), None):
+        for part in _subgraphs_of(at_first_sizes(traced), None):
             yield part, False
         return
     specs = [entry.spec for entry in traced.inputs]
@@ -239,7 +244,7 @@ def _parts_of(traced: Trace) -> Iterator[tuple[Trace, bool]]:
         if piece.data_dependent:
             yield with_hints(own), True
             continue
-        for part in _subgraphs_of(at_hints(own), piece.asked):
+        for part in _subgraphs_of(at_first_sizes(own), piece.asked):
             yield part, False
 
 
@@ -249,15 +254,15 @@ def _subgraphs_of(traced: Trace, asked: frozenset[int] | None) -> list[Trace]:
         return [traced]
     parts: list[Trace] = []
 
-    def gives(subgraph: Subgraph, taken: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
+    def results_at(subgraph: Subgraph, taken: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
         inputs = tuple(GraphInput("between subgraphs", NOWHERE, spec) for spec in taken)
         parts.append(replace(traced, graph=subgraph.graph, inputs=inputs, mutated=()))
         return results_of(parts[-1])
 
-    split.follow([entry.spec for entry in traced.inputs], gives)
+    split.follow([entry.spec for entry in traced.inputs], results_at)
     return parts
 
 
-def at_hints(traced: Trace) -> Trace:
-    """The trace, with the sizes of the first call in place of symbols. Raises CompileFailed."""
+def at_first_sizes(traced: Trace) -> Trace:
+    """Return the trace with the first call's sizes in place of symbols. Raises CompileFailed."""
     return at_sizes(traced, hints_of(traced))[0] if places_of(traced) else traced

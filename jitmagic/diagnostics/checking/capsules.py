@@ -1,15 +1,15 @@
-"""capsules: a compiled graph with all that is needed to run it again somewhere else.
+"""capsules: the files with which a compiled graph can be replayed on another machine.
 
-Comes in: the records of one variant of a frame. Goes out: a `Capsule`, the texts of its files:
+Input: the records of one variant of a frame. Output: a `Capsule`, the texts of its files:
 
-    replay.py        the captured graph on made-up inputs, compiled beside eager; says whether they
-                     agree, or why it cannot be replayed
-    capsule.json     how it ended, inputs, guards, torch's state, options, versions, file by file
-    source.py        the user's code, as it stands in the files and cells it comes from
-    NAME_aten.py     each ATen graph (NAME: forward, backward), which runs by itself
-    NAME_loops.txt   what was lowered, scheduled; NAME.cpp, NAME_triton.py, ...: generated code
+    replay.py        compares the compiled graph with eager on random inputs, or says why it cannot
+    capsule.json     outcome, inputs, guards, torch's state, options, versions, build commands
+    source.py        the user's functions that the graph was captured from
+    NAME_aten.py     each ATen graph (NAME: forward, backward) as a script
+    NAME_loops.txt   the loop program after scheduling
+    NAME.cpp, NAME_triton.py, NAME_numba.py   generated code
 
-No tensor's values are among them: inputs are described, and made up with fixed seeds.
+Tensor values are never included: inputs are described by specs and drawn with fixed seeds.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from ...spec import TensorSpec, spec_of
 from ...symbols.size import Size, hint_of
 from ...trace.result import Trace
 from ..sources import function_around
-from .builds import at_hints, builds_in_use, graphs_of, partitions_of
+from .builds import at_first_sizes, builds_in_use, graphs_of, partitions_of
 from .cases import attributes_of, changed_options, lifted
-from .scripts import NotWritable, inputs_text, made_text_of, script
+from .scripts import NotWritable, inputs_text, random_tensor_text, script
 
 __all__ = ["Capsule", "capsule_of", "versions"]
 
 _SUFFIX = {"cpp": ".cpp", "triton": "_triton.py", "numba": "_numba.py"}
-# Where the package lies is asked without importing it, and torch with it.
+# The shell command finds the package without importing it, because that would import torch.
 _PACKAGE = "from importlib.util import find_spec as f; print(f('jitmagic').origin)"
 _HEADERS = f'$(dirname "$(python -c "{_PACKAGE}")")/include'
 _NO_REPLAY = '''\
-"""Says why this graph cannot be replayed. Written by jitmagic.report."""
+"""Prints why this graph cannot be replayed. Written by jitmagic.report."""
 
 from jitmagic.diagnostics.checking.scripts import not_replayable
 
@@ -61,8 +61,10 @@ _TORCH = str(Path(torch.__file__).parent)
 
 @dataclass(frozen=True, slots=True)
 class Capsule:
-    """`name` is fit for a folder; `title` is the function's. why_not: it cannot be replayed; files:
-    texts by name.
+    """The files of one variant.
+
+    name: usable as a folder name; title: the function's name
+    why_not: why it cannot be replayed, "" if it can; files: texts by file name
     """
 
     name: str
@@ -77,8 +79,10 @@ def capsule_of(
     source: tuple[str, int, tuple[str, ...]],
     options: Options,
 ) -> Capsule | None:
-    """Of one variant, its backward and further sizes behind it; None where it computes nothing.
-    `source`: of the tagged function, by file, first line and lines.
+    """Return the capsule of one variant; None if its graph has no operations.
+
+    records: those of the variant, its backward and further sizes after it
+    source: file, first line and lines of the tagged function
     """
     first = records[0]
     traced = first.result("trace")
@@ -111,7 +115,7 @@ def _computes(gm: GraphModule) -> bool:
 
 
 def versions() -> dict[str, str]:
-    """Of what takes part in a compile and is loaded."""
+    """Return the versions of Python, the platform, and the loaded packages used by a compile."""
     packages = ("jitmagic", "torch", "numpy", "numba", "triton")
     loaded = {name: sys.modules[name] for name in packages if name in sys.modules}
     known = {name: str(getattr(module, "__version__", "?")) for name, module in loaded.items()}
@@ -124,14 +128,14 @@ def versions() -> dict[str, str]:
 
 
 def _replay_script(traced: Trace, options: Options) -> tuple[str, str]:
-    """replay.py, and why it cannot replay the graph; empty where it can."""
+    """Return the text of replay.py, and why it cannot replay the graph ("" if it can)."""
     try:
-        traced = at_hints(traced)
+        traced = at_first_sizes(traced)
         state = _state(traced)
         chosen = changed_options(options)
         if callable(options.backend):
-            raise NotWritable("it was compiled by a backend of yours")
-        texts = [made_text_of(entry.spec) for entry in traced.inputs]
+            raise NotWritable("it was compiled by a custom backend")
+        texts = [random_tensor_text(entry.spec) for entry in traced.inputs]
         texts += _constants(traced.graph)
         rest = (
             f"def inputs():\n    return {inputs_text(texts)}\n\n\n"
@@ -139,7 +143,7 @@ def _replay_script(traced: Trace, options: Options) -> tuple[str, str]:
             'if __name__ == "__main__":\n'
             "    raise SystemExit(replay(repro, inputs, state=STATE, options=OPTIONS))\n"
         )
-        what = "A graph that jitmagic captured, compiled beside eager."
+        what = "Compares a graph that jitmagic captured with eager."
         return script(what, "report", lifted(traced.graph), "replay", rest), ""
     except (NotWritable, CompileFailed) as error:
         why = str(error)
@@ -147,15 +151,15 @@ def _replay_script(traced: Trace, options: Options) -> tuple[str, str]:
 
 
 def _constants(gm: GraphModule) -> list[str]:
-    """What the graph holds beside its inputs."""
-    return [made_text_of(spec_of(tensor)) for tensor in attributes_of(gm)]
+    """Return the source of the tensors that the graph holds as attributes."""
+    return [random_tensor_text(spec_of(tensor)) for tensor in attributes_of(gm)]
 
 
 def _state(traced: Trace) -> str:
-    """torch's state as the keywords that `replay` takes."""
+    """Return the source of torch's state at the trace, as the argument `state` of `replay`."""
     facts: StateFacts = next(g.facts for g in traced.guards if isinstance(g, GlobalState))
     if facts.function_modes or facts.dispatch_modes:
-        raise NotWritable("it was compiled under a torch-function or dispatch mode of yours")
+        raise NotWritable("it was compiled under a custom torch-function or dispatch mode")
     known = {"cpu": facts.autocast_cpu, "cuda": facts.autocast_cuda}
     state = {
         "grad": facts.grad_enabled,
@@ -182,7 +186,7 @@ def _described(name: str, spec: TensorSpec) -> dict[str, Any]:
 
 
 def _plain(options: Any) -> Any:
-    """As JSON has it."""
+    """Return the options as JSON values; an object becomes the name of its type."""
     return json.loads(json.dumps(options, default=lambda value: f"<{type(value).__name__}>"))
 
 
@@ -190,7 +194,7 @@ def _plain(options: Any) -> Any:
 
 
 def _source(traced: Trace, source: tuple[str, int, tuple[str, ...]]) -> str:
-    """The tagged function, then the functions that the graph's lines stand in."""
+    """Return the source of the tagged function, then of the functions that were inlined into it."""
     file, first, lines = source
     parts = [_excerpt(file, first, lines)] if lines else []
     nodes = traced.graph.graph.nodes
@@ -217,7 +221,7 @@ def _excerpt(file: str, first: int, lines: Iterable[str]) -> str:
 def _generated(
     records: Sequence[CompileRecord], options: Options
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Files of each executable, and by name the command that builds it."""
+    """Return the files of each executable, and by file name the command that builds it."""
     files: dict[str, str] = {}
     commands: dict[str, str] = {}
     for name, gm in _aten_graphs(records[0]):
@@ -232,8 +236,8 @@ def _generated(
             cxx = options.cxx or "c++"
             text = build.source.text
             sources = [file, *(f"{_HEADERS}/{needed}" for needed in linked_with(text))]
-            made = build_command(cxx, text, _HEADERS, sources, f"{name}.so")
-            commands[file] = " ".join(made)
+            command = build_command(cxx, text, _HEADERS, sources, f"{name}.so")
+            commands[file] = " ".join(command)
     return files, commands
 
 
@@ -247,7 +251,7 @@ def _aten_graphs(record: CompileRecord) -> list[tuple[str, GraphModule]]:
 
 
 def _numbered(named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """The second of a name is NAME_2."""
+    """Yield the values with unique names: the second one with a name is NAME_2."""
     seen: dict[str, int] = {}
     for name, value in named:
         seen[name] = seen.get(name, 0) + 1
@@ -256,10 +260,10 @@ def _numbered(named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 def _aten_script(gm: GraphModule) -> str:
     specs = [node.meta["spec"] for node in gm.graph.nodes if node.op == "placeholder"]
-    inputs = inputs_text([*map(made_text_of, specs), *_constants(gm)])
+    inputs = inputs_text([*map(random_tensor_text, specs), *_constants(gm)])
     rest = f'if __name__ == "__main__":\n    run(repro, {inputs})\n'
     try:
-        return script("An ATen graph on made-up inputs.", "report", lifted(gm), "run", rest)
+        return script("Runs an ATen graph on random inputs.", "report", lifted(gm), "run", rest)
     except NotWritable as error:
         text = "\n".join(f"# {line}" for line in gm.code.strip().splitlines())
-        return f"# It cannot run by itself: {str(error)!r}\n{text}\n"
+        return f"# It cannot run as a script: {str(error)!r}\n{text}\n"

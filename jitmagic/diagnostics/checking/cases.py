@@ -1,7 +1,8 @@
-"""Cases: the graphs of one call, each a plain function with tensors to call it on.
+"""cases: captures the graphs of one call with their input tensors, and runs functions on them.
 
-Comes in: a function and a call of it. Goes out: `Case`s, which minify shrinks and passport judges,
-and what a function answers on a case's tensors: results, inputs as they are left, gradients.
+Input: a function and its arguments. Output: a `Case` for each graph, which minify shrinks and
+passport compares, and the results of a function on a case's tensors: returned tensors, inputs after
+the call, and gradients.
 """
 
 from __future__ import annotations
@@ -33,33 +34,47 @@ from ...trace.result import (
 )
 
 __all__ = [
-    "AFTERWARDS", "Answers", "CapturedCall", "Case", "Values", "answers", "as_tensor",
-    "attributes_of", "capture_call", "changed_options", "copy_graph", "copy_of", "lifted", "made",
-    "result_labels", "same_random_numbers", "source_of", "with_outputs", "without_waste",
+    "AFTERWARDS",
+    "CapturedCall",
+    "Case",
+    "Results",
+    "Values",
+    "as_tensor",
+    "attributes_of",
+    "capture_call",
+    "changed_options",
+    "collect_results",
+    "copy_graph",
+    "copy_of",
+    "lifted",
+    "random_tensor",
+    "result_labels",
+    "same_random_numbers",
+    "source_of",
+    "with_outputs",
+    "without_waste",
 ]  # fmt: skip
 
-AFTERWARDS = ", after the call"  # of an input as a call left it
+AFTERWARDS = ", after the call"  # suffix of the name of an input as the call left it
 _KEYWORDS = ("backend", "mode", "fullgraph", "dynamic")
-# Options that a script does not take along.
-_OF_THE_PLACE = ("background", "cache_dir", "compile_seconds", "cxx", "verify")
+# Options that depend on the machine and are left out of scripts.
+_MACHINE_OPTIONS = ("background", "cache_dir", "compile_seconds", "cxx", "verify")
 
 
 def changed_options(options: Options) -> dict[str, Any]:
-    """What neither the defaults nor the mode say, as keywords of `jit`."""
+    """Return the options that differ from the defaults of their mode, as keywords of `jit`."""
     plain = Options()
     implied = replace(make_options(plain, mode=options.mode), mode=plain.mode)
     changed = {f.name: getattr(options, f.name) for f in fields(Options)
              if getattr(options, f.name) != getattr(implied, f.name)
-             and f.name not in _OF_THE_PLACE}  # fmt: skip
+             and f.name not in _MACHINE_OPTIONS}  # fmt: skip
     own = {name: changed.pop(name) for name in tuple(changed) if name not in _KEYWORDS}
     return {**changed, "options": own} if own else changed
 
 
 @dataclass(frozen=True)
 class CapturedCall:
-    """One call that was made with eager running its graphs: what it returned, and those graphs
-    with their tensors as they were before it.
-    """
+    """One call whose graphs ran as eager: its result, and graphs with copies of their inputs."""
 
     cases: tuple[Case, ...]
     traces: tuple[Trace, ...]
@@ -69,7 +84,7 @@ class CapturedCall:
 def capture_call(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> CapturedCall:
-    """Call `fn` once, with all its effects."""
+    """Call `fn` once, with all its side effects, and capture its graphs."""
     graphs: list[tuple[GraphModule, list[Tensor]]] = []
 
     def collect(gm: GraphModule, example: Sequence[Tensor]) -> Callable[..., Any]:
@@ -89,7 +104,7 @@ def capture_call(
 
 
 def result_labels(trace: Trace) -> dict[int, str]:
-    """Return what each result of the graph is to the user: `result['loss']`, `w.grad`."""
+    """Return by index the name of each graph result in the user's program: `result['loss']`."""
     labels: dict[int, str] = {}
     for effect in trace.effects:
         if isinstance(effect, SetAttr) and isinstance(effect.object, FromSource):
@@ -113,14 +128,14 @@ def _label(recipe: Recipe, path: str, labels: dict[int, str]) -> None:
 
 @contextmanager
 def same_random_numbers() -> Iterator[None]:
-    """Whatever is drawn inside was not drawn."""
+    """Restore torch's random generators afterwards."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with torch.random.fork_rng(devices):
         yield
 
 
 def copy_of(tensor: Tensor) -> Tensor:
-    """A leaf of the same values and layout."""
+    """Return a leaf tensor with the same values, strides and requires_grad."""
     shape, stride, dtype = tensor.shape, tensor.stride(), tensor.dtype
     fresh = torch.empty_strided(shape, stride, dtype=dtype, device=tensor.device)
     with torch.no_grad():
@@ -131,14 +146,14 @@ def copy_of(tensor: Tensor) -> Tensor:
     return fresh.requires_grad_(tensor.requires_grad)
 
 
-Answers = dict[str, Tensor | None]
+Results = dict[str, Tensor | None]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A graph of tensors only (no attributes) and tensors to call it on.
+    """A graph without attributes, and input tensors for it.
 
-    labels: what its results are to the user, by their positions, where that is known
+    labels: by index, names of its results in the user's program, if known
     """
 
     graph: Graph
@@ -152,12 +167,12 @@ class Case:
 
     @property
     def names(self) -> list[str]:
-        """Of the inputs."""
+        """The names of the inputs."""
         return [node.name for node in self.graph.nodes if node.op == "placeholder"]
 
     @property
     def freed(self) -> frozenset[int]:
-        """The results whose history a backward in the graph has freed."""
+        """Indices of results whose autograd graph was freed by a backward inside the graph."""
         results = next(iter(reversed(self.graph.nodes))).args[0]
         flat = results if isinstance(results, tuple | list) else (results,)
         return frozenset(
@@ -172,7 +187,7 @@ class Case:
 
 
 def source_of(graph: Graph, name: str) -> tuple[str, dict[str, Any]]:
-    """The graph as a plain function, and what the names in it are that torch does not have."""
+    """Return the graph as the source of a plain function, and the values of its global names."""
     code = graph.python_code("self")
     text = code.src.strip()
     body = text[text.index("def forward(self") :]
@@ -180,15 +195,16 @@ def source_of(graph: Graph, name: str) -> tuple[str, dict[str, Any]]:
     return head.replace("def forward(self)", f"def {name}()", 1), dict(code.globals)
 
 
-def answers(
+def collect_results(
     fn: Callable[..., Any],
     inputs: Sequence[Tensor],
     names: Sequence[str] = (),
     freed: Container[int] = (),
-) -> Answers:
-    """Results, the inputs as they were left, and gradients where something requires them.
+) -> Results:
+    """Run `fn` on copies of the inputs; return results, inputs after the call, and gradients.
 
-    freed: results whose history a backward in `fn` has freed, which are not differentiated again
+    names: names of the inputs, for the keys of the result
+    freed: indices of results that cannot be differentiated, as `fn` ran a backward through them
     """
     names = names or [f"input {i}" for i in range(len(inputs))]
     own = [copy_of(tensor) for tensor in inputs]
@@ -197,17 +213,17 @@ def answers(
     results = [r for r in flat if isinstance(r, Tensor)]
     kept = [r for n, r in enumerate(flat) if isinstance(r, Tensor) and n not in freed]
     wanted = [r for r in kept if r.requires_grad]
-    answers_by_name: Answers = {f"result {i}": r.detach().clone() for i, r in enumerate(results)}
-    answers_by_name |= {
+    results_by_name: Results = {f"result {i}": r.detach().clone() for i, r in enumerate(results)}
+    results_by_name |= {
         f"{n}{AFTERWARDS}": x.detach().clone() for n, x in zip(names, own, strict=True)
     }
     leaves = {n: x for n, x in zip(names, own, strict=True) if x.requires_grad}
     if not wanted or not leaves:
-        return answers_by_name
-    # Of ones the gradient of a softmax or a norm is zero, whatever its backward does with them.
-    uneven = [made(r.shape, r.stride(), r.dtype, str(r.device)) for r in wanted]
+        return results_by_name
+    # Tangents of ones would hide errors: the gradient of a softmax or a norm is then zero.
+    uneven = [random_tensor(r.shape, r.stride(), r.dtype, str(r.device)) for r in wanted]
     gradients = torch.autograd.grad(wanted, list(leaves.values()), uneven, allow_unused=True)
-    return answers_by_name | {f"gradient of {n}": g for n, g in zip(leaves, gradients, strict=True)}
+    return results_by_name | {f"gradient of {n}": g for n, g in zip(leaves, gradients, strict=True)}
 
 
 def _flat(result: Any) -> list[Any]:
@@ -217,20 +233,20 @@ def _flat(result: Any) -> list[Any]:
 
 
 def as_tensor(leaf: object) -> Any:
-    """Return a number as a tensor, since numbers are results too; anything else as it is."""
+    """Return a number as a tensor, so that it can be compared; return anything else unchanged."""
     if isinstance(leaf, int) and not -(2**63) <= leaf < 2**63:
         return leaf
     return torch.tensor(leaf) if isinstance(leaf, (bool, int, float)) else leaf
 
 
 def attributes_of(gm: GraphModule) -> tuple[Tensor, ...]:
-    """The tensors that the graph reads as attributes, in the order of `lifted`."""
+    """Return the tensors that the graph reads as attributes, in the input order of `lifted`."""
     targets = dict.fromkeys(n.target for n in gm.graph.nodes if n.op == "get_attr")
     return tuple(operator.attrgetter(str(target))(gm) for target in targets)
 
 
 def lifted(gm: GraphModule) -> Graph:
-    """The graph with its attributes as further inputs."""
+    """Return the graph with its attributes as further inputs."""
     graph = copy_graph(gm.graph)
     holders = [node for node in graph.nodes if node.op == "placeholder"]
     placeholders: dict[Any, Node] = {}
@@ -251,7 +267,7 @@ def copy_graph(graph: Graph) -> Graph:
 
 
 def with_outputs(case: Case, names: Sequence[str]) -> Case:
-    """Only these values as results; what they do not need goes, inputs included."""
+    """Return the case reduced to the values with these names and everything they depend on."""
     graph = copy_graph(case.graph)
     nodes = {node.name: node for node in graph.nodes}
     output = next(node for node in graph.nodes if node.op == "output")
@@ -260,7 +276,7 @@ def with_outputs(case: Case, names: Sequence[str]) -> Case:
 
 
 def without_waste(graph: Graph, inputs: Sequence[Tensor]) -> Case:
-    """In-place operations stay with what they write to; nothing else without a reader does."""
+    """Remove unused operations and inputs; in-place operations on used values stay."""
     graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
     kept = []
     holders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -273,7 +289,7 @@ def without_waste(graph: Graph, inputs: Sequence[Tensor]) -> Case:
 
 
 class Values(Interpreter):
-    """Runs the graph by itself and keeps every value."""
+    """Runs the graph of a case as eager and records the value of every node."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(GraphModule({}, copy(case.graph)))
@@ -285,7 +301,7 @@ class Values(Interpreter):
         return value
 
 
-def made(
+def random_tensor(
     shape: Sequence[int],
     stride: Sequence[int],
     dtype: torch.dtype,
@@ -295,8 +311,9 @@ def made(
     high: int = 0,
     scale: float = 1.0,
 ) -> Tensor:
-    """A random tensor of a spec: normal numbers times `scale`, or integers from low to high; always
-    the same.
+    """Return a random tensor drawn with seed 0, so that it is always the same.
+
+    Floats are standard normal times `scale`; integers are uniform from `low` to `high` inclusive.
     """
     generator = torch.Generator().manual_seed(0)
     if dtype == torch.bool:
@@ -305,7 +322,7 @@ def made(
         values = torch.randn(tuple(shape), generator=generator, dtype=torch.float32) * scale
     else:
         values = torch.randint(low, high + 1, tuple(shape), generator=generator)
-    # Along a stride of zero there is one element.
+    # An expanded dimension (stride 0) has one element in memory.
     held = [1 if s == 0 else n for n, s in zip(shape, stride, strict=True)]
     fresh = torch.empty_strided(held, tuple(stride), dtype=dtype, device=where)
     if fresh.numel():

@@ -1,13 +1,13 @@
-"""minify: from a function that is compiled wrongly to the few operations that show it, as a script.
+"""minify: reduces a function that is compiled wrongly to a script with a few operations.
 
     jitmagic.minify(fn, "folder")(*args)   ->  Path of folder/repro.py, or None when nothing fails
 
-In: a function and a call of it; its graphs are taken out with the tensors they are called with. A
-graph fails when its compiled form crashes in a stage, or answers otherwise than eager (agreement.py
-has the rule). Out: the smallest graph found that still fails in the same way, written as a script
-over random inputs of the same specs, which raises AssertionError while the bug is there. Delta
-debugging: results that nobody needs go, then the end of the graph, then its beginning (values
-become inputs), then sizes.
+Input: a function and its arguments. The graphs of that call are captured with their input tensors;
+a graph fails if a compile stage crashes or its results differ from eager by the rule of
+agreement.py. Output: the smallest graph found that fails in the same way, as a script with random
+inputs that raises AssertionError as long as the bug exists. Delta debugging tries single
+operations, then removes the end of the graph, then its beginning (values become inputs), then
+reduces sizes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .cases import (
     with_outputs,
     without_waste,
 )
-from .scripts import NotWritable, failure_of, inputs_text, made_text, remade, script
+from .scripts import NotWritable, failure_of, inputs_text, random_like, random_like_text, script
 
 __all__ = ["minify"]
 
@@ -41,9 +41,10 @@ __all__ = ["minify"]
 def minify(
     fn: Callable[..., Any], folder: str | Path = "jitmagic_repro", **options: Any
 ) -> Question[Path | None]:
-    """`minify(fn, folder)(*args)`: call `fn` once, and write the smallest failing part of it to
-    folder/repro.py. None, and a printed line: every graph compiles and agrees with eager. Options
-    are those of `jit`.
+    """`minify(fn, folder)(*args)`: call `fn` once, and write its smallest failing part to a script.
+
+    Returns the path of folder/repro.py. If every graph compiles and agrees with eager, a line is
+    printed and None returned. `options` are those of `jit`.
     """
     known = handle_of(fn)
     chosen = options or (changed_options(known.options) if known is not None else {})
@@ -53,7 +54,7 @@ def minify(
         for case in capture_call(fn, args, kwargs).cases:
             try:
                 failure = failure_of(case.function(), case.inputs, chosen)
-            except Exception:  # eager cannot run the graph by itself, whatever it raises
+            except Exception:  # eager cannot run the graph alone, and may raise anything
                 refused += 1
                 continue
             compared += 1
@@ -67,11 +68,11 @@ def minify(
 
 
 def _nothing_found(compared: int, refused: int) -> str:
-    """What is said in place of a script."""
+    """Return the message that is printed if there is no script to write."""
     rest = f"; {count(refused, 'graph')} not compared: eager raises there" if refused else ""
     if compared:
-        told = f"eager and compiled agree ({count(compared, 'graph')} compared)"
-        return f"minify: {told}, no script is written{rest}"
+        agreed = f"eager and compiled agree ({count(compared, 'graph')} compared)"
+        return f"minify: {agreed}, no script is written{rest}"
     return f"minify: nothing was compared{rest or ': this call has no graph'}"
 
 
@@ -79,10 +80,10 @@ def _nothing_found(compared: int, refused: int) -> str:
 
 
 def _failure_of(case: Case, options: Mapping[str, Any]) -> str | None:
-    """ "wrong", "crash: KIND", or None; None too where eager itself refuses."""
+    """Return "wrong", "crash: KIND", or None if all agree or eager cannot run the candidate."""
     try:
         return failure_of(case.function(), case.inputs, options)
-    except Exception:  # a candidate that eager cannot run is none, whatever it raises
+    except Exception:  # eager may raise anything on an invalid candidate
         return None
 
 
@@ -90,7 +91,7 @@ def _failure_of(case: Case, options: Mapping[str, Any]) -> str | None:
 
 
 def _with_inputs(case: Case, names: Sequence[str], values: Mapping[str, Any]) -> Case:
-    """These values become inputs."""
+    """Return the case with the values of these nodes as further inputs."""
     graph, inputs = copy_graph(case.graph), list(case.inputs)
     for name in names:
         node = next(node for node in graph.nodes if node.name == name)
@@ -113,7 +114,7 @@ def _fails_alike(failure: str, options: Mapping[str, Any], case: Case) -> bool:
 
 
 def _shrink(case: Case, fails: Fails) -> Case:
-    """Take the first smaller candidate that fails, until there is none."""
+    """Replace the case by the first smaller candidate that fails, until there is none."""
     while True:
         smaller = next(
             (
@@ -129,27 +130,27 @@ def _shrink(case: Case, fails: Fails) -> Case:
 
 
 def _candidates(case: Case) -> Iterator[Case]:
-    """Smaller cases, the much smaller ones first."""
+    """Yield smaller cases, the much smaller ones first."""
     values = Values(case).values
     nodes = [
         node
         for node in case.graph.nodes
         if node.op not in ("placeholder", "output") and isinstance(values[node.name], Tensor)
     ]
-    for node in nodes:  # one operation alone, on the values it is given
+    for node in nodes:  # one operation alone, on recorded input values
         alone = with_outputs(case, [node.name])
         before = [n.name for n in node.all_input_nodes if n.op != "placeholder"]
         if all(isinstance(values[name], Tensor) for name in before):
             yield _with_inputs(alone, before, values)
-    for node in nodes:  # the end goes
+    for node in nodes:  # without the end of the graph
         yield with_outputs(case, [node.name])
-    for node in nodes:  # the beginning goes
+    for node in nodes:  # without the beginning
         yield _with_inputs(case, [node.name], values)
     yield from _smaller_sizes(case)
 
 
 def _smaller_sizes(case: Case) -> Iterator[Case]:
-    """Every dimension of one size gets a smaller one; where that cannot be, eager refuses."""
+    """Yield cases with all dimensions of one size reduced; eager rejects the invalid ones."""
     sizes = sorted({n for tensor in case.inputs for n in tensor.shape if n > 2}, reverse=True)
     for size in sizes:
         for less in (2, size // 2):
@@ -167,22 +168,22 @@ def _smaller_sizes(case: Case) -> Iterator[Case]:
 
 
 def _write(case: Case, options: Mapping[str, Any], folder: Path) -> Path:
-    """repro.py; with the very tensors beside it where random ones do not show the failure."""
+    """Write repro.py, and inputs.pt if random inputs do not show the failure; return the path."""
     folder.mkdir(parents=True, exist_ok=True)
     failure = _failure_of(case, options)
-    random = Case(case.graph, tuple(remade(tensor) for tensor in case.inputs))
+    random = Case(case.graph, tuple(random_like(tensor) for tensor in case.inputs))
     if _failure_of(random, options) == failure:
-        inputs = inputs_text([made_text(tensor) for tensor in case.inputs])
+        inputs = inputs_text([random_like_text(tensor) for tensor in case.inputs])
     else:
         torch.save(list(case.inputs), folder / "inputs.pt")
         inputs = "torch.load(__file__.replace('repro.py', 'inputs.pt'))"
     given = {k: v for k, v in options.items() if isinstance(v, (str, bool, int, dict))}
     what = f"The compiled form of this graph fails ({failure}), with an AssertionError here."
-    call = f'if __name__ == "__main__":\n    agree(repro, INPUTS, **{given!r})\n'
+    call = f'if __name__ == "__main__":\n    check_agreement(repro, INPUTS, **{given!r})\n'
     rest = f"INPUTS = {inputs}\n\n\n{call}"
     path = folder / "repro.py"
     try:
-        text = script(what, "minify", case.graph, "agree", rest)
+        text = script(what, "minify", case.graph, "check_agreement", rest)
     except NotWritable as error:
         raise ReportError(
             f"the graph that fails ({failure}) cannot be a script: {error}",

@@ -1,13 +1,12 @@
-"""passport: whether the numbers of compiled code agree with eager's and with float64.
+"""passport: compares the numbers of compiled code with eager's and with float64.
 
-    jitmagic.passport(fn)(*args)   ->  Passport, readable as text; .save(path) writes JSON
+    jitmagic.passport(fn)(*args)   ->  Passport, shown as text; .save(path) writes JSON
 
-Comes in: a function and a call of it, which is made once, with all its effects. Its graphs are
-taken out with the tensors they are called with; each runs as eager, as compiled code and as eager
-in float64, on copies. The function itself runs as plain Python on copies of its arguments, where
-that is safe (plain_call.py), which shows what the capture got wrong. Goes out: a line per result,
-mutated input and gradient, and a verdict (agreement.py has the rule). Where they differ, the first
-operation is named up to which they do.
+Input: a function and its arguments; it is called once, with all its side effects. The graphs of
+that call are captured with their input tensors, and each runs as eager, as compiled code and as
+eager in float64, on copies. If that is safe, the function also runs as plain Python
+(plain_call.py), which finds errors of the capture. Output: a line per result, mutated input and
+gradient, a verdict by the rule of agreement.py, and the first operation at which the graphs differ.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from ..words import HINT, WRONG, Question, Readable, here, refuse_arguments
 from .agreement import Line, compare, in_double
 from .cases import (
     AFTERWARDS,
-    Answers,
     CapturedCall,
     Case,
+    Results,
     Values,
-    answers,
     capture_call,
     changed_options,
+    collect_results,
     with_outputs,
 )
 from .plain_call import Arguments, Refusal, compare_with_plain
@@ -45,10 +44,10 @@ __all__ = ["Line", "Passport", "passport"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Passport(Readable):
-    """The verdict of one call, and what it rests on.
+    """The comparison of one call.
 
-    first: per graph that differs, the operation up to which the results first do, and its line
-    notes: what could not be compared, and why
+    first: for each graph that differs, the first differing operation and its source line
+    notes: reasons why something could not be compared
     """
 
     name: str
@@ -58,12 +57,12 @@ class Passport(Readable):
 
     @property
     def agrees(self) -> bool:
-        """Whether every number is as good as eager's."""
+        """True if every tensor agrees with eager by the rule of agreement.py."""
         return all(line.agrees for line in self.lines)
 
     @property
     def verdict(self) -> str:
-        """The result in a sentence."""
+        """The result as a sentence."""
         wrong = [line for line in self.lines if not line.agrees]
         if wrong:
             return f"{len(wrong)} of {len(self.lines)} tensors differ from eager beyond rounding"
@@ -74,15 +73,15 @@ class Passport(Readable):
         return f"all {len(self.lines)} tensors agree with eager up to rounding"
 
     def save(self, path: str | Path) -> Path:
-        """Write it as JSON; nan and inf are their names in quotes."""
+        """Write the passport as JSON, nan and inf as strings, and return the path."""
         plain = {"verdict": self.verdict, "agrees": self.agrees, **asdict(self)}
         where = Path(path)
         where.write_text(json.dumps(_finite(plain), indent=1, allow_nan=False) + "\n")
         return where
 
-    def told(self) -> list[tuple[str, str]]:
+    def styled_lines(self) -> list[tuple[str, str]]:
         untouched = [line for line in self.lines if line.bitwise and line.name.endswith(AFTERWARDS)]
-        folded = untouched if len(untouched) > 1 else []  # a model's parameters, say
+        folded = untouched if len(untouched) > 1 else []  # a model has many unchanged parameters
         shown = [line for line in self.lines if line not in folded]
         rows = [(f"{self.name}: {self.verdict}", "" if self.agrees else WRONG), *_table(shown)]
         if folded:
@@ -103,7 +102,7 @@ _HEADINGS = (
 
 
 def _table(lines: Sequence[Line]) -> list[tuple[str, str]]:
-    """A row per line; figures only where something is not bitwise equal."""
+    """Return a table with a row per line; columns without a figure are left out."""
     several = len({line.graph for line in lines}) > 1
     cells = [_cells(line, several) for line in lines]
     used = [n for n in range(len(_HEADINGS)) if n < 3 or any(row[n] for row in cells)]
@@ -129,10 +128,10 @@ def _cells(line: Line, several: bool) -> tuple[str, ...]:
 
 
 def passport(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Question[Passport]:
-    """`passport(fn)(*args)`: call `fn` once and judge the numbers of its compiled code.
+    """`passport(fn)(*args)`: call `fn` once and compare its compiled code with eager and float64.
 
-    `fn` may be plain or tagged; its options are kept unless others are given. Where it changes
-    nothing but its arguments it runs as plain Python too, on copies of them.
+    `fn` may be plain or tagged; `options` replace those it is tagged with. If it changes nothing
+    but its arguments, it runs a second time as plain Python, on copies of them.
     """
     refuse_arguments("passport", arguments)
     known = handle_of(fn)
@@ -155,19 +154,19 @@ def passport(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Ques
 def _judged_capture(
     before: Arguments | Refusal, given: Arguments, call: CapturedCall
 ) -> tuple[list[Line], list[str], list[str]]:
-    """Lines on which the captured program differs from the plain function, the place, a note."""
+    """Return lines on which the capture differs from the plain function, the place, and notes."""
     if not call.cases:
         return [], [], []
     try:
         if isinstance(before, Refusal):
             raise before
-        wrong = compare_with_plain(before, given.answers(call.result), call.traces)
+        wrong = compare_with_plain(before, given.results(call.result), call.traces)
     except Refusal as refusal:
-        return [], [], [f"the captured graphs alone were judged, not the whole function: {refusal}"]
+        return [], [], [f"only the captured graphs were compared, not the function: {refusal}"]
     return wrong, [_CAPTURE] if wrong else [], []
 
 
-_CAPTURE = "the capture: eager runs the captured graphs otherwise than the function itself"
+_CAPTURE = "the capture: the captured graphs and the function differ already in eager"
 
 
 def _judged(
@@ -188,45 +187,45 @@ def _judged(
 
 
 def _lines(number: int, case: Case, options: Mapping[str, Any]) -> tuple[list[Line], str]:
-    """Each tensor of a graph, and why there is no float64 to judge by, if there is none."""
-    eager = answers(case.function(), case.inputs, case.names, case.freed)
+    """Return a line per tensor of a graph, and why there is no float64 run ("" if there is one)."""
+    eager = collect_results(case.function(), case.inputs, case.names, case.freed)
     compiled = _compiled(case, options)
     truth, why = _in_double(case)
     return [_labelled(line, case) for line in compare(compiled, eager, truth, number)], why
 
 
 def _labelled(line: Line, case: Case) -> Line:
-    """The line under the name that a result has for the user."""
+    """Return the line with the result's name in the user's program."""
     word, _, number = line.name.partition(" ")
     known = case.labels.get(int(number)) if word == "result" and number.isdigit() else None
     return line if known is None else replace(line, name=known)
 
 
-def _in_double(case: Case) -> tuple[Answers, str]:
+def _in_double(case: Case) -> tuple[Results, str]:
     if any(node.meta.get("random") for node in case.graph.nodes):
-        return {}, "it draws random numbers, which are others in float64: compared with eager only"
+        return {}, "it draws random numbers, which differ in float64: compared with eager only"
     return in_double(case.function(), case.inputs, case.names, case.freed)
 
 
-def _compiled(case: Case, options: Mapping[str, Any]) -> Answers:
+def _compiled(case: Case, options: Mapping[str, Any]) -> Results:
     function = case.function()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return answers(tagged_copy(function, options), case.inputs, case.names, case.freed)
+        return collect_results(tagged_copy(function, options), case.inputs, case.names, case.freed)
 
 
-# -- where it begins ------------------------------------------------------------------------------
+# -- the first difference -------------------------------------------------------------------------
 
 
 def _first_difference(case: Case, options: Mapping[str, Any]) -> str:
-    """The first operation whose value differs when the graph ends there: found by halving."""
+    """Bisect for the first operation whose value differs if the graph ends there."""
     values = Values(case).values
     nodes = [
         node
         for node in case.graph.nodes
         if node.op not in ("placeholder", "output") and isinstance(values[node.name], Tensor)
     ]
-    low, high = 0, len(nodes) - 1  # the first is in [low, high]; a gradient's may be none of them
+    low, high = 0, len(nodes) - 1  # it is in [low, high], unless only a gradient differs
     while low < high:
         middle = (low + high) // 2
         low, high = (
@@ -234,7 +233,7 @@ def _first_difference(case: Case, options: Mapping[str, Any]) -> str:
         )
     node = nodes[low]
     if not _differs_at(case, node, options):
-        return "a gradient: all operations of the forward agree"
+        return "a gradient: all operations of the forward pass agree"
     lines = lines_of(node)
     return f"{node.name}" + (f", {here(lines[-1])}" if lines else "")
 

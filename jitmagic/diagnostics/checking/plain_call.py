@@ -1,11 +1,11 @@
-"""plain_call: the captured call beside the user's function as plain Python.
+"""plain_call: compares the captured call with the user's function run as plain Python.
 
-Comes in: a function, its arguments before the call, and what the call of the captured program
-returned. Goes out: the differences, which are errors of the capture: a stale value that the tracer
-took for a constant, say. The graphs alone cannot show those, because eager runs the same graphs.
+Input: a function, its arguments before the call, and the results of the captured call. Output: the
+differences, which are errors of the capture, such as a value that the tracer wrongly took for a
+constant. Comparing graphs cannot show those, because eager runs the same graphs.
 
-The plain function runs on copies of its arguments. It runs only where that has no effect outside of
-them; otherwise `Refusal` says why it did not.
+The plain function runs on copies of its arguments, and only if it has no side effects outside them;
+otherwise `Refusal` gives the reason.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from ...trace.result import (
     Trace,
 )
 from .agreement import Line, agree, compare
-from .cases import AFTERWARDS, Answers, as_tensor, copy_of, same_random_numbers
+from .cases import AFTERWARDS, Results, as_tensor, copy_of, same_random_numbers
 
 __all__ = ["Arguments", "Refusal", "compare_with_plain"]
 
 
 class Refusal(Exception):
-    """The plain function cannot be run a second time, for the reason that the message gives."""
+    """The plain function cannot be run a second time, for the reason in the message."""
 
 
 def _random_states() -> tuple[Tensor, list[Tensor]]:
@@ -51,9 +51,7 @@ def _random_states() -> tuple[Tensor, list[Tensor]]:
 
 @dataclass(frozen=True)
 class Arguments:
-    """A function, which may be a module, and its arguments, with torch's random states then: of
-    the CPU, and of each GPU that is in use.
-    """
+    """A function or module, its arguments, and torch's random states (CPU, each GPU in use)."""
 
     fn: Any
     args: Sequence[Any]
@@ -61,7 +59,7 @@ class Arguments:
     random: tuple[Tensor, list[Tensor]] = field(default_factory=_random_states)
 
     def copied(self) -> Arguments:
-        """Return all of it as it is now; raises Refusal for what cannot be copied."""
+        """Return deep copies of all of it; raise Refusal if something cannot be copied."""
         whole = (self.fn, tuple(self.args), dict(self.kwargs))
         tensors = (leaf for leaf in _pytree.tree_leaves(whole[1:]) if isinstance(leaf, Tensor))
         memo: dict[int, Any] = {id(tensor): copy_of(tensor) for tensor in tensors}
@@ -71,7 +69,7 @@ class Arguments:
             raise Refusal(f"its arguments cannot be copied ({error})") from error
 
     def call(self) -> Any:
-        """Call the plain function; what it prints is not shown a second time."""
+        """Call the plain function with its printed output suppressed."""
         with contextlib.redirect_stdout(io.StringIO()), same_random_numbers():
             of_cpu, of_gpus = self.random
             torch.set_rng_state(of_cpu)
@@ -79,9 +77,9 @@ class Arguments:
                 torch.cuda.set_rng_state_all(of_gpus)
             return original_of(self.fn)(*self.args, **self.kwargs)
 
-    def answers(self, result: Any) -> Answers:
-        """Return the tensors and numbers of a result, and the arguments as they are now."""
-        found: Answers = {}
+    def results(self, result: Any) -> Results:
+        """Return the tensors and numbers of a result, and those of the arguments after the call."""
+        found: Results = {}
         parts = ("result", "", result), ("argument", AFTERWARDS, (*self.args, self.kwargs))
         for what, state, tree in parts:
             leaves, _ = _pytree.tree_flatten_with_path(tree)
@@ -92,53 +90,53 @@ class Arguments:
         return found
 
 
-def compare_with_plain(before: Arguments, captured: Answers, traces: Sequence[Trace]) -> list[Line]:
-    """Return the lines on which the captured call differs from the plain function.
+def compare_with_plain(before: Arguments, captured: Results, traces: Sequence[Trace]) -> list[Line]:
+    """Return a line for each tensor on which the captured call differs from the plain function.
 
-    before: copies of the arguments from before the call, used up by this
-    captured: `Arguments.answers` of the call that was captured
-    Raises Refusal where the plain function may not run again, or answers otherwise each time.
+    before: copies of the arguments from before the call, which this call may modify
+    captured: `Arguments.results` of the captured call
+    Raises Refusal if the plain function must not run again or is not reproducible.
     """
     _refuse_effects(traces)
-    expected = _answers_of(before.copied())
+    expected = _results_of(before.copied())
     wrong = [line for line in compare(captured, expected, {}, 0) if not line.agrees]
-    if wrong and not agree(_answers_of(before), expected, dict):
-        raise Refusal("as plain Python it answers otherwise each time")
+    if wrong and not agree(_results_of(before), expected, dict):
+        raise Refusal("as plain Python it is not reproducible")
     return wrong
 
 
-def _answers_of(arguments: Arguments) -> Answers:
+def _results_of(arguments: Arguments) -> Results:
     try:
-        return arguments.answers(arguments.call())
+        return arguments.results(arguments.call())
     except Exception as error:
         raise Refusal(f"as plain Python it raises {type(error).__name__}: {error}") from error
 
 
 def _refuse_effects(traces: Sequence[Trace]) -> None:
-    """Raise Refusal if a second run would be noticed outside of the arguments."""
+    """Raise Refusal if a second run would have side effects outside the arguments."""
     for trace in traces:
         if isinstance(trace.exit, Break):
             raise Refusal("it has a graph break, where any Python may run")
         if not all(map(_is_within_arguments, trace.effects)):
-            raise Refusal("it changes something outside of its arguments")
+            raise Refusal("it changes something outside its arguments")
         written = [trace.inputs[number].source for number in trace.mutated]
         if not all(map(_leads_to_argument, written)):
-            raise Refusal("it writes to a tensor outside of its arguments")
+            raise Refusal("it writes to a tensor outside its arguments")
 
 
 def _is_within_arguments(effect: Effect) -> bool:
-    """Return whether the effect is on an argument, or on an object that the call made."""
+    """Return whether the effect is on an argument, or on an object that the call created."""
     target = _target(effect)
     if isinstance(target, FromSource):
         return _leads_to_argument(target.source)
-    return target is not None and not isinstance(target, Constant)  # which is a live object
+    return target is not None and not isinstance(target, Constant)  # a Constant is a live object
 
 
 _SETTERS = (setattr, delattr, object.__setattr__, object.__delattr__)
 
 
 def _target(effect: Effect) -> Recipe | None:
-    """Return what the effect changes, None where that is unknown."""
+    """Return the object that the effect changes; None if that is unknown."""
     match effect:
         case Perform(callee=Constant(value=callee), args=args):
             return args[0] if callee in _SETTERS else None
@@ -149,7 +147,7 @@ def _target(effect: Effect) -> Recipe | None:
 
 
 def _leads_to_argument(source: Source) -> bool:
-    """Return whether the path begins at a parameter. A cell is handed over as one and is none."""
+    """Return whether the path begins at a parameter; closure cells do not count."""
     while not isinstance(source, Argument):
         base = getattr(source, "base", None)
         if base is None or isinstance(source, CellContents):

@@ -1,11 +1,11 @@
-"""scripts: graphs as Python files that run by themselves, and what such a file says of itself.
+"""scripts: writes graphs as standalone Python scripts, and has the functions that scripts call.
 
-Comes in: a graph of tensors only, and what its inputs look like. Goes out: the text of a script: a
-plain function `repro`, which needs nothing but torch and jitmagic, and inputs made up by `made`.
-Nodes that carry graphs of their own (calls of autograd functions, transforms of torch.func) are
-built by code that stands before the function. What no text can stand for (an object or an operator
-of the program's) raises NotWritable, with the reason. A script of minify calls `agree`, one of a
-report calls `replay`.
+Input: a graph whose inputs are tensors, and their specs. Output: the text of a script with the
+graph as a plain function `repro`, which needs only torch and jitmagic, and inputs from
+`random_tensor`. Nodes that contain graphs (calls of autograd functions, transforms of torch.func)
+are built by code before that function. An object or operator of the user's program cannot be
+written as text and raises NotWritable. Scripts of minify call `check_agreement`, scripts of a
+report call `replay`.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from ...spec import TensorSpec, spec_of
 from ...trace.result import Break, Trace
 from ..words import count
 from .agreement import Line, compare, in_double
-from .cases import Answers, answers, made, source_of
+from .cases import Results, collect_results, random_tensor, source_of
 
 __all__ = [
     "NotWritable",
-    "agree",
+    "check_agreement",
     "failure_of",
     "inputs_text",
-    "made",
-    "made_text",
-    "made_text_of",
     "not_replayable",
-    "remade",
+    "random_like",
+    "random_like_text",
+    "random_tensor",
+    "random_tensor_text",
     "replay",
     "run",
     "script",
@@ -63,7 +63,7 @@ from math import inf, nan
 import torch
 from torch import device
 
-from jitmagic.diagnostics.checking.scripts import {calls}, made
+from jitmagic.diagnostics.checking.scripts import {calls}, random_tensor
 
 
 '''
@@ -75,15 +75,17 @@ _TRANSFORMS = (
 
 
 class NotWritable(Exception):
-    """Why a graph cannot be a script."""
+    """A graph cannot be written as a script, for the reason in the message."""
 
 
 # -- the text of a graph ---------------------------------------------------------------------------
 
 
 def script(what: str, writer: str, graph: Graph, calls: str, rest: str) -> str:
-    """The whole file: the graph as a function `repro`, what it needs before it, `rest`, which calls
-    the function `calls` of this module, after it. `what` and `writer` hold nothing of the user's.
+    """Return the text of a script: imports, the graph as a function `repro`, then `rest`.
+
+    what, writer: text for the head, which must not contain the user's text, as it is not escaped
+    calls: the function of this module that `rest` calls
     Raises NotWritable.
     """
     head = _HEAD.format(what=what, writer=writer, calls=calls)
@@ -91,12 +93,12 @@ def script(what: str, writer: str, graph: Graph, calls: str, rest: str) -> str:
 
 
 def _function(graph: Graph, name: str) -> str:
-    """The function, after what it needs that torch and the file's imports do not have."""
+    """Return the function's source after the definitions of the objects that it needs."""
     for node in graph.nodes:
         if node.op == "get_attr":
-            raise NotWritable("a graph inside of it holds a tensor")
+            raise NotWritable("a graph inside it holds a tensor")
         if is_foreign(node.target):
-            raise NotWritable(f"it calls {name_of(node.target)}, an operator of yours")
+            raise NotWritable(f"it calls the custom operator {name_of(node.target)}")
     source, names = source_of(graph, name)
     used = set(compile(source, "<graph>", "exec").co_consts[0].co_names)
     needs = [
@@ -111,7 +113,7 @@ _IMPORTED = frozenset({"torch", "device", "inf", "nan", "operator"})
 
 
 def _definition(key: str, value: Any) -> str:
-    """Code after which `key` is `value`."""
+    """Return code that binds `key` to `value`."""
     if isinstance(value, FunctionCall):
         return _autograd_function(key, value)
     if isinstance(value, Transformed):
@@ -126,14 +128,14 @@ def _definition(key: str, value: Any) -> str:
 
 
 def _home(value: Any) -> tuple[str, str]:
-    """The module and the name that import the object; that module is part of any installation."""
+    """Return the module (of torch, jitmagic or the standard library) and name of the object."""
     module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
     if isinstance(module, str) and isinstance(name, str):
         root = module.partition(".")[0]
         known = root in ("torch", "jitmagic") or root in sys.stdlib_module_names
         if known and getattr(sys.modules.get(module), name, None) is value and name.isidentifier():
             return module, name
-    raise NotWritable(f"it needs an object of the program's, {type(value).__name__}")
+    raise NotWritable(f"it needs an object of your program, a {type(value).__name__}")
 
 
 def _autograd_function(key: str, call: FunctionCall) -> str:
@@ -161,21 +163,21 @@ def _transformed(key: str, call: Transformed) -> str:
 
 
 def _factory(key: str, body: str) -> str:
-    """What the body returns, with its names its own."""
-    return f"def _made_{key}():\n{indent(body, '    ')}\n\n\n{key} = _made_{key}()\n\n"
+    """Return code that binds `key` to the value the body returns, with the body's names local."""
+    return f"def _make_{key}():\n{indent(body, '    ')}\n\n\n{key} = _make_{key}()\n\n"
 
 
 def _pattern(pattern: Pattern) -> str:
     leaves = ", ".join(_literal(leaf) for leaf in pattern.leaves)
     try:
         spec = treespec_dumps(pattern.spec)
-    except Exception as error:  # of classes of the program's own
-        raise NotWritable(f"it takes or gives a structure of the program's: {error}") from None
+    except Exception as error:  # pytree nodes of user classes; torch raises various errors
+        raise NotWritable(f"it takes or returns a structure of your program: {error}") from None
     return f"Pattern(({leaves}{',' if leaves else ''}), treespec_loads({spec!r}))"
 
 
 def _literal(value: Any) -> str:
-    """Constants, and containers of such."""
+    """Return the source of a constant, or of a container of constants."""
     if isinstance(value, Slot):
         return f"Slot({value.index})"
     if isinstance(value, tuple | list):
@@ -188,14 +190,14 @@ def _literal(value: Any) -> str:
         return repr(value)
     if isinstance(value, torch.dtype | torch.device):
         return repr(value)
-    raise NotWritable(f"it is given an object of the program's, {type(value).__name__}")
+    raise NotWritable(f"it takes an object of your program, a {type(value).__name__}")
 
 
 # -- the inputs ------------------------------------------------------------------------------------
 
 
 def _facts(tensor: Tensor) -> tuple[Any, ...]:
-    """What `made` makes it of."""
+    """Return the arguments of `random_tensor` for a tensor with this spec and range of integers."""
     plain = tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool
     whole = not plain and tensor.numel() > 0
     span = (int(tensor.min()), int(tensor.max())) if whole else (0, 0)
@@ -203,41 +205,44 @@ def _facts(tensor: Tensor) -> tuple[Any, ...]:
             tensor.requires_grad, *span)  # fmt: skip
 
 
-def made_text(tensor: Tensor) -> str:
-    """The call of `made` for a tensor like this one."""
-    return f"made({', '.join(map(repr, _facts(tensor)))})"
+def random_like_text(tensor: Tensor) -> str:
+    """Return the source of the call of `random_tensor` for a tensor like this one."""
+    return f"random_tensor({', '.join(map(repr, _facts(tensor)))})"
 
 
-def made_text_of(spec: TensorSpec) -> str:
-    """The same where only the spec is known: integers are zeros, which are valid as indices. What
-    looks like a layer's weights is as small as such are: of the numbers that a chain of products of
-    normal ones comes to, rounding leaves little, and eager agrees with nothing.
+def random_tensor_text(spec: TensorSpec) -> str:
+    """Return the source of the call of `random_tensor` for a spec.
+
+    Integers are zeros, which are valid as indices. Weights are scaled by 1/sqrt(fan in): in a chain
+    of products of standard normal numbers rounding errors grow until no two programs agree.
     """
     shape = tuple(map(int, spec.shape))
     facts = (shape, tuple(map(int, spec.stride)), spec.dtype, str(spec.device), spec.requires_grad)
     fan_in = math.prod(shape[1:])
     is_weight = spec.requires_grad and spec.is_leaf and len(shape) > 1 and fan_in > 1
     scale = f", scale={fan_in**-0.5:.3g}" if is_weight else ""
-    return f"made({', '.join(map(repr, facts))}{scale})"
+    return f"random_tensor({', '.join(map(repr, facts))}{scale})"
 
 
 def inputs_text(texts: Sequence[str]) -> str:
-    """A list, one tensor a line."""
+    """Return the source of a list with one tensor per line."""
     return f"[\n{''.join(f'    {text},{chr(10)}' for text in texts)}]"
 
 
-def remade(tensor: Tensor) -> Tensor:
-    """What `made_text` makes of it."""
-    return made(*_facts(tensor))
+def random_like(tensor: Tensor) -> Tensor:
+    """Return the tensor that the text of `random_like_text` evaluates to."""
+    return random_tensor(*_facts(tensor))
 
 
-# -- what a script says ----------------------------------------------------------------------------
+# -- functions that scripts call -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """`kind`: "wrong", "crash: KIND", or None where all agrees; graphs: that were compiled;
-    breaks: between them, in words.
+    """The result of comparing a graph's compiled form with eager.
+
+    kind: "wrong", "crash: KIND", or None if all tensors agree
+    graphs: number of compiled graphs; breaks: the reasons of graph breaks
     """
 
     kind: str | None
@@ -248,16 +253,16 @@ class _Compared:
 
 
 def _compared(
-    fn: Callable[..., Any], inputs: Sequence[Tensor], expected: Answers, options: Mapping[str, Any]
+    fn: Callable[..., Any], inputs: Sequence[Tensor], expected: Results, options: Mapping[str, Any]
 ) -> _Compared:
     compiled = tagged_copy(fn, options)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            got = answers(compiled, inputs)
-        except Exception as error:  # eager did not raise: whatever this is, it is the failure
+            got = collect_results(compiled, inputs)
+        except Exception as error:  # eager did not raise, so any error is the failure
             return _Compared(f"crash: {type(error).__name__}")
-    for warning in told:
+    for warning in caught:
         message = str(warning.message)
         if issubclass(warning.category, FallbackWarning) and any(w in message for w in _FELL):
             return _Compared(f"crash: {_kind(message)}")
@@ -269,7 +274,7 @@ def _compared(
 
 
 def _ran(compiled: Any) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
-    """How much of it is compiled code."""
+    """Return the number of compiled graphs, the reasons of breaks, and why parts run as eager."""
     records = list(tagged_handle(compiled).journal)
     traces = [t for r in records if isinstance(t := r.result("trace"), Trace)]
     breaks = tuple(t.exit.reason.message for t in traces if isinstance(t.exit, Break))
@@ -279,7 +284,7 @@ def _ran(compiled: Any) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
 
 
 def _kind(message: str) -> str:
-    """The name of the error in a fallback's message, else what fell back."""
+    """Return the name of the error in a fallback's message, else the message's beginning."""
     names = [w.rstrip(":") for w in message.split() if w.endswith(("Error:", "Failed:"))]
     return names[0] if names else message.partition("\n")[0][:40]
 
@@ -287,12 +292,12 @@ def _kind(message: str) -> str:
 def failure_of(
     fn: Callable[..., Any], inputs: Sequence[Tensor], options: Mapping[str, Any]
 ) -> str | None:
-    """ "wrong", "crash: KIND", or None; raises what eager raises."""
-    return _compared(fn, inputs, answers(fn, inputs), options).kind
+    """Return "wrong", "crash: KIND", or None if both agree. Raises what eager raises."""
+    return _compared(fn, inputs, collect_results(fn, inputs), options).kind
 
 
-def agree(fn: Callable[..., Any], inputs: Sequence[Tensor], **options: Any) -> None:
-    """Raises AssertionError where the compiled function fails; says so where it does not."""
+def check_agreement(fn: Callable[..., Any], inputs: Sequence[Tensor], **options: Any) -> None:
+    """Raise AssertionError if the compiled function fails; otherwise print that it agrees."""
     failure = failure_of(fn, inputs, options)
     if failure is not None:
         raise AssertionError(f"the compiled function fails: {failure}")
@@ -300,10 +305,10 @@ def agree(fn: Callable[..., Any], inputs: Sequence[Tensor], **options: Any) -> N
 
 
 def run(fn: Callable[..., Any], inputs: Sequence[Tensor]) -> None:
-    """Run the graph as it is, and say what came out."""
+    """Run the graph as eager and print the spec of each result."""
     for number, result in enumerate(fn(*inputs)):
-        told = spec_of(result) if isinstance(result, Tensor) else result
-        print(f"result {number}: {told}")
+        shown = spec_of(result) if isinstance(result, Tensor) else result
+        print(f"result {number}: {shown}")
 
 
 def replay(
@@ -313,15 +318,17 @@ def replay(
     state: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> int:
-    """Say whether the graph agrees with eager on made-up inputs, under the state it was traced in.
-    The exit status: 0 it agrees, 1 it differs, 2 it cannot be replayed here.
+    """Print whether the graph agrees with eager on random inputs, and return the exit status.
+
+    state: torch's state at the trace. The status is 0 if they agree, 1 if they differ, 2 if the
+    graph cannot be replayed on this machine.
     """
     with ExitStack() as stack:
         _enter(stack, **state)
         try:
             tensors = inputs()
-            expected = answers(fn, tensors)
-        except Exception as error:  # whatever eager raises, a device that is not there
+            expected = collect_results(fn, tensors)
+        except Exception as error:  # eager may raise anything: a device may be missing here
             return not_replayable(f"eager raises {type(error).__name__}: {error}")
         found = _compared(fn, tensors, expected, options)
     if found.kind is not None:
@@ -342,10 +349,8 @@ def _enter(
     default: torch.dtype,
     deterministic: bool,
 ) -> None:
-    """The state of the process and the thread, until the stack is left. Determinism by its mode:
-    torch.use_deterministic_algorithms imports Inductor, 1.4 s, and forgets that only warnings were
-    asked for.
-    """
+    """Set torch's state of process and thread until the stack is closed."""
+    # torch.use_deterministic_algorithms would import Inductor (1.4 s) and lose the warn-only mode.
     stack.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     stack.callback(torch.set_default_dtype, torch.get_default_dtype())
@@ -358,6 +363,6 @@ def _enter(
 
 
 def not_replayable(why: str) -> int:
-    """Print it; the exit status."""
+    """Print the reason, and return the exit status 2."""
     print(f"not replayable: {why}")
     return 2

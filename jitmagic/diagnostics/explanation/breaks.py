@@ -1,8 +1,8 @@
-"""breaks: graph breaks where a user can do something about them.
+"""breaks: reports graph breaks on lines that the user can edit.
 
-Comes in: the records of compiles. Goes out: `BreakReport`s on the user's own lines. Where a graph
-ends inside of a library (pandas, matplotlib, transformers), that is the line that calls it, and the
-reason names the place in the library; several such breaks below one line are one report.
+Input: compile records. Output: `BreakReport`s on the user's own lines. If a graph ends inside a
+library (pandas, matplotlib, transformers), the report is on the user's line that calls it and names
+the library's line; several such breaks below one line are one report.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ __all__ = ["BreakReport", "break_reports", "distinct"]
 
 @dataclass(frozen=True, slots=True)
 class BreakReport:
-    """One graph break on the user's own line; `edit`: what to write instead, as lines of a diff.
-    `library`: called there, and the graph ends within it.
+    """One graph break on the user's own line.
+
+    edit: lines of a diff that removes it; library: the library in which the graph ends, or ""
     """
 
     kind: str
@@ -39,7 +40,7 @@ class BreakReport:
 
 
 def break_reports(records: Iterable[CompileRecord]) -> tuple[BreakReport, ...]:
-    """Return a report of each compile that ended at a graph break, in their order."""
+    """Return a report for each compile that ended at a graph break, in order."""
     found = []
     for record in records:
         traced = record.result("trace")
@@ -49,7 +50,7 @@ def break_reports(records: Iterable[CompileRecord]) -> tuple[BreakReport, ...]:
 
 
 def distinct(reports: Iterable[BreakReport]) -> tuple[BreakReport, ...]:
-    """Return each report once, as a reader sees them: one for a line and a library."""
+    """Return each report once; those of one line and one library are joined."""
     found: dict[object, list[BreakReport]] = {}
     for report in dict.fromkeys(reports):
         key = (report.where, report.library) if report.library else report
@@ -58,7 +59,7 @@ def distinct(reports: Iterable[BreakReport]) -> tuple[BreakReport, ...]:
 
 
 def _users_place(record: CompileRecord, end: Break) -> tuple[UserLine, str]:
-    """Return the line, and the library in which the graph ends; "": it ends on that very line."""
+    """Return the user's line, and the library in which the graph ends ("" if on that line)."""
     if is_library_file(end.where.filename):
         for line in (end.line, record.occasion.called_from):
             if line is not None and not is_library_file(line.filename):

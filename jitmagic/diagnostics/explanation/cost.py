@@ -1,10 +1,10 @@
-"""cost: what each line of the user's takes, eager and compiled, and the kernel that owns it.
+"""cost: measures the seconds of each source line, eager and compiled, and its kernels.
 
-Comes in: the records of what a function has compiled. Goes out: `Costs`, plain data. Each graph in
-use is run on made-up tensors of its inputs' shapes, op by op and as the compiled plan, forward and
-backward (laps.py); nothing of the user's runs again. An operation's time counts for the lines that
-its node carries: where it stands, and those from which that was called. The time of a kernel of
-several lines is divided among them as their times in eager are.
+Input: the compile records of a function. Output: `Costs`, plain data. Each graph in use is run on
+synthetic tensors of its inputs' shapes, operation by operation as eager and as the compiled plan,
+forward and backward (line_timing.py); user code does not run again. An operation's time counts for
+its own line and for the lines that called it. The time of a kernel with several lines is divided
+among them in proportion to their time in eager.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from ..checking.builds import (
 )
 from .kernels import KernelReport, kernels_of
 from .limits import copy_seconds
-from .line_timing import Laps, laps_of_graph, laps_of_plan, made_up, operations, quiet
+from .line_timing import OperationTimes, isolated, operations, synthetic, time_graph, time_plan
 
 __all__ = ["Costs", "KernelCost", "LineCost", "ModuleCost", "Place", "costs_of"]
 
-Lines = tuple[UserLine, ...]  # innermost first, as nodes carry them
-Place = tuple[str, int]  # file and number: a comprehension's line is its function's too
-Stack = tuple[Lines, ModulePath | None]  # lines are equal where only their modules differ
+Lines = tuple[UserLine, ...]  # innermost first, as in node.meta["lines"]
+Place = tuple[str, int]  # file and line number, so a comprehension shares its function's line
+Stack = tuple[Lines, ModulePath | None]  # with the module, which equality of lines ignores
 
 
 def place_of(line: UserLine) -> Place:
@@ -52,17 +52,17 @@ def _stack_of(lines: Lines) -> Stack:
 
 @dataclass(slots=True)
 class LineCost:
-    """Seconds of one call of each graph that a line takes part in."""
+    """Seconds of a line, with every graph run once."""
 
     eager: float = 0.0
     compiled: float = 0.0
-    kernels: dict[int, float] = field(default_factory=dict)  # by number, the line's part of each
-    is_own: bool = False  # else all of it is in what the line calls
+    kernels: dict[int, float] = field(default_factory=dict)  # seconds by number of the kernel
+    is_own: bool = False  # false: all of the time is spent in functions that the line calls
 
 
 @dataclass(slots=True)
 class ModuleCost:
-    """Seconds of what one module computes, without the modules in it, and its lines."""
+    """Seconds of one module without its submodules, and its lines."""
 
     module: ModulePath
     eager: float = 0.0
@@ -74,12 +74,12 @@ class ModuleCost:
 class KernelCost:
     """One launch or ATen call of a plan.
 
-    limit: its part of the speed of a plain copy of as many bytes; None where that is not its limit
+    limit: its speed relative to a copy of as many bytes; None if it is not bound by memory
     """
 
     kernel: KernelReport
     seconds: float
-    places: tuple[Place, ...]  # the lines that take part in it
+    places: tuple[Place, ...]  # the lines that it computes
     decisions: tuple[str, ...] = ()  # fusions made and refused
     limit: float | None = None
 
@@ -91,7 +91,7 @@ class KernelCost:
 
 @dataclass(frozen=True)
 class Costs:
-    """eager, compiled: seconds of all graphs, each run once, measured without a clock inside."""
+    """The measurements; eager, compiled: seconds of all graphs, without overhead of the clock."""
 
     lines: Mapping[Place, LineCost] = field(default_factory=dict)
     kernels: tuple[KernelCost, ...] = ()
@@ -105,7 +105,7 @@ class Costs:
         return bool(self.lines)
 
     def shares(self, place: Place) -> tuple[float, float]:
-        """A line's parts of the whole, eager and compiled, from 0 to 1."""
+        """Return a line's shares of the total time, eager and compiled, from 0 to 1."""
         known = self.lines.get(place)
         if known is None:
             return 0.0, 0.0
@@ -121,7 +121,7 @@ def costs_of(records: Iterable[CompileRecord], options: Options) -> Costs:
 
 
 class _Costs:
-    """Costs while they are added up."""
+    """Accumulates Costs frame by frame."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -133,7 +133,7 @@ class _Costs:
         self.eager = self.compiled = 0.0
 
     def finished(self) -> Costs:
-        """The sums so far."""
+        """Return the accumulated costs."""
         if not self.lines:
             return Costs(notes=tuple(dict.fromkeys(self.notes)))
         return Costs(
@@ -147,7 +147,7 @@ class _Costs:
         )
 
     def add_frame(self, records: list[CompileRecord]) -> None:
-        """The graph of a frame, and its backward once that is compiled."""
+        """Measure and add the newest variant of a frame, with its backward once compiled."""
         frame = MeasuredFrame.of(records)
         if frame is None:
             return
@@ -156,34 +156,36 @@ class _Costs:
             self.notes.append(f"{name}: lines have no times: {why}")
             return
         try:
-            with quiet():
+            with isolated():
                 measured = [self._measured(part) for part in frame.parts]
-        except Exception as error:  # made-up tensors do not suit every graph: an index, a check
+        except Exception as error:  # synthetic tensors are invalid for some graphs: indices, checks
             self.notes.append(f"{name}: lines have no times: {type(error).__name__}: {error}")
             return
         for part, (eager, compiled) in zip(frame.parts, measured, strict=True):
             self._add(part, eager, compiled)
 
-    def _measured(self, part: MeasuredPart) -> tuple[Laps, list[Laps]]:
-        """Of the one as eager, and of its executables."""
+    def _measured(self, part: MeasuredPart) -> tuple[OperationTimes, list[OperationTimes]]:
+        """Return the times of a part as eager, and of each of its executables."""
         specs = [entry.spec for entry in part.traced.inputs]
-        eager = laps_of_graph(part.traced.graph, specs, has_backward(part.builds))
-        return eager, _laps_of(part, self.options) if part.builds else []
+        eager = time_graph(part.traced.graph, specs, has_backward(part.builds))
+        return eager, _time_part(part, self.options) if part.builds else []
 
-    def _add(self, part: MeasuredPart, eager: Laps, compiled: list[Laps]) -> None:
+    def _add(
+        self, part: MeasuredPart, eager: OperationTimes, compiled: list[OperationTimes]
+    ) -> None:
         weights = self._add_eager(part.traced.graph, eager)
-        for build, laps in zip(part.builds, compiled, strict=True):
-            self._add_compiled(build, laps, weights)
+        for build, times in zip(part.builds, compiled, strict=True):
+            self._add_compiled(build, times, weights)
         if not part.builds:
             self._add_uncompiled(part.traced.graph, eager)
 
-    def _add_uncompiled(self, gm: torch.fx.GraphModule, laps: Laps) -> None:
-        """Calls whose results are as large as data say run as eager runs them."""
-        self.compiled += laps.whole
-        for node, seconds in zip(operations(gm.graph), laps.each, strict=True):
+    def _add_uncompiled(self, gm: torch.fx.GraphModule, times: OperationTimes) -> None:
+        """Add a part that runs as eager, because its output shapes are data-dependent."""
+        self.compiled += times.whole
+        for node, seconds in zip(operations(gm.graph), times.each, strict=True):
             stack = _stack_of(lines_of(node))
             name = target_name(node.target)
-            why = "how large its result is depends on data: it runs as in eager"
+            why = "its output shape is data-dependent: it runs as in eager"
             kernel = KernelReport(
                 name, "as eager", "", (node.name,), "", stack[0][:1], operations=(name,), why=why
             )
@@ -194,22 +196,24 @@ class _Costs:
             places = tuple(dict.fromkeys(map(place_of, stack[0])))
             self.kernels.append(KernelCost(kernel, seconds, places))
 
-    def _add_eager(self, gm: torch.fx.GraphModule, laps: Laps) -> dict[Stack, float]:
-        """The times by what led to the operations."""
-        self.eager += laps.whole
+    def _add_eager(self, gm: torch.fx.GraphModule, times: OperationTimes) -> dict[Stack, float]:
+        """Add eager times, and return them by call stack."""
+        self.eager += times.whole
         seconds_of: dict[Stack, float] = {}
-        for node, seconds in zip(operations(gm.graph), laps.each, strict=True):
+        for node, seconds in zip(operations(gm.graph), times.each, strict=True):
             stack = _stack_of(lines_of(node))
             seconds_of[stack] = seconds_of.get(stack, 0.0) + seconds
             for cost in self._of(stack):
                 cost.eager += seconds
         return seconds_of
 
-    def _add_compiled(self, build: Build, laps: Laps, weights: Mapping[Stack, float]) -> None:
-        self.compiled += laps.whole
+    def _add_compiled(
+        self, build: Build, times: OperationTimes, weights: Mapping[Stack, float]
+    ) -> None:
+        self.compiled += times.whole
         stack_by_name = {name: _stack_of(lines_of(node)) for name, node in nodes_of(build).items()}
         device = build.schedule.program.device
-        for kernel, seconds in zip(kernels_of(build), laps.each, strict=True):
+        for kernel, seconds in zip(kernels_of(build), times.each, strict=True):
             found = (stack_by_name.get(name, ((), None)) for name in kernel.computes)
             stacks = list(dict.fromkeys(stack for stack in found if stack[0]))
             for stack, part in _divided(stacks or [((), None)], weights):
@@ -224,7 +228,7 @@ class _Costs:
             self.kernels.append(KernelCost(kernel, seconds, places, decisions, limit))
 
     def _of(self, stack: Stack) -> Iterator[LineCost | ModuleCost]:
-        """An operation counts once for each line that led to it, and for its module."""
+        """Yield the entries that an operation counts for: the lines of its stack, its module."""
         lines, module = stack
         for place in dict.fromkeys(map(place_of, lines)):
             yield self.lines.setdefault(place, LineCost())
@@ -241,7 +245,7 @@ class _Costs:
 
 
 def _limit(kernel: KernelReport, seconds: float, device: torch.device) -> float | None:
-    """A kernel that computes little can be no faster than a copy of what it reads and writes."""
+    """Return the speed of a memory-bound kernel relative to a copy of as many bytes, at most 1."""
     if not kernel.is_generated or kernel.is_arithmetic or seconds <= 0:
         return None
     copied = copy_seconds(kernel.nbytes, device)
@@ -249,48 +253,49 @@ def _limit(kernel: KernelReport, seconds: float, device: torch.device) -> float 
 
 
 def _divided(stacks: list[Stack], weights: Mapping[Stack, float]) -> Iterator[tuple[Stack, float]]:
-    """Each line's part of a kernel; equal parts where eager took no time for any of them."""
+    """Yield each stack's share of a kernel: as in eager, or equal shares if eager took no time."""
     known = [weights.get(stack, 0.0) for stack in stacks]
     total = sum(known)
     for stack, weight in zip(stacks, known, strict=True):
         yield stack, weight / total if total else 1 / len(stacks)
 
 
-def _laps_of(part: MeasuredPart, options: Options) -> list[Laps]:
-    """Of a forward and its backward, which reads what the forward saved: a library's workspace
-    (that of a recurrent layer, say) cannot be made up.
+def _time_part(part: MeasuredPart, options: Options) -> list[OperationTimes]:
+    """Time a forward and its backward on the tensors that the forward saved.
+
+    Saved tensors cannot be synthetic: some are a library's workspace, as in recurrent layers.
     """
     forward, *backwards = part.builds
     split = forward.part
     assert split is not None
-    inputs = [made_up(spec) for spec in inputs_of(split.forward)]
-    laps, results = _laps_of_plan(forward, options, inputs)
-    all_laps = [laps]
+    inputs = [synthetic(spec) for spec in inputs_of(split.forward)]
+    times, results = _time_build(forward, options, inputs)
+    all_times = [times]
     for build in backwards:
         assert split.backward is not None
         saved = _saved(split, inputs, results)
         tangents = examples(inputs_of(split.backward)[len(saved) :])
-        all_laps.append(_laps_of_plan(build, options, [*saved, *tangents])[0])
-    return all_laps
+        all_times.append(_time_build(build, options, [*saved, *tangents])[0])
+    return all_times
 
 
 def _saved(
     parts: Partition, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """What a forward keeps for its backward."""
+    """Return the tensors that a forward saves for its backward."""
     intermediates = results[parts.results : parts.results + parts.saved_intermediates]
     kept = [inputs[index] for index in parts.saved_inputs]
     return [*kept, *(results[index] for index in parts.saved_results), *intermediates]
 
 
-def _laps_of_plan(
+def _time_build(
     build: Build, options: Options, inputs: Sequence[torch.Tensor]
-) -> tuple[Laps, tuple[torch.Tensor, ...]]:
+) -> tuple[OperationTimes, tuple[torch.Tensor, ...]]:
     target = find_target(build.schedule.program.device, options)
     while build.source is not None and target.tier not in (build.source.language, "aten"):
         target = weaker_target(target, options)
     plain = replace(options, cuda_graphs=False)
-    return laps_of_plan(build.plan, build.source, target, plain, inputs)
+    return time_plan(build.plan, build.source, target, plain, inputs)
 
 
 def _decisions(build: Build, origins: tuple[str, ...]) -> tuple[str, ...]:

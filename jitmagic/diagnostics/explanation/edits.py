@@ -1,8 +1,8 @@
-"""edits: what to write instead of a line that breaks the graph, as lines of a diff.
+"""edits: suggests a diff that removes a graph break.
 
-Comes in: a kind of graph break and the user's line. Goes out: the lines taken out and what takes
-their place. Only what follows from the syntax is offered: a call whose value is not used moves out
-of the function, a branch that chooses one value becomes torch.where; else nothing.
+Input: the kind of a graph break and the user's line. Output: lines of a diff. Only edits that
+follow from the syntax are suggested: a call whose value is unused moves out of the function, and a
+branch that selects one of two values becomes torch.where.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Edit = tuple[str, ...]  # lines that begin with - or +
 
 
 def edit_of(kind: str, where: UserLine) -> Edit:
-    """A small diff; empty where the syntax of the line does not say what to do."""
+    """Return a small diff; empty if the syntax of the line suggests none."""
     found = statement_at(where.filename, where.lineno)
     if found is None:
         return ()
@@ -41,8 +41,9 @@ def _diff(where: UserLine, statements: Sequence[ast.stmt], instead: str = "") ->
 
 
 def _chosen(branch: ast.If, following: ast.stmt | None) -> tuple[list[ast.stmt], str]:
-    """Return what goes and what takes its place, of a branch whose two ways return, or assign to
-    one name; nothing of another.
+    """Return the statements to remove and their replacement by torch.where.
+
+    Both are empty unless the two ways of the branch return, or assign to the same name.
     """
     match branch.body, branch.orelse, following:
         case [ast.Return(value=ast.expr() as yes)], [ast.Return(value=ast.expr() as no)], _:

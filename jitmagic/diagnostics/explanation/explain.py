@@ -1,8 +1,8 @@
-"""explain: what was captured, why it broke, what was fused, what it costs.
+"""explain: `jitmagic.explain`, which reports graphs, graph breaks, fusions and costs.
 
-Comes in: a handle, whose journal has a record of every frame compiled for it (resume functions
-included). Goes out: an `Explanation`, plain data, readable as text, by rich, and as static HTML in
-a notebook. All counts in all views come from here, so no two of them can disagree.
+Input: a handle, whose journal has a record of every compile, resume functions included. Output: an
+`Explanation`, plain data that is shown as text, by rich, or as static HTML. All views use the same
+counts, which are collected here.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from .report import full_report, rich_report, text_report
 from .symbols import changing, symbol_reports
 from .verdict import measured_of, payback, verdict_of
 
-__all__ = ["Explainer", "Explanation", "described", "explain", "explanation_of"]
+__all__ = ["Explainer", "Explanation", "explain", "explain_records", "explanation_of"]
 
 
 class Explanation(Findings):
-    """What was found, readable as text, by rich, and as HTML."""
+    """The findings about one compiled function, shown as text, by rich, and as HTML."""
 
     def __str__(self) -> str:
         return text_report(self)
 
-    __repr__ = __str__  # what the prompt and IPython without HTML show
+    __repr__ = __str__
 
     def __rich__(self) -> Any:
         return rich_report(self)
@@ -61,23 +61,25 @@ class Explanation(Findings):
         return html_report(self)
 
     def full(self) -> Text:
-        """All of it as text, guards, fusions, variants and the time of each stage included."""
+        """Return the full report as text, with guards, fusions, variants and stage times."""
         return Text(full_report(self))
 
     def picture(self, kind: str = "graph") -> Picture:
-        """ "graph": operations by kernel; "compile": a flame of compile time; "memory": bytes alive
-        over a step, eager and compiled, for which the graphs run once on made-up tensors.
+        """Draw "graph" (operations by kernel), "compile" (a flame graph) or "memory".
+
+        "memory" shows bytes alive over a step, eager and compiled; the graphs run once on synthetic
+        tensors for it. Raises UsageError for another kind.
         """
         return picture_of(kind, self.name, self.records)
 
 
 def explain(target: Callable[..., Any], /, *arguments: Any, **options: Any) -> Explainer:
-    """`explain(fn)(*args)`: run `fn` once on the arguments, with all effects, and report on it.
+    """`explain(fn)(*args)`: run `fn` once, with all its side effects, and report on its compile.
 
-    Where `fn` is tagged and a compiled variant of it fits the call, that one runs and is told of.
-    Else, and with `options` that differ, the report is of a compile of its own, with the options of
-    `fn` unless others are given, and nothing of `fn` changes. Where something requires grad, the
-    backward is compiled as well (it does not run), so that its kernels and its time are there.
+    If `fn` is tagged and a compiled variant matches the call, that variant runs and is reported.
+    Otherwise, or if `options` are given, a copy of `fn` is compiled with them (by default with the
+    options of `fn`), and `fn` is not changed. If an input requires grad, the backward is compiled
+    too, without running it, so that the report includes its kernels and compile time.
     """
     refuse_arguments("explain", arguments)
     return Explainer(target, tagged_copy(target, options), bool(options))
@@ -85,44 +87,47 @@ def explain(target: Callable[..., Any], /, *arguments: Any, **options: Any) -> E
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explainer:
-    """`explain(fn)`: called with fn's arguments, it runs fn and gives the Explanation. Shown as it
-    is, it tells what is compiled now: nothing runs, nothing is compiled.
+    """The result of `explain(fn)`: call it with fn's arguments to get the Explanation.
+
+    Its repr shows what is compiled so far, without running or compiling anything.
     """
 
-    target: Callable[..., Any]  # a tagged copy of a module does not keep the module alive
-    made: Callable[..., Any]
-    is_apart: bool = False  # it is compiled in any case
+    target: Callable[..., Any]  # kept, as a tagged copy of a module does not keep it alive
+    copy: Callable[..., Any]  # the tagged copy that is compiled
+    compiles_copy: bool = False  # even if a variant of `target` matches the call
 
     @property
     def name(self) -> str:
-        """What is explained: the function's name, or the module's class."""
-        return _shown_name(self.target, tagged_handle(self.made))
+        """The function's name, or the module's class."""
+        return _shown_name(self.target, tagged_handle(self.copy))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Explanation:
         known = handle_of(self.target)
-        entry = None if self.is_apart else _fitting(self.target, args, kwargs)
+        entry = None if self.compiles_copy else _matching_entry(self.target, args, kwargs)
         if known is not None and entry is not None:
             records = _run_variant(known, entry, lambda: self.target(*args, **kwargs))
-            return _with_figures(described(known, self.name, records), known.options)
-        handle = tagged_handle(self.made)
-        handle.family.reported.add("notice")  # the report says it
-        self.made(*args, **kwargs)
+            return _with_figures(explain_records(known, self.name, records), known.options)
+        handle = tagged_handle(self.copy)
+        handle.family.reported.add("notice")  # no notice: the report says the same
+        self.copy(*args, **kwargs)
         for later in _waiting(handle):
             later()
-        found = _with_figures(described(handle, self.name), handle.options)
+        found = _with_figures(explain_records(handle, self.name), handle.options)
         if known is None:
             return found
-        # The calls of what is tagged have been counted and timed; the copy's have not.
+        # Only calls of the tagged function itself were counted and timed, not those of the copy.
         return replace(found, **_worth(known), ledger=ledger_of(known) or found.ledger)
 
     @property
     def now(self) -> Explanation | None:
-        """What is compiled of the tagged function now; None: nothing, or it is not tagged."""
+        """The explanation of what is compiled so far; None if nothing is, or it is not tagged."""
         known = handle_of(self.target)
-        return None if known is None or not len(known.journal) else described(known, self.name)
+        return (
+            None if known is None or not len(known.journal) else explain_records(known, self.name)
+        )
 
     def picture(self, kind: str = "graph") -> Picture:
-        """That of what is compiled now, as Explanation.picture. Raises UsageError before that."""
+        """Draw what is compiled so far (see Explanation.picture); UsageError if nothing is."""
         now = self.now
         if now is None:
             raise UsageError(f"nothing of {self.name} is compiled yet: call it, or explain(f)(x)")
@@ -139,24 +144,25 @@ class Explainer:
 
 
 def explanation_of(target: Callable[..., Any], *, measured: bool = False) -> Explanation:
-    """The explanation of what a tagged function or module has compiled so far; `measured`: with
-    what its lines cost.
+    """Return the explanation of what a tagged function or module has compiled so far.
+
+    measured: include the cost of each line, for which the graphs run on synthetic tensors
     """
     handle = tagged_handle(target)
-    found = described(handle, _shown_name(target, handle))
+    found = explain_records(handle, _shown_name(target, handle))
     return _with_figures(found, handle.options) if measured else found
 
 
 def _with_figures(found: Explanation, options: Options) -> Explanation:
-    """With what its lines cost and eager's memory, for which the graphs run."""
-    made = footprints_of(newest_variants(found.records))
-    eager = max((max(each.eager, default=0) for each in made), default=0)
+    """Return the explanation with costs of lines and eager's memory, for which the graphs run."""
+    footprints = footprints_of(newest_variants(found.records))
+    eager = max((max(each.eager, default=0) for each in footprints), default=0)
     costs = costs_of(found.records, options)
-    return replace(found, costs=costs, footprints=made, memory=(found.memory[0], eager))
+    return replace(found, costs=costs, footprints=footprints, memory=(found.memory[0], eager))
 
 
 def _worth(handle: Handle) -> dict[str, Any]:
-    """Return what the function's own calls have shown."""
+    """Return the fields of Findings that come from measuring the function's own calls."""
     verdict, measured = verdict_of(handle), measured_of(handle)
     return {
         "verdict": verdict,
@@ -165,13 +171,13 @@ def _worth(handle: Handle) -> dict[str, Any]:
     }
 
 
-def _fitting(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry | None:
-    """The compiled variant that a call runs; None: there is none, or `target` is not tagged."""
+def _matching_entry(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry | None:
+    """Return the compiled variant that a call would run; None if there is none."""
     if handle_of(target) is None:
         return None
     try:
         handle, values = bind(target, args, kwargs)
-    except TypeError:  # the call raises it in Python's words
+    except TypeError:  # the call itself raises it later, with Python's message
         return None
     entry = next((entry for entry in handle.dispatcher.entries if entry.check(values)), None)
     is_compiled = entry is not None and isinstance(entry.notes.outcome, Compiled)
@@ -181,14 +187,15 @@ def _fitting(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ent
 def _run_variant(
     handle: Handle, entry: Entry, call: Callable[[], object]
 ) -> tuple[CompileRecord, ...]:
-    """The records of what a call runs, that of `entry` and of what follows its graph breaks, told
-    by the counters; their backwards are compiled.
+    """Make a call; return the records of the variants that ran, and compile their backwards.
+
+    Hit counters tell which variants ran: `entry`, those of resume functions, and those of callees.
     """
     before = {each: each.hits for _, each in _entries(handle)}
     with comparison_paused(entry):
         call()
     ran = [(part, each) for part, each in _entries(handle) if each.hits > before.get(each, 0)]
-    ran = ran or [(handle, entry)]  # it ran as plain Python: inside of jitmagic.disable, say
+    ran = ran or [(handle, entry)]  # it ran as plain Python, for example in jitmagic.disable
     for _, each in ran:
         for later in each.notes.pending():
             later()
@@ -197,7 +204,7 @@ def _run_variant(
 
 
 def _entries(handle: Handle) -> list[tuple[Handle, Entry]]:
-    """Of the function, its resume functions and callees."""
+    """Return the cache entries of the function, its resume functions and callees."""
     parts = (handle, *handle.family.members)
     return [(part, entry) for part in parts for entry in part.dispatcher.entries]
 
@@ -207,16 +214,16 @@ def _shown_name(target: object, handle: Handle) -> str:
 
 
 def _waiting(handle: Handle) -> list[Lazy]:
-    """The backwards of the function, its resume functions and callees that have not been needed."""
+    """Return the backwards of the whole family that have not been compiled yet."""
     return [later for part in (handle, *handle.family.members) for later in part.pending()]
 
 
-def described(
+def explain_records(
     handle: Handle, name: str = "", chosen: Sequence[CompileRecord] | None = None
 ) -> Explanation:
     """Collect one explanation from all records of a handle's family, or from some of them."""
     records = list(handle.journal) if chosen is None else chosen
-    used = [r for r in records if isinstance(r.outcome, Compiled)]  # of the others nothing runs
+    used = [r for r in records if isinstance(r.outcome, Compiled)]  # the others run as eager
     traces = [t for r in used if isinstance(t := r.result("trace"), Trace)]
     graphs = [t.graph for t in traces if _ops(t.graph)]
     breaks = sum(isinstance(t.exit, Break) for t in traces)
@@ -261,8 +268,9 @@ def described(
 
 
 def _guards(records: Sequence[CompileRecord]) -> tuple[list[str], list[str]]:
-    """Those about values and code of the user's, and those about code of installed packages; those
-    that not all variants of a frame have, with the numbers of those that do.
+    """Return the guards about the user's code and values, and those about installed packages.
+
+    A guard that only some variants of a frame have is prefixed with their numbers.
     """
     variants: dict[int, set[int]] = {}  # by frame
     having: dict[tuple[int, str], set[int]] = {}
@@ -276,23 +284,23 @@ def _guards(records: Sequence[CompileRecord]) -> tuple[list[str], list[str]]:
             text = show_guard(guard)
             having.setdefault((record.frame, text), set()).add(record.number)
             is_library[text] = is_library.get(text, True) and _is_of_library(guard)
-    told = {
+    lines = {
         (_of_variants(numbers, variants[frame]) + text): is_library[text]
         for (frame, text), numbers in having.items()
     }
-    own = [line for line, of_library in told.items() if not of_library]
-    return own, [line for line, of_library in told.items() if of_library]
+    own = [line for line, of_library in lines.items() if not of_library]
+    return own, [line for line, of_library in lines.items() if of_library]
 
 
 def _of_variants(numbers: set[int], every: set[int]) -> str:
-    """`variant 1: `, `variants 1, 3: `; empty of all."""
+    """Return `variant 1: ` or `variants 1, 3: `; "" if all variants have the guard."""
     if numbers == every:
         return ""
     return f"variant{'s' * (len(numbers) > 1)} {', '.join(map(str, sorted(numbers)))}: "
 
 
 def _is_of_library(guard: Guard) -> bool:
-    """Whether nothing that a user edits changes what it is about: torch.relu, torch.Tensor."""
+    """Return whether the guard is about code of an installed package: torch.relu, torch.Tensor."""
     match guard:
         case NamespaceFacts():
             return is_of_library_module(guard.table.get("__name__"))
@@ -318,13 +326,13 @@ def _times(records: Sequence[CompileRecord]) -> tuple[tuple[str, float], ...]:
 
 
 def _stages(record: CompileRecord, suffix: str) -> list[tuple[str, Any]]:
-    """(graph name, result) of every stage called `<graph>: <suffix>`."""
+    """Return (graph name, result) of every stage called `<graph>: <suffix>`."""
     named = [(stage.stage.partition(": "), stage.result) for stage in record.stages]
     return [(name[0], result) for name, result in named if name[2] == suffix and result is not None]
 
 
 def _kernels(records: Sequence[CompileRecord]) -> tuple[KernelReport, ...]:
-    """Of the code that was loaded, in the order of the graphs."""
+    """Return the generated kernels that were loaded, in the order of the graphs."""
     variants: dict[tuple[int, int], list[CompileRecord]] = {}
     for record in records:  # a backward is compiled later than its graph was split off
         variants.setdefault((record.frame, record.number), []).append(record)
@@ -338,7 +346,7 @@ def _kernels(records: Sequence[CompileRecord]) -> tuple[KernelReport, ...]:
 
 
 def _externs(record: CompileRecord) -> list[tuple[str, str]]:
-    """What is still an ATen call after scheduling, which makes kernels of some."""
+    """Return name and reason of the ATen calls that are left after scheduling."""
     return [
         (str(step.op), step.reason)
         for _, schedule in _stages(record, "schedule")

@@ -1,8 +1,8 @@
-"""facts: what must stay the same between calls, as far as the caller can change it, in words.
+"""facts: puts those guards into words that a caller can make fail.
 
-Comes in: the guards of a trace. Goes out: a sentence for each fact about arguments, globals and
-numbers; parameters are one sentence; all else (classes, functions, tables of hooks, torch's own
-names) is only counted: nobody changes it between two calls.
+Input: the guards of a trace. Output: a sentence for each fact about arguments, globals and numbers,
+and one for all parameters. Guards on classes, functions, hooks and torch's own names are only
+counted, because programs hardly ever change them between calls.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _IN_WORDS = (TensorMatch, ValueEquals, InRange, LengthIs, DictKeysAre)
 
 
 def facts_of(guards: Iterable[Guard]) -> tuple[tuple[str, ...], int]:
-    """(sentences, how many further facts there are)."""
+    """Return the sentences, and the number of other guards."""
     sentences: dict[str, None] = {}
     parameters = others = 0
     for guard in sorted(guards, key=_rank):
@@ -59,14 +59,14 @@ def facts_of(guards: Iterable[Guard]) -> tuple[tuple[str, ...], int]:
 
 
 def _rank(guard: Guard) -> int:
-    """Tensors first, torch's modes last."""
+    """Return a sort key: tensors first, torch's modes last."""
     kinds = (TensorMatch, ValueEquals, SizesRelate, NumbersRelate, InRange)
     found = (rank for rank, kind in enumerate(kinds) if isinstance(guard, kind))
     return next(found, len(kinds) + isinstance(guard, GlobalState))
 
 
 def _sentence(guard: Guard) -> str:
-    """ "" of what no caller changes."""
+    """Return a guard in words; "" if callers do not change what it tests."""
     if isinstance(guard, GlobalState):
         recorded = "recorded" if guard.facts.grad_enabled else "not recorded (no_grad)"
         return f"gradients are {recorded}, torch's other modes are as they were"
@@ -90,7 +90,7 @@ def _sentence(guard: Guard) -> str:
 
 
 def _bases(source: Source) -> Iterable[Source]:
-    """The source and all that it is reached through."""
+    """Yield the source and all sources that it is reached through."""
     waiting: list[object] = [source]
     while waiting:
         found = waiting.pop()
@@ -101,13 +101,14 @@ def _bases(source: Source) -> Iterable[Source]:
 
 
 def _is_held(source: Source) -> bool:
-    """Return whether an object has it: a parameter of a module, a tensor in an optimizer."""
+    """Return whether it is read from an object: a module's parameter, an optimizer's tensor."""
     return any(isinstance(each, InstanceDict) for each in _bases(source))
 
 
 def _is_callers(source: Source) -> bool:
-    """Return whether a caller has a name for it: no private attribute, no part of a class or a
-    function, no unnamed value on the stack.
+    """Return whether a caller has a name for it.
+
+    Private attributes, parts of classes and functions, and unnamed stack values are excluded.
     """
     for each in _bases(source):
         if isinstance(each, Argument) and each.name.startswith(UNNAMED):

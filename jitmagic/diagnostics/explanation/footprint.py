@@ -1,9 +1,9 @@
-"""footprint: bytes that are alive after each operation of a graph, as eager and compiled.
+"""footprint: bytes alive after each operation of a graph, as eager and compiled.
 
-Comes in: the records of a frame's newest variant. Goes out: a `Footprint`. Eager's bytes are
-counted: the traced graph runs op by op on made-up tensors, forward and backward, and each storage
-is followed until it dies. Compiled bytes are read off the plans: what they allocate, take over and
-free. Inputs count for neither, nor does what a library's kernel takes while it runs.
+Input: the records of a frame's newest variant. Output: a `Footprint`. For eager, the traced graph
+runs operation by operation on synthetic tensors, forward and backward, and each storage is tracked
+until it is freed. For compiled code, the bytes are computed from the plan's allocations, reuses and
+frees. Inputs, and workspace that a library allocates inside a call, are not counted.
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ from ...records import CompileRecord
 from ...runtime.steps import timed_calls
 from ...schedule.score import buffer_bytes
 from ...trace.result import Trace
-from ..checking.builds import Build, MeasuredFrame, at_hints, has_backward
-from .line_timing import differentiate, differentiates, made_up_input, quiet
+from ..checking.builds import Build, MeasuredFrame, at_first_sizes, has_backward
+from .line_timing import differentiate, differentiates, isolated, synthetic_input
 
 __all__ = ["Footprint", "footprint_of", "footprints_of", "planned_memory"]
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes alive after each operation, in order; the backward's operations begin at those places.
-    `why_not`: why there are none.
+    """Bytes alive after each operation, in order.
+
+    backward_at: index of the backward's first operation, eager and compiled
+    why_not: the reason if nothing was measured
     """
 
     name: str
@@ -47,13 +49,13 @@ class Footprint:
 
     @property
     def peaks(self) -> str:
-        """`at most 4 MiB compiled, 8 MiB as eager`."""
+        """The peaks in words: `at most 4 MiB compiled, 8 MiB as eager`."""
         compiled, eager = (max(points, default=0) for points in (self.compiled, self.eager))
         return f"at most {size(compiled)} compiled, {size(eager)} as eager"
 
 
 def footprint_of(records: Sequence[CompileRecord]) -> Footprint | None:
-    """Of one frame's newest variant (newest_variants); None where it computes nothing."""
+    """Return the footprint of a frame's newest variant; None if its graph has no operations."""
     frame = MeasuredFrame.of(records)
     if frame is None:
         return None
@@ -61,9 +63,9 @@ def footprint_of(records: Sequence[CompileRecord]) -> Footprint | None:
     if why := _why_not(frame):
         return Footprint(name, why_not=why)
     try:
-        with quiet():
-            eager, eager_turn = _eager(at_hints(frame.traced), has_backward(frame.builds))
-    except Exception as error:  # made-up tensors do not suit every graph: an index, a check
+        with isolated():
+            eager, eager_turn = _eager(at_first_sizes(frame.traced), has_backward(frame.builds))
+    except Exception as error:  # synthetic tensors are invalid for some graphs: indices, checks
         return Footprint(name, why_not=f"{type(error).__name__}: {error}")
     compiled, turn = _compiled(frame.builds)
     return Footprint(name, eager, compiled, (eager_turn, turn))
@@ -71,18 +73,19 @@ def footprint_of(records: Sequence[CompileRecord]) -> Footprint | None:
 
 def _why_not(frame: MeasuredFrame) -> str:
     if len([build for build in frame.builds if not build.is_backward]) > 1:
-        return "its graph is split, and what its parts hold for one another is not known"
+        return "its graph is split, and the lifetimes of tensors between its parts are not known"
     return frame.why_not
 
 
 def footprints_of(frames: Sequence[Sequence[CompileRecord]]) -> tuple[Footprint, ...]:
-    """One for each frame that computes something; the graphs run once on made-up tensors."""
-    return tuple(made for records in frames if (made := footprint_of(records)) is not None)
+    """Return the footprint of each frame with operations; the graphs run on synthetic tensors."""
+    return tuple(found for records in frames if (found := footprint_of(records)) is not None)
 
 
 def planned_memory(frames: Sequence[Sequence[CompileRecord]]) -> int:
-    """Bytes that the plans of the largest frame hold at most, beside inputs and parameters; nothing
-    runs. 0 where it is not known.
+    """Return the peak bytes of the plans of the largest frame, without inputs and parameters.
+
+    Nothing runs. The result is 0 if it is not known.
     """
     known = [MeasuredFrame.of(records) for records in frames]
     plans = [frame.builds for frame in known if frame is not None and not _why_not(frame)]
@@ -93,7 +96,7 @@ def planned_memory(frames: Sequence[Sequence[CompileRecord]]) -> int:
 
 
 class _Alive(DispatchMode):
-    """Follows the storages that operations make."""
+    """Tracks the storages that operations allocate until they are freed."""
 
     def __init__(self, given: Sequence[Tensor]) -> None:
         super().__init__()
@@ -125,14 +128,14 @@ class _Alive(DispatchMode):
             self.bytes -= nbytes
             del self._known[key]
 
-        # A storage's Python object lives as long as the storage.
+        # torch keeps a storage's Python object alive as long as the storage, so a weakref works.
         self._known[key] = weakref.ref(storage, died)
         self.bytes += nbytes
 
 
 def _eager(traced: Trace, differentiated: bool) -> tuple[tuple[int, ...], int]:
-    """The points, and where the backward begins."""
-    given = [made_up_input(entry.spec) for entry in traced.inputs]
+    """Return the bytes after each operation, and the index at which the backward begins."""
+    given = [synthetic_input(entry.spec) for entry in traced.inputs]
     wanted = [tensor for tensor in given if tensor.requires_grad]
     gm = traced.graph
     held = [*given, *gm.parameters(), *gm.buffers()]
@@ -148,7 +151,10 @@ def _eager(traced: Trace, differentiated: bool) -> tuple[tuple[int, ...], int]:
 
 
 def _compiled(builds: Sequence[Build]) -> tuple[tuple[int, ...], int]:
-    """What a forward hands on stays while its backward runs, as its results may be held."""
+    """Return the bytes after each step of forward and backward, and the backward's first index.
+
+    Outputs of the forward count as alive during the backward, as the caller may hold them.
+    """
     forward, *backwards = builds
     points, left = _of_plan(forward)
     turn = len(points)
@@ -158,7 +164,7 @@ def _compiled(builds: Sequence[Build]) -> tuple[tuple[int, ...], int]:
 
 
 def _of_plan(build: Build) -> tuple[list[int], int]:
-    """After each launch and call, the call's workspace included; and what is handed on."""
+    """Return the bytes after each launch and call, and those of outputs and saved tensors."""
     plan, known = build.plan, _sizes_of_calls(build)
     sizes: dict[int, int] = {}
     points = []
@@ -177,7 +183,7 @@ def _of_plan(build: Build) -> tuple[list[int], int]:
 
 
 def _sizes_of_calls(build: Build) -> dict[int, dict[int, int]]:
-    """By call what its results take, by slot."""
+    """Return by call the bytes of its results, by slot."""
     program = build.schedule.program
     steps = [step for step in program.steps if isinstance(step, Nest | Extern)]
     sizes = {}

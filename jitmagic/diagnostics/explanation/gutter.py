@@ -1,9 +1,8 @@
-"""gutter: the user's source with what each line takes beside it.
+"""gutter: lists the user's source with the seconds and graph breaks of each line.
 
-Comes in: Findings with Costs. Goes out: a `Listing` for each function that has a line with a cost
-or a graph break, the explained one first: what text, rich and HTML reports show. The seconds of a
-line count the operations on it and those in functions that it calls, so the lines of one function
-add up to what the function takes.
+Input: Findings with Costs. Output: a `Listing` for each function with a measured line or a graph
+break, the explained one first. The seconds of a line include the functions that it calls, so the
+lines of one function add up to the function's time.
 """
 
 from __future__ import annotations
@@ -20,13 +19,14 @@ from .findings import BreakReport, Findings
 
 __all__ = ["Listing", "Row", "listings"]
 
-MOST_LISTINGS = 20  # of functions that the explained one calls, the dearest first
+MOST_LISTINGS = 20  # callees of the explained function that are listed, the slowest first
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line; seconds as eager and compiled; `kernels`: by number, those it takes part in, the
-    one with most of its time first.
+    """One line with its seconds, eager and compiled.
+
+    kernels: numbers of the kernels that compute it, the slowest first
     """
 
     number: int
@@ -35,12 +35,12 @@ class Row:
     compiled: float = 0.0
     kernels: tuple[int, ...] = ()
     breaks: tuple[BreakReport, ...] = ()
-    is_own: bool = True  # else all of its time is in what it calls
+    is_own: bool = True  # false: all of its time is spent in functions that it calls
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A function's lines; `is_users`: it is not of an installed package."""
+    """The lines of a function; `is_users`: it is the user's, not an installed package's."""
 
     name: str
     filename: str
@@ -57,21 +57,19 @@ class Listing:
 
     @property
     def is_wrapper(self) -> bool:
-        """Return whether it is a package's function that only calls another: a decorator's, a
-        hook's.
-        """
-        telling = [row for row in self.rows if row.eager or row.compiled]
+        """True for a package's function that only calls another: a decorator's or a hook's."""
+        timed = [row for row in self.rows if row.eager or row.compiled]
         broken = any(row.breaks for row in self.rows)
-        return not self.is_users and not broken and len(telling) == 1 and not telling[0].is_own
+        return not self.is_users and not broken and len(timed) == 1 and not timed[0].is_own
 
     def has(self, place: Place) -> bool:
-        """Return whether a line is one of its."""
+        """Return whether the function contains a line."""
         filename, number = place
         return filename == self.filename and self.rows[0].number <= number <= self.rows[-1].number
 
 
 def listings(found: Findings) -> list[Listing]:
-    """The explained function first, also where nothing was measured; then those that it calls."""
+    """Return the explained function's listing, even without measurements, then its callees'."""
     filename, first, lines = found.source
     breaks = distinct(found.break_reasons)
     own = _listing(
@@ -85,9 +83,9 @@ def listings(found: Findings) -> list[Listing]:
         if not lines or not own.has(place):
             span = function_around(*place)
             others[span] = others.get(span, 0.0) + seconds
-    dearest = sorted(others, key=lambda span: others[span], reverse=True)[:MOST_LISTINGS]
+    slowest = sorted(others, key=lambda span: others[span], reverse=True)[:MOST_LISTINGS]
     shown = [own] if lines and not own.is_wrapper else []
-    for span in dearest:
+    for span in slowest:
         file, begin, end, _ = span
         text = tuple(linecache.getline(file, number) for number in range(begin, end + 1))
         listing = _listing(span, text, found.costs, breaks)
@@ -113,5 +111,5 @@ def _row(
     known = costs.lines.get(place)
     if known is None:
         return Row(number, text, breaks=breaks)
-    dearest = sorted(known.kernels, key=lambda each: known.kernels[each], reverse=True)
-    return Row(number, text, known.eager, known.compiled, tuple(dearest), breaks, known.is_own)
+    slowest = sorted(known.kernels, key=lambda each: known.kernels[each], reverse=True)
+    return Row(number, text, known.eager, known.compiled, tuple(slowest), breaks, known.is_own)

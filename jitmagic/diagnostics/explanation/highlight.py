@@ -1,7 +1,7 @@
-"""highlight: source as pieces with a colour's name, line by line; the one user of pygments.
+"""highlight: splits source into tokens for syntax highlighting; the only user of pygments.
 
-Comes in: text and its language. Goes out: for each line (kind of token, text) pairs, which the HTML
-shows as classes and rich as styles. Joined, the pieces are the text that came in.
+Input: text and its language. Output: for each line (kind of token, text) pairs, which HTML shows as
+classes and rich as styles. The joined pieces are the input text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LEXERS = {"python": PythonLexer, "triton": PythonLexer, "numba": PythonLexer, "
 
 @lru_cache(maxsize=64)
 def highlighted(text: str, language: str = "python") -> tuple[tuple[Piece, ...], ...]:
-    """The lines of a text, without their ends."""
+    """Return the tokens of each line, without line ends."""
     lexer = _LEXERS[language](stripnl=False, ensurenl=False)
     lines: list[list[Piece]] = [[]]
     for kind, piece in _pieces(text, lexer):
@@ -45,8 +45,9 @@ def highlighted(text: str, language: str = "python") -> tuple[tuple[Piece, ...],
 
 
 def _pieces(text: str, lexer: PythonLexer | CppLexer) -> Iterator[Piece]:
-    """Neighbours of one kind are one. What the lexer drops or makes anew (carriage returns) is not
-    highlighted at all.
+    """Yield tokens, with neighbours of one kind joined.
+
+    A text that the lexer changes (it normalises carriage returns) is not highlighted.
     """
     found = [(_kind(token), piece) for token, piece in lex(text, lexer)]
     if "".join(piece for _, piece in found) != text:

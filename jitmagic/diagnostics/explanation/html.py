@@ -1,8 +1,8 @@
-"""html: a Page, cards and tables as static HTML, made by jinja2 from templates/.
+"""html: renders a Page, cards and tables as static HTML with the jinja2 templates of templates/.
 
-No scripts, no outside files: it reads the same in a saved notebook. Colours follow the page's theme
-through `currentColor`; where styles are taken out (GitHub's view of a notebook) source keeps its
-lines and columns. All text of the user's is escaped by jinja2.
+The HTML has no scripts and no external files, so a saved notebook shows it unchanged. Colours
+follow the page's theme through `currentColor`. GitHub removes styles from notebooks; source keeps
+its lines and columns there. jinja2 escapes all text from the user's program.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from .page import page_of
 __all__ = ["STYLE", "card_body", "html_body", "html_report", "table_html"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_COLOURS = 7  # of kernels: style.css has .k0 to .k6
-_MOST_KERNELS = 8  # that are not folded
-_MOST_STEPS = 400  # of a memory picture: more cannot be told apart
+_COLOURS = 7  # style.css has the colours .k0 to .k6 for kernels
+_MOST_KERNELS = 8  # kernels that are shown unfolded
+_MOST_STEPS = 400  # steps of a memory picture: more would be narrower than a pixel or two
 
 
 @cache
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {
+    environment.filters |= {
         "duration": lambda seconds: duration(seconds) if seconds else "",
         "width": lambda part: f"{min(1.0, max(0.0, part)) * 100:.1f}%",
         "colour": lambda number: f"k{(number - 1) % _COLOURS}",
@@ -49,29 +49,29 @@ def _environment() -> Environment:
         "area": _area,
         "counted": count,
     }
-    return made
+    return environment
 
 
 STYLE = f"<style>\n{(_TEMPLATES / 'style.css').read_text(encoding='utf-8')}</style>"
 
 
 def html_report(findings: Findings) -> str:
-    """The whole report; safe to embed."""
+    """Return the whole report as HTML that can be embedded in a page."""
     return f"{STYLE}\n{html_body(findings)}"
 
 
 def html_body(findings: Findings) -> str:
-    """The report for a page that has STYLE."""
+    """Return the report as HTML for a page that contains STYLE."""
     return _rendered("report.html", page=page_of(findings), texts=set(), shown=_MOST_KERNELS)
 
 
 def card_body(card: Any) -> str:
-    """The card of one tagged function for a page that has STYLE."""
+    """Return the card of one tagged function as HTML for a page that contains STYLE."""
     return _rendered("card.html", card=card)
 
 
 def table_html(table: Any) -> str:
-    """The table of `status`, with STYLE."""
+    """Return the table of `status` as HTML, with STYLE."""
     return STYLE + _rendered("status.html", table=table)
 
 
@@ -80,7 +80,7 @@ def _rendered(name: str, **values: Any) -> str:
 
 
 def _entries(lines: Sequence[str]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Lines with those indented below them, each (kind, text): an edit has its own look."""
+    """Return each line with the (kind, text) of lines indented below it; kind "edit" or ""."""
     entries: list[tuple[str, list[tuple[str, str]]]] = []
     for line in lines:
         text = line.strip()
@@ -92,12 +92,12 @@ def _entries(lines: Sequence[str]) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def _is_loop(line: Sequence[Piece]) -> bool:
-    """Return whether a loop of generated code begins there."""
+    """Return whether a loop of generated code begins on the line."""
     return ("keyword", "for") in line
 
 
 def _area(footprint: Footprint, side: str) -> Markup:
-    """The outline of bytes alive after each operation, as a clip-path: part of the highest."""
+    """Return the bytes alive after each operation, relative to the peak, as a CSS clip-path."""
     points = footprint.eager if side == "e" else footprint.compiled
     highest = max(*footprint.eager, *footprint.compiled, 1)
     chosen = points if len(points) <= _MOST_STEPS else _thinned(points)
@@ -106,10 +106,10 @@ def _area(footprint: Footprint, side: str) -> Markup:
         top = 100 * (1 - value / highest)
         left, right = (100 * (number + end) / len(chosen) for end in (0, 1))
         corners += [f"{left:.2f}% {top:.1f}%", f"{right:.2f}% {top:.1f}%"]
-    return Markup(f"polygon({','.join([*corners, '100% 100%'])})")  # figures alone
+    return Markup(f"polygon({','.join([*corners, '100% 100%'])})")  # safe: only numbers
 
 
 def _thinned(points: Sequence[int]) -> list[int]:
-    """The highest of each stretch."""
+    """Return the maximum of each run of points, at most _MOST_STEPS of them."""
     stretch = -(-len(points) // _MOST_STEPS)
     return [max(points[at : at + stretch]) for at in range(0, len(points), stretch)]

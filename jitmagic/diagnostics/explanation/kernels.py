@@ -1,8 +1,7 @@
-"""kernels: the steps of an executable in words: what each computes, for which lines, of how much.
+"""kernels: describes each step of an executable: operations, source lines, bytes.
 
-Comes in: a Build. Goes out: a `KernelReport` for each launch and each call of torch's own kernels,
-in the order in which the plan runs, and a `Refusal` for each fusion that was not made although it
-would have saved memory traffic.
+Input: a Build. Output: a `KernelReport` for each kernel launch and each ATen call, in the order of
+the plan, and a `Refusal` for each fusion that would have saved memory traffic but was not made.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from ..checking.builds import Build, nodes_of
 __all__ = ["KernelReport", "Refusal", "kernels_of", "operations_in_words", "refusals_of"]
 
 _MOST_OPERATIONS = 5  # that a title names
-# Units of one addition for each byte that is read or written: above it arithmetic takes longer.
+# Additions per byte of memory traffic above which a kernel is bound by arithmetic.
 _ARITHMETIC = 16
-# Names that torch gives to what people call otherwise.
+# Common names of operators whose names in torch are less familiar.
 _WORDS = {
     **dict.fromkeys(("linear", "matmul", "mm", "addmm", "bmm", "baddbmm"), "matrix product"),
     "scaled_dot_product_attention": "attention",
@@ -46,12 +45,12 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class KernelReport:
-    """One launch of a generated kernel, or one call of a kernel of torch's own.
+    """One launch of a generated kernel, or one ATen call.
 
-    computes: the ATen operations; operations: the user's calls that they are of, in words
-    lines: the user's lines, the innermost ones; text: generated code, "" of a call of torch's
-    nbytes: read and written; is_arithmetic: computing takes longer than reading and writing
-    why: why it is left to torch, "" of a generated kernel
+    computes: names of ATen nodes; operations: the user's calls that they come from, in words
+    lines: the user's innermost lines; text: generated code, "" for an ATen call
+    nbytes: read and written; is_arithmetic: bound by arithmetic rather than memory
+    why: the reason for an ATen call, "" for a generated kernel
     """
 
     name: str
@@ -68,20 +67,20 @@ class KernelReport:
 
     @property
     def is_generated(self) -> bool:
-        """Return whether it is a kernel of jitmagic's."""
+        """True for a generated kernel, false for an ATen call."""
         return bool(self.language)
 
     @property
     def title(self) -> str:
-        """Return what the kernel computes: `layer norm, add`."""
-        told = ", ".join(self.operations[:_MOST_OPERATIONS]) or self.name
-        told += ", ..." if len(self.operations) > _MOST_OPERATIONS else ""
-        return f"backward of {told}" if self.graph == "backward" else told
+        """The operations that the kernel computes: `layer norm, add`."""
+        words = ", ".join(self.operations[:_MOST_OPERATIONS]) or self.name
+        words += ", ..." if len(self.operations) > _MOST_OPERATIONS else ""
+        return f"backward of {words}" if self.graph == "backward" else words
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Two operations that are not in one kernel, and the bytes that it would have saved."""
+    """Two operations that were not fused, the reason, and the bytes that fusion would save."""
 
     producer: str
     consumer: str
@@ -90,7 +89,7 @@ class Refusal:
 
 
 def kernels_of(build: Build, variant: int = 1) -> list[KernelReport]:
-    """All launches and calls of an executable, in the order of its plan."""
+    """Return all launches and ATen calls of an executable, in the order of its plan."""
     nodes, program = nodes_of(build), build.schedule.program
     texts = _texts(build)
     language = build.source.language if build.source is not None else ""
@@ -99,7 +98,7 @@ def kernels_of(build: Build, variant: int = 1) -> list[KernelReport]:
     for step in steps:
         origins = origins_of(step)
         owned = [nodes[name] for name in origins if name in nodes]
-        told = KernelReport(
+        report = KernelReport(
             name=step.name,
             graph=build.name,
             language=language,
@@ -111,20 +110,20 @@ def kernels_of(build: Build, variant: int = 1) -> list[KernelReport]:
             nbytes=bytes_of(step, program),
         )
         if isinstance(step, Nest):
-            told = replace(told, is_arithmetic=_is_arithmetic(step, program))
+            report = replace(report, is_arithmetic=_is_arithmetic(step, program))
         else:
-            told = replace(told, name=str(step.op), language="", text="", why=step.reason)
-        reports.append(told)
+            report = replace(report, name=str(step.op), language="", text="", why=step.reason)
+        reports.append(report)
     return reports
 
 
 def origins_of(step: Nest | Extern) -> tuple[str, ...]:
-    """Names of the ATen nodes that a step computes."""
+    """Return the names of the ATen nodes that a step computes."""
     return step.origins if isinstance(step, Nest) else (step.name,)
 
 
 def operations_in_words(nodes: Iterable[Node]) -> tuple[str, ...]:
-    """The user's calls that ATen nodes are of, each once, in order."""
+    """Return the user's calls that ATen nodes come from, each once, in order."""
     return tuple(dict.fromkeys(map(_operation, nodes)))
 
 
@@ -133,14 +132,15 @@ def _operation(node: Node) -> str:
     packet = getattr(node.target, "overloadpacket", None)
     name = (lines[0].operation if lines else "") or getattr(packet, "__name__", node.name)
     name = name.rpartition("::")[2].strip("_")
-    if name == "gradients":  # the engine's own sums; a formula carries the operation it is of
+    if name == "gradients":  # sums of gradients; derivative formulas carry their forward operation
         name = getattr(packet, "__name__", node.name).strip("_")
     return _WORDS.get(name, name.replace("_", " "))
 
 
 def bytes_of(step: Nest | Extern, program: LoopProgram) -> int:
-    """Bytes that a step reads and writes, each buffer once; of a table that it looks things up in,
-    as much as it takes.
+    """Return the bytes that a step reads and writes, each buffer once.
+
+    A table that is indexed by data (an embedding) counts only as many elements as are looked up.
     """
     known = program.buffers
     total = sum(buffer_bytes(known[name]) for name in writes_of(step) if name in known)
@@ -152,7 +152,7 @@ def bytes_of(step: Nest | Extern, program: LoopProgram) -> int:
 
 
 def _looked_up(nest: Nest, program: LoopProgram) -> Mapping[str, int]:
-    """By buffer, the bytes that are read at places which data decide."""
+    """Return by buffer the bytes that are read at data-dependent indices."""
     points = extent_product(nest.outer)
     return {
         load.buffer: points * program.buffers[load.buffer].dtype.itemsize
@@ -172,7 +172,7 @@ def _is_arithmetic(nest: Nest, program: LoopProgram) -> bool:
 
 
 def _texts(build: Build) -> dict[str, str]:
-    """Generated code by kernel: the translation unit that it stands in."""
+    """Return by kernel the text of its translation unit."""
     source = build.source
     if source is None:
         return {}
@@ -181,8 +181,9 @@ def _texts(build: Build) -> dict[str, str]:
 
 
 def refusals_of(build: Build) -> Iterator[Refusal]:
-    """Fusions that were refused and would have saved memory traffic, each pair once: a temporary is
-    written and read again, a result only read.
+    """Yield fusions that were refused although they would have saved memory traffic, each once.
+
+    Fusing saves a write and a read of a temporary, but only the read of a graph result.
     """
     program, nodes = build.schedule.program, nodes_of(build)
     made_by = {name: step for step in program.steps for name in writes_of(step)}

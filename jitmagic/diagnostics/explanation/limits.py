@@ -1,8 +1,8 @@
-"""limits: how fast this machine moves memory, which no kernel that reads and writes can beat.
+"""limits: measures the memory speed of this machine, which bounds kernels that compute little.
 
-Comes in: a number of bytes. Goes out: the seconds that a plain copy takes which reads and writes as
-many in all, measured once a process for each power of two, so that what fits a cache is compared
-with what fits it too.
+Input: a number of bytes. Output: seconds of a copy that reads and writes as many bytes in all. It
+is measured once per process for each power of two, so that a kernel whose data fit a cache is
+compared with a copy that fits it too.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 
 __all__ = ["copy_seconds"]
 
-LEAST, MOST = 1 << 18, 1 << 28  # bytes: below, a call costs as much as the copy; above, no memory
+LEAST, MOST = 1 << 18, 1 << 28  # bytes: below, call overhead dominates; above, memory would run out
 _ROUNDS = 5
 
 
 def copy_seconds(nbytes: int, device: torch.device) -> float | None:
-    """Return the speed of a copy that reads half of them and writes as many; None for few bytes."""
+    """Return seconds of a copy that reads and writes half of `nbytes` each; None below LEAST."""
     if nbytes < LEAST:
         return None
     known = min(MOST, 1 << (nbytes - 1).bit_length())

@@ -1,11 +1,11 @@
-"""laps: how long each operation of a graph takes, eager and compiled, on tensors that are made up.
+"""line_timing: measures each operation of a graph, eager and compiled, on synthetic tensors.
 
-Comes in: a traced graph, or a plan with its kernels. Goes out: `Laps`: seconds of each operation,
-the least of several runs, and of the quietest run without a clock in it. What the clock costs, a
-wait for the GPU included, is the difference between the two and the same for each operation: it is
-taken off. On the CPU, where it is known, the rest is what others did to the machine and is taken
-off in proportion: a matrix product that was disturbed leaves nothing of what is quick. Runs are
-made in the sandbox and leave the generators of random numbers as they were.
+Input: a traced graph, or a plan with its kernels. Output: `OperationTimes`, the least seconds of
+each operation over several runs, and of a whole run without a clock inside. The difference of sum
+and whole is the overhead of the clock (with a GPU, of synchronizing), which is subtracted in equal
+parts from all operations. On the CPU that overhead is known; any further difference is load on the
+machine and is removed by scaling, since subtracting a disturbed matrix product's excess equally
+would erase all short operations. Runs happen in the sandbox and restore the random generators.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from ...target import Target
 from ..checking.cases import same_random_numbers
 
 __all__ = [
-    "Laps",
+    "OperationTimes",
     "differentiate",
     "differentiates",
-    "laps_of_graph",
-    "laps_of_plan",
-    "made_up",
-    "made_up_input",
+    "isolated",
     "operations",
-    "quiet",
+    "synthetic",
+    "synthetic_input",
+    "time_graph",
+    "time_plan",
 ]
 
-SECONDS = 0.06  # of runs, for each graph and side; one of each is made in any case
-LONG = 0.3  # seconds of a run that is made once
-SHORT = 0.04  # of a run that is made twice at least
+SECONDS = 0.06  # budget of runs for each graph, eager and compiled; at least one run is made
+LONG = 0.3  # a run of so many seconds is made only once
+SHORT = 0.04  # a run of fewer seconds is made at least twice
 RUNS = 20
 _TICKS = 100
-_NUMBER = "jitmagic.cost"  # on a node of autograd: that of the operation which made it
+_NUMBER = "jitmagic.cost"  # key in an autograd node's metadata: the index of its operation
 _engine: Any = torch.autograd.Variable._execution_engine
 _OPERATIONS = ("call_function", "call_method", "call_module")
 
 
 @dataclass(frozen=True, slots=True)
-class Laps:
+class OperationTimes:
     """Seconds of each operation, in order, and of the whole."""
 
     each: tuple[float, ...]
@@ -65,7 +65,7 @@ class Laps:
 
 
 class _Clock:
-    """Laps of one run; a GPU is waited for."""
+    """Accumulates seconds per operation in one run, synchronizing with the GPU."""
 
     def __init__(self, count: int) -> None:
         self.seconds = [0.0] * count
@@ -79,12 +79,12 @@ class _Clock:
         return time.perf_counter()
 
     def ends(self, number: int) -> None:
-        """The operation with that number has ended."""
+        """Record the end of an operation."""
         self.seconds[number] += self.now() - self.since
         self.since = time.perf_counter()
 
     def begins(self, number: int) -> None:
-        """An operation begins, which ends the one before."""
+        """Record the begin of an operation, which is the end of the one before."""
         if self.number >= 0:
             self.ends(self.number)
         self.number = number
@@ -95,15 +95,16 @@ Lapped = Callable[[], _Clock]
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Nothing of the user's sees what is run here, and no random number is missing afterwards."""
+def isolated() -> Iterator[None]:
+    """Hide what runs inside from user code, and restore the random generators."""
     with sandbox(), same_random_numbers():
         yield
 
 
-def _measured(whole: Run, lapped: Lapped) -> Laps:
-    """In turns, so that what else the machine does hits both. The first run, in which libraries
-    start their threads, counts only where a second one would take too long.
+def _measured(whole: Run, lapped: Lapped) -> OperationTimes:
+    """Run without and with a clock in turns, so that load on the machine affects both.
+
+    The first run, in which libraries start their threads, counts only if a second is too long.
     """
     wholes, runs = [_seconds(whole)], [lapped().seconds]
     fewest = 1
@@ -113,13 +114,13 @@ def _measured(whole: Run, lapped: Lapped) -> Laps:
     while len(runs) < fewest or (time.perf_counter() < ends and len(runs) < RUNS):
         wholes.append(_seconds(whole))
         runs.append(lapped().seconds)
-    quietest = [min(values) for values in zip(*runs, strict=True)]
-    least = min(*wholes, sum(quietest))  # the clock never makes a run shorter
-    return Laps(_without_clock(quietest, least, _clock_costs()), least)
+    least_each = [min(values) for values in zip(*runs, strict=True)]
+    least = min(*wholes, sum(least_each))  # the clock never makes a run shorter
+    return OperationTimes(_without_clock(least_each, least, _clock_costs()), least)
 
 
 def _clock_costs() -> float:
-    """At most, of one lap; of a GPU's nobody knows how long a wait is."""
+    """Return an upper bound on the seconds of one clock reading; infinite with a GPU."""
     clock = _Clock(1)
     if clock.waits:
         return math.inf
@@ -138,9 +139,7 @@ def _seconds(run: Run) -> float:
 def _without_clock(
     seconds: Sequence[float], whole: float, most: float = math.inf
 ) -> tuple[float, ...]:
-    """What is over is the clock's, up to `most` for each; an operation that takes less than it
-    takes nothing.
-    """
+    """Subtract the clock's overhead, at most `most` per operation, then scale to `whole`."""
     left = list(seconds)
     goal = max(whole, sum(left) - most * len(left))
     for _ in left:
@@ -156,14 +155,14 @@ def _without_clock(
 # -- compiled code --------------------------------------------------------------------------------
 
 
-def laps_of_plan(
+def time_plan(
     plan: Plan,
     source: KernelSource | None,
     target: Target,
     options: Options,
     given: Sequence[Tensor],
-) -> tuple[Laps, tuple[Any, ...]]:
-    """Of the launches and ATen calls of a plan on these inputs, and what it returns."""
+) -> tuple[OperationTimes, tuple[Any, ...]]:
+    """Time the launches and ATen calls of a plan on these inputs; return its results too."""
     clock = _Clock(0)
     count = len(timed_calls(plan))
     number: Iterator[int] = iter(())
@@ -189,22 +188,25 @@ def laps_of_plan(
 
 
 def operations(graph: Graph) -> list[Node]:
-    """The nodes that are calls."""
+    """Return the nodes of a graph that are calls."""
     return [node for node in graph.nodes if node.op in _OPERATIONS]
 
 
-def laps_of_graph(gm: GraphModule, specs: Sequence[TensorSpec], differentiated: bool) -> Laps:
-    """Of the operations of a traced graph, called one by one as eager calls them, with their part
-    in the backward pass (the autograd nodes that they made) where it is `differentiated`.
+def time_graph(
+    gm: GraphModule, specs: Sequence[TensorSpec], differentiated: bool
+) -> OperationTimes:
+    """Time the operations of a traced graph, called one by one as eager calls them.
+
+    differentiated: also run the backward, and add each autograd node's time to its operation
     """
-    given = [made_up_input(spec) for spec in specs]
+    given = [synthetic_input(spec) for spec in specs]
     wanted = [tensor for tensor in given if tensor.requires_grad]
     count = len(operations(gm.graph))
     clock = _Clock(0)
     records = differentiated or differentiates(gm)
 
     def after(number: int, value: object) -> None:
-        if clock.number >= 0:  # a backward inside the graph: its last node has ended
+        if clock.number >= 0:  # a backward inside the graph ran: its last autograd node has ended
             clock.begins(-1)
         clock.ends(number)
         if records:
@@ -233,17 +235,15 @@ def laps_of_graph(gm: GraphModule, specs: Sequence[TensorSpec], differentiated: 
 
 
 def differentiates(gm: GraphModule) -> bool:
-    """Return whether the graph itself asks for gradients: a training step with its backward
-    inside.
-    """
+    """Return whether the graph contains a backward, as that of a whole training step does."""
     return any(node.target is gradients for node in gm.graph.nodes)
 
 
 def differentiate(results: object, inputs: list[Tensor]) -> None:
-    """The backward pass from ones, which stores no gradient."""
+    """Run the backward pass from tangents of ones, without storing gradients."""
     ends = [tensor for tensor in tensors_in(results) if tensor.requires_grad]
     tangents = [torch.ones_like(tensor) for tensor in ends]
-    # What torch.autograd.grad calls, which imports symbolic shapes at its first use (1 s).
+    # torch.autograd.grad would import torch's symbolic shapes at its first use, which takes 1 s.
     _engine.run_backward(
         tuple(ends),
         tuple(tangents),
@@ -256,7 +256,7 @@ def differentiate(results: object, inputs: list[Tensor]) -> None:
 
 
 def _new_nodes(value: object, number: int) -> Iterator[Any]:
-    """The autograd nodes behind a value that no operation before it has made."""
+    """Yield the autograd nodes of a value that no earlier operation created, and mark them."""
     stack: list[Any] = [tensor.grad_fn for tensor in tensors_in(value)]
     while stack:
         node = stack.pop()
@@ -266,9 +266,11 @@ def _new_nodes(value: object, number: int) -> Iterator[Any]:
             yield node
 
 
-def made_up(spec: TensorSpec) -> Tensor:
-    """A tensor like it. A weight is as small as one that is trained: through a dozen layers of ones
-    gradients become denormal, and a product of such numbers takes 20 times as long.
+def synthetic(spec: TensorSpec) -> Tensor:
+    """Return a synthetic tensor of a spec, with weights scaled down as trained ones are.
+
+    With unscaled weights, gradients become denormal after a dozen layers, and a matrix product of
+    denormal numbers takes 20 times as long.
     """
     tensor: Tensor = example(spec.shape, spec.stride, spec.dtype, spec.device)
     is_dense = tensor.numel() * tensor.itemsize == tensor.untyped_storage().nbytes()
@@ -277,9 +279,9 @@ def made_up(spec: TensorSpec) -> Tensor:
     return tensor
 
 
-def made_up_input(spec: TensorSpec) -> Tensor:
-    """The same, with a history where it is no leaf."""
-    tensor = made_up(spec)
+def synthetic_input(spec: TensorSpec) -> Tensor:
+    """Return a synthetic tensor with the spec's requires_grad; a non-leaf has a grad_fn."""
+    tensor = synthetic(spec)
     if not spec.requires_grad:
         return tensor
     tensor.requires_grad_(True)
@@ -287,15 +289,15 @@ def made_up_input(spec: TensorSpec) -> Tensor:
 
 
 def _with_calls(gm: GraphModule, after: Callable[[int, object], None]) -> Callable[..., Any]:
-    """The graph, with a call after each operation."""
+    """Return the graph's forward with a call of `after` inserted after each operation."""
 
-    def told(number: int, value: object) -> None:
+    def record_end(number: int, value: object) -> None:
         after(number, value)
 
     copied = Graph()
     copied.output(copied.graph_copy(gm.graph, {}))
     for number, node in enumerate(operations(copied)):
         with copied.inserting_after(node):
-            copied.call_function(told, (number, node))
+            copied.call_function(record_end, (number, node))
     timed = GraphModule(gm, copied)
     return restoring_modes(timed, timed.forward)

@@ -1,8 +1,8 @@
-"""module_tree: what a model's modules take, as the tree in which they are held.
+"""module_tree: arranges the seconds of a model's modules as a tree.
 
-Comes in: Costs, which have the seconds of each module that computes something. Goes out: a `Branch`
-for each module with a part of the time, those above it included; layers that are alike are one
-branch with their number. Wrappers (decorators, modules that only call another) have no branch.
+Input: seconds of each module that computes something. Output: a `Branch` for each module that takes
+time and for its parents. Consecutive identical layers are one branch with a count; a container of
+nothing else is merged with them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["Branch", "module_tree"]
 
 @dataclass(slots=True)
 class Branch:
-    """A module, or `count` alike ones. Seconds include those of the branches in it.
+    """A module, or `count` identical ones. Seconds include those of the branches inside.
 
-    name: `transformer`, `h`; kind: its class, "" of a container that computes nothing
-    places: lines that run in it and in nothing deeper
+    name: `transformer`, `h`; kind: its class, "" for a container that computes nothing
+    places: lines that run in it, not in a submodule
     """
 
     name: str
@@ -33,18 +33,18 @@ class Branch:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """Equal for modules that are alike."""
+        """A key that is equal for identical modules."""
         return self.kind, tuple((each.name, each.shape) for each in self.inside)
 
     def walk(self) -> Iterator[Branch]:
-        """It and all branches in it."""
+        """Yield the branch and all branches inside it."""
         yield self
         for each in self.inside:
             yield from each.walk()
 
 
 def module_tree(costs: Sequence[ModuleCost]) -> list[Branch]:
-    """One branch for each module that no other holds; none where there is only one module."""
+    """Return the top-level branches; an empty list if there is only one module."""
     root = Branch("")
     for cost in costs:
         _place(root, cost)
@@ -75,9 +75,7 @@ def _add_up(branch: Branch) -> None:
 
 
 def _join(branch: Branch) -> None:
-    """Runs of alike layers become one; a container of only those, and a module that does nothing
-    but call one other, take its place.
-    """
+    """Merge runs of identical layers, and merge a container of nothing else with them."""
     for each in branch.inside:
         _join(each)
     joined: list[Branch] = []

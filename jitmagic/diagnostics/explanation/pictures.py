@@ -1,12 +1,12 @@
-"""pictures: the graph by kernel, where compile time went, memory over a step; as SVG.
+"""pictures: draws the graph by kernel, the compile time, and memory over a step, as SVG.
 
     found = jitmagic.explain(fn)(*args)
     found.picture("graph")       the operations, coloured by the kernel that computes them
     found.picture("compile")     a flame of compile time: frames, graphs, stages
     found.picture("memory")      bytes alive after each operation, eager and compiled
 
-Comes in: the records of what was compiled. Goes out: a `Picture`, shown by a notebook and saved by
-`.save(path)`; no server, no script, no other package.
+Input: compile records. Output: a `Picture`, which notebooks show and `.save(path)` writes, without
+a server, scripts or other packages.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from .svg import COLOURS, Drawing, letters_in, width_of
 
 __all__ = ["PICTURES", "Picture", "picture_of"]
 
-MOST_ROWS = 400  # operations that are drawn one by one; of a larger graph a row is a kernel
+MOST_ROWS = 400  # operations drawn one by one; in a larger graph each row is a kernel
 _ROW = 20.0
 _WIDE = 640.0
 _TALL = 180.0
-_ATEN = "#999999"  # what no kernel of ours computes
+_ATEN = "#999999"  # ATen calls
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Picture:
-    """A drawing and what it shows in a sentence."""
+    """An SVG drawing with a title."""
 
     title: str
     svg: str
 
     def save(self, path: str | Path) -> Path:
-        """Write it as an .svg file."""
+        """Write the drawing to an .svg file and return the path."""
         target = Path(path)
         if target.suffix.lower() != ".svg":
             raise UsageError(f"a picture is saved as .svg, not as {target.suffix or target.name!r}")
@@ -55,8 +55,9 @@ class Picture:
         return self.svg
 
     def _repr_html_(self) -> str:
-        """Front ends show an SVG as an image that has no name; this one has. On a narrow screen it
-        scrolls: its text would be too small.
+        """Return an image element with alternative text, which front ends do not give a bare SVG.
+
+        On a narrow screen it scrolls instead of shrinking, to keep its text readable.
         """
         data = b64encode(self.svg.encode()).decode()
         image = f'<img alt="{escape(self.title)}" src="data:image/svg+xml;base64,{data}">'
@@ -67,7 +68,7 @@ class Picture:
 
 
 def picture_of(kind: str, name: str, records: Sequence[CompileRecord]) -> Picture:
-    """One of PICTURES of what `records` compiled for the function called `name`."""
+    """Draw one of PICTURES from the compile records of the function called `name`."""
     if kind not in PICTURES:
         raise UsageError.unknown("picture", kind, PICTURES)
     title, draw = PICTURES[kind]
@@ -83,12 +84,12 @@ def picture_of(kind: str, name: str, records: Sequence[CompileRecord]) -> Pictur
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """An operation, or all of a kernel."""
+    """An operation, or a whole kernel in a large graph."""
 
     text: str
     group: str  # the kernel
     colour: str
-    reads: frozenset[int]  # rows above
+    reads: frozenset[int]  # indices of earlier rows
     line: UserLine | None
 
 
@@ -100,11 +101,11 @@ def _draw_graphs(drawing: Drawing, records: Sequence[CompileRecord]) -> None:
             _draw_rows(drawing, _rows_of(build, nodes_of(build)))
             drawn = True
     if not drawn:
-        drawing.text(8, drawing.height + 22, "nothing of it has a plan of ours", dim=True)
+        drawing.text(8, drawing.height + 22, "no graph was compiled by jitmagic", dim=True)
 
 
 def _rows_of(build: Build, nodes: Mapping[str, Node]) -> list[_Row]:
-    """In the order in which the plan runs."""
+    """Return the rows in the order of the plan."""
     steps = [step for step in build.schedule.program.steps if isinstance(step, Nest | Extern)]
     owned = [[nodes[n] for n in _origins(step) if n in nodes] for step in steps]
     single = sum(map(len, owned)) <= MOST_ROWS
@@ -131,7 +132,10 @@ def _operation(node: Node) -> str:
 
 
 def _computed_before(node: Node, row_of: Mapping[Node, int]) -> Iterator[Node]:
-    """What it reads, through views and whatever else no step computes."""
+    """Yield the nodes with a row that a node reads, directly or through nodes without a row.
+
+    Views have no row, as no step computes them.
+    """
     seen: set[Node] = set()
     stack = list(node.all_input_nodes)
     while stack:
@@ -146,7 +150,7 @@ def _computed_before(node: Node, row_of: Mapping[Node, int]) -> Iterator[Node]:
 
 
 def _draw_rows(drawing: Drawing, rows: Sequence[_Row]) -> None:
-    """One below the other, joined by arcs on their left; those of a kernel share a box."""
+    """Draw the rows below each other, with arcs for reads and a box around each kernel."""
     top, left = drawing.height + 6, 90.0
     wide = max((width_of(row.text) for row in rows), default=0) + 16
     start = 0
@@ -173,7 +177,7 @@ def _draw_rows(drawing: Drawing, rows: Sequence[_Row]) -> None:
 
 
 def _draw_compile(drawing: Drawing, records: Sequence[CompileRecord]) -> None:
-    """Frames on top, their graphs below, the stages of each at the bottom."""
+    """Draw a flame graph: frames on top, graphs below them, stages at the bottom."""
     total = sum(record.seconds for record in records)
     drawing.text(
         8, 38, f"{duration(total)}: wall time of all stages; the mouse tells each", dim=True
@@ -193,7 +197,7 @@ def _draw_compile(drawing: Drawing, records: Sequence[CompileRecord]) -> None:
 
 
 def _by_graph(record: CompileRecord) -> list[tuple[str, list[tuple[str, float]]]]:
-    """(graph, its stages in order); "" for those of the frame."""
+    """Return (graph name, its stages in order); the name is "" for stages of the frame."""
     stages: list[tuple[str, list[tuple[str, float]]]] = []
     for stage in record.stages:
         graph, colon, name = stage.stage.partition(": ")
@@ -207,7 +211,7 @@ def _by_graph(record: CompileRecord) -> list[tuple[str, list[tuple[str, float]]]
 def _flame(
     drawing: Drawing, x: float, depth: int, width: float, colour: str, name: str, seconds: float
 ) -> None:
-    """A box with as much of its name as fits."""
+    """Draw a box with as much of its name as fits."""
     y = 50 + depth * (_ROW + 2)
     drawing.box(x, y, width, _ROW, colour, f"{name}: {duration(seconds)}")
     fits = letters_in(width - 8)
@@ -224,11 +228,11 @@ def _draw_memory(drawing: Drawing, records: Sequence[CompileRecord]) -> None:
     ]
     if not footprints:
         drawing.text(8, 40, "nothing of it was compiled", dim=True)
-    told = (
+    caption = (
         "bytes alive after each operation, beside the inputs: as eager counted on made-up tensors "
         "of the same sizes; compiled as planned"
     )
-    drawing.text(8, 38, told, dim=True)
+    drawing.text(8, 38, caption, dim=True)
     for each in footprints:
         _draw_footprint(drawing, each)
 
@@ -262,7 +266,7 @@ def _draw_footprint(drawing: Drawing, footprint: Footprint) -> None:
 
 
 def _stairs(points: Iterable[int], most: int, top: float) -> list[tuple[float, float]]:
-    """Left to right over the whole width: what was alive between two operations."""
+    """Return the corners of a step function over the whole width: bytes alive per operation."""
     values = [0, *points]
     wide = _WIDE / max(1, len(values) - 1)
     corners: list[tuple[float, float]] = []
@@ -277,4 +281,4 @@ PICTURES: Mapping[str, tuple[str, Callable[[Drawing, Sequence[CompileRecord]], N
     "compile": ("compile time", _draw_compile),
     "memory": ("memory over a step", _draw_memory),
 }
-"""By name: what it is called, and what draws it."""
+"""By name: the title and the function that draws it."""

@@ -1,7 +1,7 @@
-"""report: a Page as lines of text, and the same through rich.
+"""report: renders a Page as lines of text and through rich.
 
-Short (at most 25 lines: verdict, chips, the lines and kernels with most of the time) or full. Both
-views are made of the same lines, whose pieces have a style that plain text leaves out.
+The short report has at most 25 lines: verdict, chips, and the slowest lines and kernels. Plain text
+and rich are rendered from the same lines; plain text leaves the styles out.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from rich.text import Text
 
 from ...figures import count, duration
 from .findings import Findings
-from .page import Code, CodeRow, KernelBar, Module, Page, badge, page_of
+from .page import page_of
+from .page_model import Code, CodeRow, KernelBar, Module, Page, badge
 
 __all__ = ["full_report", "rich_report", "text_report"]
 
 MOST_LINES = 25
 _MOST_KERNELS = 4
 _MOST_MODULES = 6
-_OWNER = 28  # letters of an operator's name
-_MOST_FACTS = 64  # letters
-# Columns of code before the times, and of a kernel's name: a row fits the 80 columns of a terminal.
+_OWNER = 28  # characters of an operator's name
+_MOST_FACTS = 64  # characters
+# Columns of code before the times, and of a kernel's name, so that a row fits 80 columns.
 _WIDTH = 44
 _TITLE = 32
 _TONES = {"faster": "bold green", "slower": "bold red", "plain": "bold yellow"}
@@ -39,17 +40,17 @@ Line = list[tuple[str, str]]  # (text, style of rich)
 
 
 def text_report(found: Findings) -> str:
-    """At most 25 lines."""
+    """Return the short report, at most 25 lines."""
     return _joined(_short(page_of(found)))
 
 
 def full_report(found: Findings) -> str:
-    """Everything."""
+    """Return the full report."""
     return _joined(_full(page_of(found)))
 
 
 def rich_report(found: Findings) -> RenderableType:
-    """The short report in colours."""
+    """Return the short report in colours."""
     return Group(*(Text.assemble(*line) for line in _short(page_of(found))))
 
 
@@ -78,13 +79,13 @@ def _head(page: Page) -> Iterator[Line]:
 
 
 def _code_lines(page: Page, room: int) -> list[Line]:
-    """The explained function as far as there is room, then the telling lines of others."""
+    """Return the explained function, then annotated lines of others, as far as there is room."""
     lines: list[Line] = []
     for place, code in enumerate(page.codes):
         left = room - len(lines) - page.is_measured
         if left < 2 or not (code.is_open or place == 0):
             break
-        rows = list(code.rows) if place == 0 else [row for row in code.rows if row.is_telling]
+        rows = list(code.rows) if place == 0 else [row for row in code.rows if row.is_annotated]
         if place and len(rows) < len(code.rows):
             rows = [code.rows[0], *[row for row in rows if row is not code.rows[0]]]
         lines += [_columns(code)] if page.is_measured or place else []
@@ -100,7 +101,7 @@ def _columns(code: Code) -> Line:
 
 
 def _rows_in(rows: Sequence[CodeRow], room: int) -> list[Line]:
-    """All rows, or the dearest and those with breaks, with dots where some are left out."""
+    """Return all rows, or the slowest and those with breaks, with dots for omitted ones."""
     if sum(len(_row_lines(row)) for row in rows) <= room:
         return [line for row in rows for line in _row_lines(row)]
     ordered = sorted(rows, key=_weight, reverse=True)
@@ -126,7 +127,7 @@ def _weight(row: CodeRow) -> tuple[bool, float]:
 
 
 def _row_lines(row: CodeRow) -> list[Line]:
-    """The line with its times and badges; each break on it as a sentence, and the edit."""
+    """Return a code line with times and badges, then each break on it with its edit or hint."""
     code: Line = [(text, _STYLES.get(kind, "")) for kind, text in row.pieces]
     line: Line = [(f"{row.number:5} ", "dim"), *code]
     if row.eager or row.compiled:
@@ -157,8 +158,8 @@ def _kernel_lines(page: Page, most: int) -> list[Line]:
     lines += [_kernel_line(each) for each in page.kernels[:most]]
     if (more := len(page.kernels) - most) > 0:
         rest = sum(each.seconds for each in page.kernels[most:])
-        told = f", {duration(rest)}" if rest else ""
-        lines.append([(f"  and {more} more{told}", "dim")])
+        seconds = f", {duration(rest)}" if rest else ""
+        lines.append([(f"  and {more} more{seconds}", "dim")])
     return lines
 
 
@@ -179,8 +180,8 @@ def _last(page: Page) -> Iterator[Line]:
             if sum(map(len, shown)) + len(fact) < _MOST_FACTS:
                 shown.append(fact)
         more = len(page.facts) - len(shown)
-        told = "; ".join(shown) + (f"; and {more} more" if more else "")
-        yield [(f"must stay the same: {told}", "")]
+        facts = "; ".join(shown) + (f"; and {more} more" if more else "")
+        yield [(f"must stay the same: {facts}", "")]
     yield [(".full() has all of it as text", "dim")]
 
 
@@ -209,7 +210,7 @@ def _section(title: str, texts: Sequence[str]) -> list[Line]:
 
 
 def _largest_modules(page: Page) -> list[Line]:
-    """The branches with most of the time, in the order of the tree."""
+    """Return lines of the slowest modules, in the order of the tree."""
     found = [pair for top in page.modules for pair in top.walk()]
     if len(found) <= _MOST_MODULES:  # the lines say as much
         return []

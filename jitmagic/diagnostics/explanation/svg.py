@@ -1,7 +1,7 @@
-"""svg: a drawing put together from shapes, as one SVG that needs nothing else.
+"""svg: draws shapes and text into one standalone SVG.
 
-It lies on white paper of its own: front ends show an SVG as an image, which does not know the
-colours of a dark theme. All text is escaped. Units are pixels, y grows downwards.
+The background is always white, because front ends show an SVG as an image, which does not follow a
+dark theme. All text is escaped. Units are pixels; y grows downwards.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from html import escape as _escape
 
 __all__ = ["COLOURS", "Drawing", "letters_in", "width_of"]
 
-# Okabe and Ito's, which people who cannot tell red from green can tell apart.
+# The palette of Okabe and Ito, which is safe for colour blindness.
 COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#0072b2", "#d55e00", "#f0e442")
 _INK = "#1a1a1a"
-_PER_LETTER = 7.3  # of 12 px monospace
+_PER_LETTER = 7.3  # pixels, for 12 px monospace
 
 
-# What XML has no way to write: with one of these in it a drawing is no drawing.
+# Characters that XML cannot contain, even escaped: a viewer would refuse the whole drawing.
 _NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 def escape(text: str) -> str:
-    """As the text of an element, or in quotes."""
+    """Return the text escaped for an element or a quoted attribute."""
     return _escape(_NOT_XML.sub("?", text))
 
 
 def width_of(text: str) -> float:
-    """How wide a text is drawn."""
+    """Return the width in pixels of a text."""
     return len(text) * _PER_LETTER
 
 
 def letters_in(width: float) -> int:
-    """How many letters of a text fit."""
+    """Return the number of characters that fit into a width in pixels."""
     return int(width / _PER_LETTER)
 
 
 @dataclass(eq=False)
 class Drawing:
-    """Shapes in the order in which they are painted, and how far they reach."""
+    """Shapes in the order in which they are painted, and the extent that they cover."""
 
     parts: list[str] = field(default_factory=list)
     width: float = 0.0
@@ -49,7 +49,7 @@ class Drawing:
     def text(
         self, x: float, y: float, text: str, *, strong: bool = False, dim: bool = False
     ) -> None:
-        """Left-aligned at x on the base line y."""
+        """Draw a text, left-aligned at x on the base line y."""
         style = " font-weight='700'" if strong else " opacity='.65'" if dim else ""
         self.parts.append(f"<text x='{x:.1f}' y='{y:.1f}'{style}>{escape(text)}</text>")
         self._reach(x + width_of(text), y + 4)
@@ -57,16 +57,16 @@ class Drawing:
     def box(
         self, x: float, y: float, width: float, height: float, colour: str, title: str = ""
     ) -> None:
-        """A filled rectangle; `title` appears under the mouse and is read aloud."""
-        told = f"<title>{escape(title)}</title>" if title else ""
+        """Draw a filled rectangle; `title` is its tooltip, which screen readers read aloud."""
+        tooltip = f"<title>{escape(title)}</title>" if title else ""
         self.parts.append(
             f"<rect x='{x:.1f}' y='{y:.1f}' width='{max(width, 0.5):.1f}' height='{height:.1f}' "
-            f"rx='3' fill='{colour}' fill-opacity='.45' stroke='{colour}'>{told}</rect>"
+            f"rx='3' fill='{colour}' fill-opacity='.45' stroke='{colour}'>{tooltip}</rect>"
         )
         self._reach(x + width, y + height)
 
     def arc(self, x: float, top: float, bottom: float, depth: float) -> None:
-        """From (x, top) to (x, bottom), bent to the left by `depth`."""
+        """Draw an arc from (x, top) to (x, bottom), bent to the left by `depth`."""
         path = f"M{x:.1f} {top:.1f}C{x - depth:.1f} {top:.1f} {x - depth:.1f} {bottom:.1f}"
         self.parts.append(
             f"<path d='{path} {x:.1f} {bottom:.1f}' fill='none' stroke='{_INK}' "
@@ -76,7 +76,7 @@ class Drawing:
     def line(
         self, points: Sequence[tuple[float, float]], colour: str, *, dashed: bool = False
     ) -> None:
-        """Straight pieces from point to point."""
+        """Draw straight segments from point to point."""
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         dash = " stroke-dasharray='4 3' stroke-opacity='.5'" if dashed else " stroke-width='2'"
         self.parts.append(f"<polyline points='{path}' fill='none' stroke='{colour}'{dash}/>")
@@ -84,7 +84,7 @@ class Drawing:
             self._reach(x, y)
 
     def finished(self, title: str) -> str:
-        """The SVG; `title` names it to those who do not see it."""
+        """Return the SVG; `title` is its name for screen readers."""
         width, height = self.width + 8, self.height + 8
         head = (
             f"<svg xmlns='http://www.w3.org/2000/svg' role='img' viewBox='0 0 {width:.0f} "

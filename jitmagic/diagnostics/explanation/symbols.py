@@ -1,7 +1,7 @@
-"""What changes from call to call and is data of a trace, or had to be a constant of it, in words.
+"""symbols: reports dynamic sizes and numbers of a trace, and those that were specialised.
 
-Comes in: a Trace. Goes out: a SymbolReport for each size and number, and the same as lines, with
-the user's line that reads it, or for which it is a constant.
+Input: a Trace. Output: a SymbolReport for each size and number, and the same as lines of text, with
+the user's line that reads it or that made it a constant.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KINDS = {SizeOf: "size", StrideOf: "stride"}
 
 
 def symbol_reports(traced: Trace) -> list[SymbolReport]:
-    """Constants first, then sizes, then numbers."""
+    """Return a report for each symbol: specialised ones, sizes, numbers, data-dependent sizes."""
     constants = [
         SymbolReport(
             constant.name,
@@ -42,7 +42,7 @@ def symbol_reports(traced: Trace) -> list[SymbolReport]:
 
 
 def _line(symbol: Symbol) -> UserLine | None:
-    """Of the operation that makes a size that data decide."""
+    """Return the line of the operation with a data-dependent output size."""
     where: UserLine | None = symbol.origin.where  # type: ignore[attr-defined]
     return where
 
@@ -76,12 +76,12 @@ def _size_reports(traced: Trace) -> Iterator[SymbolReport]:
 
 
 def _equates(guard: SizesRelate, origin: SizeOf) -> bool:
-    """Whether it says that a size is another one."""
+    """Return whether the guard equates this size with another one."""
     return guard.op == "==" and getattr(guard.left, "origin", None) == origin
 
 
 def _range_of(symbol: Symbol, relations: Iterable[SizesRelate]) -> Interval:
-    """What the guards leave of the range that a size begins with."""
+    """Return the initial range of a size, narrowed by the guards."""
     range_ = symbol.range
     for guard in relations:
         if guard.left is symbol and isinstance(guard.right, Integer):
@@ -104,13 +104,13 @@ def _number_reports(traced: Trace) -> Iterator[SymbolReport]:
 
 
 def changing(traced: Trace) -> list[str]:
-    """Constants first, then sizes, then numbers."""
+    """Return a line for each symbol: specialised ones, sizes, numbers, data-dependent sizes."""
     constants = [
         f"{constant.name}: a constant, for {constant.why}{_at(constant.where)}"
         for constant in traced.specialized
     ]
     of_data = [
-        f"{s.name}: a size that data decide, {s.limits[0]} to {s.limits[1]}{_at(_line(s))}"
+        f"{s.name}: a data-dependent size, {s.limits[0]} to {s.limits[1]}{_at(_line(s))}"
         for s in data_symbols(traced)
     ]
     return [*constants, *_sizes(traced), *_numbers(traced), *of_data]
@@ -135,8 +135,9 @@ def _sizes(traced: Trace) -> Iterator[str]:
 
 
 def _is_given(guard: SizesRelate, limits: set[int]) -> bool:
-    """Whether it only says the range that a symbol begins with, that two share a symbol, or what a
-    stride is: no line of the user's asked for it.
+    """Return whether a guard was not caused by a line of the user's.
+
+    Such guards state the initial range of a symbol, that two sizes share it, or a stride.
     """
     left, right = guard.left, guard.right
     if isinstance(left, Symbol):

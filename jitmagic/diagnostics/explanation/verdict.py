@@ -1,13 +1,12 @@
-"""verdict: whether compiling a function was worth it, in the words that every report uses.
+"""verdict: says whether compiling a function was worth it, in the words that every report uses.
 
-Comes in: a handle. Goes out: a `Verdict`, plain data. The only speed in it is that of the A/B
-comparison (frame/timing/comparison.py): medians of the user's own calls, compiled and eager in
-turns. The title of `explain`, the card of a function, `%compile_status` and the line below a cell
-show it.
+Input: a handle. Output: a `Verdict`, plain data. Its speed is that of the A/B comparison
+(frame/timing/comparison.py): medians of the user's own calls, compiled and eager in turns. The
+title of `explain`, the card of a function, `%compile_status` and the line below a cell show it.
 
-The cost of graph breaks comes from the same calls: it is the part of a compiled call in which no
-compiled graph runs (`Measured.outside`). That is the Python at the breaks, which eager runs too,
-the operations that eager computes there, and the way back into compiled code.
+The cost of graph breaks comes from the same calls: the part of a compiled call in which no compiled
+graph runs (`Measured.outside`). That is the Python at the breaks, which eager runs too, operations
+that run as eager there, and the return into compiled code.
 """
 
 from __future__ import annotations
@@ -35,22 +34,24 @@ __all__ = [
 ]
 
 FASTER, SLOWER, EQUAL, UNKNOWN, PLAIN = "faster", "slower", "equal", "unknown", "plain"
-_SHORT = 100e-6  # seconds of an eager call: entering compiled code is a part of it that counts
-# The small print of a page on which the cost of breaks is.
+_SHORT = 100e-6  # seconds of an eager call below which entering compiled code is significant
+# A note on every page that shows the cost of graph breaks.
 BREAKS_COST = (
     "Graph breaks: the part of the compiled calls in which no compiled graph runs: the Python at "
     "the breaks, which eager runs too, and the way back into compiled code."
 )
-_NOTHING, _MUCH = 0.01, 0.2  # parts of a call
+_NOTHING, _MUCH = 0.01, 0.2  # shares of a call
 _HOW = "call it a few times or use %jit_timeit"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """tone: "faster", "slower", "equal", "unknown" (not measured) or "plain" (nothing compiled)
+    """The speed of a function against eager, in words.
+
+    tone: "faster", "slower", "equal", "unknown" (not measured) or "plain" (nothing compiled)
     speed: `3.1x faster than eager`, `slower`, `not measured yet`
-    details: the times behind it, or what would give them; because: why it is no faster
-    breaks: `2 graph breaks take 40 % of each call`, where there are some and that was measured
+    details: the measured times, or how to get them; because: the reason why it is not faster
+    breaks: `2 graph breaks take 40 % of each call`; "" without breaks or without their time
     """
 
     tone: str
@@ -61,32 +62,32 @@ class Verdict:
 
     @property
     def rest(self) -> str:
-        """Return the sentence after the speed."""
-        told = ", ".join(filter(None, (self.details, self.because)))
-        return "; ".join(filter(None, (told, self._unsaid)))
+        """The text after the speed."""
+        reasons = ", ".join(filter(None, (self.details, self.because)))
+        return "; ".join(filter(None, (reasons, self._breaks_once)))
 
     @property
-    def _unsaid(self) -> str:
-        """Return what breaks take, unless that is the reason already."""
+    def _breaks_once(self) -> str:
+        """The cost of breaks; "" if `because` contains it already."""
         return "" if self.breaks and self.breaks in self.because else self.breaks
 
     def about(self, name: str) -> str:
-        """A sentence: `step is 3.1x faster than eager (...)`."""
+        """Return a sentence: `step is 3.1x faster than eager (...)`."""
         return f"{name} {self}" if self.tone == PLAIN else f"{name} is {self}"
 
     def __str__(self) -> str:
-        """`3.1x faster than eager (0.41 ms instead of 1.27 ms, ...)`."""
+        """Return `3.1x faster than eager (0.41 ms instead of 1.27 ms, ...)`."""
         if self.tone in (SLOWER, UNKNOWN, PLAIN):
             return f"{self.speed}: {self.rest}" if self.rest else self.speed
-        told = f"{self.speed} ({self.details})" + (f", {self.because}" if self.because else "")
-        return f"{told}; {self._unsaid}" if self._unsaid else told
+        text = f"{self.speed} ({self.details})" + (f", {self.because}" if self.because else "")
+        return f"{text}; {self._breaks_once}" if self._breaks_once else text
 
 
 UNMEASURED = Verdict(UNKNOWN, "not measured yet", _HOW)
 
 
 def measured_of(handle: Handle) -> Measured | None:
-    """Return the measurement of the variant that most calls run; None: no variant has one."""
+    """Return the measurement of the variant with most calls; None if no variant was measured."""
     hits = {entry.notes.number: entry.hits for entry in handle.dispatcher.entries}
     known = [
         record
@@ -98,24 +99,24 @@ def measured_of(handle: Handle) -> Measured | None:
 
 
 def breaks_of(handle: Handle) -> int:
-    """Graph breaks of the function's variants, each line once."""
+    """Return the number of lines at which the function's variants have graph breaks."""
     return len(distinct(break_reports(handle.journal)))
 
 
 def verdict_of(handle: Handle) -> Verdict:
-    """The one verdict about a tagged function."""
+    """Return the verdict about a tagged function."""
     measured = measured_of(handle)
     is_compiled = handle.ledger.is_compiled
     if measured is None:
         return _unmeasured(handle, is_compiled)
-    told, breaks = measured.speed, _cost_of_breaks(handle, measured)
-    if not is_compiled or told == SLOWER:
+    speed, breaks = measured.speed, _cost_of_breaks(handle, measured)
+    if not is_compiled or speed == SLOWER:
         ends = "" if is_compiled else "; runs as plain Python from now on"
         because = f"because {_why_slow(handle, measured)}{ends}"
         return Verdict(SLOWER, "slower", measured.times, because, breaks)
-    tone = FASTER if " faster " in told else EQUAL
+    tone = FASTER if " faster " in speed else EQUAL
     because = "" if tone == FASTER else f"because {_why_slow(handle, measured)}"
-    return Verdict(tone, told, measured.times, because, breaks)
+    return Verdict(tone, speed, measured.times, because, breaks)
 
 
 def _cost_of_breaks(handle: Handle, measured: Measured) -> str:
@@ -146,7 +147,7 @@ def _unmeasured(handle: Handle, is_compiled: bool) -> Verdict:
 
 
 def _why_slow(handle: Handle, measured: Measured) -> str:
-    """The reason that the records show: breaks, short calls, or nothing to be won."""
+    """Return why it is not faster: graph breaks, short calls, or kernels as fast as torch's."""
     outside = measured.outside
     cost = _cost_of_breaks(handle, measured)
     if cost and outside is not None and outside > _MUCH * measured.compiled:
@@ -160,14 +161,14 @@ def _why_slow(handle: Handle, measured: Measured) -> str:
 
 
 def paid_after(records: list[CompileRecord], measured: Measured | None) -> int | None:
-    """Calls that save what all compiles took; None: not measured, or they save nothing."""
+    """Return the number of calls that save the compile time; None if unknown or never."""
     saved = 0.0 if measured is None else measured.eager - measured.compiled
     seconds = sum(record.seconds for record in records)
     return int(seconds / saved) + 1 if saved > 0 else None
 
 
 def payback(handle: Handle, verdict: Verdict, measured: Measured | None) -> str:
-    """`pays back after 3 calls`, `paid back after 3 calls`, or why that is not known."""
+    """Return `pays back after 3 calls`, `paid back after 3 calls`, or why that is not known."""
     after = paid_after(list(handle.journal), measured)
     if verdict.tone in (SLOWER, PLAIN):
         return "never pays back"
@@ -178,11 +179,11 @@ def payback(handle: Handle, verdict: Verdict, measured: Measured | None) -> str:
 
 
 def shown_name(name: str) -> str:
-    """A cell's top level is called so."""
+    """Return the name of a function; the top level of a notebook cell is `this cell`."""
     return "this cell" if name == RUN_NAME else name
 
 
 def compiled_in(seconds: float, hits: int) -> str:
-    """`compiled in 0.15 s (2 kernels from disk)`."""
+    """Return `compiled in 0.15 s (2 kernels from disk)`."""
     cached = f" ({count(hits, 'kernel')} from disk)" if hits else ""
     return f"compiled in {duration(seconds)}{cached}"

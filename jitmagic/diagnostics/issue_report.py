@@ -1,12 +1,11 @@
-"""report: all that was compiled, as a folder or one page to attach to an issue.
+"""issue_report: `jitmagic.report` writes everything compiled as a folder or page for an issue.
 
     jitmagic.report(folder)     index.html, report.txt, capsules/NN_NAME/
     jitmagic.report("x.html")   one page, with the capsules' files inside
 
-Comes in: the handles of what is tagged. Goes out: one page that needs nothing else, which shows the
-Explanation of each function (the model that explain shows as text, by rich and as HTML), its card,
-its pictures, and a capsule for each compiled graph (capsules.py). Nothing runs and nothing is
-compiled.
+Input: the handles of tagged functions. Output: one self-contained page with the card, Explanation
+and pictures of each function, and a capsule for each compiled graph (checking/capsules.py). Nothing
+runs and nothing is compiled.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ..api import tagged_handle
 from ..frame.handle import Handle
 from ..records import CompileRecord
 from .checking.capsules import Capsule, capsule_of, versions
-from .explanation.explain import Explanation, described
+from .explanation.explain import Explanation, explain_records
 from .explanation.html import STYLE, card_body, html_body
 from .explanation.report import full_report
 from .folder import PAGE_HEAD, write_folder, write_page
@@ -32,8 +31,8 @@ from .words import count
 
 __all__ = ["Report", "report"]
 
-_PAGES = (".html", ".htm")  # a path that ends so is one file
-_PICTURES = ("graph", "compile")  # a picture of memory runs the graphs
+_PAGES = (".html", ".htm")  # a path with such a suffix means one file
+_PICTURES = ("graph", "compile")  # not "memory": it would run the graphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +40,13 @@ class _Function:
     """One tagged function or module."""
 
     card: Card
-    found: Explanation | None  # None: nothing of it has been compiled
+    found: Explanation | None  # None if nothing has been compiled
     capsules: tuple[Capsule, ...]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report:
-    """What `report` wrote: the folder, its page, and the folders of the capsules (none where they
-    are inside the page).
-    """
+    """The paths that `report` wrote; no capsule folders if the page contains the capsules."""
 
     folder: Path
     page: Path
@@ -58,26 +55,27 @@ class Report:
     graphs: int  # one capsule each
 
     def __str__(self) -> str:
-        told = f"{count(self.functions, 'function')}, {count(self.graphs, 'capsule')}"
-        return f"{told}: {self.page}"
+        counts = f"{count(self.functions, 'function')}, {count(self.graphs, 'capsule')}"
+        return f"{counts}: {self.page}"
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        # A link to a file is not followed from a page that came over HTTP: the path is text.
+        # Browsers block file: links on a page that came over HTTP, so the path is text.
         return f"<div>jitmagic report: <code>{escape(str(self))}</code></div>"
 
 
 def report(folder: str | Path, /, *targets: Any) -> Report:
-    """Write what is compiled now, of everything tagged or of these functions and modules, into
-    `folder`: one HTML page, the same as text, and for each compiled graph a capsule: the user's
-    code, the inputs' shapes, dtypes and strides (no tensor's values), versions, options, generated
-    code, and replay.py, which compares it with eager. A path that ends in .html or .htm is one
-    file instead: the page, with the files of the capsules inside.
+    """Write a report about `targets`, or about everything tagged, into `folder`.
 
-    A folder that does not exist is made; an earlier report in it is replaced. Raises ReportError
-    where anything else is there or it cannot be written, and changes nothing then; TypeError for a
-    target that is not tagged.
+    The folder gets one HTML page, the same as text, and a capsule for each compiled graph. A
+    capsule has the user's code, input shapes, dtypes and strides (never tensor values), versions,
+    options, generated code, and replay.py, which compares the graph with eager. A path that ends in
+    .html or .htm is written as one file that contains the capsules.
+
+    The folder is created if necessary, and an earlier report in it is replaced. Raises ReportError,
+    and changes nothing, if it holds other files or cannot be written; TypeError if a target is not
+    tagged.
     """
     chosen = [tagged_handle(target) for target in targets] or listed_handles()
     number = numbers(1)
@@ -107,7 +105,7 @@ def _function(handle: Handle, number: Iterator[int]) -> _Function:
         capsule = capsule_of(records, handle.source_lines, handle.options)
         if capsule is not None:
             capsules.append(replace(capsule, name=f"{next(number):02}_{capsule.name}"))
-    explanation = described(handle) if len(handle.journal) else None
+    explanation = explain_records(handle) if len(handle.journal) else None
     return _Function(card_of(handle), explanation, tuple(capsules))
 
 
@@ -168,7 +166,7 @@ def _linked(capsule: Capsule) -> str:
 
 
 def _inside(capsule: Capsule) -> str:
-    """The capsule's files, each to be opened and copied."""
+    """Return the capsule's files as foldable HTML sections."""
     files = "".join(
         f"<details><summary>{escape(name)}</summary><pre>{escape(text)}</pre></details>"
         for name, text in capsule.files.items()

@@ -234,8 +234,8 @@ def _(x: Tensor) -> Tensor:
 
 def test_what_cannot_be_replayed_says_why(tmp_path: Path) -> None:
     reasons = {
-        "an operator of yours": jitmagic.jit(lambda x: doubled(x) + 1),
-        "a backend of yours": jitmagic.jit(lambda x: x + 1, backend=lambda gm, inputs: gm.forward),
+        "the custom operator": jitmagic.jit(lambda x: doubled(x) + 1),
+        "a custom backend": jitmagic.jit(lambda x: x + 1, backend=lambda gm, inputs: gm.forward),
     }
     for reason, tagged in reasons.items():
         tagged(plain())
@@ -275,7 +275,7 @@ def test_generated_code_is_built_by_the_command_beside_it(tmp_path: Path) -> Non
 
 
 def test_no_values_are_written(tmp_path: Path) -> None:
-    """Of tensors and of numbers that vary."""
+    """Neither tensor values nor dynamic numbers are written."""
     tagged = jitmagic.jit(lambda x, factor: x * factor)
     for factor in (1234.5625, 4321.8125, 7777.4375):
         tagged(torch.full((3,), 98765.25), factor)
@@ -288,7 +288,7 @@ def test_no_values_are_written(tmp_path: Path) -> None:
 
 
 class Page(HTMLParser):
-    """What a browser would fetch or run, and the text that is read."""
+    """Collects what a browser would fetch or run, and the visible text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -317,7 +317,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_strings_of_the_users_are_text(hostile: str, tmp_path: Path) -> None:
+def test_user_strings_are_escaped_in_the_report(hostile: str, tmp_path: Path) -> None:
     """Names of functions, files and classes, sources, keys, messages of exceptions."""
     text = hostile.replace("\x00", "").replace("\udc80", "")
     source = (
@@ -383,7 +383,7 @@ def test_everything_tagged_or_some_of_it(tmp_path: Path) -> None:
     assert "1 function, 1 capsule" in made._repr_html_()
 
 
-def test_twelve_layers_fit_into_an_issue(tmp_path: Path) -> None:
+def test_report_of_twelve_layers_is_below_two_megabytes(tmp_path: Path) -> None:
     layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
     model = jitmagic.jit(nn.TransformerEncoder(layer, 12, enable_nested_tensor=False))
     model(torch.randn(2, 8, 64)).sum().backward()

@@ -1,13 +1,12 @@
-"""test: a function on inputs varied from given ones, eager against compiled.
+"""input_variation: `jitmagic.test` compares compiled code with eager on variations of given inputs.
 
-    jitmagic.test(fn)(*args, n=200)   ->  TestReport; true where all agree
+    jitmagic.test(fn)(*args, n=200)   ->  TestReport; true if all inputs agree
 
-Comes in: a function and arguments for it. Goes out: what was tried and the smallest failing input.
-Tensors among the arguments get other sizes (one dimension's size wherever it occurs, so that shapes
-still fit), layouts, dtypes, values (nan, inf, -0.0, huge, tiny), and requires_grad. Both sides run
-on copies, from the same seed, and what they answer (results, arguments as they were left,
-gradients, errors) is judged by the rule of agreement.py. What eager itself answers otherwise a
-second time is not judged.
+Input: a function and arguments. Output: the variations tried and the smallest failing input. Tensor
+arguments get other sizes (a size is replaced wherever it occurs, so that shapes still match),
+layouts, dtypes, values (nan, inf, -0.0, huge, tiny) and requires_grad. Both sides run on copies
+from the same seed. Results, arguments after the call, gradients and errors are compared by the rule
+of agreement.py. Inputs on which eager itself is not reproducible are not judged.
 """
 
 from __future__ import annotations
@@ -28,12 +27,19 @@ from torch.utils import _pytree
 from ...api import handle_of, original_of, tagged_copy
 from ..words import HINT, WRONG, Question, Readable, count, refuse_arguments
 from .agreement import Line, agree, compare, in_double
-from .cases import Answers, answers, as_tensor, changed_options, copy_of, same_random_numbers
+from .cases import (
+    Results,
+    as_tensor,
+    changed_options,
+    collect_results,
+    copy_of,
+    same_random_numbers,
+)
 
 __all__ = ["Failure", "TestReport", "test"]
 
-SPECS = 12  # different sizes, layouts and dtypes: each is a compile, further values of it are not
-_MOST_SHOWN = 32  # elements of a tensor that is written out
+SPECS = 12  # combinations of sizes, layouts and dtypes: each costs a compile, other values do not
+_MOST_SHOWN = 32  # elements of a tensor whose values are printed
 _SIZES = (0, 1, 2, 3, 5, 8, 17)
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _SPECIAL = (float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e30, 1e-30, -1.0)
@@ -42,11 +48,11 @@ Inputs = tuple[Tensor, ...]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An input on which compiled code and eager disagree, as small as it was found."""
+    """The smallest input found on which compiled code and eager disagree."""
 
-    what: str  # how they differ
-    inputs: tuple[str, ...]  # a tensor each, as code
-    tried: int  # which of the inputs it was first
+    what: str  # the difference, in words
+    inputs: tuple[str, ...]  # source code of each tensor
+    tried: int  # number of the variation that failed first
 
     def __str__(self) -> str:
         return "\n".join([f"input {self.tried}: {self.what}", *(f"    {x}" for x in self.inputs)])
@@ -54,26 +60,26 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TestReport(Readable):
-    """What was tried. True where nothing failed."""
+    """The variations that were tried. True if none failed."""
 
-    __test__ = False  # no class of pytest's
+    __test__ = False  # pytest would collect a class whose name begins with Test
 
     name: str
     tried: int
-    refused: int  # inputs that eager refuses, and compiled code with the same error
-    unsteady: int  # on which eager answers otherwise each time
-    kinds: Mapping[str, int]  # how many inputs had which change
+    refused: int  # inputs on which eager and compiled code raise the same error
+    unsteady: int  # inputs on which eager is not reproducible
+    kinds: Mapping[str, int]  # number of inputs by kind of change
     failure: Failure | None = None
 
     def __bool__(self) -> bool:
         return self.failure is None
 
-    def told(self) -> list[tuple[str, str]]:
+    def styled_lines(self) -> list[tuple[str, str]]:
         tried = [count(self.tried, "input")]
         if self.refused:
-            tried.append(f"{self.refused:,} of them refused by eager and compiled code alike")
+            tried.append(f"{self.refused:,} of them raise the same error in both")
         if self.unsteady:
-            tried.append(f"{self.unsteady:,} not judged: eager answers otherwise each time")
+            tried.append(f"{self.unsteady:,} not judged: eager is not reproducible")
         changes = ", ".join(f"{kind} {number}" for kind, number in sorted(self.kinds.items()))
         verdict = "compiled code agrees with eager" if self else "compiled code DIFFERS from eager"
         if self and self.refused + self.unsteady == self.tried:
@@ -85,10 +91,10 @@ class TestReport(Readable):
 
 
 def test(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Question[TestReport]:
-    """`test(fn)(*args, n=200)`: try `fn` on n inputs varied from these, eager against compiled.
+    """`test(fn)(*args, n=200)`: compare compiled code with eager on n variations of the arguments.
 
-    `fn` may be plain or tagged; its options are kept unless others are given. It is called some 2n
-    times with all its effects; a module is copied, and stays as it is.
+    `fn` may be plain or tagged; `options` replace those it is tagged with. It is called about 2n
+    times with all its side effects; a module is copied and not changed.
     """
     refuse_arguments("test", arguments)
     known = handle_of(fn)
@@ -105,7 +111,7 @@ def test(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Question
     return Question("test", fn, run)
 
 
-test.__test__ = False  # type: ignore[attr-defined]  # imported into a test's module it is none
+test.__test__ = False  # type: ignore[attr-defined]  # pytest would collect it in a test module
 
 
 def _tested(name: str, trial: _Trial, n: int, chance: random.Random) -> TestReport:
@@ -130,7 +136,7 @@ _NO_FAILURE = ("", _REFUSED, _UNSTEADY)
 
 
 class _Trial:
-    """The function with everything but tensors filled in."""
+    """The function with all arguments but the tensors bound."""
 
     def __init__(
         self, fn: Callable[..., Any], options: Mapping[str, Any], leaves: list[Any], shape: Any
@@ -138,7 +144,7 @@ class _Trial:
         self._fn, self._options, self._leaves, self._shape = fn, options, leaves, shape
         self._places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         self._compiled: dict[object, Callable[..., Any]] = {}
-        self._module: torch.nn.Module | None = None  # the copy that is called
+        self._module: torch.nn.Module | None = None  # keeps the copy that is called alive
 
     @property
     def inputs(self) -> Inputs:
@@ -146,30 +152,32 @@ class _Trial:
         return tuple(self._leaves[place] for place in self._places)
 
     def difference(self, inputs: Inputs) -> str:
-        """In words, or one of _NO_FAILURE: they agree; both raise the same; eager answers otherwise
-        a second time (state of its own, the time, an address).
+        """Return the difference in words, or one of _NO_FAILURE.
+
+        Those are: both agree; both raise the same error; eager is not reproducible, because it
+        reads the time, an address or state of its own.
         """
-        eager, error = self._answers(self._plain(), inputs)
-        ours, our_error = self._answers(self._tagged(inputs), inputs)
-        if error or our_error:
-            if type(error) is type(our_error):
+        eager, error = self._results(self._plain(), inputs)
+        compiled, compiled_error = self._results(self._tagged(inputs), inputs)
+        if error or compiled_error:
+            if type(error) is type(compiled_error):
                 return _REFUSED
-            return f"eager {_told(error)}, compiled code {_told(our_error)}"
-        if all(line.agrees for line in compare(ours, eager, {})):
+            return f"eager {_outcome(error)}, compiled code {_outcome(compiled_error)}"
+        if all(line.agrees for line in compare(compiled, eager, {})):
             return ""
-        again, _ = self._answers(self._plain(), inputs)
+        again, _ = self._results(self._plain(), inputs)
         if not agree(again, eager, dict):
             return _UNSTEADY
-        lines = compare(ours, eager, self._truth(inputs))
+        lines = compare(compiled, eager, self._truth(inputs))
         return "; ".join(_without_graph(line) for line in lines if not line.agrees)
 
-    def _answers(self, fn: Callable[..., Any], inputs: Inputs) -> tuple[Answers, Exception | None]:
+    def _results(self, fn: Callable[..., Any], inputs: Inputs) -> tuple[Results, Exception | None]:
         try:
-            return answers(fn, inputs), None
-        except Exception as error:  # bad input: eager says what both should
+            return collect_results(fn, inputs), None
+        except Exception as error:  # an invalid input: both sides should raise what eager raises
             return {}, error
 
-    def _truth(self, inputs: Inputs) -> Answers:
+    def _truth(self, inputs: Inputs) -> Results:
         return in_double(self._plain(doubled=True), inputs)[0]
 
     def _plain(self, doubled: bool = False) -> Callable[..., Any]:
@@ -179,8 +187,10 @@ class _Trial:
         return self._called(fn)
 
     def _tagged(self, inputs: Inputs) -> Callable[..., Any]:
-        """A tagged function for each spec: many variants of one would reach its limit. A module is
-        copied for each call, and shares what was compiled for others.
+        """Return a tagged function for these specs.
+
+        Each spec has its own: one function would reach its recompile limit. A module is copied for
+        each call, and the copies share compiled code.
         """
         if isinstance(self._fn, torch.nn.Module):
             self._module = copy.deepcopy(self._fn)
@@ -191,7 +201,7 @@ class _Trial:
         return self._compiled[key]
 
     def _given(self) -> dict[str, Any]:
-        """A variant that is slower than eager is of interest here too."""
+        """Return the options, with slow variants kept: they have to be correct too."""
         own = self._options.get("options") or {}
         return {**self._options, "options": {"keep": "compiled", "notices": "never", **dict(own)}}
 
@@ -206,9 +216,9 @@ class _Trial:
         return call
 
 
-def _told(error: Exception | None) -> str:
+def _outcome(error: Exception | None) -> str:
     if error is None:
-        return "answers"
+        return "returns"
     return f"raises {type(error).__name__}: {error}".partition("\n")[0]
 
 
@@ -224,8 +234,9 @@ Change = Callable[[Inputs, random.Random], Inputs]
 def _varied(
     given: Inputs, n: int, chance: random.Random
 ) -> Iterator[tuple[tuple[str, ...], Inputs]]:
-    """Yield the given tensors, those with sizes of 0 and of 1, then changed ones: up to three
-    changes of what is compiled for, and other values of each of those.
+    """Yield (kinds of change, inputs): the given tensors, then sizes 0 and 1, then random changes.
+
+    A random change varies up to three parts of the specs, or only the values of earlier inputs.
     """
     specs: list[tuple[tuple[str, ...], Inputs]] = [((), given)]
     edges = [(("sizes",), inputs) for inputs in _edge_sizes(given)][: SPECS // 2]
@@ -248,8 +259,9 @@ def _varied(
 
 
 def _edge_sizes(inputs: Inputs) -> Iterator[Inputs]:
-    """Yield the inputs with their first dimension's size, wherever it occurs, as 0 and as 1, and
-    then those of the other dimensions: a batch is the size that varies most often.
+    """Yield the inputs with each size replaced by 0 and by 1, wherever it occurs.
+
+    Sizes of first dimensions come first, as the batch size varies most often.
     """
     sizes = dict.fromkeys(size for tensor in inputs for size in tensor.shape)
     for old in sizes:
@@ -259,7 +271,7 @@ def _edge_sizes(inputs: Inputs) -> Iterator[Inputs]:
 
 
 def _other_sizes(inputs: Inputs, chance: random.Random) -> Inputs:
-    """One size, wherever it occurs, is another one."""
+    """Replace one size, wherever it occurs, by a random one."""
     sizes = sorted({size for tensor in inputs for size in tensor.shape})
     return _with_size(inputs, chance.choice(sizes), chance.choice(_SIZES)) if sizes else inputs
 
@@ -269,7 +281,7 @@ def _with_size(inputs: Inputs, old: int, new: int) -> Inputs:
 
 
 def _resized(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """Its values again and again; ints stay in the range that they are in."""
+    """Repeat the tensor's values to fill a shape, so that integers stay in their range."""
     total = math.prod(shape)
     flat = tensor.detach().reshape(-1)
     if not flat.numel():
@@ -279,7 +291,7 @@ def _resized(tensor: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def _other_layout(inputs: Inputs, chance: random.Random) -> Inputs:
-    """The same values, every second element of memory, or the dimensions in the other order."""
+    """Keep the values, but use every second element of memory or reverse the order of strides."""
     return tuple(_strided(x) if chance.random() < 0.5 else _turned(x) for x in inputs)
 
 
@@ -313,7 +325,7 @@ def _other_grad(inputs: Inputs, chance: random.Random) -> Inputs:
 
 
 def _other_values(inputs: Inputs, chance: random.Random) -> Inputs:
-    """Random numbers, some special; ints and bools in another order."""
+    """Replace floats by random and special values; permute integers and bools."""
     generator = torch.Generator().manual_seed(chance.randrange(2**31))
     special = chance.random() < 0.5
     changed = []
@@ -342,11 +354,11 @@ _SPEC_CHANGES: Mapping[str, Change] = {
 }
 
 
-# -- the smallest ---------------------------------------------------------------------------------
+# -- shrinking ------------------------------------------------------------------------------------
 
 
 def _shrunk(trial: _Trial, inputs: Inputs, what: str) -> tuple[Inputs, str]:
-    """Take the first simpler input that fails too, until there is none."""
+    """Replace the inputs by the first simpler ones that fail too, until there are none."""
     while True:
         for simpler in _simpler(inputs):
             failure = trial.difference(simpler)
@@ -358,7 +370,7 @@ def _shrunk(trial: _Trial, inputs: Inputs, what: str) -> tuple[Inputs, str]:
 
 
 def _simpler(inputs: Inputs) -> Iterator[Inputs]:
-    """Smaller sizes, then plainer tensors."""
+    """Yield inputs with smaller sizes, then with simpler layouts, grads and values."""
     sizes = sorted({size for tensor in inputs for size in tensor.shape if size > 1}, reverse=True)
     for size in sizes:
         for less in dict.fromkeys((1, 2, size // 2, size - 1)):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import jitmagic
-from jitmagic.diagnostics.checking import varied
+from jitmagic.diagnostics.checking import input_variation
 
 
 def reduced(x: Tensor, y: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ def test_the_failing_input_is_small() -> None:
     assert found.failure.inputs == ("torch.tensor([[1.0]], dtype=torch.float32)",)
 
 
-def test_what_eager_refuses_is_refused_alike() -> None:
+def test_inputs_that_raise_the_same_error_are_counted() -> None:
     def square(x: Tensor) -> Tensor:
         return torch.linalg.inv(x @ x.t() + torch.eye(x.shape[0])) @ x.view(6, -1)
 
@@ -130,13 +130,13 @@ def test_what_eager_refuses_is_refused_alike() -> None:
     assert found.refused
 
 
-def test_what_was_refused_throughout_agrees_with_nothing() -> None:
+def test_no_verdict_if_every_input_raises() -> None:
     report = jitmagic.test(lambda x: x @ torch.ones(3, 3))(torch.ones(4, 8), n=4)
     assert report.refused == report.tried == 4
     assert ": nothing could be compared (4 inputs" in str(report)
 
 
-def test_eager_that_answers_otherwise_each_time_is_not_judged() -> None:
+def test_irreproducible_eager_results_are_not_judged() -> None:
     counter = itertools.count()
 
     def unsteady(x: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ def test_eager_that_answers_otherwise_each_time_is_not_judged() -> None:
 def test_changes_are_of_every_kind() -> None:
     found = jitmagic.test(reduced, backend="eager")(X, X, n=200)
     assert {"as given", "values", "sizes", "layout", "dtype", "requires_grad"} <= found.kinds.keys()
-    assert set(varied._SPEC_CHANGES) <= found.kinds.keys()
+    assert set(input_variation._SPEC_CHANGES) <= found.kinds.keys()
 
 
 def test_sizes_of_zero_and_one_are_always_tried() -> None:
