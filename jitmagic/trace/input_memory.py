@@ -26,7 +26,7 @@ from .breaks import GraphBreak, MutatedInput
 from .graph_notes import GraphNotes
 from .values.base import Machine, Unrestorable
 from .values.tensors.leaves import check_leaves
-from .values.tensors.tensor_hooks import check_watched
+from .values.tensors.tensor_hooks import check_hooks
 
 __all__ = ["check_histories", "check_written_inputs"]
 
@@ -53,7 +53,7 @@ def check_histories(notes: GraphNotes) -> None:
     after the write has the history it has in eager. Nor does autograd see new leaves and hooks.
     """
     check_leaves(notes)
-    check_watched(notes)
+    check_hooks(notes)
     graph = notes.graph
     outputs = graph.differentiable_outputs()
     written = [node for node in graph.mutated_inputs if node.meta["val"].requires_grad]

@@ -30,7 +30,7 @@ from ...values.containers.mappings import ViewValue
 from ...values.containers.sequences import SequenceValue, TupleValue
 from ...values.objects.operators import is_none, unpack
 from ...values.tensors.tensor import TensorValue, lift, record
-from ...values.tensors.tensor_hooks import Watched, watched_behind
+from ...values.tensors.tensor_hooks import TensorHook, hooks_run_by
 from ..python.logs import raises_warnings
 from ..registry import handles
 from .process_state import read_state
@@ -54,7 +54,7 @@ def _grad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     keep = _flag(machine, arguments, "retain_graph")
     _refuse_forms(machine, arguments)
     _refuse_foreign_history(machine, inputs)
-    if watched_behind(machine, outputs):
+    if hooks_run_by(machine, outputs):
         raise _refused("a tensor has hooks")
     for value in inputs:  # the engine runs those of what it computes a gradient for
         rely_on_no_hooks(machine, value)
@@ -118,7 +118,7 @@ def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     outputs = _tensors(machine, arguments["tensors"], "tensors")
     leaves = _leaves(machine, outputs, arguments.get("inputs"))
     incoming = _incoming(machine, outputs, arguments.get("grad_tensors"))
-    watched = watched_behind(machine, outputs)
+    watched = hooks_run_by(machine, outputs)
     if watched and (create or "inputs" in arguments):
         raise _refused("a tensor has hooks", _BACKWARD)
     if create:
@@ -151,7 +151,7 @@ def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _run_hooks(
-    machine: Machine, start: tuple[list[Node], list[Node]], watched: list[Watched]
+    machine: Machine, start: tuple[list[Node], list[Node]], watched: list[TensorHook]
 ) -> dict[Node, Node]:
     """What hooks give for gradients: of which tensor, and what. Each is run with the gradient that
     the engine has for its tensor after the hooks before it; the backend computes what these calls
@@ -177,7 +177,7 @@ def _extra(replaced: dict[Node, Node]) -> tuple[list[Node], ...]:
     return (list(replaced), list(replaced.values())) if replaced else ()
 
 
-def _answer(machine: Machine, watched: Watched, gradient: Node) -> Node | None:
+def _answer(machine: Machine, watched: TensorHook, gradient: Node) -> Node | None:
     """Of a hook, which runs as the engine runs it: without grad mode."""
     assert watched.hook is not None
     meta: torch.Tensor = gradient.meta["val"]

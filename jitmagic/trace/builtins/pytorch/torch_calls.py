@@ -32,7 +32,7 @@ from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.sequences import ListValue, SequenceValue, SizeValue, TupleValue
 from ...values.contexts.default_device import default_device
 from ...values.numbers.items import numbers_of
-from ...values.numbers.validation import foreseen_list
+from ...values.numbers.validation import speculated_list
 from ...values.numbers.varying_counts import VaryingRows, symbols_in
 from ...values.numpy.emulation import np
 from ...values.objects.callables import BuiltinValue, name_of
@@ -118,15 +118,15 @@ def _unbind(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.Tensor.tolist)
 def _to_list(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Of a tensor that is made of constants alone, has few numbers, or is foreseen."""
+    """Of a tensor that is made of constants alone, has few numbers, or is speculated."""
     if len(args) == 1 and not kwargs and isinstance(args[0], TensorValue):
         known = known_value(machine.graph, args[0].node)
         if known is not None:
             return machine.constant(known.tolist())
         if (numbers := numbers_of(machine, args[0].node)) is not None:
             return _nested_list(args[0].meta.shape, iter(numbers))
-        if (foreseen := foreseen_list(machine, args[0].node)) is not None:
-            return machine.constant(foreseen)
+        if (speculated := speculated_list(machine, args[0].node)) is not None:
+            return machine.constant(speculated)
     raise GraphBreak(TensorItem.of(what=".tolist()"))
 
 

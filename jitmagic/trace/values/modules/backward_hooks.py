@@ -22,7 +22,7 @@ from ..containers.mappings import DictValue
 from ..containers.sequences import TupleValue
 from ..objects.operators import is_none
 from ..tensors.tensor import TensorValue
-from ..tensors.tensor_hooks import watch
+from ..tensors.tensor_hooks import add_hook
 
 __all__ = ["BACKWARD_HOOKS", "BackwardHooks", "backward_hooks"]
 
@@ -100,7 +100,7 @@ class BackwardHooks:
         shown = apply(machine, [function, *tensors], {}).realize(machine)
         behind = iter(shown.realized(machine) if isinstance(shown, TupleValue) else [shown])
         made = [next(behind) if isinstance(item, TensorValue) else item for item in items]
-        watch(machine, made[at], _Reached(reach), False)
+        add_hook(machine, made[at], _Reached(reach), False)
         return made
 
     # -- in the backward -------------------------------------------------------------------------
