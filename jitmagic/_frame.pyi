@@ -36,7 +36,8 @@ class Entry:
     hook: the frame hook is active for the dynamic extent of `run`
     mutates: a graph that failed halfway may have written to its inputs
     comparison: None, a CallBatch, or an object whose begin() returns the Entry that a call runs;
-    then end(result, nanoseconds) gets the time, or drop() is called if the call raises
+    then end(result, nanoseconds, nanoseconds in compiled graphs) gets the time, or drop() is called
+    if the call raises
     """
 
     program: GuardProgram
@@ -61,10 +62,20 @@ class Entry:
 class CallBatch:
     """The value of `Entry.comparison` while the next `calls` calls run `entry`, timed natively.
 
-    The last of them calls done([nanoseconds, ...]). A call that raises is not counted.
+    The last of them calls done([nanoseconds, ...], [nanoseconds in compiled graphs, ...]). A call
+    that raises is not counted.
     """
 
-    def __init__(self, entry: Entry, calls: int, done: Callable[[list[int]], None]) -> None: ...
+    def __init__(
+        self, entry: Entry, calls: int, done: Callable[[list[int], list[int]], None]
+    ) -> None: ...
+
+class TimedGraph:
+    """Calls a compiled graph for a residual; its time counts where the call around it is timed."""
+
+    run: Callable[..., tuple[Any, ...]]
+    def __init__(self, run: Callable[..., tuple[Any, ...]]) -> None: ...
+    def __call__(self, *args: Any) -> tuple[Any, ...]: ...
 
 class Dispatcher:
     """The callee of a stub: tries entries most recently used first.

@@ -38,7 +38,7 @@ from .frame.tag import (
     untag,
     without_tag,
 )
-from .late import load
+from .late import is_loaded, load
 from .options import Options, disabled_by_environment, make_options
 from .records import Eager, Failed, PendingBuild, Recording
 
@@ -68,12 +68,12 @@ __all__ = [
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
-_PIPELINE = f"{__package__}.compile.pipeline"
+_PIPELINE = "compile.pipeline"
 
 
 def load_pipeline() -> ModuleType:
     """Return the module that runs the stages; the first call imports it."""
-    return load("compile.pipeline")
+    return load(_PIPELINE)
 
 
 def prepare() -> None:
@@ -84,7 +84,7 @@ def prepare() -> None:
 def _compile_frame(
     handle: Handle, snapshot: FrameSnapshot, record: Recording
 ) -> Entry | Eager | Failed | PendingBuild:
-    if _PIPELINE not in sys.modules:  # the progress line and the times account for it
+    if not is_loaded(_PIPELINE):  # the progress line and the times account for it
         with record.stage("import"):
             load_pipeline()
     made: Entry | Eager | Failed | PendingBuild = load_pipeline().compile_frame(

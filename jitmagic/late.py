@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-__all__ = ["collector_paused", "load"]
+__all__ = ["collector_paused", "is_loaded", "load"]
 
 
 @contextmanager
@@ -33,6 +33,13 @@ def collector_paused() -> Iterator[None]:
 
 _PACKAGE = sys.modules[str(__package__)]
 _LOADED: dict[str, ModuleType] = {}
+
+
+def is_loaded(name: str) -> bool:
+    """Return whether `load` gives the module at once: one that another thread is importing is in
+    `sys.modules` already, and has to be waited for.
+    """
+    return name in _LOADED
 
 
 def load(name: str) -> ModuleType:

@@ -51,11 +51,15 @@ T = TypeVar("T")
 class Measured:
     """Medians, in seconds, of `calls` interleaved calls of a variant and of eager, backward
     included. Every speed in a report comes from here.
+
+    outside: seconds of a compiled call in which no compiled graph runs, the median: Python at graph
+        breaks, guards, and entering compiled code; None if they are not known, as on a GPU
     """
 
     compiled: float
     eager: float
     calls: int
+    outside: float | None = None
 
     @property
     def speed(self) -> str:

@@ -3,7 +3,7 @@
 
 #include "compared.h"
 
-#include "frame.h"
+#include "timed_graph.h"
 
 #include <structmember.h>
 
@@ -57,7 +57,7 @@ ComparedCall::~ComparedCall() {
 void ComparedCall::start() {
   running_ = timed_;
   if (!running_) return;
-  jm_this_thread()->timed++;
+  begin_timed();
   if (chosen_ == entry_) return;
   entry_->hits++;  // an eager turn counts as a call of this variant too
   since_ = std::chrono::steady_clock::now();
@@ -66,11 +66,11 @@ void ComparedCall::start() {
 PyObject* ComparedCall::stop(PyObject* result) {
   if (!running_) return result;
   const auto taken = std::chrono::steady_clock::now() - since_;
-  jm_this_thread()->timed--;
+  const long long in_graphs = end_timed();
   if (!result) return nullptr;
   timed_ = false;
   const long long nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(taken).count();
-  PyObject* done = ask(comparison_, "end", "OL", result, nanoseconds);
+  PyObject* done = ask(comparison_, "end", "OLL", result, nanoseconds, in_graphs);
   if (!done) Py_CLEAR(result);
   Py_XDECREF(done);
   return result;
@@ -92,6 +92,7 @@ PyObject* batch_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   self->done = Py_NewRef(done);
   self->left = calls;
   self->taken = new std::vector<long long>();
+  self->in_graphs = new std::vector<long long>();
   return reinterpret_cast<PyObject*>(self);
 }
 
@@ -113,6 +114,7 @@ void batch_dealloc(PyObject* object) {
   PyObject_GC_UnTrack(object);
   batch_clear(object);
   delete reinterpret_cast<CallBatch*>(object)->taken;
+  delete reinterpret_cast<CallBatch*>(object)->in_graphs;
   Py_TYPE(object)->tp_free(object);
 }
 
@@ -129,9 +131,13 @@ PyObject* list_of(const std::vector<long long>& values) {
 // Whether `done` returned; if not, its exception is set.
 bool end_batch(CallBatch* batch) {
   PyObject* taken = list_of(*batch->taken);
-  if (!taken) return false;
-  PyObject* answer = not_hooked([&] { return PyObject_CallOneArg(batch->done, taken); });
-  Py_DECREF(taken);
+  PyObject* in_graphs = taken ? list_of(*batch->in_graphs) : nullptr;
+  PyObject* answer = nullptr;
+  if (in_graphs) {
+    answer = not_hooked([&] { return PyObject_CallFunctionObjArgs(batch->done, taken, in_graphs, nullptr); });
+  }
+  Py_XDECREF(taken);
+  Py_XDECREF(in_graphs);
   Py_XDECREF(answer);
   return answer;
 }
@@ -152,7 +158,7 @@ PyTypeObject CallBatchType = {
 BatchedCall::BatchedCall(Entry* entry)
     : batch_(reinterpret_cast<CallBatch*>(Py_NewRef(entry->comparison))) {
   if (batch_->chosen != entry) entry->hits++;  // an eager turn counts as a call of this variant too
-  jm_this_thread()->timed++;
+  begin_timed();
   since_ = std::chrono::steady_clock::now();
 }
 
@@ -160,9 +166,10 @@ BatchedCall::~BatchedCall() { Py_DECREF(batch_); }
 
 PyObject* BatchedCall::stop(PyObject* result) {
   const auto taken = std::chrono::steady_clock::now() - since_;
-  jm_this_thread()->timed--;
+  const long long in_graphs = end_timed();
   if (!result || batch_->left <= 0) return result;
   batch_->taken->push_back(std::chrono::duration_cast<std::chrono::nanoseconds>(taken).count());
+  batch_->in_graphs->push_back(in_graphs);
   if (--batch_->left == 0 && !end_batch(batch_)) Py_CLEAR(result);
   return result;
 }

@@ -20,7 +20,7 @@ class ComparedCall {
 
   Entry* chosen() const { return chosen_; }  // NULL: an exception is set
   void start();  // after the guards have passed again
-  // Calls comparison.end(result, nanoseconds); returns the result, or NULL with an exception set.
+  // Calls comparison.end(result, nanoseconds, nanoseconds in graphs); returns the result, or NULL with an exception set.
   PyObject* stop(PyObject* result);
 
  private:
@@ -33,14 +33,15 @@ class ComparedCall {
 
 // The `comparison` of an entry while a batch of consecutive calls runs the same entry. They are
 // timed with no jitmagic Python between them: it would evict caches that stay warm in a user's
-// loop. The last call of the batch calls done([nanoseconds, ...]); a call that raises is not
-// counted.
+// loop. The last call of the batch calls done([nanoseconds, ...], [nanoseconds in graphs, ...]); a
+// call that raises is not counted.
 struct CallBatch {
   PyObject_HEAD
   Entry* chosen;
   PyObject* done;
   Py_ssize_t left;
   std::vector<long long>* taken;
+  std::vector<long long>* in_graphs;
 };
 
 extern PyTypeObject CallBatchType;

@@ -7,6 +7,8 @@
 
 #include "entry.h"
 
+#include "timed_graph.h"
+
 #include <structmember.h>
 
 namespace jitmagic {
@@ -180,7 +182,11 @@ PyObject* run_graph(Entry* entry, Registers& registers) {
   Arguments arguments(entry->inputs->size(), entry->kept->size());
   for (int slot : *entry->inputs) arguments.push(registers[slot]);
   for (int slot : *entry->kept) arguments.push(registers[slot]);
-  PyObject* outputs = arguments.call(entry->run);
+  PyObject* outputs;
+  {
+    GraphClock clock;
+    outputs = arguments.call(entry->run);
+  }
   if (!outputs) return nullptr;
   PyObject* result = nullptr;
   if (PyTuple_Check(outputs)) {

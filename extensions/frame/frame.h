@@ -16,6 +16,7 @@
 //   profiled_tensor.cpp  records calls for torch's profilers
 //   template.cpp       result templates            entry.cpp          guards, run and template
 //   compared.cpp       times calls, compiled code against eager
+//   timed_graph.cpp    adds up the time that a timed call spends in compiled graphs
 //   spread.cpp         calls plain Python with a dispatcher's values
 //   dispatch.cpp       dispatchers                 module_call.cpp    tagged nn.Module instances
 #pragma once
@@ -72,6 +73,8 @@ typedef struct {
   PyObject* exempt; // code whose next frame runs unchanged (borrowed; the caller keeps it alive)
   PyObject* family; // the family for which callees are hooked (borrowed likewise)
   int timed;        // > 0: inside a timed call, so nested calls are not timed
+  int in_graph;     // > 0: inside a compiled graph
+  long long graphs; // nanoseconds in compiled graphs since the timed call began
   int nested;       // dispatchers on this thread's C stack that run Python
   int allowance;         // frames that may follow a miss before Python's recursion limit; 0: not in a miss
   PyObject* resume_arguments; // arguments of the current resume function (borrowed), until it owns them; or NULL
@@ -85,6 +88,7 @@ jm_thread* jm_this_thread(void);
 
 extern int jm_installs;       // extents of all threads: the hook is in place while > 0
 extern int jm_any_disabled;   // threads with disabled > 0, so that the hot path reads one global
+extern int jm_any_timed;      // calls that are timed now, likewise
 
 // Between enter and leave (an extent) the hook acts on this thread. `exempt` is the code of the
 // first frame, which runs unchanged (the residual, or the original as plain Python).

@@ -21,6 +21,7 @@ static __declspec(thread) jm_thread here;
 
 int jm_installs = 0;
 int jm_any_disabled = 0;
+int jm_any_timed = 0;
 
 static PyObject* callback = NULL;
 static _PyFrameEvalFunction previous = NULL;  // the evaluator before the hook was installed

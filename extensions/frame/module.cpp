@@ -6,6 +6,7 @@
 #include "handed.h"
 #include "profiled.h"
 #include "spread.h"
+#include "timed_graph.h"
 
 namespace {
 
@@ -19,7 +20,8 @@ PyMODINIT_FUNC PyInit__frame() {
   PyObject* module = PyModule_Create(&definition);
   if (!module) return nullptr;
   const bool ready = jitmagic::register_guards(module) && jitmagic::register_entry(module) &&
-                     jitmagic::register_compared(module) && jitmagic::register_spread(module) &&
+                     jitmagic::register_compared(module) && jitmagic::register_timed_graph(module) &&
+                     jitmagic::register_spread(module) &&
                      jitmagic::register_dispatch(module) && jitmagic::register_resume_arguments(module) &&
                      jitmagic::register_module_call(module) && jm_register_hook(module) &&
                      jm_register_watch(module) &&

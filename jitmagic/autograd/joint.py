@@ -90,7 +90,7 @@ def _trace(
             mode.input(i, name, spec)
             for i, (name, spec) in enumerate(zip(names, inputs, strict=True))
         ]
-        saved = SavedTensors(_written_since)
+        saved = SavedTensors(mode, _written_since)
         with saved_tensors_hooks(saved.keep, saved.fetch):
             outputs = _run(gm, mode, traced, saved, by_python, numbers)
         _check_inputs(traced, inputs)

@@ -6,8 +6,9 @@ deep nets with sublinear memory cost", and the min-cut form of it). Invariants: 
 products, convolutions and extern calls run once. Inputs and results are kept for backward only
 where eager autograd keeps them too, for the same tangents (`Joint.held`): a later in-place write to
 them is then an error exactly where it is one in eager. A value that is written to an input is saved
-as that input. What lies inside of a region that the program checkpoints
-(`meta["checkpoint"]`) is computed again whatever the work, but for draws.
+as that input. The second run of a region that the program checkpoints (`meta["again"]`, recorded by
+`Recorder.again`) belongs to backward, from what enters the region (`meta["entered"]`): inputs are
+read as they are when backward runs, which a write to `.data` has changed for eager's too.
 """
 
 from __future__ import annotations
@@ -41,7 +42,6 @@ _READ_BYTE = 4
 _CHEAP = 1  # per element: an addition, a comparison, a cast
 _COSTLY = {"cpu": 16, "cuda": 4}  # per element: exp, erf, tanh; a GPU waits for memory anyway
 _REDUCED = 6  # per element read by a reduction
-_ASKED_FOR = 1  # of an operation inside of a region that the program checkpoints
 
 _NOT_HELD = Held(0)
 # A number that a call reads is no tensor: it is read again.
@@ -75,8 +75,13 @@ def partition(joint: Joint) -> Partition:
             aliasing=joint.aliasing,
         )
     parts = _Parts.of(joint)
-    saved, recomputed = _choose(parts, _inside_regions(parts), _barred(parts))
-    return _split(joint, parts, saved, recomputed)
+    chosen = _choose(parts, _barred(parts))
+    if chosen is None and parts.again:  # what enters a region cannot be kept
+        parts = _Parts.of(joint, runs_again=False)
+        chosen = _choose(parts, _barred(parts))
+    if chosen is None:
+        raise CompileFailed("autograd: the backward needs a value that cannot be kept")
+    return _split(joint, parts, *chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +101,18 @@ class _Parts:
     forward: set[Node]  # needed for results, writes to inputs and random draws
     needed: list[Node]  # of the others, what backward needs, in order
     ends: list[Node]  # what backward is for: gradients, and effects of its own
+    again: list[Node]  # second runs of regions
 
     @staticmethod
-    def of(joint: Joint) -> _Parts:
+    def of(joint: Joint, runs_again: bool = True) -> _Parts:
+        """`runs_again`: whether a second run of a region is left to the backward."""
         nodes = list(joint.module.graph.nodes)
         holders = [node for node in nodes if node.op == "placeholder"]
         inputs, tangents = holders[: len(joint.inputs)], holders[len(joint.inputs) :]
         flat: tuple[Node, ...] = nodes[-1].args[0]  # type: ignore[assignment]
         results, gradients = list(flat[: len(joint.results)]), list(flat[len(joint.results) :])
-        backward = descendants(tangents, (node for node in nodes if node.op != "output"))
+        again = [node for node in nodes if runs_again and "again" in node.meta]
+        backward = descendants((*tangents, *again), (n for n in nodes if n.op != "output"))
         # Attention's CUDA backward counts as random too (it replays dropout), which is no effect
         # of the forward.
         effects = [node for node in nodes if runs_once(node) and node not in backward]
@@ -128,6 +136,7 @@ class _Parts:
             forward,
             needed,
             ends,
+            again,
         )
 
     def kept_for(self, node: Node) -> int:
@@ -159,11 +168,9 @@ def _left_in_inputs(
 # -- save or compute again -------------------------------------------------------------------------
 
 
-def _choose(
-    parts: _Parts, inside: set[Node], barred: Mapping[Node, set[Node]]
-) -> tuple[set[Node], set[Node]]:
-    """(nodes saved by forward, forward nodes that backward computes again). `inside`: nodes that
-    are not to be saved. `barred`: users of a node that may not read it where it is saved.
+def _choose(parts: _Parts, barred: Mapping[Node, set[Node]]) -> tuple[set[Node], set[Node]] | None:
+    """(nodes saved by forward, forward nodes that backward computes again); None: there is no way.
+    `barred`: users of a node that may not read it where it is saved.
     """
     vertex_of = {node: 2 * i for i, node in enumerate(parts.needed)}
     source = 2 * len(vertex_of)
@@ -173,18 +180,16 @@ def _choose(
     results, gradients = set(parts.results), set(parts.gradients)
     shown = {alias_root(node) for node in parts.results}  # memory that the user may write to
     for node, vertex in vertex_of.items():
-        lost = node in parts.mutated or node in inside
-        save = INFINITE if lost else _cost_to_save(node, parts, results, shown)
+        is_lost, is_entered = node in parts.mutated, bool(parts.again) and "entered" in node.meta
+        save = INFINITE if is_lost else _cost_to_save(node, parts, results, shown)
         if node in parts.left:
             save = 0
-        if node.op == "placeholder" and not lost and _enters_region(node, inside):
+        if node.op == "placeholder" and not is_lost and is_entered:
             save = 0  # as eager does, for which the region's function holds it
         network.edge(vertex, vertex + 1, save)
         again = _cost_again(node, parts) if node in parts.forward else 0
-        if node in inside:
-            again = min(again, _ASKED_FOR)
-        elif inside and "checkpoint" in node.meta and save < INFINITE:
-            again = INFINITE  # a region is computed again from what entered it
+        if (is_entered or "checkpoint" in node.meta) and save < INFINITE:
+            again = INFINITE  # eager keeps it: what it is computed from may have been written to
         if node.op == "placeholder":
             again = INFINITE
         if again:
@@ -201,12 +206,8 @@ def _choose(
         for behind, reader in reads:
             network.edge(behind, reader, INFINITE)
     total, early = network.cut(source, sink)
-    if total >= INFINITE and barred:  # a formula of ours reads what eager's does not
-        return _choose(parts, inside, {})
-    if total >= INFINITE and inside:  # a value of a region can only be kept
-        return _choose(parts, set(), {})
-    if total >= INFINITE:
-        raise CompileFailed("autograd: the backward needs a value that cannot be kept")
+    if total >= INFINITE:  # with some barred, a formula of ours reads what eager's does not
+        return _choose(parts, {}) if barred else None
     saved = {node for node, v in vertex_of.items() if v in early and v + 1 not in early}
     late = {node for node, v in vertex_of.items() if v not in early and node in parts.forward}
     return saved, late
@@ -237,49 +238,6 @@ def _barred(parts: _Parts) -> dict[Node, set[Node]]:
         for node, kept in partly.items()
     }
     return {node: users for node, users in barred.items() if users}
-
-
-def _inside_regions(parts: _Parts) -> set[Node]:
-    """What is made in a region that the program checkpoints, and read there and in backward alone.
-    Draws are kept: they run once.
-    """
-    results = set(parts.results)
-    return {
-        node
-        for node in parts.needed
-        if "checkpoint" in node.meta
-        and node in parts.forward
-        and not _is_drawn(node)
-        and not _leaves_region(node, parts, results)
-    }
-
-
-def _enters_region(node: Node, inside: set[Node]) -> bool:
-    """Whether what is computed again reads the value, or a view of it."""
-    return any(
-        user in inside or (is_view(user) and _enters_region(user, inside)) for user in node.users
-    )
-
-
-def _is_drawn(node: Node) -> bool:
-    if node.target is operator.getitem:
-        return _is_drawn(node.all_input_nodes[0])
-    return runs_once(node)
-
-
-def _leaves_region(node: Node, parts: _Parts, results: set[Node]) -> bool:
-    """Whether forward reads the value, or a view of it, elsewhere."""
-    if node in results:
-        return True
-    return any(
-        user.meta.get("checkpoint") != node.meta["checkpoint"]
-        or (
-            (is_view(user) or user.target is operator.getitem)
-            and _leaves_region(user, parts, results)
-        )
-        for user in node.users
-        if user in parts.forward
-    )
 
 
 def _bytes(spec: TensorSpec) -> int:

@@ -17,33 +17,39 @@ from torch.fx import Node
 
 from ..errors import CompileFailed
 from .nodes import alias_root
+from .recording.functionalize import Functionalizer
 from .recording.traced import Traced
 from .result import Held
 
 __all__ = ["SavedTensors"]
 
+_Packed = tuple[torch.Tensor, int, Any]
+
 
 class SavedTensors:
     """Hooks: `keep` when autograd saves a tensor, `fetch` when a backward asks for it."""
 
-    __slots__ = ("_behind", "_held", "_of_nodes", "_refuse", "_spent")
+    __slots__ = ("_behind", "_held", "_mode", "_of_nodes", "_refuse", "_spent")
 
-    def __init__(self, refuse: Callable[[], Exception]) -> None:
+    def __init__(self, mode: Functionalizer, refuse: Callable[[], Exception]) -> None:
         """`refuse`: the error for a tensor that has been written to since it was saved."""
-        self._refuse = refuse
+        self._mode, self._refuse = mode, refuse
         # The nodes of the backward behind the program, once that is at work: bits of tangents.
         self._behind: dict[Any, int] = {}
         self._of_nodes: dict[Any, list[Traced]] = {}
         self._held: list[tuple[Traced, int]] = []
         self._spent: dict[int, None] = {}
 
-    def keep(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-        """Note its version: hooks switch autograd's own check off."""
-        return (tensor, tensor.counter.writes) if isinstance(tensor, Traced) else (tensor, 0)
+    def keep(self, tensor: torch.Tensor) -> _Packed:
+        """Note its version, as hooks switch autograd's own check off, and the checkpointed region
+        whose backward reads it.
+        """
+        writes = tensor.counter.writes if isinstance(tensor, Traced) else 0
+        return tensor, writes, self._mode.recorder.region
 
-    def fetch(self, packed: tuple[torch.Tensor, int]) -> torch.Tensor:
-        """What was kept."""
-        tensor, version = packed
+    def fetch(self, packed: _Packed) -> torch.Tensor:
+        """Return the tensor that was kept, or the same of the second run of its region."""
+        tensor, version, region = packed
         behind = self._behind.get(torch._C._current_autograd_node()) if self._behind else None
         if behind is not None:
             self._spent[behind] = None
@@ -52,6 +58,7 @@ class SavedTensors:
                 raise self._refuse()
             if self._behind:
                 self.hold(tensor, Held.ALL_TANGENTS if behind is None else behind)
+                return tensor if region is None else self._mode.again(tensor, region)
         return tensor
 
     def of_node(self, node: Any, tensor: Traced) -> None:

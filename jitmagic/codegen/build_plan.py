@@ -17,7 +17,7 @@ from ..loops.ops.extern import is_foreign
 from ..schedule.deps import storages, writes_of
 from ..schedule.externs import out_overload
 from ..schedule.result import Schedule
-from .distinct import Distinct
+from .distinct import SharedKernels
 from .plan import (
     Alloc,
     Call,
@@ -41,7 +41,7 @@ __all__ = ["build_plan"]
 @dataclass(slots=True)
 class _Builder:
     schedule: Schedule
-    distinct: Distinct
+    distinct: SharedKernels
     slots: dict[str, int] = field(default_factory=dict)
     steps: list[PlanStep] = field(default_factory=list)
     count: int = 0
@@ -155,7 +155,7 @@ def _read_by_address(steps: Iterable[Step]) -> frozenset[str]:
 
 def build_plan(
     schedule: Schedule,
-    distinct: Distinct,
+    distinct: SharedKernels,
     sizes: Mapping[str, tuple[SizeVector, ...]] = MappingProxyType({}),
 ) -> Plan:
     """Walk the steps in order. `distinct` names the kernel of every nest; `sizes` are the size

@@ -31,9 +31,12 @@ __all__ = [
 # Eager's CPU sums cascade in steps of 16 to 32 additions. At 32 the rms error equals eager's, and
 # entering a Total (6 operations) adds a fifth to the arithmetic of a sum whose data are in L1.
 BLOCK = 32
-# Where blocks are added in float64: 100,000 floats take 4.5 us, not 4.1 (with blocks of 4: 4.7).
-# Of 200 sizes of whole sums 18 err by more than twice eager's error, with float32 blocks 36.
-WIDE_BLOCK = 8
+# Where blocks are added in float64, by the elements of the sum: shorter ones err less and take
+# longer, which shows where a sum lies in L2 (100,000 floats: eager 5.9 us, with blocks of 8 4.5, of
+# 4 5.2, of 2 7.6, of 1 12.5), not where the call (0.6 us) or memory takes most of the time. Of 200
+# sizes of whole sums 4 or 5 err by more than twice eager's error, with blocks of 8 15 to 19.
+WIDE_BLOCKS = ((32768, 1), (262144, 4))
+LONG_WIDE_BLOCK = 2
 FEW = 4  # steps of a row that are unrolled
 MOST_TEXT = 14  # cost limit of all unrolled steps; a step of a plain sum costs 4
 # Limit in values for a step that is also written without masks, for rows that fill it. The test is
@@ -41,7 +44,7 @@ MOST_TEXT = 14  # cost limit of all unrolled steps; a step of a plain sum costs 
 # takes 0.14 s for four cells, not 0.23.
 MOST_TWICE = 12
 POSITION_TEXT = 6  # cost of a step of an argmax, in values
-# Elements of a row that is one block at any width. A single limit gives one kernel variant more.
+# Elements of a row that is one block. One limit for all widths adds one kernel variant only.
 SHORT = 512
 
 
@@ -149,12 +152,12 @@ def is_long_step(kernel: Structure, lanes: Lanes) -> bool:
     return sum(not isinstance(node, Constant) for node in nodes) > MOST_TWICE
 
 
-def block_level(spans: Sequence[Span], of_rows: bool, wide: bool) -> BlockLevel | None:
+def block_level(spans: Sequence[Span], of_rows: bool, wide: int = 0) -> BlockLevel | None:
     """Return the innermost level at which at most BLOCK steps are a block; None for short sums.
-    `of_rows`: the sum is one of many. `wide`: blocks are added in float64, and have WIDE_BLOCK
-    steps.
+    `of_rows`: the sum is one of many. `wide`: the elements of a sum whose blocks are added in
+    float64; 0: they are not.
     """
-    longest = WIDE_BLOCK if wide else BLOCK
+    longest = _wide_block(wide) if wide else BLOCK
     inner, row = 1, None
     for depth in reversed(range(len(spans))):
         span = spans[depth]
@@ -172,6 +175,8 @@ def block_level(spans: Sequence[Span], of_rows: bool, wide: bool) -> BlockLevel 
             ):
                 row = span
                 continue
+            if wide and inner == 1:
+                return BlockLevel(depth, _points_of_a_wide_block(span), False)
             return BlockLevel(depth, most * span.width, False)  # the longest block allowed
         if span.is_one_step:
             continue
@@ -180,13 +185,26 @@ def block_level(spans: Sequence[Span], of_rows: bool, wide: bool) -> BlockLevel 
             inner *= span.steps
             continue
         most = max(longest // inner, 1)
-        if most == 1:
+        if most == 1 and depth + 1 < len(spans):
             return BlockLevel(depth + 1, 0, True)
         blocks = -(-span.steps // most)
         size = -(-span.steps // blocks) * span.width
         whole = span.start == "0" and span.extent % size == 0
         return BlockLevel(depth, size, whole)
     return None
+
+
+def _wide_block(elements: int) -> int:
+    """Return how many steps of a sum whose blocks are added in float64 are one block."""
+    return next((steps for most, steps in WIDE_BLOCKS if elements <= most), LONG_WIDE_BLOCK)
+
+
+def _points_of_a_wide_block(span: Span) -> str:
+    """Return the same as text, for a length that the call tells."""
+    steps = str(LONG_WIDE_BLOCK)
+    for most, fewer in reversed(WIDE_BLOCKS):
+        steps = f"{span.stop} <= {most} ? {fewer} : {steps}"
+    return f"({span.width} * ({steps}))"
 
 
 def _rows_of_a_block(row: Span, longest: int) -> str:

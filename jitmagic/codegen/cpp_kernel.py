@@ -342,11 +342,13 @@ class KernelWriter:
         if any(p.axes for p in self.kernel.passes):
             return None
         wide = (
-            axis for axis in others if likely_extent(axis) >= 4 and self._turned_loads(axis, lane)
+            axis
+            for axis in others
+            if likely_extent(axis) >= 4 and self._transposed_loads(axis, lane)
         )
         return next(wide, None)
 
-    def _turned_loads(self, tiled: Axis, lane: Axis) -> list[tuple[Load, int | Expr]]:
+    def _transposed_loads(self, tiled: Axis, lane: Axis) -> list[tuple[Load, int | Expr]]:
         """Return the loads that are contiguous along `tiled`, with their stride between lanes."""
         loads = []
         for node in self.kernel.free:
@@ -421,7 +423,7 @@ class KernelWriter:
         count.
         """
         body, names = self.body, {}
-        for node, step in self._turned_loads(tiled, lane):
+        for node, step in self._transposed_loads(tiled, lane):
             names[node] = body.name("tile")
             at = body.scalar_position(substitute(node.index[0], {tiled: start}))
             body.line(f"{body.vector_type(node.dtype)} {names[node]}[{width}];")

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import torch
 
 from ..loops.expr import Axis, AxisVar, Expr, Integer, add, mul, times
 from ..loops.ir import Reduction, Value
 from ..schedule.score import extent_product, points
-from ..symbols.size import Size
+from ..symbols.size import Size, hint_of
 from .cpp_blocks import (
     BlockLevel,
     Span,
@@ -32,7 +33,7 @@ from .cpp_blocks import (
     steps_to_test,
     whole_span,
 )
-from .cpp_reduce import Accumulator
+from .cpp_reduce import Accumulator, lanes_of_product
 from .cpp_text import CTYPES, blocks_text, count_text
 from .cpp_values import CppBody
 from .lanes import Lanes
@@ -78,8 +79,8 @@ class PassWriter:
         """Open a trip-count test around rows of a short dynamic length; return the scopes
         opened.
         """
-        # Testing once around all rows saves the test in every row. With a single possible trip
-        # count each row contains both loops instead, unless the text is long.
+        # Testing once around all rows saves the test in every row, but compiles the rows twice: a
+        # long step is written once instead, with masks.
         cost = step_cost(self.kernel)
         for lane, width in lanes:
             if lane is not None and (steps := steps_to_test(lane, width, cost)):
@@ -291,8 +292,9 @@ class PassWriter:
         return node.op == "sum" and node.dtype == torch.float32 and not self.kernel.outer
 
     def _level(self, spans: Sequence[Span], pass_: Pass) -> BlockLevel | None:
-        wide = any(map(self._is_wide, pass_.reductions))
-        return block_level(spans, bool(self.kernel.outer), wide)
+        is_wide = any(map(self._is_wide, pass_.reductions))
+        elements = prod(hint_of(axis.extent) for axis in pass_.axes) if is_wide else 0
+        return block_level(spans, bool(self.kernel.outer), elements)
 
     def _open_lanes(self, lane: Axis, width: int, loop: str) -> None:
         self.body.set_lanes(lane, width)
@@ -308,7 +310,9 @@ class PassWriter:
     ) -> Accumulator:
         if lane is None:
             width = self.body.width if self.body.is_vector(node) else 1
-        return self._named(node, width, spans, pass_)
+        named = self._named(node, width, spans, pass_)
+        is_ordered = lane is not None and len(spans) == 1
+        return replace(named, ordered=lanes_of_product(node)) if is_ordered else named
 
     def _results(self, accumulators: Sequence[Accumulator], across: bool) -> None:
         """Define the results of the reductions in the current scope."""
@@ -340,7 +344,7 @@ class PassWriter:
             stop = f"jm::least_of({lane.extent}, part * {size} + {size})"
             span = Span(lane, f"part * {size}", stop, size, width)
         spans = (*spans_of(loops[1:], None, 1), span)
-        accumulators = [self._named(r, width, spans, pass_) for r in pass_.reductions]
+        accumulators = [self._accumulator(r, lane, width, spans, pass_) for r in pass_.reductions]
         stored = {a.name: body.name("part") for a in accumulators}
         for a in accumulators:
             body.line(f"static thread_local {a.scalar_type} {stored[a.name]}_memory[{parts}];")

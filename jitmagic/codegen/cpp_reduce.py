@@ -13,11 +13,21 @@ import torch
 from ..loops.ir import Reduction
 from .cpp_text import CTYPES, literal
 
-__all__ = ["POSITIONAL", "Accumulator"]
+__all__ = ["POSITIONAL", "Accumulator", "lanes_of_product"]
 
 _JOIN = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 _LANES = {"sum": "hsum", "prod": "hprod", "max": "hmax", "min": "hmin"}
 POSITIONAL = ("argmax", "argmin")
+_PRODUCT_BYTES = 32  # registers of ATen's products: torch builds that kernel for AVX2 at most
+
+
+def lanes_of_product(node: Reduction) -> int:
+    """Return the elements of the registers by which ATen orders a product, which decides whether
+    factors overflow or underflow on the way; 0: it is none.
+    """
+    if node.op != "prod" or node.dtype not in (torch.float32, torch.float64):
+        return 0
+    return _PRODUCT_BYTES // node.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,7 @@ class Accumulator:
     total: bool = False
     single: str = ""
     wide: bool = False
+    ordered: int = 0
 
     @property
     def adds_floats(self) -> bool:
@@ -81,6 +92,9 @@ class Accumulator:
             )
         if self.positional:
             return f"{self.scalar_type} {self.name};"
+        if self.ordered:
+            sizes = f"{self.width}, {self.ordered}"
+            return f"jm::Product<{CTYPES[self.dtype]}, {sizes}> {self.name};"
         kind = f"V{self.width}<{self.scalar_type}>" if self.width > 1 else self.scalar_type
         if self.total and self.single:
             return f"jm::{'WideBlocks' if self.wide else 'Blocks'}<{kind}> {self.name};"
@@ -95,6 +109,8 @@ class Accumulator:
         if self.positional:
             count = ", n" if self.width > 1 else ""
             return f"{self.name}.take({value}, {position}{count});"
+        if self.ordered:
+            return f"{self.name}.take({value}, n);"
         if across:
             value = f"jm::only({value}, {self.neutral}, n)"
         return f"{self.name} = {self._joined(self.name, value)};"
@@ -122,6 +138,8 @@ class Accumulator:
         """Return all lanes combined into one value."""
         if self.positional:
             return f"{self.name}.best()"
+        if self.ordered:
+            return f"{self.name}.result()"
         if self.dtype == torch.bool:
             both = self.node.op in ("all", "min", "prod")
             return f"jm::{'all' if both else 'any'}({self.name})"

@@ -20,14 +20,14 @@ from ..schedule.deps import store_values
 from ..schedule.rebuild import Rebuilder
 from .structure import nest_arguments
 
-__all__ = ["Distinct", "distinct_kernels"]
+__all__ = ["SharedKernels", "distinct_kernels"]
 
 _BOUNDARY = 16  # bytes: Triton specialises GPU kernels on the arguments that are aligned to it
 _Starts = Mapping[str, tuple[int, ...]]  # buffer -> the least index of each dimension
 
 
 @dataclass(frozen=True, slots=True)
-class Distinct:
+class SharedKernels:
     """Maps nests to shared kernels. `nests`: one per kernel; `kernels`: nest name -> kernel name;
     `starts`: nest name -> offset in elements of each argument, absent if all are 0.
     """
@@ -37,7 +37,7 @@ class Distinct:
     starts: Mapping[str, tuple[int, ...]]
 
 
-def distinct_kernels(nests: Sequence[Nest], buffers: Mapping[str, Buffer]) -> Distinct:
+def distinct_kernels(nests: Sequence[Nest], buffers: Mapping[str, Buffer]) -> SharedKernels:
     """Choose one kernel for all nests that are equal but for their offsets."""
     first: dict[object, Nest] = {}
     like = {n.name: first.setdefault(_shape_of(n, buffers), n) for n in nests}
@@ -58,7 +58,7 @@ def distinct_kernels(nests: Sequence[Nest], buffers: Mapping[str, Buffer]) -> Di
                 begins[member.name] = _offsets(member, starts, buffers)
     launched = {name: kernels[same.name] for name, same in like.items()}
     moved = {name: begins[same.name] for name, same in like.items() if same.name in begins}
-    return Distinct(tuple(chosen), launched, moved)
+    return SharedKernels(tuple(chosen), launched, moved)
 
 
 def _shape_of(nest: Nest, buffers: Mapping[str, Buffer]) -> object:

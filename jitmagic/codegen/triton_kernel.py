@@ -22,7 +22,7 @@ from ..schedule.score import extent_of
 from ..symbols.size import Dimension, at_most, is_same
 from .structure import Pass, Structure
 from .triton_ops import WIDE, cast_text, closed, spread, typed
-from .triton_tile import Block, Tile
+from .triton_tile import Tile, TileBlock
 from .triton_values import TritonScope, TritonText, TritonValues
 
 __all__ = ["kernel_lines"]
@@ -93,7 +93,7 @@ class _Kernel(TritonValues):
             else:
                 self.open_block(block, start if block.size == 1 else "", 1)
 
-    def open_block(self, block: Block, origin: str, factor: int) -> None:
+    def open_block(self, block: TileBlock, origin: str, factor: int) -> None:
         """Define the positions of a block, its mask and its axes, in the innermost scope."""
         points = self.positions(block)
         start = origin if factor == 1 else f"{origin} * {factor}"
@@ -134,14 +134,14 @@ class _Kernel(TritonValues):
             self._whole(node, block)
         self._stores(part.stores)
 
-    def _whole(self, node: Reduction, block: Block) -> None:
+    def _whole(self, node: Reduction, block: TileBlock) -> None:
         """Reduce a tile that holds the whole extent."""
         value = self._entering(node, block)
         if block not in self.blocks_of(node.value) and not block.ragged:
             value = self._broadcast(value, {block, *self.blocks_of(node.value)})
         self._fold(node, block, self.name_of(value), self.scopes[-1].flat[block])
 
-    def _entering(self, node: Reduction, block: Block | None) -> str:
+    def _entering(self, node: Reduction, block: TileBlock | None) -> str:
         """Return the value to reduce, in the accumulator's dtype; the identity outside the
         extent.
         """
@@ -155,7 +155,7 @@ class _Kernel(TritonValues):
             text = f"tl.where({self.mask_of(block)}, {text}, {start})"
         return text
 
-    def _fold(self, node: Reduction, block: Block, held: str, positions: str) -> None:
+    def _fold(self, node: Reduction, block: TileBlock, held: str, positions: str) -> None:
         """Combine the lanes along the block and define the result."""
         axis = self.dimension(block)
         keep = ", keep_dims=True" if self.tile.rank > 1 else ""
@@ -178,7 +178,7 @@ class _Kernel(TritonValues):
         self.line(f"{name} = {text}")
         self.define(node, name)
 
-    def _looped(self, part: Pass, block: Block) -> None:
+    def _looped(self, part: Pass, block: TileBlock) -> None:
         """Reduce in steps: each lane accumulates, and the lanes are combined after the loop."""
         started = [self._start(node, block, block.count) for node in part.reductions]
         at = f"{block.name}_at"
@@ -195,7 +195,7 @@ class _Kernel(TritonValues):
         for node, (held, extra) in zip(part.reductions, started, strict=True):
             self._fold(node, block, self._compensated(node, held, extra), extra)
 
-    def _start(self, node: Reduction, block: Block | None, steps: Dimension) -> tuple[str, str]:
+    def _start(self, node: Reduction, block: TileBlock | None, steps: Dimension) -> tuple[str, str]:
         """Define the accumulators; return the values and their positions or rounding errors,
         or "".
         """
@@ -297,7 +297,7 @@ class _Kernel(TritonValues):
         pointer = name if offset == "0" else f"{name} + {offset}"
         self.line(f"tl.store({pointer}, {value}{mask})")
 
-    def _broadcast(self, text: str, blocks: set[Block]) -> str:
+    def _broadcast(self, text: str, blocks: set[TileBlock]) -> str:
         return spread(text, self.shape(blocks), self.position_dtype)
 
     def _name(self, prefix: str) -> str:
@@ -319,7 +319,7 @@ class ProgramCounts:
     def is_one(self) -> bool:
         return self._known == 1 and not self._texts
 
-    def take(self, block: Block, extent: str) -> None:
+    def take(self, block: TileBlock, extent: str) -> None:
         """Multiply by another block's count; `extent` is the text of its extent."""
         if isinstance(block.count, int):
             self._known *= block.count
@@ -327,7 +327,7 @@ class ProgramCounts:
             self._texts.append(extent if block.size == 1 else f"tl.cdiv({extent}, {block.size})")
 
     @classmethod
-    def of(cls, block: Block, extent: str) -> ProgramCounts:
+    def of(cls, block: TileBlock, extent: str) -> ProgramCounts:
         one = cls()
         one.take(block, extent)
         return one

@@ -27,7 +27,7 @@ from ..target import Target
 from .config import TritonConfig
 from .structure import Structure, coefficient, offsets_in
 
-__all__ = ["Block", "Tile", "choose_tile", "tile_candidates"]
+__all__ = ["Tile", "TileBlock", "choose_tile", "tile_candidates"]
 
 POINTS = 1024  # elements of one program of a pointwise nest
 ROW = 16384  # elements of one program that still fit its registers
@@ -43,7 +43,7 @@ LEAST = 128  # least elements of a block over a dynamic extent, which may grow
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TileBlock:
     """Covers `size` neighbouring points (a power of two) of the row-major space of `axes`. `fits`:
     a dynamic extent is assumed to be no larger.
     """
@@ -76,8 +76,8 @@ class Tile:
     unless its count is 1.
     """
 
-    outer: tuple[Block, ...]
-    inner: Mapping[tuple[Axis, ...], Block]
+    outer: tuple[TileBlock, ...]
+    inner: Mapping[tuple[Axis, ...], TileBlock]
     warps: int
     wide: bool  # offsets need 64 bits
     stages: int = 0  # loads in flight in a loop over steps; 0: Triton's default
@@ -87,7 +87,7 @@ class Tile:
         return prod(block.count for block in self.outer)
 
     @property
-    def spread(self) -> tuple[Block, ...]:
+    def spread(self) -> tuple[TileBlock, ...]:
         """Return the outer blocks that are dimensions of the tile."""
         return tuple(block for block in self.outer if block.size > 1)
 
@@ -191,7 +191,7 @@ def _points(kernel: Structure, target: Target, wide: bool, overrides: TritonConf
     fair = _power(-(-count // (4 * _multiprocessors(target))))
     extent = extent_of(kernel.outer)
     size = min(overrides.points or min(max(fair, LEAST), POINTS), _most(extent))
-    return Tile((Block("x", kernel.outer, extent, size),), {}, _warps(size, 256), wide)
+    return Tile((TileBlock("x", kernel.outer, extent, size),), {}, _warps(size, 256), wide)
 
 
 def _transposed(kernel: Structure) -> tuple[Axis, Axis] | None:
@@ -214,9 +214,9 @@ def _transposed(kernel: Structure) -> tuple[Axis, Axis] | None:
 
 def _square(kernel: Structure, slow: Axis, fast: Axis, wide: bool, side: int) -> Tile:
     rest = tuple(axis for axis in kernel.outer if axis not in (slow, fast))
-    blocks = [Block("z", rest, extent_of(rest), 1)] if rest else []
+    blocks = [TileBlock("z", rest, extent_of(rest), 1)] if rest else []
     for name, axis in (("y", slow), ("x", fast)):
-        blocks.append(Block(name, (axis,), axis.extent, min(side, _most(axis.extent))))
+        blocks.append(TileBlock(name, (axis,), axis.extent, min(side, _most(axis.extent))))
     return Tile(tuple(blocks), {}, 4, wide)
 
 
@@ -246,8 +246,8 @@ def _rows(
         keep = limit if again else min(limit, STEP // height)
         fits = whole <= keep and supposed("<=", extent, whole)
         size = whole if fits else max(min(step, whole), 16)
-        blocks[axes] = Block(f"r{n}" if n else "r", axes, extent, size, fits)
-    outer = (Block("x", kernel.outer, extent_of(kernel.outer), height),) if kernel.outer else ()
+        blocks[axes] = TileBlock(f"r{n}" if n else "r", axes, extent, size, fits)
+    outer = (TileBlock("x", kernel.outer, extent_of(kernel.outer), height),) if kernel.outer else ()
     # Strided operands get fewer warps where there are several: column sums took 24 us instead of 36
     # (12544 x 768, bf16) and 57 instead of 77 (32768 x 1024).
     each = 512 if not strided or len(loads) < 2 else 2048 // _narrowest(loads)

@@ -47,7 +47,7 @@ from ..symbols.polynomial import product
 from ..symbols.size import Dimension, Size, expr_of, is_same
 from .structure import Structure, by_value
 from .triton_ops import cast_text, closed, compute_text, literal, plain_number, spread, typed
-from .triton_tile import Block, Tile
+from .triton_tile import Tile, TileBlock
 
 __all__ = ["TritonScope", "TritonText", "TritonValues"]
 
@@ -75,8 +75,8 @@ class TritonScope:
     lines: list[str] = field(default_factory=list)
     bound: set[Axis] = field(default_factory=set)
     env: dict[object, TritonText] = field(default_factory=dict)
-    masks: dict[Block, str] = field(default_factory=dict)
-    flat: dict[Block, str] = field(default_factory=dict)
+    masks: dict[TileBlock, str] = field(default_factory=dict)
+    flat: dict[TileBlock, str] = field(default_factory=dict)
 
 
 class TritonValues(ABC):
@@ -125,18 +125,18 @@ class TritonValues(ABC):
                 return scope.env[key]
         return None
 
-    def mask_of(self, block: Block) -> str:
+    def mask_of(self, block: TileBlock) -> str:
         """Return the name of the block's mask, or "" when all of it is inside the extent."""
         return next((scope.masks[block] for scope in self.scopes if block in scope.masks), "")
 
     # -- shapes ----------------------------------------------------------------------------------
 
-    def dimension(self, block: Block) -> int:
+    def dimension(self, block: TileBlock) -> int:
         """Return the block's dimension in the tile."""
         spread = self.tile.spread
         return spread.index(block) if block in spread else len(spread)
 
-    def positions(self, block: Block) -> str:
+    def positions(self, block: TileBlock) -> str:
         """Return 0 .. size-1 along the block's dimension; "" for a scalar."""
         if block.size == 1:
             return ""
@@ -148,17 +148,17 @@ class TritonValues(ABC):
             text += f"[{', '.join(spots)}]"
         return text + wide
 
-    def blocks_of(self, value: Value) -> set[Block]:
+    def blocks_of(self, value: Value) -> set[TileBlock]:
         """Return the blocks along which a value varies."""
         return self.blocks_over(self.free[value])
 
-    def blocks_over(self, axes: Iterable[Axis]) -> set[Block]:
+    def blocks_over(self, axes: Iterable[Axis]) -> set[TileBlock]:
         return {self._home[axis] for axis in axes if axis in self._home}
 
-    def ordered(self, blocks: set[Block]) -> list[Block]:
+    def ordered(self, blocks: set[TileBlock]) -> list[TileBlock]:
         return [block for block in self.all_blocks if block in blocks]
 
-    def shape(self, blocks: Iterable[Block]) -> str:
+    def shape(self, blocks: Iterable[TileBlock]) -> str:
         """Return the shape of a value that varies along these blocks; [] for a scalar."""
         sizes = {self.dimension(block): block.size for block in blocks if block.size > 1}
         if not sizes:
@@ -290,7 +290,7 @@ class TritonValues(ABC):
             return name
         return f"tl.where({self._reach(node.mask, depth)}, {name}, {_fill(node)})"
 
-    def _as_wide_as(self, offset: str, blocks: set[Block], needed: set[Block]) -> str:
+    def _as_wide_as(self, offset: str, blocks: set[TileBlock], needed: set[TileBlock]) -> str:
         """Broadcast pointers to at least the shape of their mask, which tl.load requires."""
         shape = self.shape(blocks | needed)
         if shape == self.shape(blocks):
@@ -382,7 +382,7 @@ class TritonValues(ABC):
         return index
 
 
-def _position_of(block: Block) -> Mapping[Expr, int]:
+def _position_of(block: TileBlock) -> Mapping[Expr, int]:
     """Return the terms of a point's row-major position."""
     position, below = Integer(0), Integer(1)  # type: Expr, Expr
     for axis in reversed(block.axes):

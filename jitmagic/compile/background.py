@@ -38,6 +38,6 @@ def build_in_background(record: Recording) -> PendingBuild:
 
     def around(build: Callable[[Callable[[str], None]], None]) -> None:
         with record.stage(BUILDING) as stage:
-            build(lambda text: stage.say(f"{text}, running as eager meanwhile"))
+            build(lambda text: stage.say(f"{text}, in the background"))
 
     return PendingBuild(build_ahead(record.wanted or (), around).wait, record.stages)

@@ -30,6 +30,8 @@ def comparable(handle: Handle, traced: Trace) -> Comparable | None:
     """
     options = handle.options
     wanted = options.keep == "faster" and options.backend == "native" and not options.fullgraph
+    if handle.is_root and not handle.family.compiler.is_listed:
+        return None  # it runs once, and while a call is timed no function that it calls is timed
     if not wanted or handle.resume_line is not None or torch.are_deterministic_algorithms_enabled():
         return None
     accelerators = {device for device in devices_in(traced.graph) if device.type != "cpu"}

@@ -16,7 +16,15 @@ from ..frame.eager import eager_entry
 from ..frame.handle import Handle
 from ..frame.ledger import Variant
 from ..frame.locked import RetryEager, while_held
-from ..frame.native import Entry, GuardProgram, continue_with, lower_guards, release_arguments
+from ..frame.native import (
+    Entry,
+    GuardProgram,
+    TimedGraph,
+    continue_with,
+    lower_guards,
+    release_arguments,
+)
+from ..frame.skip import in_library
 from ..graph import regions
 from ..graph.recomputed import regions_of
 from ..graph.regions import calls_in
@@ -51,20 +59,21 @@ def left_to_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Ent
     """
     if not isinstance(traced.exit, Break):
         return None
-    reason, where = traced.exit.reason, traced.exit.where
+    reason = traced.exit.reason
+    message, where = in_library(reason.message, traced.exit.where, traced.exit.line)
     if handle.library is None and handle.options.fullgraph:
         raise Unsupported(reason.message, reason.hint, where)
     state = tuple(guard for guard in traced.guards if isinstance(guard, GlobalState))
     if reason.whole_frame and (handle.resume_line is None or reason.plain_rest):
         guards = (*state, *traced.because)
-        return eager_entry(handle.run_plainly, snapshot, guards, Eager(reason.message, where))
+        return eager_entry(handle.run_plainly, snapshot, guards, Eager(message, where))
     body = handle.flat.root.body
     if _is_looked_at(handle, snapshot) and (body.cellvars or body.freevars):
         why = "a callee may look at its variables (f_locals), and inner functions share some"
         return eager_entry(handle.run_plainly, snapshot, state, Eager(why, where))
     if reason.spreads and not computes(traced):
         guards = (*state, *traced.because)
-        return eager_entry(handle.run_hooked, snapshot, guards, Eager(reason.message, where))
+        return eager_entry(handle.run_hooked, snapshot, guards, Eager(message, where))
     if handle.library is None:
         return None
     eager = Eager(f"library code is compiled whole or not at all: {reason.message}", where)
@@ -173,7 +182,8 @@ def make_entry(
         retry := RetryEager(handle, is_locked=traced.lock is not None),
     )
     try:
-        residual: Callable[..., Any] = emit(traced, handle.flat, run, scope)
+        graph = None if run is None else TimedGraph(run)
+        residual: Callable[..., Any] = emit(traced, handle.flat, graph, scope)
     except CannotRestore as error:
         return Eager(str(error))
     program = GuardProgram(steps)
@@ -193,7 +203,9 @@ def _no_graph() -> tuple[Any, ...]:
 
 def variant_of(handle: Handle, traced: Trace, record: Recording) -> Variant:
     """What the entry remembers."""
-    ends = Eager(end.reason.message, end.where) if (end := traced.unexpected_break) else None
+    ends = None
+    if (end := traced.unexpected_break) is not None:
+        ends = Eager(*in_library(end.reason.message, end.where, end.line))
     constants = {symbol.origin: symbol.where for symbol in traced.specialized}
     compared, later = comparable(handle, traced), tuple(record.later)
     known = traced.guards, COMPILED, later, ends, compared, traced.varying, constants

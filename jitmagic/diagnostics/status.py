@@ -103,11 +103,18 @@ class Card:
         """Return what is shown after the state: the speed first, where it is known."""
         if not self.variants and not self.calls:
             return ()
-        parts = [self.verdict.speed] if self.variants and self.verdict.tone != "plain" else []
+        parts = list(self._worth)
         parts += [count(len(self.variants), "variant"), count(self.calls, "call")]
         if self.variants:
             parts.append(f"{duration(self.seconds)} compiled")
         return (*parts, self.payback) if self._is_measured else tuple(parts)
+
+    @property
+    def _worth(self) -> tuple[str, ...]:
+        """Return the speed, and what graph breaks take of a call."""
+        if not self.variants or self.verdict.tone == "plain":
+            return ()
+        return tuple(filter(None, (self.verdict.speed, self.verdict.breaks)))
 
     @property
     def _is_measured(self) -> bool:
@@ -126,11 +133,10 @@ class Card:
 
     def cells(self) -> tuple[str, ...]:
         """Its row of a table with COLUMNS."""
-        worth = self.verdict.speed if self.variants and self.verdict.tone != "plain" else ""
         return (
             self.name,
             self.state,
-            worth,
+            "; ".join(self._worth),
             f"{len(self.variants):,}",
             f"{self.calls:,}",
             duration(self.seconds) if self.variants else "",

@@ -52,7 +52,7 @@ class Side:
 
     def __str__(self) -> str:
         spread = f"{duration(self.low)} to {duration(self.high)}"
-        return f"{self.name}: {duration(self.median)} per call (half of the blocks: {spread})"
+        return f"{self.name}: {duration(self.median)} per call (half of the rounds: {spread})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,9 +95,14 @@ def refuse_arguments(word: str, arguments: tuple[Any, ...]) -> None:
 
 
 def line_numbers(lines: Iterable[UserLine], home: str, most: int = 8) -> str:
-    """`3, 4, layers.py:12`: lines of the file `home` are told by their numbers alone."""
+    """Return `3, 4, layers.py:12, 14`: lines of the file `home` are told by their numbers alone,
+    those of others with the file once.
+    """
     places = sorted({(line.filename != home, line.file, line.lineno) for line in lines})
-    texts = [f"{file}:{number}" if away else str(number) for away, file, number in places]
+    texts = [
+        f"{file}:{number}" if away and (at == 0 or places[at - 1][1] != file) else str(number)
+        for at, (away, file, number) in enumerate(places)
+    ]
     return ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
 
 

@@ -25,7 +25,7 @@ from .library import LibraryFunction, library_function
 from .native import Dispatcher, Entry, continue_with
 from .original import Original
 from .retries import FOREVER, Retries
-from .skip import is_library_file, is_of_library, users_line
+from .skip import in_library, is_of_library, users_line
 from .stance import OnMiss, on_miss
 from .timing.comparison import Comparison
 from .warned import growth_warning, limit_warning
@@ -342,10 +342,9 @@ class Handle:
             code = self.original.code
             first_line = UserLine(code.co_filename, code.co_firstlineno, self.label)
             where = plain.where or first_line
-            if is_library_file(where.filename):  # a line inside a library means little to its user
-                where = users_line() or where
+            why, where = in_library(plain.why, where, users_line())
             if not self._callee_reports(where):
-                notice.show(self.label, plain.why, where, partly, self.options.notices)
+                notice.show(self.label, why, where, partly, self.options.notices)
 
     def _callee_reports(self, where: UserLine) -> bool:
         """Return whether this is a cell's top level and a tagged function reports the same line."""

@@ -27,10 +27,12 @@ from .native import Dispatcher
 
 __all__ = [
     "frame_reader",
+    "in_library",
     "is_library_file",
     "is_of_jitmagic",
     "is_of_library",
     "is_of_library_module",
+    "library_name",
     "reason_to_skip",
     "unsuitable",
     "users_line",
@@ -125,6 +127,24 @@ def is_of_library(code: CodeType) -> bool:
 
 def is_library_file(filename: str) -> bool:
     return _library(filename) is not None
+
+
+def library_name(filename: str) -> str:
+    """Return the package or module of the library whose file that is: `pandas`, `copy`."""
+    path = os.path.realpath(filename)
+    for folder, _ in _library_folders():
+        if path.startswith(folder):
+            return path.removeprefix(folder).split(os.sep)[0].removesuffix(".py")
+    return "generated code"
+
+
+def in_library(why: str, where: UserLine, line: UserLine | None) -> tuple[str, UserLine]:
+    """Return a reason and its place as they are shown to a user: of one inside of a library that
+    the user's `line` calls, the line.
+    """
+    if line is None or not is_library_file(where.filename) or is_library_file(line.filename):
+        return why, where
+    return f"in {library_name(where.filename)}, {why}", line
 
 
 def is_of_library_module(name: object) -> bool:

@@ -1,4 +1,4 @@
-"""Builder holds the program under construction; lowerings add to it through its methods.
+"""LoopBuilder holds the program under construction; lowerings add to it through its methods.
 
 In: calls from the lowerings (ops/*) while `lower` walks the graph. Out: a LoopProgram. Invariants:
 an axis is made once and never reused by another nest; dimensions of size 1 get no axis and tensors
@@ -44,7 +44,7 @@ from .tensor_view import (
 )
 from .values import FLOATS, INTEGERS, cast, constant
 
-__all__ = ["LOOP_DTYPES", "Builder", "Decline", "Out", "contiguous_stride"]
+__all__ = ["LOOP_DTYPES", "Decline", "LoopBuilder", "Out", "contiguous_stride"]
 
 LOOP_DTYPES = FLOATS | INTEGERS | {torch.bool}
 _BY_VALUE = frozenset((torch.float32, torch.float64, torch.int32, torch.int64))
@@ -86,7 +86,7 @@ def _run_time_indexes(point: Sequence[Expr]) -> set[Expr]:
     return {leaf for part in point for leaf in leaves(part) if isinstance(leaf, ValueIndex)}
 
 
-class Builder:
+class LoopBuilder:
     """Constructs a LoopProgram step by step."""
 
     def __init__(

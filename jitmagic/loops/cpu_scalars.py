@@ -2,8 +2,8 @@
 
 In: a graph whose nests run on a GPU. Out: the nodes that compute 0-dim CPU tensors for those nests
 alone: a learning rate, 1 - beta ** step. They are lowered as if they were on the GPU; kernels take
-the input scalars by value (Builder.is_cpu_scalar) and repeat the arithmetic. Other CPU scalars stay
-ATen calls on the CPU.
+the input scalars by value (LoopBuilder.is_cpu_scalar) and repeat the arithmetic. Other CPU scalars
+stay ATen calls on the CPU.
 """
 
 from __future__ import annotations

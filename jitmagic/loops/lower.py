@@ -25,7 +25,7 @@ from ..graph.symbolic.sym_node import sizes_in
 from ..spec import TensorSpec, spec_of
 from ..symbols.size import Size
 from . import ops as _register_lowerings
-from .builder import LOOP_DTYPES, Builder, Decline, Out, contiguous_stride
+from .builder import LOOP_DTYPES, Decline, LoopBuilder, Out, contiguous_stride
 from .cpu_scalars import cpu_scalars_for
 from .ir import LoopProgram, kernel_device
 from .ops.extern import fallback_to_aten, returns_view
@@ -41,9 +41,9 @@ def lower(gm: GraphModule, name: str) -> LoopProgram:
     """Write the graph as loops. Raises VerifyError on graphs that break the contract above."""
     device, sizes = device_of_kernels(gm), partial(_sizes_of, gm)
     try:
-        return _lowered(gm, Builder(name, device, sizes), cpu_scalars_for(device, gm))
+        return _lowered(gm, LoopBuilder(name, device, sizes), cpu_scalars_for(device, gm))
     except Decline:  # a scalar could not be lowered: all stay ATen calls on the CPU
-        return _lowered(gm, Builder(name, device, sizes), frozenset())
+        return _lowered(gm, LoopBuilder(name, device, sizes), frozenset())
 
 
 def _sizes_of(gm: GraphModule) -> Iterator[Size]:
@@ -54,7 +54,7 @@ def _sizes_of(gm: GraphModule) -> Iterator[Size]:
             yield from sizes_in((spec.shape, spec.stride))
 
 
-def _lowered(gm: GraphModule, builder: Builder, scalars: frozenset[Node]) -> LoopProgram:
+def _lowered(gm: GraphModule, builder: LoopBuilder, scalars: frozenset[Node]) -> LoopProgram:
     env: dict[Node, Any] = {}
     for node in gm.graph.nodes:
         check()
@@ -80,7 +80,7 @@ def device_of_kernels(gm: GraphModule) -> torch.device:
     return kernel_device(spec.device for spec in specs if isinstance(spec, TensorSpec))
 
 
-def _placeholder(builder: Builder, node: Node) -> TensorView | None:
+def _placeholder(builder: LoopBuilder, node: Node) -> TensorView | None:
     spec = node.meta.get("spec")
     if not isinstance(spec, TensorSpec):
         raise VerifyError(f"placeholder {node.name} has no spec")
@@ -90,7 +90,7 @@ def _placeholder(builder: Builder, node: Node) -> TensorView | None:
     return view
 
 
-def _constant(builder: Builder, node: Node, gm: GraphModule) -> TensorView:
+def _constant(builder: LoopBuilder, node: Node, gm: GraphModule) -> TensorView:
     value = operator.attrgetter(str(node.target))(gm)
     if not isinstance(value, torch.Tensor):
         raise VerifyError(f"attribute {node.target} of the graph is not a tensor")
@@ -99,7 +99,7 @@ def _constant(builder: Builder, node: Node, gm: GraphModule) -> TensorView:
     return view
 
 
-def _outputs(builder: Builder, node: Node, env: Mapping[Node, Any]) -> None:
+def _outputs(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> None:
     results = node.args[0]
     for result in results if isinstance(results, (tuple, list)) else (results,):
         if result is None:
@@ -110,7 +110,7 @@ def _outputs(builder: Builder, node: Node, env: Mapping[Node, Any]) -> None:
             raise VerifyError(f"graph output {result!r} is not a tensor")
 
 
-def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
+def _call(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> Any:
     args = _bind(node.args, env)
     kwargs = _bind(node.kwargs, env)
     if node.target is operator.getitem:
@@ -145,7 +145,7 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
         return fallback_to_aten(builder, out, op, args, kwargs, str(why))
 
 
-def _cpu_scalar(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
+def _cpu_scalar(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> Any:
     """Lower a CPU scalar into the kernels that use it. Raises Decline."""
     builder.device = builder.kernel_device
     out = Out(node.name, (replace(node.meta["spec"], device=builder.kernel_device),))
@@ -163,7 +163,7 @@ def _bind(part: Any, env: Mapping[Node, Any]) -> Any:
     return part
 
 
-def _transferred(builder: Builder, arg: Any) -> Any:
+def _transferred(builder: LoopBuilder, arg: Any) -> Any:
     """Move a CPU scalar operand to the GPU, unless nests take it by value."""
     if isinstance(arg, NumberView):
         return NumberView(_transferred(builder, arg.view))
@@ -208,7 +208,7 @@ def _result_specs(node: Node) -> tuple[TensorSpec | None, ...]:
     return tuple(read.get(n) for n in range(max([count, *(n + 1 for n in read)])))
 
 
-def _write(builder: Builder, node: Node, target: TensorView, value: TensorView) -> TensorView:
+def _write(builder: LoopBuilder, node: Node, target: TensorView, value: TensorView) -> TensorView:
     """Lower aten.copy_(input, value): read what the write would destroy, then store."""
     same = builder.root(target.buffer) == builder.root(value.buffer)
     if same and target == value:
@@ -231,7 +231,7 @@ def _write(builder: Builder, node: Node, target: TensorView, value: TensorView) 
 
 
 def _write_by_aten(
-    builder: Builder, node: Node, target: TensorView, value: TensorView, reason: str
+    builder: LoopBuilder, node: Node, target: TensorView, value: TensorView, reason: str
 ) -> TensorView:
     if builder.root(target.buffer) == builder.root(value.buffer):
         stride = contiguous_stride(value.shape)

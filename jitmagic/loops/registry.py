@@ -25,7 +25,7 @@ from ..symbols.expr import Expr
 from ..symbols.scalar import Apply, kind_of
 from ..symbols.scalar import Number as Float
 from ..symbols.size import Size, SizeFloat
-from .builder import LOOP_DTYPES, Builder, Decline, Out
+from .builder import LOOP_DTYPES, Decline, LoopBuilder, Out
 from .ir import IndexValue, Value
 from .promotion import RULES, Operand
 from .tensor_view import NumberView, Point, TensorView, broadcast_shapes
@@ -65,7 +65,7 @@ def lowers(*overloads: str, numbers: bool = False) -> Callable[[Function], Funct
 
 def _of_known_numbers(function: Lowering) -> Lowering:
     @wraps(function)
-    def declining(builder: Builder, out: Out, *args: Any, **kwargs: Any) -> Any:
+    def declining(builder: LoopBuilder, out: Out, *args: Any, **kwargs: Any) -> Any:
         check_numbers((*args, *kwargs.values()))
         return function(builder, out, *args, **kwargs)
 
@@ -111,7 +111,7 @@ def pointwise_lowering(function: Scalar, rule: str, count: int) -> Lowering:
     named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
     wants_result, wants_tail = "result" in named, "tail" in named
 
-    def lowering(builder: Builder, out: Out, *args: Any, **kwargs: Any) -> TensorView:
+    def lowering(builder: LoopBuilder, out: Out, *args: Any, **kwargs: Any) -> TensorView:
         later = [kwargs.pop(name, None) for name in operands[len(args) :]]
         given: tuple[Operand, ...] = (*args[:count], *later)
         check_numbers((*args[count:], *kwargs.values()))
@@ -145,7 +145,7 @@ def _check(operands: tuple[Operand, ...], dtype: torch.dtype, out: Out) -> None:
 
 
 def operand_value(
-    builder: Builder, operand: Operand, through: tuple[torch.dtype, ...], point: Point
+    builder: LoopBuilder, operand: Operand, through: tuple[torch.dtype, ...], point: Point
 ) -> Value | None:
     """Return the operand at a point, cast through the given dtypes; None stays None."""
     if operand is None:
@@ -196,7 +196,9 @@ def _size_value(size: Size, through: tuple[torch.dtype, ...]) -> Value:
     return value
 
 
-def _read_number(builder: Builder, number: NumberView, through: tuple[torch.dtype, ...]) -> Value:
+def _read_number(
+    builder: LoopBuilder, number: NumberView, through: tuple[torch.dtype, ...]
+) -> Value:
     value = builder.load(number.view, ())
     for dtype in through:
         if dtype not in FLOATS and dtype is not torch.bool:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from ..symbols.size import Dimension, expr_of, hint_of, is_same
 from ..target import aten_vector_bytes
-from .builder import Builder, Out
+from .builder import LoopBuilder, Out
 from .expr import position
 from .ir import IndexValue, Value
 from .promotion import Operand
@@ -28,7 +28,7 @@ __all__ = ["Tail", "tail_at"]
 Tail = Value | bool
 
 
-def tail_at(builder: Builder, out: Out, operands: Sequence[Operand], point: Point) -> Tail:
+def tail_at(builder: LoopBuilder, out: Out, operands: Sequence[Operand], point: Point) -> Tail:
     """Return whether eager computes this point of the result by scalar code; a bool if that is the
     same for all points.
     """
@@ -50,7 +50,7 @@ def tail_at(builder: Builder, out: Out, operands: Sequence[Operand], point: Poin
     return compute("ge", IndexValue(at), IndexValue(expr_of(whole)))
 
 
-def _steps(builder: Builder, operand: Operand, out: Out) -> tuple[Dimension, ...]:
+def _steps(builder: LoopBuilder, operand: Operand, out: Out) -> tuple[Dimension, ...]:
     """Return the operand's strides over the result's dimensions; 0 along broadcast ones."""
     spec = out.spec
     rank = len(spec.shape)

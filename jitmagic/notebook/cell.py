@@ -45,9 +45,12 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Top-level statements, the first on `line`, as the code of a function without parameters."""
+    """Top-level statements, the first on `line`, as the code of a function without parameters, and
+    as they stand: `eval` of the last gives their value.
+    """
 
     code: CodeType
+    plain: tuple[CodeType, ...]
     line: int
 
 
@@ -139,7 +142,9 @@ def _part(group: list[ast.stmt], filename: str, flags: int, *, last: bool) -> Pa
     if kind == "run":
         module = _compile([_as_function(group, returns=last)], filename, flags)
         code = next(constant for constant in module.co_consts if isinstance(constant, CodeType))
-        return Run(_as_module(code), group[0].lineno)
+        parts = (group[:-1], group[-1:]) if group[1:] else (group,)
+        plain = tuple(_compile(part, filename, flags, evaluates=last) for part in parts)
+        return Run(_as_module(code), plain, group[0].lineno)
     if kind == "plain":
         return Plain(_compile(group, filename, flags, evaluates=last))
     assert isinstance(group[0], _DEFINITIONS)

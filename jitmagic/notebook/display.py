@@ -33,6 +33,7 @@ __all__ = [
     "remove_formatters",
 ]
 
+CELL = "this cell"
 _TAGGED = (FunctionType, torch.nn.Module)
 
 
@@ -74,7 +75,7 @@ class CellPart:
     @property
     def title(self) -> str:
         """What a reader calls it."""
-        return "this cell" if self.name == RUN_NAME else self.name
+        return CELL if self.name == RUN_NAME else self.name
 
     @property
     def is_waiting(self) -> bool:
@@ -103,8 +104,12 @@ def cell_line(parts: Sequence[CellPart]) -> DimLine | None:
     told = list(filter(None, map(str, parts)))
     waiting = [part.title for part in parts if part.is_waiting]
     if waiting:
-        how = "runs as eager while its" if len(waiting) == 1 else "run as eager while their"
-        told.append(f"{' and '.join(waiting)} {how} kernels are built")
+        told += [
+            f"{name} ran as plain Python, because its kernels were still being built"
+            if name == CELL
+            else f"{name} runs as plain Python until its kernels are built"
+            for name in waiting
+        ]
     return DimLine("; ".join(told)) if told else None
 
 

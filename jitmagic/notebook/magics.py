@@ -10,7 +10,9 @@ from __future__ import annotations
 import __future__
 
 import ast
+import contextlib
 import difflib
+import itertools
 import linecache
 import sys
 import time
@@ -92,9 +94,11 @@ class CompileMagics(Magics):
         if make_options().compile_seconds is None:
             further["compile_seconds"] = CELL_SECONDS
         options["options"] = further
-        source = self.shell.transform_cell(cell)
+        source = _transformed(self.shell, cell)
         caller = sys._getframe(2).f_code  # the cell, which called run_cell_magic
         filename = self._cache(_file_text(line, source), caller.co_filename)
+        with contextlib.suppress(ImportError):  # an IPython without stack_data shows lines
+            load_module("notebook.cell_sources").read_below_magic(filename)
         parts = _split(self.shell, source, filename)
         self.shell.compile.flags |= future_flags(source)  # later cells have them too
         running = self._run(
@@ -146,6 +150,10 @@ class CompileMagics(Magics):
             if part is not parts[0] and self.shell.ast_node_interactivity == "all":
                 sys.displayhook(value)
                 value = None
+            if isinstance(part, Run) and _is_looked_at(part, namespace):
+                for code in part.plain:
+                    value = eval(code, namespace)
+                continue
             if isinstance(part, Run):
                 target = tagger.tag(FunctionType(part.code, namespace, RUN_NAME), once=True)
                 cell.ran.append(target)
@@ -257,6 +265,14 @@ class CompileMagics(Magics):
         self.marks.clear()
 
 
+def _is_looked_at(part: Run, namespace: dict[str, Any]) -> bool:
+    """Return whether callees may look for the names of the cell among the variables of its frame:
+    a function has none of them there.
+    """
+    readers = load_module("trace.residual.frame_readers")
+    return bool(readers.names_may_be_looked_at(part.code, namespace))
+
+
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     """What a cell asked to be shown."""
@@ -311,13 +327,22 @@ def _compile_seconds(explanation: Explanation) -> float:
     return sum(seconds for _, seconds in explanation.compile_times)
 
 
-_HEAD = "'%%compile"
+_HEAD = "%%compile"
 _FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 
 
 def _file_text(line: str, source: str) -> str:
-    """The cell as tracebacks show it: the magic's line, as a string, is a line that parses."""
-    return f"{f'%%compile {line}'.strip()!r}\n{source}"
+    """Return the cell as tracebacks show it, the magic's line as it was typed."""
+    return f"{f'%%compile {line}'.strip()}\n{source}"
+
+
+def _transformed(shell: InteractiveShell, cell: str) -> str:
+    """Return the cell as Python, on the lines where it was typed: IPython drops blank ones that
+    come first.
+    """
+    blank = itertools.takewhile(str.isspace, cell.splitlines(keepends=True))
+    source: str = shell.transform_cell(cell)
+    return "\n" * sum(1 for _ in blank) + source
 
 
 def _split(shell: InteractiveShell, source: str, filename: str) -> list[Part]:
@@ -354,7 +379,7 @@ class _Reader:
         call = ast.parse(lines[0].strip(), mode="eval").body
         assert isinstance(call, ast.Call)
         line, body = (ast.literal_eval(argument) for argument in call.args[1:])
-        source = shell.transform_cell(body)
+        source = _transformed(shell, body)
         try:
             parts = _split(shell, source, _UNNAMED)
         except SyntaxError as error:

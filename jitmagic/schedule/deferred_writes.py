@@ -16,10 +16,10 @@ from ..loops.ir import Buffer, Extern, Load, LoopProgram, Nest, Step, Store, lan
 from ..loops.ops.extern import call_may_raise
 from .checks import has_checks
 
-__all__ = ["Commits", "commits"]
+__all__ = ["WriteConstraints", "write_constraints"]
 
 
-class Commits:
+class WriteConstraints:
     """Holds the write constraints of a program. `inputs`: storages of inputs that are written in a
     program that may raise, or empty; `raising`: the steps that such a write waits for.
     """
@@ -28,20 +28,20 @@ class Commits:
         self.inputs = inputs if raising else frozenset()
         self.raising = raising if inputs else frozenset()
 
-    def mixed_with_checks(self, stores: Sequence[Store], storage: Mapping[str, str]) -> bool:
+    def mixes_writes_and_checks(self, stores: Sequence[Store], storage: Mapping[str, str]) -> bool:
         """Return whether a nest of these stores would write an input and check an index."""
         written = self.inputs and any(storage[store.buffer] in self.inputs for store in stores)
         return bool(written) and has_checks(stores)
 
 
-def commits(
+def write_constraints(
     program: LoopProgram, storage: Mapping[str, str], writes: tuple[frozenset[str], ...]
-) -> Commits:
+) -> WriteConstraints:
     """Find the write constraints; `writes`: the storages that each step writes."""
     inputs = {storage[name] for name in program.inputs}
     written = frozenset(name for targets in writes for name in targets & inputs)
     if not written:
-        return Commits(written, frozenset())
+        return WriteConstraints(written, frozenset())
     raising: set[int] = set()
     made_by_checks: set[str] = set()  # nests that check indexes, which may be fused with others
     for number, step in enumerate(program.steps):
@@ -53,7 +53,7 @@ def commits(
                 raising.add(number)
         elif _may_raise(step, program.buffers):
             raising.add(number)
-    return Commits(written, frozenset(raising))
+    return WriteConstraints(written, frozenset(raising))
 
 
 def _has_checks(nest: Nest, buffers: Mapping[str, Buffer]) -> bool:

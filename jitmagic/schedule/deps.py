@@ -26,7 +26,7 @@ from ..loops.ir import (
     landmarks,
 )
 from ..loops.ops.extern import acts
-from .deferred_writes import Commits, commits
+from .deferred_writes import WriteConstraints, write_constraints
 
 __all__ = [
     "Graph",
@@ -57,7 +57,7 @@ class Graph:
     mutated: frozenset[str]  # storages written more than once, and written inputs
     changing: frozenset[str]  # those written after they were read
     escaping: frozenset[str]  # storages of outputs and inputs
-    commits: Commits
+    write_constraints: WriteConstraints
 
 
 def store_values(stores: Sequence[Store]) -> tuple[Value, ...]:
@@ -172,7 +172,7 @@ def analyse(program: LoopProgram) -> Graph:
         r for r in mutated if r in fixed or watching.get(r, [len(before)])[0] < writers[r][-1]
     }
     leaving = {storage[name] for name in program.outputs if name is not None}
-    last = commits(program, storage, tuple(writes))
+    last = write_constraints(program, storage, tuple(writes))
     for number, targets in enumerate(writes if last.inputs else ()):
         if targets & last.inputs:
             before[number] |= last.raising

@@ -1,15 +1,15 @@
-"""Fusion: which loop nests become one kernel, and the values that it computes.
+"""Fuses loop nests into kernels.
 
 In: groups (one per step of the LoopProgram). Out: fewer groups, with a Decision, a sentence, for
 every pair that was considered.
 
-  1. inline     a pointwise producer that need not be in memory is written into its readers' values
-  2. vertical   a producer joins a reader's nest when the axes line up; it is stored only if needed
-  3. horizontal nests over the same points that read the same memory become one nest
+  1. inline     a pointwise producer that need not be stored is inlined into its readers' values;
+  2. vertical   a producer joins a reader's nest when axes line up, and is stored only if needed;
+  3. horizontal nests over the same points that read the same memory become one nest.
 
 In this order: inlining leaves fewer and longer nests, vertical fusion saves a round trip to memory,
-horizontal fusion a second read only. Legality (legality.py, Groups.cyclic) is asked before worth
-(the `_not_worth` functions, score.py): a nest is rebuilt once it may be.
+horizontal fusion only a second read. Legality (legality.py, Groups.cyclic) is tested before profit
+(the `_not_worth` functions, score.py): only a legal nest is rebuilt.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from .score import (
 
 __all__ = ["MAX_BUFFERS", "Fusion", "fuse"]
 
-MAX_BUFFERS = 48  # arguments of one kernel: more than registers for addresses
-COMMITS = "an input is written once no index can be out of range any more"
+MAX_BUFFERS = 48  # arguments of one kernel: already more than there are registers for addresses
+CHECKS_FIRST = "an input is written only after all index checks"
 PLAIN_OPERANDS = "a matrix product keeps its own loops and reads its operands from memory"
-NEAR = 1 << 14  # bytes that stay in the first cache, in whatever order they are walked
-MAX_NODES = 800  # values in one nest; keeps the compile time of one kernel in hand
+NEAR = 1 << 14  # bytes that stay in L1 in any order of access
+MAX_NODES = 800  # values in one nest, a bound for the compile time of one kernel
 
 
 @dataclass(slots=True)
 class Fusion:
-    """The state of one run: what is fixed, the groups, what was decided."""
+    """Holds the state of one run: the program, the groups and the decisions."""
 
     program: LoopProgram
     graph: Graph
@@ -89,13 +89,12 @@ def _inline(fusion: Fusion) -> None:
         _write_in(group, ready)
         readers = _inline_readers(fusion, group)
         if readers:
-            # Program order: a reader is rewritten once, when its turn comes and all it reads is
-            # known.
+            # In program order each reader is rewritten once, after all that it reads.
             ready[group.stores[0].buffer] = (group.outer, group.stores[0])
             for reader in readers:
                 target = groups.alive[reader]
                 target.origins = tuple(dict.fromkeys((*group.origins, *target.origins)))
-                fusion.say(group, target, True, "pointwise: written into its reader")
+                fusion.say(group, target, True, "pointwise: inlined into its reader")
             groups.drop(key)
 
 
@@ -120,11 +119,12 @@ def _write_in(group: Group, ready: Mapping[str, tuple[tuple[Axis, ...], Store]])
 
 
 def _take_axes(reader: Group, outer: tuple[Axis, ...], stores: Mapping[str, Store]) -> None:
-    """Name the reader's axes as the producer names them where the producer is the longer one and
-    each point of the reader reads a point of it: its value can then be used as it is. A chain of n
-    operations would else be renamed n times. Axes keep their extent, which a masked read shows: a
-    cat runs past the end of each of its parts.
+    """Rename the reader's axes to the producer's, if the producer is the longer one and each point
+    of the reader reads one point of it.
     """
+    # Its value is then reused unchanged: a chain of n operations would otherwise be renamed n
+    # times. Axes must keep their extents, which a masked read can reveal: a cat runs past the end
+    # of each of its parts.
     links = [load for load in reader.shape.loads if load.buffer in stores]
     link = max(links, key=lambda load: len(stores[load.buffer].value.below))
     store = stores[link.buffer]
@@ -146,14 +146,14 @@ def _take_axes(reader: Group, outer: tuple[Axis, ...], stores: Mapping[str, Stor
 
 
 def _inline_readers(fusion: Fusion, group: Group) -> tuple[int, ...]:
-    """The steps into which the group is written, or () when it stays a nest."""
+    """Return the steps into which the group is inlined, or () if it stays a nest."""
     graph, groups = fusion.graph, fusion.groups
     if len(group.stores) != 1 or group.shape.rigid or group.adds:
         return ()
     store = group.stores[0]
     readers = graph.readers.get(store.buffer, ())
     memory = graph.storage[store.buffer]
-    # Two tests: the union of both sets was half of a schedule of 1,600 products.
+    # Two tests: the union of both sets took half of the schedule of 1,600 products.
     if memory in graph.escaping or memory in graph.mutated or not readers:
         return ()
     # Its loads would move to where the reader runs: after a write to what it loads.
@@ -165,13 +165,15 @@ def _inline_readers(fusion: Fusion, group: Group) -> tuple[int, ...]:
         if not target.is_nest:
             return ()
         links = [load for load in target.shape.loads if load.buffer == store.buffer]
-        # All readers or none: as long as one reads the buffer, it is written, and saves nothing.
+        # All readers or none: while one reads the buffer it must be written, and nothing is saved.
         if any(solve(store, load, group.outer) is None for load in links):
             fusion.say(group, target, False, "it is read through an index that loops cannot follow")
             return ()
         lost = lost_check(store, group.outer, links, target.stores)
-        if lost is None and graph.commits.mixed_with_checks([store, *target.stores], graph.storage):
-            lost = COMMITS
+        if lost is None and graph.write_constraints.mixes_writes_and_checks(
+            [store, *target.stores], graph.storage
+        ):
+            lost = CHECKS_FIRST
         if lost is not None:
             fusion.say(group, target, False, lost)
             return ()
@@ -179,7 +181,7 @@ def _inline_readers(fusion: Fusion, group: Group) -> tuple[int, ...]:
             fusion.say(group, target, False, PLAIN_OPERANDS)
             return ()
         if not _cheap_enough(group, target, cost, links):
-            fusion.say(group, target, False, "its value would be computed many times over")
+            fusion.say(group, target, False, "its value would be recomputed many times")
             return ()
         if len(target.shape.loads) + len(group.shape.loads) > MAX_BUFFERS or cost > MAX_NODES:
             return ()
@@ -189,7 +191,7 @@ def _inline_readers(fusion: Fusion, group: Group) -> tuple[int, ...]:
 
 
 def _cheap_enough(group: Group, target: Group, cost: int, links: Sequence[Load]) -> bool:
-    """Whether the reader evaluates the value about as often as it has elements."""
+    """Return whether the reader evaluates the value about as often as it has elements."""
     points = extent_product(group.outer)
     times = extent_product(target.outer) * max(
         (extent_product(binder) for binder in target.shape.binders), default=1
@@ -203,9 +205,8 @@ def _cheap_enough(group: Group, target: Group, cost: int, links: Sequence[Load])
 
 
 def _cheap_to_repeat(fusion: Fusion, group: Group, cost: int) -> bool:
-    """Cheap arithmetic on at most one tensor of its own size costs less than a round trip to
-    memory.
-    """
+    """Return whether recomputing the value in each reader is cheap."""
+    # Cheap arithmetic on at most one tensor of its own size costs less than a round trip to memory.
     size = extent_product(group.outer)
     full = {
         load.buffer
@@ -216,7 +217,7 @@ def _cheap_to_repeat(fusion: Fusion, group: Group, cost: int) -> bool:
 
 
 def element_count(buffer: Buffer) -> int:
-    """Number of elements."""
+    """Return the number of elements."""
     return buffer_bytes(buffer) // buffer.dtype.itemsize
 
 
@@ -224,9 +225,9 @@ def element_count(buffer: Buffer) -> int:
 
 
 def _vertical(fusion: Fusion) -> None:
-    """Readers in program order take in their producers, as long as one fits. The one with the most
-    bytes first: if only some fit (MAX_BUFFERS, MAX_NODES), those save the most memory traffic.
-    """
+    """Fuse readers, in program order, with their producers, one after the other."""
+    # The producer with the most bytes comes first: if only some fit (MAX_BUFFERS, MAX_NODES), those
+    # save the most memory traffic.
     for key in list(fusion.groups.alive):
         refused: set[int] = set()
         while key in fusion.groups.alive and fusion.groups.alive[key].is_nest:
@@ -255,8 +256,8 @@ def _join(fusion: Fusion, first: int, second: int) -> bool:
     _take_axes(consumer, producer.outer, stores)
     links = [(stores[load.buffer], load) for load in consumer.shape.loads if load.buffer in stores]
     refusal: str | None = None
-    # Cheap questions first: of the pairs of a long unrolled loop hardly any gets past these, and
-    # each rebuild copies both nests.
+    # Cheap tests first: few pairs of a long unrolled loop pass them, and each rebuild copies both
+    # nests.
     if producer.adds or consumer.adds:
         refusal = "one of them adds into memory in an order of its own"
     elif groups.cyclic(producer, consumer):
@@ -270,7 +271,7 @@ def _join(fusion: Fusion, first: int, second: int) -> bool:
     joined = _joined_stores(producer, consumer, plan, frozenset(stores))
     # A load that is left would read what the same nest writes, at another point: a race.
     if any(load.buffer in stores for load in loads_of(joined)):
-        fusion.say(producer, consumer, False, "what is read cannot be matched with what is written")
+        fusion.say(producer, consumer, False, "its reads do not match the writes")
         return False
     refusal = _spoils_product(fusion, producer, consumer, plan.outer, joined)
     refusal = (
@@ -279,14 +280,14 @@ def _join(fusion: Fusion, first: int, second: int) -> bool:
     if refusal:
         fusion.say(producer, consumer, False, refusal)
         return False
-    fusion.say(producer, consumer, True, "its values are used where they are made")
+    fusion.say(producer, consumer, True, "its values are used where they are computed")
     groups.merge(first, second)
     groups.alive[second].rewrite(plan.outer, joined)
     return True
 
 
 def _lost_check(producer: Group, consumer: Group, stores: Mapping[str, Store]) -> str | None:
-    """The run-time index whose check the joined nest would lose."""
+    """Return the run-time index whose check the joined nest would lose, or None."""
     for name, store in stores.items():
         links = [load for load in consumer.shape.loads if load.buffer == name]
         lost = lost_check(store, producer.outer, links, consumer.stores) if links else None
@@ -296,9 +297,9 @@ def _lost_check(producer: Group, consumer: Group, stores: Mapping[str, Store]) -
 
 
 def _too_many_buffers(producer: Group, consumer: Group, written: frozenset[str]) -> str | None:
-    """Asked before anything is rebuilt: joining keeps all loads but those of what is `written`.
-    Sixteen steps of an unrolled recurrence were rebuilt into ever longer nests otherwise.
-    """
+    """Return a refusal if the joined nest would have too many buffers."""
+    # Joining keeps all loads except those of `written` buffers, so this is known before a rebuild:
+    # sixteen steps of an unrolled recurrence were rebuilt into ever longer nests otherwise.
     read = {load.buffer for load in consumer.shape.loads} - written
     read.update(load.buffer for load in producer.shape.loads)
     if len(read) + len(producer.stores) + len(consumer.stores) > MAX_BUFFERS:
@@ -353,14 +354,18 @@ def _hazard(fusion: Fusion, stores: Sequence[Store]) -> str | None:
     if not any(graph.storage[store.buffer] in fixed for store in stores):
         return None
     if overwrites_reads(stores, loads_of(stores), graph.storage, fixed):
-        return "one would overwrite what the other still reads"
-    return COMMITS if graph.commits.mixed_with_checks(stores, graph.storage) else None
+        return "one would overwrite memory that the other still reads"
+    return (
+        CHECKS_FIRST
+        if graph.write_constraints.mixes_writes_and_checks(stores, graph.storage)
+        else None
+    )
 
 
 def _not_worth(
     fusion: Fusion, producer: Group, consumer: Group, plan: Alignment, stores: Sequence[Store]
 ) -> str | None:
-    """The sentence that says why the joined nest would be slower, or None."""
+    """Return why the joined nest would be slower, or None."""
     if walk_cost(stores) > MAX_NODES:
         return "the kernel would become too long"
     if not (producer.shape.rigid or consumer.shape.rigid):
@@ -371,12 +376,12 @@ def _not_worth(
 
 
 def _not_worth_pointwise(fusion: Fusion, producer: Group, plan: Alignment) -> str | None:
-    """Two pointwise nests: both must walk memory in the same order. A transposed read costs a cache
-    line per element, more than the round trip that joining saves, unless all stays in L1.
-    """
+    """Return why two pointwise nests should stay separate, or None."""
+    # Both must walk memory in the same order: a transposed read costs a cache line per element,
+    # more than the round trip that joining saves, unless all stays in L1.
     last = plan.outer[-1:] and AxisVar(plan.outer[-1])
     moved = Rebuilder(plan.producer)
-    for store in producer.stores:  # without inner axes, which would be bound in it
+    for store in producer.stores:  # it has no inner axes, which would be bound in it
         axes = [part for part in map(moved.expr, store.index) if isinstance(part, AxisVar)]
         if last and axes and axes[-1] != last and buffer_bytes(fusion.buffers[store.buffer]) > NEAR:
             return "they walk through memory in different orders"
@@ -384,10 +389,11 @@ def _not_worth_pointwise(fusion: Fusion, producer: Group, plan: Alignment) -> st
 
 
 def _not_worth_rows(fusion: Fusion, consumer: Group, plan: Alignment) -> str | None:
-    """A reduction and a pointwise reader: rows must be many enough, and stay in cache."""
+    """Return why a reduction and its pointwise reader should stay separate, or None."""
+    # Rows must be enough for the threads, and stay in cache.
     rows, inner = extent_product(plan.outer), extent_product(plan.consumer_inner)
     work = rows * inner * walk_cost(consumer.stores)
-    # A joined nest runs in parallel over its rows only; apart, the reader does over its elements.
+    # A joined nest runs in parallel over its rows only, a separate reader over its elements.
     if work > PARALLEL_WORK and rows < 2 * max(fusion.target.threads, 1) and inner > rows:
         return f"{rows} rows are too few to run in parallel"
     store = max(consumer.stores, key=lambda s: buffer_bytes(fusion.buffers[s.buffer]))
@@ -395,8 +401,8 @@ def _not_worth_rows(fusion: Fusion, consumer: Group, plan: Alignment) -> str | N
     inner_axes = {AxisVar(axis) for axis in plan.consumer_inner}
     moved = Rebuilder(plan.consumer).store(store)
     steps = [s for part, s in zip(moved.index, strides, strict=True) if part in inner_axes]
-    # Rows that lie across memory: lanes are neighbouring columns, and the second pass over the rows
-    # of so many columns finds them in L2 only if they fit.
+    # Strided rows: lanes are neighbouring columns, and the second pass over the rows of so many
+    # columns finds them in L2 only if they fit.
     if steps and min(map(hint_of, steps)) > 1:
         tile = inner * fusion.target.lanes * 4 * (1 + len(consumer.shape.loads))
         if tile > fusion.target.l2_bytes:
@@ -470,9 +476,8 @@ def _join_beside(fusion: Fusion, first: int, second: int) -> bool:
 
 
 def _beside(a: Group, b: Group) -> tuple[tuple[Axis, ...], list[Store]] | None:
-    """The stores of both over common outer axes, if a shared load then has the same index: without
-    one, joining saves a launch but no memory traffic, and holds more values in registers.
-    """
+    """Return common outer axes and the stores of both, if a shared load then has the same index."""
+    # Without one, joining saves a launch but no memory traffic, and holds more values in registers.
     pairs = list(itertools.zip_longest(a.outer, b.outer))
     alike = all(x and y and is_same(x.extent, y.extent) for x, y in pairs)
     if not alike or a.shape.rigid != b.shape.rigid:
@@ -486,7 +491,7 @@ def _beside(a: Group, b: Group) -> tuple[tuple[Axis, ...], list[Store]] | None:
 
 
 def _where(load: Load, outer: Sequence[Axis]) -> tuple[object, ...]:
-    """The index of a load with inner axes known by their extents only."""
+    """Return the index of a load, with inner axes represented by their extents."""
     return (
         load.buffer,
         *(

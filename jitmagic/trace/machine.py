@@ -291,7 +291,7 @@ class Machine:
         locals_: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n not in cell_names}
         cells: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n in cell_names}
         where = self.stop.where or self.root.line()
-        rest = stack, locals_, cells, held_names(self), lets_callee_hold(self)
+        rest = stack, locals_, cells, held_names(self), self.root.line(), lets_callee_hold(self)
         return Break(self.stop.reason, where, self.root.at, *rest)
 
     # -- frames ----------------------------------------------------------------------------------

@@ -344,6 +344,7 @@ class Break(Exit):
     locals: Mapping[str, Recipe]  # plain fast locals that are bound
     cells: Mapping[str, Recipe]  # cell and free variables: recipes of the cells themselves
     held: frozenset[str] = frozenset()  # stay bound, whether they are read again or not
+    line: UserLine | None = None  # of the instruction; `where` may be in a function that it calls
     callee_holds: bool = False  # the call alone keeps something alive: what it runs is not hooked
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import sysconfig
 from collections.abc import Callable
 from html import unescape
 from typing import Any
@@ -18,6 +19,8 @@ from jitmagic.api import handle_of
 from jitmagic.diagnostics.explanation.explain import Explanation, explanation_of
 from jitmagic.diagnostics.explanation.page import badge, page_of
 from jitmagic.diagnostics.status import card_of, made_of
+from jitmagic.diagnostics.words import line_numbers
+from jitmagic.errors import UserLine
 from jitmagic.figures import speed
 from jitmagic.notebook.display import CellPart
 from jitmagic.records import Measured
@@ -51,12 +54,13 @@ def both(x: Tensor) -> Tensor:
     return sign + 1
 
 
-def measured(compiled: float, eager: float, fn: Any = step) -> Any:
-    """A tagged function whose calls took these times."""
+def measured(compiled: float, eager: float, fn: Any = step, outside: float | None = None) -> Any:
+    """Return a tagged function whose calls took these times."""
     tagged = jitmagic.jit(fn)
     tagged(torch.ones(4, 4))
     journal = handle_of(tagged).journal
-    journal.amend(journal.records[0], Measured(compiled, eager, 20), journal.records[0].outcome)
+    took = Measured(compiled, eager, 20, outside)
+    journal.amend(journal.records[0], took, journal.records[0].outcome)
     return tagged
 
 
@@ -104,6 +108,38 @@ def test_the_first_line_is_the_verdict_with_its_times() -> None:
     assert first == f"step is 3.1x faster than eager ({times})"
 
 
+AS_LONG = "torch's own kernels take as long"
+BREAK = "1 graph break takes {} of each call"
+
+
+@pytest.mark.parametrize(
+    ("eager", "outside", "share", "told"),
+    [
+        (3.1e-3, 0.4e-3, "40 %", "3.1x faster than eager ({times}); {cost}"),
+        (3.1e-3, 1e-6, "less than 1 %", "3.1x faster than eager ({times}); {cost}"),
+        (3.1e-3, None, "", "3.1x faster than eager ({times})"),
+        (0.9e-3, 0.4e-3, "40 %", "slower: {times}, because {cost}"),
+        (0.9e-3, 0.1e-3, "10 %", f"slower: {{times}}, because {AS_LONG}; {{cost}}"),
+    ],
+)
+def test_the_verdict_says_what_part_of_a_call_graph_breaks_take(
+    eager: float, outside: float | None, share: str, told: str
+) -> None:
+    tagged = measured(1e-3, eager, chooses, outside)
+    found, card = jitmagic.explain(tagged).now, card_of(handle_of(tagged))
+    assert found is not None
+    cost = BREAK.format(share) if share else ""
+    first = str(found).splitlines()[0]
+    times = handle_of(tagged).journal.records[0].measured.times
+    assert first == f"chooses is {told.format(times=times, cost=cost)}"
+    views = [text_of(found._repr_html_()), in_rich(found), str(card), str(jitmagic.status(tagged))]
+    assert all(cost in view if cost else "of each call" not in view for view in views)
+
+
+def test_a_function_without_breaks_has_no_cost_of_them() -> None:
+    assert "each call" not in str(jitmagic.explain(measured(1e-3, 3e-3, step, 0.4e-3)).now.full())
+
+
 def test_a_slow_function_says_why() -> None:
     broken = measured(165e-6, 125e-6, chooses)
     because = "165 µs instead of 125 µs, median of 40 interleaved calls, because 1 graph break"
@@ -140,6 +176,48 @@ def test_the_speed_is_that_of_the_variant_most_calls_run() -> None:
     for number, record in enumerate(list(journal.records), 2):
         journal.amend(record, Measured(1.0, float(number), 4), record.outcome)
     assert explanation_of(tagged).verdict.speed == "3.0x faster than eager"
+
+
+# -- breaks inside of a library --------------------------------------------------------------------
+
+LIBRARY: dict[str, Any] = {}
+LIBRARY_TEXT = """def inner(x):
+    print("inner")
+    return x + 1
+
+def outer(x):
+    print("outer")
+    return x * 3
+"""
+exec(compile(LIBRARY_TEXT, f"{sysconfig.get_paths()['purelib']}/somelib/parts.py", "exec"), LIBRARY)
+inner, outer = LIBRARY["inner"], LIBRARY["outer"]
+
+
+def calls_library(x: Tensor) -> Tensor:
+    y = x * 2
+    y = outer(inner(y))
+    return y.sin()
+
+
+def test_breaks_in_a_library_are_on_the_users_line(capsys: pytest.CaptureFixture[str]) -> None:
+    jitmagic.jit(calls_library, options={"notices": "always"})(torch.ones(3))
+    line = calls_library.__code__.co_firstlineno + 2
+    told = capsys.readouterr().err
+    assert f"line {line}, in calls_library: `y = outer(inner(y))` in somelib, print() wri" in told
+    found = jitmagic.explain(calls_library)(torch.ones(3))
+    capsys.readouterr()
+    assert {(b.where.lineno, b.library, b.edit) for b in found.break_reasons} == {
+        (line, "somelib", ())
+    }
+    assert len(found.break_reasons) == found.graph_break_count == 2
+    page = page_of(found)
+    assert page.chips[0].text.endswith("1 break")
+    (broken,) = (row for row in page.codes[0].rows if row.breaks)
+    (told_once,) = broken.breaks
+    told = "in somelib (parts.py, line 2): print() writes to the outside; and 1 more place there"
+    assert (broken.number, told_once.reason) == (line, told)
+    assert told in str(found)
+    assert told in text_of(found._repr_html_())
 
 
 # -- chips, text, kernels --------------------------------------------------------------------------
@@ -376,3 +454,23 @@ def test_library_code_is_folded_and_the_users_is_open() -> None:
     assert [code.name for code in codes if code.is_open] == ["chooses"]
     page = found._repr_html_()
     assert page.index('<pre class="source"') < page.index('<details class="fold">')
+
+
+def test_plain_python_is_said_once_without_figures_of_a_compile() -> None:
+    def looks(x: Tensor) -> Tensor:
+        if x.sum() < 0:
+            breakpoint()
+        return x * 2
+
+    tagged = jitmagic.jit(looks)
+    tagged(torch.ones(3))
+    found = jitmagic.explain(tagged).now
+    assert found is not None
+    assert str(found).count("it looks at its own frame") == 1
+    assert [chip.text for chip in page_of(found).chips] == ["0 graphs, no breaks"]
+
+
+def test_lines_of_other_files_name_the_file_once() -> None:
+    places = [("a.py", 3), ("b.py", 9), ("b.py", 12), ("c.py", 1), ("a.py", 4)]
+    told = line_numbers([UserLine(file, number) for file, number in places], "a.py")
+    assert told == "3, 4, b.py:9, 12, c.py:1"

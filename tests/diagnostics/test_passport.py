@@ -127,7 +127,7 @@ def write(x: Tensor) -> Tensor:
 def test_inputs_are_judged_as_they_are_left() -> None:
     x = given()
     found = jitmagic.passport(write)(x)
-    assert [line.name for line in found.lines] == ["result", "x, afterwards"]
+    assert [line.name for line in found.lines] == ["result", "x, after the call"]
     assert found.agrees
     assert torch.equal(x, given() * 3), "the one call has its effects, once"
 
@@ -184,10 +184,10 @@ def test_inputs_that_agree_bitwise_are_one_line() -> None:
     """A model has hundreds; what differs, or is one alone, has its own."""
     net = torch.nn.Linear(4, 4)
     found = jitmagic.passport(net)(torch.ones(2, 4))
-    assert "\n  3 inputs, afterwards: bitwise equal" in str(found)
-    assert str(found).count("afterwards") == 1
-    assert sum(line.name.endswith("afterwards") for line in found.lines) == 3
-    assert "x, afterwards  float32  bitwise equal" in str(jitmagic.passport(write)(given()))
+    assert "\n  3 inputs, after the call: bitwise equal" in str(found)
+    assert str(found).count("after the call") == 1
+    assert sum(line.name.endswith("after the call") for line in found.lines) == 3
+    assert "x, after the call  float32  bitwise equal" in str(jitmagic.passport(write)(given()))
 
 
 # -- the whole function ----------------------------------------------------------------------------
@@ -203,7 +203,7 @@ STALE: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     "a result": (lambda x: x * FACTOR[0], lambda x: x * 1.0, "result"),
     "one of two": (lambda x: [x + 1, x * FACTOR[0]], lambda x: [x + 1, x * 1.0], "result[1]"),
     "a number": (lambda x: (x + 1, FACTOR[0]), lambda x: (x + 1, 1.0), "result[1]"),
-    "an argument": (write, lambda x: (x * 3).sum(), "argument[0], afterwards"),
+    "an argument": (write, lambda x: (x * 3).sum(), "argument[0], after the call"),
     "its drawing": (lambda x: x + torch.rand(12), lambda x: x + 0.5, "result"),
 }
 
@@ -255,5 +255,5 @@ def test_a_training_step_is_judged_by_its_loss_and_gradients() -> None:
 
     found = jitmagic.passport(step)(given())
     assert found.agrees
-    shown = [line.name for line in found.lines if not line.name.endswith("afterwards")]
+    shown = [line.name for line in found.lines if not line.name.endswith("after the call")]
     assert shown == ["result['loss']", "model.weight.grad", "model.bias.grad"]

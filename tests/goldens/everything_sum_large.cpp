@@ -15,9 +15,9 @@ extern "C" int mul_sum_amax_0(void* const* args) {
         for (int64_t part = begin; part < end; ++part) {
             jm::WideTotal<V64<float>> acc0;
             V64<float> acc1(jm::Limits<float>::least);
-            for (int64_t block4 = part * 16384, block4_end = jm::least_of(210700, part * 16384 + 16384); block4 < block4_end; block4 += 512) {
+            for (int64_t block4 = part * 16384, block4_end = jm::least_of(210700, part * 16384 + 16384); block4 < block4_end; block4 += 256) {
                 V64<float> acc5(0.0f);
-                jm::blocks<64>(block4, jm::least_of(block4_end, block4 + 512), [&](int64_t j0_j1, auto n) JM_BODY {
+                jm::blocks<64>(block4, jm::least_of(block4_end, block4 + 256), [&](int64_t j0_j1, auto n) JM_BODY {
                     const auto v6 = jm::load<64>(x0 + j0_j1, n);
                     acc5 = acc5 + (jm::only(v6 * v6, 0.0f, n));
                     acc1 = jm::maximum(acc1, jm::only(v6, jm::Limits<float>::least, n));

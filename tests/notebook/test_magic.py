@@ -137,6 +137,16 @@ def test_one_line_says_what_a_cell_compiled(loaded, capsys):
     assert shown(loaded, capsys, "", "def unused(x):\n    return x") == ""
 
 
+@pytest.mark.usefixtures("calls_are_compared")
+def test_functions_called_in_a_loop_of_a_cell_are_measured(loaded, capsys):
+    loaded.run_cell("import torch\nx = torch.ones(64)")
+    cell = "def f(x):\n    y = x.sin()\n    print('in between')\n    return y + 1\n"
+    shown(loaded, capsys, "", f"{cell}for _ in range(40):\n    f(x)")
+    handle = handle_of(loaded.user_ns["f"])
+    outcomes = {entry.comparison for entry in handle.dispatcher.entries}
+    assert handle.journal.records[0].measured is not None, outcomes
+
+
 @pytest.mark.parametrize(
     ("line", "meant"),
     [
@@ -270,7 +280,7 @@ def test_what_takes_longer_than_a_second_runs_as_eager_meanwhile(loaded, capsys,
     number = random.Random(os.urandom(8)).randrange(2, 2**24)  # nobody has built its kernels
     cell = f"def f(x):\n    return x * {number}\nf(x).sum().item()"
     assert loaded.run_cell_magic("compile", "", cell) == 2.0 * number
-    assert "run as eager while their kernels are built" in capsys.readouterr().out
+    assert "runs as plain Python until its kernels are built" in capsys.readouterr().out
     assert jitmagic.wait(300)
     loaded.run_cell("f(torch.ones(2))")
     assert handle_of(loaded.user_ns["f"]).ledger.is_compiled

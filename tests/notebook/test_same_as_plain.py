@@ -27,6 +27,10 @@ CELLS = [
     "def f(x):\n    return x @ torch.ones(5)\n\ndef g(x):\n    y = x + 1\n    return f(y)\n\n"
     "g(torch.ones(3))",
     "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise RuntimeError('chained') from e",
+    "def looks():\n    import sys\n    return sorted(sys._getframe(1).f_locals.keys() & {'a_1'})\n"
+    "a_1 = 3\nlooks()",
+    "del a_1\nfor i in range(2):\n    x = torch.ones(2) * i\n[looks(), x]",
+    "looks()\nx.missing",
 ]
 ASYNC = "async def aiter_of(n):\n    for i in range(n):\n        yield i"
 

@@ -63,6 +63,14 @@ class Functionalizer(DispatchMode):
         """A tensor with memory of its own holding that value."""
         return self._own(sym, Cell(sym), False)
 
+    def again(self, tensor: Traced, region: Any) -> Traced:
+        """Return the same tensor of the second run of a checkpointed region."""
+        sym = tensor.sym
+        with torch._C._DisableTorchDispatch():  # metas are no tensors of the trace
+            second = self.recorder.again(sym, region)
+        # The value below a lazily conjugated tensor is not the one that the formula reads.
+        return tensor if second is sym or tensor.is_conj() else self.fresh(second)
+
     def constant(self, tensor: torch.Tensor) -> Traced:
         """A real tensor that the program closes over."""
         if (known := self._constants.get(id(tensor))) is not None:

@@ -30,7 +30,7 @@ from ...graph.operators.tensor_iterator import is_loose
 from ...graph.symbolic.sym_node import as_dimension, as_dimensions, sizes_in
 from ...spec import TensorSpec, has_loose_strides
 from ...symbols.size import Size, expr_of
-from ..nodes import alias_root, is_view_op
+from ..nodes import alias_root, is_view_op, runs_once
 from .strides import memory_order
 from .sym import Sym, to_meta
 
@@ -64,6 +64,23 @@ def spec_from_meta(meta: torch.Tensor, device: torch.device) -> TensorSpec:
         device,
         storage_offset=as_dimension(meta.storage_offset()),
     )
+
+
+def _is_repeated(node: Node, region: Any) -> bool:
+    """Return whether a second run of the region computes it, from other values: what draws does
+    not run twice.
+    """
+    root = alias_root(node)
+    if root.meta.get("checkpoint") is not region or "number" in root.meta:
+        return False
+    made = root.all_input_nodes[0] if root.target is operator.getitem else root
+    return bool(made.all_input_nodes) and not runs_once(made)
+
+
+def _entered(node: Node) -> Node:
+    """Mark a value that a second run reads as it was then."""
+    alias_root(node).meta["entered"] = True
+    return node
 
 
 def _told_by_torch(op: Any, args: Any, kwargs: dict[str, Any], has_sizes: bool) -> Any:
@@ -126,6 +143,8 @@ class Recorder:
         self._known: dict[Any, Any] = {}
         self._metas: Metas = {}
         self._last_placeholder: Node | None = None
+        # For each region: its nodes and what enters it -> the values of its second run.
+        self._again: dict[Any, dict[Node, Node]] = {}
 
     def placeholder(self, name: str, spec: TensorSpec) -> Sym:
         """A new graph input, placed behind the inputs there are."""
@@ -196,6 +215,31 @@ class Recorder:
         for view in reversed(views):
             copy = self.call(view.target, copy, *view.args[1:], **view.kwargs)
         return copy
+
+    def again(self, sym: Sym, region: Any) -> Sym:
+        """Return the value as a second run of the region computes it, from what enters the region
+        and what was drawn there; itself where it is not computed there.
+        """
+        known = self._again.setdefault(region, {})
+        stack = [sym.node]
+        while stack:
+            node = stack[-1]
+            is_repeated = _is_repeated(node, region)
+            inputs = node.all_input_nodes if is_repeated else []
+            if missing := [part for part in inputs if part not in known]:
+                stack += missing
+                continue
+            stack.pop()
+            if node not in known:
+                known[node] = self._repeated(node, known) if is_repeated else _entered(node)
+        second = known[sym.node]
+        return sym if second is sym.node else self._sym_of(second)
+
+    def _repeated(self, node: Node, known: Mapping[Node, Node]) -> Node:
+        made = self.graph.node_copy(node, known.__getitem__)
+        made.meta = {**node.meta, "again": True}
+        made.meta.pop("checkpoint", None)
+        return made
 
     def _sym_of(self, node: Node) -> Sym:
         spec: TensorSpec = node.meta["spec"]

@@ -38,7 +38,7 @@ __all__ = [
     "result_labels", "same_random_numbers", "source_of", "with_outputs", "without_waste",
 ]  # fmt: skip
 
-AFTERWARDS = ", afterwards"  # of an input as a call left it
+AFTERWARDS = ", after the call"  # of an input as a call left it
 _KEYWORDS = ("backend", "mode", "fullgraph", "dynamic")
 # Options that a script does not take along.
 _OF_THE_PLACE = ("background", "cache_dir", "compile_seconds", "cxx", "verify")

@@ -98,7 +98,7 @@ _HEADINGS = (
     "largest difference",
     "in last places",
     "error to float64",
-    "eager's",
+    "eager's error",
 )
 
 

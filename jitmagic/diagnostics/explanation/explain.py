@@ -31,10 +31,10 @@ from ...trace.result import Break, Trace
 from ..checking.builds import builds_in_use, builds_of, newest_variants
 from ..status import ledger_of
 from ..words import Text, refuse_arguments
+from .breaks import break_reports
 from .cost import costs_of
-from .edits import edit_of
 from .facts import facts_of
-from .findings import BreakReport, Findings, KernelReport, TrialReport
+from .findings import Findings, KernelReport, TrialReport
 from .footprint import footprints_of, planned_memory
 from .html import html_report
 from .kernels import kernels_of, refusals_of
@@ -219,7 +219,7 @@ def described(
     used = [r for r in records if isinstance(r.outcome, Compiled)]  # of the others nothing runs
     traces = [t for r in used if isinstance(t := r.result("trace"), Trace)]
     graphs = [t.graph for t in traces if _ops(t.graph)]
-    breaks = [t.exit for t in traces if isinstance(t.exit, Break)]
+    breaks = sum(isinstance(t.exit, Break) for t in traces)
     own, of_library = _guards(used)
     facts, other_facts = facts_of(dict.fromkeys(guard for t in traces for guard in t.guards))
     builds = [build for frame in newest_variants(records) for build in builds_in_use(frame)]
@@ -227,19 +227,10 @@ def described(
         name=name or handle.label,
         source=handle.source_lines,
         graph_count=len(graphs),
-        graph_break_count=len(breaks),
+        graph_break_count=breaks,
         op_count=sum(len(_ops(graph)) for graph in graphs),
         graphs=tuple(graphs),
-        break_reasons=tuple(
-            BreakReport(
-                b.reason.kind,
-                b.reason.message,
-                b.reason.hint,
-                b.where,
-                edit_of(b.reason.kind, b.where),
-            )
-            for b in breaks
-        ),
+        break_reasons=break_reports(used),
         guards=(*own, *of_library),
         library_guards=len(of_library),
         compile_times=_times(records),

@@ -9,27 +9,13 @@ import torch
 from ...errors import UserLine
 from ...records import CompileRecord, Eager, Failed, Measured
 from ...symbols.interval import Interval
+from .breaks import BreakReport
 from .cost import Costs
 from .footprint import Footprint
 from .kernels import KernelReport, Refusal
 from .verdict import UNMEASURED, Verdict
 
 __all__ = ["BreakReport", "Findings", "KernelReport", "SymbolReport", "TrialReport"]
-
-
-@dataclass(frozen=True, slots=True)
-class BreakReport:
-    """One graph break on the user's own line; `edit`: what to write instead, as lines of a diff."""
-
-    kind: str
-    reason: str
-    hint: str
-    where: UserLine
-    edit: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        hint = f"\n  hint: {self.hint}" if self.hint else ""
-        return f"{self.reason}\n  {self.where}{hint}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ...frame.skip import is_library_file
 from ..sources import Span, function_around
+from .breaks import distinct
 from .cost import Costs, Place
 from .findings import BreakReport, Findings
 
@@ -72,7 +73,7 @@ class Listing:
 def listings(found: Findings) -> list[Listing]:
     """The explained function first, also where nothing was measured; then those that it calls."""
     filename, first, lines = found.source
-    breaks = tuple(dict.fromkeys(found.break_reasons))
+    breaks = distinct(found.break_reasons)
     own = _listing(
         (filename, first, first + len(lines) - 1, found.name), lines, found.costs, breaks
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ...figures import count, duration, size
 from ...records import CompileRecord
 from ..words import line_numbers
+from .breaks import distinct
 from .cost import KernelCost
 from .findings import BreakReport, Findings
 from .footprint import Footprint
@@ -21,7 +22,7 @@ from .gutter import Listing, listings
 from .highlight import Piece, highlighted
 from .kernels import KernelReport
 from .module_tree import Branch, module_tree
-from .verdict import Verdict, compiled_in, shown_name
+from .verdict import BREAKS_COST, PLAIN, Verdict, compiled_in, shown_name
 
 __all__ = [
     "Chip",
@@ -232,7 +233,7 @@ def page_of(found: Findings) -> Page:
         warnings=tuple(_warnings(found)),
         codes=codes,
         is_measured=bool(found.costs),
-        elsewhere=tuple(b for b in dict.fromkeys(found.break_reasons) if b not in seen),
+        elsewhere=tuple(b for b in distinct(found.break_reasons) if b not in seen),
         modules=modules,
         kernels=kernels,
         refused=tuple(_refused(found)),
@@ -257,12 +258,14 @@ def badge(number: int) -> str:
 
 
 def _chips(found: Findings) -> Iterator[Chip]:
-    breaks = len(dict.fromkeys(found.break_reasons))
+    breaks = len(distinct(found.break_reasons))
     broken = count(breaks, "break") if breaks else "no breaks"
     variants = f"{count(found.variants, 'variant')}, " if found.variants > 1 else ""
     yield Chip(
         f"{variants}{count(found.graph_count, 'graph')}, {broken}", "bad" if breaks else "good"
     )
+    if found.verdict.tone == PLAIN:
+        return
     compiled, eager = found.memory
     if eager and size(eager) == size(compiled):
         yield Chip(f"{size(compiled)}, as eager")
@@ -281,8 +284,11 @@ def _chips(found: Findings) -> Iterator[Chip]:
 
 def _warnings(found: Findings) -> Iterator[str]:
     for name, outcome in found.outcomes:
-        yield f"{shown_name(name)} ran as eager: {outcome.why}"
-    yield from (line for line in found.ledger if not line.startswith(("variant ", " ")))
+        if (name, outcome.why) != (found.name, found.verdict.details):  # the first line says it
+            yield f"{shown_name(name)} ran as plain Python: {outcome.why}"
+    for line in found.ledger:
+        if not line.startswith(("variant ", " ")) and found.verdict.tone != PLAIN:
+            yield line
     yield from found.untuned
     if found.waiting:
         waiting = count(found.waiting, "backward")
@@ -301,6 +307,8 @@ def _small_print(found: Findings) -> Iterator[str]:
     measured = found.measured
     if measured is not None:
         yield f"Speed: medians of your own calls, compiled and eager in turns ({measured.times})."
+        if found.verdict.breaks:
+            yield BREAKS_COST
     costs = found.costs
     if costs:
         yield (

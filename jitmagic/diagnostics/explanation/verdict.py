@@ -4,6 +4,10 @@ Comes in: a handle. Goes out: a `Verdict`, plain data. The only speed in it is t
 comparison (frame/timing/comparison.py): medians of the user's own calls, compiled and eager in
 turns. The title of `explain`, the card of a function, `%compile_status` and the line below a cell
 show it.
+
+The cost of graph breaks comes from the same calls: it is the part of a compiled call in which no
+compiled graph runs (`Measured.outside`). That is the Python at the breaks, which eager runs too,
+the operations that eager computes there, and the way back into compiled code.
 """
 
 from __future__ import annotations
@@ -14,9 +18,11 @@ from ...errors import RUN_NAME
 from ...figures import count, duration
 from ...frame.handle import Handle
 from ...records import Compiled, CompileRecord, Measured
-from ...trace.result import Break, Trace
+from .breaks import break_reports, distinct
 
 __all__ = [
+    "BREAKS_COST",
+    "PLAIN",
     "UNMEASURED",
     "Verdict",
     "breaks_of",
@@ -30,6 +36,12 @@ __all__ = [
 
 FASTER, SLOWER, EQUAL, UNKNOWN, PLAIN = "faster", "slower", "equal", "unknown", "plain"
 _SHORT = 100e-6  # seconds of an eager call: entering compiled code is a part of it that counts
+# The small print of a page on which the cost of breaks is.
+BREAKS_COST = (
+    "Graph breaks: the part of the compiled calls in which no compiled graph runs: the Python at "
+    "the breaks, which eager runs too, and the way back into compiled code."
+)
+_NOTHING, _MUCH = 0.01, 0.2  # parts of a call
 _HOW = "call it a few times or use %jit_timeit"
 
 
@@ -38,17 +50,25 @@ class Verdict:
     """tone: "faster", "slower", "equal", "unknown" (not measured) or "plain" (nothing compiled)
     speed: `3.1x faster than eager`, `slower`, `not measured yet`
     details: the times behind it, or what would give them; because: why it is no faster
+    breaks: `2 graph breaks take 40 % of each call`, where there are some and that was measured
     """
 
     tone: str
     speed: str
     details: str = ""
     because: str = ""
+    breaks: str = ""
 
     @property
     def rest(self) -> str:
         """Return the sentence after the speed."""
-        return ", ".join(filter(None, (self.details, self.because)))
+        told = ", ".join(filter(None, (self.details, self.because)))
+        return "; ".join(filter(None, (told, self._unsaid)))
+
+    @property
+    def _unsaid(self) -> str:
+        """Return what breaks take, unless that is the reason already."""
+        return "" if self.breaks and self.breaks in self.because else self.breaks
 
     def about(self, name: str) -> str:
         """A sentence: `step is 3.1x faster than eager (...)`."""
@@ -58,7 +78,8 @@ class Verdict:
         """`3.1x faster than eager (0.41 ms instead of 1.27 ms, ...)`."""
         if self.tone in (SLOWER, UNKNOWN, PLAIN):
             return f"{self.speed}: {self.rest}" if self.rest else self.speed
-        return f"{self.speed} ({self.details})" + (f", {self.because}" if self.because else "")
+        told = f"{self.speed} ({self.details})" + (f", {self.because}" if self.because else "")
+        return f"{told}; {self._unsaid}" if self._unsaid else told
 
 
 UNMEASURED = Verdict(UNKNOWN, "not measured yet", _HOW)
@@ -78,8 +99,7 @@ def measured_of(handle: Handle) -> Measured | None:
 
 def breaks_of(handle: Handle) -> int:
     """Graph breaks of the function's variants, each line once."""
-    exits = [t.exit for r in handle.journal if isinstance(t := r.result("trace"), Trace)]
-    return len({(e.where, e.reason.message) for e in exits if isinstance(e, Break)})
+    return len(distinct(break_reports(handle.journal)))
 
 
 def verdict_of(handle: Handle) -> Verdict:
@@ -88,14 +108,26 @@ def verdict_of(handle: Handle) -> Verdict:
     is_compiled = handle.ledger.is_compiled
     if measured is None:
         return _unmeasured(handle, is_compiled)
-    told = measured.speed
+    told, breaks = measured.speed, _cost_of_breaks(handle, measured)
     if not is_compiled or told == SLOWER:
         ends = "" if is_compiled else "; runs as plain Python from now on"
         because = f"because {_why_slow(handle, measured)}{ends}"
-        return Verdict(SLOWER, "slower", measured.times, because)
+        return Verdict(SLOWER, "slower", measured.times, because, breaks)
     tone = FASTER if " faster " in told else EQUAL
     because = "" if tone == FASTER else f"because {_why_slow(handle, measured)}"
-    return Verdict(tone, told, measured.times, because)
+    return Verdict(tone, told, measured.times, because, breaks)
+
+
+def _cost_of_breaks(handle: Handle, measured: Measured) -> str:
+    """Return `2 graph breaks take 40 % of each call`; "" without breaks, or without their time."""
+    breaks = breaks_of(handle)
+    if not breaks or measured.outside is None:
+        return ""
+    part = max(0.0, min(1.0, measured.outside / measured.compiled))
+    share = f"{100 * part:.0f} %" if part >= _NOTHING else "less than 1 %"
+    return (
+        f"{count(breaks, 'graph break')} {'takes' if breaks == 1 else 'take'} {share} of each call"
+    )
 
 
 def _unmeasured(handle: Handle, is_compiled: bool) -> Verdict:
@@ -115,7 +147,11 @@ def _unmeasured(handle: Handle, is_compiled: bool) -> Verdict:
 
 def _why_slow(handle: Handle, measured: Measured) -> str:
     """The reason that the records show: breaks, short calls, or nothing to be won."""
-    if breaks := breaks_of(handle):
+    outside = measured.outside
+    cost = _cost_of_breaks(handle, measured)
+    if cost and outside is not None and outside > _MUCH * measured.compiled:
+        return cost
+    if outside is None and (breaks := breaks_of(handle)):
         verb = "copies" if breaks == 1 else "copy"
         return f"{count(breaks, 'graph break')} {verb} results back to Python"
     if measured.eager < _SHORT:

@@ -42,6 +42,7 @@ class Sample:
     is_eager: bool
     counts: bool  # not a warm-up
     forward: int = -1  # -1: it did not return
+    in_graphs: int = 0  # part of `forward` that the host spent in compiled graphs
     backward: int = 0
     backwards: int = 0
     is_unknown: bool = False  # its backward cannot be timed
@@ -62,6 +63,11 @@ class Sample:
     def has_time(self) -> bool:
         """True if its time is known."""
         return self.forward >= 0 and not self.is_unknown and self.is_gpu_done
+
+    @property
+    def outside(self) -> float:
+        """Return the seconds of the forward in which no compiled graph ran."""
+        return (self.forward - self.in_graphs) * 1e-9
 
     @property
     def seconds(self) -> float:

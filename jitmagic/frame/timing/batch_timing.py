@@ -37,20 +37,25 @@ class BatchTiming:
     def __init__(self, compiled: Entry, eager: Entry, done: Callable[[Measured], None]) -> None:
         self._compiled, self._eager, self._done = compiled, eager, done
         self._taken: list[list[int]] = []
+        self._outside: list[float] = []  # seconds outside of compiled graphs, of compiled calls
 
     def start(self) -> None:
         """Begin a batch with the next call."""
         entry = self._compiled if len(self._taken) % 2 else self._eager
         self._compiled.comparison = CallBatch(entry, CALLS, self._end)
 
-    def _end(self, taken: list[int]) -> None:
+    def _end(self, taken: list[int], in_graphs: list[int]) -> None:
+        if len(self._taken) % 2:
+            pairs = zip(taken, in_graphs, strict=True)
+            self._outside += [(whole - within) * 1e-9 for whole, within in pairs]
         self._taken.append(taken)
         if len(self._taken) < 2 * TURNS:
             self.start()
             return
         self._compiled.comparison = None
         eager, compiled = _seconds(self._taken[0::2]), _seconds(self._taken[1::2])
-        self._done(Measured(compiled + entry_cost(), eager, CALLS * TURNS))
+        outside = median(self._outside)
+        self._done(Measured(compiled + entry_cost(), eager, CALLS * TURNS, outside))
 
 
 def _seconds(batches: list[list[int]]) -> float:

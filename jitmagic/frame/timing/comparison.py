@@ -106,11 +106,13 @@ class Comparison:
         self._interval = GpuInterval(device) if device is not None else None
         return self._eager if sample.is_eager else self._compiled
 
-    def end(self, result: Any, nanoseconds: int) -> None:
-        """Record the time of the call that begin() started and that has returned `result`."""
+    def end(self, result: Any, nanoseconds: int, in_graphs: int) -> None:
+        """Record the time of the call that begin() started and that has returned `result`, and the
+        part of it in compiled graphs.
+        """
         sample, self._ongoing = self._ongoing, None
         if sample is not None and not self._is_repeated(sample):
-            sample.forward = nanoseconds
+            sample.forward, sample.in_graphs = nanoseconds, in_graphs
             if self._interval is not None:
                 self._interval.end(nanoseconds)
                 sample.gpu_intervals.append(self._interval)
@@ -147,7 +149,7 @@ class Comparison:
         measured = None
         if compiled and eager:
             calls = min(len(compiled), len(eager))
-            measured = Measured(median(compiled), median(eager), calls)
+            measured = Measured(median(compiled), median(eager), calls, self._outside())
         if keep is False:
             self._fall_back(measured)
             return False
@@ -179,11 +181,21 @@ class Comparison:
             self._on_slower(outcome)
 
     def _times(self, is_eager: bool) -> list[float]:
-        """Return one side's usable times in seconds; if backwards run, only of calls with one."""
+        """Return one side's usable times in seconds."""
+        return [sample.seconds for sample in self._counted() if sample.is_eager == is_eager]
+
+    def _counted(self) -> list[Sample]:
+        """Return the calls with a usable time; if backwards run, only those with one."""
         counted = [s for s in self._samples if s.counts and s.has_time]
         if any(sample.backwards for sample in counted):
             counted = [sample for sample in counted if sample.backwards]
-        return [sample.seconds for sample in counted if sample.is_eager == is_eager]
+        return counted
+
+    def _outside(self) -> float | None:
+        """Return the median of the seconds that compiled calls spend outside of compiled graphs."""
+        if not self._is_on_cpu:
+            return None  # the host is through with a graph before the GPU is
+        return median(s.outside for s in self._counted() if not s.is_eager)
 
 
 @contextmanager

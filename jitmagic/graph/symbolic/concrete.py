@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any
 
@@ -186,6 +187,19 @@ class _Replay:
         self.step = 0
 
     def follow(self, node: Node) -> None:
+        """Make the node again, in the checkpointed region in which it was made."""
+        nodes = self.builder.graph.nodes
+        last = next(reversed(nodes), None)
+        self._follow(node)
+        region = node.meta.get("checkpoint")
+        since = takewhile(lambda new: new is not last, reversed(nodes))
+        for new in since if region is not None else ():
+            new.meta["checkpoint"] = region
+        made = self.made.get(node)
+        if "enters" in node.meta and isinstance(made, Node):
+            made.meta["enters"] = node.meta["enters"]
+
+    def _follow(self, node: Node) -> None:
         self.step = node.meta.get("step", self.step)
         if node.op == "placeholder":
             spec = spec_at(node.meta["spec"], self.values)

@@ -338,4 +338,47 @@ template <class T, int N, bool Greatest> struct BestLanes {
     }
 };
 
+// A product in the order of ATen's reduction (native/cpu/Reduce.h), which decides whether it overflows on the way: blocks
+// of four registers of `Lane` elements, lane by lane; the registers in pairs, the lanes of the last one in turn; then the
+// elements after the last whole block in turn. Steps of less than a block are put together in `values`.
+template <class T, int N, int Lane> struct Product {
+    static constexpr int Block = 4 * Lane;
+    Vec<T, Block> lanes = Vec<T, Block>(T(1));
+    T values[N < Block ? Block : N];
+    int64_t left = 0;
+
+    JM_INLINE void take(Vec<T, N> v, Full) {
+        if constexpr (N < Block) take(v, int64_t(N));
+        else take_whole(v);
+    }
+    JM_INLINE void take(Vec<T, N> v, int64_t n) {
+        v.store(values + left);
+        left += n;
+        if (N < Block && left == Block) {
+            lanes = lanes * Vec<T, Block>::load(values);
+            left = 0;
+        }
+    }
+    JM_INLINE T result() const {
+        Vec<T, Block> all = lanes;
+        int64_t at = 0;
+        for (; at + Block <= left; at += Block) all = all * Vec<T, Block>::load(values + at);
+        auto a = all.lo(), b = all.hi();
+        T last[Lane], product = T(1);
+        ((a.lo() * a.hi()) * (b.lo() * b.hi())).store(last);
+        for (int i = 0; i < Lane; ++i) product = product * last[i];
+        for (; at < left; ++at) product = product * values[at];
+        return product;
+    }
+
+  private:
+    template <int M> JM_INLINE void take_whole(Vec<T, M> v) {
+        if constexpr (M == Block) lanes = lanes * v;
+        else {
+            take_whole(v.lo());
+            take_whole(v.hi());
+        }
+    }
+};
+
 }  // namespace jm

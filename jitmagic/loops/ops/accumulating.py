@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..builder import Builder, Decline, Out
+from ..builder import Decline, LoopBuilder, Out
 from ..expr import Expr, Integer
 from ..ir import Value
 from ..registry import lowers
@@ -27,7 +27,7 @@ __all__: list[str] = []
 _ATOMIC = frozenset((torch.float32, torch.float64, torch.int32, torch.int64))
 
 
-def _require_atomics(builder: Builder, out: Out) -> None:
+def _require_atomics(builder: LoopBuilder, out: Out) -> None:
     if builder.kernel_device.type != "cuda":
         raise Decline("eager writes duplicate run-time indexes in order")
     if out.spec.dtype not in _ATOMIC:
@@ -38,7 +38,7 @@ def _require_atomics(builder: Builder, out: Out) -> None:
 
 @lowers("index_add.default")
 def index_add(
-    builder: Builder,
+    builder: LoopBuilder,
     out: Out,
     x: TensorView,
     dim: int,
@@ -68,7 +68,7 @@ def index_add(
 
 @lowers("scatter_add.default")
 def scatter_add(
-    builder: Builder, out: Out, x: TensorView, dim: int, index: TensorView, source: TensorView
+    builder: LoopBuilder, out: Out, x: TensorView, dim: int, index: TensorView, source: TensorView
 ) -> TensorView:
     _require_atomics(builder, out)
     require_index(index)
@@ -92,7 +92,7 @@ def scatter_add(
 
 @lowers("index_put.default", "_unsafe_index_put.default")
 def index_put(
-    builder: Builder,
+    builder: LoopBuilder,
     out: Out,
     x: TensorView,
     indices: Sequence[TensorView | None],
@@ -115,7 +115,7 @@ def index_put(
 
 
 def _where_masked(
-    builder: Builder,
+    builder: LoopBuilder,
     out: Out,
     x: TensorView,
     indices: Sequence[TensorView | None],
@@ -142,7 +142,7 @@ def _where_masked(
 
 @lowers("embedding_dense_backward.default")
 def embedding_dense_backward(
-    builder: Builder,
+    builder: LoopBuilder,
     out: Out,
     gradient: TensorView,
     index: TensorView,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..builder import Builder, Out
+from ..builder import LoopBuilder, Out
 from ..ir import Value
 from ..registry import lowers, pointwise, pointwise_lowering
 from ..tensor_view import TensorView
@@ -54,7 +54,7 @@ def logit(x: Value, eps: float | None = None) -> Value:
 
 
 @lowers("logit_backward.default")
-def logit_backward(builder: Builder, out: Out, *args: Any, **kwargs: Any) -> TensorView:
+def logit_backward(builder: LoopBuilder, out: Out, *args: Any, **kwargs: Any) -> TensorView:
     lowering = _SLOPE_OF_LOGIT_ON_GPU if args[0].device.type == "cuda" else _SLOPE_OF_LOGIT
     made: TensorView = lowering(builder, out, *args, **kwargs)
     return made

@@ -18,14 +18,14 @@ from ...errors import VerifyError
 from ...graph.operators.foreign import acts, is_foreign
 from ...graph.operators.raising import call_may_raise
 from ...spec import TensorSpec, contiguous_strides
-from ..builder import Builder, Out
+from ..builder import LoopBuilder, Out
 from ..tensor_view import TensorView
 
 __all__ = ["acts", "call_may_raise", "fallback_to_aten", "is_foreign", "returns_view"]
 
 
 def fallback_to_aten(
-    builder: Builder,
+    builder: LoopBuilder,
     out: Out,
     op: Any,
     args: Sequence[Any],

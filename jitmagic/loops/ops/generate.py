@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ...symbols.size import Dimension, expr_of
-from ..builder import Builder, Decline, Out
+from ..builder import Decline, LoopBuilder, Out
 from ..expr import Integer, add, mul
 from ..ir import IndexValue, Value
 from ..registry import lowers, operand_value
@@ -21,7 +21,7 @@ from ..values import FLOATS, Number, cast, compute, constant, where
 __all__: list[str] = []
 
 
-def _fill(builder: Builder, out: Out, value: Number | NumberView) -> TensorView:
+def _fill(builder: LoopBuilder, out: Out, value: Number | NumberView) -> TensorView:
     made = operand_value(builder, value, (out.spec.dtype,), ())
     if made is None:
         raise Decline("a fill without a value")
@@ -29,30 +29,34 @@ def _fill(builder: Builder, out: Out, value: Number | NumberView) -> TensorView:
 
 
 @lowers("full.default", numbers=True)
-def full(builder: Builder, out: Out, size: Any, value: Number | NumberView, **_: Any) -> TensorView:
+def full(
+    builder: LoopBuilder, out: Out, size: Any, value: Number | NumberView, **_: Any
+) -> TensorView:
     return _fill(builder, out, value)
 
 
 @lowers("fill.Scalar")
-def fill_scalar(builder: Builder, out: Out, x: TensorView, value: Number, **_: Any) -> TensorView:
+def fill_scalar(
+    builder: LoopBuilder, out: Out, x: TensorView, value: Number, **_: Any
+) -> TensorView:
     return _fill(builder, out, value)
 
 
 @lowers("fill.Tensor")
-def fill_tensor(builder: Builder, out: Out, x: TensorView, value: TensorView) -> TensorView:
+def fill_tensor(builder: LoopBuilder, out: Out, x: TensorView, value: TensorView) -> TensorView:
     if value.device != out.spec.device and not builder.is_cpu_scalar(value):
         raise Decline("a copy between devices")
     return builder.pointwise(out, lambda point: builder.load(value, point))
 
 
 @lowers("zero.default")
-def zero(builder: Builder, out: Out, *_: Any, **__: Any) -> TensorView:
+def zero(builder: LoopBuilder, out: Out, *_: Any, **__: Any) -> TensorView:
     return _fill(builder, out, 0)
 
 
 @lowers("empty.memory_format", "empty_like.default", "new_empty.default", "empty_strided.default")
 @lowers("new_empty_strided.default", "empty_permuted.default")
-def empty(builder: Builder, out: Out, *_: Any, **__: Any) -> TensorView:
+def empty(builder: LoopBuilder, out: Out, *_: Any, **__: Any) -> TensorView:
     """Fill with zeros: uninitialised memory may hold anything."""
     if torch.are_deterministic_algorithms_enabled():
         raise Decline("deterministic algorithms are on: torch may fill it with nan")
@@ -82,7 +86,7 @@ def _range(start: Number, step: Number, dtype: torch.dtype) -> Callable[[Point],
 
 @lowers("arange.start_step")
 def arange(
-    builder: Builder, out: Out, start: Number, end: Number, step: Number, **_: Any
+    builder: LoopBuilder, out: Out, start: Number, end: Number, step: Number, **_: Any
 ) -> TensorView:
     return builder.pointwise(out, _range(start, step, out.spec.dtype))
 
@@ -94,7 +98,7 @@ def _number(size: Dimension) -> Any:
 
 @lowers("linspace.default")
 def linspace(
-    builder: Builder, out: Out, start: Number, end: Number, steps: int, **_: Any
+    builder: LoopBuilder, out: Out, start: Number, end: Number, steps: int, **_: Any
 ) -> TensorView:
     """Count from both ends, so that both are exact, as RangeFactoriesKernel.cpp does; a single step
     is the start.
@@ -120,7 +124,7 @@ def linspace(
 
 
 @lowers("eye.default", "eye.m")
-def eye(builder: Builder, out: Out, *_: Any, **__: Any) -> TensorView:
+def eye(builder: LoopBuilder, out: Out, *_: Any, **__: Any) -> TensorView:
     def value(point: Point) -> Value:
         on = compute("eq", IndexValue(point[0]), IndexValue(point[1]))
         return cast(on, out.spec.dtype)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ...symbols.size import expr_of, hint_of
-from ..builder import Builder, Decline, Out
+from ..builder import Decline, LoopBuilder, Out
 from ..expr import Expr, Integer, ValueIndex, add, floordiv, mod, mul, plus, remainder, times
 from ..ir import IndexValue, Load, Value
 from ..registry import lowers, operand_value
@@ -49,7 +49,7 @@ def require_index(index: TensorView) -> None:
 
 
 def at_indices(
-    builder: Builder, x: TensorView, indices: Sequence[TensorView | None]
+    builder: LoopBuilder, x: TensorView, indices: Sequence[TensorView | None]
 ) -> tuple[tuple[int, ...], Callable[[Point], Sequence[Expr]]]:
     """Return the shape of x[indices], and a function from its points to points of x."""
     used = {d: part for d, part in enumerate(indices) if part is not None}
@@ -81,7 +81,7 @@ def at_indices(
 
 @lowers("index.Tensor", "_unsafe_index.Tensor")
 def index(
-    builder: Builder, out: Out, x: TensorView, indices: Sequence[TensorView | None]
+    builder: LoopBuilder, out: Out, x: TensorView, indices: Sequence[TensorView | None]
 ) -> TensorView:
     _, index_of = at_indices(builder, x, indices)
     if 0 in out.spec.shape:
@@ -97,7 +97,7 @@ def require_extent(x: TensorView, *dims: int) -> None:
 
 @lowers("index_select.default")
 def index_select(
-    builder: Builder, out: Out, x: TensorView, dim: int, index: TensorView
+    builder: LoopBuilder, out: Out, x: TensorView, dim: int, index: TensorView
 ) -> TensorView:
     require_index(index)
     if not x.shape:
@@ -116,7 +116,7 @@ def index_select(
 
 @lowers("embedding.default")
 def embedding(
-    builder: Builder, out: Out, weight: TensorView, index: TensorView, *_: Any, **__: Any
+    builder: LoopBuilder, out: Out, weight: TensorView, index: TensorView, *_: Any, **__: Any
 ) -> TensorView:
     require_index(index)
     require_extent(weight, 0)
@@ -130,7 +130,7 @@ def embedding(
 
 @lowers("gather.default")
 def gather(
-    builder: Builder, out: Out, x: TensorView, dim: int, index: TensorView, **_: Any
+    builder: LoopBuilder, out: Out, x: TensorView, dim: int, index: TensorView, **_: Any
 ) -> TensorView:
     require_index(index)
     if not x.shape or not index.shape:
@@ -148,7 +148,7 @@ def gather(
 
 @lowers("scatter.value", "scatter.src")
 def scatter(
-    builder: Builder,
+    builder: LoopBuilder,
     out: Out,
     x: TensorView,
     dim: int,
@@ -192,7 +192,7 @@ def _between(index: Expr, low: int | None, high: int | None) -> Value | None:
 
 
 def _masked(
-    builder: Builder, x: TensorView, point: Point, mask: Value | None, fill: Number = 0
+    builder: LoopBuilder, x: TensorView, point: Point, mask: Value | None, fill: Number = 0
 ) -> Value:
     if mask is None:
         return builder.load(x, point)
@@ -203,7 +203,7 @@ def _masked(
 
 
 @lowers("cat.default", "concat.default")
-def cat(builder: Builder, out: Out, tensors: Sequence[TensorView], dim: int = 0) -> TensorView:
+def cat(builder: LoopBuilder, out: Out, tensors: Sequence[TensorView], dim: int = 0) -> TensorView:
     dim = wrap_dim(dim, len(out.spec.shape))
     parts = [x for x in tensors if x.shape != (0,) and x.shape[dim]]
     if len(parts) > _MOST_JOINED:
@@ -238,7 +238,7 @@ def _masked_point(x: TensorView, at: Sequence[Expr]) -> Point:
 
 @lowers("constant_pad_nd.default")
 def constant_pad_nd(
-    builder: Builder, out: Out, x: TensorView, pad: Sequence[int], fill: Number = 0
+    builder: LoopBuilder, out: Out, x: TensorView, pad: Sequence[int], fill: Number = 0
 ) -> TensorView:
     rank = len(x.shape)
     before = {rank - 1 - n: pad[2 * n] for n in range(len(pad) // 2)}
@@ -278,7 +278,7 @@ def _inside(index: Expr, first: int, size: int, step: int, extent: int) -> Value
 
 @lowers("slice_scatter.default")
 def slice_scatter(
-    builder: Builder,
+    builder: LoopBuilder,
     out: Out,
     x: TensorView,
     source: TensorView,
@@ -293,7 +293,7 @@ def slice_scatter(
 
 
 def _replace(
-    builder: Builder,
+    builder: LoopBuilder,
     out: Out,
     x: TensorView,
     source: TensorView,
@@ -319,7 +319,7 @@ def _replace(
 
 @lowers("select_scatter.default")
 def select_scatter(
-    builder: Builder, out: Out, x: TensorView, source: TensorView, dim: int, index: int
+    builder: LoopBuilder, out: Out, x: TensorView, source: TensorView, dim: int, index: int
 ) -> TensorView:
     dim = wrap_dim(dim, len(x.shape))
     extent, *rest = map(hint_of, (x.shape[dim], *x.shape[:dim], *x.shape[dim + 1 :]))
@@ -330,7 +330,7 @@ def select_scatter(
 
 @lowers("diagonal_scatter.default")
 def diagonal_scatter(
-    builder: Builder,
+    builder: LoopBuilder,
     out: Out,
     x: TensorView,
     source: TensorView,
@@ -348,7 +348,7 @@ def diagonal_scatter(
 
 
 def on_diagonal(
-    builder: Builder,
+    builder: LoopBuilder,
     out: Out,
     x: TensorView | None,
     source: TensorView,
@@ -390,13 +390,13 @@ def _reshaped(x: TensorView, shape: tuple[int, ...]) -> TensorView:
 
 
 def _permuted(
-    builder: Builder, out: Out, x: TensorView, source_point: Callable[[Point], Sequence[Expr]]
+    builder: LoopBuilder, out: Out, x: TensorView, source_point: Callable[[Point], Sequence[Expr]]
 ) -> TensorView:
     return builder.pointwise(out, lambda point: builder.load(x, tuple(source_point(point))))
 
 
 @lowers("flip.default")
-def flip(builder: Builder, out: Out, x: TensorView, dims: Sequence[int]) -> TensorView:
+def flip(builder: LoopBuilder, out: Out, x: TensorView, dims: Sequence[int]) -> TensorView:
     turned = {wrap_dim(d, len(x.shape)) for d in dims}
     return _permuted(
         builder,
@@ -411,7 +411,7 @@ def flip(builder: Builder, out: Out, x: TensorView, dims: Sequence[int]) -> Tens
 
 @lowers("roll.default")
 def roll(
-    builder: Builder, out: Out, x: TensorView, shifts: Sequence[int], dims: Sequence[int] = ()
+    builder: LoopBuilder, out: Out, x: TensorView, shifts: Sequence[int], dims: Sequence[int] = ()
 ) -> TensorView:
     if not dims:
         flat = _reshaped(x, (prod(x.shape),))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...symbols.scalar import interval_of
-from ..builder import Builder, Decline, Out
+from ..builder import Decline, LoopBuilder, Out
 from ..expr import axes_of
 from ..ir import Cast, Constant, IndexValue, Value
 from ..promotion import Operand
@@ -187,7 +187,7 @@ _TRUE_DIVIDE = pointwise_lowering(div, "float_wide", 2)
 
 @lowers("div.Tensor_mode", "div.Scalar_mode", numbers=True)
 def div_mode(
-    builder: Builder, out: Out, x: TensorView, y: Operand, *, rounding_mode: str | None = None
+    builder: LoopBuilder, out: Out, x: TensorView, y: Operand, *, rounding_mode: str | None = None
 ) -> Any:
     kinds = {None: _TRUE_DIVIDE, "floor": _FLOOR_DIVIDE, "trunc": _TRUNC_DIVIDE}
     return kinds[rounding_mode](builder, out, x, y)
@@ -197,7 +197,7 @@ def div_mode(
 
 
 @lowers("pow.Tensor_Scalar")
-def pow_scalar(builder: Builder, out: Out, *args: Any, **kwargs: Any) -> TensorView:
+def pow_scalar(builder: LoopBuilder, out: Out, *args: Any, **kwargs: Any) -> TensorView:
     lowering = _POWER_ON_GPU if args[0].device.type == "cuda" else _POWER
     made: TensorView = lowering(builder, out, *args, **kwargs)
     return made
@@ -460,7 +460,9 @@ def rshift(x: Value, y: Value) -> Value:
 
 @lowers("_to_copy.default", "to.dtype", "to.dtype_layout", "to.device")
 @lowers("clone.default", "contiguous.default", "lift_fresh_copy.default")
-def convert(builder: Builder, out: Out, x: TensorView | Number, *_: Any, **__: Any) -> TensorView:
+def convert(
+    builder: LoopBuilder, out: Out, x: TensorView | Number, *_: Any, **__: Any
+) -> TensorView:
     """Copy in the result's dtype and strides; between devices only CPU scalars, else ATen."""
     # torch's batching rules may pass a number here.
     if not isinstance(x, TensorView):
@@ -472,5 +474,5 @@ def convert(builder: Builder, out: Out, x: TensorView | Number, *_: Any, **__: A
 
 
 @lowers("copy.default")
-def copy(builder: Builder, out: Out, x: TensorView, source: TensorView, *_: Any) -> TensorView:
+def copy(builder: LoopBuilder, out: Out, x: TensorView, source: TensorView, *_: Any) -> TensorView:
     return convert(builder, out, source)

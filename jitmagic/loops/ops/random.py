@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from ...spec import TensorSpec
-from ..builder import Builder, Decline, Out
+from ..builder import Decline, LoopBuilder, Out
 from ..ir import Value
 from ..registry import fallback, lowers
 from ..tensor_view import Point, TensorView
@@ -32,7 +32,7 @@ fallback(
 
 @lowers("native_dropout.default")
 def native_dropout(
-    builder: Builder, out: Out, x: TensorView, p: float, train: bool | None
+    builder: LoopBuilder, out: Out, x: TensorView, p: float, train: bool | None
 ) -> list[TensorView | None]:
     """Draw the mask, then return x * mask * 1 / (1 - p), as native_dropout_cpu does."""
     if x.device.type != "cpu":

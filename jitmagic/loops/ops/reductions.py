@@ -13,7 +13,7 @@ from math import prod
 
 import torch
 
-from ..builder import Builder, Decline, Out
+from ..builder import Decline, LoopBuilder, Out
 from ..expr import Expr
 from ..ir import Constant, Reduction, Value
 from ..registry import lowers
@@ -21,28 +21,30 @@ from ..tensor_view import Point, TensorView
 from ..values import FLOATS, cast, compute, constant, number, opmath
 from .views import wrap_dim
 
-__all__ = ["Reduced"]
+__all__ = ["ReducedTensor"]
 
 Dims = int | Sequence[int] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Reduced:
+class ReducedTensor:
     """Reduces a tensor over some dimensions and maps result points to its points."""
 
-    builder: Builder
+    builder: LoopBuilder
     x: TensorView
     dims: tuple[int, ...]
     keepdim: bool
 
     @staticmethod
-    def over(builder: Builder, x: TensorView, dims: Dims, keepdim: bool = False) -> Reduced:
+    def over(
+        builder: LoopBuilder, x: TensorView, dims: Dims, keepdim: bool = False
+    ) -> ReducedTensor:
         """Reduce over `dims`; None and () mean all dimensions."""
         rank = len(x.shape)
         if dims is None or (not isinstance(dims, int) and not dims):
-            return Reduced(builder, x, tuple(range(rank)), keepdim)
+            return ReducedTensor(builder, x, tuple(range(rank)), keepdim)
         named = (dims,) if isinstance(dims, int) else dims
-        return Reduced(
+        return ReducedTensor(
             builder, x, tuple(sorted(wrap_dim(d, rank) for d in named)) if rank else (), keepdim
         )
 
@@ -92,7 +94,7 @@ def _accumulator(out: Out) -> torch.dtype:
 
 
 def _sum(
-    reduced: Reduced, point: Point, value: Callable[[Point], Value], dtype: torch.dtype
+    reduced: ReducedTensor, point: Point, value: Callable[[Point], Value], dtype: torch.dtype
 ) -> Value:
     total = reduced.combine("sum", point, value, constant(0, dtype))
     if isinstance(total, Constant | Reduction) or dtype not in FLOATS:
@@ -102,7 +104,7 @@ def _sum(
 
 @lowers("sum.default", "sum.dim_IntList")
 def sum_(
-    builder: Builder,
+    builder: LoopBuilder,
     out: Out,
     x: TensorView,
     dims: Dims = None,
@@ -110,14 +112,14 @@ def sum_(
     *,
     dtype: torch.dtype | None = None,
 ) -> TensorView:
-    reduced = Reduced.over(builder, x, dims, keepdim)
+    reduced = ReducedTensor.over(builder, x, dims, keepdim)
     wide = _accumulator(out)
     return builder.pointwise(
         out, lambda point: _sum(reduced, point, _through(reduced, out, wide), wide)
     )
 
 
-def _through(reduced: Reduced, out: Out, wide: torch.dtype) -> Callable[[Point], Value]:
+def _through(reduced: ReducedTensor, out: Out, wide: torch.dtype) -> Callable[[Point], Value]:
     """Return the reader of elements cast to the result's dtype (`dtype=`), then the
     accumulator's.
     """
@@ -129,7 +131,7 @@ def _through(reduced: Reduced, out: Out, wide: torch.dtype) -> Callable[[Point],
 
 @lowers("mean.default", "mean.dim")
 def mean(
-    builder: Builder,
+    builder: LoopBuilder,
     out: Out,
     x: TensorView,
     dims: Dims = None,
@@ -137,7 +139,7 @@ def mean(
     *,
     dtype: torch.dtype | None = None,
 ) -> TensorView:
-    reduced = Reduced.over(builder, x, dims, keepdim)
+    reduced = ReducedTensor.over(builder, x, dims, keepdim)
     wide = _accumulator(out)
 
     def value(point: Point) -> Value:
@@ -149,7 +151,7 @@ def mean(
 
 @lowers("prod.default", "prod.dim_int")
 def prod_(
-    builder: Builder,
+    builder: LoopBuilder,
     out: Out,
     x: TensorView,
     dim: int | None = None,
@@ -157,7 +159,7 @@ def prod_(
     *,
     dtype: torch.dtype | None = None,
 ) -> TensorView:
-    reduced = Reduced.over(builder, x, dim, keepdim)
+    reduced = ReducedTensor.over(builder, x, dim, keepdim)
     wide = _accumulator(out)
     return builder.pointwise(
         out,
@@ -171,9 +173,9 @@ def prod_(
 
 
 def _extreme(
-    builder: Builder, out: Out, x: TensorView, op: str, dims: Dims, keepdim: bool
+    builder: LoopBuilder, out: Out, x: TensorView, op: str, dims: Dims, keepdim: bool
 ) -> TensorView:
-    reduced = Reduced.over(builder, x, dims, keepdim)
+    reduced = ReducedTensor.over(builder, x, dims, keepdim)
     return builder.pointwise(
         out, lambda point: reduced.combine(op, point, reduced.load(opmath(x.dtype)))
     )
@@ -181,37 +183,37 @@ def _extreme(
 
 @lowers("amax.default")
 def amax(
-    builder: Builder, out: Out, x: TensorView, dims: Dims = None, keepdim: bool = False
+    builder: LoopBuilder, out: Out, x: TensorView, dims: Dims = None, keepdim: bool = False
 ) -> TensorView:
     return _extreme(builder, out, x, "max", dims, keepdim)
 
 
 @lowers("amin.default")
 def amin(
-    builder: Builder, out: Out, x: TensorView, dims: Dims = None, keepdim: bool = False
+    builder: LoopBuilder, out: Out, x: TensorView, dims: Dims = None, keepdim: bool = False
 ) -> TensorView:
     return _extreme(builder, out, x, "min", dims, keepdim)
 
 
 @lowers("argmax.default")
 def argmax(
-    builder: Builder, out: Out, x: TensorView, dim: int | None = None, keepdim: bool = False
+    builder: LoopBuilder, out: Out, x: TensorView, dim: int | None = None, keepdim: bool = False
 ) -> TensorView:
     return _extreme(builder, out, x, "argmax", dim, keepdim)
 
 
 @lowers("argmin.default")
 def argmin(
-    builder: Builder, out: Out, x: TensorView, dim: int | None = None, keepdim: bool = False
+    builder: LoopBuilder, out: Out, x: TensorView, dim: int | None = None, keepdim: bool = False
 ) -> TensorView:
     return _extreme(builder, out, x, "argmin", dim, keepdim)
 
 
 def _with_indices(
-    builder: Builder, out: Out, x: TensorView, op: str, dim: int, keepdim: bool
+    builder: LoopBuilder, out: Out, x: TensorView, op: str, dim: int, keepdim: bool
 ) -> list[TensorView | None]:
     """Return values and positions as two stores of one nest."""
-    reduced = Reduced.over(builder, x, dim, keepdim)
+    reduced = ReducedTensor.over(builder, x, dim, keepdim)
     read = reduced.load(opmath(x.dtype))
     ops = (op, f"arg{op}")
     made: list[TensorView | None] = [None, None]
@@ -228,14 +230,14 @@ def _with_indices(
 
 @lowers("max.dim")
 def max_dim(
-    builder: Builder, out: Out, x: TensorView, dim: int, keepdim: bool = False
+    builder: LoopBuilder, out: Out, x: TensorView, dim: int, keepdim: bool = False
 ) -> list[TensorView | None]:
     return _with_indices(builder, out, x, "max", dim, keepdim)
 
 
 @lowers("min.dim")
 def min_dim(
-    builder: Builder, out: Out, x: TensorView, dim: int, keepdim: bool = False
+    builder: LoopBuilder, out: Out, x: TensorView, dim: int, keepdim: bool = False
 ) -> list[TensorView | None]:
     return _with_indices(builder, out, x, "min", dim, keepdim)
 
@@ -244,11 +246,11 @@ def min_dim(
 
 
 def _truth(
-    builder: Builder, out: Out, x: TensorView, op: str, dims: Dims, keepdim: bool
+    builder: LoopBuilder, out: Out, x: TensorView, op: str, dims: Dims, keepdim: bool
 ) -> TensorView:
     if dims is not None and not isinstance(dims, int) and not dims:
         raise Decline("an empty list of dimensions, which reduces nothing here")
-    reduced = Reduced.over(builder, x, dims, keepdim)
+    reduced = ReducedTensor.over(builder, x, dims, keepdim)
     identity = constant(op == "all", torch.bool)
     return builder.pointwise(
         out, lambda point: reduced.combine(op, point, reduced.load(torch.bool), identity)
@@ -257,21 +259,21 @@ def _truth(
 
 @lowers("any.default", "any.dim", "any.dims")
 def any_(
-    builder: Builder, out: Out, x: TensorView, dims: Dims = None, keepdim: bool = False
+    builder: LoopBuilder, out: Out, x: TensorView, dims: Dims = None, keepdim: bool = False
 ) -> TensorView:
     return _truth(builder, out, x, "any", dims, keepdim)
 
 
 @lowers("all.default", "all.dim", "all.dims")
 def all_(
-    builder: Builder, out: Out, x: TensorView, dims: Dims = None, keepdim: bool = False
+    builder: LoopBuilder, out: Out, x: TensorView, dims: Dims = None, keepdim: bool = False
 ) -> TensorView:
     return _truth(builder, out, x, "all", dims, keepdim)
 
 
 @lowers("count_nonzero.default", "count_nonzero.dim_IntList")
-def count_nonzero(builder: Builder, out: Out, x: TensorView, dims: Dims = None) -> TensorView:
-    reduced = Reduced.over(builder, x, dims)
+def count_nonzero(builder: LoopBuilder, out: Out, x: TensorView, dims: Dims = None) -> TensorView:
+    reduced = ReducedTensor.over(builder, x, dims)
 
     def value(point: Point) -> Value:
         return _sum(

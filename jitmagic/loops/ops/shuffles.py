@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..builder import Builder, Decline, Out
+from ..builder import Decline, LoopBuilder, Out
 from ..expr import Expr, add, floordiv, mod, mul, plus
 from ..ir import Value
 from ..registry import lowers
@@ -21,7 +21,7 @@ __all__: list[str] = []
 
 
 @lowers("pixel_shuffle.default")
-def pixel_shuffle(builder: Builder, out: Out, x: TensorView, factor: int) -> TensorView:
+def pixel_shuffle(builder: LoopBuilder, out: Out, x: TensorView, factor: int) -> TensorView:
     def value(point: Point) -> Value:
         *lead, channel, row, column = point
         inside = add(mul(mod(row, factor), factor), mod(column, factor))
@@ -33,7 +33,7 @@ def pixel_shuffle(builder: Builder, out: Out, x: TensorView, factor: int) -> Ten
 
 
 @lowers("pixel_unshuffle.default")
-def pixel_unshuffle(builder: Builder, out: Out, x: TensorView, factor: int) -> TensorView:
+def pixel_unshuffle(builder: LoopBuilder, out: Out, x: TensorView, factor: int) -> TensorView:
     def value(point: Point) -> Value:
         *lead, channel, row, column = point
         inside = mod(channel, factor * factor)
@@ -45,7 +45,7 @@ def pixel_unshuffle(builder: Builder, out: Out, x: TensorView, factor: int) -> T
 
 
 @lowers("channel_shuffle.default", "native_channel_shuffle.default")
-def channel_shuffle(builder: Builder, out: Out, x: TensorView, groups: int) -> TensorView:
+def channel_shuffle(builder: LoopBuilder, out: Out, x: TensorView, groups: int) -> TensorView:
     each = x.shape[1] // groups
 
     def value(point: Point) -> Value:
@@ -58,7 +58,7 @@ def channel_shuffle(builder: Builder, out: Out, x: TensorView, groups: int) -> T
 
 @lowers("rot90.default")
 def rot90(
-    builder: Builder, out: Out, x: TensorView, k: int = 1, dims: Sequence[int] = (0, 1)
+    builder: LoopBuilder, out: Out, x: TensorView, k: int = 1, dims: Sequence[int] = (0, 1)
 ) -> TensorView:
     first, second = (wrap_dim(d, len(x.shape)) for d in dims)
 
@@ -82,13 +82,13 @@ def rot90(
 
 @lowers("diag_embed.default")
 def diag_embed(
-    builder: Builder, out: Out, x: TensorView, offset: int = 0, dim1: int = -2, dim2: int = -1
+    builder: LoopBuilder, out: Out, x: TensorView, offset: int = 0, dim1: int = -2, dim2: int = -1
 ) -> TensorView:
     return on_diagonal(builder, out, None, x, offset, dim1, dim2)
 
 
 @lowers("trace.default")
-def trace(builder: Builder, out: Out, x: TensorView) -> TensorView:
+def trace(builder: LoopBuilder, out: Out, x: TensorView) -> TensorView:
     zero = constant(0, out.spec.dtype)
     if x.dtype is not out.spec.dtype or zero.dtype.itemsize < 4:
         raise Decline("a trace that accumulates in another dtype")
@@ -102,7 +102,7 @@ def trace(builder: Builder, out: Out, x: TensorView) -> TensorView:
 
 @lowers("upsample_nearest1d.default", "upsample_nearest2d.default", "upsample_nearest3d.default")
 def upsample_nearest(
-    builder: Builder, out: Out, x: TensorView, size: Sequence[int], *scales: float | None
+    builder: LoopBuilder, out: Out, x: TensorView, size: Sequence[int], *scales: float | None
 ) -> TensorView:
     """Enlarge by whole factors, for which rounding cannot matter; others are ATen's."""
     factors = [new // max(old, 1) for new, old in zip(size, x.shape[2:], strict=True)]

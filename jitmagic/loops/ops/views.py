@@ -14,7 +14,7 @@ import torch
 from ...errors import VerifyError
 from ...spec import TensorSpec
 from ...symbols.size import expr_of
-from ..builder import Builder, Out
+from ..builder import LoopBuilder, Out
 from ..expr import Expr, Integer, add, mul, plus
 from ..registry import lowers
 from ..tensor_view import (
@@ -41,7 +41,7 @@ def clamp_index(index: int | None, size: int, default: int) -> int:
 
 
 @lowers("alias.default", "detach.default", "lift.default", "lift_fresh.default")
-def same(builder: Builder, out: Out, x: TensorView) -> TensorView:
+def same(builder: LoopBuilder, out: Out, x: TensorView) -> TensorView:
     return x
 
 
@@ -56,13 +56,13 @@ def same(builder: Builder, out: Out, x: TensorView) -> TensorView:
     "unflatten.int",
     "flatten.using_ints",
 )
-def view(builder: Builder, out: Out, x: TensorView, *_: Any) -> TensorView:
+def view(builder: LoopBuilder, out: Out, x: TensorView, *_: Any) -> TensorView:
     shape = out.spec.shape
     return x.remap(shape, reshape_point(x.shape, shape, formal_point(shape)))
 
 
 @lowers("reshape.default")
-def reshape(builder: Builder, out: Out, x: TensorView, *_: Any) -> TensorView:
+def reshape(builder: LoopBuilder, out: Out, x: TensorView, *_: Any) -> TensorView:
     found = view(builder, out, x)
     if builder.layout_of(found) is not None:
         return found
@@ -70,13 +70,13 @@ def reshape(builder: Builder, out: Out, x: TensorView, *_: Any) -> TensorView:
 
 
 @lowers("expand.default", "broadcast_to.default")
-def expand(builder: Builder, out: Out, x: TensorView, *_: Any, **__: Any) -> TensorView:
+def expand(builder: LoopBuilder, out: Out, x: TensorView, *_: Any, **__: Any) -> TensorView:
     shape = out.spec.shape
     return x.remap(shape, broadcast_point(x.shape, formal_point(shape)))
 
 
 @lowers("permute.default")
-def permute(builder: Builder, out: Out, x: TensorView, dims: Sequence[int]) -> TensorView:
+def permute(builder: LoopBuilder, out: Out, x: TensorView, dims: Sequence[int]) -> TensorView:
     point: list[Expr] = [Integer(0)] * len(x.shape)
     shape = tuple(x.shape[dim] for dim in dims)
     for axis, dim in zip(formal_point(shape), dims, strict=True):
@@ -85,7 +85,7 @@ def permute(builder: Builder, out: Out, x: TensorView, dims: Sequence[int]) -> T
 
 
 @lowers("transpose.int")
-def transpose(builder: Builder, out: Out, x: TensorView, a: int, b: int) -> TensorView:
+def transpose(builder: LoopBuilder, out: Out, x: TensorView, a: int, b: int) -> TensorView:
     dims = list(range(len(x.shape)))
     if dims:
         dims[a], dims[b] = dims[b], dims[a]
@@ -93,13 +93,13 @@ def transpose(builder: Builder, out: Out, x: TensorView, a: int, b: int) -> Tens
 
 
 @lowers("t.default", "numpy_T.default")
-def t(builder: Builder, out: Out, x: TensorView) -> TensorView:
+def t(builder: LoopBuilder, out: Out, x: TensorView) -> TensorView:
     return permute(builder, out, x, tuple(reversed(range(len(x.shape)))))
 
 
 @lowers("slice.Tensor")
 def slice_(
-    builder: Builder,
+    builder: LoopBuilder,
     out: Out,
     x: TensorView,
     dim: int = 0,
@@ -120,7 +120,7 @@ def _strip(x: TensorView, dim: int, first: int, size: int, step: int = 1) -> Ten
 
 
 @lowers("select.int")
-def select(builder: Builder, out: Out, x: TensorView, dim: int, index: int) -> TensorView:
+def select(builder: LoopBuilder, out: Out, x: TensorView, dim: int, index: int) -> TensorView:
     return _pick(x, wrap_dim(dim, len(x.shape)), index)
 
 
@@ -132,13 +132,15 @@ def _pick(x: TensorView, dim: int, index: int) -> TensorView:
 
 
 @lowers("unbind.int")
-def unbind(builder: Builder, out: Out, x: TensorView, dim: int = 0) -> list[TensorView]:
+def unbind(builder: LoopBuilder, out: Out, x: TensorView, dim: int = 0) -> list[TensorView]:
     dim = wrap_dim(dim, len(x.shape))
     return [_pick(x, dim, index) for index in range(x.shape[dim])]
 
 
 @lowers("split.Tensor", "unsafe_split.Tensor")
-def split(builder: Builder, out: Out, x: TensorView, size: int, dim: int = 0) -> list[TensorView]:
+def split(
+    builder: LoopBuilder, out: Out, x: TensorView, size: int, dim: int = 0
+) -> list[TensorView]:
     dim = wrap_dim(dim, len(x.shape))
     total = x.shape[dim]
     if total == 0:
@@ -148,7 +150,7 @@ def split(builder: Builder, out: Out, x: TensorView, size: int, dim: int = 0) ->
 
 @lowers("split_with_sizes.default", "unsafe_split_with_sizes.default", "split.sizes")
 def split_with_sizes(
-    builder: Builder, out: Out, x: TensorView, sizes: Sequence[int], dim: int = 0
+    builder: LoopBuilder, out: Out, x: TensorView, sizes: Sequence[int], dim: int = 0
 ) -> list[TensorView]:
     dim = wrap_dim(dim, len(x.shape))
     return [_strip(x, dim, sum(sizes[:n]), size) for n, size in enumerate(sizes)]
@@ -156,7 +158,7 @@ def split_with_sizes(
 
 @lowers("diagonal.default")
 def diagonal(
-    builder: Builder, out: Out, x: TensorView, offset: int = 0, dim1: int = 0, dim2: int = 1
+    builder: LoopBuilder, out: Out, x: TensorView, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> TensorView:
     rank = len(x.shape)
     dim1, dim2 = wrap_dim(dim1, rank), wrap_dim(dim2, rank)
@@ -169,7 +171,9 @@ def diagonal(
 
 
 @lowers("unfold.default")
-def unfold(builder: Builder, out: Out, x: TensorView, dim: int, size: int, step: int) -> TensorView:
+def unfold(
+    builder: LoopBuilder, out: Out, x: TensorView, dim: int, size: int, step: int
+) -> TensorView:
     shape = out.spec.shape
     if not x.shape:
         return x.remap(shape, ())
@@ -181,7 +185,7 @@ def unfold(builder: Builder, out: Out, x: TensorView, dim: int, size: int, step:
 
 @lowers("as_strided.default")
 def as_strided(
-    builder: Builder,
+    builder: LoopBuilder,
     out: Out,
     x: TensorView,
     size: Sequence[int],
@@ -200,7 +204,7 @@ def as_strided(
 
 @lowers("as_strided_scatter.default")
 def as_strided_scatter(
-    builder: Builder,
+    builder: LoopBuilder,
     out: Out,
     x: TensorView,
     source: TensorView,

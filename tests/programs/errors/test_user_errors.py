@@ -206,3 +206,20 @@ def test_a_user_error_leaves_the_compiled_variants_alone() -> None:
     assert seen_error(run, bad, bad)[0] is ValueError
     assert torch.equal(run(x, x), x + x)
     assert handle_of(run).outcome == COMPILED
+
+
+class WithoutTables(nn.Module):
+    def __init__(self) -> None:
+        pass  # super().__init__() was forgotten
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+def test_a_module_that_was_not_initialised() -> None:
+    module = WithoutTables()
+
+    def call(x: Tensor) -> Tensor:
+        return module(x)
+
+    assert seen_error(jitmagic.jit(call), torch.ones(2)) == seen_error(call, torch.ones(2))

@@ -131,6 +131,44 @@ def by_a_partial(x, n):
     return x * 2, LOOKS()
 
 
+TAGGED = jitmagic.jit(lambda: by_depth(2), backend="eager")
+LISTED = [TABLE.query, {"read": 1}, by_depth]
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.read = by_depth
+        self.tables = {"first": TABLE}
+
+    def method(self, x, n):
+        limit = n + 2
+        y = x * 2
+        return y, self.tables["first"].query("limit * 10")
+
+
+HOLDER = Holder()
+
+
+def by_a_tagged_function(x, n):
+    limit = n + 1
+    return x * 2, TAGGED()
+
+
+def by_one_of_a_list(x, n):
+    limit = n + 1
+    return x * 2, LISTED[2]()
+
+
+def by_an_attribute(x, n):
+    limit = n + 1
+    return x * 2, HOLDER.read()
+
+
+def by_a_method_of_what_an_object_holds(x, n):
+    limit = n + 1
+    return x * limit, HOLDER.method(x, n)
+
+
 def tensors_and_containers(x, n):
     parts = [x + 1, {"n": n}]
     total = parts[0].sum()
@@ -147,6 +185,7 @@ def in_a_closure(x, n):
 READ = [
     dead_names, after_another_break, in_a_loop, deleted, handled, of_a_callee, by_a_method,
     by_a_method_of_a_new_object, by_a_partial, tensors_and_containers, in_a_closure,
+    by_a_tagged_function, by_one_of_a_list, by_an_attribute, by_a_method_of_what_an_object_holds,
 ]  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""Identity: a nan is found because it is the same object, and tuples are not copied."""
+"""Identity: a nan is found because it is the same object, tuples are not copied, and the characters
+and small ints that CPython has once are one object each."""
 
 from __future__ import annotations
 
@@ -37,6 +38,11 @@ tuple(PAIR) is PAIR, PAIR[:] is PAIR, PAIR + () is PAIR, () + PAIR is PAIR, PAIR
 (1, 2) is (1, 2), (lambda a, b: a is b)((1, 2), (1, 2)), tuple([1, 2]) is (1, 2)
 PAIR[::-1] is PAIR, PAIR[:1] is PAIR, PAIR + (3,) is PAIR, [] is [], NUMBERS[:] is NUMBERS
 frozenset(FROZEN) is FROZEN, str(TEXT) is TEXT, TEXT[:] is TEXT, int(NUMBER) is NUMBER
+'a' is chr(97), chr(97) is chr(97), chr(255) is chr(255), chr(256) is chr(256), TEXT[0] is 't'
+TEXT[0] is TEXT[12], TEXT[0:1] is TEXT[0], TEXT[40:] is '', ''.join([]) is str(), 'x' * 0 is ''
+b'abc'[:1] is b'a', bytes() is b'', b'ab'[2:] is b'', b'a'[0] is 97, 'a'.upper() is chr(65)
+'ab' is ''.join(['a', 'b']), TEXT + TEXT is TEXT + TEXT, f'{len(PAIR)}' is '2', 'b' is 'ab'[1:]
+len(PAIR) is 2, int('256') is 256, int('257') is int('257'), -5 is int('-5'), ord('a') is 97
 NUMBER is NUMBERS[0], TEXT is TEXT, x.shape is x.shape, torch.Size([]) is torch.Size([])
 """
 

@@ -19,6 +19,7 @@ from jitmagic.autograd.result import Partition
 from jitmagic.errors import Unsupported
 from jitmagic.records import COMPILED
 from jitmagic.spec import TensorSpec
+from tests.covering import covered
 
 LAYER = nn.Linear(3, 3)
 with torch.no_grad():
@@ -268,3 +269,66 @@ def test_what_a_hook_raises_reaches_the_caller_once() -> None:
         compiled(x)
     assert len(calls) == 1
     assert jitmagic.api.handle_of(compiled).outcome == COMPILED
+
+
+class Block(nn.Module):
+    """A parameter, a buffer and a plain tensor, of which backward needs the values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-0.6, 0.5, 9).view(3, 3))
+        self.register_buffer("scale", torch.linspace(0.5, 1.5, 3))
+        self.plain = torch.linspace(0.3, 0.9, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu((x * self.scale) @ self.weight * self.plain)
+
+    def named(self, x: Tensor) -> dict[str, Tensor]:
+        tensors = {"parameter": self.weight, "buffer": self.scale, "attribute": self.plain}
+        return {**tensors, "input": x}
+
+
+def replace_data(tensor: Tensor) -> None:
+    tensor.data = tensor.data * 1.5 + 0.25
+
+
+def write_data(tensor: Tensor) -> None:
+    tensor.data.add_(0.5)
+
+
+def write_array(tensor: Tensor) -> None:
+    tensor.detach().numpy()[...] += 0.5
+
+
+def one_region(block: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return checkpoint(block, x, use_reentrant=False)
+
+
+def read_after(block: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return checkpoint(block, x * 2, use_reentrant=False).sin()
+
+
+def two_regions(block: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return checkpoint(block, checkpoint(block, x, use_reentrant=False), use_reentrant=False)
+
+
+@covered(
+    target=["parameter", "buffer", "attribute", "input"],
+    write=[replace_data, write_data, write_array],
+    program=[one_region, read_after, two_regions],
+    options=[{}, {"backend": "aot_eager"}, {"dynamic": True}],
+)
+def test_a_region_reads_tensors_as_they_are_when_backward_runs(target, write, program, options):
+    """No version counter sees these writes: what is recomputed reads the new values, and all that
+    eager has saved outside of the region stays as it was."""
+    shown = []
+    for wrap in (lambda run: jitmagic.jit(run, **options), lambda run: run):
+        block, gradients = Block(), []
+        run = wrap(lambda x, block=block: program(block, x))
+        for size in (2, 4):
+            x = torch.linspace(-1, 1, size * 3).view(size, 3).requires_grad_()
+            made = run(x)
+            write(block.named(x)[target])
+            gradients += torch.autograd.grad(made.exp().sum(), (x, block.weight))
+        shown.append(gradients)
+    torch.testing.assert_close(*shown)

@@ -352,6 +352,8 @@ class NNModuleValue(InstanceValue):
             return False
         assert self.source is not None
         own = self.live_table()
+        if any(name not in own for name in _HOOKS):  # its __init__ did not call Module's
+            self.refuse(machine, "a call without tables of hooks")
         there = {name: changed.get(name, bool(own.get(name))) for name in _HOOKS}
         hooked = any(there.values())
         absent_hooks = () if hooked else _HOOKS

@@ -173,8 +173,9 @@ def _same_atoms(machine: Machine, left: ConstantValue, right: ConstantValue) -> 
         return True
     if left.source and right.source:
         return _meet(machine, left, right)
-    if not _is_nan(left):
+    if (left.source or right.source) and not _is_nan(left):
         left.refuse(machine, "`is` between equal constants")
+    # Without a path: Python's own functions made the objects, literals are those of the code.
     for one in (left, right):
         if one.source:
             machine.guard(IdentityIs(one.source, one.value))
