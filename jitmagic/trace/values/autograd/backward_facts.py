@@ -101,6 +101,8 @@ class BackwardFacts:
         return self._values[id(value)][1]
 
     def _new_value(self, value: Value) -> Value:
+        # A number saved by the forward cannot change; read anew as a constant, it made a variant
+        # for each value (10 graphs for 10 values, now 2).
         if isinstance(value, TensorValue | DimensionValue | ScalarValue):
             if isinstance(value, TensorValue) and value.live is not None and value.source:
                 self._held.index(value.source)  # the backward checks its version counter
@@ -177,7 +179,7 @@ class BackwardFacts:
             name = names.live.get("__name__")
             module = sys.modules.get(name) if isinstance(name, str) else None
             if module is None or vars(module) is not names.live:
-                raise self.refused("it reads globals that no function leads to")
+                raise self.refused("it reads globals that no function refers to")
             return GlobalsValue.of_module(module, ImportedModule(str(name)))
         held = SavedRef(self._held.index(names.source), "globals()")
         return GlobalsValue.at(names.live, held)

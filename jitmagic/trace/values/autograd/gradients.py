@@ -56,7 +56,7 @@ def write_gradient(machine: Machine, owner: Any, value: Value) -> None:
         mine, other = owner.meta, node.meta["val"]
         same = (mine.shape, mine.dtype) == (other.shape, other.dtype)
         if not same or device_of(owner.node) != device_of(node) or other.requires_grad:
-            owner.refuse(machine, "storing such a gradient")
+            owner.refuse(machine, "storing a gradient that does not match")
     elif not is_none(value):
         owner.refuse(machine, "setting `.grad`")
     store_gradient(machine, owner, value)

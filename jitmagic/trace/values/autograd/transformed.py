@@ -181,7 +181,7 @@ class _Call:
         )  # fmt: skip
         made = _record(machine, target, (_nodes(self.given), captured), device, self.name, draws)
         if target.runs > 1 and observed.touched:
-            self._refuse("it runs several times and changes something")
+            self._refuse("it runs several times and has side effects")
         if region.numbers and outer.root is outer:
             given = _nodes(self.given)
             keep_numbers_of_transform(machine, target, given, captured, region.numbers)

@@ -62,6 +62,7 @@ def float_result(machine: Machine, op: str, expr: Expr, made: Node) -> Expr:
     except Specialize:
         if not _can_assert(machine, expr, made):
             raise
+        # Divisors are known to be nonzero here. Python raises OverflowError for powers and exp().
         if op not in ("/", "//", "%"):
             assert_data(machine, _call(machine, torch.isfinite, made))
         return _known_as(machine, expr, ANY_FLOAT, made)

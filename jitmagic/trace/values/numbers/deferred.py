@@ -57,7 +57,7 @@ class DeferredValue(Value):
         return self.kind
 
     def is_constant(self, machine: Machine) -> bool:
-        """Return True: `as_constant` raises Specialize, after which it is one."""
+        """Return True: `as_constant` restarts the trace with a constant (Specialize)."""
         return True
 
     def as_constant(self, machine: Machine) -> NoReturn:
@@ -67,11 +67,13 @@ class DeferredValue(Value):
         self.refuse(machine, "hash()")
 
     def get_attr(self, machine: Machine, name: str) -> Value:
+        # tqdm's set_postfix strips the text of a loss, which made a variant for each loss.
         if self.kind is str and not name.startswith("_") and hasattr(str, name):
             return ConstantMethodValue(self, name)  # methods of str are deferred as well
         self.refuse(machine, f".{name}")
 
     def operand(self, machine: Machine) -> Value:
+        # round(v, 1) of a varying float was a variant for each value (6 for 6 values, now 2).
         if self._number is None and self.kind is float:
             self._number = _early(machine, self)
         return self if self._number is None else self._number
@@ -133,7 +135,7 @@ class DeferredValue(Value):
 
 
 def _early(machine: Machine, value: DeferredValue) -> ScalarValue | None:
-    """The number as an input of the graph; None: it is made of what the graph computes."""
+    """Return the number as an input of the graph; None if it depends on results of the graph."""
     args = [arg.realize(machine) for arg in value.args]
     if any(arg.varies and not isinstance(arg, ScalarValue) for arg in args):
         return None
@@ -166,7 +168,7 @@ def _deferred(
         return None
     kind = _kind(machine, function, args, _ANY)
     if kind is None and (kind := _kind(machine, function, args, _FINITE)) is not None:
-        for number in numbers:  # "%d" raises for nan
+        for number in numbers:  # "%d" raises for nan and infinities
             number.keep_within(machine, Interval(-_LARGEST, _LARGEST), "its text")
     return DeferredValue(kind, function, args) if kind in (str, float) else None
 

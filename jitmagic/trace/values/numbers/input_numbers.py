@@ -31,7 +31,7 @@ _COMPARISONS: Mapping[Any, str] = {
     operator.eq: "==", operator.ne: "!=", operator.lt: "<", operator.le: "<=",
     operator.gt: ">", operator.ge: ">=",
 }  # fmt: skip
-_EXACT_IN_FLOAT = 2**24
+_EXACT_IN_FLOAT = 2**24  # float32 holds integers exactly up to here
 _VIEWS = (operator.getitem, "view", "reshape", "squeeze", "flatten", "detach", "select")
 
 

@@ -76,6 +76,7 @@ class Reading:
 
 def number_of(machine: Machine, node: Node, name: str) -> Value | None:
     """Return the result of a method of NUMBERS, or None for a graph break."""
+    # float() of a tensor that requires grad warns in eager, item() does not.
     if name != "item" and node.meta["val"].requires_grad:
         stand_in = torch.ones((), device="cpu").requires_grad_()
         replay_warning(machine, f"Tensor.{name}", getattr(torch.Tensor, name), stand_in)
@@ -227,7 +228,7 @@ def _read(machine: Machine, node: Node) -> Value | None:
     if graph is not graph.root or graph.modes_vary or meta.numel() != 1:
         return None
     is_recorded = device_of(node) != _CPU and machine.options.cuda_graphs
-    if is_recorded or meta.is_complex():
+    if is_recorded or meta.is_complex():  # no symbol holds a complex number
         return None
     kind: type = float if meta.is_floating_point() else int
     dtype = torch.float64 if kind is float else torch.int64

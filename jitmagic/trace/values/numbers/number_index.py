@@ -60,6 +60,8 @@ def index_at_numbers(
     indices = {n: part.node for n, part in enumerate(parts) if isinstance(part, type(owner))}
     numbers = [n for n, node in indices.items() if _is_number(graph, node)]
     places = _places(parts, indices, owner.meta.dim()) if numbers else None
+    # An index out of range on a GPU is a device-side assert, after which the process cannot use the
+    # device any more; eager raises IndexError.
     usual = graph.root is graph and device_of(owner.node).type == "cpu"
     rows = owner.meta.is_contiguous() and owner.node not in graph.unknown_strides
     # Results computed from a non-contiguous view inherit its strides, those from a copy do not.
@@ -201,6 +203,8 @@ def _is_true_where_read(graph: GraphBuilder, part: _Part) -> bool:
     own, writes = graph.writes.to(part.copy), graph.writes.to(part.whole)[part.before :]
     if not own and not writes:
         return True
+    # `cm[a, b] += 1` writes to the copy and stores it back, which gives the same memory as a write
+    # to the view, but another autograd history.
     if (own and not part.is_stored) or _takes_part_in_autograd(part):
         return False
     position = {node: n for n, node in enumerate(graph.graph.nodes)}

@@ -156,7 +156,7 @@ def _called(node: Node, values: Mapping[Node, Any]) -> Any:
 def _input(entry: GraphInput, snapshot: Any) -> torch.Tensor:
     """Return a copy with memory of its own, which the graph may write to."""
     value: Any = read_source(entry.source, snapshot)
-    if entry.is_scalar:
+    if entry.is_scalar:  # Python's ints and floats are 0-dim inputs
         return torch.tensor(value, dtype=entry.spec.dtype)
     tensor: torch.Tensor = value.detach().clone(memory_format=torch.preserve_format)
     return tensor.requires_grad_(entry.spec.requires_grad)

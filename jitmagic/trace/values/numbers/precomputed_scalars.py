@@ -25,6 +25,8 @@ __all__ = ["nonzero_by_check", "precompute", "precompute_call"]
 _LEAST = 5e-324  # the float next to zero
 
 
+# As constants, math.cos and ** of a scheduler's step made a variant for each step, and the training
+# step ran in eager after eight of them.
 def precompute(machine: Machine, name: str, expr: Expr) -> Drawn | None:
     """Return the Source of the number; None if it depends on more than ints among the inputs."""
     return _early(machine, name, expr, lambda number: number)

@@ -86,7 +86,7 @@ class SymbolicNumber(Value):
     varies = True
 
     def is_constant(self, machine: Machine) -> bool:
-        """Return True: `as_constant` raises Specialize, after which the number is one."""
+        """Return True: `as_constant` restarts the trace with a constant (Specialize)."""
         return True
 
     def as_constant(self, machine: Machine) -> NoReturn:
@@ -162,7 +162,7 @@ class ScalarValue(SymbolicNumber):
             if op in _INTS_ONLY or op not in _NODES:
                 self.refuse(machine, op)
             if isinstance(operand.expr, Integer) and not EXACT.has(operand.expr.value):
-                self.refuse(machine, f"{op} with an int that is no float")
+                self.refuse(machine, f"{op} with an int that float64 cannot hold")
             return _of_floats(machine, op, left.as_float(machine), right.as_float(machine))
         if op == "**":
             return _power(machine, left, right)
@@ -381,11 +381,12 @@ def _of_floats(machine: Machine, op: str, left: ScalarValue, right: ScalarValue)
     operands = left, right
     if op == "**" and _is_replaced(left.expr, right.expr) and any(map(_is_of_ints, operands)):
         return _of_sizes(machine, op, operands)
-    # torch divides a number by a tensor as reciprocal() * number, which rounds twice.
+    # The constant becomes a tensor: torch divides a number by a tensor as reciprocal() * number,
+    # which rounds twice.
     full = op in ("/", "//", "%")
     args = [left.argument(machine, full), right.argument(machine, op == "%")]
     made = _made(machine, op, float, operands, args)
-    if op == "%":  # Python gives a zero the sign of the divisor
+    if op == "%":  # Python gives a zero the sign of the divisor, torch that of the dividend
         zero = python_node(
             machine, torch.copysign, python_node(machine, torch.zeros_like, args[1]), args[1]
         )
@@ -402,7 +403,7 @@ def _is_replaced(base: Expr, exponent: Expr) -> bool:
 
 
 def _power(machine: Machine, base: ScalarValue, exponent: ScalarValue) -> Value:
-    """Return a power of an int by repeated products; torch.pow of ints may wrap around."""
+    """Return a power of an int by repeated products, each of them within 64 bits."""
     if not isinstance(exponent.expr, Integer):
         exponent.refuse(machine, "** with an exponent that varies")
     times = exponent.expr.value
@@ -439,7 +440,7 @@ def varying_number(machine: Machine, obj: float, source: Source) -> ScalarValue 
     if (known := symbols.values.get(source)) is not None:
         return known  # type: ignore[no-any-return]
     machine.guard(TypeIs(source, kind))
-    if kind is int:
+    if kind is int:  # Python's ints are unbounded, the node's are int64
         machine.guard(InRange(source, *limits[:2]))
     node = scalar_input(machine, describe(source), source, kind)
     symbol = Symbol(describe(source), kind, limits, source)

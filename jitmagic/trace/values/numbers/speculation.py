@@ -38,6 +38,8 @@ def tensor_in_this_call(machine: Any, node: Node) -> torch.Tensor | None:
     foresees, filename = machine.foresees, machine.frame.program.code.co_filename
     if foresees is None or graph is not graph.root or not foresees(filename):
         return None
+    # One run per trace: with one per query, 20 iterations of LBFGS (98 branches) took 7.0 s to
+    # trace instead of 1.9 s.
     run = notes.of(PartialRun)
     found: torch.Tensor | None = run.value_of(node, graph, notes.inputs, machine.snapshot)
     return found

@@ -44,7 +44,7 @@ class UnresolvedComparison(Value):
         return self._record()
 
     def is_constant(self, machine: Machine) -> bool:
-        """Return True: `as_constant` may raise Specialize, after which it is one."""
+        """Return True: `as_constant` may restart the trace with a constant (Specialize)."""
         return True
 
     def as_constant(self, machine: Machine) -> bool:

@@ -197,6 +197,8 @@ class VaryingIterator(IteratorValue):
         self.first, self.taken = first, 0
 
     def next(self, machine: Machine) -> Value | None:
+        # The first iteration often finds other things than the rest: an LSTM's states are one
+        # tensor of zeros, `h` is None. Peeling it into the frame saves a variant of the body.
         if self.first is not None and not self.taken and peels(machine):
             item = self.first(machine)
             if item is not None:

@@ -295,7 +295,7 @@ def _record(
         with recorder:
             return recorder, call.emulated(*args, **kwargs)
     except (TypeError, ValueError, RuntimeError, NotImplementedError, AttributeError) as error:
-        why = f"torch's equal needs its data ({type(error).__name__}: {error})"
+        why = f"torch's equivalent needs its data ({type(error).__name__}: {error})"
         sized.check(False, why)
         raise _refused(name, why) from None
     except GraphBreak as broken:
@@ -313,9 +313,9 @@ def _wrapped(
 ) -> Value:
     """Return the values of the results, after checks against the probe's at each size tuple."""
     result = results[0]
-    sized.check(len({type(one) for one in results}) == 1, "what comes back is of several kinds")
+    sized.check(len({type(one) for one in results}) == 1, "results of several kinds")
     if isinstance(result, tuple | list):
-        sized.check(len({len(one) for one in results}) == 1, "how many come back")
+        sized.check(len({len(one) for one in results}) == 1, "the number of results")
         columns = zip(zip(*results, strict=True), emulated, strict=True)
         items = [_wrapped(machine, recorder, arrays, sized, *column) for column in columns]
         return ListValue(items) if isinstance(result, list) else TupleValue(items)
@@ -323,15 +323,15 @@ def _wrapped(
         return _fact(machine, sized, [one.value for one in results], emulated)
     assert isinstance(result, Result)
     kinds = {(one.same, one.spec.kind, one.spec.dtype) for one in results}
-    sized.check(len(kinds) == 1, "what comes back")
+    sized.check(len(kinds) == 1, "the kind of the result")
     if result.same is not None:
         return arrays[result.same]
     tensor = recorder.value_of(getattr(emulated, "tensor", emulated))
     spec = array_spec(machine, tensor)
-    shapes = [at_sizes(spec, known).shape for known in sized.vectors]
+    shapes = [at_sizes(spec, known).shape for known in sized.size_tuples]
     if spec.dtype != result.spec.dtype or shapes != [one.spec.shape for one in results]:
-        sized.check(False, "the shape of what comes back")
-        raise _refused("numpy", "its result is not what was to be expected")
+        sized.check(False, "the shape of the result")
+        raise _refused("numpy", "its result differs from the probe's")
     return tensor if result.spec.kind is torch.Tensor else ArrayValue(tensor, result.spec.kind)
 
 
@@ -339,10 +339,10 @@ def _fact(machine: Machine, sized: SizedCall, values: Sequence[Any], emulated: A
     """Return the value of a result that is a constant or a size."""
     size = as_dimension(emulated)
     if isinstance(size, Size):
-        sizes = [value_of(size, dict(known)) for known in sized.vectors]
-        sized.check(sizes == list(values), "the size that comes back")
+        sizes = [value_of(size, dict(known)) for known in sized.size_tuples]
+        sized.check(sizes == list(values), "the size that is returned")
         return dimension_value(machine, size)
-    sized.check(all(value == values[0] for value in values), "the number that comes back")
+    sized.check(all(value == values[0] for value in values), "the number that is returned")
     is_dtype = isinstance(values[0], np.dtype)
     return DtypeValue(values[0]) if is_dtype else machine.constant(values[0])
 
@@ -444,7 +444,7 @@ def _check_state(machine: Machine, name: str) -> None:
     handling = _error_handling()
     machine.guard(StateRead(_error_handling, handling))
     if not set(handling) <= {"warn", "ignore"}:
-        raise _refused(name, "np.errstate asks for more than a warning")
+        raise _refused(name, "np.errstate is set to more than a warning")
 
 
 def _error_handling() -> tuple[str, ...]:
@@ -455,7 +455,7 @@ def _error_handling() -> tuple[str, ...]:
 def _check_write(machine: Machine, name: str) -> None:
     """Break if autograd records here, since it does not see numpy's writes."""
     if machine.graph.differentiates:
-        raise _refused(name, "it writes past autograd, which records here")
+        raise _refused(name, "it writes to memory without autograd, which records here")
 
 
 def _refused(name: str, why: str) -> GraphBreak:

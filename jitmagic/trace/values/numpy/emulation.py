@@ -99,6 +99,7 @@ def emulation() -> Any:
     assert spec is not None
     assert spec.loader is not None
     made = sys.modules[_NAME] = importlib.util.module_from_spec(spec)
+    # Replaced before the package itself runs, which copies the functions into its namespace.
     functions: Any = importlib.import_module(f"{_NAME}._binary_ufuncs_impl")
     functions.divide = functions.true_divide = _quotient
     spec.loader.exec_module(made)

@@ -56,7 +56,7 @@ class NumpyFloat(ArrayValue):
         self.origin = origin
 
     def is_constant(self, machine: Machine) -> bool:
-        """Return True: `as_constant` raises Specialize, after which it is one."""
+        """Return True: `as_constant` restarts the trace with a constant (Specialize)."""
         return True
 
     def as_constant(self, machine: Machine) -> NoReturn:

@@ -49,7 +49,7 @@ class Recorder(TorchFunctionMode):
     def value_of(self, tensor: torch.Tensor) -> TensorValue:
         """Return the tensor of the trace for a stand-in."""
         if id(tensor) not in self._values:
-            self._refuse("a tensor that it did not make of its arguments")
+            self._refuse("a tensor that was not computed from its arguments")
         return self._values[id(tensor)][1]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -139,11 +139,11 @@ def judge(call: Call) -> Verdict:
 
 def _tried(call: Call) -> Verdict:
     if any(spec.size > _LARGEST for spec in call.slots):
-        return Verdict("an array too large to try the call on")
+        return Verdict("an array is too large to probe the call")
     try:
         outcomes = [_round(call, number) for number in range(_ROUNDS)]
         if any(outcome != outcomes[0] for outcome in outcomes):
-            raise _Differs("what comes back depends on the data")
+            raise _Differs("the kind of the result depends on the data")
         if call.pointwise and call.slots:
             _all_pairs(call)
     except _Differs as differs:
@@ -200,7 +200,7 @@ def _compared(call: Call, slots: Sequence[ArraySpec], data: list[torch.Tensor]) 
         raise _Differs(f"numpy raises {type(real.error).__name__} for some values")
     if emulated.error is not None:
         raise _Differs(
-            f"torch has no equal of it ({type(emulated.error).__name__}: {emulated.error})"
+            f"torch has no equivalent ({type(emulated.error).__name__}: {emulated.error})"
         )
     result = _alike(call, real, emulated, real.result, emulated.result)
     for expected, actual in zip(real.memory, emulated.memory, strict=True):
@@ -297,7 +297,7 @@ def _laid_out(slots: Sequence[ArraySpec], data: list[torch.Tensor]) -> list[torc
 
 
 def _data(spec: ArraySpec, index: int, number: int) -> torch.Tensor:
-    """Return sample values of one argument: rounds with whole numbers, one nan, both infinities."""
+    """Return samples of one argument by round: normal, whole, with a nan, with infinities."""
     values = np.random.RandomState(31 * index + number).randn(spec.size) * 3
     if number == 1:
         values = np.round(np.abs(values) * 300)  # squares overflow in float16
@@ -361,20 +361,20 @@ def _alike(call: Call, real: _Side, emulated: _Side, expected: Any, actual: Any)
         # np.meshgrid returns a list in numpy 1 and a tuple in numpy 2.
         alike = len(kinds) == 1 or kinds == {list, tuple}
         if not alike or len(expected) != len(actual):
-            raise _Differs("it gives another kind of tuple than torch's equal")
+            raise _Differs("it returns another kind of sequence than torch's equivalent")
         parts = [_alike(call, real, emulated, *pair) for pair in zip(expected, actual, strict=True)]
         return parts if isinstance(expected, list) else tuple(parts)
     if isinstance(expected, np.dtype):
         if getattr(actual, "torch_dtype", None) is not torch_dtype(expected):
-            raise _Differs("it gives another dtype than torch's equal")
+            raise _Differs("it returns another dtype than torch's equivalent")
         return Fact(expected)
     if isinstance(expected, np.ndarray | np.generic | torch.Tensor):
         return _alike_arrays(call, real, emulated, expected, actual)
     if type(expected) in (float, complex) and type(actual) is type(expected) and expected != 0:
-        raise _Differs("it turns data into a Python number")
+        raise _Differs("it returns a Python number that depends on data")
     if type(expected) is not type(actual) or not (expected == actual or expected is actual):
         raise _Differs(
-            f"it gives a {type(expected).__name__}, torch's equal a {type(actual).__name__}"
+            f"it returns a {type(expected).__name__}, torch's equivalent a {type(actual).__name__}"
         )
     return Fact(expected)
 
@@ -382,21 +382,21 @@ def _alike(call: Call, real: _Side, emulated: _Side, expected: Any, actual: Any)
 def _alike_arrays(call: Call, real: _Side, emulated: _Side, expected: Any, actual: Any) -> Result:
     index = next((at for at, array in enumerate(real.arrays) if array is expected), None)
     if (index is None) != all(array is not actual for array in emulated.arrays):
-        raise _Differs("one of numpy and torch hands an argument back, the other a copy")
+        raise _Differs("one of numpy and torch returns an argument, the other a copy")
     actual = getattr(actual, "tensor", actual)
     if not isinstance(actual, torch.Tensor):
-        raise _Differs(f"torch's equal gives a {type(actual).__name__}")
+        raise _Differs(f"torch's equivalent returns a {type(actual).__name__}")
     tensor = _as_tensor(expected)
     if tensor.numel() > _LARGEST:
-        raise _Differs("its result is too large to try the call")
+        raise _Differs("its result is too large to probe the call")
     if (tensor.dtype, tensor.shape) != (actual.dtype, actual.shape):
         wanted, got = (f"{expected.dtype} {tuple(expected.shape)}" for expected in (tensor, actual))
-        raise _Differs(f"numpy gives {wanted}, torch's equal {got}")
+        raise _Differs(f"numpy returns {wanted}, torch's equivalent {got}")
     is_array = not isinstance(expected, np.generic)
     if is_array and real.address(tensor) != emulated.address(actual):
-        raise _Differs("numpy and torch differ in what shares memory")
+        raise _Differs("numpy and torch differ in which results share memory")
     if is_array and list(_steps(tensor)) != list(_steps(actual)):
-        raise _Differs("numpy and torch differ in the order of its elements in memory")
+        raise _Differs("numpy and torch differ in the strides of the result")
     _same_values(call, tensor, actual)
     kind = torch.Tensor if isinstance(expected, torch.Tensor) else type(expected)
     spec = ArraySpec(tuple(tensor.shape), tuple(actual.stride()), tensor.dtype, kind)
@@ -409,11 +409,11 @@ def _as_tensor(array: Any) -> torch.Tensor:
     if isinstance(array, np.ndarray) and (
         type(array) is not np.ndarray or not array.flags.writeable
     ):
-        raise _Differs("it gives an array of a class of its own, or one that is only to be read")
+        raise _Differs("it returns an array of a subclass, or a read-only one")
     try:
         return torch.from_numpy(np.asarray(array) if isinstance(array, np.generic) else array)
     except (TypeError, ValueError) as error:
-        raise _Differs(f"it gives what no tensor can hold ({error})") from None
+        raise _Differs(f"it returns an array that no tensor can hold ({error})") from None
 
 
 def _steps(tensor: torch.Tensor) -> Iterator[int]:

@@ -31,7 +31,7 @@ _WIDE = frozenset(
 
 
 class SizedCall:
-    """A call at several size tuples: `vectors` has this call's first; one empty if none varies."""
+    """A call at several size tuples: this call's first; a single empty one if no size varies."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -40,15 +40,15 @@ class SizedCall:
         sizes = list(dict.fromkeys((*self._numbers, *of_arrays)))
         self._symbols = list(dict.fromkeys(one for n in sizes for one in symbols_of(n.expr)))
         self._context: Context | None = sizes[0].context if sizes else None
-        self.vectors: list[Known] = [{}]
+        self.size_tuples: list[Known] = [{}]
         if self._context is not None:
             if not self._context.has_hints(self._symbols):
                 self.check(False, "they are known only when the kernels have run")
-            self.vectors = [{one: self._context.hint_of(one) for one in self._symbols}]
+            self.size_tuples = [{one: self._context.hint_of(one) for one in self._symbols}]
 
     def now(self) -> Call:
         """Return the call with the sizes of this call."""
-        return self._at(self.vectors[0])
+        return self._at(self.size_tuples[0])
 
     def check(self, holds: bool, why: str) -> None:
         """Raise Specialize for the call's sizes, if it has any, unless a condition holds."""
@@ -60,15 +60,16 @@ class SizedCall:
         called after the call is recorded, whose guards limit the size tuples."""
         if self._context is None:
             return [first]
-        self.vectors += other_vectors(self._context, self._symbols)
-        verdicts = [judge(self._at(known)) for known in self.vectors[1:]]
+        self.size_tuples += other_vectors(self._context, self._symbols)
+        verdicts = [judge(self._at(known)) for known in self.size_tuples[1:]]
         for verdict in verdicts:
             self.check(not verdict.refusal, verdict.refusal)
         results = [first, *(verdict.result for verdict in verdicts)]
         made = [one.spec for one in _leaves(first) if isinstance(one, Result)]
         dtypes = {spec.dtype for spec in (*self._call.slots, *made)}
-        self.check(not self._numbers or dtypes <= _WIDE, "an int and a dtype that it may not fit")
-        self.check(torch.float16 not in dtypes, "roundings of float16 grow with them")
+        self.check(not self._numbers or dtypes <= _WIDE, "an int that the dtype may not hold")
+        # The probe compares to a fixed tolerance, which holds at the sizes that it tried.
+        self.check(torch.float16 not in dtypes, "rounding errors of float16 grow with the sizes")
         return results
 
     def _at(self, known: Known) -> Call:

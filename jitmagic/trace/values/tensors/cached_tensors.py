@@ -91,6 +91,8 @@ def tensors_of_cache(
     kwargs = {name: constant_argument(machine, arg, broken) for name, arg in call[1].items()}
     found: list[Value] = []
     for number, tensor in enumerate(tensors):
+        # A guard reads `refused`, so that the variant is dead after a mismatch and the next call
+        # compiles again, with a visible break at the cached call.
         item = None if tensor is made else number
         spec = _spec(graph, tensor)
         if spec is None:

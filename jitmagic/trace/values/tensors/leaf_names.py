@@ -127,7 +127,7 @@ def _looked_up(
 
 
 def _attributes(code: types.CodeType) -> Iterator[str]:
-    """Names and operators that may be asked of a tensor."""
+    """Yield the attributes and operators that the code may use on a tensor."""
     yield from code.co_names
     for instruction in dis.get_instructions(code):
         operator = _OPERATORS.get(instruction.argrepr.removesuffix("="), "")

@@ -24,7 +24,7 @@ from ..base import Machine, Unrestorable
 __all__ = ["LeafChange", "LeafChanges", "check_leaves", "output_leaves", "required_grad"]
 
 _REASON = RefusedTorchCall.of(
-    name="Tensor.requires_grad_", why="it makes a leaf of the autograd graph"
+    name="Tensor.requires_grad_", why="it changes a leaf of the autograd graph"
 )
 
 
@@ -82,6 +82,8 @@ def _of_an_input(machine: Machine, owner: Any, wanted: bool) -> Node:
     before = next((n for n in graph.inputs if notes.owners.get(n) is owner), None)
     if before is not None and before.meta["val"].requires_grad is wanted:
         return before  # the flag as at entry
+    # The live tensor gets its flag only at the exit, so a node of the same memory stands for the
+    # new leaf in the graph.
     detached: Node = graph.call("detach", (owner.node,), {}, machine.lines())
     return graph.require_grad(detached, machine.lines()) if wanted else detached
 

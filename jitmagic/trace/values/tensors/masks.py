@@ -74,6 +74,7 @@ def _filled(
     covers = same_shape(_meta(mask).shape, _meta(x).shape[: _meta(mask).dim()])
     if not _meta(value).requires_grad or not fits or not covers or not _meta(mask).dim():
         return target, args
+    # The masked training of HuBERT, SEW and wav2vec2 is one graph this way.
     graph, lines = machine.graph, machine.lines()
     shape = (*_meta(mask).shape, *(1,) * rest)
     rows = graph.call("reshape", [mask, shape], {}, lines) if rest else mask

@@ -186,7 +186,7 @@ class TensorValue(Value):
         if name == "H" and dims == 2:
             return record(machine, "adjoint", [self])
         if name == "H":
-            self.refuse(machine, "`.H` of a tensor that is no matrix")
+            self.refuse(machine, "`.H` of a tensor that is not a matrix")
         if dims != 2:
             return record(machine, getattr, [self, machine.constant(name)])  # torch warns
         return record(machine, "permute", [self, *map(machine.constant, reversed(range(dims)))])

@@ -104,6 +104,7 @@ def add_hook(machine: Machine, tensor: Any, hook: Value | None, strange: bool) -
     graph = machine.graph
     meta = getattr(tensor, "meta", None)
     registered = TensorHook(tensor, hook, getattr(meta, "grad_fn", None), machine.step)
+    # The hooks of a tensor that existed before the call also run in backwards of other graphs.
     inside = graph.root is graph and not graph.modes_vary
     if strange or not inside or registered.history is None or tensor.live is not None:
         raise GraphBreak(registered.reason)

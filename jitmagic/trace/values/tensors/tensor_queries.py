@@ -31,6 +31,7 @@ def answer_query(
     if name in _STRIDE_READERS and owner.node in machine.graph.unknown_strides:
         if name != "is_contiguous" or args or kwargs or not _is_gradient(machine, owner):
             raise GraphBreak(UncertainStrides.of(what=f".{name}()"))
+        # `if not grad.is_contiguous(): grad = grad.contiguous()` was a graph break in backwards.
         owner.node = machine.graph.call("contiguous", [owner.node], {}, machine.lines())
         return machine.constant(True)
     if name == "get_device":

@@ -100,6 +100,8 @@ def _record_or_inline(
     number has no rule for the function: the operations inside may have one (a temperature).
     """
     given = [arg.realize(machine) for arg in (*args, *kwargs.values())]
+    # gumbel_softmax(tau=t) as one node was a variant for each temperature, then eager; inlined, its
+    # operations take the varying number.
     if any(isinstance(one, ScalarValue) and not takes_number(function, one) for one in given):
         return _INLINERS[0](machine, function, args, kwargs)
     metas = [value.meta for value in given if isinstance(value, TensorValue)]
@@ -109,6 +111,7 @@ def _record_or_inline(
     except GraphBreak as broken:
         if not isinstance(broken.reason, TensorItem | UnsupportedArguments | TorchCallFailed):
             raise
+        # The failed call has already written to a meta tensor: tracing it again would write twice.
         if versions != [meta._version for meta in metas]:
             raise
     return _INLINERS[0](machine, function, args, kwargs)
@@ -158,7 +161,7 @@ def _function_for(method: Any) -> Any:
     if TENSOR.get(method.__name__) is not method or not isinstance(
         function, types.BuiltinFunctionType
     ):
-        why = "another method stands in its place"
+        why = "user code has replaced it"
         raise GraphBreak(RefusedTorchCall.of(name=name_of(method), why=why))
     return function
 
