@@ -149,16 +149,16 @@ def test_one_variant_serves_all_sizes(program: Program, backend: str) -> None:
 
 
 @pytest.mark.parametrize("program", [*ONCE, *OTHERS], ids=lambda one: one.__name__)
-def test_sizes_that_are_special_give_what_numpy_gives(program: Program) -> None:
+def test_special_sizes_equal_numpy(program: Program) -> None:
     variants(program, "eager", (7, 1, 3, 1, 2))
 
 
 @pytest.mark.parametrize("program", OTHERS, ids=lambda one: one.__name__)
-def test_what_hangs_on_sizes_otherwise_gives_what_numpy_gives(program: Program) -> None:
+def test_calls_that_depend_on_sizes_otherwise_equal_numpy(program: Program) -> None:
     variants(program, "eager", SIZES)
 
 
-def test_a_size_at_which_numpy_warns_is_left_to_it() -> None:
+def test_numpy_runs_sizes_at_which_it_warns() -> None:
     compiled = jitmagic.jit(may_be_empty, backend="eager", dynamic=True)
     for n in (9, 5, 3):
         x = torch.ones(n, 2)

@@ -311,9 +311,7 @@ def outcome(fn: Callable[..., Any], *args: Any) -> Any:
 
 @pytest.mark.parametrize("program", OF_NUMBERS, ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-def test_numbers_are_sizes_and_raise_what_eager_raises(
-    program: Callable[..., Any], backend: str
-) -> None:
+def test_read_numbers_as_sizes_raise_as_in_eager(program: Callable[..., Any], backend: str) -> None:
     torch.manual_seed(0)
     compiled = jitmagic.jit(program, backend=backend, fullgraph=True)
     for numbers in NUMBERS:
@@ -356,7 +354,7 @@ EQUAL: tuple[Callable[..., Any], ...] = (
 
 @pytest.mark.parametrize("program", EQUAL, ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-def test_sizes_that_eager_wants_equal(program: Callable[..., Any], backend: str) -> None:
+def test_sizes_that_eager_requires_to_be_equal(program: Callable[..., Any], backend: str) -> None:
     torch.manual_seed(0)
     compiled = jitmagic.jit(program, backend=backend, fullgraph=True)
     for numbers in ([3, 0, 3, 0], [0, 1, 2, 9], *NUMBERS):
@@ -426,7 +424,7 @@ def test_results_that_share_memory_and_what_is_written_between(
     assert capsys.readouterr().out == "between\n" * 2 * len(MASKS)
 
 
-def test_draws_are_those_of_eager() -> None:
+def test_draws_equal_eager() -> None:
     def program(x: torch.Tensor) -> Any:
         kept = F.dropout(x, 0.5, True)
         return F.dropout(kept[x[:, 0] > 0], 0.3, True) * 2, torch.rand(3) * 2
@@ -473,7 +471,7 @@ def alignment(logits: torch.Tensor, labels: torch.Tensor, lengths: torch.Tensor)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-def test_what_has_such_a_size_inside_alone_runs_between_pieces(backend: str) -> None:
+def test_data_dependent_sizes_inside_a_call_run_between_partitions(backend: str) -> None:
     compiled = jitmagic.jit(alignment, backend=backend, fullgraph=True)
     lengths = torch.tensor([20, 15, 18])
     for seed in range(4):

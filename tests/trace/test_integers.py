@@ -175,7 +175,7 @@ def test_values(name: str, dtype: torch.dtype) -> None:
     assert agrees(VALUED[name], tensor_of(dtype), [3, 1, 1023, 1024, 2**31 - 1, -7]) == "cd"
 
 
-def test_out_of_an_integer_dtype_eager_is_asked() -> None:
+def test_values_outside_an_integer_dtype_run_in_eager() -> None:
     """`fill_(300)` raises for uint8: a constant, whose graph is never made."""
     x = torch.zeros(4, dtype=torch.uint8)
     agrees(lambda x, i: x.masked_fill(x == 0, i), x, [3, 255, 256])
@@ -240,7 +240,7 @@ CONSTANT: dict[str, Callable[[Tensor, int], Any]] = {
 
 
 @pytest.mark.parametrize("name", CONSTANT)
-def test_whatever_else_is_done_makes_it_a_constant(name: str) -> None:
+def test_other_uses_make_an_int_a_constant(name: str) -> None:
     values = [1, 2, 5, 4]
     x = torch.arange(12) % 2 + 1.0  # exact powers: the bits of others are each kernel's own
     assert agrees(CONSTANT[name], x, values) == "cccc"
@@ -408,7 +408,7 @@ def test_gradients(name: str, dtype: torch.dtype) -> None:
     assert variants(compiled) == "cd"
 
 
-def test_one_number_is_data_though_another_cannot_be() -> None:
+def test_one_number_varies_though_another_is_constant() -> None:
     def program(x: Tensor, i: int, rate: float, at: int) -> Tensor:
         return x * i * rate + len(f"{at}")
 

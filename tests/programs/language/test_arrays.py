@@ -212,7 +212,7 @@ WHOLE = [edit_in_place, edit_a_copy, edit_what_was_converted, edit_by_tensor, ed
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("function", WHOLE, ids=lambda f: f.__name__)
-def test_writes_are_seen_by_all_who_share_the_memory(function: Any, backend: str) -> None:
+def test_writes_are_visible_through_shared_memory(function: Any, backend: str) -> None:
     a = array("float64")
     given = torch.from_numpy(a) if function is edit_by_array else a
     counts = check(function, given, backend=backend)
@@ -251,7 +251,7 @@ def test_a_program_that_leaves_torch_and_comes_back_is_one_graph(backend: str) -
     assert (counts.graphs, counts.breaks) == (1, 0)
 
 
-def test_a_part_of_numpy_that_nothing_has_imported_yet() -> None:
+def test_numpy_submodule_is_imported_on_first_use() -> None:
     """numpy imports `np.fft` when it is asked for, and so does what finds torch's equals."""
     code = """
         import sys, warnings
@@ -342,7 +342,7 @@ def test_arrays_are_guarded() -> None:
         same(tagged(a), a * 2 + a.shape[0])
 
 
-def test_what_eager_refuses_is_refused() -> None:
+def test_calls_that_raise_in_eager_raise() -> None:
     tagged = jitmagic.jit(lambda t: t.numpy() + 1, backend="eager")
     with pytest.raises(RuntimeError, match="requires grad"):
         tagged(torch.ones(2, requires_grad=True))
@@ -354,7 +354,7 @@ def test_what_eager_refuses_is_refused() -> None:
         same(outcome(picked, a, index), outcome(operator.getitem, a, index))
 
 
-def test_errstate_is_asked_at_each_call() -> None:
+def test_errstate_is_guarded_at_each_call() -> None:
     tagged = jitmagic.jit(lambda a: np.log(a), backend="eager")
     zero = np.zeros(2)
     with np.errstate(all="ignore"):
@@ -363,7 +363,7 @@ def test_errstate_is_asked_at_each_call() -> None:
         tagged(zero)
 
 
-def test_writes_beside_autograd_are_left_to_eager() -> None:
+def test_eager_does_writes_that_autograd_does_not_see() -> None:
     def function(w: torch.Tensor, x: torch.Tensor) -> Any:
         y = w * x
         x.numpy()[0] = 3

@@ -101,7 +101,7 @@ def part_of(name: str, names: tuple[str, ...], *how: Any) -> Program:
 
 
 @covered(**AXES)
-def test_each_row_is_as_exact_as_eagers(name: str, tier: str, dtype: torch.dtype) -> None:
+def test_each_row_is_as_exact_as_in_eager(name: str, tier: str, dtype: torch.dtype) -> None:
     names = tuple(other for other, *how in ROWS if how == [tier, dtype])
     compiled = part_of(name, names, tier, False, dtype)
     assert_rows_near(compiled, PROGRAMS[name], 33, dtype)

@@ -75,14 +75,14 @@ def assert_kinds(given: Tensor, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("tier", ["cpp", "numba", "aten"])
-def test_special_values_are_those_of_eager(tier: str) -> None:
+def test_special_values_equal_eager(tier: str) -> None:
     sizes = ((2, torch.float32), (33, torch.bfloat16), (8, torch.float64))
     for length, dtype in sizes if tier == "cpp" else sizes[1:2]:
         assert_kinds(rows(length, dtype), options={"cpu_tier": tier})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_squares_and_sums_beyond_the_range_of_what_is_finite(dtype: torch.dtype) -> None:
+def test_squares_and_sums_that_overflow(dtype: torch.dtype) -> None:
     most = torch.finfo(dtype).max
     steps = torch.linspace(-1, 1, 9, dtype=torch.float64)
     x = torch.stack([steps * 0 + most, steps * most**0.5 * 4, steps.abs() * most]).to(dtype)
@@ -94,9 +94,7 @@ def test_squares_and_sums_beyond_the_range_of_what_is_finite(dtype: torch.dtype)
 
 @pytest.mark.parametrize("shape", [(1, 5), (5, 1), (2, 5)])
 @pytest.mark.parametrize("training", [True, False])
-def test_parameters_of_batch_norm_that_are_no_vectors(
-    shape: tuple[int, ...], training: bool
-) -> None:
+def test_batch_norm_parameters_that_are_not_vectors(shape: tuple[int, ...], training: bool) -> None:
     def program(x: Tensor, w: Tensor) -> Tensor:
         return F.batch_norm(x, torch.zeros(5), torch.ones(5), w, w, training)
 

@@ -144,7 +144,7 @@ def test_one_graph(name: str, differentiated: bool, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", WITHOUT_GRADIENTS)
-def test_an_augmented_assignment_belongs_to_the_graph(name: str, backend: str) -> None:
+def test_augmented_assignment_is_in_the_graph(name: str, backend: str) -> None:
     program = WITHOUT_GRADIENTS[name]
     tagged = jitmagic.jit(program, backend=backend, fullgraph=True)
     for seed in (0, 1, 0):
@@ -153,7 +153,7 @@ def test_an_augmented_assignment_belongs_to_the_graph(name: str, backend: str) -
 
 
 @pytest.mark.parametrize("name", WITHOUT_GRADIENTS)
-def test_with_gradients_it_gives_what_eager_gives(name: str) -> None:
+def test_gradients_equal_eager(name: str) -> None:
     program = WITHOUT_GRADIENTS[name]
     tagged = jitmagic.jit(program, backend="eager")
     for seed in (0, 1):
@@ -162,7 +162,7 @@ def test_with_gradients_it_gives_what_eager_gives(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_view_that_somebody_sees_is_left_to_python(name: str) -> None:
+def test_view_that_is_observed_is_a_graph_break(name: str) -> None:
     program = BROKEN[name]
     tagged = jitmagic.jit(program, backend="eager")
     for seed in (0, 1, 0):
@@ -172,7 +172,7 @@ def test_a_view_that_somebody_sees_is_left_to_python(name: str) -> None:
     assert counts_of(tagged).breaks > 0
 
 
-def test_a_part_handed_out_is_a_view() -> None:
+def test_returned_part_is_a_view() -> None:
     x = torch.zeros(3, 2)
     part = jitmagic.jit(BROKEN["handed out"], backend="eager")(x, torch.tensor(1), torch.tensor(0))
     part += 1

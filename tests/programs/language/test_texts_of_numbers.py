@@ -162,7 +162,7 @@ def test_an_argument_that_varies_has_a_text() -> None:
     assert len(handle_of(run).journal) == 2
 
 
-def test_a_text_that_has_to_be_known_is_a_constant() -> None:
+def test_text_whose_value_is_used_is_a_constant() -> None:
     def picked(x: Tensor, table: dict[str, float], number: int) -> Tensor:
         return x * table[f"layer{number}"] + len(f"{number}")
 

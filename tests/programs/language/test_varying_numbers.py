@@ -213,7 +213,7 @@ def test_generated_code(tier: str) -> None:
         assert any(len([e for e in t.inputs if e.is_scalar]) == 2 for t in traces(compiled))
 
 
-def test_a_constant_says_what_asked_for_it_and_where() -> None:
+def test_constant_reports_the_use_and_line_that_needed_it() -> None:
     def program(x: Tensor, i: int, r: float) -> Any:
         y = x * r
         return y, {f"{i}": 1}
@@ -238,7 +238,7 @@ OF_NUMPY: dict[str, tuple[Callable[[Tensor, Any], Any], int]] = {
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
 @pytest.mark.parametrize("name", OF_NUMPY)
-def test_floats_of_numpy_are_data_where_nobody_asks_for_more(name: str, kind: Any) -> None:
+def test_numpy_floats_vary_unless_their_value_is_used(name: str, kind: Any) -> None:
     program, most = OF_NUMPY[name]
     calls = [(kind(s),) for s in (0.5, 0.25, 0.125, 0.75, 0.3)]
     compiled = run(program, X, calls, options={"cpu_tier": "aten"})
@@ -260,7 +260,7 @@ OF_NUMPY_INTS: dict[str, tuple[Callable[[Tensor, Any], Any], int]] = {
 
 @pytest.mark.parametrize("kind", [np.int64, np.int32])
 @pytest.mark.parametrize("name", OF_NUMPY_INTS)
-def test_integers_of_numpy_are_symbols_as_ints_are(name: str, kind: Any) -> None:
+def test_numpy_integers_are_symbols(name: str, kind: Any) -> None:
     """What wraps around where it is no int64 is a constant: as many variants as numbers."""
     program, most = OF_NUMPY_INTS[name]
     calls = [(kind(n),) for n in (5, 6, 9, 7, 3)]
@@ -304,7 +304,7 @@ PLACES: dict[str, Callable[[Tensor, int, Tensor], Any]] = {
 
 @pytest.mark.parametrize("backend", ["native", "aot_eager"])
 @pytest.mark.parametrize("name", PLACES)
-def test_a_place_to_write_to_may_vary(name: str, backend: str) -> None:
+def test_index_of_an_assignment_may_vary(name: str, backend: str) -> None:
     """A ring of rows takes two compiles, not one for each row; outside of it eager's error."""
     write = PLACES[name]
     compiled = jitmagic.jit(lambda x, p, y: write(x, p, y), backend=backend)
@@ -332,7 +332,7 @@ FOLLOWED: dict[str, Form] = {
 
 @pytest.mark.parametrize("backend", ["native", "aot_eager"])
 @pytest.mark.parametrize("name", FOLLOWED)
-def test_torchs_python_functions_are_followed_for_a_number(name: str, backend: str) -> None:
+def test_torch_python_functions_are_inlined_for_a_varying_number(name: str, backend: str) -> None:
     """One node has no place for it, the operations beneath have (a temperature that falls)."""
     compiled, x = jitmagic.jit(FOLLOWED[name], backend=backend), torch.randn(4, 6)
     for step in range(12):

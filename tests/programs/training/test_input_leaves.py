@@ -288,7 +288,7 @@ def test_as_eager(program, backend):
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_one_graph_where_no_later_backward_leads_to_the_leaf(program):
+def test_one_graph_if_no_later_backward_reaches_the_leaf(program):
     tagged = jitmagic.jit(program, backend="eager")
     seen(tagged, INPUTS["plain"], calls=1)
     assert (counts_of(tagged).breaks == 0) == (program in WHOLE)
@@ -326,7 +326,7 @@ LOSSES = {fn.__name__: fn for fn in (physics_loss, penalised, used_before, retur
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_that_leaves_leads_to_the_input(name: str, backend: str) -> None:
+def test_returned_loss_has_the_input_in_its_history(name: str, backend: str) -> None:
     def gradients(run: Any) -> list[Any]:
         found = []
         for seed in range(3):
@@ -347,7 +347,7 @@ def test_a_loss_that_leaves_leads_to_the_input(name: str, backend: str) -> None:
     assert (counts_of(run).breaks == 0) == (name != "used_before")
 
 
-def test_the_flag_is_as_it_was_when_the_graph_raises() -> None:
+def test_flag_is_restored_when_the_graph_raises() -> None:
     def looked_up(x: Tensor, at: Tensor) -> Tensor:
         x.requires_grad_()
         return x[at].sum()

@@ -280,6 +280,6 @@ def test_a_step_that_runs_its_hooks_is_one_graph(program, backend):
 
 @pytest.mark.parametrize("backend", ["native", "eager"])
 @pytest.mark.parametrize("program", BROKEN, ids=lambda p: p.__name__)
-def test_what_others_could_see_of_a_hook_breaks(program, backend):
+def test_hook_that_outlives_the_graph_is_a_break(program, backend):
     tagged = check(program, backend)
     assert counts_of(tagged).breaks

@@ -395,7 +395,7 @@ def test_a_number_that_outlives_the_function(backend: str) -> None:
         torch.testing.assert_close(tagged(x, scale), run(x, scale))
 
 
-def test_a_pullback_that_leaves_is_eagers() -> None:
+def test_escaping_vjp_function_runs_in_eager() -> None:
     """It is called when its graph is long gone."""
     x, _ = _calls()[0]
     tagged = jitmagic.jit(lambda x: vjp(torch.sin, x)[1], backend="eager")
@@ -403,7 +403,7 @@ def test_a_pullback_that_leaves_is_eagers() -> None:
     assert counts_of(tagged).breaks
 
 
-def test_a_made_function_leaves_the_graph() -> None:
+def test_transformed_function_escapes_the_graph() -> None:
     made = jitmagic.jit(lambda w: grad(lambda x: (x @ w).pow(2).sum()), fullgraph=True)
     x, w = _calls()[0]
     assert torch.equal(made(w)(x), grad(lambda x: (x @ w).pow(2).sum())(x))
