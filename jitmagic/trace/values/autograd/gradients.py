@@ -66,6 +66,7 @@ def store_gradient(machine: Machine, owner: Any, value: Value) -> None:
     before = machine.effects.changes
     owner.grad = value
     machine.effects.set_attr(owner, "grad", value)
+    # Effects on `.grad` alone do not prevent that a functools cache is read before the graph.
     machine.effects.gradients += machine.effects.changes - before
 
 

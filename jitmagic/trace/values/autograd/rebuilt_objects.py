@@ -98,6 +98,7 @@ class ObjectRebuilder:
             case FunctionValue():
                 return self._maker_of_function(value)
             case NamedTupleValue():
+                # A `__new__` of the class takes the fields as separate arguments.
                 return self._gathered(partial(tuple.__new__, value.cls.live), value.items)
             case TupleValue():
                 return self._gathered(value.python_type(self._machine), value.items)
@@ -159,6 +160,8 @@ class ObjectRebuilder:
             found[str(key.realize(self._machine).as_constant(self._machine))] = one
         attributes = {name: self._maker(one) for name, one in found.items()}
 
+        # Neither `__init__` nor a user's `__setattr__` may run again: their effects happened in the
+        # forward.
         def make(left: Sequence[Any], held: tuple[Any, ...]) -> Any:
             made = object.__new__(cls(left, held))
             for name, maker in attributes.items():

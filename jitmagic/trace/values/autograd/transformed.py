@@ -180,6 +180,7 @@ class _Call:
             Pattern(placed, spec),
         )  # fmt: skip
         made = _record(machine, target, (_nodes(self.given), captured), device, self.name, draws)
+        # torch may run the function several times; the trace ran its Python code once.
         if target.runs > 1 and observed.touched:
             self._refuse("it runs several times and has side effects")
         if region.numbers and outer.root is outer:

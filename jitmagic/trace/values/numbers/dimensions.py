@@ -109,9 +109,9 @@ class DimensionValue(SymbolicNumber):
         if isinstance(expr, Symbol) and expr not in context.owners:
             return builder(context.values[expr.origin])
         if isinstance(expr, Symbol):
-            tensor, place = context.owners[expr]
-            read = torch.Tensor.size if place >= 0 else torch.Tensor.stride
-            dim = place if place >= 0 else stride_place(place)
+            tensor, position = context.owners[expr]
+            read = torch.Tensor.size if position >= 0 else torch.Tensor.stride
+            dim = position if position >= 0 else stride_place(position)
             return builder.invoke(read, (builder(tensor), builder.constant(dim)))
         op, parts = application(expr)
         operands = tuple(self._recipe(builder, context, part) for part in parts)

@@ -127,6 +127,8 @@ def call_with_known(
     except DataDependent:
         if (rows := _with_speculated_rows(machine, target, args, kwargs)) is not None:
             return rows
+        # Numbers that the trace knows come first; those of this call are a guess, limited to
+        # library code.
         given, named = map_nodes((args, kwargs), partial(with_known, graph))
         read = {name: _factor(machine, named[name]) for name in _FACTORS if name in named}
         if any(isinstance(number, ScalarValue) for number in read.values()):
@@ -160,6 +162,8 @@ def _with_speculated_rows(
     rows = speculated_int(machine, graph.call("count_nonzero", args, {}, lines))
     if rows is None:
         return None
+    # nonzero_static returns contiguous rows, eager's nonzero the transpose of contiguous columns;
+    # programs read the strides.
     found = graph.call(torch.nonzero_static, args, {"size": rows}, lines)
     columns = graph.call("contiguous", [graph.call("t", [found], {}, lines)], {}, lines)
     if target not in _NONZERO:

@@ -73,7 +73,7 @@ def _as_number(
     machine: Machine,
     target: Target,
     given: Mapping[int | str, Any],
-    place: int | str,
+    key: int | str,
     number: ScalarValue,
 ) -> Node | None:
     """Return a node for a float that the call reads when it runs, or None if it may not vary. The
@@ -84,24 +84,24 @@ def _as_number(
     hints = {name: _hint(machine, arg) for name, arg in metas.items()}
 
     def call(others: Mapping[Any, Any]) -> Call:
-        return lambda changed: _arguments({**others, place: changed})
+        return lambda changed: _arguments({**others, key: changed})
 
     grad = graph.grad_enabled
     # An int where torch takes a float (a probability) would otherwise be a constant, and each value
     # a variant.
     if number.kind is int:
-        if not _is_given(number) or not takes_float(target, call(hints), hints[place], grad):
+        if not _is_given(number) or not takes_float(target, call(hints), hints[key], grad):
             return None
         number = number.as_float(machine)
-        hints[place] = float(hints[place])
+        hints[key] = float(hints[key])
     if graph.root is not graph:
-        return _in_transform(machine, graph, number, hints[place])
-    found = _range(target, call, hints, given, place, grad)
+        return _in_transform(machine, graph, number, hints[key])
+    found = _range(target, call, hints, given, key, grad)
     if found is None or not _may_be_within(machine, number, found):
         return None
     number.keep_within(machine, found, f"an argument of {call_name(target)}()")
     node = number.argument(machine, full=True)
-    return add_number(graph.graph, node, hints[place], found, machine.lines(), machine.step)
+    return add_number(graph.graph, node, hints[key], found, machine.lines(), machine.step)
 
 
 def _in_transform(
@@ -123,12 +123,12 @@ def _range(
     call: Callable[[Mapping[Any, Any]], Call],
     hints: Mapping[Any, Any],
     given: Mapping[Any, Any],
-    place: Any,
+    key: Any,
     grad: bool,
 ) -> Interval | None:
     found: Interval | None = ANY_FLOAT
     for others in _with_others(hints, given):
-        around = range_of_number(target, call(others), hints[place], grad)
+        around = range_of_number(target, call(others), hints[key], grad)
         found = None if around is None or found is None else found.narrowed(around)
     return found
 
@@ -150,28 +150,28 @@ def keep_numbers_of_transform(
     metas = with_hints(tuple(node.meta["val"] for node in given))
     hints = dict(enumerate(with_hints(tuple(node.meta["val"] for node in captured))))
     readers: dict[Expr, list[int]] = {}
-    for place, node in enumerate(captured):
+    for index, node in enumerate(captured):
         if node in numbers:
-            readers.setdefault(numbers[node].expr, []).append(place)
+            readers.setdefault(numbers[node].expr, []).append(index)
 
-    def call(others: Mapping[Any, Any], places: Sequence[int]) -> Call:
+    def call(others: Mapping[Any, Any], indices: Sequence[int]) -> Call:
         def arguments(changed: float) -> Any:
-            return (metas, tuple({**others, **dict.fromkeys(places, changed)}.values())), {}
+            return (metas, tuple({**others, **dict.fromkeys(indices, changed)}.values())), {}
 
         return arguments
 
     # Captures of one number vary together, so one range is searched for all of them. A search for
     # each capture compiled vmap(elu + layer_norm * s) in 6.9 s, this in 1.6 s.
-    for places in readers.values():
-        number = numbers[captured[places[0]]]
-        others = {place: node for place, node in enumerate(captured) if place not in places}
-        calls = partial(call, places=places)
-        found = _range(target, calls, hints, others, places[0], machine.graph.grad_enabled)
+    for indices in readers.values():
+        number = numbers[captured[indices[0]]]
+        others = {index: node for index, node in enumerate(captured) if index not in indices}
+        calls = partial(call, indices=indices)
+        found = _range(target, calls, hints, others, indices[0], machine.graph.grad_enabled)
         if found is None or not _may_be_within(machine, number, found):
             refuse_numbers(f"torch.func.{target.__name__}", number)
         number.keep_within(machine, found, f"an argument of torch.func.{target.__name__}()")
-        for place in places:
-            captured[place].meta["range"] = found
+        for index in indices:
+            captured[index].meta["range"] = found
 
 
 def _hint(machine: Machine, arg: Any) -> Any:

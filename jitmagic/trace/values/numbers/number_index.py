@@ -59,21 +59,21 @@ def index_at_numbers(
     parts = key.realized(machine) if isinstance(key, TupleValue) else [key]
     indices = {n: part.node for n, part in enumerate(parts) if isinstance(part, type(owner))}
     numbers = [n for n, node in indices.items() if _is_number(graph, node)]
-    places = _places(parts, indices, owner.meta.dim()) if numbers else None
+    dims = _dims_of_parts(parts, indices, owner.meta.dim()) if numbers else None
     # An index out of range on a GPU is a device-side assert, after which the process cannot use the
     # device any more; eager raises IndexError.
     usual = graph.root is graph and device_of(owner.node).type == "cpu"
     rows = owner.meta.is_contiguous() and owner.node not in graph.unknown_strides
     # Results computed from a non-contiguous view inherit its strides, those from a copy do not.
-    if places is None or not usual or not (rows or owner.meta.dim() - len(numbers) < 2):
+    if dims is None or not usual or not (rows or owner.meta.dim() - len(numbers) < 2):
         return [owner, key]
     picked: Node = owner.node
     for n in numbers:
-        whole = (slice(None),) * places[n]
+        whole = (slice(None),) * dims[n]
         index = graph.call("reshape", (indices[n], (1,)), {}, machine.lines())
         picked = graph.call(operator.getitem, (picked, (*whole, index)), {}, machine.lines())
         parts[n] = machine.constant(0)
-    in_front = [places[n] for n in numbers] == list(range(len(numbers)))
+    in_front = [dims[n] for n in numbers] == list(range(len(numbers)))
     if not (in_front and rows):  # the copy is denser than eager's view
         graph.unknown_strides.add(picked)
     taken = [indices[n] for n in numbers]
@@ -99,21 +99,22 @@ def assign_at_number(
     for n in numbers:
         rest[n] = SliceValue([machine.constant(None)] * 3)
     part = owner.get_item(machine, TupleValue(rest))
-    places = _places_left(rest, part.meta.dim())
+    dims = _dims_left(rest, part.meta.dim())
     assigned = value.realize(machine)
-    if places is None or (made := _as_part(machine, owner, part, assigned, len(numbers))) is None:
+    if dims is None or (made := _as_part(machine, owner, part, assigned, len(numbers))) is None:
         return None
-    dims = [
+    # index_put_ with a tensor for the first dimensions alone needs no slices in its key.
+    moves = [
         [machine.constant(n) for n in ns]
-        for ns in ([places[n] for n in numbers], range(len(numbers)))
+        for ns in ([dims[n] for n in numbers], range(len(numbers)))
     ]
-    part = part.call_method(machine, "movedim", [TupleValue(ns) for ns in dims], {})
+    part = part.call_method(machine, "movedim", [TupleValue(ns) for ns in moves], {})
     if isinstance(value, type(owner)):
         _note_stored(machine, owner.node, key, value.node)
     return "index_put_", [part, TupleValue([given[n] for n in numbers]), made]
 
 
-def _places_left(parts: Sequence[Value], rank: int) -> list[int] | None:
+def _dims_left(parts: Sequence[Value], rank: int) -> list[int] | None:
     """Return the dimension of the remaining view for each part of a key; None if unsupported."""
     if not all(isinstance(part, ConstantValue | SliceValue) for part in parts):
         return None
@@ -152,7 +153,9 @@ def _is_number(graph: GraphBuilder, node: Node) -> bool:
     return usual and known_number(graph, node) is None
 
 
-def _places(parts: Sequence[Value], indices: Mapping[int, Node], rank: int) -> list[int] | None:
+def _dims_of_parts(
+    parts: Sequence[Value], indices: Mapping[int, Node], rank: int
+) -> list[int] | None:
     """Return the dimension that each part of a key indexes; None if masks or arrays occur."""
     taken = [_takes(part, indices.get(n)) for n, part in enumerate(parts)]
     if None in taken or taken.count(-1) > 1:

@@ -63,6 +63,8 @@ def _require_restart(machine: Machine) -> None:
     born: int = machine.step
 
     def check(builder: Builder) -> None:
+        # For an invalid size eager runs the frame from its start, so inputs that the graph may have
+        # written by then are restored from copies.
         if not can_be_copied(node.meta["spec"] for node in graph.mutated_inputs):
             why = TensorItem.of(what="a tensor used as a size")
             raise Unrestorable("a size read from data in a frame that writes", born, why)

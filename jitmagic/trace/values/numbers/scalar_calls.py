@@ -116,6 +116,7 @@ class _Call:
         within(self.machine, value.expr, value.node, limits, f"{self.name}() of {dtype}")
         given = value.argument(self.machine, full=True)
         node = self.cast(given, dtype)
+        # Kernels take this copy by value (loops/cpu_scalars.py), so that nothing waits for the GPU.
         return node if self.device == _CPU else self.node("to", node, self.device)
 
     def _limits(self, kind: type, dtype: torch.dtype, is_checked: bool) -> Interval:
@@ -329,7 +330,7 @@ def _product(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | Non
         "!=", beta.expr, Integer(0)
     ):
         return None
-    if isinstance(beta, int | float) and beta == 0:
+    if isinstance(beta, int | float) and beta == 0:  # 0 * x would be nan where x is not finite
         return None
     left, right = (
         call.number(one, dtype, is_checked=True) if isinstance(one, ScalarValue) else one

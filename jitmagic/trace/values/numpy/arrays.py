@@ -296,6 +296,7 @@ def _record(
             return recorder, call.emulated(*args, **kwargs)
     except (TypeError, ValueError, RuntimeError, NotImplementedError, AttributeError) as error:
         why = f"torch's equivalent needs its data ({type(error).__name__}: {error})"
+        # Symbolic sizes may be the cause: the trace starts over with constants before it breaks.
         sized.check(False, why)
         raise _refused(name, why) from None
     except GraphBreak as broken:
@@ -441,6 +442,7 @@ def _tensor(value: Value) -> TensorValue:
 def _check_state(machine: Machine, name: str) -> None:
     if machine.graph.autocast != OFF:
         raise _refused(name, "autocast is on")
+    # With "raise" or "call", numpy runs code of the program at a floating-point error.
     handling = _error_handling()
     machine.guard(StateRead(_error_handling, handling))
     if not set(handling) <= {"warn", "ignore"}:

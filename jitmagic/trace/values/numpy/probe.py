@@ -35,12 +35,13 @@ __all__ = [
 ]
 
 _LARGEST = 1 << 22  # elements of an argument or a result: a probe costs about a call of numpy
-_ROUNDS = 4
+_ROUNDS = 4  # kinds of samples in `_data`
 _SPECIAL = (
     0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.7, -3.7, 1e-3, 7.0, -8.0, 100.3,
     float("inf"), float("-inf"), float("nan"),
 )  # fmt: skip
 _WHOLE = (0, 1, -1, 2, -2, 3, -3, 7, -7, 8, 13, 100, -100)
+# Sums are computed in another order by the two libraries, so that values agree to rounding alone.
 _RTOL = {torch.float16: 2e-3, torch.float32: 1e-5, torch.complex64: 1e-5}
 _INTS = (torch.int16, torch.int32, torch.int64)
 _MOST = 512  # cached verdicts
@@ -225,6 +226,7 @@ def _run(
     side = _Side(arrays, memory)
     args = filled(call.args, arrays, constant)
     kwargs = {name: filled(value, arrays, constant) for name, value in call.kwargs.items()}
+    # A call that warns of more than floating-point errors is a break, so that numpy itself warns.
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("error")
         try:

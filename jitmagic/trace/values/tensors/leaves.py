@@ -126,10 +126,10 @@ def output_leaves(graph: GraphBuilder) -> None:
     The autograd node of a graph serves its inputs, so that the graph is split after such leaves.
     """
     outputs = graph.differentiable_outputs() if graph.leaves else []
-    behind = set(graph.leaves_behind(outputs))
-    if behind <= set(graph.leaves):
+    reached = set(graph.leaves_behind(outputs))
+    if reached <= set(graph.leaves):
         for leaf in graph.leaves:
-            if leaf in behind:
+            if leaf in reached:
                 graph.output(leaf)
 
 
@@ -141,12 +141,12 @@ def check_leaves(notes: GraphNotes) -> None:
     graph, changes = notes.graph, notes.of(LeafChanges)
     if not changes:
         return
-    behind = set(graph.leaves_behind(graph.differentiable_outputs()))
-    became = [notes.owners.get(leaf) for leaf in graph.leaves if leaf in behind]
-    handed_out = [node for node in notes.owners if graph.is_output(node)]
+    reached = set(graph.leaves_behind(graph.differentiable_outputs()))
+    became = [notes.owners.get(leaf) for leaf in graph.leaves if leaf in reached]
+    escaping = [node for node in notes.owners if graph.is_output(node)]
     bases = [live._base for live in notes.live_inputs() if live._is_view()]
     for change in changes:
         owner = change.owner
-        views = not change.is_early and any(_is_view_of(owner.meta, n) for n in handed_out)
+        views = not change.is_early and any(_is_view_of(owner.meta, n) for n in escaping)
         if owner in became or views or any(base is owner.live for base in bases):
             raise Unrestorable("a tensor that became a leaf", change.born, _REASON)

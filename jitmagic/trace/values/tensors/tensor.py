@@ -404,6 +404,7 @@ def record(
     """
     graph = machine.graph
     name = call_name(target)
+    # A mode of user code sees each call of torch in eager, but not those of a compiled graph.
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         raise GraphBreak(ActiveMode.of())
     if target_name(target) in RAISING_ON_DATA and machine.catches():
@@ -413,6 +414,7 @@ def record(
     key = "operator getitem" if target is operator.setitem else name  # the index has no dtype
     given = [_lower_outer(machine, arg, key if n == 1 else name) for n, arg in enumerate(args)]
     named = {key: _lower_outer(machine, arg, name) for key, arg in (kwargs or {}).items()}
+    # A factory with requires_grad=True makes a leaf, which is a node of its own (leaves.py).
     leaf = not isinstance(target, str) and named.pop("requires_grad", False) is True
     guard_storage_offsets(machine, target, given, named)
     kept = refuse_behind_block(machine.notes, name, given, named)
